@@ -1,15 +1,16 @@
-"""What tests share: real data's folder, tables in memory and on disk, programs in their own
-process."""
+"""What tests share: the folder of real data, tables and datasets, programs in their own process."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.browser import find_chromium
+from tests.support.fixtures import OpenDataset, OpenTable, WriteLines
 from tests.support.processes import call, run, run_python, tool
 
 __all__ = ["call", "run_python", "tool"]
@@ -28,14 +29,14 @@ def real_data() -> Path:
 
 
 @pytest.fixture
-def open_table() -> Iterator[Callable[..., Any]]:
+def open_table() -> Iterator[OpenTable]:
     """Opens tables that the test's end closes: open_table(config fields, **arguments of Table)."""
     from paddlebox.config import TableConfig
     from paddlebox.store.table import Table
 
-    opened: list[Any] = []
+    opened: list[Table] = []
 
-    def make(fields: dict[str, Any] | None = None, **arguments: Any) -> Any:
+    def make(fields: dict[str, Any] | None = None, **arguments: Any) -> Table:
         config = TableConfig.model_validate(
             {"embedx_dim": 4, "embedx_threshold": 0.0, **(fields or {})}
         )
@@ -50,12 +51,47 @@ def open_table() -> Iterator[Callable[..., Any]]:
         table.close()
 
 
+@pytest.fixture
+def write_lines(tmp_path: Path) -> WriteLines:
+    def write(name: str, lines: Sequence[str]) -> str:
+        path = tmp_path / name
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def open_dataset(open_table: OpenTable) -> Iterator[OpenDataset]:
+    """Opens datasets that the test's end closes: open_dataset(arguments of open_table, **arguments
+    of init)."""
+    from paddlebox.data.dataset import InMemoryDataset
+    from tests.support.instances import SLOTS
+
+    opened: list[InMemoryDataset] = []
+
+    def make(table: dict[str, Any] | None = None, **init: Any) -> InMemoryDataset:
+        dataset = InMemoryDataset(open_table(**(table or {})), seed=1)
+        dataset.init(**{"slots": SLOTS, "batch_size": 32, **init})
+        opened.append(dataset)
+        return dataset
+
+    yield make
+    for dataset in opened:
+        dataset.close()
+
+
 def make_synthetic(folder: Path, *, passes: int, rows: int, test_rows: int = 10) -> Path:
     """Training files of so many rows each, and test.txt, as datasets/synthetic makes them."""
     counts = ("--passes", str(passes), "--rows-per-pass", str(rows), "--test-rows", str(test_rows))
     done = run(["datasets/synthetic/prepare.py", "--out", str(folder), *counts])
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    return find_chromium()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The checks of .ci, which is no package."""
+"""Scripts in folders that are not packages, as modules."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from types import ModuleType
 from tests.conftest import ROOT
 
 
-def load(name: str) -> ModuleType:
-    """.ci/<name>.py as a module."""
-    spec = importlib.util.spec_from_file_location(f"ci_{name}", ROOT / ".ci" / f"{name}.py")
+def load(name: str, folder: str = ".ci") -> ModuleType:
+    """<folder>/<name>.py as a module."""
+    spec = importlib.util.spec_from_file_location(f"script_{name}", ROOT / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

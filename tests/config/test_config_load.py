@@ -23,6 +23,7 @@ from paddlebox.config import (
     load_slots,
     parse_bytes,
 )
+from paddlebox.config.models import DnnConfig
 from paddlebox.errors import ConfigError, PaddleBoxError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +62,7 @@ def test_minimal_config_has_the_documented_defaults(tmp_path: Path) -> None:
     assert config.data.key_space is KeySpace.PER_SLOT
     assert config.data.batch_size == 0  # auto
     assert not config.model.use_cvm
+    assert isinstance(config.model, DnnConfig)
     assert config.model.hidden == (400, 400, 400)
     assert config.optimizer.type is OptimizerType.ADAM
     assert config.trainer.program is Program.PIR
@@ -138,15 +140,18 @@ def test_a_mistake_is_named_with_its_path(tmp_path: Path, extra: str, expected: 
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ("{type: dcn, cros_layers: 2}", "model.cros_layers: unknown key; did you mean model.cross"),
-        ("{type: dnn, low_rank: 2}", "model.low_rank: unknown key of dnn; it is one of dcn_v2"),
+        (
+            "{type: dcn, cros_layers: 2}",
+            "model.cros_layers: unknown key; did you mean model.layers",
+        ),
+        ("{type: dnn, low_rank: 2}", "model.low_rank: unknown key of dnn; it is a key of dcn_v2"),
         ("{type: dpfm}", "found 'dpfm'; did you mean deepfm?"),
-        ("{hidden: [2]}", "model.type: is required, and not given"),
+        ("{hidden: [2]}", "model.type: is required, but not given"),
         ("3", "model: expected a section with keys of its own, found 3 (int)"),
         ("{type: dnn, hidden: [a]}", "model.hidden[0]: expected an integer, found 'a' (str)"),
         (
-            "{type: dcn_v2, low_rank: 0, cross_experts: 2}",
-            "model: cross_experts is 2, which needs a low_rank",
+            "{type: dcn_v2, low_rank: 0, experts: 2}",
+            "model: experts is 2, which needs a low_rank",
         ),
     ],
 )
@@ -171,7 +176,7 @@ def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
     ("text", "expected"),
     [("[1, 2]", "expected a mapping"), ("", "is required"), ("a: b: c", ":1:")],
 )
-def test_a_file_that_is_no_config_is_an_error(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_file_that_is_not_a_config_is_an_error(tmp_path: Path, text: str, expected: str) -> None:
     assert expected in error_of(tmp_path, text)
 
 
@@ -295,7 +300,7 @@ def test_byte_sizes_are_powers_of_two(value: object, expected: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["64", "64MB", "-1MiB", "MiB", "1e3KiB", "1.0001B", "", "1 2MiB"])
-def test_what_is_no_byte_size_is_refused(text: str) -> None:
+def test_a_value_that_is_not_a_byte_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="bytes"):
         parse_bytes(text)
 
@@ -371,7 +376,7 @@ def test_every_table_has_a_name_of_its_own(tmp_path: Path, extra: str, expected:
     assert expected in error_of(tmp_path, f"{MINIMAL}extra_tables: {extra}\n")
 
 
-def test_a_layer_of_ones_own_may_read_slots_in_order(tmp_path: Path) -> None:
+def test_a_custom_layer_may_read_slots_in_order(tmp_path: Path) -> None:
     model = "{type: custom, layer: 'a.py:Net', in_order: [history], settings: {a: [1, b]}}"
     config = load_config(
         write(tmp_path, MINIMAL), [f"model={model}", "security.allow_commands=true"]

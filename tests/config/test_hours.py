@@ -22,26 +22,26 @@ def hours_of(day: str, template: str, zone: Any) -> list[Hour]:
     return hours
 
 
-def test_a_template_names_date_and_hour_in_any_format():
+def test_a_template_names_date_and_hour_in_any_format() -> None:
     at = moment("2024010205", UTC_)
     assert render("logs/{date}/{hour}/*.gz", at) == "logs/20240102/05/*.gz"
     assert render("s3://b/{date:%Y/%m/%d}-{hour:%H}00", at) == "s3://b/2024/01/02-0500"
 
 
-def test_a_day_has_24_hours_where_clocks_do_not_change():
+def test_a_day_has_24_hours_where_clocks_do_not_change() -> None:
     hours = hours_of("20240331", "{date}/{hour}", SHANGHAI)
     assert [render("{hour}", hour.begin) for hour in hours] == [f"{h:02}" for h in range(24)]
     assert hours[0].name == "2024-03-31T00:00+08:00"
 
 
-def test_a_spring_day_has_23_hours_and_none_is_called_02():
+def test_a_spring_day_has_23_hours_and_none_is_called_02() -> None:
     hours = hours_of("20240331", "{date}/{hour}", BERLIN)
     assert len(hours) == 23
     assert "02" not in {render("{hour}", hour.begin) for hour in hours}
     assert hours[2].name == "2024-03-31T03:00+02:00"
 
 
-def test_an_autumn_day_has_25_hours_where_the_template_tells_the_two_02_apart():
+def test_an_autumn_day_has_25_hours_where_the_template_tells_the_two_02_apart() -> None:
     hours = hours_of("20241027", "{date}/{hour:%H%z}", BERLIN)
     assert len(hours) == 25
     named = [render("{hour:%H%z}", hour.begin) for hour in hours[2:4]]
@@ -49,7 +49,7 @@ def test_an_autumn_day_has_25_hours_where_the_template_tells_the_two_02_apart():
     assert hours[2].name != hours[3].name
 
 
-def test_of_two_hours_with_one_name_one_step_is_made_that_ends_with_the_second():
+def test_of_two_hours_with_one_name_one_step_is_made_that_ends_with_the_second() -> None:
     hours = hours_of("20241027", "{date}/{hour}", BERLIN)
     assert len(hours) == 24
     doubled = hours[2]
@@ -57,7 +57,7 @@ def test_of_two_hours_with_one_name_one_step_is_made_that_ends_with_the_second()
     assert doubled.end.timestamp() - doubled.begin.timestamp() == 2 * 3600
 
 
-def test_without_hour_a_step_is_a_day_however_long():
+def test_without_hour_a_step_is_a_day_however_long() -> None:
     assert not is_hourly("{date}")
     lengths = []
     for day in ("20240331", "20240401", "20241027"):
@@ -66,7 +66,7 @@ def test_without_hour_a_step_is_a_day_however_long():
     assert lengths == [23, 24, 25]
 
 
-def test_steps_follow_each_other_without_gap_through_a_year():
+def test_steps_follow_each_other_without_gap_through_a_year() -> None:
     hour = hour_at("{date}/{hour}", moment("20240101", BERLIN))
     begun = hour.begin.timestamp()
     names = set()
@@ -99,13 +99,13 @@ HOURLY = {"format": "multislot", "slots": "s.yaml", "path_template": "l/{date}/{
         ({"from_hour": "20240101", "files_per_pass": 2}, "works with train_files only: leave"),
     ],
 )
-def test_what_makes_no_sense_is_said(fields, what):
+def test_settings_that_contradict_each_other_are_refused(fields: dict[str, Any], what: str) -> None:
     with pytest.raises(ValidationError) as error:
         DataConfig.model_validate({**HOURLY, **fields})
     assert what in str(error.value)
 
 
-def test_hours_are_gone_through_once():
+def test_hours_are_gone_through_once() -> None:
     fields = {"name": "r", "model": {"type": "dnn"}, "trainer": {"epochs": 2}}
     with pytest.raises(ValidationError, match=r"epochs is 2 and data.path_template"):
         Config.model_validate({**fields, "data": {**HOURLY, "from_hour": 20240101}})

@@ -11,18 +11,16 @@ from typing import Any
 
 import pytest
 
-from paddlebox.config import Config
+from paddlebox.config import Config, Phase
+from paddlebox.config.models import DnnConfig
 from paddlebox.config.stored import completed, read_stored, with_stored
 from paddlebox.errors import ConfigError
 from paddlebox.launch import run_arguments
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
+from tests.support.configs import config_fields
 
-FIELDS: dict[str, Any] = {
-    "name": "run",
-    "data": {"format": "csv", "slots": "s.yaml", "train_files": ["a"]},
-    "model": {"type": "dnn"},
-}
+FIELDS = config_fields()
 OLD: dict[str, Any] = {  # each is another value than today's default
     "data": {**FIELDS["data"], "key_space": "shared", "batch_size": 512},
     "model": {"type": "dnn", "use_cvm": True, "hidden": [8]},
@@ -65,6 +63,7 @@ def test_keys_that_are_named_win_and_their_neighbours_are_the_stored_ones() -> N
         optimizer={"averaging": 0.5},
     )
     made = goes_on(own, stored(**OLD))
+    assert isinstance(made.model, DnnConfig)
     assert made.model.hidden == (3,)
     assert made.model.use_cvm
     assert (made.table.embed.learning_rate, made.table.embed.initial_g2sum) == (0.1, 7.0)
@@ -92,7 +91,9 @@ def test_keys_of_phases_have_the_stored_values_too() -> None:
     made = goes_on(config(phases={"join": bare, "update": bare}), old)
     assert made.model_dump(mode="json") == old
     assert made.phases["join"].optimizer.averaging == 0.25
-    assert made.of_phase("update").model.hidden == (8,)
+    update = made.of_phase(Phase.UPDATE).model
+    assert isinstance(update, DnnConfig)
+    assert update.hidden == (8,)
 
 
 def test_a_config_without_phases_or_extra_tables_says_that_there_are_none() -> None:
@@ -115,13 +116,13 @@ def test_a_model_of_another_type_has_keys_of_its_own() -> None:
 def test_budgets_and_passes_are_those_of_the_config() -> None:
     old = stored(
         mem={"budget_bytes": 1 << 21},
-        trainer={"epochs": 3, "log_every_batches": 7, "visualdl": "scalars"},
+        trainer={"epochs": 3, "visualdl": "scalars"},
         data={**FIELDS["data"], "train_files": ["a", "b"], "files_per_pass": 2, "threads": 3},
         checkpoint={"every": 3},
     )
     made, own = goes_on(config(), old), config()
     assert (made.mem, made.trainer, made.checkpoint) == (own.mem, own.trainer, own.checkpoint)
-    assert made.data.train_files == ("a",)
+    assert made.data.train_files == ("train.csv",)
     assert (made.data.files_per_pass, made.data.threads) == (0, own.data.threads)
 
 

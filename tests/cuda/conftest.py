@@ -4,14 +4,11 @@ host. These tests need pytest and numpy, and neither Paddle nor the package."""
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from hbm_library import Library, Reference, build
+from tests.cuda.hbm_library import Library, Reference, build
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from hbm_library import Config, Device, Library, Push, Reference, Table
+
+from tests.cuda.hbm_library import Config, Device, Library, Push, Reference, Table
 
 
 class Case(NamedTuple):

@@ -7,7 +7,8 @@ from ctypes import byref, c_int32, c_uint64, c_void_p
 from pathlib import Path
 
 import numpy as np
-from hbm_library import Device, Push, Table, pointer
+
+from tests.cuda.hbm_library import Device, Push, Table, pointer
 
 WIRES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cuda/hbm.h"
-#include "ranks/narrow.h"
+#include "ranks/quantize.h"
 #include "reference.h"
 #include "table/kernels.h"
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from hbm_cases import filled, random_push, same_bits
-from hbm_library import config
+
+from tests.cuda.hbm_cases import filled, random_push, same_bits
+from tests.cuda.hbm_library import Library, Reference, config
 
 SHOW, CLICK, DELTA_SCORE = 1, 2, 3
 
 
-def test_pushes_of_slots_that_are_not_counted_only_learn(library, reference):
+def test_pushes_of_slots_that_are_not_counted_only_learn(
+    library: Library, reference: Reference
+) -> None:
     case = filled(library, reference, config(8), 60)
     ids, offsets = np.arange(60, dtype=np.int32), np.arange(61, dtype=np.int32)
     push = random_push(np.random.default_rng(4), 8, 60, 1)
@@ -33,7 +36,9 @@ def test_pushes_of_slots_that_are_not_counted_only_learn(library, reference):
     same_bits(case.table.rows(), case.rows)
 
 
-def test_times_are_of_the_calls_since_they_were_asked_last(library, reference):
+def test_times_are_of_the_calls_since_they_were_asked_last(
+    library: Library, reference: Reference
+) -> None:
     case = filled(library, reference, config(8), 1000)
     case.device.take_times()
     ids = np.arange(1000, dtype=np.int32)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from hbm_cases import filled, random_push, same_bits
-from hbm_library import RULES, Device, Error, Push, Table, config, rule
+
+from tests.cuda.hbm_cases import filled, random_push, same_bits
+from tests.cuda.hbm_library import (
+    RULES,
+    Device,
+    Error,
+    Library,
+    Push,
+    Reference,
+    Table,
+    config,
+    rule,
+)
 
 
-def extended(rng: np.random.Generator, dim: int, expand: int, ids: int, **changed) -> Push:
+def extended(rng: np.random.Generator, dim: int, expand: int, ids: int, **changed: Any) -> Push:
     """Gradients of ids by themselves, a third of them nothing for expand."""
     of = random_push(rng, dim + expand, ids, 1, with_expand=True, scale=16.0, **changed)
     of.grad[::3, 3 + dim :] = 0
@@ -17,7 +30,9 @@ def extended(rng: np.random.Generator, dim: int, expand: int, ids: int, **change
 
 
 @pytest.mark.parametrize(("dim", "expand"), [(4, 2), (8, 8), (64, 17), (253, 253)])
-def test_a_pull_has_expand_behind_embedx(library, reference, dim, expand):
+def test_a_pull_has_expand_behind_embedx(
+    library: Library, reference: Reference, dim: int, expand: int
+) -> None:
     of = config(dim, expand_dim=expand)
     case = filled(library, reference, of, 60)
     case.rows[:] = np.random.default_rng(1).normal(size=case.rows.shape)
@@ -35,7 +50,9 @@ def test_a_pull_has_expand_behind_embedx(library, reference, dim, expand):
 
 @pytest.mark.parametrize("kind", RULES)
 @pytest.mark.parametrize(("dim", "expand"), [(4, 2), (16, 9), (200, 150)])
-def test_pushes_leave_the_rows_of_the_hosts_tier(library, reference, kind, dim, expand):
+def test_pushes_leave_the_rows_of_the_hosts_tier(
+    library: Library, reference: Reference, kind: str, dim: int, expand: int
+) -> None:
     of = config(dim, "adagrad", expand_dim=expand, expand=rule(kind), embedx_threshold=1.0)
     case = filled(library, reference, of, 90)
     rng = np.random.default_rng(dim)
@@ -52,7 +69,9 @@ def test_pushes_leave_the_rows_of_the_hosts_tier(library, reference, kind, dim, 
         assert (before[:, behind:] != case.rows[:, behind:]).any() or kind == "naive"
 
 
-def test_a_gradient_that_is_not_finite_leaves_expand_and_is_counted(library, reference):
+def test_a_gradient_that_is_not_finite_leaves_expand_and_is_counted(
+    library: Library, reference: Reference
+) -> None:
     of = config(4, expand_dim=3)
     case = filled(library, reference, of, 20)
     ids, offsets = np.arange(20, dtype=np.int32), np.arange(21, dtype=np.int32)
@@ -64,12 +83,12 @@ def test_a_gradient_that_is_not_finite_leaves_expand_and_is_counted(library, ref
     same_bits(case.table.rows(), case.rows)
 
 
-def test_rows_without_that_part_are_an_error(library):
+def test_rows_without_that_part_are_an_error(library: Library) -> None:
     table = Table(Device(library, config(4)), np.array([5], np.uint64))
     with pytest.raises(Error, match="pull_extended: expand_dim is 0"):
         table.pull_extended(np.zeros(1, np.int32))
     push = extended(np.random.default_rng(3), 4, 3, 1)
-    with pytest.raises(Error, match="a gradient for expand, expand_dim is 0"):
+    with pytest.raises(Error, match="the gradient has expand columns, but expand_dim"):
         table.push(table.device.put(np.zeros(4, np.int32)), 4, push)
-    with pytest.raises(Error, match="expand_dim 254: expected 0 to 253"):
+    with pytest.raises(Error, match="expand_dim is 254, expected 0 to 253"):
         Device(library, config(4, expand_dim=254))

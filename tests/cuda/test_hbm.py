@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import byref, c_int32, c_uint64, c_void_p
 
 import numpy as np
 import pytest
-from hbm_cases import batch, feasigns_of, filled, random_push, same_bits
-from hbm_library import RULES, Device, Error, OnDevice, Push, Table, config, rule
+
+from tests.cuda.hbm_cases import batch, feasigns_of, filled, random_push, same_bits
+from tests.cuda.hbm_library import (
+    RULES,
+    Device,
+    Error,
+    Library,
+    OnDevice,
+    Push,
+    Reference,
+    Table,
+    config,
+    rule,
+)
 
 SLOT_OF_RATES = 3
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 63, 1000, 40_000])
-def test_every_feasign_of_the_table_is_found_and_no_other(library, reference, n):
+def test_every_feasign_of_the_table_is_found_and_no_other(
+    library: Library, reference: Reference, n: int
+) -> None:
     rng = np.random.default_rng(n)
     feasigns = feasigns_of(n, rng)
     mixed = reference.mix(feasigns)
@@ -28,7 +43,7 @@ def test_every_feasign_of_the_table_is_found_and_no_other(library, reference, n)
     assert table.sizes().rows == n
 
 
-def test_keys_that_share_their_high_bits_are_found_too(library):
+def test_keys_that_share_their_high_bits_are_found_too(library: Library) -> None:
     """All in one bucket of the index: as slow as can be, and right."""
     keys = np.arange(5000, dtype=np.uint64) + np.uint64(7 << 40)
     table = Table(Device(library, config()), keys)
@@ -45,7 +60,7 @@ def _unmix(x: int) -> int:
     return x ^ (x >> 30) ^ (x >> 60)
 
 
-def test_rows_come_back_as_they_were_put(library, reference):
+def test_rows_come_back_as_they_were_put(library: Library, reference: Reference) -> None:
     case = filled(library, reference, config(13), 3000)
     same_bits(case.table.rows(), case.rows)
     rng = np.random.default_rng(2)
@@ -57,7 +72,7 @@ def test_rows_come_back_as_they_were_put(library, reference):
     same_bits(case.table.rows(), case.rows)
 
 
-def test_more_rows_than_a_buffer_travel_in_turns(library):
+def test_more_rows_than_a_buffer_travel_in_turns(library: Library) -> None:
     """16 MiB a buffer; rows of 1 KiB."""
     device = Device(library, config(253))
     keys = np.arange(1, 40_001, dtype=np.uint64) * np.uint64(1 << 40)
@@ -70,7 +85,7 @@ def test_more_rows_than_a_buffer_travel_in_turns(library):
 
 
 @pytest.mark.parametrize("kind", RULES)
-def test_new_rows_are_those_of_the_host(library, reference, kind):
+def test_new_rows_are_those_of_the_host(library: Library, reference: Reference, kind: str) -> None:
     of = config(5, kind)
     device, keys = Device(library, of), np.arange(1, 301, dtype=np.uint64) << np.uint64(50)
     table = Table(device, keys)
@@ -80,7 +95,7 @@ def test_new_rows_are_those_of_the_host(library, reference, kind):
 
 
 @pytest.mark.parametrize("dim", [1, 4, 8, 16, 17, 32, 64, 128, 253])
-def test_a_pull_has_the_bits_of_the_hosts(library, reference, dim):
+def test_a_pull_has_the_bits_of_the_hosts(library: Library, reference: Reference, dim: int) -> None:
     case = filled(library, reference, config(dim), 500, seed=dim)
     ids = np.random.default_rng(dim).integers(-1, 500, 1000).astype(np.int32)
     same_bits(case.table.pull(ids), reference.pull(case.device.config, case.rows, ids))
@@ -89,7 +104,9 @@ def test_a_pull_has_the_bits_of_the_hosts(library, reference, dim):
 
 @pytest.mark.parametrize("use_cvm", [True, False])
 @pytest.mark.parametrize("dim", [1, 8, 16, 20, 64, 128])
-def test_a_pooled_pull_has_the_bits_of_the_hosts(library, reference, dim, use_cvm):
+def test_a_pooled_pull_has_the_bits_of_the_hosts(
+    library: Library, reference: Reference, dim: int, use_cvm: bool
+) -> None:
     rng = np.random.default_rng(dim)
     case = filled(library, reference, config(dim), 700, seed=dim)
     for instances, slots, extra in ((1, 1, 0), (40, 7, 0), (129, 3, 5)):
@@ -100,7 +117,7 @@ def test_a_pooled_pull_has_the_bits_of_the_hosts(library, reference, dim, use_cv
 
 
 @pytest.mark.parametrize("case", range(12))
-def test_a_plan_is_that_of_the_host(library, reference, case):
+def test_a_plan_is_that_of_the_host(library: Library, reference: Reference, case: int) -> None:
     rng = np.random.default_rng(case)
     ids, offsets = batch(rng, 50 + 200 * case, 1 + 30 * case, 1 + case % 5)
     if case == 0:
@@ -110,14 +127,16 @@ def test_a_plan_is_that_of_the_host(library, reference, case):
     assert found[: len(expected)].tolist() == expected.tolist()
 
 
-def test_the_plan_of_a_batch_without_ids_is_empty(library, reference):
+def test_the_plan_of_a_batch_without_ids_is_empty(library: Library, reference: Reference) -> None:
     ids, offsets = np.empty(0, np.int32), np.zeros(5, np.int32)
     found = Device(library, config()).plan(ids, offsets, stamp=3).get()
     assert found[:4].tolist() == reference.plan(ids, offsets, stamp=3).tolist() == [3, 0, 0, 0]
 
 
 @pytest.mark.parametrize("kind", [*RULES, "adagrad and adam"])
-def test_a_push_has_the_bits_of_the_hosts(library, reference, kind):
+def test_a_push_has_the_bits_of_the_hosts(
+    library: Library, reference: Reference, kind: str
+) -> None:
     """100 random cases a rule, each on the rows that the one before left."""
     of_embed, of_embedx = (kind, kind) if kind in RULES else kind.split(" and ")
     rng = np.random.default_rng(len(kind))
@@ -158,7 +177,9 @@ def test_a_push_has_the_bits_of_the_hosts(library, reference, kind):
         case.device.close()
 
 
-def test_a_row_of_very_many_occurrences_is_merged_in_their_order(library, reference):
+def test_a_row_of_very_many_occurrences_is_merged_in_their_order(
+    library: Library, reference: Reference
+) -> None:
     rng = np.random.default_rng(3)
     case = filled(library, reference, config(16), 10)
     ids = np.where(rng.random(30_000) < 0.9, 4, rng.integers(0, 10, 30_000)).astype(np.int32)
@@ -172,7 +193,9 @@ def test_a_row_of_very_many_occurrences_is_merged_in_their_order(library, refere
 
 
 @pytest.mark.parametrize("clip", [False, True])
-def test_sums_that_are_not_finite_are_counted_and_left_or_mended(library, reference, clip):
+def test_sums_that_are_not_finite_are_counted_and_left_or_mended(
+    library: Library, reference: Reference, clip: bool
+) -> None:
     rng = np.random.default_rng(4)
     case = filled(library, reference, config(8), 20)
     ids, offsets = np.arange(20, dtype=np.int32), np.arange(21, dtype=np.int32)
@@ -186,7 +209,9 @@ def test_sums_that_are_not_finite_are_counted_and_left_or_mended(library, refere
     same_bits(case.table.rows(), case.rows)
 
 
-def test_rows_of_both_passes_are_carried_and_the_older_table_is_left_alone(library, reference):
+def test_rows_of_both_passes_are_carried_and_the_older_table_is_left_alone(
+    library: Library, reference: Reference
+) -> None:
     rng = np.random.default_rng(5)
     case = filled(library, reference, config(16), 2000)
     ids, offsets = np.arange(500, dtype=np.int32), np.arange(501, dtype=np.int32)
@@ -210,19 +235,19 @@ def test_rows_of_both_passes_are_carried_and_the_older_table_is_left_alone(libra
     assert case.table.changed().tolist() == list(range(500))
 
 
-def test_mistakes_are_named_and_change_nothing(library, reference):
+def test_mistakes_are_named_and_change_nothing(library: Library, reference: Reference) -> None:
     case = filled(library, reference, config(8), 50)
 
     def plan_of(size: int) -> OnDevice:
         return case.device.put(np.zeros(size, np.int32))
 
-    cases = [
-        (lambda: Device(library, config(254)), "embedx_dim 254: expected 1 to 253"),
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: Device(library, config(254)), "embedx_dim is 254, expected 1 to 253"),
         (lambda: Device(library, config(8), device=4096), "device 4096: there"),
         (lambda: Table(case.device, np.array([5, 5], np.uint64)), "expected ascending"),
         (lambda: case.table.rows(np.array([50], np.int32)), "ids[0] is 50, the table has rows 0"),
         (lambda: case.table.rows(np.array([-1], np.int32)), "ids[0] is -1"),
-        (lambda: case.table.put_rows(case.rows[:10], first=45), "rows [45, 45 + 10), the table"),
+        (lambda: case.table.put_rows(case.rows[:10], first=45), "rows [45, 45 + 10), but the "),
         (lambda: case.table.push(case.device.put(np.zeros(3, np.int32)), 3, _push(1)), "a plan of"),
         (
             lambda: case.table.push(case.device.put(np.zeros(4, np.int32)), 4, _push(0)),
@@ -247,8 +272,8 @@ def _push(slots: int) -> Push:
 
 
 def test_what_ids_lists_and_plans_name_that_is_not_there_is_left_out_and_counted(
-    library, reference
-):
+    library: Library, reference: Reference
+) -> None:
     case = filled(library, reference, config(8), 50)
     ids = np.array([3, 50, -1, -2, 2**31 - 1, 7], np.int32)
     known = np.array([3, -1, -1, -1, -1, 7], np.int32)
@@ -282,7 +307,9 @@ def test_what_ids_lists_and_plans_name_that_is_not_there_is_left_out_and_counted
     assert case.table.changed().tolist() == [4, 6]
 
 
-def test_an_absent_feasign_is_counted_where_rows_are_expected(library, reference):
+def test_an_absent_feasign_is_counted_where_rows_are_expected(
+    library: Library, reference: Reference
+) -> None:
     feasigns = np.arange(1, 101, dtype=np.uint64)
     mixed = reference.mix(feasigns)
     order = np.argsort(mixed)
@@ -298,7 +325,9 @@ def test_an_absent_feasign_is_counted_where_rows_are_expected(library, reference
     assert report.an_absent == feasigns[order][90:].max()
 
 
-def test_lists_that_instances_share_are_pooled_as_if_each_had_its_own(library, reference):
+def test_lists_that_instances_share_are_pooled_as_if_each_had_its_own(
+    library: Library, reference: Reference
+) -> None:
     rng = np.random.default_rng(8)
     case = filled(library, reference, config(16), 300)
     ids, offsets = batch(rng, 300, 20, 2)
@@ -314,7 +343,9 @@ def test_lists_that_instances_share_are_pooled_as_if_each_had_its_own(library, r
     assert case.table.report().out_of_range == 2
 
 
-def test_the_plan_of_ids_by_themselves_needs_no_offsets(library, reference):
+def test_the_plan_of_ids_by_themselves_needs_no_offsets(
+    library: Library, reference: Reference
+) -> None:
     device = Device(library, config())
     ids = np.array([5, 3, -1, 5, 0], np.int32)
     plan = device.put(np.zeros(19, np.int32))
@@ -327,7 +358,9 @@ def test_the_plan_of_ids_by_themselves_needs_no_offsets(library, reference):
     assert plan.get()[: len(expected)].tolist() == expected.tolist()
 
 
-def test_bad_sums_are_counted_by_slot_and_a_push_counts_its_rows(library, reference):
+def test_bad_sums_are_counted_by_slot_and_a_push_counts_its_rows(
+    library: Library, reference: Reference
+) -> None:
     case = filled(library, reference, config(8), 20)
     ids, offsets = np.arange(20, dtype=np.int32), np.arange(21, dtype=np.int32)
     push = random_push(np.random.default_rng(4), 8, 20, 1)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from ctypes import c_char_p, c_int, c_int32, c_uint64, c_void_p
+from pathlib import Path
 
 import pytest
-from hbm_library import HEADER, STRUCTURES, architecture, functions, structures
+
+from tests.cuda.hbm_library import HEADER, STRUCTURES, Library, architecture, functions, structures
 
 
-def test_structures_have_the_fields_of_the_header_in_their_order():
+def test_structures_have_the_fields_of_the_header_in_their_order() -> None:
     declared = structures()
     assert declared.keys() == STRUCTURES.keys()
     for name, fields in declared.items():
         assert list(STRUCTURES[name]._fields_) == fields, name
 
 
-def test_every_function_of_the_header_is_in_the_library_and_called_as_declared(library):
+def test_every_function_of_the_header_is_in_the_library_and_called_as_declared(
+    library: Library,
+) -> None:
     found = functions()
     lines = HEADER.read_text().splitlines()
     assert len(found) == sum(line.startswith("PBX_HBM_API") for line in lines)
@@ -32,8 +36,8 @@ def test_every_function_of_the_header_is_in_the_library_and_called_as_declared(l
     [("9.0\n9.0\n", ["ARCH=90"]), ("8.0\n9.0\n", ["ARCH=80 90"]), ("", []), ("[N/A]\n", [])],
 )
 def test_the_library_is_compiled_for_the_gpus_that_the_driver_names(
-    monkeypatch, tmp_path, says, expected
-):
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str, expected: list[str]
+) -> None:
     command = tmp_path / "nvidia-smi"
     command.write_text(f"#!/bin/sh\nprintf '{says.encode('unicode_escape').decode()}'\n")
     command.chmod(0o755)

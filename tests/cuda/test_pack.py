@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hbm_library import RULES, Device, Error, Push, config
-from ranks_library import (
+
+from tests.cuda.hbm_cases import batch, filled, random_push, same_bits
+from tests.cuda.hbm_library import RULES, Device, Error, Library, Push, Reference, config
+from tests.cuda.ranks_library import (
     WIRES,
     Batch,
     HostRanks,
@@ -17,7 +19,6 @@ from ranks_library import (
     record_bytes,
     unpack,
 )
-from test_hbm import batch, filled, random_push, same_bits
 
 WIRE = pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES.keys())
 
@@ -46,7 +47,9 @@ def hard_rows(rng: np.random.Generator, n: int, columns: int) -> np.ndarray:
 
 @WIRE
 @pytest.mark.parametrize("dim", [1, 8, 13, 64, 253])
-def test_gathered_rows_are_records_as_the_host_packs_them(library, reference, host, wire, dim):
+def test_gathered_rows_are_records_as_the_host_packs_them(
+    library: Library, reference: Reference, host: HostRanks, wire: int, dim: int
+) -> None:
     rng = np.random.default_rng(dim)
     case = filled(library, reference, config(dim), 300)
     ids = np.append(rng.integers(-1, 300, 777), [-1, 0, 299]).astype(np.int32)
@@ -62,7 +65,9 @@ def test_gathered_rows_are_records_as_the_host_packs_them(library, reference, ho
 
 @WIRE
 @pytest.mark.parametrize("dim", [1, 8, 13, 64, 253])
-def test_records_become_the_rows_that_the_host_makes_of_them(library, host, wire, dim):
+def test_records_become_the_rows_that_the_host_makes_of_them(
+    library: Library, host: HostRanks, wire: int, dim: int
+) -> None:
     device = Device(library, config(dim))
     records = host.pack(wire, hard_rows(np.random.default_rng(dim), 500, 3 + dim))
     assert records.shape[1] == record_bytes(device, wire)
@@ -75,8 +80,8 @@ def test_records_become_the_rows_that_the_host_makes_of_them(library, host, wire
 @WIRE
 @pytest.mark.parametrize("kind", RULES)
 def test_gradients_of_three_ranks_are_applied_in_the_order_of_ranks(
-    library, reference, host, wire, kind
-):
+    library: Library, reference: Reference, host: HostRanks, wire: int, kind: str
+) -> None:
     rng, dim = np.random.default_rng(7), 8
     case = filled(library, reference, config(dim, kind), 200)
     of_ranks = [np.sort(rng.permutation(200)[:count]) for count in (120, 0, 150)]
@@ -94,7 +99,9 @@ def test_gradients_of_three_ranks_are_applied_in_the_order_of_ranks(
 
 
 @WIRE
-def test_a_batch_has_the_rows_that_it_was_filled_with(library, reference, host, wire):
+def test_a_batch_has_the_rows_that_it_was_filled_with(
+    library: Library, reference: Reference, host: HostRanks, wire: int
+) -> None:
     rng, dim, n = np.random.default_rng(3), 13, 400
     rows = rng.normal(size=(n, 3 + dim)).astype(np.float32)
     rows[:, :2] = rng.integers(0, 100, (n, 2))
@@ -117,7 +124,9 @@ def test_a_batch_has_the_rows_that_it_was_filled_with(library, reference, host, 
     same_bits(made.pull_pooled(ids, offsets, 3, 0, True), of_host)
 
 
-def test_a_batch_is_renewed_with_other_keys_and_rows_of_zeros(library, reference):
+def test_a_batch_is_renewed_with_other_keys_and_rows_of_zeros(
+    library: Library, reference: Reference
+) -> None:
     rng = np.random.default_rng(11)
     made = Batch(Device(library, config(8)))
     for stamp, n in enumerate((3000, 1, 0, 5000, 40), 1):
@@ -136,7 +145,9 @@ def test_a_batch_is_renewed_with_other_keys_and_rows_of_zeros(library, reference
 
 @pytest.mark.parametrize("dim", [1, 16, 253])
 @pytest.mark.parametrize("use_cvm", [True, False])
-def test_a_merge_adds_up_as_the_push_of_the_hosts_batch(library, reference, host, dim, use_cvm):
+def test_a_merge_adds_up_as_the_push_of_the_hosts_batch(
+    library: Library, reference: Reference, host: HostRanks, dim: int, use_cvm: bool
+) -> None:
     rng, n = np.random.default_rng(dim), 150
     made = Batch(Device(library, config(dim)))
     made.renew(np.arange(1, n + 1, dtype=np.uint64), 1)
@@ -158,7 +169,9 @@ def test_a_merge_adds_up_as_the_push_of_the_hosts_batch(library, reference, host
 
 
 @pytest.mark.parametrize("clip", [False, True])
-def test_sums_of_a_merge_that_are_not_finite_are_left_out_or_mended(library, reference, host, clip):
+def test_sums_of_a_merge_that_are_not_finite_are_left_out_or_mended(
+    library: Library, reference: Reference, host: HostRanks, clip: bool
+) -> None:
     rng = np.random.default_rng(4)
     made = Batch(Device(library, config(8)))
     made.renew(np.arange(1, 21, dtype=np.uint64), 1)
@@ -175,7 +188,9 @@ def test_sums_of_a_merge_that_are_not_finite_are_left_out_or_mended(library, ref
 
 
 @WIRE
-def test_staged_arrays_of_the_host_travel_as_those_of_the_device(library, reference, host, wire):
+def test_staged_arrays_of_the_host_travel_as_those_of_the_device(
+    library: Library, reference: Reference, host: HostRanks, wire: int
+) -> None:
     rng, dim = np.random.default_rng(5), 16
     case = filled(library, reference, config(dim), 500)
     staging, made = Staging(case.device), Batch(case.device)
@@ -197,7 +212,7 @@ def test_staged_arrays_of_the_host_travel_as_those_of_the_device(library, refere
     staging.close()
 
 
-def test_rows_tell_whether_they_have_an_embedx(library, reference):
+def test_rows_tell_whether_they_have_an_embedx(library: Library, reference: Reference) -> None:
     rng = np.random.default_rng(6)
     case = filled(library, reference, config(4), 3000)
     have = rng.random(3000) < 0.5
@@ -216,7 +231,7 @@ def test_rows_tell_whether_they_have_an_embedx(library, reference):
     staging.close()
 
 
-def test_what_is_not_there_is_left_out_and_counted(library, reference):
+def test_missing_values_are_left_out_and_counted(library: Library, reference: Reference) -> None:
     case = filled(library, reference, config(8), 10)
     assert not gather(case.table, 0, np.array([10, -2]))[0].any()
     assert case.table.report().out_of_range == 2
@@ -233,25 +248,27 @@ def test_what_is_not_there_is_left_out_and_counted(library, reference):
     assert made.report().out_of_range == 4
 
 
-def test_a_batch_of_an_evaluation_misses_no_feasign_and_takes_no_gradient(library, reference):
+def test_a_batch_of_an_evaluation_misses_no_feasign_and_takes_no_gradient(
+    library: Library, reference: Reference
+) -> None:
     made = Batch(Device(library, config(8)))
     made.renew(np.array([5], np.uint64), 1, read_only=True)
     assert made.find(np.array([77], np.uint64)).tolist() == [-1]
     assert made.report().absent == 0
     plan = reference.plan(np.zeros(1, np.int32), np.arange(2, dtype=np.int32))
-    with pytest.raises(Error, match="the batch is read only"):
+    with pytest.raises(Error, match="the batch is read-only"):
         made.merge(plan, random_push(np.random.default_rng(1), 8, 1, 1))
     made.renew(np.array([5], np.uint64), 2)
     made.find(np.array([77], np.uint64))
     assert (made.report().absent, made.report().an_absent) == (1, 77)
 
 
-def test_a_wire_that_is_none_is_named(library, reference):
+def test_a_wire_that_is_none_is_named(library: Library, reference: Reference) -> None:
     case = filled(library, reference, config(8), 10)
     assert record_bytes(case.device, 4) == 0
-    with pytest.raises(Error, match="wire of records: 4, expected 0 to 3"):
+    with pytest.raises(Error, match="wire of records is 4, expected 0 to 3"):
         case.table.library.call("gather", case.table.handle, 4, None, 0, None, None)
     staging = Staging(case.device)
-    with pytest.raises(Error, match="wire of records: -1"):
+    with pytest.raises(Error, match="wire of records is -1"):
         staging.library.call("stage_fill", staging.handle, case.table.handle, -1, None, 0, None, 0)
     staging.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hbm_cases import filled, random_push, same_bits
-from hbm_library import Device, Error, Table, config
+
+from tests.cuda.hbm_cases import Case, filled, random_push, same_bits
+from tests.cuda.hbm_library import Device, Error, Library, Reference, Table, config
 
 FLOAT16, BFLOAT16 = 1, 2
 
 
-def pushed(library, reference, dim: int):
+def pushed(library: Library, reference: Reference, dim: int) -> tuple[Case, np.ndarray]:
     """A case of which a part has been pushed: its table, and the expected rows and their ids."""
     case = filled(library, reference, config(dim), 400, seed=dim)
     rng = np.random.default_rng(dim)
@@ -31,8 +32,8 @@ def pushed(library, reference, dim: int):
 @pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16])
 @pytest.mark.parametrize("dim", [1, 8, 13, 64])
 def test_rows_that_a_push_has_changed_are_rounded_as_by_the_host_and_no_others(
-    library, reference, dim, precision
-):
+    library: Library, reference: Reference, dim: int, precision: int
+) -> None:
     case, ids = pushed(library, reference, dim)
     number = (1 << 40) + dim
     case.table.round(precision, number)
@@ -47,7 +48,9 @@ def test_rows_that_a_push_has_changed_are_rounded_as_by_the_host_and_no_others(
     same_bits(case.table.rows(), expected)  # nothing is left to round
 
 
-def test_the_pass_chooses_which_way_a_value_is_rounded(library, reference):
+def test_the_pass_chooses_which_way_a_value_is_rounded(
+    library: Library, reference: Reference
+) -> None:
     found = []
     for number in (1, 1, 2):
         case, _ = pushed(library, reference, 8)
@@ -57,7 +60,7 @@ def test_the_pass_chooses_which_way_a_value_is_rounded(library, reference):
     assert (found[0].view(np.uint32) != found[2].view(np.uint32)).any()
 
 
-def test_rounded_rows_are_carried_to_the_next_pass(library, reference):
+def test_rounded_rows_are_carried_to_the_next_pass(library: Library, reference: Reference) -> None:
     case, ids = pushed(library, reference, 16)
     case.table.round(FLOAT16, 3)
     following = Table(case.device, case.table.keys[ids])
@@ -68,8 +71,8 @@ def test_rounded_rows_are_carried_to_the_next_pass(library, reference):
     same_bits(following.rows(), expected)
 
 
-def test_a_precision_that_there_is_not_is_named(library):
+def test_a_precision_that_there_is_not_is_named(library: Library) -> None:
     table = Table(Device(library, config()), np.array([5], np.uint64))
     for precision in (0, 3):
-        with pytest.raises(Error, match=f"precision {precision}, expected 1 or 2"):
+        with pytest.raises(Error, match=f"precision is {precision}, expected 1 or 2"):
             table.round(precision, 1)

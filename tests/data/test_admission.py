@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,9 @@ from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.loader import load
 from paddlebox.data.options import LoadOptions
 from paddlebox.store.table import Table
-from tests.data.conftest import SLOTS, multislot_lines
 from tests.data.test_protocol import push_ones
+from tests.support.fixtures import WriteLines
+from tests.support.instances import SLOTS, multislot_lines
 
 MIB = 1 << 20
 CONFIG = TableConfig.model_validate(
@@ -26,15 +29,18 @@ CONFIG = TableConfig.model_validate(
 
 
 @pytest.fixture
-def files(write_lines):
+def files(write_lines: WriteLines) -> list[str]:
     return [
         write_lines(f"{seed}.txt", multislot_lines(300, seed=seed, vocabulary=2000))
         for seed in range(4)
     ]
 
 
-def trained(folder, files, *, ahead, table=None, **init):
-    """Trains one pass a file, each loaded while the one before trains, or after it."""
+def trained(
+    folder: Path, files: list[str], *, ahead: bool, table: dict[str, Any] | None = None, **init: Any
+) -> tuple[str, int, int, int]:
+    """Trains one pass a file, each loaded while the one before trains, or after it. Returns the
+    digest, the rows, the most parts of a pass, and the refused feasigns of the last one."""
     with Table(CONFIG, folder=folder, **{"mem_budget_bytes": MIB, **(table or {})}) as opened:
         dataset = InMemoryDataset(opened, seed=1)
         dataset.init(slots=SLOTS, batch_size=16, **init)
@@ -60,7 +66,7 @@ def trained(folder, files, *, ahead, table=None, **init):
         return opened.digest(), len(opened.read_all()[0]), max(parts), refused
 
 
-def test_parts_overlap_and_spilling_change_no_bit(tmp_path, files):
+def test_parts_overlap_and_spilling_change_no_bit(tmp_path: Path, files: list[str]) -> None:
     digest, rows, parts, refused = trained(tmp_path / "a", files, ahead=False)
     assert parts == 1
     assert refused > 0
@@ -78,7 +84,7 @@ def test_parts_overlap_and_spilling_change_no_bit(tmp_path, files):
     )
 
 
-def test_a_loaded_pass_that_is_given_up_is_not_counted(tmp_path, files):
+def test_a_loaded_pass_that_is_given_up_is_not_counted(tmp_path: Path, files: list[str]) -> None:
     with Table(CONFIG, folder=tmp_path / "a", mem_budget_bytes=MIB) as table:
         native = table.first.native
         before = native.admission_state()
@@ -96,7 +102,7 @@ def test_a_loaded_pass_that_is_given_up_is_not_counted(tmp_path, files):
         assert native.admission_state() == before
 
 
-def test_counts_are_those_of_the_occurrences_in_memory_and_spilled(files):
+def test_counts_are_those_of_the_occurrences_in_memory_and_spilled(files: list[str]) -> None:
     found = []
     for budget in (0, MIB):
         options = LoadOptions(Format.MULTISLOT, SLOTS, 16, threads=2, budget_bytes=budget)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 from paddlebox.config import Format, Slots
 from paddlebox.config.slots import Csv
 from paddlebox.data.cache import ParsedCache
-from paddlebox.data.loader import load
+from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import ConfigError, DataError
@@ -28,7 +30,9 @@ def slots_of(**csv: Any) -> Slots:
     return Slots.model_validate({"slots": slots, "csv": csv})
 
 
-def read(path, cache=None, ratio=0.001, **csv: Any):
+def read(
+    path: Path, cache: ParsedCache | None = None, ratio: float = 0.001, **csv: Any
+) -> LoadedPass:
     options = LoadOptions(
         Format.CSV, slots_of(**csv), batch_size=8, max_bad_line_ratio=ratio, cache=cache
     )
@@ -36,7 +40,7 @@ def read(path, cache=None, ratio=0.001, **csv: Any):
     return load([str(path)], options, 1 << 20)
 
 
-def prices(loaded) -> list[float]:
+def prices(loaded: LoadedPass) -> list[float]:
     rows = [-1] * loaded.instances.unique_keys
     import numpy as np
 
@@ -45,8 +49,8 @@ def prices(loaded) -> list[float]:
 
 
 @pytest.fixture
-def written(tmp_path):
-    def write(text: str, name: str = "a.csv"):
+def written(tmp_path: Path) -> Callable[..., Path]:
+    def write(text: str, name: str = "a.csv") -> Path:
         path = tmp_path / name
         path.write_text(text)
         os.utime(path, (1, 1))
@@ -62,9 +66,9 @@ WRONG = {
     "delimiter of a header": (
         "clicked;user;price\n1;ann;2.5\n",
         {},
-        r"1 column with delimiter ',', and ';' stands 2 times.* csv: \{delimiter: \";\"\}",
+        r"1 column with delimiter ',', and ';' occurs 2 times.* csv: \{delimiter: \";\"\}",
     ),
-    "tabs": ("clicked\tuser\tprice\n", {}, r"'\\t' stands 2 times.* csv: \{delimiter: \"\\t\"\}"),
+    "tabs": ("clicked\tuser\tprice\n", {}, r"'\\t' occurs 2 times.* csv: \{delimiter: \"\\t\"\}"),
     "delimiter without a header": (
         "1;ann;2.5\n",
         {"header": False},
@@ -73,7 +77,7 @@ WRONG = {
     "a header that is not expected": (
         f"clicked,user,price\n{ROWS}",
         {"header": False},
-        r"(.|\n)*the first line looks like names: leave csv: \{header: false\} out",
+        r"(.|\n)*the first line looks like names: remove csv: \{header: false\}",
     ),
     "a name that is nearly there": (
         "click,user,price\n1,ann,2.5\n",
@@ -84,33 +88,39 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "csv", "named"), WRONG.values(), ids=WRONG)
-def test_a_file_written_otherwise_is_recognised(written, text, csv, named):
+def test_a_file_written_otherwise_is_recognised(
+    written: Callable[..., Path], text: str, csv: dict[str, Any], named: str
+) -> None:
     with pytest.raises(DataError, match=named):
         read(written(text), **csv)
 
 
-def test_a_header_among_few_bad_lines_is_recognised_in_the_log(written, caplog):
+def test_a_header_among_few_bad_lines_is_recognised_in_the_log(
+    written: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
     path = written(f"clicked,user,price\n{ROWS}")
     with caplog.at_level(logging.WARNING):
         assert read(path, ratio=0.5, header=False).size == 2
     assert "the first line looks like names" in caplog.text
 
 
-def test_a_row_that_is_right_gets_no_advice(written):
+def test_a_row_that_is_right_gets_no_advice(written: Callable[..., Path]) -> None:
     with pytest.raises(DataError) as error:
         read(written("clicked,user,price\n1,ann,2.5\n2,ann;bob;eve,3\n"))
     assert "delimiter" not in str(error.value)
     assert "header" not in str(error.value)
 
 
-def test_columns_name_those_of_a_file_without_a_header(written):
+def test_columns_name_those_of_a_file_without_a_header(written: Callable[..., Path]) -> None:
     path = written("x,2.5,ann,1\ny,3.5,bob,0\n")
     loaded = read(path, columns=["other", "price", "user", "clicked"])
     assert prices(loaded) == [2.5, 3.5]
     assert loaded.instances.unique_keys == 2
 
 
-def test_lines_in_front_are_skipped_and_the_others_keep_their_numbers(written):
+def test_lines_in_front_are_skipped_and_the_others_keep_their_numbers(
+    written: Callable[..., Path],
+) -> None:
     text = "# made by x\n\nclicked,user,price\n1,ann,2.5\n0,bob,zero\n"
     path = written(text)
     loaded = read(path, ratio=0.5, skip=2)
@@ -127,7 +137,9 @@ def test_lines_in_front_are_skipped_and_the_others_keep_their_numbers(written):
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 100])
 @pytest.mark.parametrize("skip", [0, 1, 2, 3, 4, 7])
-def test_skipped_lines_leave_line_ends_whatever_the_chunks(written, chunk_bytes, skip):
+def test_skipped_lines_keep_line_ends_for_any_chunk_size(
+    written: Callable[..., Path], chunk_bytes: int, skip: int
+) -> None:
     lines = ["one", "", "three is long", "four", "five"]
     path = written("\n".join(lines))
     left = b"".join(c.data for c in read_chunks(str(path), chunk_bytes, skip=skip))
@@ -136,7 +148,7 @@ def test_skipped_lines_leave_line_ends_whatever_the_chunks(written, chunk_bytes,
     ]
 
 
-def test_texts_that_mean_nothing_are_empty_cells(written):
+def test_texts_that_mean_nothing_are_empty_cells(written: Callable[..., Path]) -> None:
     path = written("clicked,user,price\n1,NULL,nan\n0,bob,NULL\n1,NULLA,3\n")
     loaded = read(path, null=["NULL", "nan"])
     assert prices(loaded) == [7, 7, 3]
@@ -145,7 +157,7 @@ def test_texts_that_mean_nothing_are_empty_cells(written):
         read(path)
 
 
-def test_served_fields_are_read_with_the_same_nulls():
+def test_served_fields_are_read_with_the_same_nulls() -> None:
     from paddlebox.config import load_config
 
     config = load_config("configs/deepfm_synthetic.yaml", ["data.format=csv"])
@@ -158,7 +170,9 @@ def test_served_fields_are_read_with_the_same_nulls():
 
 
 @pytest.mark.parametrize("one", [18.0, np.float32(18), [1, 18.0]])
-def test_a_float_in_a_hashed_slot_is_refused_for_its_text_may_be_another(one):
+def test_a_float_in_a_hashed_slot_is_refused_for_its_text_may_be_another(
+    one: float | list[float],
+) -> None:
     from paddlebox.config import load_config
 
     config = load_config("configs/deepfm_synthetic.yaml", ["data.format=csv"])
@@ -171,7 +185,9 @@ def test_a_float_in_a_hashed_slot_is_refused_for_its_text_may_be_another(one):
         parser.parse([{"user": float("nan")}])
 
 
-def test_the_parsed_cache_knows_how_a_file_is_written(written, tmp_path):
+def test_the_parsed_cache_knows_how_a_file_is_written(
+    written: Callable[..., Path], tmp_path: Path
+) -> None:
     cache = ParsedCache(tmp_path / "cache", 1 << 20)
     path = written("1,ann,2.5\n0,bob,NULL\n1,eve,3\n")
     assert prices(read(path, cache, header=False, null=["NULL"])) == [2.5, 7, 3]
@@ -193,12 +209,12 @@ def test_the_parsed_cache_knows_how_a_file_is_written(written, tmp_path):
         ({"skip": -1}, "greater than or equal to 0"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(csv, named):
+def test_options_that_do_not_go_together_are_refused(csv: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         slots_of(**{"null" if key is None else key: value for key, value in csv.items()})
 
 
-def test_the_key_null_is_read_from_yaml(tmp_path):
+def test_the_key_null_is_read_from_yaml(tmp_path: Path) -> None:
     from paddlebox.config import load_slots
 
     path = tmp_path / "slots.yaml"
@@ -211,13 +227,15 @@ def test_the_key_null_is_read_from_yaml(tmp_path):
     assert Csv.model_validate(csv.model_dump()) == csv
 
 
-def test_a_slot_whose_column_is_not_among_columns_is_named():
+def test_a_slot_whose_column_is_not_among_columns_is_named() -> None:
     with pytest.raises(ConfigError, match=r"slot 'clicked': no column .* did you mean 'click'"):
         slots_of(columns=["click", "user", "price"]).check_format(Format.CSV)
 
 
 @pytest.mark.parametrize("separator", ["|", "/"])
-def test_the_text_of_a_cell_is_served_as_it_is_trained(written, separator):
+def test_the_text_of_a_cell_is_served_as_it_is_trained(
+    written: Callable[..., Path], separator: str
+) -> None:
     import csv
 
     from paddlebox.config import load_config
@@ -245,13 +263,15 @@ def test_the_text_of_a_cell_is_served_as_it_is_trained(written, separator):
     trained = load([str(path)], options, 1 << 20).instances
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    lists = [
+    lists: list[dict[str, Any]] = [
         {"tags": ["home", "music"], "items": [5, 6], "point": [1, 2], "price": 2.5},
         {"tags": ['a "b"', "c,d", "", ""], "items": 7, "point": [3, 4]},
         {"point": [5, 6]},
     ]
 
-    def served(data_format, instances):
+    def served(
+        data_format: str, instances: Sequence[dict[str, Any]]
+    ) -> tuple[list[int], list[int]]:
         config = load_config("configs/deepfm_synthetic.yaml", [f"data.format={data_format}"])
         parsed = FieldParser(config, slots).parse(instances)
         lengths, feasigns = parsed.sample(9)

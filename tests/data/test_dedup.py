@@ -13,8 +13,9 @@ from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import LoadOptions
 from paddlebox.errors import ConfigError
 from paddlebox.store.table import sorted_unique_keys
-from tests.data.conftest import SLOTS
 from tests.data.test_spill import check_same
+from tests.support.fixtures import OpenDataset, WriteLines
+from tests.support.instances import SLOTS
 
 # A user, then two words that stay for three lines.
 SESSIONS = [f"1 0 2 0 0 1 {line} 2 {line // 3 + 1} 9" for line in range(1, 3000)]
@@ -53,7 +54,9 @@ class Expanded:
 @pytest.mark.parametrize("seed", [None, 3], ids=["in order", "shuffled"])
 @pytest.mark.parametrize("budget", [0, 200_000], ids=["in memory", "spilled"])
 @pytest.mark.parametrize("slots", ["auto", ["words"], ["user", "words"]], ids=str)
-def test_batches_are_the_same(tmp_path, slots, budget, seed):
+def test_batches_are_the_same(
+    tmp_path: Path, slots: list[str] | str, budget: int, seed: int | None
+) -> None:
     options = {"shuffle_seed": seed, "budget_bytes": budget}
     some = loaded(tmp_path, dedup_slots=slots, **options)
     assert (some.spilled_bytes > 0) == (budget > 0)
@@ -62,7 +65,7 @@ def test_batches_are_the_same(tmp_path, slots, budget, seed):
     assert some.instances.shared == 30 or seed is not None  # of 30 batches
 
 
-def test_what_was_saved_is_counted(tmp_path):
+def test_what_was_saved_is_counted(tmp_path: Path) -> None:
     assert loaded(tmp_path).dedup == {"lists": 0, "ids": 0, "bytes": 0}
     # 2999 lines, the first session has two: 1000 sessions. 4 bytes an id, 4 an instance's index.
     lists = 2999 - 1000
@@ -71,7 +74,7 @@ def test_what_was_saved_is_counted(tmp_path):
     assert loaded(tmp_path, dedup_slots="auto").dedup == expected
 
 
-def test_ids_of_a_shared_list_are_fed_to_each_instance(tmp_path):
+def test_ids_of_a_shared_list_are_fed_to_each_instance(tmp_path: Path) -> None:
     instances = loaded(tmp_path, dedup_slots=["words"]).instances
     feasigns, offsets = instances.pack_feasigns(0, 4)
     assert feasigns.tolist() == [1, 1, 9, 2, 1, 9, 3, 2, 9, 4, 2, 9]
@@ -79,15 +82,19 @@ def test_ids_of_a_shared_list_are_fed_to_each_instance(tmp_path):
 
 
 @pytest.mark.parametrize("slots", [["age"], ["word"]], ids=str)
-def test_a_name_that_is_no_sparse_slot_is_refused(open_dataset, slots):
-    with pytest.raises(ConfigError, match="expected sparse slots, of user, words"):
+def test_a_name_that_is_not_a_sparse_slot_is_refused(
+    open_dataset: OpenDataset, slots: list[str]
+) -> None:
+    with pytest.raises(ConfigError, match="not a sparse slot; expected user, words"):
         open_dataset(dedup_slots=slots)
     with pytest.raises(ConfigError, match="expected off, auto or names, found 'on'"):
         LoadOptions(Format.MULTISLOT, SLOTS, 1, dedup_slots="on").dedup()
 
 
 @pytest.mark.parametrize("how", ["with a plan", "without", "feasigns"])
-def test_training_is_the_same_bits_and_reads_fewer_rows(open_dataset, write_lines, how):
+def test_training_is_the_same_bits_and_reads_fewer_rows(
+    open_dataset: OpenDataset, write_lines: WriteLines, how: str
+) -> None:
     paddle = pytest.importorskip("paddle")
     from paddlebox.nn.pooled_slots import PooledSlots
 
@@ -100,8 +107,11 @@ def test_training_is_the_same_bits_and_reads_fewer_rows(open_dataset, write_line
         for _ in range(2):
             dataset.load_into_memory()
             dataset.begin_pass()
-            keys = dataset._stager.current.loaded.key_counts()[0]
-            rows = dataset._stager.current.staged.result().row_of_position
+            current = dataset._stager.current
+            assert current is not None
+            assert current.staged is not None
+            keys = current.loaded.key_counts()[0]
+            rows = current.staged.result().row_of_position
             for batch in dataset.batches():
                 ids = batch["box_ids"]
                 if how == "feasigns":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +14,12 @@ import pytest
 from pyarrow import feather
 
 from paddlebox.config import Slots
+from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.findings import large_inputs
+from paddlebox.data.passes import PassStats
 from paddlebox.errors import DataError, TrainingError
 from paddlebox.train.batch_loop import run_pass
+from tests.support.fixtures import OpenDataset, WriteLines
 
 
 def slots_of(*sparse: dict[str, Any], price: dict[str, Any] | None = None) -> Slots:
@@ -24,17 +29,17 @@ def slots_of(*sparse: dict[str, Any], price: dict[str, Any] | None = None) -> Sl
 
 
 @pytest.fixture
-def opened(open_dataset):
+def opened(open_dataset: OpenDataset) -> Callable[..., InMemoryDataset]:
     """As open_dataset, several times: each over a table of its own."""
     numbers = itertools.count()
 
-    def make(**init: Any):
+    def make(**init: Any) -> InMemoryDataset:
         return open_dataset({"fields": {"name": f"t{next(numbers)}"}}, **init)
 
     return make
 
 
-def load(dataset, *files):
+def load(dataset: InMemoryDataset, *files: str | Path) -> PassStats:
     dataset.set_filelist([str(file) for file in files])
     dataset.load_into_memory()
     dataset.begin_pass()
@@ -44,17 +49,17 @@ def load(dataset, *files):
     return stats
 
 
-def messages(caplog, part: str) -> list[str]:
+def messages(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
     return [record.message for record in caplog.records if part in record.message]
 
 
-def write_arrow(path, prices):
+def write_arrow(path: Path, prices: list[float]) -> None:
     table = pa.table({"click": [i % 2 for i in range(len(prices))], "price": prices})
     table = table.append_column("user", [list(range(1, len(prices) + 1))])
     feather.write_feather(table, path, version=2, compression="uncompressed")
 
 
-def files_of(tmp_path, data_format, prices):
+def files_of(tmp_path: Path, data_format: str, prices: list[float]) -> tuple[Path, int]:
     path = tmp_path / f"prices.{data_format}"
     if data_format == "arrow":
         write_arrow(path, prices)
@@ -66,8 +71,8 @@ def files_of(tmp_path, data_format, prices):
 
 @pytest.mark.parametrize("data_format", ["csv", "arrow"])
 def test_a_dense_value_that_no_network_can_take_is_named_with_slot_file_and_line(
-    opened, tmp_path, data_format
-):
+    opened: Callable[..., InMemoryDataset], tmp_path: Path, data_format: str
+) -> None:
     path, first = files_of(tmp_path, data_format, [1.0, 2.0, 1e30, 3.0])
     named = rf"{path}:{first + 2}: slot 'price': 1e\+30 is beyond 1e\+15.* log1p: true"
     with pytest.raises(DataError, match=named):
@@ -79,8 +84,11 @@ def test_a_dense_value_that_no_network_can_take_is_named_with_slot_file_and_line
 
 @pytest.mark.parametrize("data_format", ["csv", "arrow"])
 def test_large_dense_values_are_warned_of_once_with_file_and_line(
-    opened, tmp_path, caplog, data_format
-):
+    opened: Callable[..., InMemoryDataset],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    data_format: str,
+) -> None:
     path, first = files_of(tmp_path, data_format, [1.0, 20000.0, -30000.0, 3.0])
     dataset = opened(slots=slots_of(), data_format=data_format)
     assert [load(dataset, path).samples for _ in range(2)] == [4, 4]
@@ -92,7 +100,9 @@ def test_large_dense_values_are_warned_of_once_with_file_and_line(
     assert not messages(caplog, "dense slot")
 
 
-def test_a_loss_that_is_not_finite_is_put_down_to_a_large_input(opened, write_lines):
+def test_a_loss_that_is_not_finite_is_put_down_to_a_large_input(
+    opened: Callable[..., InMemoryDataset], write_lines: WriteLines
+) -> None:
     file = write_lines("a.csv", ["click,price,user", "1,2,1", "0,5e12,2"])
     dataset = opened(slots=slots_of(), data_format="csv")
     dataset.set_filelist([file])
@@ -103,7 +113,7 @@ def test_a_loss_that_is_not_finite_is_put_down_to_a_large_input(opened, write_li
     assert "learning rate" not in str(error.value)
 
 
-def test_large_inputs_are_found_in_variables_of_a_program_too():
+def test_large_inputs_are_found_in_variables_of_a_program_too() -> None:
     slots = slots_of(price={"dim": 2})
     feed = {"price": pa.array([1.0, -1e6]).to_numpy().reshape(1, 2)}
     assert large_inputs(slots, feed) == "dense slot 'price' holds -1e+06"
@@ -111,9 +121,12 @@ def test_large_inputs_are_found_in_variables_of_a_program_too():
     assert large_inputs(slots, {}) == ""
 
 
-def test_lists_that_max_length_cuts_are_counted_and_told_once(
-    opened, write_lines, tmp_path, caplog
-):
+def test_lists_cut_by_max_length_are_counted_and_reported_once(
+    opened: Callable[..., InMemoryDataset],
+    write_lines: WriteLines,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     lines = ["click,price,user", "1,1,1|2|3|4|5", "0,1,1|2|3", "1,1,1|2", "0,1,"]
     file = write_lines("a.csv", lines)
     os.utime(file, (1, 1))  # a file that has just changed is not cached
@@ -127,7 +140,7 @@ def test_lists_that_max_length_cuts_are_counted_and_told_once(
                 assert stats.files_from_cache == cached
                 assert stats.truncated == {"user": {"lists": 2, "values": 4}}
             (told,) = messages(caplog, "max_length")
-            assert "'user': 2 of 4 lists are longer than max_length 2, and 4 values" in told
+            assert "'user': 2 of 4 lists are longer than max_length 2; 4 values" in told
             caplog.clear()
     rare = write_lines("b.csv", ["click,price,user", "1,1,1|2|3", *["0,1,1"] * 200])
     with caplog.at_level(logging.INFO):
@@ -136,7 +149,14 @@ def test_lists_that_max_length_cuts_are_counted_and_told_once(
     assert not messages(caplog, "max_length")
 
 
-def collisions(opened, write_lines, caplog, second=None, offset=0, **options) -> list[str]:
+def collisions(
+    opened: Callable[..., Any],
+    write_lines: WriteLines,
+    caplog: pytest.LogCaptureFixture,
+    second: dict[str, Any] | None = None,
+    offset: int = 0,
+    **options: Any,
+) -> list[str]:
     """The warnings of two passes whose users are 1 to 40 and whose items 1 to 30, plus offset."""
     rows = [f"{i % 2},1,{i % 40 + 1},{i % 30 + 1 + offset}" for i in range(200)]
     file = write_lines("ids.csv", ["click,price,user,item", *rows])
@@ -149,7 +169,11 @@ def collisions(opened, write_lines, caplog, second=None, offset=0, **options) ->
     return found
 
 
-def test_small_integers_of_two_slots_that_collide_are_warned_of_once(opened, write_lines, caplog):
+def test_small_integers_of_two_slots_that_collide_are_warned_of_once(
+    opened: Callable[..., InMemoryDataset],
+    write_lines: WriteLines,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     (warning,) = collisions(opened, write_lines, caplog, key_space="shared")
     assert "'user' and 'item' hold the same small integers (30 of 30 values, such as 1" in warning
     assert "data.key_space: per_slot" in warning

@@ -6,6 +6,8 @@ import gzip
 import io
 import logging
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,9 @@ def zstd(data: bytes) -> bytes:
     ],
     ids=["plain", "gzip", "gzip members", "gzip padded", "zstd", "zstd frames", "BOM"],
 )
-def test_compression_is_told_by_content_and_gives_the_same_lines(tmp_path, content):
+def test_compression_is_told_by_content_and_gives_the_same_lines(
+    tmp_path: Path, content: bytes
+) -> None:
     path = tmp_path / "a.dat"
     path.write_bytes(content)
     assert text_of(path) == LINES
@@ -71,7 +75,9 @@ def flipped(data: bytes) -> bytes:
     ],
     ids=["cut", "trailer cut", "flipped", "garbage behind", "header cut", "zstd cut", "zstd more"],
 )
-def test_a_damaged_stream_names_the_file_and_the_offset(tmp_path, content, codec):
+def test_a_damaged_stream_names_the_file_and_the_offset(
+    tmp_path: Path, content: bytes, codec: str
+) -> None:
     path = tmp_path / "a.dat"
     path.write_bytes(content)
     expected = rf"a\.dat: damaged {codec} stream, at or before byte \d+ of {len(content)}, after"
@@ -82,7 +88,7 @@ def test_a_damaged_stream_names_the_file_and_the_offset(tmp_path, content, codec
 # ---- files that change
 
 
-def test_a_file_that_grows_while_read_is_an_error_with_both_sizes(tmp_path):
+def test_a_file_that_grows_while_read_is_an_error_with_both_sizes(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(LINES)
     chunks = read_chunks(str(path), chunk_bytes=1000)
@@ -93,7 +99,7 @@ def test_a_file_that_grows_while_read_is_an_error_with_both_sizes(tmp_path):
         list(chunks)
 
 
-def test_a_file_that_disappears_while_read_is_an_error(tmp_path):
+def test_a_file_that_disappears_while_read_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(LINES)
     chunks = read_chunks(str(path), chunk_bytes=1000)
@@ -116,7 +122,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_is_its_files_without_hidden_and_temporary_ones(folder, caplog):
+def test_a_folder_is_its_files_without_hidden_and_temporary_ones(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO):
         files = expand([str(folder)])
     assert [os.path.relpath(f, folder) for f in files] == [
@@ -129,7 +137,7 @@ def test_a_folder_is_its_files_without_hidden_and_temporary_ones(folder, caplog)
     assert "_SUCCESS" in caplog.text
 
 
-def test_a_glob_leaves_them_out_unless_it_asks_for_them(folder):
+def test_a_glob_leaves_them_out_unless_it_asks_for_them(folder: Path) -> None:
     def named(pattern: str) -> list[str]:
         return [Path(f).name for f in expand([str(folder / pattern)])]
 
@@ -140,13 +148,13 @@ def test_a_glob_leaves_them_out_unless_it_asks_for_them(folder):
     assert named(".h.txt") == [".h.txt"]  # a file that is named is read
 
 
-def test_files_keep_the_order_of_the_list(folder):
+def test_files_keep_the_order_of_the_list(folder: Path) -> None:
     files = [str(folder / "b.txt"), str(folder / "a.txt"), (folder / "b.txt").as_uri()]
     assert expand(files) == files
 
 
 @pytest.mark.parametrize("pattern", ["nothing", "nothing*", "_temporary"])
-def test_what_matches_no_file_is_named(folder, pattern):
+def test_what_matches_no_file_is_named(folder: Path, pattern: str) -> None:
     (folder / "_temporary" / "y.txt").rename(folder / "_temporary" / "_y.txt")
     with pytest.raises(DataError, match=pattern.replace("*", r"\*")):
         expand([str(folder / pattern)])
@@ -157,7 +165,7 @@ def test_what_matches_no_file_is_named(folder, pattern):
 # ---- URIs
 
 
-def test_a_uri_of_a_folder_or_glob_gives_uris_that_can_be_read(folder):
+def test_a_uri_of_a_folder_or_glob_gives_uris_that_can_be_read(folder: Path) -> None:
     files = expand([folder.as_uri()])
     assert [f.removeprefix(folder.as_uri()) for f in files] == [
         "/a%20b.txt",
@@ -170,7 +178,7 @@ def test_a_uri_of_a_folder_or_glob_gives_uris_that_can_be_read(folder):
     assert expand([f"{folder.as_uri()}/*/z.txt"]) == files[3:]
 
 
-class FailingHandler(fs.FileSystemHandler):
+class FailingHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
     """A remote system whose requests fail `failures` times before one works."""
 
     def __init__(self, failures: int) -> None:
@@ -230,25 +238,27 @@ class FailingFile:
 
 
 @pytest.fixture
-def remote(monkeypatch, tmp_path):
+def remote(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     """remote(failures) -> (URI of the folder that holds a.txt, the handler, the waits made)."""
 
     def make(failures: int) -> tuple[str, FailingHandler, list[float]]:
-        handler, waits = FailingHandler(failures), []
+        handler, waits = FailingHandler(failures), list[float]()
         (tmp_path / "a.txt").write_bytes(LINES)
         monkeypatch.setattr(
             sources,
             "filesystem_of",
             lambda uri: (fs.PyFileSystem(handler), uri.removeprefix("hdfs://nn:8020")),
         )
-        monkeypatch.setattr(sources.time, "sleep", waits.append)
+        monkeypatch.setattr(time, "sleep", waits.append)
         return f"hdfs://nn:8020{tmp_path}", handler, waits
 
     return make
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_requests_that_fail_are_made_again_and_give_the_same_bytes(remote, tmp_path, packed):
+def test_requests_that_fail_are_made_again_and_give_the_same_bytes(
+    remote: Callable[..., Any], tmp_path: Path, packed: bool
+) -> None:
     uri, handler, waits = remote(failures=2)
     if packed:
         (tmp_path / "a.txt").write_bytes(gzip.compress(LINES))
@@ -259,20 +269,20 @@ def test_requests_that_fail_are_made_again_and_give_the_same_bytes(remote, tmp_p
     assert waits[:2] == [0.5, 1.0]
 
 
-def test_the_last_attempt_that_fails_is_an_error_with_the_cause(remote):
+def test_the_last_attempt_that_fails_is_an_error_with_the_cause(remote: Callable[..., Any]) -> None:
     uri, _, waits = remote(failures=3)
     with pytest.raises(DataError, match=r"a\.txt: cannot be read, 3 attempts .*connection reset"):
         text_of(f"{uri}/a.txt", retries=2)
     assert len(waits) == 2
 
 
-def test_a_remote_file_that_is_not_there_is_not_tried_again(remote):
+def test_a_remote_file_that_is_not_there_is_not_tried_again(remote: Callable[..., Any]) -> None:
     uri, _, waits = remote(failures=0)
     with pytest.raises(DataError, match=r"b\.txt: expected a file, found no such file"):
         text_of(f"{uri}/b.txt")
     assert not waits
 
 
-def test_a_uri_that_nothing_opens_is_named():
+def test_a_uri_that_nothing_opens_is_named() -> None:
     with pytest.raises(DataError, match="gopher://host/a"):
         expand(["gopher://host/a"])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
 from paddlebox.data import reader
+from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.passes import PassStats
 from paddlebox.errors import DataError
+from tests.support.fixtures import OpenDataset, WriteLines
 
 GOOD = "1 1 2 0.5 1.5 1 7 2 3 4"
 
@@ -28,7 +32,7 @@ HOSTILE = {
 }
 
 
-def load(dataset, *files):
+def load(dataset: InMemoryDataset, *files: str | Path) -> PassStats:
     dataset.set_filelist([str(file) for file in files])
     dataset.load_into_memory()
     dataset.begin_pass()
@@ -38,7 +42,9 @@ def load(dataset, *files):
 
 
 @pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE)
-def test_a_malformed_line_is_counted_quoted_and_left_out(open_dataset, write_lines, line, caplog):
+def test_a_malformed_line_is_counted_quoted_and_left_out(
+    open_dataset: OpenDataset, write_lines: WriteLines, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
     file = write_lines("a.txt", [GOOD, GOOD, line, GOOD])
     dataset = open_dataset(max_bad_line_ratio=0.5, max_line_bytes=2000)
     with caplog.at_level(logging.WARNING):
@@ -48,13 +54,15 @@ def test_a_malformed_line_is_counted_quoted_and_left_out(open_dataset, write_lin
 
 
 @pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE)
-def test_a_pass_with_too_many_fails(open_dataset, write_lines, line):
+def test_a_pass_with_too_many_fails(
+    open_dataset: OpenDataset, write_lines: WriteLines, line: str
+) -> None:
     file = write_lines("a.txt", [GOOD] * 9 + [line])
     with pytest.raises(DataError, match=rf"1 of 10 lines are malformed(.|\n)*{file}:10: "):
         load(open_dataset(max_bad_line_ratio=0.09, max_line_bytes=2000), file)
 
 
-def test_only_the_first_few_are_quoted(open_dataset, write_lines):
+def test_only_the_first_few_are_quoted(open_dataset: OpenDataset, write_lines: WriteLines) -> None:
     file = write_lines("a.txt", ["x"] * 1000)
     with pytest.raises(DataError, match="1000 of 1000") as error:
         load(open_dataset(), file)
@@ -64,13 +72,15 @@ def test_only_the_first_few_are_quoted(open_dataset, write_lines):
 @pytest.mark.parametrize(
     "content", [f"{GOOD}\r\n{GOOD}\r\n", f"{GOOD}\n{GOOD}", f"\n{GOOD}\n\n{GOOD}\n"]
 )
-def test_line_ends_of_other_systems_are_fine(open_dataset, tmp_path, content):
+def test_line_ends_of_other_systems_are_fine(
+    open_dataset: OpenDataset, tmp_path: Path, content: str
+) -> None:
     (tmp_path / "a.txt").write_bytes(content.encode())
     stats = load(open_dataset(), tmp_path / "a.txt")
     assert (stats.samples, stats.bad_lines) == (2, 0)
 
 
-def test_the_rest_of_an_overlong_line_is_not_taken_for_a_line(tmp_path):
+def test_the_rest_of_an_overlong_line_is_not_taken_for_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"x" * 5000 + f" {GOOD}\n{GOOD}\n".encode())
     chunks = [

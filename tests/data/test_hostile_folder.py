@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,48 +19,66 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from paddlebox.config import Format, Slots
+from paddlebox.config import Format
 from paddlebox.data.loader import load
 from paddlebox.data.options import LoadOptions
 from paddlebox.errors import DataError
+from tests.support.configs import make_slots
+from tests.support.instances import SLOTS
 
-from .conftest import SLOTS
-
-CRITEO_SLOTS = Slots.model_validate(
-    {
-        "slots": [
-            {"name": "click", "type": "label", "column": "label"},
-            {"name": "I1", "type": "dense"},
-            {"name": "C1", "type": "sparse"},
-            {"name": "C2", "type": "sparse"},
-        ]
-    }
+CRITEO_SLOTS = make_slots(
+    click={"type": "label", "column": "label"}, I1="dense", C1="sparse", C2="sparse"
 )
 BOM = b"\xef\xbb\xbf"
 HUGE = str(2**64)  # one above the last feasign
 Line = Callable[..., str]
 
 
-def multislot(click="1", age=("0.5", "1.5"), user=("7",), words=("3", "4")) -> str:
+def multislot(
+    click: str = "1",
+    age: Sequence[str] = ("0.5", "1.5"),
+    user: Sequence[str] = ("7",),
+    words: Sequence[str] = ("3", "4"),
+) -> str:
     slots = ([click], age, user, words)
     return " ".join(f"{len(values)} {' '.join(values)}" for values in slots)
 
 
-def feasign_slot(click="1", age=("0.5", "1.5"), user=("7",), words=("3", "4")) -> str:
+def feasign_slot(
+    click: str = "1",
+    age: Sequence[str] = ("0.5", "1.5"),
+    user: Sequence[str] = ("7",),
+    words: Sequence[str] = ("3", "4"),
+) -> str:
     slots = {"click": [click], "age": age, "user": user, "words": words}
     return " ".join(f"{value}:{name}" for name, values in slots.items() for value in values)
 
 
-def slot_value(click="1", age=("0.5", "1.5"), user=("7",), words=("3", "4")) -> str:
+def slot_value(
+    click: str = "1",
+    age: Sequence[str] = ("0.5", "1.5"),
+    user: Sequence[str] = ("7",),
+    words: Sequence[str] = ("3", "4"),
+) -> str:
     slots = {"click": [click], "age": age, "user": user, "words": words}
     return " ".join(f"{name}:{value}" for name, values in slots.items() for value in values)
 
 
-def csv(click="1", age=("0.5", "1.5"), user=("7",), words=("3", "4")) -> str:
+def csv(
+    click: str = "1",
+    age: Sequence[str] = ("0.5", "1.5"),
+    user: Sequence[str] = ("7",),
+    words: Sequence[str] = ("3", "4"),
+) -> str:
     return ",".join([click, "|".join(age), "|".join(user), "|".join(words)])
 
 
-def criteo(click="1", age=("5",), user=("7",), words=("3",)) -> str:
+def criteo(
+    click: str = "1",
+    age: Sequence[str] = ("5",),
+    user: Sequence[str] = ("7",),
+    words: Sequence[str] = ("3",),
+) -> str:
     return "\t".join([click, *age, *[""] * 12, *user, *words, *["ab"] * 24])
 
 
@@ -179,7 +197,9 @@ def write_text(path: Path, data_format: Format, lines: list[str], end: str = "\n
     [(data_format, case) for case in CASES for data_format in case.formats],
     ids=lambda value: value.name if isinstance(value, Case) else value.value,
 )
-def test_a_hostile_line_has_its_documented_result(tmp_path, caplog, data_format, case):
+def test_a_hostile_line_has_its_documented_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, data_format: Format, case: Case
+) -> None:
     line = LINES[data_format]
     path = write_text(tmp_path / "a.txt", data_format, [line(), case.line(line), line()])
     with caplog.at_level(logging.WARNING):
@@ -195,7 +215,9 @@ def test_a_hostile_line_has_its_documented_result(tmp_path, caplog, data_format,
 
 
 @pytest.mark.parametrize("data_format", TEXT, ids=lambda f: f.value)
-def test_line_ends_and_their_absence_at_the_end_of_a_file(tmp_path, data_format):
+def test_line_ends_and_their_absence_at_the_end_of_a_file(
+    tmp_path: Path, data_format: Format
+) -> None:
     line = LINES[data_format]
     path = write_text(tmp_path / "a.txt", data_format, [line()] * 3, end="\r\n")
     assert load([path], options(data_format), 1000).size == 3
@@ -210,7 +232,7 @@ def test_line_ends_and_their_absence_at_the_end_of_a_file(tmp_path, data_format)
 
 @pytest.mark.parametrize("data_format", TEXT, ids=lambda f: f.value)
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_utf_16_is_malformed_lines(tmp_path, data_format, encoding):
+def test_utf_16_is_malformed_lines(tmp_path: Path, data_format: Format, encoding: str) -> None:
     path = write_text(tmp_path / "a.txt", data_format, [LINES[data_format]()] * 3)
     text = "\ufeff" + Path(path).read_text()
     Path(path).write_bytes(text.encode(encoding))
@@ -222,8 +244,8 @@ def test_utf_16_is_malformed_lines(tmp_path, data_format, encoding):
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "followed"])
 def test_a_damaged_compressed_file_is_an_error_with_its_offset(
-    tmp_path, data_format, codec, damage
-):
+    tmp_path: Path, data_format: Format, codec: str, damage: str
+) -> None:
     path = write_text(tmp_path / "a.txt", data_format, [LINES[data_format]()] * 300)
     plain = Path(path).read_bytes()
     packed = bytearray(
@@ -245,8 +267,8 @@ def test_a_damaged_compressed_file_is_an_error_with_its_offset(
 
 @pytest.mark.parametrize("data_format", [*TEXT, *COLUMNAR], ids=lambda f: f.value)
 def test_hidden_and_temporary_files_are_left_out_and_missing_ones_named(
-    tmp_path, caplog, data_format
-):
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, data_format: Format
+) -> None:
     good = tmp_path / "in" / "a.txt"
     good.parent.mkdir()
     if data_format in LINES:
@@ -265,7 +287,9 @@ def test_hidden_and_temporary_files_are_left_out_and_missing_ones_named(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("limit_mb", "size"), [(200, 3), (1, 2)])
-def test_a_line_of_100_megabytes_is_read_or_malformed_by_the_limit(tmp_path, limit_mb, size):
+def test_a_line_of_100_megabytes_is_read_or_malformed_by_the_limit(
+    tmp_path: Path, limit_mb: int, size: int
+) -> None:
     words = np.arange(10**19, 10**19 + 5_000_000, dtype=np.uint64)  # 20 digits and a space each
     long = multislot(words=[*map(str, words.tolist())])
     assert len(long) > 100e6
@@ -319,7 +343,14 @@ COLUMNS = {
 
 @pytest.mark.parametrize("data_format", COLUMNAR, ids=lambda f: f.value)
 @pytest.mark.parametrize(("changed", "size", "bad"), COLUMNS.values(), ids=COLUMNS)
-def test_a_hostile_row_has_its_documented_result(tmp_path, caplog, data_format, changed, size, bad):
+def test_a_hostile_row_has_its_documented_result(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    data_format: Format,
+    changed: dict[str, Any],
+    size: int,
+    bad: int,
+) -> None:
     path = write_columns(tmp_path / "a", data_format, columns(**changed))
     with caplog.at_level(logging.WARNING):
         loaded = load([path], options(data_format), 1000)
@@ -331,7 +362,9 @@ def test_a_hostile_row_has_its_documented_result(tmp_path, caplog, data_format, 
 @pytest.mark.parametrize(
     "damage", ["missing column", "retyped column", "cut", "text", "empty", "head lost"]
 )
-def test_a_hostile_columnar_file_is_an_error_that_names_it(tmp_path, data_format, damage):
+def test_a_hostile_columnar_file_is_an_error_that_names_it(
+    tmp_path: Path, data_format: Format, damage: str
+) -> None:
     arrays = columns()
     if damage == "missing column":
         del arrays["user"]

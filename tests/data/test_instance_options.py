@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError
-from tests.data.conftest import multislot_lines
+from tests.support.fixtures import OpenDataset, WriteLines
+from tests.support.inside import loaded_pass
+from tests.support.instances import multislot_lines
 
 USER = SimpleNamespace(name="user", shape=(-1, 1), dtype="int64", lod_level=0)
 WORDS = SimpleNamespace(name="words", shape=(-1, 3), dtype="int64", lod_level=0)
@@ -21,18 +26,18 @@ def lines_with_ids(count: int, ids: int) -> list[str]:
     return [f"1 id{k % ids} 1 0 2 0 0 1 {k + 1} 1 {k + 1001}" for k in range(count)]
 
 
-def users(dataset) -> list[int]:
+def users(dataset: InMemoryDataset) -> list[int]:
     found = [user for batch in dataset.batches() for user in batch["user"][:, 0].tolist()]
     dataset.end_pass()
     return found
 
 
-def load(dataset, *files):
+def load(dataset: InMemoryDataset, *files: str) -> None:
     dataset.set_filelist(files)
     dataset.load_into_memory()
 
 
-def opened(open_dataset, name, **init):
+def opened(open_dataset: OpenDataset, name: str, **init: Any) -> InMemoryDataset:
     return open_dataset({"fields": {"name": name}}, use_var=[USER, WORDS], batch_size=16, **init)
 
 
@@ -45,7 +50,9 @@ class TestMerge:
         "1 c 1 0 2 0 0 1 6 1 0",
     )
 
-    def test_two_lines_of_one_id_are_one_instance(self, open_dataset, write_lines, caplog):
+    def test_two_lines_of_one_id_are_one_instance(
+        self, open_dataset: OpenDataset, write_lines: WriteLines, caplog: pytest.LogCaptureFixture
+    ) -> None:
         dataset = open_dataset()
         dataset.set_merge_by_lineid()
         load(dataset, write_lines("a.txt", self.LINES))
@@ -59,14 +66,16 @@ class TestMerge:
         dataset.end_pass()
         assert dataset.stats.unique_feasigns == 3
 
-    def test_any_number_of_one_id(self, open_dataset, write_lines):
+    def test_any_number_of_one_id(self, open_dataset: OpenDataset, write_lines: WriteLines) -> None:
         dataset = opened(open_dataset, "any")
         dataset.set_merge_by_lineid(0)
         load(dataset, write_lines("a.txt", self.LINES))
         dataset.begin_pass()
         assert users(dataset) == [7, 3]  # in the order of the first lines
 
-    def test_a_line_without_its_id_is_malformed(self, open_dataset, write_lines):
+    def test_a_line_without_its_id_is_malformed(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = open_dataset(max_bad_line_ratio=1)
         dataset.set_merge_by_lineid()
         load(dataset, write_lines("a.txt", [*self.LINES, "2 a b 1 0 2 0 0 1 5 1 0"]))
@@ -78,8 +87,12 @@ class TestMerge:
 @pytest.mark.parametrize("threads", [2, 4])
 @pytest.mark.parametrize("setting", ["sample", "merge", "ins_id", "slot", "search_id"])
 def test_instances_and_order_do_not_depend_on_the_thread_count(
-    open_dataset, write_lines, setting, threads, monkeypatch
-):
+    open_dataset: OpenDataset,
+    write_lines: WriteLines,
+    setting: str,
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     key = "kkkkkkkkkkk0de01"
     files = [
         write_lines(
@@ -93,7 +106,7 @@ def test_instances_and_order_do_not_depend_on_the_thread_count(
     ]
     found = []
     for count, chunk_bytes in ((1, 1 << 20), (threads, 500)):
-        defaults = (chunk_bytes, *read_chunks.__defaults__[1:])
+        defaults = (chunk_bytes, *(read_chunks.__defaults__ or ())[1:])
         monkeypatch.setattr("paddlebox.data.loader.read_chunks.__defaults__", defaults)
         dataset = opened(open_dataset, f"{setting}{count}", thread_num=count)
         dataset.set_parse_logkey(True)
@@ -111,7 +124,9 @@ def test_instances_and_order_do_not_depend_on_the_thread_count(
     assert found[0] == found[1]
 
 
-def test_sampling_keeps_all_instances_of_an_id_or_none(open_dataset, write_lines):
+def test_sampling_keeps_all_instances_of_an_id_or_none(
+    open_dataset: OpenDataset, write_lines: WriteLines
+) -> None:
     file = write_lines("a.txt", lines_with_ids(200, 20))
     dataset = opened(open_dataset, "sampled")
     dataset.set_parse_ins_id(True)
@@ -131,7 +146,9 @@ def test_sampling_keeps_all_instances_of_an_id_or_none(open_dataset, write_lines
 
 
 class TestLocalShuffle:
-    def test_groups_stay_together_and_the_seed_moves_them(self, open_dataset, write_lines):
+    def test_groups_stay_together_and_the_seed_moves_them(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = opened(open_dataset, "groups")
         dataset.set_parse_ins_id(True)
         dataset.local_shuffle("ins_id")
@@ -148,8 +165,8 @@ class TestLocalShuffle:
         assert sorted(found[0]) == list(range(1, 101))
 
     def test_a_loaded_pass_is_shuffled_as_if_it_had_been_asked_for_before(
-        self, open_dataset, write_lines
-    ):
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         file = write_lines("a.txt", [f"1 0 2 0 0 1 {k + 1} 1 0" for k in range(50)])
         orders = []
         for before in (True, False):
@@ -163,9 +180,9 @@ class TestLocalShuffle:
             orders.append(users(dataset))
         assert orders[0] == orders[1] != list(range(1, 51))
 
-    def test_of_a_loaded_pass_over_the_budget_the_parts_are_cut_anew(
-        self, open_dataset, write_lines
-    ):
+    def test_the_parts_of_a_loaded_pass_over_the_budget_are_cut_again(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         lines = multislot_lines(400)
         orders = []
         for before in (True, False):
@@ -177,13 +194,15 @@ class TestLocalShuffle:
             load(dataset, write_lines("a.txt", lines))
             if not before:
                 dataset.local_shuffle()
-            assert dataset._stager.next.stats.parts > 1
+            assert loaded_pass(dataset).stats.parts > 1
             dataset.begin_pass()
             orders.append([batch["box_dense"].tolist() for batch in dataset.batches()])
             dataset.end_pass()
         assert orders[0] == orders[1]
 
-    def test_what_it_needs_is_named(self, open_dataset, write_lines):
+    def test_what_it_needs_is_named(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = open_dataset()
         with pytest.raises(PassError, match=r"set_parse_logkey\(True\) is missing"):
             dataset.local_shuffle("search_id")
@@ -198,7 +217,9 @@ class TestLocalShuffle:
         with pytest.raises(PassError, match="wait_preload_done is missing"):
             dataset.local_shuffle()
 
-    def test_several_ranks_are_refused(self, open_dataset, monkeypatch):
+    def test_several_ranks_are_refused(
+        self, open_dataset: OpenDataset, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         dataset = open_dataset()
         with pytest.raises(ConfigError, match="over 2 ranks is not supported"):
             dataset.global_shuffle(SimpleNamespace(worker_num=lambda: 2))
@@ -209,8 +230,8 @@ class TestLocalShuffle:
 
 class TestBudget:
     def test_instances_that_are_merged_or_sampled_stay_in_memory(
-        self, open_dataset, write_lines, tmp_path
-    ):
+        self, open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+    ) -> None:
         init = {"budget_bytes": 10_000, "spill_dir": tmp_path / "spill"}
         found = []
         for name, extra in (("free", {}), ("budget", init)):
@@ -219,7 +240,7 @@ class TestBudget:
             dataset.set_sample_rate(0.5)
             dataset.local_shuffle("ins_id")
             load(dataset, write_lines("a.txt", lines_with_ids(2000, 10)))
-            assert dataset._stager.next.stats.spilled_bytes == 0
+            assert loaded_pass(dataset).stats.spilled_bytes == 0
             dataset.begin_pass()
             found.append(users(dataset))
         assert found[0] == found[1]
@@ -232,7 +253,9 @@ def settled(path: str) -> str:
 
 
 class TestCache:
-    def test_what_has_ids_is_not_taken_from_it(self, open_dataset, write_lines, tmp_path):
+    def test_what_has_ids_is_not_taken_from_it(
+        self, open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+    ) -> None:
         init = {"cache_bytes": 1 << 24, "cache_dir": tmp_path / "cache"}
         file = settled(write_lines("a.txt", lines_with_ids(100, 10)))
         for turn in range(2):
@@ -240,9 +263,11 @@ class TestCache:
             dataset.set_merge_by_lineid(10)
             load(dataset, file)
             assert dataset.get_memory_data_size() == 0  # all have the same slots
-            assert dataset._stager.next.stats.files_from_cache == 0
+            assert loaded_pass(dataset).stats.files_from_cache == 0
 
-    def test_sampling_and_order_do_not_part_it(self, open_dataset, write_lines, tmp_path):
+    def test_sampling_and_order_do_not_part_it(
+        self, open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+    ) -> None:
         init = {"cache_bytes": 1 << 24, "cache_dir": tmp_path / "cache"}
         file = settled(write_lines("a.txt", multislot_lines(100)))
         sizes = []
@@ -251,24 +276,28 @@ class TestCache:
             dataset.set_sample_rate(rate)
             load(dataset, file)
             sizes.append(dataset.get_memory_data_size())
-            assert dataset._stager.next.stats.files_from_cache == turn
+            assert loaded_pass(dataset).stats.files_from_cache == turn
         assert sizes[0] == 100 > sizes[1]
 
 
 class TestSlotsShuffle:
-    def evaluation(self, open_dataset, write_lines, **table):
+    def evaluation(
+        self, open_dataset: OpenDataset, write_lines: WriteLines, **table: Any
+    ) -> InMemoryDataset:
         dataset = open_dataset(table, use_var=[USER, WORDS], batch_size=16)
         dataset.set_test_mode(True)
         lines = [f"1 0 2 0 0 1 {k + 1} 2 {k + 101} {k + 201}" for k in range(40)]
         load(dataset, write_lines("a.txt", lines))
         return dataset
 
-    def words(self, dataset):
+    def words(self, dataset: InMemoryDataset) -> list[Any]:
         batches = list(dataset.batches())
         assert [u for batch in batches for u in batch["user"][:, 0]] == list(range(1, 41))
         return [word for batch in batches for word in batch["words"].tolist()]
 
-    def test_values_are_real_ones_and_the_next_call_restores_them(self, open_dataset, write_lines):
+    def test_values_are_real_ones_and_the_next_call_restores_them(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = self.evaluation(open_dataset, write_lines)
         own = [[k + 101, k + 201, 0] for k in range(40)]
         dataset.set_fea_eval(10)
@@ -285,14 +314,14 @@ class TestSlotsShuffle:
         assert self.words(dataset) == own
         dataset.end_pass()
 
-    def test_out_of_order(self, open_dataset, write_lines):
+    def test_out_of_order(self, open_dataset: OpenDataset, write_lines: WriteLines) -> None:
         dataset = open_dataset(use_var=[USER, WORDS])
         with pytest.raises(PassError, match="set_fea_eval is missing"):
             dataset.slots_shuffle(["words"])
         dataset.set_fea_eval(10)
         with pytest.raises(PassError, match="load_into_memory is missing"):
             dataset.slots_shuffle(["words"])
-        with pytest.raises(ValueError, match="age: expected sparse slots, of user, words"):
+        with pytest.raises(ValueError, match="age: not a sparse slot; expected user, words"):
             dataset.slots_shuffle(["age"])
         load(dataset, write_lines("a.txt", [f"1 0 2 0 0 1 {k} 1 {k}" for k in range(1, 9)]))
         dataset.begin_pass()
@@ -301,14 +330,16 @@ class TestSlotsShuffle:
             dataset.slots_shuffle(["words"])
         dataset.end_pass()
 
-    def test_a_split_pass_is_refused(self, open_dataset, write_lines):
+    def test_a_split_pass_is_refused(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = self.evaluation(open_dataset, write_lines, hbm_budget_bytes=3 * 60 * 62)
         dataset.set_fea_eval(10)
         with pytest.raises(OutOfSpaceError, match="slots_shuffle"):
             dataset.slots_shuffle(["words"])
 
 
-def test_paddle_3s_names_with_an_underscore_are_the_same(open_dataset):
+def test_paddle_3s_names_with_an_underscore_are_the_same(open_dataset: OpenDataset) -> None:
     dataset = open_dataset()
     dataset._set_parse_logkey(True)
     dataset._set_pv_batch_size(3)

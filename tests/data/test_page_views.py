@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.variants import PadBoxSlotDataset
 from paddlebox.errors import ConfigError, DataError, OutOfSpaceError, PassError
-from tests.data.conftest import SLOTS, multislot_lines
+from tests.support.fixtures import OpenDataset, OpenTable, WriteLines
+from tests.support.inside import head_of, table_of
+from tests.support.instances import SLOTS, multislot_lines
 
 
 def log_key(search: int, cmatch: int = 222, rank: int = 1) -> str:
@@ -32,17 +37,17 @@ LINES = [
 ]
 
 
-def var(name, width=1, dtype="int64"):
+def var(name: str, width: int = 1, dtype: str = "int64") -> SimpleNamespace:
     return SimpleNamespace(name=name, shape=(-1, width), dtype=dtype, lod_level=0)
 
 
-def users(dataset):
+def users(dataset: InMemoryDataset) -> list[list[int]]:
     """The users of each batch."""
     return [batch["user"][:, 0].tolist() for batch in dataset.batches()]
 
 
 @pytest.fixture
-def opened(open_dataset, write_lines):
+def opened(open_dataset: OpenDataset, write_lines: WriteLines) -> InMemoryDataset:
     dataset = open_dataset(batch_size=4, use_var=[var("user")])
     dataset.set_parse_logkey(True)
     dataset.set_enable_pv_merge(True)
@@ -52,7 +57,7 @@ def opened(open_dataset, write_lines):
     return dataset
 
 
-def test_the_join_phase_has_batches_of_page_views_by_search_id(opened):
+def test_the_join_phase_has_batches_of_page_views_by_search_id(opened: InMemoryDataset) -> None:
     assert opened.get_pv_data_size() == 0
     opened.preprocess_instance()
     assert opened.get_pv_data_size() == 3
@@ -61,7 +66,7 @@ def test_the_join_phase_has_batches_of_page_views_by_search_id(opened):
     opened.end_pass()
 
 
-def test_rank_offset_says_who_of_the_view_has_which_rank(opened):
+def test_rank_offset_holds_the_ranks_within_the_page_view(opened: InMemoryDataset) -> None:
     opened.set_rank_offset("rank_offset")
     opened.begin_pass()
     opened.preprocess_instance()
@@ -77,7 +82,7 @@ def test_rank_offset_says_who_of_the_view_has_which_rank(opened):
     opened.end_pass()
 
 
-def test_rank_attention_takes_it_as_it_is(opened):
+def test_rank_attention_takes_it_as_it_is(opened: InMemoryDataset) -> None:
     from paddlebox import ops
     from paddlebox._native import paddle
 
@@ -102,7 +107,7 @@ def test_rank_attention_takes_it_as_it_is(opened):
     assert found[1] == [6 * 11 + 3 * 13, 6 * 31 + 3 * 33, 6 * 11 + 3 * 13]  # users 1, 3, 6
 
 
-def test_the_update_phase_is_shuffled_instances_of_the_same_pass(opened):
+def test_the_update_phase_is_shuffled_instances_of_the_same_pass(opened: InMemoryDataset) -> None:
     opened.preprocess_instance()
     opened.begin_pass()
     users(opened)
@@ -113,10 +118,12 @@ def test_the_update_phase_is_shuffled_instances_of_the_same_pass(opened):
     assert [len(batch) for batch in update] == [4, 2]
     assert sorted(user for batch in update for user in batch) == [1, 2, 3, 4, 5, 6]
     assert update != [[1, 2, 3, 4], [5, 6]]
-    assert opened._table.head is None or opened._table.head.version == 1  # one commit for both
+    assert opened._table.head is None or head_of(opened._table).version == 1  # one commit for both
 
 
-def test_both_phases_push_into_one_commit(open_table, write_lines, tmp_path):
+def test_both_phases_push_into_one_commit(
+    open_table: OpenTable, write_lines: WriteLines, tmp_path: Path
+) -> None:
     from tests.data.test_protocol import push_ones
 
     dataset = PadBoxSlotDataset(open_table(folder=tmp_path / "store"), seed=1)
@@ -132,13 +139,13 @@ def test_both_phases_push_into_one_commit(open_table, write_lines, tmp_path):
             push_ones(dataset, batch)
     dataset.end_pass()
     dataset._table.wait_commit()
-    assert dataset._table.head.version == 1
-    _, rows = dataset._table.read_all()
+    assert head_of(dataset._table).version == 1
+    _, rows = table_of(dataset).read_all()
     assert set(rows[:, 1].tolist()) == {1.0}  # shown in both phases, and counted in one
     dataset.close()
 
 
-def test_log_keys_can_be_fed(opened):
+def test_log_keys_can_be_fed(opened: InMemoryDataset) -> None:
     opened.set_use_var([var("user"), var("box_search_id"), var("box_cmatch_rank")])
     opened.set_enable_pv_merge(False)
     opened.begin_pass()
@@ -148,7 +155,9 @@ def test_log_keys_can_be_fed(opened):
     opened.abandon_pass()
 
 
-def test_drop_last_drops_a_short_batch_of_page_views(open_dataset, write_lines):
+def test_drop_last_drops_a_short_batch_of_page_views(
+    open_dataset: OpenDataset, write_lines: WriteLines
+) -> None:
     dataset = open_dataset(batch_size=4, use_var=[var("user")], drop_last=True)
     dataset.set_parse_logkey(True)
     dataset.set_enable_pv_merge(True)
@@ -162,7 +171,9 @@ def test_drop_last_drops_a_short_batch_of_page_views(open_dataset, write_lines):
 
 
 class TestPhasesWithoutPageViews:
-    def test_a_pass_can_be_gone_through_once_a_phase(self, open_dataset, write_lines, tmp_path):
+    def test_a_pass_can_be_gone_through_once_a_phase(
+        self, open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+    ) -> None:
         from tests.data.test_protocol import push_ones
 
         dataset = open_dataset({"folder": tmp_path / "store"}, batch_size=4)
@@ -176,10 +187,12 @@ class TestPhasesWithoutPageViews:
         with pytest.raises(PassError, match="end_pass is missing"):
             dataset.batches()
         dataset.end_pass()
-        _, rows = dataset._table.read_all()
+        _, rows = table_of(dataset).read_all()
         assert rows[:, 1].tolist() == [3.0, 3.0]  # three shows in each phase: one counts
 
-    def test_slots_are_counted_where_it_was_asked_for(self, open_dataset, write_lines, tmp_path):
+    def test_slots_are_counted_where_it_was_asked_for(
+        self, open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+    ) -> None:
         from tests.data.test_protocol import push_ones
 
         dataset = open_dataset({"folder": tmp_path / "store"}, batch_size=4)
@@ -192,12 +205,14 @@ class TestPhasesWithoutPageViews:
                 push_ones(dataset, batch)
             dataset.flip_phase()
         dataset.end_pass()
-        feasigns, rows = dataset._table.read_all()
+        feasigns, rows = table_of(dataset).read_all()
         assert dict(zip(feasigns.tolist(), rows[:, 1].tolist(), strict=True)) == {7: 3.0, 8: 6.0}
-        with pytest.raises(ValueError, match="set_counted_slots: usr: expected sparse slots, of"):
+        with pytest.raises(ValueError, match="set_counted_slots: usr: not a sparse slot; expected"):
             dataset.set_counted_slots(["usr"])
 
-    def test_slots_that_are_not_read_are_as_if_absent(self, open_dataset, write_lines):
+    def test_slots_that_are_not_read_are_as_if_absent(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = open_dataset(batch_size=4)
         dataset.set_filelist([write_lines("a.txt", ["1 1 2 0 0 1 7 2 8 9"] * 2)])
         dataset.load_into_memory()
@@ -211,12 +226,14 @@ class TestPhasesWithoutPageViews:
         assert [row == -1 for row in part["box_ids"]] == [False, True, True] * 2
         assert (whole["box_ids"] >= 0).all()
 
-    def test_shared_lists_cannot_be_read_in_part(self, open_dataset):
+    def test_shared_lists_cannot_be_read_in_part(self, open_dataset: OpenDataset) -> None:
         dataset = open_dataset(dedup_slots="auto")
-        with pytest.raises(ConfigError, match="dedup_slots is auto, but a model reads user alone"):
+        with pytest.raises(ConfigError, match="dedup_slots is auto, but a model reads only user"):
             dataset.set_read_slots(["user"])
 
-    def test_one_that_is_split_once_only(self, open_dataset, write_lines):
+    def test_one_that_is_split_once_only(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = open_dataset({"hbm_budget_bytes": 3 * 300 * 62})
         dataset.set_filelist([write_lines("a.txt", multislot_lines(400))])
         dataset.load_into_memory()
@@ -229,7 +246,9 @@ class TestPhasesWithoutPageViews:
 
 
 class TestOutOfOrder:
-    def test_each_call_names_the_one_that_is_missing(self, open_dataset, write_lines):
+    def test_each_call_names_the_one_that_is_missing(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = open_dataset()
         with pytest.raises(PassError, match="set_enable_pv_merge"):
             dataset.preprocess_instance()
@@ -249,7 +268,7 @@ class TestOutOfOrder:
         with pytest.raises(PassError, match="preprocess_instance is missing"):
             dataset.postprocess_instance()
 
-    def test_in_a_pass_of_page_views(self, opened):
+    def test_in_a_pass_of_page_views(self, opened: InMemoryDataset) -> None:
         opened.preprocess_instance()
         with pytest.raises(PassError, match="page views"):
             opened.local_shuffle()
@@ -259,8 +278,9 @@ class TestOutOfOrder:
             opened.batches()
         opened.set_current_phase(1)
         batches = opened.batches()
+        assert isinstance(batches, Generator)
         next(batches)
-        with pytest.raises(PassError, match="are being gone through"):
+        with pytest.raises(PassError, match="a loop reads the batches"):
             opened.postprocess_instance()
         batches.close()
         with pytest.raises(PassError, match="flip_phase"):
@@ -268,7 +288,9 @@ class TestOutOfOrder:
         with pytest.raises(ValueError, match=r"1 \(join\) or 0 \(update\), found 2"):
             opened.set_current_phase(2)
 
-    def test_a_pass_over_the_budget_has_no_page_views(self, open_dataset, write_lines):
+    def test_a_pass_over_the_budget_has_no_page_views(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = open_dataset({"hbm_budget_bytes": 3 * 100 * 62}, batch_size=8)
         dataset.set_parse_logkey(True)
         dataset.set_enable_pv_merge(True)
@@ -282,7 +304,9 @@ class TestOutOfOrder:
 @pytest.mark.parametrize(
     "key", ["short", "x" * 32, log_key(1)[:-1], "\0" * 32], ids=["short", "no hex", "cut", "NUL"]
 )
-def test_a_damaged_log_key_makes_a_malformed_line(open_dataset, write_lines, key):
+def test_a_damaged_log_key_makes_a_malformed_line(
+    open_dataset: OpenDataset, write_lines: WriteLines, key: str
+) -> None:
     dataset = open_dataset()
     dataset.set_parse_logkey(True)
     file = write_lines("a.txt", [LINES[0], f"1 {key} 1 0 2 0 0 1 7 1 8"])
@@ -291,7 +315,7 @@ def test_a_damaged_log_key_makes_a_malformed_line(open_dataset, write_lines, key
         dataset.load_into_memory()
 
 
-def test_tags_are_of_formats_that_have_a_place_for_them(open_dataset):
+def test_tags_are_of_formats_that_have_a_place_for_them(open_dataset: OpenDataset) -> None:
     dataset = open_dataset(data_format="slot_value")
-    with pytest.raises(ConfigError, match="parquet or arrow, found slot_value"):
+    with pytest.raises(ConfigError, match="arrow can have these, found slot_value"):
         dataset.set_parse_logkey(True)

@@ -22,8 +22,10 @@ from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import DataError
 from tests.conftest import run_python
-from tests.data.conftest import SLOTS, multislot_lines
 from tests.data.test_formats_columnar import contents
+from tests.support.configs import make_slots
+from tests.support.fixtures import OpenDataset, WriteLines
+from tests.support.instances import SLOTS, multislot_lines
 
 GIB = 1 << 30
 
@@ -50,7 +52,7 @@ def loaded(path: Path, cache: ParsedCache | None, **options: Any) -> LoadedPass:
 
 
 def unread(path: Path) -> None:
-    """Other bytes behind the same path, size and time: whoever reads them, reads another file."""
+    """Other bytes behind the same path, size and time. Reading them reads another file."""
     info = path.stat()
     path.write_bytes(b"x" * info.st_size)
     os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
@@ -65,7 +67,7 @@ def several_chunks() -> list[str]:
 
 
 class TestSecondReading:
-    def test_parses_nothing_and_gives_the_same(self, tmp_path, cache):
+    def test_parses_nothing_and_gives_the_same(self, tmp_path: Path, cache: ParsedCache) -> None:
         path = write(tmp_path / "a", several_chunks())
         first = loaded(path, cache)
         unread(path)
@@ -75,12 +77,14 @@ class TestSecondReading:
         assert second.lines == first.lines == 40_000
 
     @pytest.mark.parametrize("threads", [1, 3])
-    def test_is_the_same_whatever_the_threads(self, tmp_path, cache, threads):
+    def test_is_the_same_for_any_number_of_threads(
+        self, tmp_path: Path, cache: ParsedCache, threads: int
+    ) -> None:
         path = write(tmp_path / "a", several_chunks())
         loaded(path, cache, threads=4 - threads)
         assert contents(loaded(path, cache, threads=threads)) == contents(loaded(path, None))
 
-    def test_holds_for_every_kind_of_file(self, tmp_path, cache):
+    def test_holds_for_every_kind_of_file(self, tmp_path: Path, cache: ParsedCache) -> None:
         text = "".join(f"{line}\n" for line in multislot_lines(300))
         zipped = tmp_path / "a.gz"
         zipped.write_bytes(gzip.compress(text.encode()))
@@ -88,9 +92,7 @@ class TestSecondReading:
         csv.write_text("user,click,words,age\n7,1,1|2,0.5|2\n8,0,,1|1\n")
         table = pa.table({"click": [1, 0, 1], "user": [7, 8, 9]})
         pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
-        two = Slots.model_validate(
-            {"slots": [{"name": "click", "type": "label"}, {"name": "user", "type": "sparse"}]}
-        )
+        two = make_slots(click="label", user="sparse")
         for path, options in (
             (zipped, {}),
             (csv, {"format": Format.CSV}),
@@ -101,7 +103,7 @@ class TestSecondReading:
             unread(path)
             assert contents(loaded(path, cache, **options)) == first
 
-    def test_is_shuffled_and_batched_as_asked_now(self, tmp_path, cache):
+    def test_is_shuffled_and_batched_as_asked_now(self, tmp_path: Path, cache: ParsedCache) -> None:
         path = write(tmp_path / "a", multislot_lines(500))
         loaded(path, cache)
         unread(path)
@@ -114,7 +116,9 @@ class TestSecondReading:
             )
         )
 
-    def test_counts_and_quotes_the_same_bad_lines(self, tmp_path, cache, caplog):
+    def test_counts_and_quotes_the_same_bad_lines(
+        self, tmp_path: Path, cache: ParsedCache, caplog: pytest.LogCaptureFixture
+    ) -> None:
         lines = multislot_lines(1000)
         lines[700] = "nonsense \x01"
         path = write(tmp_path / "a", lines)
@@ -134,15 +138,15 @@ def loaded_of(lines: Any, folder: Path) -> LoadedPass:
 
 class TestOldOrForeign:
     def test_a_changed_file_is_parsed_again_and_takes_the_place_of_the_old_one(
-        self, tmp_path, cache, caplog
-    ):
+        self, tmp_path: Path, cache: ParsedCache, caplog: pytest.LogCaptureFixture
+    ) -> None:
         path = write(tmp_path / "a", multislot_lines(100))
         loaded(path, cache)
         old = entries(cache)
         write(path, multislot_lines(100, seed=2))
         with caplog.at_level(logging.WARNING):
             assert contents(loaded(path, cache)) == contents(loaded(path, None))
-        assert caplog.text.count("holds another file, or one parsed in another way") == 1
+        assert caplog.text.count("holds another file, or the file parsed with other settings") == 1
         assert entries(cache) == old
         loaded(path, cache)
         assert cache.hits == 1
@@ -165,7 +169,9 @@ class TestOldOrForeign:
         ],
         ids=["key_space", "max_line_bytes", "transform"],
     )
-    def test_other_options_of_parsing_make_another_entry(self, tmp_path, cache, options):
+    def test_other_options_of_parsing_make_another_entry(
+        self, tmp_path: Path, cache: ParsedCache, options: dict[str, Any]
+    ) -> None:
         path = write(tmp_path / "a", multislot_lines(100))
         loaded(path, cache)
         options = {"max_bad_line_ratio": 1.0, **options}
@@ -173,18 +179,22 @@ class TestOldOrForeign:
         assert len(entries(cache)) == 2
         assert cache.hits == 0
 
-    def test_every_option_is_of_parsing_unless_it_is_known_not_to_be(self):
+    def test_every_option_is_of_parsing_unless_it_is_known_not_to_be(self) -> None:
         parsing = LoadOptions(Format.MULTISLOT, SLOTS, 1).parsing()
         assert set(parsing) == {"format", "slots", "key_space", "max_line_bytes", "chunk_bytes"}
 
-    def test_a_file_changed_this_moment_is_not_kept(self, tmp_path, cache):
+    def test_a_file_changed_this_moment_is_not_kept(
+        self, tmp_path: Path, cache: ParsedCache
+    ) -> None:
         path = write(tmp_path / "a", multislot_lines(10))
         ahead = time.time_ns() + 10**9
         os.utime(path, ns=(ahead, ahead))
         loaded(path, cache)
         assert entries(cache) == []
 
-    def test_a_file_that_changes_while_it_is_read_is_not_kept(self, tmp_path, cache, monkeypatch):
+    def test_a_file_that_changes_while_it_is_read_is_not_kept(
+        self, tmp_path: Path, cache: ParsedCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         path = write(tmp_path / "a", multislot_lines(10))
         from paddlebox.data import loader
 
@@ -201,7 +211,9 @@ class TestOldOrForeign:
 
 class TestDamaged:
     @pytest.mark.parametrize("share", [0.0, 0.001, 0.4, 0.9, 0.9999], ids=str)
-    def test_bytes_are_never_data_and_the_file_is_made_anew(self, tmp_path, cache, caplog, share):
+    def test_damaged_bytes_are_never_data_and_the_file_is_written_again(
+        self, tmp_path: Path, cache: ParsedCache, caplog: pytest.LogCaptureFixture, share: float
+    ) -> None:
         path = write(tmp_path / "a", several_chunks())
         expected = contents(loaded(path, cache))
         (file,) = entries(cache)
@@ -211,7 +223,7 @@ class TestDamaged:
         file.write_bytes(damaged)
         with caplog.at_level(logging.WARNING):
             assert contents(loaded(path, cache)) == expected
-        assert caplog.text.count("is not used here, and made anew") == 1
+        assert caplog.text.count("parsing the file again") == 1
         caplog.clear()
         loaded(path, cache)
         unread(path)
@@ -219,7 +231,7 @@ class TestDamaged:
             assert contents(loaded(path, cache)) == expected
         assert not caplog.text
 
-    def test_a_cut_or_empty_file_is_made_anew(self, tmp_path, cache):
+    def test_a_cut_or_empty_file_is_written_again(self, tmp_path: Path, cache: ParsedCache) -> None:
         path = write(tmp_path / "a", multislot_lines(100))
         expected = contents(loaded(path, cache))
         (file,) = entries(cache)
@@ -231,7 +243,9 @@ class TestDamaged:
 
 
 class TestFolder:
-    def test_what_was_used_least_lately_goes_first(self, tmp_path, cache):
+    def test_what_was_used_least_lately_goes_first(
+        self, tmp_path: Path, cache: ParsedCache
+    ) -> None:
         paths = [write(tmp_path / name, multislot_lines(100, seed=5)) for name in "abc"]
         loaded(paths[0], cache)
         size = entries(cache)[0].stat().st_size
@@ -248,15 +262,15 @@ class TestFolder:
             loaded(path, small)
         assert small.hits == before + 2
 
-    def test_a_file_over_the_whole_budget_is_not_kept(self, tmp_path):
+    def test_a_file_over_the_whole_budget_is_not_kept(self, tmp_path: Path) -> None:
         cache = ParsedCache(tmp_path / "cache", 1000)
         path = write(tmp_path / "a", several_chunks())
         assert contents(loaded(path, cache)) == contents(loaded(path, None))
         assert entries(cache) == []
 
-    def test_a_folder_that_cannot_be_written_is_said_once_and_loading_goes_on(
-        self, tmp_path, cache, caplog
-    ):
+    def test_a_folder_that_cannot_be_written_is_reported_once_and_loading_continues(
+        self, tmp_path: Path, cache: ParsedCache, caplog: pytest.LogCaptureFixture
+    ) -> None:
         paths = [write(tmp_path / name, multislot_lines(100)) for name in "ab"]
         cache.folder.rmdir()
         with caplog.at_level(logging.WARNING):
@@ -264,13 +278,13 @@ class TestFolder:
                 assert contents(loaded(path, cache)) == contents(loaded(path, None))
         assert caplog.text.count("the parsed cache is not written") == 1
 
-    def test_a_load_that_fails_leaves_nothing(self, tmp_path, cache):
+    def test_a_load_that_fails_leaves_nothing(self, tmp_path: Path, cache: ParsedCache) -> None:
         path = write(tmp_path / "a", [*several_chunks(), *["nonsense"] * 20_000])
         with pytest.raises(DataError, match="malformed"):
             loaded(path, cache)
         assert [file for file in entries(cache) if file.suffix != ".pbxparsed"] == []
 
-    def test_loads_at_once_share_it(self, tmp_path, cache):
+    def test_loads_at_once_share_it(self, tmp_path: Path, cache: ParsedCache) -> None:
         path = write(tmp_path / "a", several_chunks())
         expected = contents(loaded(path, None))
         found: list[Any] = []
@@ -287,7 +301,9 @@ class TestFolder:
         assert found == [expected] * 4
         assert len(entries(cache)) == 1
 
-    def test_two_that_write_one_entry_at_once_do_not_meet(self, tmp_path, cache):
+    def test_two_that_write_one_entry_at_once_do_not_meet(
+        self, tmp_path: Path, cache: ParsedCache
+    ) -> None:
         path = write(tmp_path / "a", several_chunks())
         schema = LoadOptions(Format.MULTISLOT, SLOTS, 16).schema()
         other = ParsedCache(cache.folder, GIB)
@@ -301,7 +317,9 @@ class TestFolder:
         kept = cache.parts(str(path), {}, lambda: read_chunks("nowhere"))
         assert sum(part.parse(schema).instances for part in kept) == 40_000
 
-    def test_another_process_reads_what_this_one_kept(self, tmp_path, cache):
+    def test_another_process_reads_what_this_one_kept(
+        self, tmp_path: Path, cache: ParsedCache
+    ) -> None:
         path = write(tmp_path / "a", multislot_lines(300))
         first = loaded(path, cache)
         unread(path)
@@ -326,7 +344,9 @@ print(json.dumps([done.size, done.instances.unique_keys, done.files_from_cache])
         ]
 
 
-def test_training_from_the_cache_ends_with_the_same_rows(open_dataset, tmp_path, write_lines):
+def test_training_from_the_cache_ends_with_the_same_rows(
+    open_dataset: OpenDataset, tmp_path: Path, write_lines: WriteLines
+) -> None:
     from tests.data.test_protocol import train
 
     digests = []

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.pipeline import (
     AFTER,
     BEFORE,
@@ -23,21 +27,28 @@ from paddlebox.data.pipeline import (
 )
 from paddlebox.data.trace import Tracer
 from tests.conftest import PATIENCE_S
+from tests.support.fixtures import OpenDataset, WriteLines
+from tests.support.instances import multislot_lines
 
-from .conftest import multislot_lines
 
-
-def in_order(source, work, threads=4, ahead=5, times=None, **stages):
+def in_order(
+    source: Iterator[Any] | range,
+    work: Callable[..., Any],
+    threads: Threads | int = 4,
+    ahead: int = 5,
+    times: StageTimes | None = None,
+    **stages: Any,
+) -> InOrder[Any, Any]:
     chosen = threads if isinstance(threads, Threads) else Threads(threads, threads)
     stages = {"worker": "parse", "consumer": "key", **stages}
     return InOrder(iter(source), work, chosen, ahead=ahead, times=times or StageTimes(), **stages)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7])
-def test_results_come_in_the_order_of_the_source_whoever_is_faster(threads):
+def test_results_come_in_the_order_of_the_source_whichever_thread_is_faster(threads: int) -> None:
     second_done = threading.Event()
 
-    def work(item):
+    def work(item: int) -> int:
         if item == 0 and threads > 1:
             assert second_done.wait(PATIENCE_S)  # the first is finished last
         if item == 1:
@@ -48,10 +59,10 @@ def test_results_come_in_the_order_of_the_source_whoever_is_faster(threads):
         assert list(results) == [i * i for i in range(100)]
 
 
-def test_no_more_than_ahead_items_are_taken_before_their_turn():
+def test_no_more_than_ahead_items_are_taken_before_their_turn() -> None:
     taken = []
 
-    def source():
+    def source() -> Iterator[int]:
         for item in range(100):
             taken.append(item)
             yield item
@@ -65,14 +76,14 @@ def test_no_more_than_ahead_items_are_taken_before_their_turn():
 
 
 @pytest.mark.parametrize("where", ["source", "work"])
-def test_an_error_comes_in_its_place_and_is_the_last(where):
-    def source():
+def test_an_error_comes_in_its_place_and_is_the_last(where: str) -> None:
+    def source() -> Iterator[int]:
         for item in range(10):
             if where == "source" and item == 3:
                 raise ValueError("item 3")
             yield item
 
-    def work(item):
+    def work(item: int) -> int:
         if where == "work" and item == 3:
             raise ValueError("item 3")
         return item
@@ -85,11 +96,11 @@ def test_an_error_comes_in_its_place_and_is_the_last(where):
         next(results)
 
 
-def test_left_early_it_ends_its_threads_and_closes_its_source():
+def test_left_early_it_ends_its_threads_and_closes_its_source() -> None:
     before = threading.active_count()
     closed = threading.Event()
 
-    def source():
+    def source() -> Iterator[int]:
         try:
             while True:
                 yield 1
@@ -102,12 +113,12 @@ def test_left_early_it_ends_its_threads_and_closes_its_source():
     assert threading.active_count() == before
 
 
-def test_threads_come_and_go_while_it_runs():
+def test_threads_come_and_go_while_it_runs() -> None:
     threads = Threads(1, 4)
     inside, together = threading.Semaphore(0), []
     gate = threading.Barrier(4)
 
-    def work(item):
+    def work(item: int) -> int:
         inside.release()
         if 10 <= item < 14:
             together.append(gate.wait(PATIENCE_S))  # passes only when four work at once
@@ -122,7 +133,7 @@ def test_threads_come_and_go_while_it_runs():
         assert list(results) == list(range(22, 40))
 
 
-def test_work_and_waits_are_counted_by_stage():
+def test_work_and_waits_are_counted_by_stage() -> None:
     times = StageTimes()
     times.count("read", WORK, 0, 2_000_000_000)
     times.count("read", WORK, 0, 500_000_000)
@@ -133,7 +144,9 @@ def test_work_and_waits_are_counted_by_stage():
     assert tuple(sums) == STAGES
 
 
-def test_loading_takes_as_few_threads_as_are_done_in_time_and_more_where_the_trainer_waited():
+def test_loading_takes_as_few_threads_as_are_done_in_time_and_more_where_the_trainer_waited() -> (
+    None
+):
     threads = LoadThreads(8)
     assert threads.now == 8  # nothing trains beside the first load
     threads.after_pass(thread_s=10, train_s=10, waited_s=0)
@@ -149,26 +162,28 @@ def test_loading_takes_as_few_threads_as_are_done_in_time_and_more_where_the_tra
     assert threads.now == 8
 
 
-def test_a_trainer_that_waits_for_batches_gets_more_packers_and_one_that_does_not_gets_none():
+def test_a_trainer_that_waits_for_batches_gets_more_packers_and_one_that_does_not_gets_none() -> (
+    None
+):
     class Batches:
         """Each batch was waited for `waits` of the time that went by."""
 
-        def __init__(self, waits):
+        def __init__(self, waits: bool) -> None:
             self.waited_ns, self.waits = 0, waits
 
-        def __iter__(self):
+        def __iter__(self) -> Iterator[int]:
             for number in range(97):
                 self.waited_ns += 10**12 if self.waits else 0
                 yield number
 
     threads = PackThreads(1, 3)
-    assert list(threads.watch(Batches(False))) == list(range(97))
+    assert list(threads.watch(cast(InOrder[Any, Any], Batches(False)))) == list(range(97))
     assert threads.now == 1
-    assert list(threads.watch(Batches(True))) == list(range(97))
+    assert list(threads.watch(cast(InOrder[Any, Any], Batches(True)))) == list(range(97))
     assert threads.now == 3  # looked at after 32, 64 and 96
 
 
-def train(dataset, *files):
+def train(dataset: InMemoryDataset, *files: str) -> list[dict[str, Any]]:
     """The batches of two passes, the second loaded beside the first."""
     fed = []
     dataset.set_filelist(list(files))
@@ -183,7 +198,9 @@ def train(dataset, *files):
 
 
 @pytest.mark.parametrize("settings", [{"thread_num": 0}, {"thread_num": 3, "pack_threads": 4}])
-def test_tuned_or_many_threads_feed_the_same_bytes_as_one(open_dataset, write_lines, settings):
+def test_tuned_or_many_threads_feed_the_same_bytes_as_one(
+    open_dataset: OpenDataset, write_lines: WriteLines, settings: dict[str, Any]
+) -> None:
     files = [write_lines(f"{i}.txt", multislot_lines(500, seed=i)) for i in range(6)]
     expected = train(open_dataset({"fields": {"name": "one"}}, pack_threads=1), *files)
     found = train(open_dataset({"fields": {"name": "many"}}, **settings), *files)
@@ -194,7 +211,9 @@ def test_tuned_or_many_threads_feed_the_same_bytes_as_one(open_dataset, write_li
         assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def test_every_stage_of_a_pass_is_counted_and_traced(open_dataset, write_lines, tmp_path):
+def test_every_stage_of_a_pass_is_counted_and_traced(
+    open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+) -> None:
     dataset = open_dataset({"folder": tmp_path / "store"})
     dataset.tracer = Tracer()
     train(dataset, write_lines("a.txt", multislot_lines(3000)))
@@ -219,7 +238,7 @@ def test_every_stage_of_a_pass_is_counted_and_traced(open_dataset, write_lines, 
     assert sum(1 for e in events if e["name"] == "train" and e["cat"] == "work") == 2 * 94
 
 
-def test_a_trace_keeps_the_newest_events_within_its_bound(tmp_path):
+def test_a_trace_keeps_the_newest_events_within_its_bound(tmp_path: Path) -> None:
     tracer = Tracer(max_events=10)
     for number in range(25):
         tracer.add("train", "work", number * 1000, number * 1000 + 500, number)

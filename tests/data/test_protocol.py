@@ -3,47 +3,55 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from paddlebox.data.batches import PACKED
+from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.variants import PadBoxSlotDataset, QueueDataset
 from paddlebox.errors import DataError, OutOfSpaceError, PassError
-from paddlebox.store.table import sorted_unique_keys
-from tests.data.conftest import multislot_lines
+from paddlebox.store.table import Table, sorted_unique_keys
+from tests.support.fixtures import OpenDataset, OpenTable, WriteLines
+from tests.support.inside import head_of, table_of
+from tests.support.instances import multislot_lines
 
 
-def load(dataset, *files):
+def load(dataset: InMemoryDataset, *files: str) -> None:
     dataset.set_filelist(files)
     dataset.load_into_memory()
     dataset.begin_pass()
 
 
-def push_ones(dataset, batch):
+def push_ones(
+    dataset: InMemoryDataset | PadBoxSlotDataset | QueueDataset, batch: dict[str, Any]
+) -> np.ndarray:
     """A push of gradient 0.01 for every segment, as a program's backward would do it."""
     from paddlebox import ops
     from paddlebox._native import paddle
 
     paddle.disable_static()
     names = ("box_ids", "box_offsets", "box_show_click", "box_plan")
+    ids, offsets, show_click, plan = (paddle.to_tensor(batch[name]) for name in names)
     out = ops.fused_pull_seqpool_cvm(
-        *(paddle.to_tensor(batch[name]) for name in names),
-        ops.create_anchor(),
-        slots=2,
-        embedx_dim=4,
+        ids, offsets, show_click, plan, ops.create_anchor(), slots=2, embedx_dim=4
     )
     out.backward(paddle.full(out.shape, 0.01))
     return out.numpy()
 
 
-def train(dataset, *files):
+def train(dataset: InMemoryDataset, *files: str) -> list[np.ndarray]:
     load(dataset, *files)
     outs = [push_ones(dataset, batch) for batch in dataset.batches()]
     dataset.end_pass()
     return outs
 
 
-def test_batches_hold_the_lines_in_order(open_dataset, write_lines):
+def test_batches_hold_the_lines_in_order(
+    open_dataset: OpenDataset, write_lines: WriteLines
+) -> None:
     dataset = open_dataset(batch_size=2)
     load(
         dataset,
@@ -65,9 +73,11 @@ def test_batches_hold_the_lines_in_order(open_dataset, write_lines):
 
 
 class TestOutOfOrder:
-    def test_each_call_names_the_one_that_is_missing(self, open_table, write_lines):
+    def test_each_call_names_the_one_that_is_missing(
+        self, open_table: OpenTable, write_lines: WriteLines
+    ) -> None:
         from paddlebox.data.dataset import InMemoryDataset
-        from tests.data.conftest import SLOTS
+        from tests.support.instances import SLOTS
 
         dataset = InMemoryDataset(open_table())
         with pytest.raises(PassError, match="init is missing"):
@@ -101,34 +111,36 @@ class TestOutOfOrder:
         dataset.release_memory()
         dataset.close()
 
-    def test_a_date_that_is_none(self, open_dataset):
+    def test_a_date_in_another_form_is_refused(self, open_dataset: OpenDataset) -> None:
         with pytest.raises(ValueError, match="expected YYYYMMDD, found '2024-01-01'"):
             open_dataset().set_date("2024-01-01")
 
 
-def test_the_date_is_written_into_the_rows(open_dataset, write_lines, tmp_path):
+def test_the_date_is_written_into_the_rows(
+    open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+) -> None:
     dataset = open_dataset({"folder": tmp_path / "store"})
     dataset.set_date("19700201")
     train(dataset, write_lines("a.txt", multislot_lines(10)))
-    _, rows = dataset._table.read_all()
+    _, rows = table_of(dataset).read_all()
     assert set(rows[:, 4].view(np.uint32).tolist()) == {31}
 
 
 @pytest.mark.parametrize("date", ["20240231", "2024111", "19700101", ""])
-def test_a_date_is_a_day_of_the_calendar(open_dataset, date):
+def test_a_date_is_a_day_of_the_calendar(open_dataset: OpenDataset, date: str) -> None:
     with pytest.raises(ValueError, match=f"set_date: expected .*found '{date}'"):
         open_dataset().set_date(date)
 
 
-def days_of(table):
+def days_of(table: Table) -> list[int]:
     return [event["day"] for event in table.first.events if event["kind"] == "decay"]
 
 
 def test_a_day_ends_before_the_first_pass_of_the_next_and_after_its_own_last(
-    open_dataset, write_lines, tmp_path
-):
+    open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+) -> None:
     dataset = open_dataset({"folder": tmp_path / "store"})
-    table = dataset._table
+    table = table_of(dataset)
     file = write_lines("a.txt", multislot_lines(10))
     dataset.set_date("19700201")
     load(dataset, file)
@@ -150,7 +162,9 @@ def test_a_day_ends_before_the_first_pass_of_the_next_and_after_its_own_last(
     assert days_of(table) == [31]
 
 
-def test_an_evaluation_ends_no_day(open_dataset, write_lines, tmp_path):
+def test_an_evaluation_ends_no_day(
+    open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+) -> None:
     dataset = open_dataset({"folder": tmp_path / "store"})
     file = write_lines("a.txt", multislot_lines(10))
     dataset.set_date("19700201")
@@ -163,7 +177,9 @@ def test_an_evaluation_ends_no_day(open_dataset, write_lines, tmp_path):
     assert dataset._table.first.events == []
 
 
-def test_shrink_table_ends_the_day_between_passes(open_dataset, write_lines, tmp_path):
+def test_shrink_table_ends_the_day_between_passes(
+    open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+) -> None:
     dataset = open_dataset({"folder": tmp_path / "store"})
     file = write_lines("a.txt", multislot_lines(10))
     dataset.set_date("19700201")
@@ -177,15 +193,20 @@ def test_shrink_table_ends_the_day_between_passes(open_dataset, write_lines, tmp
     assert not dataset.shrink_table()
     dataset.set_date("19700202")
     train(dataset, file)
-    assert days_of(dataset._table) == [31]
+    assert days_of(table_of(dataset)) == [31]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_batches_do_not_depend_on_the_thread_count(open_dataset, write_lines, threads, monkeypatch):
+def test_batches_do_not_depend_on_the_thread_count(
+    open_dataset: OpenDataset,
+    write_lines: WriteLines,
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("paddlebox.data.reader.CHUNK_BYTES", 1000)
     files = [write_lines(f"{i}.txt", multislot_lines(300, seed=i)) for i in range(3)]
 
-    def batches(count):
+    def batches(count: int) -> list[Any]:
         dataset = open_dataset({"fields": {"name": f"t{count}{len(files)}"}}, thread_num=count)
         dataset.local_shuffle()
         load(dataset, *files)
@@ -204,10 +225,12 @@ def test_batches_do_not_depend_on_the_thread_count(open_dataset, write_lines, th
 class TestOversizePass:
     FILE_ROWS = 400
 
-    def budget(self, rows):
+    def budget(self, rows: int) -> dict[str, int]:
         return {"hbm_budget_bytes": 3 * rows * 62}  # about 48 bytes a row and 14 beside it
 
-    def test_a_split_pass_ends_as_an_unsplit_one(self, open_dataset, write_lines, tmp_path):
+    def test_a_split_pass_ends_as_an_unsplit_one(
+        self, open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+    ) -> None:
         file = write_lines("a.txt", multislot_lines(self.FILE_ROWS))
         digests, outs, parts = [], [], []
         for name, table in (("whole", {}), ("split", self.budget(300))):
@@ -215,7 +238,7 @@ class TestOversizePass:
             outs.append([*train(dataset, file), *train(dataset, file)])
             parts.append(dataset.stats.parts)
             digests.append(dataset._table.digest())
-            assert dataset._table.head.version == 2  # parts are not versions
+            assert head_of(dataset._table).version == 2  # parts are not versions
             dataset._table.close()
         assert parts[0] == 1
         assert parts[1] > 2
@@ -223,9 +246,9 @@ class TestOversizePass:
         for one, other in zip(*outs, strict=True):
             np.testing.assert_array_equal(one, other)
 
-    def test_error_refuses_before_training_and_says_how_much_is_missing(
-        self, open_dataset, write_lines
-    ):
+    def test_error_refuses_before_training_and_names_the_missing_room(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = open_dataset(self.budget(300), oversize_pass="error")
         dataset.set_filelist([write_lines("a.txt", multislot_lines(self.FILE_ROWS))])
         with pytest.raises(
@@ -233,7 +256,9 @@ class TestOversizePass:
         ):
             dataset.load_into_memory()
 
-    def test_one_batch_that_does_not_fit(self, open_dataset, write_lines):
+    def test_one_batch_that_does_not_fit(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = open_dataset(self.budget(50), batch_size=400)
         dataset.set_filelist([write_lines("a.txt", multislot_lines(self.FILE_ROWS))])
         with pytest.raises(OutOfSpaceError, match=r"hbm\.budget_bytes"):
@@ -241,8 +266,8 @@ class TestOversizePass:
 
 
 def test_an_evaluation_changes_nothing_and_waits_for_the_pass_to_end(
-    open_dataset, write_lines, tmp_path
-):
+    open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+) -> None:
     dataset = open_dataset({"folder": tmp_path / "store"})
     file, unseen = (write_lines(f"{s}.txt", multislot_lines(50, seed=s)) for s in (1, 2))
     train(dataset, file)
@@ -255,18 +280,22 @@ def test_an_evaluation_changes_nothing_and_waits_for_the_pass_to_end(
 
 
 @pytest.mark.parametrize("content", [[], [""], ["", ""]], ids=["empty", "newline", "newlines"])
-def test_an_empty_pass_is_a_warning_and_does_nothing(
-    open_dataset, write_lines, tmp_path, content, caplog
-):
+def test_an_empty_pass_is_a_warning_and_trains_nothing(
+    open_dataset: OpenDataset,
+    write_lines: WriteLines,
+    tmp_path: Path,
+    content: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     dataset = open_dataset({"folder": tmp_path / "store"})
     with caplog.at_level(logging.WARNING):
         assert train(dataset, write_lines("a.txt", content)) == []
-    assert "the pass does nothing" in caplog.text
+    assert "the pass trains nothing" in caplog.text
     assert dataset._table.head is None
     assert len(train(dataset, write_lines("b.txt", multislot_lines(5)))) == 1
 
 
-def test_missing_files_are_named(open_dataset, tmp_path):
+def test_missing_files_are_named(open_dataset: OpenDataset, tmp_path: Path) -> None:
     dataset = open_dataset()
     for path, message in (
         (tmp_path / "none.txt", "no such file"),
@@ -278,7 +307,9 @@ def test_missing_files_are_named(open_dataset, tmp_path):
             dataset.load_into_memory()
 
 
-def test_drop_last_leaves_out_a_short_batch_of_training_only(open_dataset, write_lines):
+def test_drop_last_leaves_out_a_short_batch_of_training_only(
+    open_dataset: OpenDataset, write_lines: WriteLines
+) -> None:
     dataset = open_dataset(batch_size=4, drop_last=True)
     load(dataset, write_lines("a.txt", multislot_lines(10)))
     assert [len(batch["box_label"]) for batch in dataset.batches()] == [4, 4]
@@ -289,9 +320,9 @@ def test_drop_last_leaves_out_a_short_batch_of_training_only(open_dataset, write
     dataset.end_pass()
 
 
-def test_a_pass_that_is_less_than_a_batch_is_said_to_train_nothing(
-    open_dataset, write_lines, caplog
-):
+def test_a_pass_smaller_than_a_batch_is_warned_to_train_nothing(
+    open_dataset: OpenDataset, write_lines: WriteLines, caplog: pytest.LogCaptureFixture
+) -> None:
     dataset = open_dataset(batch_size=4, drop_last=True)
     for number, lines in ((1, 4), (2, 3)):
         caplog.clear()
@@ -305,7 +336,9 @@ def test_a_pass_that_is_less_than_a_batch_is_said_to_train_nothing(
         dataset.end_pass()
 
 
-def test_overlapped_passes_end_as_passes_one_after_the_other(open_dataset, write_lines, tmp_path):
+def test_overlapped_passes_end_as_passes_one_after_the_other(
+    open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+) -> None:
     files = [write_lines(f"{i}.txt", multislot_lines(200, seed=i)) for i in range(4)]
     alone = open_dataset({"folder": tmp_path / "a", "fields": {"name": "alone"}})
     for file in files:
@@ -324,11 +357,13 @@ def test_overlapped_passes_end_as_passes_one_after_the_other(open_dataset, write
             push_ones(dataset, batch)
         dataset.end_pass()
     assert dataset._table.digest() == expected
-    assert dataset._table.head.version == 4
+    assert head_of(dataset._table).version == 4
 
 
 class TestALoopOfOnesOwn:
-    def test_it_has_each_batch_of_the_open_pass_once(self, open_dataset, write_lines):
+    def test_it_has_each_batch_of_the_open_pass_once(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = open_dataset(batch_size=4)
         with pytest.raises(PassError, match="begin_pass is missing"):
             iter(dataset)
@@ -340,7 +375,9 @@ class TestALoopOfOnesOwn:
             iter(dataset)
         dataset.end_pass()
 
-    def test_it_trains_as_a_loop_over_batches_does(self, open_dataset, write_lines):
+    def test_it_trains_as_a_loop_over_batches_does(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         file, digests = write_lines("a.txt", multislot_lines(100)), []
         for through in (lambda dataset: dataset.batches(), iter):
             dataset = open_dataset()
@@ -354,8 +391,8 @@ class TestALoopOfOnesOwn:
         assert digests[0] == digests[1]
 
     def test_leaving_it_early_leaves_what_becomes_of_the_pass_to_the_caller(
-        self, open_dataset, write_lines, tmp_path
-    ):
+        self, open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+    ) -> None:
         file = write_lines("a.txt", multislot_lines(100))
         dataset = open_dataset({"folder": tmp_path / "store"})
         load(dataset, file)
@@ -364,15 +401,17 @@ class TestALoopOfOnesOwn:
             break
         dataset.end_pass()  # commits what was trained
         dataset._table.wait_commit()
-        assert dataset._table.head.version == 1
+        assert head_of(dataset._table).version == 1
         load(dataset, file)
         with pytest.raises(KeyError):
             for batch in dataset:
                 batch["no such input"]
         dataset.abandon_pass()
-        assert dataset._table.head.version == 1
+        assert head_of(dataset._table).version == 1
 
-    def test_ranks_are_sent_to_step(self, open_dataset, write_lines, monkeypatch):
+    def test_ranks_are_sent_to_step(
+        self, open_dataset: OpenDataset, write_lines: WriteLines, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         dataset = open_dataset()
         load(dataset, write_lines("a.txt", multislot_lines(10)))
         monkeypatch.setattr(type(dataset), "ranks", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def slots_of(label: str, sparse: range, **dense: int) -> Slots:
-    slots = [{"name": label, "type": "label"}]
+    slots: list[dict[str, Any]] = [{"name": label, "type": "label"}]
     slots += [{"name": name, "type": "dense", "dim": dim} for name, dim in dense.items()]
     slots += [{"name": str(number), "type": "sparse"} for number in sparse]
     return Slots.model_validate({"slots": slots})
@@ -39,7 +40,9 @@ def slots_of(label: str, sparse: range, **dense: int) -> Slots:
         ),
     ],
 )
-def test_real_rows_have_no_bad_line(real_data, path, data_format, slots, rows):
+def test_real_rows_have_no_bad_line(
+    real_data: Path, path: str, data_format: Format, slots: Slots | str, rows: int | None
+) -> None:
     file = real_data / path
     if not file.is_file():
         pytest.skip(f"{file} is absent")

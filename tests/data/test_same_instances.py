@@ -20,9 +20,9 @@ from paddlebox.data import sources
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import load
 from paddlebox.data.options import LoadOptions
-from tests.data.conftest import SLOTS, multislot_lines
 from tests.data.test_formats_columnar import contents
 from tests.data.test_formats_sources import FailingHandler
+from tests.support.instances import SLOTS, multislot_lines
 
 GIB = 1 << 30
 
@@ -77,7 +77,7 @@ def cut(cache: ParsedCache) -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("happens", [nothing, some_evicted, damaged, cut])
-def test_whatever_became_of_the_cache(
+def test_instances_are_the_same_whatever_happens_to_the_cache(
     files: list[str], tmp_path: Path, threads: int, happens: Callable[[ParsedCache], None]
 ) -> None:
     unbroken = digest(files, None)
@@ -115,7 +115,7 @@ def test_where_reads_fail_and_are_made_again(
             "filesystem_of",
             lambda uri: (fs.PyFileSystem(handler), uri.removeprefix("hdfs://nn:8020")),
         )
-    monkeypatch.setattr(sources.time, "sleep", waits.append)
+    monkeypatch.setattr(time, "sleep", waits.append)
     cache = ParsedCache(tmp_path / "cache", GIB)
     remote = [f"hdfs://nn:8020{path}" for path in files]
     assert [digest(remote, cache) for _ in range(3)] == [unbroken] * 3

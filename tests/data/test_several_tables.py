@@ -4,6 +4,7 @@ trained does not depend on parts, threads or where the pass lies."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 from paddlebox.config import Slots, TableConfig
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError
-from tests.data.conftest import SLOTS, multislot_lines
+from tests.support.fixtures import OpenTable, WriteLines
+from tests.support.instances import SLOTS, multislot_lines
 
 MIB = 1 << 20
 
@@ -92,8 +94,11 @@ SESSIONS = [f"1 {n % 2} 2 0 0 1 {n // 4 + 1} 2 {n // 3 + 1} 9" for n in range(10
 
 
 def test_lists_that_repeat_are_pulled_once_from_each_table(
-    open_group, feeding, write_lines, tmp_path
-):
+    open_group: Callable[..., Any],
+    feeding: Callable[..., Any],
+    write_lines: WriteLines,
+    tmp_path: Path,
+) -> None:
     """To the same bits, in memory and on disk."""
     paddle = pytest.importorskip("paddle")
     from paddlebox.nn.pooled_slots import PooledSlots
@@ -135,7 +140,9 @@ def test_lists_that_repeat_are_pulled_once_from_each_table(
     assert outcomes[0] == outcomes[1] == outcomes[2]
 
 
-def test_passes_on_disk_are_the_same_in_any_order(open_group, feeding, files, tmp_path):
+def test_passes_on_disk_are_the_same_in_any_order(
+    open_group: Callable[..., Any], feeding: Callable[..., Any], files: list[str], tmp_path: Path
+) -> None:
     slots, digests = slots_with(user="wide"), set()
     for on_disk in (False, True):
         group = open_group([config(), config("wide", embedx_dim=8)], slots)
@@ -181,7 +188,12 @@ def files(write_lines: Any) -> list[str]:
     return [write_lines(f"{n}.txt", multislot_lines(500, seed=n)) for n in (1, 2, 3)]
 
 
-def test_tables_of_one_width_train_as_one_table_does(open_table, open_group, feeding, files):
+def test_tables_of_one_width_train_as_one_table_does(
+    open_table: OpenTable,
+    open_group: Callable[..., Any],
+    feeding: Callable[..., Any],
+    files: list[str],
+) -> None:
     """Slots that share no feasign: which table has them shows nowhere, to the bit."""
     table = open_table()
     dataset = feeding(table, SLOTS)
@@ -198,7 +210,9 @@ def test_tables_of_one_width_train_as_one_table_does(open_table, open_group, fee
     assert len(rows) == sum(len(rows_of(member)) for member in group.members)
 
 
-def test_a_feasign_of_two_tables_has_a_row_of_each_width(open_group, feeding, write_lines):
+def test_a_feasign_of_two_tables_has_a_row_of_each_width(
+    open_group: Callable[..., Any], feeding: Callable[..., Any], write_lines: WriteLines
+) -> None:
     slots = slots_with(user="wide")
     group = open_group([config(), config("wide", embedx_dim=16)], slots)
     file = write_lines("a.txt", ["1 1 2 0 0 1 7 2 7 8", "1 0 2 0 0 1 9 1 7"])
@@ -217,7 +231,13 @@ def test_a_feasign_of_two_tables_has_a_row_of_each_width(open_group, feeding, wr
 
 
 @pytest.mark.parametrize("wide", ["user", "words"])
-def test_parts_threads_and_spilling_show_nowhere(open_group, feeding, files, tmp_path, wide):
+def test_parts_threads_and_spilling_show_nowhere(
+    open_group: Callable[..., Any],
+    feeding: Callable[..., Any],
+    files: list[str],
+    tmp_path: Path,
+    wide: str,
+) -> None:
     slots = slots_with(**{wide: "wide"})
     configs = [config(), config("wide", embedx_dim=32)]
 
@@ -249,7 +269,9 @@ def test_parts_threads_and_spilling_show_nowhere(open_group, feeding, files, tmp
         assert len(digests) == 1
 
 
-def test_a_table_over_its_share_of_the_budget_splits_the_pass(open_group, feeding, files):
+def test_a_table_over_its_share_of_the_budget_splits_the_pass(
+    open_group: Callable[..., Any], feeding: Callable[..., Any], files: list[str]
+) -> None:
     """The limit is that of each table, not of all keys together."""
     slots = slots_with(user="wide")
 
@@ -272,7 +294,9 @@ def test_a_table_over_its_share_of_the_budget_splits_the_pass(open_group, feedin
     assert rows[0] > 1000 > 499 > rows[1]
 
 
-def test_an_oversize_pass_that_may_not_be_split_names_the_budget(open_group, feeding, files):
+def test_an_oversize_pass_that_may_not_be_split_names_the_budget(
+    open_group: Callable[..., Any], feeding: Callable[..., Any], files: list[str]
+) -> None:
     slots = slots_with(user="wide")
     group = open_group([config(), config("wide")], slots, hbm_budget_bytes=128 << 10)
     dataset = feeding(group, slots, oversize_pass="error")
@@ -281,7 +305,9 @@ def test_an_oversize_pass_that_may_not_be_split_names_the_budget(open_group, fee
         dataset.load_into_memory()
 
 
-def test_an_evaluation_changes_no_table(open_group, feeding, files):
+def test_an_evaluation_changes_no_table(
+    open_group: Callable[..., Any], feeding: Callable[..., Any], files: list[str]
+) -> None:
     slots = slots_with(user="wide")
     group = open_group([config(), config("wide", embedx_dim=8)], slots)
     train(feeding(group, slots), group, files[0])
@@ -301,8 +327,8 @@ def test_an_evaluation_changes_no_table(open_group, feeding, files):
 
 
 def test_an_abandoned_pass_leaves_every_table_at_the_commit_before(
-    open_group, feeding, files, tmp_path
-):
+    open_group: Callable[..., Any], feeding: Callable[..., Any], files: list[str], tmp_path: Path
+) -> None:
     slots = slots_with(user="wide")
     configs = [config(), config("wide", embedx_dim=8)]
     group = open_group(configs, slots, folder=tmp_path)
@@ -324,7 +350,9 @@ def test_an_abandoned_pass_leaves_every_table_at_the_commit_before(
     assert open_group(configs, slots, folder=tmp_path).digest() == before
 
 
-def test_a_pass_that_is_given_up_before_it_begins_frees_every_table(open_group, feeding, files):
+def test_a_pass_that_is_given_up_before_it_begins_frees_every_table(
+    open_group: Callable[..., Any], feeding: Callable[..., Any], files: list[str]
+) -> None:
     slots = slots_with(user="wide")
     counting = {"min_count": 2}
     group = open_group([config(admission=counting), config("wide")], slots)
@@ -341,25 +369,31 @@ def test_a_pass_that_is_given_up_before_it_begins_frees_every_table(open_group, 
 
 
 class TestMistakes:
-    def test_a_slot_of_a_table_that_is_not_there(self, open_table, open_group, feeding):
+    def test_a_slot_of_a_table_that_is_not_there(
+        self, open_table: OpenTable, open_group: Callable[..., Any], feeding: Callable[..., Any]
+    ) -> None:
         slots = slots_with(user="wide")
         with pytest.raises(ConfigError, match="slot 'user': no table 'wide'; there are: default"):
             feeding(open_table(), slots)
         with pytest.raises(ConfigError, match="slot 'user': no table 'wide'; did you mean 'wild'"):
             open_group([config(), config("wild")], slots)
 
-    def test_a_table_without_slots(self, open_group):
+    def test_a_table_without_slots(self, open_group: Callable[..., Any]) -> None:
         with pytest.raises(ConfigError, match="table 'wide' has no sparse slot"):
             open_group([config(), config("wide")], SLOTS)
-        with pytest.raises(ConfigError, match="the default one, has no sparse slot"):
+        with pytest.raises(ConfigError, match=r"the default table .* has no sparse slot"):
             open_group([config(), config("wide")], slots_with(user="wide", words="wide"))
 
-    def test_slots_of_other_tables_than_those_that_were_opened(self, open_group, feeding):
+    def test_slots_of_other_tables_than_those_that_were_opened(
+        self, open_group: Callable[..., Any], feeding: Callable[..., Any]
+    ) -> None:
         group = open_group([config(), config("wide")], slots_with(user="wide"))
-        with pytest.raises(ConfigError, match="not those that the tables were opened with"):
+        with pytest.raises(ConfigError, match="belong to other tables than when the tables"):
             feeding(group, slots_with(words="wide"))
 
-    def test_a_variable_that_no_table_feeds(self, open_group, feeding, files):
+    def test_a_variable_that_no_table_feeds(
+        self, open_group: Callable[..., Any], feeding: Callable[..., Any], files: list[str]
+    ) -> None:
         slots = slots_with(user="wide")
         group = open_group([config(), config("wide")], slots)
         label = SimpleNamespace(name="box_label", shape=(-1, 1), dtype="float32")

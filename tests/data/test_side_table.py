@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import gzip
 import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from paddlebox import ops
 from paddlebox._native import paddle
-from paddlebox.data.side_table import InputTable, ReplicaCache
+from paddlebox.data.side_table import InputTable, ReplicaCache, SideTable
 from paddlebox.errors import DataError, PassError
-from tests.data.conftest import multislot_lines
+from tests.support.fixtures import OpenDataset, WriteLines
+from tests.support.instances import multislot_lines
+
+Side = TypeVar("Side", bound=SideTable)
 
 
 @pytest.fixture(autouse=True)
-def dygraph():
+def dygraph() -> None:
     paddle.disable_static()
 
 
 @pytest.fixture
-def made():
+def made() -> Iterator[Callable[..., Any]]:
     """Makes side tables that the test's end closes: their names are the process's."""
     tables = []
 
-    def make(kind, *arguments, **options):
+    def make(kind: type[Any], *arguments: Any, **options: Any) -> InputTable | ReplicaCache:
         tables.append(kind(*arguments, **options))
         return tables[-1]
 
@@ -37,24 +44,24 @@ def made():
             table.end_pass()
 
 
-def int64(ids):
+def int64(ids: ArrayLike) -> Any:
     return paddle.to_tensor(np.array(ids, np.int64))
 
 
-def begin(table):
+def begin(table: Side) -> Side:
     table.begin_feed_pass()
     table.begin_pass()
     return table
 
 
-def feed(table, *files):
+def feed(table: InputTable | ReplicaCache, *files: str) -> None:
     table.set_filelist(files)
     table.begin_feed_pass()
     table.wait_feed_pass_done()
 
 
 class TestRows:
-    def test_of_an_array_are_copied(self, made):
+    def test_of_an_array_are_copied(self, made: Callable[..., Any]) -> None:
         cache = made(ReplicaCache, "c", 2)
         values = np.arange(6, dtype=np.float64).reshape(3, 2)
         cache.set_values(values)
@@ -63,7 +70,9 @@ class TestRows:
         assert cache.rows == 3
         assert ops.pull_cache_value(int64([2, 0]), 2).numpy().tolist() == [[4, 5], [0, 1]]
 
-    def test_of_files_plain_and_gzip_are_numbered_on(self, made, tmp_path):
+    def test_of_files_plain_and_gzip_are_numbered_on(
+        self, made: Callable[..., Any], tmp_path: Path
+    ) -> None:
         (tmp_path / "a.txt").write_text("0 1 2\r\n\n1\t3\t4")
         (tmp_path / "b.gz").write_bytes(gzip.compress(b"2 5 6\n"))
         cache = made(ReplicaCache, "c", 2)
@@ -72,7 +81,9 @@ class TestRows:
         out = ops.pull_cache_value(int64([0, 1, 2]), 2).numpy()
         assert out.tolist() == [[1, 2], [3, 4], [5, 6]]
 
-    def test_of_a_file_of_several_chunks(self, made, tmp_path, monkeypatch):
+    def test_of_a_file_of_several_chunks(
+        self, made: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         from paddlebox.data import reader, side_table
 
         monkeypatch.setattr(
@@ -89,7 +100,7 @@ class TestRows:
         with pytest.raises(DataError, match=r"a\.txt:501: row number 'x', expected 500"):
             feed(cache, str(tmp_path / "a.txt"))
 
-    def test_by_key_have_a_row_of_zeros_for_the_unknown(self, made):
+    def test_by_key_have_a_row_of_zeros_for_the_unknown(self, made: Callable[..., Any]) -> None:
         table = made(InputTable, "t", 2)
         table.set_values(["a", "ü"], np.array([[1, 2], [3, 4]]))
         begin(table)
@@ -116,8 +127,8 @@ class TestRows:
         ],
     )
     def test_of_hostile_files_are_refused_by_file_and_line(
-        self, made, tmp_path, kind, text, message
-    ):
+        self, made: Callable[..., Any], tmp_path: Path, kind: type[Any], text: bytes, message: str
+    ) -> None:
         path = tmp_path / "side.txt"
         path.write_bytes(text)
         table = made(kind, "t", 2)
@@ -126,7 +137,7 @@ class TestRows:
         path.write_bytes(b"0 1 2\n")
         feed(table, str(path))  # mended: it may be fed again
 
-    def test_of_no_file(self, made, tmp_path):
+    def test_of_no_file(self, made: Callable[..., Any], tmp_path: Path) -> None:
         with pytest.raises(DataError, match="no such file"):
             feed(made(InputTable, "t", 2), str(tmp_path / "absent"))
 
@@ -139,11 +150,13 @@ class TestRows:
             (["a", "b"], np.array([[1, 2], [3, np.inf]]), "row 1 are not all finite"),
         ],
     )
-    def test_of_arrays_that_do_not_fit_are_refused(self, made, keys, values, message):
+    def test_of_arrays_that_do_not_fit_are_refused(
+        self, made: Callable[..., Any], keys: list[str], values: np.ndarray, message: str
+    ) -> None:
         with pytest.raises(ValueError, match=message):
             made(InputTable, "t", 2).set_values(keys, values)
 
-    def test_with_a_key_twice_are_refused(self, made):
+    def test_with_a_key_twice_are_refused(self, made: Callable[..., Any]) -> None:
         table = made(InputTable, "t", 1)
         table.set_values(["a", "a"], np.ones((2, 1)))
         table.begin_feed_pass()
@@ -151,13 +164,13 @@ class TestRows:
             table.begin_pass()
 
     @pytest.mark.parametrize("arguments", [("", 1), ("t", 0)])
-    def test_need_a_name_and_columns(self, arguments):
+    def test_need_a_name_and_columns(self, arguments: tuple[str, int]) -> None:
         with pytest.raises(ValueError, match="expected a name"):
             ReplicaCache(*arguments)
 
 
 class TestLife:
-    def test_the_next_pass_is_fed_while_one_is_open(self, made):
+    def test_the_next_pass_is_fed_while_one_is_open(self, made: Callable[..., Any]) -> None:
         cache = made(ReplicaCache, "c", 1)
         cache.set_values(np.array([[1], [2]]))
         begin(cache)
@@ -169,7 +182,9 @@ class TestLife:
         cache.begin_pass()
         assert ops.pull_cache_value(int64([0]), 1).numpy().tolist() == [[3]]
 
-    def test_an_id_of_the_pass_before_is_an_error_or_a_counted_miss(self, made, caplog):
+    def test_an_id_of_the_pass_before_is_an_error_or_a_counted_miss(
+        self, made: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
         cache, table = made(ReplicaCache, "c", 1), made(InputTable, "t", 1)
         cache.set_values(np.ones((2, 1)))
         table.set_values(["a", "b"], np.ones((2, 1)))
@@ -189,7 +204,7 @@ class TestLife:
         assert table.misses == 1
         assert "1 ids were outside its 2 rows" in caplog.text
 
-    def test_keys_are_those_of_the_pass_that_is_asked_for(self, made):
+    def test_keys_are_those_of_the_pass_that_is_asked_for(self, made: Callable[..., Any]) -> None:
         table = made(InputTable, "t", 1)
         table.set_values(["a", "b"], np.ones((2, 1)))
         begin(table)
@@ -198,7 +213,9 @@ class TestLife:
         assert table.rows_of(["b"]).tolist() == [2]
         assert table.rows_of(["b"], feeding=True).tolist() == [1]
 
-    def test_calls_out_of_order_name_the_one_that_is_missing(self, made):
+    def test_calls_out_of_order_name_the_one_that_is_missing(
+        self, made: Callable[..., Any]
+    ) -> None:
         table = made(InputTable, "t", 1)
         with pytest.raises(PassError, match=r"input table 't': .* set_filelist or set_values is"):
             table.begin_feed_pass()
@@ -221,7 +238,7 @@ class TestLife:
         table.drop_feed_pass()
         table.begin_feed_pass()
 
-    def test_two_of_one_name_cannot_be_open_at_once(self, made):
+    def test_two_of_one_name_cannot_be_open_at_once(self, made: Callable[..., Any]) -> None:
         first, second = made(ReplicaCache, "c", 1), made(ReplicaCache, "c", 1)
         other_kind = made(InputTable, "c", 1)
         for cache in (first, second):
@@ -248,12 +265,22 @@ KEYS = st.text(st.characters(exclude_characters="\0 \t\r\n", exclude_categories=
     from_file=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_lookups_agree_with_numpy(tmp_path, keys, unknown, dim, threads, from_file, seed):
+def test_lookups_agree_with_numpy(
+    tmp_path: Path,
+    keys: list[str],
+    unknown: list[str],
+    dim: int,
+    threads: int,
+    from_file: bool,
+    seed: int,
+) -> None:
     random = np.random.default_rng(seed)
     values = random.normal(size=(len(keys), dim)).astype(np.float32)
     table = InputTable("property", dim, threads=threads)
     if from_file:
-        lines = (f"{k} {' '.join(map(repr, v.tolist()))}\n" for k, v in zip(keys, values, strict=1))
+        lines = (
+            f"{k} {' '.join(map(repr, v.tolist()))}\n" for k, v in zip(keys, values, strict=True)
+        )
         (tmp_path / "side.txt").write_bytes("".join(lines).encode())
         table.set_filelist([str(tmp_path / "side.txt")])
     else:
@@ -276,10 +303,12 @@ def test_lookups_agree_with_numpy(tmp_path, keys, unknown, dim, threads, from_fi
 
 class TestDataset:
     @pytest.fixture
-    def files(self, write_lines):
+    def files(self, write_lines: WriteLines) -> list[str]:
         return [write_lines("a.txt", multislot_lines(40))]
 
-    def test_side_tables_live_with_its_passes(self, made, open_dataset, files):
+    def test_side_tables_live_with_its_passes(
+        self, made: Callable[..., Any], open_dataset: OpenDataset, files: list[str]
+    ) -> None:
         dataset, cache = open_dataset(), made(ReplicaCache, "c", 1)
         dataset.add_side_table(cache)
         dataset.set_filelist(files)
@@ -300,7 +329,9 @@ class TestDataset:
             if expected == 1:
                 dataset.begin_pass()
 
-    def test_ids_travel_as_a_dense_slot(self, made, open_dataset, write_lines):
+    def test_ids_travel_as_a_dense_slot(
+        self, made: Callable[..., Any], open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         last = 2**24 - 1  # the largest id that a dense slot holds exactly
         cache = made(ReplicaCache, "c", 1)
         cache.set_values(np.arange(last + 1, dtype=np.float32)[:, None])
@@ -317,7 +348,9 @@ class TestDataset:
         assert ops.pull_cache_value(ids, 1).numpy().tolist() == [[[7], [last]]]
         dataset.end_pass()
 
-    def test_an_abandoned_pass_drops_them(self, made, open_dataset, files):
+    def test_an_abandoned_pass_drops_them(
+        self, made: Callable[..., Any], open_dataset: OpenDataset, files: list[str]
+    ) -> None:
         dataset, cache = open_dataset(), made(ReplicaCache, "c", 1)
         dataset.add_side_table(cache)
         dataset.set_filelist(files)
@@ -328,9 +361,9 @@ class TestDataset:
         dataset.abandon_pass()
         assert not cache.is_open
 
-    def test_one_that_cannot_be_read_is_said_before_the_pass_begins(
-        self, made, open_dataset, files, tmp_path
-    ):
+    def test_one_that_cannot_be_read_is_reported_before_the_pass_begins(
+        self, made: Callable[..., Any], open_dataset: OpenDataset, files: list[str], tmp_path: Path
+    ) -> None:
         dataset, good, bad = open_dataset(), made(ReplicaCache, "g", 1), made(ReplicaCache, "b", 1)
         for side in (good, bad):
             dataset.add_side_table(side)
@@ -354,8 +387,8 @@ class TestDataset:
         dataset.end_pass()
 
     def test_files_that_cannot_be_loaded_give_up_the_side_tables_rows(
-        self, made, open_dataset, files
-    ):
+        self, made: Callable[..., Any], open_dataset: OpenDataset, files: list[str]
+    ) -> None:
         dataset, cache = open_dataset(), made(ReplicaCache, "c", 1)
         dataset.add_side_table(cache)
         cache.set_values(np.array([[1]]))
@@ -365,7 +398,9 @@ class TestDataset:
         dataset.set_filelist(files)
         dataset.load_into_memory()  # and does not find a pass that is fed already
 
-    def test_two_of_one_name_are_refused(self, made, open_dataset):
+    def test_two_of_one_name_are_refused(
+        self, made: Callable[..., Any], open_dataset: OpenDataset
+    ) -> None:
         dataset = open_dataset()
         dataset.add_side_table(made(ReplicaCache, "c", 1))
         dataset.add_side_table(made(InputTable, "c", 1))

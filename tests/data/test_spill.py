@@ -20,7 +20,8 @@ from paddlebox.data.options import LoadOptions
 from paddlebox.data.spill import SpillingInstances
 from paddlebox.errors import OutOfSpaceError
 from tests.conftest import run_python
-from tests.data.conftest import SLOTS, multislot_lines
+from tests.support.fixtures import OpenDataset
+from tests.support.instances import SLOTS, multislot_lines
 
 core = _native.core
 MIB = 1 << 20
@@ -77,44 +78,50 @@ def check_same(some: LoadedPass, other: LoadedPass) -> None:
 @pytest.mark.parametrize("seed", [None, 5], ids=["in order", "shuffled"])
 @pytest.mark.parametrize("batch_size", [1000, 4096, 60_000])
 @pytest.mark.parametrize("budget", [MIB // 2, 3 * MIB])
-def test_batches_are_those_of_a_pass_in_memory(files, seed, batch_size, budget):
+def test_batches_are_those_of_a_pass_in_memory(
+    files: list[str], seed: int | None, batch_size: int, budget: int
+) -> None:
     spilled = loaded(files, budget, batch_size, shuffle_seed=seed)
     assert spilled.spilled_bytes > 0
     check_same(spilled, loaded(files, 0, batch_size, shuffle_seed=seed))
 
 
 @pytest.mark.parametrize("seed", [None, 5], ids=["in order", "shuffled"])
-def test_a_pass_is_split_into_the_same_parts(files, seed):
-    options = {"batch_size": 100, "max_rows": 2900, "shuffle_seed": seed}
+def test_a_pass_is_split_into_the_same_parts(files: list[str], seed: int | None) -> None:
+    options: dict[str, Any] = {"batch_size": 100, "max_rows": 2900, "shuffle_seed": seed}
     spilled, whole = loaded(files, MIB, **options), loaded(files, 0, **options)
     assert len(whole.ranges) > 3
     check_same(spilled, whole)
 
 
-def test_a_batch_over_the_pass_table_is_the_same_error(files):
+def test_a_batch_over_the_pass_table_is_the_same_error(files: list[str]) -> None:
     for budget in (0, MIB):
         with pytest.raises(OutOfSpaceError, match=r"alone needs .* rows, the pass table holds 50"):
             loaded(files, budget, 100, max_rows=50)
 
 
-def test_a_pass_within_the_budget_stays_in_memory(files):
+def test_a_pass_within_the_budget_stays_in_memory(files: list[str]) -> None:
     kept = loaded(files, 64 * MIB, 1000, shuffle_seed=2)
     assert kept.spilled_bytes == 0
     check_same(kept, loaded(files, 0, 1000, shuffle_seed=2))
 
 
-def test_an_empty_pass_is_one(tmp_path):
+def test_an_empty_pass_is_one(tmp_path: Path) -> None:
     assert loaded([write(tmp_path / "a", [])], MIB, 10).ranges == []
 
 
-def test_nothing_is_left_in_the_folder_even_while_it_is_in_use(files, tmp_path):
+def test_nothing_is_left_in_the_folder_even_while_it_is_in_use(
+    files: list[str], tmp_path: Path
+) -> None:
     folder = tmp_path / "spill"
     spilled = loaded(files, MIB, 1000, spill_dir=folder)
     assert spilled.spilled_bytes > 0
     assert list(folder.iterdir()) == []
 
 
-def test_what_is_spilled_is_born_in_a_folder_that_is_nobody_elses(files, tmp_path, monkeypatch):
+def test_spilled_data_lies_in_a_folder_of_its_own(
+    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where everyone writes: the file has a name for a moment."""
     tmp_path.chmod(0o777)
     born, create = [], core.SpillFile
@@ -132,7 +139,7 @@ def test_what_is_spilled_is_born_in_a_folder_that_is_nobody_elses(files, tmp_pat
     assert not [*tmp_path.iterdir()]
 
 
-def test_batches_may_be_gone_through_again_and_in_any_order(files):
+def test_batches_may_be_gone_through_again_and_in_any_order(files: list[str]) -> None:
     spilled, whole = loaded(files, MIB, 1000), loaded(files, 0, 1000)
     for begin in (40_000, 0, 49_000, 1000, 0):
         for a, b in zip(
@@ -143,13 +150,13 @@ def test_batches_may_be_gone_through_again_and_in_any_order(files):
             assert np.array_equal(a, b)
 
 
-def test_a_batch_across_windows_is_refused(files):
+def test_a_batch_across_windows_is_refused(files: list[str]) -> None:
     spilled = loaded(files, MIB, 1000)
     with pytest.raises(ValueError, match="begins at a multiple of 1000"):
         spilled.instances.pack_feasigns(0, 50_000)
 
 
-def test_a_full_disk_is_said_with_its_path(files, tmp_path):
+def test_a_full_disk_is_reported_with_its_path(files: list[str], tmp_path: Path) -> None:
     core.inject_write_fault(100_000, errno.ENOSPC)
     try:
         with pytest.raises(OutOfSpaceError, match=f"{tmp_path}.*no space"):
@@ -158,7 +165,9 @@ def test_a_full_disk_is_said_with_its_path(files, tmp_path):
         core.inject_write_fault(-1, 0)
 
 
-def test_training_ends_with_the_same_rows(open_dataset, files, tmp_path):
+def test_training_ends_with_the_same_rows(
+    open_dataset: OpenDataset, files: list[str], tmp_path: Path
+) -> None:
     from tests.data.test_protocol import train
 
     digests, spilled = [], []
@@ -180,7 +189,7 @@ def test_training_ends_with_the_same_rows(open_dataset, files, tmp_path):
     assert spilled == [False, False, True, True]
 
 
-def test_instances_hold_no_more_than_asked_for():
+def test_instances_hold_no_more_than_asked_for() -> None:
     """The shares of the budget add up: two passes, one that trains and one that loads."""
     from paddlebox.data import spill
 
@@ -228,7 +237,7 @@ print(json.dumps([held, peak() - before, check, instances.size]))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 3], ids=["in order", "shuffled"])
-def test_a_pass_five_times_the_budget_stays_within_it(tmp_path, seed):
+def test_a_pass_five_times_the_budget_stays_within_it(tmp_path: Path, seed: int | None) -> None:
     budget = 96 * MIB
     env = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "65536"}
     arguments = (str(tmp_path), json.dumps(seed), str(budget))
@@ -240,7 +249,7 @@ def test_a_pass_five_times_the_budget_stays_within_it(tmp_path, seed):
     assert in_memory > 4 * budget
 
 
-def test_a_window_that_a_thread_waits_for_is_read_though_another_goes_on(files):
+def test_a_window_that_a_thread_waits_for_is_read_though_another_goes_on(files: list[str]) -> None:
     """Threads pack batches of windows that lie far apart, where windows are small."""
     instances = loaded(files, MIB // 2, 1000).instances
     windows, bounds = instances._windows, instances._layout.bounds

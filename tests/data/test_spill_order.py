@@ -13,6 +13,8 @@ import pytest
 
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError
 from tests.data.test_page_views import log_key
+from tests.support.fixtures import OpenDataset, WriteLines
+from tests.support.inside import loaded_pass
 
 COUNT = 12_000
 BUDGET = 4 << 20
@@ -72,7 +74,9 @@ ORDERS = [("ins_id", ""), ("search_id", ""), ("slot", "user"), ("instance", "")]
 
 @pytest.mark.parametrize("when", ["before the load", "after"])
 @pytest.mark.parametrize(("by", "slot"), ORDERS, ids=[by for by, _ in ORDERS])
-def test_a_shuffle_is_that_of_a_pass_in_memory(opened, by, slot, when):
+def test_a_shuffle_is_that_of_a_pass_in_memory(
+    opened: Callable[..., Any], by: str, slot: str, when: str
+) -> None:
     found = []
     for where in ("memory", "spilled"):
         dataset = opened(where)
@@ -91,7 +95,7 @@ def test_a_shuffle_is_that_of_a_pass_in_memory(opened, by, slot, when):
 
 
 @pytest.mark.parametrize("where", ["spilled", "disk"])
-def test_both_phases_of_page_views(opened, where):
+def test_both_phases_of_page_views(opened: Callable[..., Any], where: str) -> None:
     found = []
     for each in ("memory", where):
         dataset = opened(each)
@@ -118,7 +122,7 @@ def test_both_phases_of_page_views(opened, where):
 
 
 @pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
-def test_slots_shuffle_gives_the_same_values(opened, shuffled):
+def test_slots_shuffle_gives_the_same_values(opened: Callable[..., Any], shuffled: bool) -> None:
     found = []
     for where in ("memory", "spilled"):
         dataset = opened(where)
@@ -144,10 +148,10 @@ def test_slots_shuffle_gives_the_same_values(opened, shuffled):
 
 class TestDisk:
     def test_a_small_pass_lies_there_too_and_trains_to_the_same_rows(
-        self, open_dataset, write_lines, tmp_path
-    ):
-        from tests.data.conftest import multislot_lines
+        self, open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+    ) -> None:
         from tests.data.test_protocol import push_ones
+        from tests.support.instances import multislot_lines
 
         path = write_lines("a.txt", multislot_lines(500))
         digests = []
@@ -174,9 +178,9 @@ class TestDisk:
         assert digests[0] == digests[1]
         assert list((tmp_path / "there").iterdir()) == []  # files there have no names
         dataset.load_into_memory()
-        assert dataset._stager.next.stats.spilled_bytes == 0  # the passes after it are as they were
+        assert loaded_pass(dataset).stats.spilled_bytes == 0  # the passes after it are as they were
 
-    def test_an_empty_pass_is_one(self, open_dataset, write_lines):
+    def test_an_empty_pass_is_one(self, open_dataset: OpenDataset, write_lines: WriteLines) -> None:
         dataset = open_dataset()
         dataset.set_filelist([write_lines("a.txt", [])])
         dataset.load_into_disk()
@@ -184,30 +188,35 @@ class TestDisk:
         assert list(dataset.batches()) == []
         dataset.end_pass()
 
-    def test_what_is_merged_or_sampled_is_refused(self, open_dataset, write_lines):
+    def test_what_is_merged_or_sampled_is_refused(
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = open_dataset()
         dataset.set_filelist([write_lines("a.txt", [])])
         dataset.set_merge_by_lineid()
-        with pytest.raises(ConfigError, match="sampled or merged stay in memory"):
-            dataset.load_into_disk()
+        for call in ("preload_into_disk", "load_into_disk"):
+            with pytest.raises(ConfigError, match=f"^{call}: .* sampled or merged stay in memory"):
+                getattr(dataset, call)()
 
 
 class TestTooSmall:
-    def test_tags_over_the_budget_are_named_with_their_bytes(self, opened):
+    def test_tags_over_the_budget_are_named_with_their_bytes(
+        self, opened: Callable[..., Any]
+    ) -> None:
         dataset = opened("spilled", 300_000)
         with pytest.raises(OutOfSpaceError, match=r"take \d+ bytes, feeder.budget_bytes is 300000"):
             dataset.load_into_memory()
 
-    def test_a_pool_over_a_window_is_named_with_its_bytes(self, opened):
+    def test_a_pool_over_a_window_is_named_with_its_bytes(self, opened: Callable[..., Any]) -> None:
         dataset = opened("spilled")
         dataset.set_fea_eval(COUNT)
         dataset.load_into_memory()
-        with pytest.raises(OutOfSpaceError, match=r"takes \d+ bytes.*raise feeder.budget_bytes"):
+        with pytest.raises(OutOfSpaceError, match=r"takes \d+ bytes.*multiply feeder.budget_bytes"):
             dataset.slots_shuffle(["words"])
 
     def test_an_order_without_its_tag_names_the_call_that_is_missing(
-        self, open_dataset, write_lines
-    ):
+        self, open_dataset: OpenDataset, write_lines: WriteLines
+    ) -> None:
         dataset = open_dataset()
         dataset.set_enable_pv_merge(True)
         dataset.set_filelist([write_lines("a.txt", ["1 0 2 0 0 1 7 1 8"] * 9)])

@@ -12,8 +12,9 @@ import pytest
 
 from paddlebox.config import Slots
 from paddlebox.errors import ConfigError, DataError
-from tests.data.conftest import SLOTS
 from tests.data.test_page_views import log_key
+from tests.support.fixtures import OpenDataset
+from tests.support.instances import SLOTS
 
 COUNT = 60
 # Request k % 20 has three instances; views of two requests.
@@ -99,7 +100,9 @@ def fed(dataset: Any) -> list[Any]:
 
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("what", ["merge", "ins_id", "sample", "page views", "search_id"])
-def test_the_pass_is_that_of_the_same_lines(open_dataset, tmp_path, data_format, what):
+def test_the_pass_is_that_of_the_same_lines(
+    open_dataset: OpenDataset, tmp_path: Path, data_format: str, what: str
+) -> None:
     wanted = ["logkey"] if what in ("page views", "search_id") else ["ins_id"]
     found = []
     for each in ("multislot", data_format):
@@ -122,7 +125,9 @@ def test_the_pass_is_that_of_the_same_lines(open_dataset, tmp_path, data_format,
 
 
 @pytest.mark.parametrize("data_format", ["multislot", *FORMATS])
-def test_all_tags_can_be_read_back(open_dataset, tmp_path, data_format):
+def test_all_tags_can_be_read_back(
+    open_dataset: OpenDataset, tmp_path: Path, data_format: str
+) -> None:
     dataset = opened(open_dataset, tmp_path, data_format, ["ins_id", "content", "logkey"])
     dataset.load_into_memory()
     instances = dataset._stager.next.loaded.instances
@@ -130,7 +135,7 @@ def test_all_tags_can_be_read_back(open_dataset, tmp_path, data_format):
     assert list(instances.contents(0, COUNT)) == TAGS["about"]
 
 
-def test_ids_may_be_integers_and_dictionaries(open_dataset, tmp_path):
+def test_ids_may_be_integers_and_dictionaries(open_dataset: OpenDataset, tmp_path: Path) -> None:
     ids = [(-1) ** k * (2**62 + k % 20) for k in range(COUNT)]
     dataset = opened(open_dataset, tmp_path, "parquet", ["ins_id", "content"], request=ids)
     dataset.load_into_memory()
@@ -143,7 +148,9 @@ def test_ids_may_be_integers_and_dictionaries(open_dataset, tmp_path):
     assert list(dataset._stager.next.loaded.instances.ins_ids(0, COUNT)) == TAGS["request"]
 
 
-def test_a_null_or_damaged_tag_makes_a_malformed_row(open_dataset, tmp_path):
+def test_a_null_or_damaged_tag_makes_a_malformed_row(
+    open_dataset: OpenDataset, tmp_path: Path
+) -> None:
     damaged = {"request": ["", None, *TAGS["request"][2:]], "about": [None, *TAGS["about"][1:]]}
     dataset = opened(open_dataset, tmp_path, "parquet", ["ins_id", "content"], **damaged)
     with pytest.raises(
@@ -152,11 +159,13 @@ def test_a_null_or_damaged_tag_makes_a_malformed_row(open_dataset, tmp_path):
         dataset.load_into_memory()
     keys = [*TAGS["key"][:5], "short", *TAGS["key"][6:]]
     dataset = opened(open_dataset, tmp_path, "parquet", ["logkey"], key=keys)
-    with pytest.raises(DataError, match=r"1 of 60 lines(.|\n)*:6: logkey: 'short' is not one"):
+    with pytest.raises(DataError, match=r"1 of 60 lines(.|\n)*:6: logkey: 'short' is not a log"):
         dataset.load_into_memory()
 
 
-def test_a_column_that_is_missing_or_of_another_type_is_named(open_dataset, tmp_path):
+def test_a_column_that_is_missing_or_of_another_type_is_named(
+    open_dataset: OpenDataset, tmp_path: Path
+) -> None:
     dataset = opened(open_dataset, tmp_path, "parquet", ["logkey"], key=list(range(COUNT)))
     with pytest.raises(DataError, match="column 'key' of logkey: expected string or binary, found"):
         dataset.load_into_memory()
@@ -166,7 +175,7 @@ def test_a_column_that_is_missing_or_of_another_type_is_named(open_dataset, tmp_
         dataset.load_into_memory()
 
 
-def test_text_whose_lines_begin_with_tags_names_no_columns(open_dataset):
+def test_text_whose_lines_begin_with_tags_names_no_columns(open_dataset: OpenDataset) -> None:
     slots = {**SLOTS.model_dump(mode="json", exclude={"csv"}), "tags": NAMES}
     with pytest.raises(ConfigError, match="only csv, parquet and arrow use"):
         open_dataset(slots=Slots.model_validate(slots))

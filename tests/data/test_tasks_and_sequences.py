@@ -14,19 +14,16 @@ from paddlebox.config.fields import fields_of
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.positions import Positions, task_columns
 from paddlebox.errors import ConfigError, DataError
+from tests.support.configs import make_slots
 
-SLOTS = Slots.model_validate(
-    {
-        "slots": [
-            {"name": "age", "type": "dense"},
-            {"name": "click", "type": "label"},
-            {"name": "user", "type": "sparse"},
-            {"name": "buy", "type": "label"},
-            {"name": "size", "type": "dense", "dim": 2},
-            {"name": "history", "type": "sparse", "max_length": 3},
-            {"name": "item", "type": "sparse"},
-        ]
-    }
+SLOTS = make_slots(
+    age="dense",
+    click="label",
+    user="sparse",
+    buy="label",
+    size={"type": "dense", "dim": 2},
+    history={"max_length": 3},
+    item="sparse",
 )
 # age, click, user, buy, size, history, item
 LINES = [
@@ -99,14 +96,7 @@ def test_each_id_of_a_sequence_has_its_own_place_in_order_and_lengths_follow_the
 
 def test_parting_by_hand() -> None:
     # The drawing of data/positions.py.
-    slots = Slots.model_validate(
-        {
-            "slots": [
-                {"name": "y", "type": "label"},
-                {"name": "history", "type": "sparse", "max_length": 3},
-            ]
-        }
-    )
+    slots = make_slots(y="label", history={"max_length": 3})
     offsets, lengths = Positions(slots, ["history"]).part(np.array([0, 2, 3, 3], np.int32))
     assert offsets.tolist() == [0, 1, 2, 2, 3, 3, 3, 3, 3, 3]
     assert lengths.tolist() == [[2], [1], [0]]
@@ -121,7 +111,7 @@ def test_rows_learn_the_same_from_places_as_from_their_sum(open_table: Any, tmp_
         dataset.init(slots=SLOTS, batch_size=3, thread_num=1, sequences=sequences)
         (feed,) = batches(dataset, tmp_path / "a", LINES)
         cells = (len(feed["box_offsets"]) - 1) // 3
-        of_slot = np.float32([[1, 1, 1, 1, 1], [2] * 5, [3] * 5])
+        of_slot = np.array([[1] * 5, [2] * 5, [3] * 5], np.float32)
         grad = np.repeat(of_slot, [1, 3 if sequences else 1, 1], axis=0)
         table.first.native.push_pooled(
             feed["box_ids"],
@@ -144,7 +134,7 @@ def test_rows_learn_the_same_from_places_as_from_their_sum(open_table: Any, tmp_
     [
         ({"sequences": ["histry"]}, "did you mean 'history'"),
         ({"sequences": ["user"]}, "give slot 'user' a max_length"),
-        ({"sequences": ["history"], "dedup_slots": "auto"}, "leave it off"),
+        ({"sequences": ["history"], "dedup_slots": "auto"}, "leave dedup_slots off"),
     ],
 )
 def test_sequences_that_cannot_be_are_refused(

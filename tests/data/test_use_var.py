@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from paddlebox.errors import PassError
 from paddlebox.train.batch_loop import run_pass, train_from_dataset
-from tests.data.conftest import multislot_lines
 from tests.data.test_protocol import load, train
+from tests.support.fixtures import OpenDataset, WriteLines
+from tests.support.instances import multislot_lines
 
 LINES = [
     "1 1 2 0.5 1.5 1 7 2 3 4",
@@ -19,18 +22,20 @@ LINES = [
 ]
 
 
-def var(name, width, dtype="int64", **more):
+def var(name: str, width: int, dtype: str = "int64", **more: Any) -> SimpleNamespace:
     return SimpleNamespace(name=name, shape=[-1, width], dtype=f"paddle.{dtype}", **more)
 
 
-def no_step(_):
+def no_step(_: dict[str, Any]) -> tuple[float, None]:
     return 0.5, None
 
 
 GOOD = [var("user", 1), var("words", 3), var("age", 2, "float32"), var("click", 1, "float32")]
 
 
-def test_slots_are_padded_with_zeros_and_keep_all_64_bits(open_dataset, write_lines):
+def test_slots_are_padded_with_zeros_and_keep_all_64_bits(
+    open_dataset: OpenDataset, write_lines: WriteLines
+) -> None:
     dataset = open_dataset(batch_size=2, use_var=GOOD)
     load(dataset, write_lines("a.txt", LINES))
     first, last = dataset.batches()
@@ -43,7 +48,9 @@ def test_slots_are_padded_with_zeros_and_keep_all_64_bits(open_dataset, write_li
     assert [first["click"].tolist(), first["click"].dtype] == [[[1], [0]], np.float32]
 
 
-def test_a_label_variable_of_int64_is_fed_int64(open_dataset, write_lines):
+def test_a_label_variable_of_int64_is_fed_int64(
+    open_dataset: OpenDataset, write_lines: WriteLines
+) -> None:
     dataset = open_dataset(use_var=[var("click", 1)])
     load(dataset, write_lines("a.txt", LINES))
     (batch,) = dataset.batches()
@@ -52,13 +59,17 @@ def test_a_label_variable_of_int64_is_fed_int64(open_dataset, write_lines):
 
 
 @pytest.mark.parametrize("names", [["user", "words"], "user", [*GOOD, "user"]])
-def test_names_in_place_of_variables_are_an_error_that_says_what_is_taken(open_dataset, names):
+def test_names_in_place_of_variables_are_an_error_that_names_what_is_accepted(
+    open_dataset: OpenDataset, names: list[Any] | str
+) -> None:
     dataset = open_dataset()
     with pytest.raises(ValueError, match=r"found 'user' \(str\): .*static\.InputSpec\(\[None, 1\]"):
         dataset.set_use_var(names)
 
 
-def test_input_specs_say_in_dygraph_what_is_fed(open_dataset, write_lines):
+def test_input_specs_say_in_dygraph_what_is_fed(
+    open_dataset: OpenDataset, write_lines: WriteLines
+) -> None:
     from paddlebox._native import paddle
 
     specs = [
@@ -84,9 +95,9 @@ def test_input_specs_say_in_dygraph_what_is_fed(open_dataset, write_lines):
         (var("box_ids", 1, "int32"), r"expected a variable of shape \(-1, n\), found box_ids"),
     ],
 )
-def test_what_cannot_be_fed_is_said_before_anything_is_loaded(
-    open_dataset, write_lines, wrong, message
-):
+def test_variables_that_cannot_be_fed_are_an_error_before_anything_is_loaded(
+    open_dataset: OpenDataset, write_lines: WriteLines, wrong: Any, message: str
+) -> None:
     dataset = open_dataset(use_var=[wrong])
     file = write_lines("a.txt", LINES)
     dataset.set_filelist([file])
@@ -96,14 +107,18 @@ def test_what_cannot_be_fed_is_said_before_anything_is_loaded(
     dataset.load_into_memory()
 
 
-def test_a_slot_with_more_feasigns_than_its_variable_is_named(open_dataset, write_lines):
+def test_a_slot_with_more_feasigns_than_its_variable_is_named(
+    open_dataset: OpenDataset, write_lines: WriteLines
+) -> None:
     dataset = open_dataset(use_var=[var("words", 2)])
     load(dataset, write_lines("a.txt", LINES))
     with pytest.raises(ValueError, match=r"'words': an instance has 3 .* shape \(-1, 3\) or more"):
         run_pass(dataset, no_step)
 
 
-def test_metrics_without_a_label_are_refused(open_dataset, write_lines):
+def test_metrics_without_a_label_are_refused(
+    open_dataset: OpenDataset, write_lines: WriteLines
+) -> None:
     dataset = open_dataset(use_var=GOOD[:3])
     load(dataset, write_lines("a.txt", LINES))
     with pytest.raises(ValueError, match="use_var has no label"):
@@ -111,7 +126,9 @@ def test_metrics_without_a_label_are_refused(open_dataset, write_lines):
     assert run_pass(dataset, no_step).samples == 3
 
 
-def test_training_a_pass_twice_is_refused_and_costs_nothing(open_dataset, write_lines, tmp_path):
+def test_training_a_pass_twice_is_refused_and_costs_nothing(
+    open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+) -> None:
     dataset = open_dataset({"folder": tmp_path / "store"})
     load(dataset, write_lines("a.txt", multislot_lines(50)))
     run_pass(dataset, no_step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import logging
 from pathlib import Path
@@ -14,22 +15,18 @@ import pytest
 from paddlebox.config import Config, Slots
 from paddlebox.data.zeros import zero_ids
 from paddlebox.train.opening import warn_of_zeros
+from tests.support.configs import make_config, slots_fields
 
 
 def slots(**more: Any) -> Slots:
-    listed = [
-        {"name": "click", "type": "label"},
-        {"name": "plan", "type": "sparse"},
-        {"name": "tags", "type": "sparse", "column": "words"},
-        {"name": "site", "type": "sparse", "hash": True},
-    ]
+    listed = slots_fields(
+        click="label", plan="sparse", tags={"column": "words"}, site={"hash": True}
+    )
     return Slots.model_validate({"slots": listed, **more})
 
 
 def config(form: str, **more: Any) -> Config:
-    data = {"format": form, "slots": "s.yaml", "train_files": ["x"], **more}
-    fields = {"name": "run", "data": data, "model": {"type": "lr"}}
-    return Config.model_validate({**fields, "security": {"allow_commands": True}})
+    return make_config(data={"format": form, **more}, security={"allow_commands": True})
 
 
 ROWS = "1,0,3|0|0,0\n0,5,10|20,0\n0,0,,7\n"
@@ -46,6 +43,16 @@ def test_files_without_a_header_are_read_by_the_names_of_slots_yaml(tmp_path: Pa
     path.write_text("a comment\n" + ROWS.replace(",", ";"))
     named = {"columns": ["click", "plan", "words", "site"], "delimiter": ";", "skip": 1}
     assert zero_ids(str(path), config("csv"), slots(csv=named), 10)[1] == {"plan": 2, "tags": 2}
+
+
+def test_a_stray_quote_ends_with_its_line(tmp_path: Path) -> None:
+    """csv.reader would take what follows for one cell, and refuse it after 128 KiB."""
+    path = tmp_path / "a.csv"
+    lines = ['1,"0,3|0,0', "", "1,0,0,a\x1eb\r"] + ["0,0,5,x"] * 50_000
+    path.write_text("click,plan,words,site\n" + "\n".join(lines) + "\n")
+    assert path.stat().st_size > csv.field_size_limit()
+    rows, found = zero_ids(str(path), config("csv"), slots(), 10)
+    assert (rows, found) == (50_002, {"plan": 50_001, "tags": 1})
 
 
 def test_columns_of_integers_are_looked_at(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_complete_set_is_left_as_it_is_and_a_damaged_one_is_made_again(
     before = {path: os.stat(path).st_mtime_ns for path in tmp_path.iterdir()}
     prepare.main(arguments)
     assert {path: os.stat(path).st_mtime_ns for path in tmp_path.iterdir()} == before
-    assert "is complete already" in capsys.readouterr().out
+    assert "complete already" in capsys.readouterr().out
     whole = (tmp_path / "test.txt").read_bytes()
     (tmp_path / "test.txt").write_bytes(whole[:-10])
     prepare.main(arguments)

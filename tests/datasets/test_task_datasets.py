@@ -126,7 +126,7 @@ def test_a_history_is_what_a_user_liked_before_the_latest_first(tmp_path: Path) 
 def test_ratings_that_do_not_lie_by_user_are_refused(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text(RATINGS + "1,13,4.0,500\n")
     (tmp_path / "m.csv").write_text(MOVIES)
-    with pytest.raises(SystemExit, match="rows of user 1 do not lie side by side"):
+    with pytest.raises(SystemExit, match="rows of user 1 are not next to each other"):
         load("movielens").main(
             ["--ratings", str(tmp_path / "r.csv"), "--movies", str(tmp_path / "m.csv")]
             + ["--out", str(tmp_path)]

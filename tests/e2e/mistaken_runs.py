@@ -119,7 +119,7 @@ def train(*more: Any) -> Said:
 def trained(slots: str = SLOTS, **files: str | bytes) -> Said:
     """A training where these files are otherwise than they should be."""
     names = {"train": "train.csv", "config": "config.yaml"}
-    write({"slots.yaml": slots} | {names[name]: content for name, content in files.items()})
+    write({"slots.yaml": slots, **{names[name]: content for name, content in files.items()}})
     return train()
 
 
@@ -222,7 +222,7 @@ def a_file_without_a_header() -> Said:
     return trained(train=ROWS)
 
 
-@mistake("train.csv", "column 'click'", "';' stands", 'csv: {delimiter: ";"}', 3)
+@mistake("train.csv", "column 'click'", "';' occurs", 'csv: {delimiter: ";"}', 3)
 def another_delimiter() -> Said:
     return trained(train=(HEADER + ROWS).replace(",", ";"))
 
@@ -363,12 +363,12 @@ def evaluation_without_test_files() -> Said:
     return ran("evaluate", shared("run"), "-o", "data.test_files=[]")
 
 
-@mistake("--files", "a file", "nothing is at 'typo.csv', seen from", "correct the path", 3)
+@mistake("--files", "a file", "nothing is at 'typo.csv' in", "correct the path", 3)
 def files_that_are_not_there() -> Said:
     return ran("evaluate", shared("run"), "--files", "typo.csv")
 
 
-@mistake("-o data.test_files", "a file", "nothing is at 'typo.csv', seen", "correct the path", 3)
+@mistake("-o data.test_files", "a file", "nothing is at 'typo.csv' in", "correct the path", 3)
 def files_of_an_override_that_are_not_there() -> Said:
     return ran("evaluate", shared("run"), "-o", "data.test_files=[typo.csv]")
 
@@ -479,7 +479,7 @@ def aiohttp_is_missing() -> Said:
         importlib.util.find_spec = find
 
 
-@mistake("slot 'price'", "a finite number", "found none", "send one")
+@mistake("slot 'price'", "a finite number", "found none", "send a number")
 def a_field_that_is_missing() -> Said:
     with predictor() as one:
         return called(lambda: one.predict([{"user": "u1", "item": 2}]))

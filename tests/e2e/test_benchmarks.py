@@ -8,10 +8,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.ci import scripts
 from tests.conftest import ROOT
+
+report = scripts.load("report", "benchmarks")
 
 PAGE = (ROOT / "docs/benchmarks.md").read_text()
 SCRIPTS = {path.name: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
@@ -44,11 +48,62 @@ def test_make_bench_runs_what_needs_no_arguments() -> None:
     assert run == set(SCRIPTS) - PARTS - {"gpu.py"}
 
 
+@pytest.mark.parametrize(
+    ("goal", "outcome"),
+    [
+        (report.at_least("rate", 1.2, 1.0), "ok"),
+        (report.at_least("rate", 1.0, 1.0), "ok"),
+        (report.at_least("rate", 0.9, 1.0), "MISSED"),
+        (report.at_most("time", 0.9, 1.0), "ok"),
+        (report.at_most("time", 1.1, 1.0), "MISSED"),
+        (report.at_least("rate", [1.1, 1.2, 1.3, 0.9, 1.2], 1.0), "ok"),
+        (report.at_least("rate", [1.1, 0.8, 1.3, 0.9, 1.2], 1.0), "tie"),
+        (report.at_most("time", [1.1, 0.8, 1.3, 0.9, 1.2], 1.0), "tie"),
+        (report.at_most("time", [1.1, 1.2, 1.3], 1.0), "MISSED"),
+        (report.not_measured(report.at_least("rate", [], 1.0), "two cores"), "not measured"),
+    ],
+)
+def test_a_goal_is_met_missed_a_tie_or_not_measured(goal: Any, outcome: str) -> None:
+    """A bound between the quartiles of the turns is a tie."""
+    assert goal.outcome == outcome
+    assert str(goal).startswith(outcome)
+
+
+def test_the_exit_code_tells_a_missed_goal_from_nothing_measured(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    good, missed = report.at_least("a", 2.0, 1.0), report.at_least("b", 0.5, 1.0)
+    none = report.not_measured(report.at_least("c", [], 1.0), "no GPU")
+
+    def code(figures: dict[str, int], *goals: Any) -> int:
+        return int(report.write(out, {}, figures, goals))
+
+    assert code({"a": 2}, good, none) == 0
+    assert code({"a": 2}, good, missed) == 1
+    assert code({}, none) == 2
+    assert json.loads(out.read_text())["goals"] == [
+        {"name": "c", "outcome": "not measured", "at_least": 1.0, "why": "no GPU"}
+    ]
+
+
+def test_a_benchmark_without_its_data_ends_with_2_and_says_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "benchmarks/ranks_auc.py", "--scratch", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PADDLEBOX_DATA": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"not run: {tmp_path}/criteo/train.tsv.gz does not exist")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "arguments", "figure"),
     [
         ("columns", "--rows 5000 --group-rows 1000 --threads 1 --repeats 1", "ids, 1 thread"),
+        ("commit", "--rows 150000 --samples 5000 --turns 2 --passes-per-turn 1", "ratio"),
         ("end_to_end", "--rows 20000 --batches 2 --turns 1 --without-peers", "seconds_a_step"),
         ("pipeline", "--passes 2 --rows 2000 --only synthetic", "synthetic"),
         ("serving_http", "--rows 5000 --requests 20", "64"),
@@ -62,8 +117,8 @@ def test_a_benchmark_writes_what_it_found(
         [
             *(sys.executable, ROOT / f"benchmarks/{script}.py"),
             *arguments.split(),
-            *(["--scratch", tmp_path] if '"--scratch"' in SCRIPTS[f"{script}.py"] else []),
-            *("--out", out),
+            *(["--scratch", str(tmp_path)] if '"--scratch"' in SCRIPTS[f"{script}.py"] else []),
+            *("--out", str(out)),
         ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -71,7 +71,7 @@ def test_the_unit_is_one_and_signals_the_supervisor_alone() -> None:
 
 
 def test_the_variables_that_ranks_get_are_those_of_the_page() -> None:
-    listed = re.search(r"ranks get only\n`([^`]*)`", DEPLOY)
+    listed = re.search(r"variables to the ranks: `([^`]*)`", DEPLOY)
     assert listed is not None
     assert set(listed[1].split()) == set(PASSED_ON)
 
@@ -124,7 +124,7 @@ def test_the_cost_of_a_message_is_found_again_from_two_ranks(
         figures[str(ranks)] = {
             "samples_per_s": {"median": mine},
             "of_copies": {"median": copies},
-            "share": {"median": mine / copies},
+            "shares": [mine / copies],
         }
     path = tmp_path / "ranks.json"
     path.write_text(json.dumps({"figures": figures, "settings": {"batch": work.batch}}))

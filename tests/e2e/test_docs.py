@@ -113,11 +113,13 @@ def test_the_readme_has_at_most_120_lines() -> None:
 
 
 def test_no_line_of_prose_is_wider_than_120_characters() -> None:
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
+    folders = [ROOT / name for name in ("docs", "datasets", "benchmarks")]
+    pages = [page for folder in folders for page in folder.rglob("*.md")]
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages]:
         prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
         for line in prose.splitlines():
             is_prose = not line.startswith(("|", "    ", "<!--"))
-            assert not is_prose or len(line) <= 120, f"{page.name}: {line}"
+            assert not is_prose or len(line) <= 120, f"{page.relative_to(ROOT)}: {line}"
 
 
 @pytest.fixture
@@ -136,7 +138,7 @@ def test_the_static_program_trains_and_commits_a_pass(own_program: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_loop_of_ones_own_trains_and_a_second_start_goes_on(own_program: Path) -> None:
+def test_the_custom_loop_trains_and_a_second_start_continues(own_program: Path) -> None:
     page = (ROOT / "docs/own_loop.md").read_text()
     program = re.search(r"^```python\n# own_loop.py\n(.*?)^```$", page, re.M | re.S)
     assert program is not None

@@ -21,7 +21,7 @@ DATA = {"format": "csv", "slots": "slots.yaml", "train_files": ["a.csv"]}
 SOME_SLOTS = [{"name": "click", "type": "label"}, {"name": "user", "type": "sparse"}]
 
 # What the programs of the pages take for granted: two programs over one table, and their data.
-PREAMBLE = '''
+PREAMBLE = """
 import paddle
 import paddlebox
 from paddlebox.config import TableConfig
@@ -66,7 +66,7 @@ exe.run(startup)
 program, loss, logits = update_program, update_loss, click_logits
 with paddle.static.program_guard(program, startup):
     buy_probability = paddle.nn.functional.sigmoid(click_logits)
-'''
+"""
 
 
 # The example of operators.md: B = 2, S = 2, D = 5.

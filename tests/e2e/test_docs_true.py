@@ -103,7 +103,7 @@ def test_every_path_that_a_page_names_is_there() -> None:
     assert {(on, one) for on, one in gone if one not in made | theirs} == set()
 
 
-def test_contributing_says_where_each_layer_stands() -> None:
+def test_contributing_lists_each_layer() -> None:
     layers = runpy.run_path(str(ROOT / ".ci" / "layers.py"))
     text = (ROOT / "CONTRIBUTING.md").read_text()
     said = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", text))))
@@ -162,7 +162,7 @@ def test_a_config_of_paddlerec_is_trained_with_the_two_commands_of_the_page(tmp_
 
 
 @pytest.mark.slow
-def test_a_network_of_ones_own_is_begun_as_the_page_says(tmp_path: Path) -> None:
+def test_a_custom_network_is_created_as_the_page_says(tmp_path: Path) -> None:
     for name in ("tools", "datasets"):
         (tmp_path / name).symlink_to(ROOT / name)
     make_synthetic(tmp_path / "data/synthetic", passes=1, rows=2000, test_rows=100)

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from paddlebox import _native
-from tests.conftest import PATIENCE_S
+from tests.conftest import PATIENCE_S, ROOT
 from tests.e2e.test_security import contents
 from tests.golden.test_golden_hours_and_ranks import BY_THE_HOUR, OF_RANKS
-from tests.golden.test_golden_runs import ROOT, unpack
+from tests.golden.test_golden_runs import unpack
 
 SECRET = "hunter2-of-a-bucket"
 _LOOPBACK = ("0100007F", "0" * 24 + "01000000")  # as /proc/net/tcp and tcp6 have it
@@ -105,8 +105,8 @@ def test_a_supervised_trainer_listens_at_loopback_keeps_its_folders_and_writes_n
     work, port = unpack(BY_THE_HOUR, tmp_path), free_port()
     train = [
         *("-c", "config.yaml", "--run-dir", "run", "--until", "20240103"),
-        *("-o", f"alerts.metrics_port={port}", "data.missing_hour=wait", "data.poll_s=0.1"),
-        *("alerts.every_s=0.1", f"feeder.cache_dir={work}/cache", "feeder.cache_bytes=1GiB"),
+        *("-o", f"alerts.metrics_port={port}", "data.missing_hour=wait"),
+        *(f"feeder.cache_dir={work}/cache", "feeder.cache_bytes=1GiB"),
         *(f"feeder.spill_dir={work}/spill", "feeder.budget_bytes=1KiB"),
     ]
     supervise = [str(ROOT / "tools/supervise.py"), "--env", "AWS_*", "--", sys.executable]
@@ -149,7 +149,7 @@ def test_ranks_listen_where_the_page_says_and_share_memory_without_a_name(tmp_pa
         *(str(ROOT / "tools/train.py"), "-c", "config.yaml", "--run-dir", "new", "-o"),
         *("data.train_files=[]", "data.date=''", "data.files_per_day=0", "data.files_per_pass=0"),
         *("data.path_template=logs/{date}", "data.from_hour=20240101", "data.late_s=1e9"),
-        *("data.poll_s=0.1", "alerts.every_s=0.1", "trainer.grace_s=1"),
+        "trainer.grace_s=1",
     ]
     with running(work, *ranks, *train) as launcher:
         status = work / "new/status.json"

@@ -100,8 +100,8 @@ IN_CONFIG = {
         Named("model.type", "one of lr, fm", "'depfm'", "did you mean deepfm?"),
     ),
     "a key of another model": (
-        *(MODEL, f"{MODEL}  cross_layers: 3\n"),
-        Named("model.cross_layers", "one of dcn, dcn_v2", "unknown key of deepfm", "it is one of"),
+        *(MODEL, f"{MODEL}  low_rank: 3\n"),
+        Named("model.low_rank", "of dcn_v2", "unknown key of deepfm", "it is a key of"),
     ),
     "a model without its history": (
         *("deepfm", "din"),
@@ -109,7 +109,7 @@ IN_CONFIG = {
     ),
     "a password in a URI": (
         *("[train.csv]", '["s3://ann:hidden@bucket/a.csv"]'),
-        Named("data.train_files", "expected one without", "a URI with a password", "Take it out"),
+        Named("data.train_files", "expected one without", "a URI with a password", "Remove"),
     ),
     "files and a template": (
         *(DATA, f'{DATA}  path_template: "log/{{date}}"\n  from_hour: 20240101\n'),
@@ -125,7 +125,7 @@ IN_CONFIG = {
     ),
     "epochs over days": (
         *(MODEL, f"{MODEL}trainer: {{epochs: 2}}\n"),
-        Named("trainer.epochs", "trained once", "is 2", "take one of them out"),
+        Named("trainer.epochs", "trained once", "is 2", "take one of these keys out"),
     ),
     "a space in the name": (
         *("name: mine", "name: my run"),
@@ -168,7 +168,7 @@ IN_SLOTS = {
     ),
     "boundaries out of order": (
         *(SLOTS, SLOTS + AGES.replace("AGE", "age").replace("18, 30", "30, 18")),
-        Named("slot 'ages': bucket.boundaries", "to ascend", "[30.0, 18.0]", "sort them"),
+        Named("slot 'ages': bucket.boundaries", "ascending numbers", "[30.0, 18.0]", "sort them"),
     ),
     "ids of a slot that there is not": (
         *(SLOTS, f"{SLOTS}  - {{name: seen, type: sparse, shares: itm}}\n"),
@@ -180,7 +180,7 @@ IN_SLOTS = {
     ),
     "a delimiter of two characters": (
         *(SLOTS, f'{SLOTS}csv: {{delimiter: "::"}}\n'),
-        Named("csv: delimiter", "one character", "'::'", 'write one, as ";"'),
+        Named("csv: delimiter", "one character", "'::'", 'such as ";"'),
     ),
     "a list without its key": (
         *("slots:\n", ""),
@@ -226,8 +226,13 @@ def trained(folder: Path, capfd: pytest.CaptureFixture[str], *more: str) -> Said
 
 @pytest.mark.parametrize(("old", "new", "named"), IN_CONFIG.values(), ids=IN_CONFIG)
 def test_a_mistake_in_the_config_gives_one_error_that_names_all_four(
-    tmp_path, monkeypatch, capfd, old, new, named
-):
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    old: str,
+    new: str,
+    named: Named,
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert old in CONFIG
     (tmp_path / "config.yaml").write_text(CONFIG.replace(old, new, 1))
@@ -239,8 +244,12 @@ def test_a_mistake_in_the_config_gives_one_error_that_names_all_four(
 
 @pytest.mark.parametrize(("arguments", "named"), TYPED.values(), ids=TYPED)
 def test_a_mistake_beside_the_config_gives_one_error_that_names_all_four(
-    tmp_path, monkeypatch, capfd, arguments, named
-):
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    named: Named,
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text(CONFIG)
     check(trained(tmp_path, capfd, *arguments), named.ending_with(2))
@@ -248,8 +257,8 @@ def test_a_mistake_beside_the_config_gives_one_error_that_names_all_four(
 
 @pytest.mark.parametrize(("old", "new", "named"), IN_SLOTS.values(), ids=IN_SLOTS)
 def test_a_mistake_in_slots_yaml_gives_one_error_that_names_all_four(
-    tmp_path, monkeypatch, old, new, named
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, named: Named
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert old in SLOTS
     (tmp_path / "slots.yaml").write_text(SLOTS.replace(old, new, 1))

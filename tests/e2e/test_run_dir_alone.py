@@ -11,18 +11,13 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support import processes
+from tests.support.configs import write_config, write_slots
 
-SLOTS = """\
-slots:
-  - {name: click, type: label}
-  - {name: user, type: sparse, hash: true}
-  - {name: price, type: dense, default: 0}
-"""
-CONFIG = """\
-name: mine
-data: {format: csv, slots: slots.yaml, train_files: [train.csv], test_files: [test.csv]}
-model: {type: dnn, hidden: [4]}
-"""
+SLOTS: dict[str, Any] = {
+    "click": "label",
+    "user": {"hash": True},
+    "price": {"type": "dense", "default": 0},
+}
 # Each of them is one that another run would not have: without the first it is another model.
 OVERRIDES = ["-o", "model.hidden=[8]", "data.key_space=per_slot", "seed=7"]
 
@@ -42,8 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, count in {"train": 300, "test": 60}.items():
         rows = [f"{i % 3 == 0:d},u{i % 12},{i % 5}\n" for i in range(count)]
         (folder / f"{name}.csv").write_text("click,user,price\n" + "".join(rows))
-    (folder / "slots.yaml").write_text(SLOTS)
-    (folder / "config.yaml").write_text(CONFIG)
+    write_slots(folder, **SLOTS)
+    files = {"slots": "slots.yaml", "train_files": ["train.csv"], "test_files": ["test.csv"]}
+    write_config(folder, data=files, model={"hidden": [4]})
     ran(folder, "train", "-c", "config.yaml", "--run-dir", "run", *OVERRIDES)
     return folder
 
@@ -81,7 +77,7 @@ def test_the_slots_are_those_of_the_run_and_overrides_come_on_top(
     (tmp_path / "run" / "slots.json").unlink()
     for half in (["-o", "data.test_files=[half.csv]"], ["--files", "half.csv"]):
         assert json.loads(ran(tmp_path, "evaluate", "run", *half))["samples"] == 30
-    (tmp_path / "slots.yaml").write_text(SLOTS.replace("hash: true", "hash: false"))
+    write_slots(tmp_path, **{**SLOTS, "user": "sparse"})
     refused = ran(tmp_path, "evaluate", "run", "-o", "data.slots=slots.yaml", code=2)
     assert "slots.yaml user: was" in refused
 

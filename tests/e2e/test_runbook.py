@@ -1,14 +1,11 @@
-"""The drills of docs/runbook.md: what it tells whoever is on call to type, typed."""
+"""The drills of docs/runbook.md: the commands that it gives to the person on call."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from paddlebox.serving.file import ExportFile
 from tests.conftest import PATIENCE_S, ROOT, make_synthetic, tool
 from tests.faults.crash_images import build_preloaded
 from tests.faults.runs import feasigns_of, predictions
+from tests.support.processes import start_tool
 
 pytestmark = pytest.mark.slow
 
@@ -134,8 +132,8 @@ def test_each_drill_of_the_page_is_a_test() -> None:
 
 
 def test_a_lost_node_is_replaced_from_the_copies_and_serving_goes_on(
-    hours, whole, tmp_path, monkeypatch
-):
+    hours: Path, whole: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     export, copies = tmp_path / "model.export", tmp_path / "copies"
     site = Site(
@@ -163,7 +161,9 @@ def test_a_lost_node_is_replaced_from_the_copies_and_serving_goes_on(
     assert predictions(export, feasigns) == predictions(fresh, feasigns)
 
 
-def test_an_hour_without_instances_is_a_pass_without_them_and_an_alert(hours, tmp_path):
+def test_an_hour_without_instances_is_a_pass_without_them_and_an_alert(
+    hours: Path, tmp_path: Path
+) -> None:
     site = Site(tmp_path, hours)
     (site.logs / "20240101/03/part-0.txt").write_text("")
     done = site.train("--until", "2024010104")
@@ -174,10 +174,13 @@ def test_an_hour_without_instances_is_a_pass_without_them_and_an_alert(hours, tm
     assert "alert short_pass, resolved: pass 4: " in done.stderr
 
 
-def test_a_poisoned_log_is_stopped_by_the_guard_and_skipped(hours, without, tmp_path):
+def test_a_poisoned_log_is_stopped_by_the_guard_and_skipped(
+    hours: Path, without: Site, tmp_path: Path
+) -> None:
     told = tmp_path / "told"
     site = Site(
-        tmp_path, hours, "checkpoint.guard.max_auc_drop=0.1", "security.allow_commands=true",
+        tmp_path, hours, "checkpoint.guard.quality=stop", "alerts.max_auc_drop=0.1",
+        "security.allow_commands=true",
         f"alerts.command=\"cat >> '{told}'\"",
     )  # fmt: skip
     site.deliver(BAD, "poisoned.txt")
@@ -194,7 +197,9 @@ def test_a_poisoned_log_is_stopped_by_the_guard_and_skipped(hours, without, tmp_
     assert site.digests() == without.digests()
 
 
-def test_a_bad_hour_is_gone_back_over_and_serving_follows(hours, without, tmp_path, monkeypatch):
+def test_a_bad_hour_is_gone_back_over_and_serving_follows(
+    hours: Path, without: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     export = tmp_path / "model.export"
     site = Site(
@@ -226,7 +231,9 @@ def test_a_bad_hour_is_gone_back_over_and_serving_follows(hours, without, tmp_pa
     assert all(line["lag_s"] > 0 and not line["refused"] for line in served)
 
 
-def test_a_full_disk_is_an_alert_and_the_run_goes_on_where_there_is_room(hours, whole, tmp_path):
+def test_a_full_disk_is_an_alert_and_the_run_goes_on_where_there_is_room(
+    hours: Path, whole: Site, tmp_path: Path
+) -> None:
     site, full = Site(tmp_path / "f", hours), str(build_preloaded(tmp_path, "full"))
     done = site.train(
         env={"LD_PRELOAD": full, "PBX_FULL_ON": "/saves/", "PBX_FULL_AFTER": "200000"}
@@ -240,17 +247,17 @@ def test_a_full_disk_is_an_alert_and_the_run_goes_on_where_there_is_room(hours, 
     assert site.status()["alerts"] == {}
 
 
-def test_the_disk_rule_fires_before_the_disk_is_full(hours, tmp_path):
+def test_the_disk_rule_fires_before_the_disk_is_full(hours: Path, tmp_path: Path) -> None:
     done = Site(tmp_path, hours, "alerts.min_free_bytes=1024TiB").train()
     assert done.returncode == 0
     assert "alert disk, firing: " in done.stderr
 
 
-def test_a_gate_keeps_a_poisoned_save_from_being_served(hours, tmp_path):
+def test_a_gate_keeps_a_poisoned_save_from_being_served(hours: Path, tmp_path: Path) -> None:
     export = tmp_path / "model.export"
     site = Site(
         tmp_path, hours, f"publish.file={export}", f"publish.gate_files=[{hours}/train-000.txt]",
-        "publish.max_copc_drift=0.4",
+        "alerts.min_copc=0.6", "alerts.max_copc=1.4",
     )  # fmt: skip
     site.deliver(BAD, "poisoned.txt")
     done = site.train()
@@ -265,14 +272,13 @@ def test_a_gate_keeps_a_poisoned_save_from_being_served(hours, tmp_path):
     assert not {*refused} & {*served}
 
 
-def test_a_run_that_waits_is_stopped_at_once_and_backfills_what_came_meanwhile(hours, tmp_path):
-    site = Site(tmp_path, hours, "data.missing_hour=wait", "data.poll_s=0.05")
+def test_a_run_that_waits_is_stopped_at_once_and_backfills_what_came_meanwhile(
+    hours: Path, tmp_path: Path
+) -> None:
+    site = Site(tmp_path, hours, "data.missing_hour=wait")
     for hour in (3, 4, 5, 6):
         shutil.rmtree(site.logs / "20240101" / f"{hour:02}")
-    process = subprocess.Popen(
-        [sys.executable, "tools/train.py", *site.arguments()],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = start_tool("train", *site.arguments())
     until = time.monotonic() + PATIENCE_S
     while not (site.run_dir / "status.json").exists() or site.status()["state"] != "waits":
         assert time.monotonic() < until

@@ -9,23 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, make_synthetic, tool
+from tests.conftest import tool
 
 CONFIG = "configs/dnn_synthetic.yaml"
-LAST = ("tags", "publisher", "category", "region", "device")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three passes, and slots.yaml files in which the last five slots are of the table wide."""
-    folder = make_synthetic(tmp_path_factory.mktemp("data"), passes=3, rows=5000, test_rows=2000)
-    text = (ROOT / "datasets/synthetic/slots.yaml").read_text()
-    for name in LAST:
-        found = f"{{name: {name}, type: sparse}}"
-        assert found in text
-        text = text.replace(found, f"{{name: {name}, type: sparse, table: wide}}")
-    (folder / "slots.yaml").write_text(text)
-    return folder
 
 
 def overrides(data: Path, *more: str, wide: int | None = 32) -> list[str]:
@@ -54,15 +40,15 @@ def trained(run_dir: Path, arguments: list[str]) -> tuple[dict[str, Any], list[d
 
 
 @pytest.fixture(scope="module")
-def run_dir(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_dir(wide_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    trained(folder, overrides(data, "trainer.evaluate_after_pass=true"))
+    trained(folder, overrides(wide_data, "trainer.evaluate_after_pass=true"))
     return folder
 
 
-def test_evaluate_gives_the_metrics_of_the_last_commit(run_dir, data):
+def test_evaluate_gives_the_metrics_of_the_last_commit(run_dir: Path, wide_data: Path) -> None:
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    done = tool("evaluate", "-c", CONFIG, "--run-dir", run_dir, *overrides(data))
+    done = tool("evaluate", "-c", CONFIG, "--run-dir", run_dir, *overrides(wide_data))
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     assert printed["auc"] == lines[-1]["test"]["auc"] > 0.7
@@ -77,10 +63,10 @@ def test_evaluate_gives_the_metrics_of_the_last_commit(run_dir, data):
 
 
 @pytest.mark.slow
-def test_tables_of_one_width_give_the_metrics_of_one_table(data, tmp_path):
+def test_tables_of_one_width_give_the_metrics_of_one_table(wide_data: Path, tmp_path: Path) -> None:
     """To the bit: no feasign is in two of these slots, and the order of slots is the same."""
-    one, lines_of_one = trained(tmp_path / "one", overrides(data, wide=None))
-    two, lines_of_two = trained(tmp_path / "two", overrides(data, wide=8))
+    one, lines_of_one = trained(tmp_path / "one", overrides(wide_data, wide=None))
+    two, lines_of_two = trained(tmp_path / "two", overrides(wide_data, wide=8))
     for a, b in zip(lines_of_one, lines_of_two, strict=True):
         assert (a["loss"], a["metrics"]) == (b["loss"], b["metrics"])
         # Which tier has a row depends on how far the commit beside the training has come.
@@ -91,27 +77,29 @@ def test_tables_of_one_width_give_the_metrics_of_one_table(data, tmp_path):
 
 
 @pytest.mark.parametrize("program", ["pir", "old_ir"])
-def test_threads_and_budgets_show_nowhere(run_dir, data, tmp_path, program):
+def test_threads_and_budgets_show_nowhere(
+    run_dir: Path, wide_data: Path, tmp_path: Path, program: str
+) -> None:
     summary = json.loads((run_dir / "summary.json").read_text())
     small = ["hbm.budget_bytes=2MiB", "mem.budget_bytes=2MiB", "extra_tables.wide.share=1.0"]
     threads = ["store.threads=4", "data.threads=4", f"trainer.program={program}"]
-    other, lines = trained(tmp_path / "r", overrides(data, *small, *threads))
+    other, lines = trained(tmp_path / "r", overrides(wide_data, *small, *threads))
     assert min(line["parts"] for line in lines) > 1
     assert other["sparse_digest"] == summary["sparse_digest"]
 
 
-def test_dygraph_learns_as_well(run_dir, data, tmp_path):
+def test_dygraph_learns_as_well(run_dir: Path, wide_data: Path, tmp_path: Path) -> None:
     static = [json.loads(s) for s in (run_dir / "metrics.jsonl").read_text().splitlines()]
     more = ["trainer.program=dygraph", "trainer.evaluate_after_pass=true"]
-    _, lines = trained(tmp_path / "r", overrides(data, *more))
+    _, lines = trained(tmp_path / "r", overrides(wide_data, *more))
     assert lines[-1]["hits"]["new"] == static[-1]["hits"]["new"]
     assert lines[-1]["test"]["auc"] == pytest.approx(static[-1]["test"]["auc"], abs=0.02)
 
 
-def test_a_model_of_one_width_refuses(data, tmp_path):
+def test_a_model_of_one_width_refuses(wide_data: Path, tmp_path: Path) -> None:
     done = tool(
         "train", "-c", "configs/deepfm_synthetic.yaml", "--run-dir", tmp_path / "r",
-        *overrides(data),
+        *overrides(wide_data),
     )  # fmt: skip
     assert done.returncode == 2
     assert "ConfigError: model.type deepfm multiplies the vectors of all slots" in done.stderr
@@ -119,19 +107,21 @@ def test_a_model_of_one_width_refuses(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_config_without_a_table_of_the_store_or_the_slots_says_so(run_dir, data, tmp_path):
+def test_a_config_without_a_table_of_the_store_or_the_slots_is_an_error(
+    run_dir: Path, wide_data: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(run_dir, run)
-    done = tool("evaluate", "-c", CONFIG, "--run-dir", run, *overrides(data, wide=None))
+    done = tool("evaluate", "-c", CONFIG, "--run-dir", run, *overrides(wide_data, wide=None))
     assert done.returncode == 2
     assert "has rows in tables wide, which the config does not name" in done.stderr
     done = tool(
         "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
-        *overrides(data, f"data.slots={data}/slots.yaml", wide=None),
+        *overrides(wide_data, f"data.slots={wide_data}/slots.yaml", wide=None),
     )  # fmt: skip
     assert done.returncode == 2
     assert "slot 'tags': no table 'wide'; there are: default" in done.stderr
     rates = "extra_tables.wide.slot_learning_rates={user: 0.5}"
-    done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data, rates))
+    done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(wide_data, rates))
     assert done.returncode == 2
     assert "extra_tables.wide.slot_learning_rates: no sparse slot 'user' of this" in done.stderr

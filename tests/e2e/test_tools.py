@@ -6,14 +6,13 @@ import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import ROOT, make_synthetic, tool
+from tests.support.processes import run
 
 CONFIG = "configs/deepfm_synthetic.yaml"
 FIELDS = {
@@ -60,7 +59,7 @@ def run_dir(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_log_of_a_run_has_one_line_a_pass_and_no_settings_of_libraries(run_dir):
+def test_the_log_of_a_run_has_one_line_a_pass_and_no_settings_of_libraries(run_dir: Path) -> None:
     lines = (run_dir.parent / "log").read_text().splitlines()
     warned = [line for line in lines if " WARNING " in line]
     assert ["fewer than 300" in line for line in warned] == [True]
@@ -72,7 +71,7 @@ def test_the_log_of_a_run_has_one_line_a_pass_and_no_settings_of_libraries(run_d
     assert re.search(f"{line}$", lines[2])
 
 
-def test_a_run_leaves_its_metrics_and_a_summary(run_dir):
+def test_a_run_leaves_its_metrics_and_a_summary(run_dir: Path) -> None:
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [line["pass"] for line in lines] == [1, 2]
     told = set(re.findall(r"`(\w+)`", (ROOT / "docs/report.md").read_text()))
@@ -88,7 +87,7 @@ def test_a_run_leaves_its_metrics_and_a_summary(run_dir):
 
 
 @pytest.mark.slow
-def test_days_of_a_run_end_by_themselves(data, tmp_path):
+def test_days_of_a_run_end_by_themselves(data: Path, tmp_path: Path) -> None:
     done = tool(
         "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
         *overrides(data, "data.date=20240131", "data.files_per_day=1"),
@@ -106,7 +105,7 @@ def test_days_of_a_run_end_by_themselves(data, tmp_path):
     ]
 
 
-def test_a_trace_shows_the_work_of_every_stage(run_dir):
+def test_a_trace_shows_the_work_of_every_stage(run_dir: Path) -> None:
     trace = json.loads((run_dir / "trace.json").read_text())
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     stages = {"read", "parse", "key", "stage", "pack", "train", "commit"}
@@ -125,7 +124,7 @@ def contents(folder: Path) -> dict[str, tuple[str, int]]:
     }
 
 
-def test_evaluate_prints_json_and_changes_no_byte_of_the_store(run_dir, data):
+def test_evaluate_prints_json_and_changes_no_byte_of_the_store(run_dir: Path, data: Path) -> None:
     before = contents(run_dir / "store")
     done = tool("evaluate", "-v", "-c", CONFIG, "--run-dir", run_dir, *overrides(data))
     assert done.returncode == 0, done.stderr
@@ -140,7 +139,9 @@ def test_evaluate_prints_json_and_changes_no_byte_of_the_store(run_dir, data):
 
 
 @pytest.mark.slow
-def test_evaluate_after_each_pass_gives_what_evaluate_gives(run_dir, data, tmp_path):
+def test_evaluate_after_each_pass_gives_what_evaluate_gives(
+    run_dir: Path, data: Path, tmp_path: Path
+) -> None:
     done = tool(
         "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
         *overrides(data, "trainer.evaluate_after_pass=true"),
@@ -152,25 +153,21 @@ def test_evaluate_after_each_pass_gives_what_evaluate_gives(run_dir, data, tmp_p
 
 
 def launch(processes: int, data: Path, folder: Path) -> Any:
-    return subprocess.run(
-        [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", str(processes)]
+    return run(
+        ["-m", "paddle.distributed.launch", "--nproc_per_node", str(processes)]
         + ["--log_dir", str(folder / "log"), "tools/train.py", "-c", CONFIG]
-        + ["--run-dir", str(folder / "run"), *overrides(data)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        + ["--run-dir", str(folder / "run"), *overrides(data)]
     )
 
 
-def test_the_launcher_with_one_process(data, tmp_path):
+def test_the_launcher_with_one_process(data: Path, tmp_path: Path) -> None:
     done = launch(1, data, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["passes"] == 2
 
 
 @pytest.mark.parametrize("data_format", ["slot_value", "feasign_slot", "criteo_tsv"])
-def test_every_format_trains_and_evaluates(tmp_path, data_format):
+def test_every_format_trains_and_evaluates(tmp_path: Path, data_format: str) -> None:
     slots, lines = {
         "slot_value": (
             "- {name: click, type: label}\n- {name: x, type: dense}\n- {name: a, type: sparse}\n",
@@ -219,14 +216,14 @@ class TestMistakes:
         for message in messages:
             assert message in done.stderr
 
-    def test_a_typo_in_the_config(self, data, tmp_path):
+    def test_a_typo_in_the_config(self, data: Path, tmp_path: Path) -> None:
         done = tool(
             "train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data, "data.batchsize=8")
         )
         self.failed(done, "ConfigError", "data.batchsize", "batch_size")
         assert not (tmp_path / "r").exists()
 
-    def test_files_that_are_not_there(self, tmp_path):
+    def test_files_that_are_not_there(self, tmp_path: Path) -> None:
         done = tool(
             "train",
             "-c",
@@ -238,21 +235,21 @@ class TestMistakes:
         )
         self.failed(done, "DataError: /none/*.gz: no file matches")
 
-    def test_a_run_dir_that_is_a_file(self, data, tmp_path):
+    def test_a_run_dir_that_is_a_file(self, data: Path, tmp_path: Path) -> None:
         (tmp_path / "r").write_text("")
         done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data))
         self.failed(done, "StoreError", str(tmp_path / "r"))
 
-    def test_a_run_dir_that_cannot_be_made(self, data):
+    def test_a_run_dir_that_cannot_be_made(self, data: Path) -> None:
         done = tool("train", "-c", CONFIG, "--run-dir", "/proc/run", *overrides(data))
         self.failed(done, "StoreError: /proc/run: cannot be used as a run dir")
 
-    def test_metrics_that_cannot_be_written(self, data, tmp_path):
+    def test_metrics_that_cannot_be_written(self, data: Path, tmp_path: Path) -> None:
         (tmp_path / "r" / "metrics.jsonl").mkdir(parents=True)
         done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data))
         self.failed(done, f"StoreError: {tmp_path}/r/metrics.jsonl: cannot be written")
 
-    def test_a_second_trainer_in_one_run_dir(self, data, tmp_path):
+    def test_a_second_trainer_in_one_run_dir(self, data: Path, tmp_path: Path) -> None:
         from paddlebox.store.manifest import Manifest
 
         (tmp_path / "r").mkdir()
@@ -263,7 +260,9 @@ class TestMistakes:
             first.close()
         self.failed(done, "StoreLockedError", str(os.getpid()))
 
-    def test_a_library_that_does_not_load_says_what_mends_it(self, data, tmp_path):
+    def test_a_library_that_does_not_load_is_an_error_with_the_remedy(
+        self, data: Path, tmp_path: Path
+    ) -> None:
         # A Paddle of another version, as pip could leave it behind.
         (tmp_path / "paddle").mkdir()
         (tmp_path / "paddle" / "__init__.py").write_text(
@@ -275,24 +274,24 @@ class TestMistakes:
         )  # fmt: skip
         self.failed(done, "ImportError: ", "2.0.0")
 
-    def test_evaluate_without_a_run(self, data, tmp_path):
+    def test_evaluate_without_a_run(self, data: Path, tmp_path: Path) -> None:
         done = tool("evaluate", "-c", CONFIG, "--run-dir", tmp_path / "none", *overrides(data))
         self.failed(done, "StoreError", "holds no store")
 
-    def test_evaluate_with_another_layout(self, data, run_dir):
+    def test_evaluate_with_another_layout(self, data: Path, run_dir: Path) -> None:
         done = tool(
             "evaluate", "-c", CONFIG, "--run-dir", run_dir, *overrides(data, "table.embedx_dim=4")
         )
         self.failed(done, "ConfigError", "embedx_dim")
 
-    def test_ranks_without_a_launcher(self, data, tmp_path):
+    def test_ranks_without_a_launcher(self, data: Path, tmp_path: Path) -> None:
         done = tool(
             "train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data),
             env={"PADDLE_TRAINERS_NUM": "2"},
         )  # fmt: skip
         self.failed(done, "PADDLE_TRAINERS_NUM is 2", "paddle.distributed.launch")
 
-    def test_malformed_input(self, data, tmp_path):
+    def test_malformed_input(self, data: Path, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text("1 1\n" * 10)
         done = tool(
             "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
@@ -300,7 +299,7 @@ class TestMistakes:
         )  # fmt: skip
         self.failed(done, "DataError: 10 of 10 lines are malformed", f"{tmp_path}/a.txt:1: ")
 
-    def test_a_learning_rate_that_explodes(self, data, tmp_path):
+    def test_a_learning_rate_that_explodes(self, data: Path, tmp_path: Path) -> None:
         done = tool(
             "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
             *overrides(data, "optimizer.learning_rate=1e38", "optimizer.type=sgd"),

@@ -29,7 +29,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from paddlebox.config.load import load_config
 from paddlebox.store.rank_stores import store_of_rank
@@ -67,7 +67,7 @@ class Supervised:
     environment: dict[str, str] = field(default_factory=dict)
     supervisors: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def start(self) -> Supervised:
+    def start(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -239,7 +239,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-PARTIAL = ("data.batch_size=16", "ranks.sparse_sync=async", "checkpoint.partial_recovery=true")
+PARTIAL = ("data.batch_size=16", "ranks.staleness=1", "checkpoint.partial_recovery=true")
 
 
 def kill_ranks(

@@ -6,7 +6,7 @@ again and again, while an export file follows its saves.
 Time is compressed: an hour's log is delivered every --pace seconds, and late_s is a second or two.
 Three hours come late, after the trainer has begun to wait for them; one never comes. A log lies
 there half written until its marker does. The newest version must never go back. The week must end
-with the digests, the passes and the saves of the week that nobody disturbed, a sound store, and an
+with the digests, the passes and the saves of an undisturbed week, a sound store, and an
 export file that predicts the same; and every save must have been served, in order.
 """
 
@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox.config.alerts import AlertsConfig
 from paddlebox.config.save import PublishConfig
 from tests.conftest import ROOT, make_synthetic
 from tests.faults.kill_run import OUTCOME
@@ -43,7 +44,7 @@ FIRST = datetime(2024, 1, 1, tzinfo=UTC)
 SETTINGS = (
     "model.hidden=[16]", "model.dropout=0.2", "trainer.dense_threads=1", "data.batch_size=64",
     "data.train_files=[]", "data.files_per_pass=0", "data.shuffle=true",
-    "data.from_hour='20240101'", "data.missing_hour=skip", "data.late_s=3.0", "data.poll_s=0.05",
+    "data.from_hour='20240101'", "data.missing_hour=skip", "data.late_s=3.0",
     "table.embedx_threshold=0.5", "table.life.delete_threshold=0.3",
     "hbm.budget_bytes=8MiB", "mem.budget_bytes=1MiB", "ssd.max_segment_bytes=256KiB",
     "trainer.evaluate_before_pass=true",
@@ -147,7 +148,7 @@ class Life:
         from paddlebox.train.hooks.publish import Publisher
 
         config = PublishConfig(file=str(self.export))
-        publisher = Publisher(str(self.saves), config, self.served.append)
+        publisher = Publisher(str(self.saves), config, AlertsConfig(), self.served.append)
         while not self._end.wait(0.1):
             publisher.offer()
         publisher.close()
@@ -241,7 +242,8 @@ def slope(points: Sequence[tuple[int, float]]) -> float:
     late = [point for point in points if point[0] >= points[-1][0] / 2]
     if len({passes for passes, _ in late}) < 3:
         return 0.0
-    return float(np.polyfit(*np.array(late, float).T, 1)[0])
+    passes, mib = np.array(late, float).T
+    return float(np.polyfit(passes, mib, 1)[0])
 
 
 def draw(kills: int, passes: int, chance: random.Random) -> Iterator[tuple[str, float]]:

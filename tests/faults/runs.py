@@ -23,7 +23,7 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 
 def trained(run: Run, *more: str, **environment: str) -> None:
-    process = run.start(*more, **environment)
+    process = run.start(*more, preexec=None, **environment)
     log = ended(process)
     assert process.returncode == 0, log
 

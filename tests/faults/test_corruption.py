@@ -6,8 +6,6 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +15,12 @@ import pytest
 
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
-from paddlebox.store import manifest as manifest_module
+from paddlebox.store import manifest_db
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.table import Table
 from tests.faults import workload
+from tests.support import processes
+from tests.support.inside import head_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,7 +123,7 @@ def test_files_that_are_torn_missing_or_swapped(sound: Sound, store: Path) -> No
 def test_every_region_of_the_newest_manifest_file(
     sound: Sound, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest_module, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(manifest_db, "_RETRY_SECONDS", 0.0)
     chance = random.Random(2)
     newest = max(n for n in sound.files if n.startswith("MANIFEST"))
     content = sound.files[newest]
@@ -134,7 +134,7 @@ def test_every_region_of_the_newest_manifest_file(
 def test_every_value_of_the_manifest(
     sound: Sound, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest_module, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(manifest_db, "_RETRY_SECONDS", 0.0)
     chance = random.Random(3)
     path = store / "manifest"
     with lmdb.open(str(path)) as env, env.begin() as txn:
@@ -186,15 +186,7 @@ def test_damaged_pages_of_lmdb_never_give_other_rows(sound: Sound, store: Path) 
         for _ in range(20):
             damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
         data.write_bytes(damaged)
-        child = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", _CHILD, str(store)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        told = child.stdout.split()
+        told = processes.run(["-c", _CHILD, str(store)]).stdout.split()
         assert not told or told[-1] == sound.digest or told[-1].endswith("Error")
     rebuild_from_files(store)
     assert read(store) == sound.digest
@@ -219,6 +211,6 @@ def test_a_full_disk_stops_the_commit_and_nothing_else(store: Path, after: int) 
         assert before is not None
         assert head.version >= before.version
         table.commit(pass_number=7)  # there is room again
-        assert table.head.version > head.version  # type: ignore[union-attr]
+        assert head_of(table).version > head.version
         digest = table.digest()
     assert read(store) == digest

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     return Recording(str(root), operations, states)
 
 
-def test_the_journal_tells_what_is_on_the_disk(recording: Recording, tmp_path: Path) -> None:
+def test_the_journal_matches_the_disk(recording: Recording, tmp_path: Path) -> None:
     disk = Disk(recording.root)
     for operation in recording.operations:
         disk.apply(operation)
@@ -120,6 +121,7 @@ def crash_everywhere(recording: Recording, points: int, seed: int) -> None:
                 disk.apply(operations[at])
                 committed += operations[at].type == MARK
                 at += 1
+            images: list[tuple[str, Callable[[Path, random.Random], None]]]
             images = [("power cut", disk.after_power_cut)]
             if number % 4 == 0:
                 images.append(("kill", lambda folder, _: disk.after_kill(folder)))

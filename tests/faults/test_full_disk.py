@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_tools import tool
+from tests.conftest import ROOT, tool
 from tests.faults.crash_images import build_preloaded
-from tests.faults.kill_run import ROOT, Run
+from tests.faults.kill_run import Run
 from tests.faults.runs import ALL, FIRST, ended, feasigns_of, predictions, trained
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def test_a_disk_that_is_full_for_one_kind_of_file(
     assert run.result() == whole
 
 
-def test_parity_that_finds_no_room_is_said_and_training_goes_on(
+def test_parity_without_room_is_reported_and_training_continues(
     data: Path, whole: dict[str, Any], tmp_path: Path
 ) -> None:
     run = Run(tmp_path / "r", data, 0, ALL)

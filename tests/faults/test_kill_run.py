@@ -16,9 +16,9 @@ import pytest
 
 from paddlebox.config.dates import date_of
 from paddlebox.store.manifest import Manifest
-from tests.conftest import tool
+from tests.conftest import ROOT, tool
 from tests.faults.crash_images import build_preloaded
-from tests.faults.kill_run import ROOT, Run, kill_runs
+from tests.faults.kill_run import Run, kill_runs
 from tests.faults.runs import ALL, FIRST, ended, feasigns_of, predictions, refused, trained
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def small_disk(tmp_path: Path) -> Iterator[Any]:
     """A disk of its own: small_disk(bytes) makes it that large; twice: larger."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = []
+    mounted: list[int] = []
 
     def mount(size: int) -> Path:
         options = f"{'remount,' * bool(mounted)}size={size}"
@@ -76,7 +76,7 @@ def test_a_disk_budget_does_the_same(data: Path, whole: dict[str, Any], tmp_path
     run = Run(tmp_path, data, 0, ALL)
     said = refused(run, 4, "ssd.disk_budget_bytes=1MiB")
     assert "disk_budget_bytes 1048576" in said
-    assert "the pass is not begun" in said
+    assert "the pass is not started" in said
     trained(run)
     assert run.result() == whole
 

@@ -13,9 +13,9 @@ import pytest
 from paddlebox.store.copies import restore
 from paddlebox.store.manifest import Manifest
 from paddlebox.tools.upkeep.verify import verify
-from tests.e2e.test_tools import tool
+from tests.conftest import ROOT, tool
 from tests.faults.crash_images import build_preloaded
-from tests.faults.kill_run import ROOT, Run, check_killed
+from tests.faults.kill_run import Run, check_killed
 from tests.faults.runs import ALL, FIRST, ended, feasigns_of, predictions, trained
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ def killed_at(run: Run, recorder: Path, moments: list[tuple[str, int]], *more: s
     kills = 0
     for on, at in moments:
         seen = run.head()
-        process = run.start(*more, **killing(recorder, run.folder, on, at))
+        process = run.start(*more, preexec=None, **killing(recorder, run.folder, on, at))
         log = ended(process)
         assert process.returncode in (0, -signal.SIGKILL), log
         kills += process.returncode != 0
@@ -102,7 +102,7 @@ def test_an_apply_that_is_killed_leaves_a_file_that_is_read_and_applied_to(
     assert predictions(path, feasigns) == after
 
 
-def test_a_warm_start_that_is_killed_begins_anew_and_ends_as_undisturbed(
+def test_a_killed_warm_start_begins_again_and_ends_as_undisturbed(
     data: Path, tmp_path: Path
 ) -> None:
     recorder = build_preloaded(tmp_path)

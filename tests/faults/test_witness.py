@@ -67,7 +67,7 @@ def test_a_file_that_no_version_names_is_found_in_any_ranks_store(tmp_path: Path
     assert set(unsound(first)) - set(before) == {f"{second}: no version names ssd/left.tmp"}
 
 
-def test_a_run_that_does_not_go_on_from_what_was_committed_is_told(tmp_path: Path) -> None:
+def test_a_run_that_resumes_elsewhere_than_at_its_commit_is_reported(tmp_path: Path) -> None:
     class Forgets(Run):
         """Its trainer says that it goes on after another pass."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store.manifest import Manifest
-from paddlebox.store.rank_stores import pass_of, rank_versions, stores_beside
+from paddlebox.store.rank_stores import existing_stores, pass_of, rank_versions
 from paddlebox.tools.upkeep.verify import verify
 
 
@@ -66,7 +66,7 @@ def unsound(store: Path) -> list[str]:
     """What is wrong with the stores of a run that has ended, all ranks': damage, and files that no
     version names, though the last process took away what those before it had left."""
     wrong = []
-    for each in stores_beside(store):
+    for each in existing_stores(store):
         found = verify(each)
         wrong += [f"{each}: {damage.file}: {damage.message}" for damage in found.damage]
         wrong += [f"{each}: no version names {name}" for name in found.unreferenced]

@@ -15,8 +15,15 @@ from collections.abc import Callable
 from typing import Any
 
 from paddlebox.errors import StoreError
-from paddlebox.store.manifest import head_payload, parse_head
-from paddlebox.store.record import VersionRecord, frame, seal, unframe, unseal
+from paddlebox.store.record import (
+    VersionRecord,
+    frame,
+    head_payload,
+    parse_head,
+    seal,
+    unframe,
+    unseal,
+)
 
 _SEGMENT = {
     "id": 7,

@@ -4,7 +4,7 @@
 
 FOLDER/run.tar.xz holds the config, its files and the run dir of two passes; FOLDER/expected.json
 its digests. The number is that of the record (docs/formats/manifest.md). Those of earlier releases
-are never made anew: what they hold is what runs of that time left behind.
+are never regenerated: they hold what runs of that time left behind.
 
     run_v2      files that are listed
     hours_v2    logs that came by the hour, over a day's end; beside it saves, an export and copies
@@ -48,7 +48,7 @@ slots:
   - {name: user, type: sparse}
   - {name: item, type: sparse}
 """
-TRAINED = 2  # passes; one file more is for whoever goes on
+TRAINED = 2  # passes; one more file is left for a resumed run
 HOURS = ("20240101/22", "20240102/00", "20240102/01")  # 23 never came; the last one is for later
 BY_THE_HOUR = """\
   path_template: logs/{date}/{hour}

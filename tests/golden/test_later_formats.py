@@ -30,7 +30,7 @@ _PARITY_TAIL = struct.Struct("<QIIIII8s")  # docs/formats/parity.md; without `cr
 def test_an_export_file(tmp_path: Path) -> None:
     path, later = unpack(BY_THE_HOUR, tmp_path) / "model", of_exports.FORMAT_OF_TABLES + 1
     with lmdb.open(str(path), subdir=False, lock=False) as env, env.begin(write=True) as txn:
-        head = json.loads(unseal(bytes(txn.get(b"head")), "head"))
+        head = json.loads(unseal(bytes(txn.get(b"head") or b""), "head"))
         txn.put(b"head", seal(of_exports.to_json({**head, "format": later, "new": 1})))
     before = path.read_bytes()
     with pytest.raises(StoreError, match=f"written by a later version .format {later}"):
@@ -62,7 +62,7 @@ def test_a_copy(tmp_path: Path) -> None:
     assert not (work / "restored").exists()
 
 
-def test_parity_is_named_and_made_anew_for_no_version_needs_it(tmp_path: Path) -> None:
+def test_damaged_parity_is_named_and_rebuilt_since_no_version_needs_it(tmp_path: Path) -> None:
     work = unpack("run_v2", tmp_path)
     (path,) = (work / "run/store/parity").glob("par-*.par")
     whole = bytearray(path.read_bytes())

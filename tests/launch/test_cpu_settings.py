@@ -50,7 +50,7 @@ def values(text: str, program: Program = Program.PIR, **options: int) -> dict[st
     ("text", "mkl"),
     [(AMD512, "7"), (AMD2, "5"), (AMD1, None), (INTEL, None), (ARM, None), ("", None)],
 )
-def test_mkl_is_told_what_an_amd_processor_can(text: str, mkl: str | None) -> None:
+def test_mkl_is_configured_for_an_amd_processor(text: str, mkl: str | None) -> None:
     assert values(text).get("MKL_DEBUG_CPU_TYPE") == mkl
 
 
@@ -120,7 +120,7 @@ def test_a_users_own_settings_stay_and_are_logged() -> None:
     assert env["MKL_DEBUG_CPU_TYPE"] == "5"
     assert env["OMP_NUM_THREADS"] == "4"
     assert env["FLAGS_enable_pir_api"] == "1"
-    assert "MKL_DEBUG_CPU_TYPE=5 (kept from the environment; 7 would be: AMD with AVX-512)" in lines
+    assert "MKL_DEBUG_CPU_TYPE=5 (from the environment, not 7: AMD with AVX-512)" in lines
     assert not any(line.startswith("OMP_NUM_THREADS") for line in lines)  # the same value
 
 

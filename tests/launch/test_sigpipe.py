@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 
 
 def without_a_reader(*command: str) -> tuple[int, str]:
-    """Exit code and standard error of a program whose output nobody reads."""
+    """Exit code and standard error of a program whose output is not read."""
     reads, writes = os.pipe()
     os.close(reads)
     with os.fdopen(writes, "wb") as gone:

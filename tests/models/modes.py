@@ -3,29 +3,29 @@
 Prints losses by model. The dense parameters start from the same numbers in every mode.
 """
 
+from __future__ import annotations
+
 import json
 import sys
+from typing import Any
 
 import numpy as np
 
-from paddlebox.config import Config, Slots
+from paddlebox.config import Config
 from paddlebox.launch import cpu
 from tests.models.small import CASES, section
+from tests.support.configs import make_config, make_slots
 
 mode, steps = sys.argv[1], int(sys.argv[2])
 SLOTS, DENSE, BATCH, DIM = 5, 3, 32, 4
 
 
-def config_of(model, settings):
-    return Config.model_validate(
-        {
-            "name": "modes",
-            "data": {"format": "multislot", "slots": "none", "train_files": ["none"]},
-            "model": section(model, settings),
-            "table": {"embedx_dim": DIM, "embedx_threshold": 1.0},
-            "optimizer": {"learning_rate": 0.02},
-            "trainer": {"program": mode},
-        }
+def config_of(model: str, settings: dict[str, Any]) -> Config:
+    return make_config(
+        model=section(model, settings),
+        table={"embedx_dim": DIM, "embedx_threshold": 1.0},
+        optimizer={"learning_rate": 0.02},
+        trainer={"program": mode},
     )
 
 
@@ -34,18 +34,14 @@ cpu.apply(config_of(*CASES[0]).trainer.program)
 from paddlebox.store.table import Table, sorted_unique_keys  # noqa: E402  # Paddle comes after
 from paddlebox.train.runner import build_runner  # noqa: E402
 
-slots = Slots.model_validate(
-    {
-        "slots": [
-            {"name": "click", "type": "label"},
-            {"name": "dense", "type": "dense", "dim": DENSE},
-            *({"name": f"s{i}", "type": "sparse"} for i in range(SLOTS)),
-        ]
-    }
+slots = make_slots(
+    click="label",
+    dense={"type": "dense", "dim": DENSE},
+    **{f"s{i}": "sparse" for i in range(SLOTS)},
 )
 
 
-def losses_of(config):
+def losses_of(config: Config) -> list[float]:
     random = np.random.default_rng(7)
     with Table(config.table, mem_budget_bytes=1 << 20) as table:
         runner = build_runner(config, slots)

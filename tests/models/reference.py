@@ -88,7 +88,7 @@ def _cross_and_tower(p: Parameters, x: Array, x0: Array) -> Array:
 
 def dcn(p: Parameters, rows: Array, dense: Array, d: int, config: Any) -> Array:
     x = x0 = flat(rows, dense)
-    for layer in range(config.cross_layers):
+    for layer in range(config.layers):
         dot = (x * p[f"cross.{layer}.weight"][:, 0]).sum(1, keepdims=True)
         x = x0 * dot + p["biases"][layer] + x
     return first_order(p, rows, dense, d) + _cross_and_tower(p, x, x0)
@@ -96,16 +96,16 @@ def dcn(p: Parameters, rows: Array, dense: Array, d: int, config: Any) -> Array:
 
 def dcn_v2(p: Parameters, rows: Array, dense: Array, d: int, config: Any) -> Array:
     x = x0 = flat(rows, dense)
-    for layer in range(config.cross_layers):
+    for layer in range(config.layers):
         name, rank = f"cross.{layer}", config.low_rank
         if not rank:
             product = linear(p, name, x)
         else:
             gate = np.ones((len(x), 1))
-            if config.cross_experts > 1:
+            if config.experts > 1:
                 gate = softmax(linear(p, f"{name}.gate", x))
             product = p[f"{name}.u.bias"] + np.zeros_like(x)
-            for k in range(config.cross_experts):
+            for k in range(config.experts):
                 v = p[f"{name}.v.weight"][:, k * rank : (k + 1) * rank]
                 u = p[f"{name}.u.weight"][k * rank : (k + 1) * rank]
                 product += gate[:, k : k + 1] * (x @ v @ u)
@@ -133,10 +133,10 @@ def autoint(p: Parameters, rows: Array, dense: Array, d: int, config: Any) -> Ar
     x = rows[:, :, -d:]
     if dense.shape[1]:
         x = np.concatenate([x, dense[:, :, None] * p["dense_vectors"]], axis=1)
-    for number in range(config.attention_layers):
+    for number in range(config.layers):
         name, heads = f"attention.{number}", []
-        for h in range(config.attention_heads):
-            at = slice(h * config.attention_dim, (h + 1) * config.attention_dim)
+        for h in range(config.heads):
+            at = slice(h * config.head_dim, (h + 1) * config.head_dim)
             q, k, v = (x @ p[f"{name}.{part}.weight"][:, at] for part in ("query", "key", "value"))
             heads.append(softmax(q @ k.transpose(0, 2, 1)) @ v)
         x = relu(np.concatenate(heads, axis=2) + linear(p, f"{name}.residual", x))
@@ -175,8 +175,7 @@ def gatenet(p: Parameters, rows: Array, dense: Array, d: int, config: Any) -> Ar
     x = flat(gated, dense)
     for number in range(len(config.hidden)):
         x = relu(linear(p, f"layers.{number}.layers.0", x))
-        if config.hidden_gates:
-            x = x * sigmoid(linear(p, f"hidden_gates.{number}", x))
+        x = x * sigmoid(linear(p, f"hidden_gates.{number}", x))
     return first_order(p, rows, dense, d) + linear(p, "output", x)
 
 
@@ -184,7 +183,7 @@ def masknet(p: Parameters, rows: Array, dense: Array, d: int, config: Any) -> Ar
     x = flat(rows, dense)
     normal = np.concatenate([rows[:, :, :-d], layer_norm(p, "norm", rows[:, :, -d:])], axis=2)
     blocks = []
-    for k in range(config.mask_blocks):
+    for k in range(config.layers):
         mask = linear(p, f"blocks.{k}.mask", tower(p, f"blocks.{k}.reads", x))
         product = linear(p, f"blocks.{k}.linear", flat(normal, dense) * mask)
         blocks.append(relu(layer_norm(p, f"blocks.{k}.norm", product)))
@@ -200,9 +199,9 @@ def finalmlp(p: Parameters, rows: Array, dense: Array, d: int, config: Any) -> A
             gate = 2 * sigmoid(linear(p, f"gates.{t}.1", tower(p, f"gates.{t}.0", context)))
         outputs.append(tower(p, f"towers.{t}", gate * x))
     one, two = outputs
-    part = one.shape[1] // config.fusion_heads
+    part = one.shape[1] // config.heads
     logit = linear(p, "outputs.0", one) + linear(p, "outputs.1", two)
-    for h in range(config.fusion_heads):
+    for h in range(config.heads):
         at = slice(h * part, (h + 1) * part)
         logit += (one[:, at] @ p["fusion"][h] * two[:, at]).sum(1, keepdims=True)
     return first_order(p, rows, dense, d) + logit

@@ -15,19 +15,19 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "dnn": [{"use_cvm": True}, {"use_cvm": False}],
     "wide_deep": [{"use_cvm": True}],
     "deepfm": [{"use_cvm": True}, {"use_cvm": False}],
-    "dcn": [{"cross_layers": 2}],
+    "dcn": [{"layers": 2}],
     "dcn_v2": [
         {"low_rank": 2},
-        {"low_rank": 2, "cross_experts": 3, "cross_layers": 2},
+        {"low_rank": 2, "experts": 3, "layers": 2},
         {"low_rank": 0},
     ],
     "xdeepfm": [{"cin": [3, 2]}],
-    "autoint": [{"attention_heads": 2, "attention_dim": 3}],
+    "autoint": [{"heads": 2, "head_dim": 3}],
     "fibinet": [{"bilinear": "all"}, {"bilinear": "each", "use_cvm": False}],
     "dlrm": [{"bottom": [4]}, {"bottom": [], "use_cvm": False}],
-    "gatenet": [{"gate": "vector"}, {"gate": "bit", "hidden_gates": False}],
-    "masknet": [{"mask_blocks": 2, "mask_dim": 3}],
-    "finalmlp": [{"fusion_heads": 2, "gate_hidden": 3}, {"fusion_heads": 1, "gate_hidden": 0}],
+    "gatenet": [{"gate": "vector"}, {"gate": "bit"}],
+    "masknet": [{"layers": 2, "output_dim": 3}],
+    "finalmlp": [{"heads": 2, "gate_hidden": 3}, {"heads": 1, "gate_hidden": 0}],
 }
 CASES = [(model, settings) for model, many in SETTINGS.items() for settings in many]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,9 @@ SCRIPT = (Path(__file__).parent / "any_network.py").read_text()
 
 
 @pytest.mark.slow
-def test_cnn_rnn_attention_transformer_and_a_vector_slot_learn(in_new_process, tmp_path):
+def test_cnn_rnn_attention_transformer_and_a_vector_slot_learn(
+    in_new_process: Callable[..., Any], tmp_path: Path
+) -> None:
     found = in_new_process(SCRIPT, str(tmp_path))
     assert set(found) == {"cnn", "rnn", "attention", "transformer", "vector_slot"}
     for network, auc in found.items():

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from paddlebox import ops
-from paddlebox.config import Config, ModelType, Slots
+from paddlebox.config import ModelType
 from paddlebox.errors import ConfigError
 from paddlebox.models import Inputs, create_model
 from paddlebox.nn import TableSlots
 from paddlebox.serving.program import DenseProgram, freeze
 from tests.models.reference import REFERENCES, sigmoid
 from tests.models.small import CASES, SETTINGS, config_of, section
+from tests.support.configs import make_config, make_slots
 
 paddle = ops.paddle
 ROOT = Path(__file__).parents[2]
@@ -87,18 +88,13 @@ def test_an_export_predicts_the_same(
 ) -> None:
     parts = made(model, settings, dense_width)
     _, _, of_variable, rows, dense = parts
-    config = Config.model_validate(
-        {
-            "name": "export",
-            "data": {"format": "multislot", "slots": "none", "train_files": ["none"]},
-            "model": section(model, settings),
-            "table": {"embedx_dim": D},
-        }
+    config = make_config(model=section(model, settings), table={"embedx_dim": D})
+    dense_slots: dict[str, Any] = {"dense": {"type": "dense", "dim": dense_width}}
+    slots = make_slots(
+        click="label",
+        **{f"s{i}": "sparse" for i in range(S)},
+        **(dense_slots if dense_width else {}),
     )
-    columns = [{"name": f"s{i}", "type": "sparse"} for i in range(S)]
-    if dense_width:
-        columns.append({"name": "dense", "type": "dense", "dim": dense_width})
-    slots = Slots.model_validate({"slots": [{"name": "click", "type": "label"}, *columns]})
     program, parameters = freeze(config, slots, of_variable)
     packed = np.concatenate([rows.reshape(B, -1), dense], axis=1)
 

@@ -8,25 +8,21 @@ import numpy as np
 import pytest
 
 from paddlebox import ops
-from paddlebox.config import Config, Slots
 from paddlebox.config.fields import fields_of
 from paddlebox.models import create_model
+from tests.support.configs import make_config, make_slots
 
 paddle = ops.paddle
 
 B, D, L = 5, 3, 4
 E = 1 + D
-SLOTS = Slots.model_validate(
-    {
-        "slots": [
-            {"name": "click", "type": "label"},
-            {"name": "buy", "type": "label"},
-            {"name": "age", "type": "dense", "dim": 2},
-            {"name": "user", "type": "sparse"},
-            {"name": "history", "type": "sparse", "max_length": L},
-            {"name": "item", "type": "sparse"},
-        ]
-    }
+SLOTS = make_slots(
+    click="label",
+    buy="label",
+    age={"type": "dense", "dim": 2},
+    user="sparse",
+    history={"max_length": L},
+    item="sparse",
 )
 
 
@@ -50,13 +46,7 @@ class Case:
     def __init__(self, tasks: int = 1, **model: Any) -> None:
         paddle.disable_static()
         random = np.random.default_rng(3)
-        config = Config.model_validate(
-            {
-                "name": "one",
-                "data": {"format": "csv", "slots": "none", "train_files": ["none"]},
-                "model": {"hidden": [6], "use_cvm": False, **model},
-            }
-        ).model
+        config = make_config(model={"hidden": [6], "use_cvm": False, **model}).model
         fields = fields_of(SLOTS, config.sequences)
         self.model = create_model(
             config,
@@ -87,7 +77,9 @@ class Case:
         self.age = self.age.astype(np.float32).astype(np.float64)
         self.model.sparse = Pulled(self.model.sparse, self.pooled)
         self.logits = self.model(None, None, None, None, paddle.to_tensor(dense.astype(np.float32)))
-        self.loss = lambda: float(self.model.loss(self.logits, paddle.to_tensor(self.labels)))
+
+    def loss(self) -> float:
+        return float(self.model.loss(self.logits, paddle.to_tensor(self.labels)))
 
     @property
     def features(self) -> np.ndarray:
@@ -163,7 +155,7 @@ def test_shared_bottom() -> None:
 
 
 def test_mmoe() -> None:
-    case = Case(2, type="mmoe", tower=[4], mixed_experts=3)
+    case = Case(2, type="mmoe", tower=[4], experts=3)
     known = [case.tower(f"experts.{e}", case.features) for e in range(3)]
     each = [case.mlp(f"towers.{t}", gated(case, f"gates.{t}", case.features, known))
             for t in range(2)]  # fmt: skip
@@ -171,7 +163,7 @@ def test_mmoe() -> None:
 
 
 def test_ple() -> None:
-    case = Case(2, type="ple", tower=[4], levels=2, shared_experts=2, task_experts=1)
+    case = Case(2, type="ple", tower=[4], layers=2, experts=2, task_experts=1)
     of_task, of_all = [case.features] * 2, case.features
     for level in range(2):
         at = f"levels.{level}"
@@ -198,13 +190,13 @@ def test_esmm_keeps_its_logit_where_a_product_of_probabilities_would_be_0_or_1()
     from paddlebox.models.esmm import logit_of_product
 
     paddle.disable_static()
-    a, b = np.float32([-80, 80, 0, -80]), np.float32([-90, 90, 0, 90])
+    a, b = np.array([[-80, 80, 0, -80], [-90, 90, 0, 90]], np.float32)
     found = logit_of_product(paddle.to_tensor(a), paddle.to_tensor(b)).numpy()
     np.testing.assert_allclose(found, [-170, 80, np.log(1 / 3), -80], rtol=1e-6)
 
 
 def test_aitm() -> None:
-    case = Case(2, type="aitm", tower=[4], transfer_dim=3, calibration=0.6)
+    case = Case(2, type="aitm", tower=[4], output_dim=3)
     known = [case.tower(f"networks.{t}", case.features) for t in range(2)]
     units = [case.tower("hand_on.0", known[0]), known[1]]
     scores = [
@@ -305,7 +297,7 @@ def test_bst() -> None:
 @pytest.mark.parametrize("loss", ["click", "in_batch"])
 def test_dssm(loss: str) -> None:
     towers = {"user": ["user", "history", "age"], "item": ["item"]}
-    case = Case(1, type="dssm", output_dim=4, smoothing=7.0, loss=loss, **towers)
+    case = Case(1, type="dssm", output_dim=4, loss=loss, **towers)
 
     def vector(name: str, x: np.ndarray) -> np.ndarray:
         out = case.linear(f"{name}.output", case.tower(f"{name}.stack", x))
@@ -313,13 +305,13 @@ def test_dssm(loss: str) -> None:
 
     user = np.concatenate([case.pooled[:, 0], case.pooled[:, 1], case.age], axis=1)
     u, v = vector("user", user), vector("item", case.pooled[:, 2])
-    own = 7.0 * (u * v).sum(1, keepdims=True)
+    own = 10.0 * (u * v).sum(1, keepdims=True)
     if loss == "click":
         logits = own + case.p["bias"]
         case.agrees(logits)
         expected = cross_entropy(case.labels, sigmoid(logits)).sum()
     else:
         case.agrees(own)
-        among = np.exp(7.0 * u @ v.T)
+        among = np.exp(10.0 * u @ v.T)
         expected = (case.labels * -np.log(np.exp(own) / among.sum(1, keepdims=True))).mean()
     assert case.loss() == pytest.approx(expected, rel=1e-5)

@@ -36,7 +36,7 @@ class Given(paddle.nn.Layer):  # type: ignore[misc, name-defined]
 def test_an_instance_reads_those_on_its_page_by_both_positions(dense_width: int) -> None:
     paddle.disable_static()
     config = RankAttentionConfig.model_validate(
-        {"type": "rank_attention", "hidden": [5], "attended_dim": WIDE, "use_cvm": True}
+        {"type": "rank_attention", "hidden": [5], "output_dim": WIDE, "use_cvm": True}
     )
     model = create_model(config, slots=S, embedx_dim=D, dense_width=dense_width)
     random, p = np.random.default_rng(3), {}

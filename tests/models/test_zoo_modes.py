@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,21 +15,23 @@ HISTORY = {"history": {"history": "item"}}
 TOWERS = {"user": ["user", "history", "age"], "item": ["item"]}
 MODELS = {
     "shared_bottom": {"type": "shared_bottom", "tower": [4], "task_weights": [1.0, 0.5]},
-    "mmoe": {"type": "mmoe", "tower": [4], "mixed_experts": 3},
-    "ple": {"type": "ple", "tower": [4], "levels": 2},
+    "mmoe": {"type": "mmoe", "tower": [4], "experts": 3},
+    "ple": {"type": "ple", "tower": [4], "layers": 2},
     "esmm": {"type": "esmm", "tower": []},
-    "aitm": {"type": "aitm", "tower": [4], "transfer_dim": 5},
+    "aitm": {"type": "aitm", "tower": [4], "output_dim": 5},
     "din": {"type": "din", "attention_hidden": [6], **HISTORY},
     "din_sigmoid": {"type": "din", "activation": "sigmoid", "softmax": True, **HISTORY},
     "dien": {"type": "dien", **HISTORY},
-    "bst": {"type": "bst", "blocks": 2, **HISTORY},
+    "bst": {"type": "bst", "layers": 2, **HISTORY},
     "dssm": {"type": "dssm", "output_dim": 4, **TOWERS},
     "dssm_in_batch": {"type": "dssm", "output_dim": 4, "loss": "in_batch", **TOWERS},
 }
 
 
 @pytest.mark.slow
-def test_all_programs_take_the_same_steps_and_evaluate_alike(in_new_process):
+def test_all_programs_take_the_same_steps_and_evaluate_alike(
+    in_new_process: Callable[..., Any],
+) -> None:
     found = {
         mode: in_new_process(SCRIPT, mode, json.dumps(MODELS), "12")
         for mode in ("pir", "old_ir", "dygraph")

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from tests.conftest import tool
+from tests.support.configs import make_config, make_slots, write_config, write_slots
 
-SLOTS = """slots:
-  - {name: click, type: label}
-  - {name: age, type: dense, log1p: true}
-  - {name: user, type: sparse, hash: true}
-  - {name: history, type: sparse, hash: true, max_length: 5}
-  - {name: item, type: sparse, hash: true}
-"""
-BUY = "  - {name: buy, type: label}\n"
+SLOTS: dict[str, Any] = {
+    "click": "label",
+    "age": {"type": "dense", "log1p": True},
+    "user": {"hash": True},
+    "history": {"hash": True, "max_length": 5},
+    "item": {"hash": True},
+}
+HISTORY = {"history": {"history": "item"}}
 
 
 def ended(done: Any) -> Any:
@@ -49,34 +50,35 @@ def write(path: Path, rows: int, seed: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("model", "tasks"),
     [
-        ("{type: ple, hidden: [8], tower: [4], use_cvm: true}", ["click", "buy"]),
-        ("{type: din, hidden: [8], attention_hidden: [4], history: {history: item}}", ["click"]),
-        ("{type: bst, hidden: [8], use_cvm: false, history: {history: item}}", ["click"]),
-        ("{type: dssm, hidden: [8], user: [user, history, age], item: [item]}", ["click"]),
-        ("{type: fm}\noptimizer: {learning_rate: 0.05, averaging: 0.9}", ["click"]),
+        ({"type": "ple", "hidden": [8], "tower": [4], "use_cvm": True}, ["click", "buy"]),
+        ({"type": "din", "hidden": [8], "attention_hidden": [4], **HISTORY}, ["click"]),
+        ({"type": "bst", "hidden": [8], "use_cvm": False, **HISTORY}, ["click"]),
+        (
+            {"type": "dssm", "hidden": [8], "user": ["user", "history", "age"], "item": ["item"]},
+            ["click"],
+        ),
+        ({"type": "fm"}, ["click"]),
     ],
 )
 def test_an_export_predicts_what_the_runs_evaluation_does(
-    tmp_path: Path, model: str, tasks: list[str]
+    tmp_path: Path, model: dict[str, Any], tasks: list[str]
 ) -> None:
     from paddlebox.serving import Predictor
     from paddlebox.train.metrics import PassMetrics
 
     write(tmp_path / "train.csv", 3000, 1)
     test = write(tmp_path / "test.csv", 700, 2)
-    (tmp_path / "slots.yaml").write_text(SLOTS + (BUY if "buy" in tasks else ""))
-    config = f"""
-name: served
-table: {{embedx_dim: 4, embedx_threshold: 0.0, life: {{base_threshold: 0.0}}}}
-data: {{format: csv, slots: {tmp_path}/slots.yaml, train_files: [{tmp_path}/train.csv],
-       test_files: [{tmp_path}/test.csv], batch_size: 64}}
-model: {model}
-metrics: [{{name: last, prediction: {tasks[-1]}, label: {tasks[-1]}}}]
-"""
-    if "optimizer" not in model:
-        config += "optimizer: {learning_rate: 0.01}\n"
-    (tmp_path / "config.yaml").write_text(config)
-    run = ("-c", tmp_path / "config.yaml", "--run-dir", tmp_path / "run")
+    write_slots(tmp_path, **SLOTS, **dict.fromkeys(tasks[1:], "label"))
+    averaged = {"learning_rate": 0.05, "averaging": 0.9}
+    config = write_config(
+        tmp_path,
+        table={"embedx_dim": 4, "embedx_threshold": 0.0, "life": {"base_threshold": 0.0}},
+        data={"test_files": [f"{tmp_path}/test.csv"], "batch_size": 64},
+        model=model,
+        metrics=[{"name": "last", "prediction": tasks[-1], "label": tasks[-1]}],
+        optimizer=averaged if model["type"] == "fm" else {"learning_rate": 0.01},
+    )
+    run = ("-c", config, "--run-dir", tmp_path / "run")
     log = ended(tool("train", *run)).stderr
     evaluated = json.loads(ended(tool("evaluate", *run)).stdout)
     assert evaluated["last"]["auc"] == evaluated.get("tasks", {}).get("buy", evaluated)["auc"]
@@ -100,25 +102,21 @@ metrics: [{{name: last, prediction: {tasks[-1]}, label: {tasks[-1]}}}]
             assert found[name] == pytest.approx(expected[name], abs=1e-5), name
 
 
-def test_labels_that_a_model_cannot_learn_are_refused(tmp_path: Path) -> None:
-    from paddlebox.config import Config, Slots
-    from paddlebox.config.yaml_io import read_yaml
+def test_labels_that_a_model_cannot_learn_are_refused() -> None:
     from paddlebox.errors import ConfigError
     from paddlebox.train.runner import build_runner
 
-    (tmp_path / "slots.yaml").write_text(SLOTS + BUY)
-    slots = Slots.model_validate(read_yaml(tmp_path / "slots.yaml"))
+    slots = make_slots(**SLOTS, buy="label")
 
     def build(**model: Any) -> None:
-        data = {"format": "csv", "slots": "none", "train_files": ["none"]}
-        build_runner(Config.model_validate({"name": "n", "data": data, "model": model}), slots)
+        build_runner(make_config(model=model), slots)
 
     with pytest.raises(ConfigError, match=r"2 labels, click, buy, but model\.type dnn has one"):
         build(type="dnn")
     with pytest.raises(ConfigError, match=r"expected 2, one per label of slots\.yaml, found 3"):
         build(type="mmoe", task_weights=[1.0, 1.0, 1.0])
     with pytest.raises(ConfigError, match="expected two labels, click and conversion, found 1"):
-        slots = Slots.model_validate({"slots": [s for s in slots.slots if s.name != "buy"]})
+        slots = make_slots(**SLOTS)
         build(type="esmm")
     with pytest.raises(ConfigError, match="no tower reads user"):
         build(type="dssm", user=["history", "age"], item=["item"])

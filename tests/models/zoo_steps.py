@@ -5,24 +5,24 @@ alike: python zoo_steps.py MODE MODELS STEPS, MODELS being {name: section} as JS
 The dense parameters start from the same numbers in every mode, by order of name.
 """
 
+from __future__ import annotations
+
 import json
 import sys
+from typing import Any
 
 import numpy as np
 
 from paddlebox.config import Config
 from paddlebox.launch import cpu
+from tests.support.configs import make_config, make_slots
 
 mode, models, steps = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 configs = {
-    name: Config.model_validate(
-        {
-            "name": "modes",
-            "data": {"format": "multislot", "slots": "none", "train_files": ["none"]},
-            "model": {"hidden": [16, 8], **model},
-            "table": {"embedx_dim": 3, "embedx_threshold": 0.0, "embedx": {"initial_range": 0.1}},
-            "trainer": {"program": mode},
-        }
+    name: make_config(
+        model={"hidden": [16, 8], **model},
+        table={"embedx_dim": 3, "embedx_threshold": 0.0, "embedx": {"initial_range": 0.1}},
+        trainer={"program": mode},
     )
     for name, model in models.items()
 }
@@ -37,21 +37,19 @@ BATCH, LENGTH = 32, 4
 _NOT_SET = ("moment", "pow_acc", "learning_rate", "batch_norm", "anchor", "pooled")
 
 
-def slots_of(tasks):
-    return Slots.model_validate(
-        {
-            "slots": [
-                *({"name": f"y{task}", "type": "label"} for task in range(tasks)),
-                {"name": "age", "type": "dense", "dim": 2},
-                {"name": "user", "type": "sparse"},
-                {"name": "history", "type": "sparse", "max_length": LENGTH},
-                {"name": "item", "type": "sparse"},
-            ]
-        }
+def slots_of(tasks: int) -> Slots:
+    return make_slots(
+        **{f"y{task}": "label" for task in range(tasks)},
+        age={"type": "dense", "dim": 2},
+        user="sparse",
+        history={"max_length": LENGTH},
+        item="sparse",
     )
 
 
-def feed_of(random, positions, tasks, rows, batch):
+def feed_of(
+    random: np.random.Generator, positions: Positions, tasks: int, rows: int, batch: int
+) -> dict[str, np.ndarray]:
     lengths = random.integers(0, LENGTH + 1, (batch, 3))
     lengths[:, 2] = 1
     offsets = np.concatenate([[0], np.cumsum(lengths.reshape(-1))]).astype(np.int32)
@@ -72,7 +70,7 @@ def feed_of(random, positions, tasks, rows, batch):
     }
 
 
-def stepped(config, tasks):
+def stepped(config: Config, tasks: int) -> list[Any]:
     random, slots = np.random.default_rng(7), slots_of(tasks)
     positions = Positions(slots, config.model.sequences)
     with Table(config.table, mem_budget_bytes=1 << 20) as table:
@@ -84,7 +82,7 @@ def stepped(config, tasks):
         runner.load_dense_state(state)
         staged = table.stage(sorted_unique_keys(np.arange(1, 300, dtype=np.uint64)))
 
-        def feed(batch):
+        def feed(batch: int) -> dict[str, np.ndarray]:
             return feed_of(random, positions, tasks, len(staged.row_of_key), batch)
 
         table.begin(staged)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from paddlebox import ops
 from paddlebox._native import core, paddle
 from paddlebox.errors import PassError
-from paddlebox.store.table import sorted_unique_keys
+from paddlebox.store.table import Table, sorted_unique_keys
+from tests.support.fixtures import OpenTable
 
 DIM, WIDTH, SLOTS = 4, 7, 2
 NUMBERS = itertools.count()  # open tables have different names
@@ -21,35 +23,38 @@ SHOW_CLICK = np.array([[1, 0], [1, 1]], np.float32)
 GRAD = np.linspace(-1, 1, 2 * SLOTS * WIDTH, dtype=np.float32).reshape(2 * SLOTS, WIDTH)
 
 
-def begin(open_table):
+def begin(open_table: OpenTable) -> tuple[Table, int]:
     table = open_table({"name": f"table{next(NUMBERS)}"})
     staged = table.stage(sorted_unique_keys(np.arange(1, 4, dtype=np.uint64)))
     table.begin(staged)
     return table, staged.stamp
 
 
-def arrays_step(table, plan):
+def arrays_step(table: Table, plan: np.ndarray) -> np.ndarray:
     out = np.full((2 * SLOTS, WIDTH), np.nan, np.float32)
     table.first.native.push_pooled(IDS, OFFSETS, SLOTS, True, SHOW_CLICK, plan, GRAD)
     table.first.native.pull_pooled(IDS, OFFSETS, SLOTS, True, out)
     return out
 
 
-def finish(table):
+def finish(table: Table) -> str:
     table.end()
     table.commit()
     return table.digest()
 
 
-def test_arrays_give_what_the_operator_gives(open_table):
+def test_arrays_give_what_the_operator_gives(open_table: OpenTable) -> None:
     paddle.disable_static()
     table, stamp = begin(open_table)
     plan = core.Table.build_plan(IDS, OFFSETS, stamp)
-    feeds = [paddle.to_tensor(a) for a in (IDS, OFFSETS, SHOW_CLICK, plan)]
+    ids, offsets, show_click, words = map(paddle.to_tensor, (IDS, OFFSETS, SHOW_CLICK, plan))
 
-    def pull():
+    def pull() -> Any:
         return ops.fused_pull_seqpool_cvm(
-            *feeds, ops.create_anchor(), slots=SLOTS, embedx_dim=DIM, table=table.name
+            *(ids, offsets, show_click, words, ops.create_anchor()),
+            slots=SLOTS,
+            embedx_dim=DIM,
+            table=table.first.name,
         )
 
     for _ in range(3):
@@ -63,7 +68,7 @@ def test_arrays_give_what_the_operator_gives(open_table):
         assert finish(table) == expected_digest
 
 
-def test_pulled_show_is_the_log_of_what_was_pushed(open_table):
+def test_pulled_show_is_the_log_of_what_was_pushed(open_table: OpenTable) -> None:
     table, stamp = begin(open_table)
     out = arrays_step(table, core.Table.build_plan(IDS, OFFSETS, stamp))
     # r0 occurs in both instances, r1 and r2 in the first: the slots sum shows of 2 + 1, 1, none, 2.
@@ -71,7 +76,7 @@ def test_pulled_show_is_the_log_of_what_was_pushed(open_table):
     table.first.native.abandon()
 
 
-def test_plan_has_the_layout_of_its_header():
+def test_plan_has_the_layout_of_its_header() -> None:
     plan = core.Table.build_plan(IDS, OFFSETS, 9)
     assert plan[:3].tolist() == [9, 3, 4]  # stamp, unique rows, occurrences
     assert plan[3:6].tolist() == [0, 1, 2]
@@ -87,7 +92,9 @@ def test_plan_has_the_layout_of_its_header():
         (np.array([0, 2, 1, 4, 5], np.int32), "ascend"),
     ],
 )
-def test_wrong_offsets_are_a_value_error(open_table, offsets, message):
+def test_wrong_offsets_are_a_value_error(
+    open_table: OpenTable, offsets: np.ndarray, message: str
+) -> None:
     table, _ = begin(open_table)
     with pytest.raises(ValueError, match=message):
         table.first.native.pull_pooled(
@@ -96,7 +103,7 @@ def test_wrong_offsets_are_a_value_error(open_table, offsets, message):
     table.first.native.abandon()
 
 
-def test_arrays_of_a_wrong_size_are_a_value_error(open_table):
+def test_arrays_of_a_wrong_size_are_a_value_error(open_table: OpenTable) -> None:
     table, _ = begin(open_table)
     with pytest.raises(ValueError, match=r"out: found 3 values, expected B \* 14"):
         table.first.native.pull_pooled(IDS, OFFSETS, SLOTS, True, np.zeros(3, np.float32))
@@ -109,7 +116,7 @@ def test_arrays_of_a_wrong_size_are_a_value_error(open_table):
     table.first.native.abandon()
 
 
-def test_a_pull_without_a_pass_is_a_pass_error(open_table):
+def test_a_pull_without_a_pass_is_a_pass_error(open_table: OpenTable) -> None:
     table = open_table()
     with pytest.raises(PassError, match="begin_pass is missing"):
         table.first.native.pull_pooled(
@@ -117,7 +124,7 @@ def test_a_pull_without_a_pass_is_a_pass_error(open_table):
         )
 
 
-def test_mem_tier_finds_what_came_in_until_it_is_taken():
+def test_mem_tier_finds_what_came_in_until_it_is_taken() -> None:
     tier = core.MemTier(8, 2 << 20)
     keys = sorted_unique_keys(np.arange(1, 5001, dtype=np.uint64))
     rows = np.arange(5000 * 8, dtype=np.uint32).astype(np.uint8).reshape(5000, 8)

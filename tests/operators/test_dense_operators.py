@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,19 +16,21 @@ from tests.operators import dense_model
 
 
 @pytest.fixture(autouse=True)
-def dygraph():
+def dygraph() -> None:
     paddle.disable_static()
 
 
-def tensor(array, dtype=np.float32, grad=False):
+def tensor(
+    array: Sequence[Any] | np.ndarray, dtype: type[Any] = np.float32, grad: bool = False
+) -> Any:
     return paddle.to_tensor(np.asarray(array, dtype), stop_gradient=not grad)
 
 
-def close(tensor_, expected):
+def close(tensor_: Any, expected: np.ndarray) -> None:
     np.testing.assert_allclose(tensor_.numpy(), expected, rtol=2e-4, atol=2e-5)
 
 
-def ranks_of(random, instances, max_rank):
+def ranks_of(random: np.random.Generator, instances: int, max_rank: int) -> np.ndarray:
     """Lines of RankOffset with every rank from none to max_rank, own and of the pairs."""
     lines = random.integers(-1, max_rank + 1, (instances, 2 * max_rank + 1))
     lines[:, 2::2] = random.integers(0, instances, (instances, max_rank))
@@ -37,7 +42,7 @@ def ranks_of(random, instances, max_rank):
     seed=st.integers(0, 10_000),
     sizes=st.tuples(st.integers(1, 7), st.integers(1, 5), st.integers(1, 21), st.integers(1, 3)),
 )
-def test_rank_attention_and_its_gradients(seed, sizes):
+def test_rank_attention_and_its_gradients(seed: int, sizes: tuple[int, ...]) -> None:
     instances, inputs, outputs, max_rank = sizes
     random = np.random.default_rng(seed)
     x = random.normal(size=(instances, inputs))
@@ -45,7 +50,7 @@ def test_rank_attention_and_its_gradients(seed, sizes):
     ranks = ranks_of(random, instances, max_rank)
     weight = random.normal(size=(instances, outputs))
 
-    def loss(x, param):
+    def loss(x: np.ndarray, param: np.ndarray) -> float:
         return (dense_model.rank_attention(x, ranks, param, max_rank) * weight).sum()
 
     for enable_input_bp in (True, False):
@@ -67,16 +72,18 @@ def test_rank_attention_and_its_gradients(seed, sizes):
     sizes=st.tuples(st.integers(1, 3), st.integers(1, 7), st.integers(1, 5), st.integers(1, 21)),
     form=st.sampled_from(["groups", "flat", "transposed"]),
 )
-def test_batch_fc_and_its_gradients(seed, sizes, form):
+def test_batch_fc_and_its_gradients(seed: int, sizes: tuple[int, ...], form: str) -> None:
     groups, instances, inputs, outputs = sizes
     random = np.random.default_rng(seed)
     flat = form == "flat"
     x = random.normal(size=(instances, groups * inputs) if flat else (groups, instances, inputs))
     if form == "groups":
-        w, bias = (groups, inputs, outputs), (groups, outputs)
+        w, bias = (
+            random.normal(size=(groups, inputs, outputs)),
+            random.normal(size=(groups, outputs)),
+        )
     else:
-        w, bias = (inputs, groups * outputs), (1, groups * outputs)
-    w, bias = random.normal(size=w), random.normal(size=bias)
+        w, bias = (random.normal(size=(n, groups * outputs)) for n in (inputs, 1))
     arguments = (0 if form == "groups" else groups, form == "transposed")
     expected = dense_model.batch_fc(x, w, bias, *arguments)
     weight = random.normal(size=expected.shape)
@@ -90,15 +97,14 @@ def test_batch_fc_and_its_gradients(seed, sizes, form):
     (out * tensor(weight)).sum().backward()
     for i, made in enumerate(given_):
 
-        def loss(value, i=i):
-            inputs_ = [x, w, bias]
-            inputs_[i] = value
-            return (dense_model.batch_fc(*inputs_, *arguments) * weight).sum()
+        def loss(value: np.ndarray, i: int = i) -> float:
+            x_, w_, bias_ = (value if j == i else one for j, one in enumerate((x, w, bias)))
+            return (dense_model.batch_fc(x_, w_, bias_, *arguments) * weight).sum()
 
-        close(made.grad, dense_model.numeric_gradient(loss, [x, w, bias][i]))
+        close(made.grad, dense_model.numeric_gradient(loss, (x, w, bias)[i]))
 
 
-def test_batch_fc_applies_the_activation():
+def test_batch_fc_applies_the_activation() -> None:
     x, w = tensor([[[1.0]], [[1.0]]]), tensor([[[1.0]], [[-1.0]]])
     out = ops.batch_fc(x, weight=w, bias=paddle.zeros([2, 1]), act="relu")
     assert out.numpy().tolist() == [[[1]], [[0]]]
@@ -112,7 +118,9 @@ def test_batch_fc_applies_the_activation():
     slot_dim=st.sampled_from([-1, 1, 4]),
     affine=st.booleans(),
 )
-def test_data_norm_and_its_gradients(seed, instances, slots, slot_dim, affine):
+def test_data_norm_and_its_gradients(
+    seed: int, instances: int, slots: int, slot_dim: int, affine: bool
+) -> None:
     random = np.random.default_rng(seed)
     columns = slots * max(slot_dim, 1)
     x = random.normal(size=(instances, columns))
@@ -124,7 +132,7 @@ def test_data_norm_and_its_gradients(seed, instances, slots, slot_dim, affine):
     )
     weight = random.normal(size=x.shape)
 
-    def loss(x, scale_w, bias):
+    def loss(x: np.ndarray, scale_w: np.ndarray, bias: np.ndarray) -> float:
         y = dense_model.data_norm(x, size, total, square, slot_dim, scale_w, bias)
         return (y * weight).sum()
 
@@ -155,32 +163,33 @@ def test_data_norm_and_its_gradients(seed, instances, slots, slot_dim, affine):
 
 
 class TestDataNormLayer:
-    def test_sums_follow_the_update_while_training_and_rest_in_evaluation(self):
+    def test_sums_follow_the_update_while_training_and_rest_in_evaluation(self) -> None:
         layer = nn.DataNorm(2, summary_decay_rate=0.5, epsilon=0.0, batch_size=1, batch_square=1)
         x = np.array([[1, 2], [3, 6]], np.float64)
-        sums = [np.ones(2), np.zeros(2), np.ones(2)]
+        size, total, square = np.ones(2), np.zeros(2), np.ones(2)
         for _ in range(3):
-            expected = dense_model.data_norm(x, *sums, -1, 1, 0)
+            expected = dense_model.data_norm(x, size, total, square, -1, 1, 0)
             close(layer(tensor(x)), expected)
-            sums = dense_model.data_norm_sums(x, *sums, -1, 0.0, 0.5)
+            size, total, square = dense_model.data_norm_sums(x, size, total, square, -1, 0.0, 0.5)
         layer.eval()
-        close(layer(tensor(x)), dense_model.data_norm(x, *sums, -1, 1, 0))
-        for made, sum_ in zip(
-            (layer.batch_size, layer.batch_sum, layer.batch_square_sum), sums, strict=True
-        ):
-            close(made, sum_)
+        close(layer(tensor(x)), dense_model.data_norm(x, size, total, square, -1, 1, 0))
+        close(layer.batch_size, size)
+        close(layer.batch_sum, total)
+        close(layer.batch_square_sum, square)
 
-    def test_optimizers_train_scale_and_shift_and_leave_the_sums(self):
+    def test_optimizers_train_scale_and_shift_and_leave_the_sums(self) -> None:
         layer = nn.DataNorm(2, enable_scale_and_shift=True, summary_decay_rate=1.0, epsilon=0.0)
         adam = paddle.optimizer.Adam(0.1, parameters=layer.parameters())
         layer(tensor([[1, 2]])).sum().backward()
         adam.step()
+        assert layer.scale_w is not None
+        assert layer.bias is not None
         assert (layer.scale_w.numpy() != 1).all()
         assert (layer.bias.numpy() != 0).all()
         assert layer.batch_size.numpy().tolist() == [10001, 10001]
         assert layer.batch_sum.numpy().tolist() == [1, 2]
 
-    def test_sums_are_saved_with_the_layer(self):
+    def test_sums_are_saved_with_the_layer(self) -> None:
         layer, other = nn.DataNorm(2), nn.DataNorm(2)
         layer(tensor([[1, 2]]))
         other.set_state_dict(layer.state_dict())
@@ -203,7 +212,7 @@ class TestMistakes:
             ({"param": np.ones((26, 5), "f4")}, r"RankParam .*\(26, 5\), expected \(27, 5\)"),
         ],
     )
-    def test_rank_attention(self, change, message):
+    def test_rank_attention(self, change: dict[str, Any], message: str) -> None:
         a = {
             "x": np.ones((2, 3), "f4"),
             "ranks": np.zeros((2, 7), "i4"),
@@ -233,7 +242,7 @@ class TestMistakes:
             ([(4, 6), (3, 10), (1, 10)], {"transpose_weight": True}, "batchcount is 0"),
         ],
     )
-    def test_batch_fc(self, shapes, arguments, message):
+    def test_batch_fc(self, shapes: list[Any], arguments: dict[str, Any], message: str) -> None:
         x, weight, bias = (paddle.ones(shape) for shape in shapes)
         with pytest.raises(ValueError, match=message):
             ops.batch_fc(x, weight=weight, bias=bias, **arguments)
@@ -249,16 +258,16 @@ class TestMistakes:
             (np.ones((2, 4), "f4"), {"scale_w": 3}, r"ScaleW has shape \(3\), expected \(4\)"),
         ],
     )
-    def test_data_norm(self, x, arguments, message):
+    def test_data_norm(self, x: np.ndarray, arguments: dict[str, Any], message: str) -> None:
         if "scale_w" in arguments:
             arguments = {"scale_w": paddle.ones([3])}
         with pytest.raises(ValueError, match=message):
             ops.data_norm(paddle.to_tensor(x), sums=[paddle.ones([4])] * 3, **arguments)
 
-    def test_parameters_are_not_made_anew_at_every_call_of_dygraph(self):
+    def test_dygraph_calls_do_not_create_parameters_again(self) -> None:
         with pytest.raises(ValueError, match="rank_param is missing"):
             ops.rank_attention(paddle.ones([2, 3]), tensor(np.zeros((2, 7)), np.int32), [27, 5])
         with pytest.raises(ValueError, match="weight is missing"):
             ops.batch_fc(paddle.ones([2, 4, 3]), [2, 3, 5])
-        with pytest.raises(ValueError, match=r"nn.DataNorm's, is missing"):
+        with pytest.raises(ValueError, match=r"nn.DataNorm, is missing"):
             ops.data_norm(paddle.ones([2, 3]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -95,7 +98,9 @@ print(json.dumps([losses, gradients, sums]))
 
 
 @MODES
-def test_a_network_of_all_of_them_trains_as_in_dygraph(in_new_process, mode):
+def test_a_network_of_all_of_them_trains_as_in_dygraph(
+    in_new_process: Callable[..., Any], mode: dict[str, Any]
+) -> None:
     losses, gradients, sums = in_new_process(STATIC, env=mode)
     expected = in_new_process(DYGRAPH)
     assert losses[-1] < 0.9 * losses[0]
@@ -133,7 +138,9 @@ print(json.dumps(results))
 
 
 @MODES
-def test_data_norm_makes_its_sums_and_a_program_without_update_reads_them(in_new_process, mode):
+def test_data_norm_makes_its_sums_and_a_program_without_update_reads_them(
+    in_new_process: Callable[..., Any], mode: dict[str, Any]
+) -> None:
     first, second, third = in_new_process(FUNCTIONAL, env=mode)
     x = np.array([[1, 2], [3, 6]])
     np.testing.assert_allclose(first, x)
@@ -167,7 +174,9 @@ except ValueError as error:
 
 
 @MODES
-def test_a_mistake_in_a_program_is_the_same_error_as_in_dygraph(in_new_process, mode):
+def test_a_mistake_in_a_program_is_the_same_error_as_in_dygraph(
+    in_new_process: Callable[..., Any], mode: dict[str, Any]
+) -> None:
     message = in_new_process(ERROR, env=mode)
     assert message.startswith("rank_attention: RankOffset: row 0, column 0 has rank 9, expected")
 
@@ -201,6 +210,8 @@ print(json.dumps(results))
 
 
 @MODES
-def test_parameters_train_where_the_input_is_fed_and_has_no_gradient(in_new_process, mode):
+def test_parameters_train_where_the_input_is_fed_and_has_no_gradient(
+    in_new_process: Callable[..., Any], mode: dict[str, Any]
+) -> None:
     for losses in in_new_process(FED, env=mode).values():
         assert losses[0] > losses[1] > losses[2]

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
 from paddlebox import ops
 from paddlebox._native import paddle
 from paddlebox.errors import PassError
-from paddlebox.store.table import sorted_unique_keys
+from paddlebox.store.table import Table, sorted_unique_keys
+from tests.support.fixtures import OpenTable
 
 DIM, EXPAND = 4, 2
 SIZE = 3 + DIM
 LEARNING_RATE, G0 = 0.05, 3.0
 
 
-def begin(open_table, fields=None):
+def begin(open_table: OpenTable, fields: dict[str, Any] | None = None) -> Table:
     paddle.disable_static()
     table = open_table({"expand_dim": EXPAND, **(fields or {})})
     table.begin(table.stage(sorted_unique_keys(np.arange(1, 9, dtype=np.uint64))))
     return table
 
 
-def pull(ids, **arguments):
+def pull(ids: list[list[list[int]]], **arguments: Any) -> tuple[list[Any], list[Any]]:
     slots = [paddle.to_tensor(np.array(slot, np.int64)) for slot in ids]
     return ops.pull_box_extended_sparse(
         slots, SIZE, EXPAND, anchor=ops.create_anchor(), **arguments
     )
 
 
-def push(ids, out_grad, expand_grad):
+def push(ids: list[list[int]], out_grad: np.ndarray, expand_grad: np.ndarray) -> None:
     """One step in which each pulled column gets the gradient that is given."""
     (out,), (expand,) = pull([ids])
     paddle.autograd.backward(
@@ -37,13 +42,15 @@ def push(ids, out_grad, expand_grad):
     )
 
 
-def rows_of(table, feasign):
+def rows_of(table: Table, feasign: int) -> np.ndarray:
     feasigns, rows = table.read_all()
     return rows[list(feasigns).index(feasign)]
 
 
-def test_expand_is_made_with_embedx_and_moves_by_its_own_rule_and_gradient(open_table):
-    table = begin(open_table, {"expand": {"rule": "naive", "learning_rate": 0.5}})
+def test_expand_is_made_with_embedx_and_moves_by_a_gradient_of_its_own(
+    open_table: OpenTable,
+) -> None:
+    table = begin(open_table, {"embedx": {"rule": "naive", "learning_rate": 0.5}})
     ones = np.ones((2, SIZE), np.float32)
     gradient = np.array([[1, 2], [0, 0]], np.float32)
     ids = [[3], [5]]
@@ -60,8 +67,10 @@ def test_expand_is_made_with_embedx_and_moves_by_its_own_rule_and_gradient(open_
     table.commit()
 
 
-def test_a_row_without_a_gradient_for_expand_keeps_its_bits_under_adam(open_table):
-    table = begin(open_table, {"expand": {"rule": "adam"}})
+def test_a_row_without_a_gradient_for_expand_keeps_its_bits_under_adam(
+    open_table: OpenTable,
+) -> None:
+    table = begin(open_table, {"embedx": {"rule": "adam"}})
     ones = np.ones((1, SIZE), np.float32)
     push([[3]], ones, np.ones((1, EXPAND), np.float32))
     push([[3]], ones, np.ones((1, EXPAND), np.float32))
@@ -72,7 +81,7 @@ def test_a_row_without_a_gradient_for_expand_keeps_its_bits_under_adam(open_tabl
     table.commit()
 
 
-def test_a_plain_pull_and_push_leave_expand_as_it_is(open_table):
+def test_a_plain_pull_and_push_leave_expand_as_it_is(open_table: OpenTable) -> None:
     table = begin(open_table)
     push([[3]], np.ones((1, SIZE), np.float32), np.ones((1, EXPAND), np.float32))
     made = pull([[[3]]])[1][0].numpy()
@@ -85,7 +94,7 @@ def test_a_plain_pull_and_push_leave_expand_as_it_is(open_table):
     table.commit()
 
 
-def test_masks_choose_which_slots_each_result_has(open_table):
+def test_masks_choose_which_slots_each_result_has(open_table: OpenTable) -> None:
     table = begin(open_table)
     slots = [[[1]], [[2]], [[3]]]
     out, expand = pull(slots, mask=[1, 2, 3])
@@ -97,7 +106,9 @@ def test_masks_choose_which_slots_each_result_has(open_table):
     table.commit()
 
 
-def test_rows_with_expand_survive_the_store_and_16_bits(open_table, tmp_path):
+def test_rows_with_expand_survive_the_store_and_16_bits(
+    open_table: OpenTable, tmp_path: Path
+) -> None:
     kept = {}
     for precision in ("float32", "float16"):
         folder = tmp_path / precision
@@ -118,14 +129,16 @@ def test_rows_with_expand_survive_the_store_and_16_bits(open_table, tmp_path):
     np.testing.assert_array_equal(kept["float32"], kept["float16"])
 
 
-def begin_in(open_table, folder, precision):
+def begin_in(open_table: OpenTable, folder: Path, precision: str) -> Table:
     paddle.disable_static()
     table = open_table({"expand_dim": EXPAND, "row_precision": precision}, folder=folder)
     table.begin(table.stage(sorted_unique_keys(np.arange(1, 9, dtype=np.uint64))))
     return table
 
 
-def test_gradients_that_are_not_finite_change_nothing_of_expand_and_are_counted(open_table):
+def test_gradients_that_are_not_finite_change_nothing_of_expand_and_are_counted(
+    open_table: OpenTable,
+) -> None:
     table = begin(open_table, {"on_bad_grad": "skip"})
     ones = np.ones((1, SIZE), np.float32)
     push([[3]], ones, np.ones((1, EXPAND), np.float32))
@@ -146,20 +159,22 @@ def test_gradients_that_are_not_finite_change_nothing_of_expand_and_are_counted(
         ({"dtype": "float16"}, "'float16'"),
     ],
 )
-def test_wrong_arguments_are_named(open_table, arguments, message):
+def test_wrong_arguments_are_named(
+    open_table: OpenTable, arguments: dict[str, Any], message: str
+) -> None:
     begin(open_table)
     with pytest.raises(ValueError, match=message):
         pull([[[1]]], **arguments)
 
 
-def test_sizes_and_tables_that_do_not_fit_are_errors(open_table):
+def test_sizes_and_tables_that_do_not_fit_are_errors(open_table: OpenTable) -> None:
     begin(open_table)
     slot = [paddle.to_tensor([[1]], dtype="int64")]
     with pytest.raises(ValueError, match=r"3 \+ embedx_dim \+ expand_dim = 9 columns"):
         ops.pull_box_extended_sparse(slot, SIZE, 5, anchor=ops.create_anchor())
 
 
-def test_a_table_without_expand_says_what_to_set(open_table):
+def test_a_table_without_expand_says_what_to_set(open_table: OpenTable) -> None:
     paddle.disable_static()
     table = open_table()
     table.begin(table.stage(sorted_unique_keys(np.arange(1, 9, dtype=np.uint64))))
@@ -204,7 +219,9 @@ print(json.dumps([losses, sorted(moved), sorted(slots[0] | slots[2])]))
 
 
 @pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
-def test_a_program_trains_expand_of_the_slots_that_ask_for_it(in_new_process, pir):
+def test_a_program_trains_expand_of_the_slots_that_ask_for_it(
+    in_new_process: Callable[..., Any], pir: str
+) -> None:
     losses, moved, asked = in_new_process(PROGRAM, env={"FLAGS_enable_pir_api": pir})
     assert losses[-1] < losses[0]
     assert moved

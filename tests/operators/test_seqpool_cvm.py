@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,9 +14,10 @@ from paddlebox import ops
 from paddlebox._native import paddle
 from paddlebox.store.table import sorted_unique_keys
 from tests.operators import dense_model
+from tests.support.fixtures import OpenTable
 
 DIM = 3  # weights of a row
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "show_click": ops.fused_seqpool_cvm,
     "conv": ops.fused_seqpool_cvm_with_conv,
     "credit": ops.fused_seqpool_cvm_with_credit,
@@ -23,27 +27,31 @@ FUNCTIONS = {
 
 
 @pytest.fixture(autouse=True)
-def dygraph():
+def dygraph() -> None:
     paddle.disable_static()
 
 
-def tensor(array, dtype=np.float32, grad=False):
+def tensor(
+    array: Sequence[Any] | np.ndarray, dtype: type[Any] = np.float32, grad: bool = False
+) -> Any:
     return paddle.to_tensor(np.asarray(array, dtype), stop_gradient=not grad)
 
 
-def pack(rows):
+def pack(rows: list[list[np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """rows[b][s] -> values (nnz, D), offsets (B * S + 1)."""
     flat = [instance for slots in rows for instance in slots]
     return np.concatenate(flat), np.cumsum([0, *map(len, flat)])
 
 
-def as_slots(rows):
+def as_slots(rows: list[list[np.ndarray]]) -> list[tuple[np.ndarray, np.ndarray]]:
     """rows[b][s] -> for each slot values (nnz_s, D), offsets (B + 1)."""
     return [pack([[instance] for instance in slot]) for slot in zip(*rows, strict=True)]
 
 
-def random_rows(random, instances, slots, columns, counts):
-    def one():
+def random_rows(
+    random: np.random.Generator, instances: int, slots: int, columns: int, counts: int
+) -> list[list[np.ndarray]]:
+    def one() -> np.ndarray:
         n = int(random.integers(0, 4))
         whole = random.integers(0, 6, (n, counts))
         return np.concatenate([whole, random.normal(size=(n, columns - counts))], 1).astype("f4")
@@ -51,7 +59,7 @@ def random_rows(random, instances, slots, columns, counts):
     return [[one() for _ in range(slots)] for _ in range(instances)]
 
 
-FILTER = {
+FILTER: dict[str, st.SearchStrategy[Any]] = {
     "need_filter": st.booleans(),
     "show_coeff": st.just(0.25),
     "clk_coeff": st.just(1.0),
@@ -60,10 +68,10 @@ FILTER = {
 COMMON = {"pad_value": st.sampled_from([0.0, 0.5]), "use_cvm": st.booleans()}
 
 
-def arguments_of(form):
+def arguments_of(form: str) -> st.SearchStrategy[dict[str, Any]]:
     """Draws the arguments of a form's function."""
     if form == "show_click":
-        own = {
+        own: dict[str, st.SearchStrategy[Any]] = {
             **FILTER,
             "cvm_offset": st.sampled_from([2, 3]),
             "quant_ratio": st.sampled_from([0, 16]),
@@ -106,7 +114,9 @@ def arguments_of(form):
 @pytest.mark.parametrize("form", FUNCTIONS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 10_000), instances=st.integers(1, 4))
-def test_forward_and_gradient_are_those_of_the_formulas(form, data, seed, instances):
+def test_forward_and_gradient_are_those_of_the_formulas(
+    form: str, data: st.DataObject, seed: int, instances: int
+) -> None:
     c = data.draw(arguments_of(form))
     if c.get("embedx_concate_size", 1) > 1 and "embed_thres_size" in c:
         c["embed_thres_size"] = 0
@@ -144,7 +154,7 @@ def test_forward_and_gradient_are_those_of_the_formulas(form, data, seed, instan
 
 
 @pytest.mark.parametrize("form", FUNCTIONS)
-def test_gradient_of_the_weights_is_the_derivative(form):
+def test_gradient_of_the_weights_is_the_derivative(form: str) -> None:
     """The weights' columns, that is, and without filter, rounding, or rows past the last place."""
     random = np.random.default_rng(3)
     counts = {"show_click": 2, "diff_thres": 2, "conv": 3, "credit": 4, "pcoc": 7}[form]
@@ -154,7 +164,7 @@ def test_gradient_of_the_weights_is_the_derivative(form):
     model = "show_click" if form == "diff_thres" else form
     weight = random.normal(size=dense_model.seqpool(model, rows, c).shape)
 
-    def loss(weights):
+    def loss(weights: np.ndarray) -> float:
         moved = np.concatenate([values[:, :counts], weights], 1)
         flat = np.split(moved, offsets[1:-1])
         return (dense_model.seqpool(model, [flat[:2], flat[2:4], flat[4:]], c) * weight).sum()
@@ -170,7 +180,7 @@ def test_gradient_of_the_weights_is_the_derivative(form):
     )
 
 
-def test_counts_of_the_rows_gradient_are_the_cvm_input_and_not_a_derivative():
+def test_counts_of_the_rows_gradient_are_the_cvm_input_and_not_a_derivative() -> None:
     values = tensor([[3, 1, 0.5], [2, 0, 0.25], [5, 5, 1]], grad=True)
     cvm = tensor([[1, 1], [1, 0]])
     out = ops.fused_seqpool_cvm((values, tensor([0, 2, 3], np.int32)), "SUM", cvm, slots=1)
@@ -178,7 +188,7 @@ def test_counts_of_the_rows_gradient_are_the_cvm_input_and_not_a_derivative():
     assert values.grad.numpy().tolist() == [[1, 1, 7], [1, 1, 7], [1, 0, 7]]
 
 
-def test_an_instance_that_is_masked_sends_nothing():
+def test_an_instance_that_is_masked_sends_nothing() -> None:
     values = tensor([[3, 1, 0.5], [5, 5, 1]], grad=True)
     out = ops.fused_seqpool_cvm(
         (values, tensor([0, 1, 2], np.int32)),
@@ -191,7 +201,7 @@ def test_an_instance_that_is_masked_sends_nothing():
     assert values.grad.numpy().tolist() == [[0, 0, 0], [1, 1, 1]]
 
 
-def test_over_pulled_rows_it_trains_as_the_fused_pull_does(open_table):
+def test_over_pulled_rows_it_trains_as_the_fused_pull_does(open_table: OpenTable) -> None:
     """Jagged ids go in as (1, nnz): the push then scales by 1, so the gradient is that of a sum."""
     random = np.random.default_rng(5)
     keys = np.arange(1, 9, dtype=np.uint64)
@@ -256,7 +266,7 @@ GOOD = {
         ({"slots": None}, "one pair and the number of slots"),
     ],
 )
-def test_a_mistake_is_named_with_what_was_expected(change, message):
+def test_a_mistake_is_named_with_what_was_expected(change: dict[str, Any], message: str) -> None:
     a = {**GOOD, "pool_type": "SUM", **change}
     pair = (paddle.to_tensor(a.pop("values")), paddle.to_tensor(a.pop("offsets")))
     if "grad_mask" in a:
@@ -265,8 +275,8 @@ def test_a_mistake_is_named_with_what_was_expected(change, message):
         ops.fused_seqpool_cvm(pair, a.pop("pool_type"), paddle.to_tensor(a.pop("cvm")), **a)
 
 
-def test_mistakes_in_a_list_of_slots_are_named():
-    def slot(columns, offsets):
+def test_mistakes_in_a_list_of_slots_are_named() -> None:
+    def slot(columns: int, offsets: list[int]) -> tuple[Any, Any]:
         return tensor(np.ones((offsets[-1], columns))), tensor(offsets, np.int32)
 
     cvm = paddle.ones([1, 2])
@@ -278,9 +288,9 @@ def test_mistakes_in_a_list_of_slots_are_named():
         ops.fused_seqpool_cvm([tensor(np.ones((1, 3)))], "SUM", cvm)
 
 
-def test_a_threshold_for_each_slot_is_one_for_each():
+def test_a_threshold_for_each_slot_is_one_for_each() -> None:
     rows = (tensor(np.ones((2, 3))), tensor([0, 1, 2], np.int32))
-    with pytest.raises(ValueError, match="threshold_vec has 3 values, expected one a slot: 2"):
+    with pytest.raises(ValueError, match="threshold_vec has 3 values, expected one per slot: 2"):
         ops.fused_seqpool_cvm_with_diff_thres(
             rows, "SUM", paddle.ones([1, 2]), need_filter=True, xbox_diff_thres_filter=True,
             threshold_vec=[1, 2, 3], slots=2,

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from paddlebox import ops
 from paddlebox._native import paddle
 from paddlebox.data.side_table import InputTable, ReplicaCache
 from paddlebox.errors import PassError
 
+Opened = tuple[Any, Callable[..., Any]]
 OPERATORS = [(ReplicaCache, ops.pull_cache_value), (InputTable, ops.lookup_input)]
 
 
-def fill(table, rows):
+def fill(table: InputTable | ReplicaCache, rows: int) -> None:
     values = np.arange(rows * table.dim, dtype=np.float32).reshape(rows, table.dim)
-    table.set_values(*([[str(i) for i in range(rows)]] if table._keyed else []), values)
+    if isinstance(table, InputTable):
+        table.set_values([str(i) for i in range(rows)], values)
+    else:
+        table.set_values(values)
     table.begin_feed_pass()
     table.begin_pass()
 
 
 @pytest.fixture(params=OPERATORS, ids=["pull_cache_value", "lookup_input"])
-def opened(request):
+def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
     """A side table of 5 rows of 3 values in a pass, and its operator."""
     paddle.disable_static()
     kind, operator = request.param
@@ -32,19 +40,21 @@ def opened(request):
         table.end_pass()
 
 
-def int64(ids):
+def int64(ids: ArrayLike) -> Any:
     return paddle.to_tensor(np.array(ids, np.int64))
 
 
 @pytest.mark.parametrize(
     ("ids", "shape"), [((4, 1), (4, 3)), ((4, 2), (4, 2, 3)), ((4,), (4, 3)), ((1,), (1, 3))]
 )
-def test_the_shape_is_that_of_the_ids_and_size(opened, ids, shape):
+def test_the_shape_is_that_of_the_ids_and_size(
+    opened: Opened, ids: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
     _, operator = opened
     assert tuple(operator(int64(np.ones(ids)), 3).shape) == shape
 
 
-def test_rows_have_no_gradient(opened):
+def test_rows_have_no_gradient(opened: Opened) -> None:
     _, operator = opened
     out = operator(int64([[1]]), 3)
     assert out.stop_gradient
@@ -54,30 +64,30 @@ def test_rows_have_no_gradient(opened):
 
 
 class TestMistakes:
-    def test_size_of_another_table(self, opened):
+    def test_size_of_another_table(self, opened: Opened) -> None:
         _, operator = opened
         for size in (2, 0, -1):
             with pytest.raises(ValueError, match=f"size is {size}, side table 'side' has 3"):
                 operator(int64([[1]]), size)
 
-    def test_wrong_dtype(self, opened):
+    def test_wrong_dtype(self, opened: Opened) -> None:
         _, operator = opened
         for ids in (paddle.ones([1], "int32"), paddle.ones([1])):
             with pytest.raises(ValueError, match="expected int64 row numbers"):
                 operator(ids, 3)
 
-    def test_no_open_pass(self, opened):
+    def test_no_open_pass(self, opened: Opened) -> None:
         table, operator = opened
         table.end_pass()
         with pytest.raises(PassError, match=r"open in a pass: none \(its begin_pass is missing\)"):
             operator(int64([[1]]), 3)
 
-    def test_another_name(self, opened):
+    def test_another_name(self, opened: Opened) -> None:
         _, operator = opened
         with pytest.raises(PassError, match="'other'; open in a pass: 'side'"):
             operator(int64([[1]]), 3, "other")
 
-    def test_two_tables_and_no_name(self, opened):
+    def test_two_tables_and_no_name(self, opened: Opened) -> None:
         table, operator = opened
         second = type(table)("second", 3)
         fill(second, 1)
@@ -86,14 +96,14 @@ class TestMistakes:
         operator(int64([[0]]), 3, "second")
         second.end_pass()
 
-    def test_the_other_kind_is_not_looked_at(self, opened):
+    def test_the_other_kind_is_not_looked_at(self, opened: Opened) -> None:
         table, _ = opened
         other = dict(OPERATORS)[ReplicaCache if type(table) is InputTable else InputTable]
         with pytest.raises(PassError, match="open in a pass: none"):
             other(int64([[1]]), 3, "side")
 
 
-def test_a_table_that_is_dropped_while_open_is_closed():
+def test_a_table_that_is_dropped_while_open_is_closed() -> None:
     paddle.disable_static()
     cache = ReplicaCache("gone", 3)
     fill(cache, 5)
@@ -142,7 +152,7 @@ print(json.dumps([[float(o[0]) for o in outs], *(x.tolist() for x in outs[-1][1:
 
 
 @pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
-def test_a_program_trains_over_them(in_new_process, pir):
+def test_a_program_trains_over_them(in_new_process: Callable[..., Any], pir: str) -> None:
     losses, cached, looked, message = in_new_process(PROGRAM, env={"FLAGS_enable_pir_api": pir})
     assert losses[-1] < losses[0]
     assert cached == [[6, 7], [0, 1], [2, 3]]

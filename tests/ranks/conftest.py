@@ -1,4 +1,4 @@
-"""A run of two ranks that nobody disturbed, which several files of tests look at."""
+"""An undisturbed run of two ranks, which several test files share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loop of one's own over slots `user`, which reads both embeddings of a row, and `tags`, which
+"""A custom loop over slots `user`, which reads both embeddings of a row, and `tags`, which
 reads the first alone. It has no dense parameters."""
 
 from __future__ import annotations

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import PATIENCE_S, ROOT
+from tests.support import processes
 
 CONFIG = "configs/dnn_synthetic.yaml"
 
 
 def command(ranks: int, name: str, run_dir: Path, config: Path | str, *more: str) -> list[str]:
-    """`more`: overrides, then other arguments."""
+    """Arguments of Python. `more`: overrides, then other arguments."""
     launcher = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
     launcher += ["--log_dir", str(run_dir.parent / "log")]
     return [
-        *(sys.executable, *(launcher if ranks > 1 else [])),
+        *(launcher if ranks > 1 else []),
         *(f"tools/{name}.py", "-c", str(config), "--run-dir", str(run_dir), "-o", *more),
     ]
 
 
 def run_launched(*arguments: Any) -> Any:
     """Runs a `command` to its end."""
-    return subprocess.run(
-        command(*arguments),
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    return processes.run(command(*arguments))
 
 
 def overrides(data: Path, beside: Path) -> tuple[str, ...]:
@@ -53,10 +43,6 @@ def overrides(data: Path, beside: Path) -> tuple[str, ...]:
 
 def launch(name: str, run_dir: Path, data: Path, *more: str, ranks: int = 2) -> Any:
     return run_launched(ranks, name, run_dir, CONFIG, *overrides(data, run_dir.parent), *more)
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def summary(run_dir: Path) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def dygraph(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def rows_at() -> Iterator[Callable[..., Any]]:
-    opened = []
+    opened: list[Any] = []
 
     def make(place: HbmPlace, **fields: Any) -> Any:
         for before in opened:
@@ -82,7 +82,7 @@ def _filled(rows: Any, random: np.random.Generator, stamp: int, read_only: bool 
     rows.fill(late, 0, values[late])
 
 
-def test_batches_are_read_and_merged_as_on_the_host(rows_at):
+def test_batches_are_read_and_merged_as_on_the_host(rows_at: Callable[..., Any]) -> None:
     def run(place: HbmPlace) -> list[np.ndarray]:
         random, rows, seen = np.random.default_rng(3), rows_at(place), []
         for number in range(4):
@@ -109,7 +109,9 @@ def test_batches_are_read_and_merged_as_on_the_host(rows_at):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_bad_gradient_ends_its_batch_and_not_the_next_pass(rows_at, place):
+def test_a_bad_gradient_ends_its_batch_and_not_the_next_pass(
+    rows_at: Callable[..., Any], place: HbmPlace
+) -> None:
     random, rows = np.random.default_rng(3), rows_at(place)
     _filled(rows, random, 1)
     rows.open()
@@ -120,7 +122,7 @@ def test_a_bad_gradient_ends_its_batch_and_not_the_next_pass(rows_at, place):
     rows.open()
     _step(random, 2)
     assert np.isfinite(rows.merged()).all()
-    clipping = rows_at(place, on_bad_grad="clip", bad_grad_bound=2.0)
+    clipping = rows_at(place, on_bad_grad="clip")
     _filled(clipping, random, 1)
     clipping.open()
     _step(random, 1, spoil=True)
@@ -128,7 +130,9 @@ def test_a_bad_gradient_ends_its_batch_and_not_the_next_pass(rows_at, place):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_does_not_belong_to_a_batch_is_told(rows_at, place):
+def test_arrays_that_do_not_belong_to_a_batch_are_errors(
+    rows_at: Callable[..., Any], place: HbmPlace
+) -> None:
     random, rows = np.random.default_rng(3), rows_at(place)
     with pytest.raises(ValueError, match="stamp 0"):
         rows.prepare(0, _keys(), False)
@@ -136,9 +140,9 @@ def test_what_does_not_belong_to_a_batch_is_told(rows_at, place):
         rows.open()
     rows.prepare(1, _keys(), False)
     values = np.zeros((2, 3 + DIM), np.float32)
-    with pytest.raises(ValueError, match=f"row {ROWS} is filled, it has {ROWS} rows"):
+    with pytest.raises(ValueError, match=f"cannot fill row {ROWS}, the batch has {ROWS} rows"):
         rows.fill(None, ROWS - 1, values)
-    with pytest.raises(ValueError, match="row -1 is filled"):
+    with pytest.raises(ValueError, match="cannot fill row -1"):
         rows.fill(np.array([3, -1], np.int32), 0, values)
     with pytest.raises(ValueError, match="values"):
         rows.fill(np.array([3], np.int32), 0, values)
@@ -161,7 +165,9 @@ def test_what_does_not_belong_to_a_batch_is_told(rows_at, place):
         _step(random, 4)
 
 
-def test_a_batch_on_a_device_that_is_not_there_says_so(rows_at, monkeypatch):
+def test_a_batch_on_a_missing_device_is_an_error(
+    rows_at: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(SWITCH)
     if core.hbm_backend() == "cuda":
         pytest.skip("this library was built with CUDA")

@@ -1,9 +1,8 @@
-"""What `ranks.dense_top_k` and `ranks.dense: average` do to dense parameters."""
+"""What `ranks.dense_top_k` and `ranks.sync_weight_step` do to dense parameters."""
 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,12 +17,13 @@ from paddlebox.config import Config, Phase, load_config, load_slots
 from paddlebox.data.batches import Feed
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.world import World
-from paddlebox.train import pass_loop
+from paddlebox.train import pass_line, pass_loop
 from paddlebox.train.phases import Runners
 from paddlebox.train.ranked import RATE, RankedRunner
 from paddlebox.train.training import Training
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination
+from tests.support.configs import write_slots
 
 _N = 20  # values of the gradient
 _LOSS = np.zeros(1, np.float32)
@@ -161,13 +161,13 @@ def test_top_k_of_a_pass_keeps_nothing_of_the_pass_before() -> None:
         np.testing.assert_allclose(second, first, atol=1e-5)
 
 
-# ---- ranks.dense: average
+# ---- ranks.sync_weight_step
 
 
 def _averaged(every: int, steps: int, shares: tuple[float, ...]) -> list[list[float]]:
     """(R) parameter of each rank before the first step, after each, and at the end of the pass; a
     step of rank r adds r + 1."""
-    config = _config("ranks.dense=average", f"ranks.sync_weight_step={every}")
+    config = _config(f"ranks.sync_weight_step={every}")
 
     def train(world: World) -> list[float]:
         runner = Plain(config, world, np.full(1, -(world.rank + 1), np.float32))
@@ -196,8 +196,8 @@ def test_a_rank_without_instances_takes_no_step_and_is_averaged() -> None:
     assert _averaged(2, 3, (1.0, 0.0)) == [[0, 1, 1, 2, 1.5], [0, 0, 1, 1, 1.5]]
 
 
-def test_the_end_of_a_pass_averages_the_optimizers_state_and_begins_to_count_anew() -> None:
-    config = _config("ranks.dense=average", "ranks.sync_weight_step=3")
+def test_the_end_of_a_pass_averages_the_optimizers_state_and_restarts_the_count() -> None:
+    config = _config("ranks.sync_weight_step=3")
 
     def train(world: World) -> list[dict[str, list[float]]]:
         runner = Plain(config, world, np.full(1, -(world.rank + 1), np.float32))
@@ -222,9 +222,7 @@ def test_the_end_of_a_pass_averages_the_optimizers_state_and_begins_to_count_ane
 
 @pytest.fixture
 def slots(tmp_path: Path) -> Any:
-    path = tmp_path / "slots.yaml"
-    path.write_text("slots: [{name: y, type: label}, {name: a, type: sparse}]\n")
-    return load_slots(path)
+    return load_slots(write_slots(tmp_path, y="label", a="sparse"))
 
 
 @pytest.fixture(params=["pir", "dygraph"])
@@ -268,9 +266,9 @@ def _with_zeros(config: Config, slots: Any, steps: int) -> list[np.ndarray]:
                 return 0.0, _LOSS
 
             runner._step = step
-            world.gather("shapes", json.dumps({n: a.shape for n, a in first.items()}).encode())
+            world.gather("shapes", {n: a.shape for n, a in first.items()})
         else:
-            shapes = json.loads(world.gather("shapes", b"")[0])
+            shapes = world.first("shapes", None)
             runner = Plain(config, world, np.zeros(1, np.float32))
             finish_pass = runner.finish_pass
             runner.state = {n: np.zeros(shape, np.float32) for n, shape in shapes.items()}
@@ -306,7 +304,7 @@ def test_the_runner_of_a_config_steps_by_the_top_k_of_all_ranks(program: str, sl
 
 
 def test_the_runner_of_a_config_averages_after_just_so_many_steps(program: str, slots: Any) -> None:
-    config = _built(program, "ranks.dense=average", "ranks.sync_weight_step=2")
+    config = _built(program, "ranks.sync_weight_step=2")
     start, *found = _with_zeros(config, slots, steps=3)
     step = _gradient(len(start))
     mean = (start - 2 * step) / 2
@@ -329,8 +327,8 @@ def test_ranks_agree_about_a_pass_before_its_dense_state_is_taken(
         def dense_state(self) -> None:
             raise EnoughError
 
-    monkeypatch.setattr(pass_loop, "train_pass", lambda *_: (None, {}))
-    monkeypatch.setattr(pass_loop.pass_line, "progress", lambda *_: nullcontext())
+    monkeypatch.setattr(pass_loop, "_train_with_each", lambda *_: (None, {}))
+    monkeypatch.setattr(pass_line, "progress", lambda *_: nullcontext())
     monkeypatch.setattr(pass_loop, "seed_pass", lambda *_: None)
     some: Any = MagicMock()
     with pytest.raises(EnoughError):

@@ -20,6 +20,7 @@ from paddlebox.store.rank_stores import rank_versions
 from tests.conftest import tool
 from tests.ranks.launched import launch, run_launched, summary
 from tests.ranks.worker import SLOTS, write_rows
+from tests.support.configs import write_config, write_slots
 
 
 def _served(run_dir: Path) -> list[np.ndarray]:
@@ -106,20 +107,15 @@ def test_two_ranks_start_from_two_others_leave_files_out_and_commit_every_second
         assert kinds == [("pass", 2), ("pass", 4)]
 
 
-_CONFIG = """
-name: ranks
-data: {{format: multislot, slots: {folder}/slots.yaml, train_files: [unused], files_per_pass: 2,
-       shuffle: false}}
-model: {{type: dnn, hidden: [16, 8]}}
-table: {{embedx_dim: 4, embedx_threshold: 3}}
-"""
-
-
 @pytest.mark.slow
 def test_two_ranks_go_on_with_the_pass_of_one_as_one_would_have(tmp_path: Path) -> None:
-    (tmp_path / "slots.yaml").write_text(SLOTS)
-    config = tmp_path / "config.yaml"
-    config.write_text(_CONFIG.format(folder=tmp_path))
+    write_slots(tmp_path, **SLOTS)
+    config = write_config(
+        tmp_path,
+        data={"format": "multislot", "files_per_pass": 2, "shuffle": False},
+        model={"hidden": [16, 8]},
+        table={"embedx_dim": 4, "embedx_threshold": 3},
+    )
     (tmp_path / "nothing").write_text("")
     passes = []
     for seed in (1, 2):  # the same instances in each batch, of one rank and of two

@@ -1,4 +1,4 @@
-"""What `ranks.error_feedback` does to the rows that narrow gradients train."""
+"""What error feedback does to the rows that quantized gradients train."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from paddlebox.ranks.world import World
 from paddlebox.train.opening import open_table
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination
+from tests.support.configs import write_slots
 
 _KEYS = (np.arange(24, dtype=np.uint64) + np.uint64(1)) * np.uint64(2**64 // 25)
 _RATE = 2.0**-5
 _DIM, _COLUMNS = 4, 3 + 4
 _STEPS = 200
-_NARROW = ("float16", "bfloat16", "int8")
+_QUANTIZED = ("float16", "bfloat16", "int8")
 _LEVELS = pytest.mark.parametrize(
     ("ranks", "options"), [(2, ()), (4, ("ranks.two_level=true", "ranks.per_node=2"))]
 )
@@ -42,16 +43,19 @@ def _config(*overrides: str) -> Config:
 class _Pass:
     """Of one rank: every step has a gradient for every key."""
 
-    def __init__(self, config: Config, folder: Path, world: World) -> None:
+    def __init__(
+        self, config: Config, folder: Path, world: World, *, feedback: bool = True
+    ) -> None:
         # Tables of one process go by their names.
         named = config.table.model_copy(update={"name": f"rank {world.rank}"})
         config = config.model_copy(update={"table": named})
         self.table: Any = open_table(config, folder / str(world.rank), world=world)
-        self.lane = world.lane("step")
-        self._exchange = self.table.peers.shards[named.name].exchange
+        self.channel = world.channels["step"]
+        self._exchange = world.shards[named.name].exchange
+        self._exchange._feedback &= feedback
         staged = self._begin()
         rows = [staged.row_at_owner[a:b] for a, b in itertools.pairwise(staged.bounds.tolist())]
-        (asked,) = self._exchange.request(staged, [rows], self.lane)
+        (asked,) = self._exchange.request(staged, [rows], self.channel)
         ids = np.concatenate(asked.rows)
         self._step = Step(
             staged.stamp,
@@ -79,8 +83,8 @@ class _Pass:
         """gradient: (keys, 1 + D) of embed_w and embedx."""
         whole = np.zeros((len(_KEYS), _COLUMNS), np.float32)
         whole[:, 0], whole[:, 2:] = 1, gradient
-        self._exchange.fetch(self._step, self.lane)
-        self._exchange.give(self._step, self.lane, whole)
+        self._exchange.fetch(self._step, self.channel)
+        self._exchange.give(self._step, self.channel, whole)
 
     def applied(self) -> np.ndarray:
         """(keys of this rank, 1 + D) sums of the gradients that the owner has applied."""
@@ -111,13 +115,13 @@ def _gradients(rank: int) -> np.ndarray:
 
 
 def _after_steps(
-    config: Config, folder: Path, ranks: int
+    config: Config, folder: Path, ranks: int, *, feedback: bool = True
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(keys, 1 + D) what owners have applied after _STEPS steps; what the ranks have kept then;
     what owners have applied at the end of the pass."""
 
     def train(world: World) -> tuple[Any, ...]:
-        one = _Pass(config, folder, world)
+        one = _Pass(config, folder, world, feedback=feedback)
         with one.table:
             for _ in range(_STEPS):
                 one.step(_gradients(world.rank))
@@ -150,7 +154,7 @@ def _bias(found: np.ndarray, ranks: int) -> float:
 
 
 @_LEVELS
-@pytest.mark.parametrize("wire", _NARROW)
+@pytest.mark.parametrize("wire", _QUANTIZED)
 def test_what_was_applied_and_what_was_kept_are_the_sum_of_the_gradients(
     tmp_path: Path, wire: str, ranks: int, options: tuple[str, ...]
 ) -> None:
@@ -163,39 +167,36 @@ def test_what_was_applied_and_what_was_kept_are_the_sum_of_the_gradients(
 
 
 @_LEVELS
-@pytest.mark.parametrize("wire", _NARROW)
+@pytest.mark.parametrize("wire", _QUANTIZED)
 def test_without_error_feedback_the_bias_is_five_times_as_large_at_least(
     tmp_path: Path, wire: str, ranks: int, options: tuple[str, ...]
 ) -> None:
+    config = _config(f"ranks.gradients={wire}", *options)
     bias = {}
-    for feedback in ("true", "false"):
-        config = _config(f"ranks.gradients={wire}", f"ranks.error_feedback={feedback}", *options)
-        applied, kept, ended = _after_steps(config, tmp_path / feedback, ranks)
+    for feedback in (True, False):
+        folder = tmp_path / str(feedback)
+        applied, kept, ended = _after_steps(config, folder, ranks, feedback=feedback)
         bias[feedback] = _bias(applied, ranks)
-        if feedback == "false":
+        if not feedback:
             assert not kept.any()
             np.testing.assert_array_equal(ended, applied)
-    assert bias["false"] >= 5 * bias["true"] > 0
+    assert bias[False] >= 5 * bias[True] > 0
 
 
 def test_each_of_several_tables_exchanges_as_the_config_says(tmp_path: Path) -> None:
-    slots = tmp_path / "slots.yaml"
-    slots.write_text(
-        "slots: [{name: y, type: label}, {name: a, type: sparse}, "
-        "{name: b, type: sparse, table: wide}]\n"
-    )
-    for feedback in (True, False):
+    slots = write_slots(tmp_path, y="label", a="sparse", b={"table": "wide"})
+    for wire, feedback in (("int8", True), ("float32", False)):
         config = _config(
             *(f"data.slots={slots}", "extra_tables={wide: {embedx_dim: 2}}"),
-            *("ranks.gradients=int8", f"ranks.error_feedback={str(feedback).lower()}"),
+            f"ranks.gradients={wire}",
         )
-        folder = tmp_path / str(feedback)
+        folder = tmp_path / wire
 
         def found(world: World, config: Config = config, folder: Path = folder) -> list[bool]:
             if world.rank == 1:  # one of them will do: nothing is exchanged yet
                 return []
-            with open_table(config, folder, world=world) as tables:
-                shards = tables.peers.shards.values()  # type: ignore[attr-defined]
+            with open_table(config, folder, world=world):
+                shards = world.shards.values()
                 return [shard.exchange._feedback for shard in shards]
 
         assert coordination(2, found) == [[feedback, feedback], []]

@@ -1,4 +1,4 @@
-"""Rows with an expand part on several ranks, in a loop of one's own."""
+"""Rows with an expand part on several ranks, in a custom loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 from tests.ranks.test_ranks import _all_rows, _assert_same_model, _passes, _train, _train_each
 
 _EXPAND = 3
-_TABLE = f", expand_dim: {_EXPAND}, expand: {{rule: adam, initial_range: 0.1, learning_rate: 0.02}}"
+_TABLE = {
+    "expand_dim": _EXPAND,
+    "embedx": {"rule": "adam", "initial_range": 0.1, "learning_rate": 0.02},
+}
 
 
 def _expand_of(result: dict[str, Any]) -> np.ndarray:
@@ -30,9 +33,9 @@ def test_two_ranks_train_the_rows_with_both_embeddings_that_one_trains(tmp_path:
 
 
 @pytest.mark.slow
-def test_narrow_rows_and_steps_that_do_not_wait_have_the_expand_part_too(tmp_path: Path) -> None:
-    modes = ("{rows: int8, gradients: int8}", "{sparse_sync: async, staleness: 2}")
-    trainings = {"{}": {"table": _TABLE}}
+def test_quantized_rows_and_steps_that_do_not_wait_have_the_expand_part_too(tmp_path: Path) -> None:
+    modes = ("{rows: int8, gradients: int8}", "{staleness: 2}")
+    trainings: dict[str, dict[str, Any]] = {"{}": {"table": _TABLE}}
     for mode in modes:
         trainings |= {name: {"table": _TABLE, "options": mode} for name in (mode, f"again {mode}")}
     runs = _train_each(tmp_path, 2, _passes(tmp_path / "data", 2), trainings)

@@ -43,8 +43,7 @@ class Site(Supervised):
                 f"data.path_template={self.logs}/{{date}}/{{hour}}",
                 f"data.ready_marker={self.logs}/{{date}}/{{hour}}/_SUCCESS",
                 "data.from_hour=20240101", f"data.until_hour='20240101{HOURS - 1:02}'",
-                "data.missing_hour=skip", "data.late_s=8.0", "data.poll_s=0.1",
-                "alerts.every_s=0.1",
+                "data.missing_hour=skip", "data.late_s=8.0",
                 "trainer.evaluate_before_pass=true", "trainer.dense_threads=1",
                 f"save.out={folder}/saves", f"publish.file={folder}/model.export", *settings,
             ],
@@ -97,7 +96,7 @@ class Site(Supervised):
 
 @pytest.fixture
 def site(files: Path, tmp_path: Path) -> Iterator[Callable[..., Site]]:
-    made = []
+    made: list[Site] = []
 
     def make(*settings: str) -> Site:
         made.append(Site(tmp_path / f"job-{len(made)}", files, *settings))
@@ -133,7 +132,9 @@ def live(job: Site, *, kill: bool = False) -> None:
     assert job.wait() == [0], job.log()
 
 
-def test_hours_of_two_ranks_end_alike_whether_they_are_killed_or_not(site) -> None:
+def test_hours_of_two_ranks_end_alike_whether_they_are_killed_or_not(
+    site: Callable[..., Site],
+) -> None:
     whole, killed = site(), site()
     live(whole)
     live(killed, kill=True)
@@ -166,7 +167,9 @@ def test_hours_of_two_ranks_end_alike_whether_they_are_killed_or_not(site) -> No
     assert listed.digests() == whole.digests()
 
 
-def test_two_ranks_that_wait_are_stopped_at_once_and_backfill_without_a_file(site) -> None:
+def test_two_ranks_that_wait_are_stopped_at_once_and_backfill_without_a_file(
+    site: Callable[..., Site],
+) -> None:
     job = site("data.missing_hour=wait", "publish.file=''")
     job.deliver(0, 1)
     job.start().until_it(lambda: job.waits_for(2))

@@ -9,24 +9,22 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from paddlebox.store.manifest import Manifest
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE_S
 from tests.ranks.launched import (
     CONFIG,
-    PATIENCE_S,
     command,
-    environment,
     launch,
     overrides,
     summary,
 )
 from tests.ranks.test_durable_runs import check_saves
+from tests.support import processes
 
 
 @pytest.mark.slow
@@ -61,7 +59,7 @@ def test_ranks_of_which_one_has_a_pass_less_are_evaluated_at_the_pass_that_both_
 
 
 @pytest.mark.slow
-def test_another_number_of_ranks_may_train_on_but_not_evaluate_and_is_told_the_right_one(
+def test_another_number_of_ranks_may_train_but_not_evaluate_and_the_error_names_the_right_one(
     undisturbed: Path, data: Path
 ) -> None:
     done = launch("evaluate", undisturbed, data, ranks=1)
@@ -81,13 +79,7 @@ def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
     random.seed(5)
     run_dir, struck = tmp_path / "run", 0
     for attempt in range(12):
-        job = subprocess.Popen(
-            command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path)),
-            cwd=ROOT,
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        job = processes.start(command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path)))
         if attempt < 4:
             # The first while its ranks start or train, each later one some passes further.
             while job.poll() is None and not (_workers(job.pid) and _passes(run_dir) >= attempt):
@@ -111,22 +103,19 @@ def test_a_rank_that_is_killed_is_named_by_its_peer_which_waits_no_longer(
     data: Path, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    job = subprocess.Popen(
-        command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path), "trainer.epochs=50"),
-        cwd=ROOT,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+    job = processes.start(
+        command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path), "trainer.epochs=50")
     )
     deadline = time.monotonic() + PATIENCE_S
     while not (run_dir / "metrics.jsonl").exists():
         assert time.monotonic() < deadline
         assert job.poll() is None
         time.sleep(0.02)
-    workers = {
-        re.search(r"PADDLE_TRAINER_ID=(\d)", Path(f"/proc/{pid}/environ").read_text())[1]: pid
-        for pid in _workers(job.pid)
-    }
+    workers = {}
+    for pid in _workers(job.pid):
+        rank = re.search(r"PADDLE_TRAINER_ID=(\d)", Path(f"/proc/{pid}/environ").read_text())
+        assert rank is not None
+        workers[rank[1]] = pid
     job.send_signal(signal.SIGSTOP)  # or the launcher's SIGTERM may come first
     os.kill(workers["1"], signal.SIGKILL)
     while Path(f"/proc/{workers['0']}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
@@ -143,13 +132,7 @@ def test_a_signal_to_one_rank_ends_all_after_the_pass_and_the_job_goes_on(
     undisturbed: Path, data: Path, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    job = subprocess.Popen(
-        command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path)),
-        cwd=ROOT,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    job = processes.start(command(2, "train", run_dir, CONFIG, *overrides(data, tmp_path)))
     deadline = time.monotonic() + PATIENCE_S
     while not (run_dir / "metrics.jsonl").exists() and job.poll() is None:
         assert time.monotonic() < deadline

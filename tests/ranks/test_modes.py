@@ -24,14 +24,13 @@ def _drift(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 _TWO_LEVELS = "{two_level: true, per_node: 2}"
-_STALE = "{sparse_sync: async, staleness: 3}"
-_NARROW = (
+_STALE = "{staleness: 3}"
+_QUANTIZED = (
     "{rows: int8, gradients: int8}",
     "{rows: float16, gradients: bfloat16}",
     "{rows: int8, gradients: int8, two_level: true, per_node: 2}",
-    "{rows: int8, gradients: int8, error_feedback: false}",
 )
-_DENSE = ("{dense: average, sync_weight_step: 8}", "{dense_top_k: 0.05}")
+_DENSE = ("{sync_weight_step: 8}", "{dense_top_k: 0.05}")
 Runs = dict[str, dict[str, Any]]  # by `ranks:`, whose second run has "again " before it
 
 
@@ -49,7 +48,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Runs of four ranks. Without per_node all are of one node, where every row travels whole."""
     folder = tmp_path_factory.mktemp("four")
     trainings = {mode: {"options": mode, "dim": 16} for mode in ("{}", "{per_node: 2}")}
-    trainings |= _twice((_TWO_LEVELS, *_NARROW, _STALE), dim=16)
+    trainings |= _twice((_TWO_LEVELS, *_QUANTIZED, _STALE), dim=16)
     return _train_each(folder, 4, _passes(folder / "data", 4), trainings)
 
 
@@ -78,17 +77,17 @@ def test_rows_without_an_embedx_travel_without_one_between_nodes_and_no_bit_diff
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", _NARROW)
-def test_narrow_formats_train_nearly_the_same_rows_and_two_runs_the_same(
+@pytest.mark.parametrize("options", _QUANTIZED)
+def test_quantized_formats_train_nearly_the_same_rows_and_two_runs_the_same(
     four: Runs, flat: dict[str, Any], options: str
 ) -> None:
-    narrow, again = four[options], four[f"again {options}"]
-    assert 0 < _drift(flat, narrow) < 0.01
+    quantized, again = four[options], four[f"again {options}"]
+    assert 0 < _drift(flat, quantized) < 0.01
     if "two_level" not in options:
-        assert _bytes(narrow) <= (0.45 if "int8" in options else 0.60) * _bytes(four["{}"])
-    for before, after in zip(flat["passes"], narrow["passes"], strict=True):
+        assert _bytes(quantized) <= (0.45 if "int8" in options else 0.60) * _bytes(four["{}"])
+    for before, after in zip(flat["passes"], quantized["passes"], strict=True):
         assert after["auc"] == pytest.approx(before["auc"], abs=5e-3)
-    assert (again["digest"], again["dense"]) == (narrow["digest"], narrow["dense"])
+    assert (again["digest"], again["dense"]) == (quantized["digest"], quantized["dense"])
 
 
 def _bytes(result: dict[str, Any], which: str = "sent") -> int:
@@ -141,7 +140,7 @@ def test_dense_modes_end_a_pass_with_the_same_parameters_on_every_rank(
 def test_the_way_of_exchange_changes_no_bit_of_a_mode(tmp_path: Path) -> None:
     passes = _passes(tmp_path / "data", 2)
     top_k = "{rows: int8, gradients: int8, dense_top_k: 0.1}"
-    modes = (top_k, "{rows: float16, sparse_sync: async}")
+    modes = (top_k, "{rows: float16, staleness: 1}")
     trainings = {mode: {"options": mode, "dim": 16} for mode in modes}
     of_near = _train_each(tmp_path / "near", 2, passes, trainings)
     of_far = _train_each(tmp_path / "far", 2, passes, trainings, launchers=2)

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError
-from paddlebox.ranks import ManyRanks, World
+from paddlebox.ranks import World
 from paddlebox.ranks.nodes import ranks_per_node
-from paddlebox.ranks.traffic import Traffic, of_pass
+from paddlebox.ranks.traffic import Traffic, traffic_of_pass
 
 
 @pytest.mark.parametrize(
@@ -47,27 +47,20 @@ def test_a_given_size_of_nodes_divides_the_ranks() -> None:
 def test_two_levels_need_several_nodes_of_several_ranks(per_node: int) -> None:
     options = RanksConfig(two_level=True, per_node=per_node)
     with pytest.raises(ConfigError, match="several nodes of several ranks"):
-        ManyRanks(World(0, 4), options)
+        World(0, 4).connect([], options)
 
 
 @pytest.mark.parametrize(
     ("values", "told"),
     [
         ({"rows": "float8"}, "rows"),
-        ({"sync_weight_step": 4}, "sync_weight_step is 4"),
-        ({"staleness": 2}, "staleness is 2"),
-        ({"dense": "average", "dense_top_k": 0.1}, "dense_top_k is 0.1"),
+        ({"sync_weight_step": 4, "dense_top_k": 0.1}, "dense_top_k is 0.1"),
         ({"dense_top_k": 1.5}, "dense_top_k"),
     ],
 )
 def test_what_nothing_would_read_is_refused(values: dict[str, object], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         RanksConfig.model_validate(values)
-
-
-def test_rows_lag_only_in_async_mode() -> None:
-    assert RanksConfig().ahead == 0
-    assert RanksConfig.model_validate({"sparse_sync": "async", "staleness": 5}).ahead == 5
 
 
 def test_bytes_to_others_count_and_those_to_other_nodes_as_well() -> None:
@@ -78,7 +71,7 @@ def test_bytes_to_others_count_and_those_to_other_nodes_as_well() -> None:
     traffic.add("ids", out[::-1])
     assert traffic.sent == {"rows": 1101, "ids": 1011}
     assert traffic.between_nodes == {"rows": 1100, "ids": 11}
-    line = of_pass(
+    line = traffic_of_pass(
         before, traffic.now(), lambda mine: [mine, mine], steps=4, samples=64, own={"samples": 7}
     )
     assert line["sent_bytes"] == {"rows": 2202, "ids": 2022}

@@ -11,7 +11,7 @@ import pytest
 from paddlebox.store.hbm_place import SWITCH
 from tests.ranks.test_ranks import _passes, _train_each
 
-_GPU = "hbm: {place: gpu}"
+_GPU = {"hbm": {"place": "gpu"}}
 
 
 def _both(
@@ -21,7 +21,7 @@ def _both(
     launchers = more.pop("launchers", 1)
     trainings = {
         "host": {"options": options, **more},
-        "device": {"options": f"{options}\n{_GPU}", **more},
+        "device": {"options": options, **_GPU, **more},
     }
     found = _train_each(tmp_path, ranks, passes, trainings, launchers)
     return found["host"], found["device"]
@@ -52,7 +52,7 @@ def test_two_ranks_on_devices_end_as_two_on_the_host(tmp_path: Path, program: st
     "options",
     [
         "{rows: int8, gradients: int8}",
-        pytest.param("{sparse_sync: async, staleness: 3}", marks=pytest.mark.long),
+        pytest.param("{staleness: 3}", marks=pytest.mark.long),
     ],
 )
 def test_ways_of_exchange_end_the_same_on_devices(tmp_path: Path, options: str) -> None:

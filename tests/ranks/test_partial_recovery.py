@@ -26,7 +26,7 @@ Start = Callable[..., Supervised]
 _SAMPLES, _STEPS = 16000, 250  # of a pass, of which there are two
 _SHOW = 1  # word of a row
 _PARTIAL = "checkpoint.partial_recovery=true"
-_ASYNC = ("ranks.sparse_sync=async",)
+_ASYNC = ("ranks.staleness=1",)
 _GIVES_UP = ("--tries", "0")
 
 

@@ -13,9 +13,9 @@ from paddlebox.store.rank_stores import rank_versions
 from paddlebox.tools.report.cli import report_main
 from paddlebox.tools.report.compare import compare_main
 from paddlebox.tools.report.ranks import read_run
-from tests.tools.report.test_in_a_browser import PROBE, chromium, look  # noqa: F401  # a fixture
+from tests.support.browser import PROBE, look
 
-_TITLES = ("Each rank", "Samples a rank", "Bytes that ranks sent", "Waiting for other ranks")
+_TITLES = ("Each rank", "Samples by rank", "Bytes that ranks sent", "Waiting for other ranks")
 
 
 @pytest.mark.slow
@@ -39,7 +39,7 @@ def test_the_page_of_two_ranks_shows_them_as_one_and_each(
     out = tmp_path / "page.html"
     assert report_main([str(undisturbed), "--out", str(out)]) == 0
     page = out.read_text()
-    for title in (*_TITLES, "Which rank was waited for"):
+    for title in (*_TITLES, "The rank that others waited for"):
         assert f"<h3>{title}</h3>" in page, title
     assert ", 2 ranks · " in page
     assert all(f"{rows:,}" in page for rows in live)
@@ -53,7 +53,7 @@ def test_a_rank_whose_folder_is_elsewhere_is_named(undisturbed: Path, tmp_path: 
     shutil.rmtree(tmp_path / "run/ranks")
     out = tmp_path / "page.html"
     assert report_main([str(tmp_path / "run"), "--out", str(out)]) == 0
-    assert "the folders of ranks 1 are not to be seen here" in out.read_text()
+    assert "the folders of ranks 1 do not exist here" in out.read_text()
 
 
 @pytest.mark.slow
@@ -67,9 +67,7 @@ def test_a_run_of_two_ranks_is_compared_with_another(undisturbed: Path, tmp_path
 
 @pytest.mark.slow  # starts a browser
 def test_the_page_of_two_ranks_has_no_errors(
-    undisturbed: Path,
-    chromium: str,  # noqa: F811
-    tmp_path: Path,
+    undisturbed: Path, chromium: str, tmp_path: Path
 ) -> None:
     assert report_main([str(undisturbed), "--out", str(tmp_path / "page.html")]) == 0
     (tmp_path / "probe.html").write_text(PROBE.format(width=400))

@@ -12,28 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from tests.conftest import PATIENCE_S
 from tests.ranks.worker import SLOTS, write_rows
 from tests.support import processes
+from tests.support.configs import write_config, write_slots
 
 _ROOT = Path(__file__).parents[2]
 _BATCH = 64
-
-_CONFIG = """
-name: ranks
-data:
-  {{format: multislot, slots: "{folder}/slots.yaml", train_files: [unused], batch_size: {batch},
-   key_space: shared}}
-model: {{type: dnn, hidden: [16, 8], use_cvm: true}}
-optimizer: {{averaging: 0.0}}
-trainer: {{program: {program}}}
-store: {{threads: 2}}
-mem: {{budget_bytes: 32MiB}}
-table: {{embedx_dim: {dim}, embedx_threshold: 3, admission: {{min_count: {min_count}}}{table}}}
-ranks: {options}
-{more}
-"""
 
 
 def _configured(
@@ -45,27 +32,30 @@ def _configured(
     batch: int = 0,
     dim: int = 4,
     options: str = "{}",
-    slots: str = SLOTS,
-    more: str = "",
-    table: str = "",
+    slots: dict[str, Any] = SLOTS,
+    table: dict[str, Any] | None = None,
     failing_rank: int | None = None,
+    **sections: Any,
 ) -> dict[str, Any]:
-    """What worker.py is told of one training. more: lines of the config; table: keys of it."""
+    """What worker.py is told of one training. options: of the section ranks, as YAML; table: keys
+    of it."""
     folder.mkdir(exist_ok=True, parents=True)
-    (folder / "slots.yaml").write_text(slots)
-    config = folder / "config.yaml"
-    config.write_text(
-        _CONFIG.format(
-            folder=folder,
-            batch=batch or _BATCH // ranks,
-            program=program,
-            min_count=min_count,
-            dim=dim,
-            options=options,
-            more=more,
-            table=table,
-        )
-    )
+    write_slots(folder, **slots)
+    usual = {"embedx_dim": dim, "embedx_threshold": 3, "admission": {"min_count": min_count}}
+    config = write_config(
+        folder,
+        data={
+            "format": "multislot", "batch_size": batch or _BATCH // ranks, "key_space": "shared",
+        },
+        model={"hidden": [16, 8], "use_cvm": True},
+        optimizer={"averaging": 0.0},
+        trainer={"program": program},
+        store={"threads": 2},
+        mem={"budget_bytes": "32MiB"},
+        table={**usual, **(table or {})},
+        ranks=yaml.safe_load(options),
+        **sections,
+    )  # fmt: skip
     return {"folder": str(folder), "config": str(config), "failing_rank": failing_rank}
 
 
@@ -97,8 +87,15 @@ def _launch(folder: Path, ranks: int, launchers: int, settings: Path) -> tuple[l
     for number in range(launchers):
         logged = [*launch, "--log_dir", str(folder / f"log-{number}")]
         command = [sys.executable, *(logged if ranks > 1 else []), *worker]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        jobs.append(subprocess.Popen(command, env=environment, **pipes))
+        jobs.append(
+            subprocess.Popen(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
     said = [job.communicate(timeout=300)[0][-2000:] for job in jobs]
     logs = [path.read_text()[-2000:] for path in sorted(folder.glob("log-*/workerlog.*"))]
     return [job.returncode for job in jobs], "\n".join([*logs, *said])
@@ -214,7 +211,7 @@ def test_ranks_of_two_launchers_exchange_by_the_network_and_end_with_the_same_bi
     assert far["dense"] == near["dense"]
 
 
-def test_a_rank_whose_step_fails_tells_the_others_why(tmp_path: Path) -> None:
+def test_a_failed_step_of_a_rank_is_reported_to_the_others(tmp_path: Path) -> None:
     passes = _passes(tmp_path / "data", 2)
     settings = tmp_path / "settings.json"
     told = _configured(tmp_path / "run", 2, failing_rank=1)

@@ -18,14 +18,14 @@ from paddlebox.config import Config, load_config
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks import World
 from paddlebox.ranks.reshard import overlapping, write_range
+from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.copies import copy_version
-from paddlebox.store.one_rank import key_ranges
 from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
 from paddlebox.train.adopt_stores import take_over
-from paddlebox.train.coordination import agreed_passes
+from paddlebox.train.common_passes import agreed_passes
 from tests.conftest import ROOT
 
 ROWS = 3000
@@ -70,7 +70,7 @@ def one(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with _open(config, run_dir / "store") as table:
         _pass(table, 1, feasigns, counted=2)
         table.end_of_day(20001, 0.5)
-        table.reset_delta(table.first.delta_filter())
+        table.reset_delta(table.first.save_filter(delta=True))
         _pass(table, 2, feasigns[: ROWS // 2] + np.uint64(ROWS // 4), counted=1)
     return run_dir
 
@@ -170,12 +170,12 @@ def test_a_move_that_is_killed_at_any_step_is_made_by_the_next_start(
             patch.setattr(os, "rename", mortal(rename))
             patch.setattr(shutil, "rmtree", mortal(remove))
             try:
-                take_over(run_dir, config, World())
+                take_over(run_dir, config, ONE_RANK)
                 done = True
             except KilledError:
                 done = False
         if not done:
-            take_over(run_dir, config, World())
+            take_over(run_dir, config, ONE_RANK)
         assert _digest(run_dir, config) == expected
         assert [path.name for path in run_dir.glob("store*")] == ["store"]
         assert not list(run_dir.glob("ranks/*/store*"))
@@ -190,7 +190,7 @@ def test_ranks_whose_stores_cannot_be_seen_are_named_with_their_hashes(
 ) -> None:
     shutil.rmtree(two / "ranks")
     with pytest.raises(ConfigError, match=r"rank 1, hashes 0x8000000000000000 to 0xf{16}"):
-        take_over(two, config, World())
+        take_over(two, config, ONE_RANK)
 
 
 def test_a_rank_that_is_gone_is_moved_from_its_copy(
@@ -201,7 +201,7 @@ def test_a_rank_that_is_gone_is_moved_from_its_copy(
     copy_version(str(store), record, f"{uri}/ranks/1")
     shutil.rmtree(two / "ranks")
     checkpoint = config.checkpoint.model_copy(update={"copy_to": str(uri)})
-    take_over(two, config.model_copy(update={"checkpoint": checkpoint}), World())
+    take_over(two, config.model_copy(update={"checkpoint": checkpoint}), ONE_RANK)
     assert _digest(two, config) == _digest(one, config)
 
 
@@ -211,23 +211,23 @@ def test_names_and_copies_are_of_all_ranks_and_a_name_keeps_them_as_they_are(
     version, uri = str(rank_versions(two / "store")[0][1].version), tmp_path / "copies"
     assert store_tool(["name", str(two), version, "good"]) == 0
     with pytest.raises(StoreError, match=r"has the name 'good' and would be lost"):
-        take_over(two, config, World())
+        take_over(two, config, ONE_RANK)
     assert store_tool(["copy", str(two), str(uri), "--version", "good"]) == 0
     assert [path.name for path in uri.glob("**/checkpoints/*")] == ["good", "good"]
     assert store_tool(["unname", str(two), "good"]) == 0
     assert store_tool(["restore", f"{uri}/ranks/1", str(tmp_path / "restored")]) == 0
-    take_over(two, config, World())
+    take_over(two, config, ONE_RANK)
     assert _digest(two, config) == _digest(one, config)
 
 
 class _BesideOther(World):
     """The first of two ranks, the other of which says always the same."""
 
-    def __init__(self, other: bytes) -> None:
+    def __init__(self, other: int) -> None:
         super().__init__(0, 2)
         self._other = other
 
-    def gather(self, what: str, mine: bytes) -> list[bytes]:
+    def gather(self, what: str, mine: Any) -> list[Any]:
         return [mine, self._other]
 
 
@@ -238,9 +238,9 @@ def test_an_empty_rank_takes_no_more_from_the_others_than_their_first_commit(
     with pytest.raises(
         StoreError, match=r"0 passes, this one keeps versions after passes \[1, 2\]"
     ):
-        agreed_passes(run_dir, 2, _BesideOther(b"0"))
-    assert agreed_passes(run_dir, 2, _BesideOther(b"1")) == 1
-    assert agreed_passes(run_dir, 1, _BesideOther(b"0")) == 0
+        agreed_passes(run_dir, 2, _BesideOther(0))
+    assert agreed_passes(run_dir, 2, _BesideOther(1)) == 1
+    assert agreed_passes(run_dir, 1, _BesideOther(0)) == 0
 
 
 def test_stores_that_never_were_of_one_model_are_not_put_together(
@@ -253,14 +253,14 @@ def test_stores_that_never_were_of_one_model_are_not_put_together(
         other.end_of_day(20001, 0.25)
         _pass(other, 2, feasigns, counted=2)
     with pytest.raises(StoreError, match="other life events"):
-        take_over(two, config, World())
+        take_over(two, config, ONE_RANK)
 
 
 def test_the_store_tool_shows_and_checks_all_ranks(
     one: Path, two: Path, config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert store_tool(["verify", str(two)]) == 0
-    assert capsys.readouterr().out.count("all sound") == 2
+    assert capsys.readouterr().out.count("no damage") == 2
     assert store_tool(["digest", str(two)]) == 0
     assert f"all ranks: sparse_digest {_digest(one, config)}" in capsys.readouterr().out
     assert store_tool(["lookup", str(two), "1", "2", "3", "4"]) == 0

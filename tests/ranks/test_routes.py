@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -45,7 +47,7 @@ def of(*pairs: tuple[int, int, int], gpus: int) -> Topology:
     return Topology(tuple(map(tuple, links)))
 
 
-def test_a_cube_mesh_has_one_hop_where_there_is_a_link_and_two_elsewhere():
+def test_a_cube_mesh_has_one_hop_where_there_is_a_link_and_two_elsewhere() -> None:
     topology = Topology.parse(CUBE_MESH)
     assert topology.links[0] == (0, 1, 1, 2, 2, 0, 0, 0)
     routes = choose_routes(topology)
@@ -56,7 +58,7 @@ def test_a_cube_mesh_has_one_hop_where_there_is_a_link_and_two_elsewhere():
     assert routes[0, 7].gpus in [(0, 3, 7), (0, 4, 7)]
 
 
-def test_third_gpus_are_chosen_so_that_no_link_is_much_busier_than_it_must_be():
+def test_third_gpus_are_chosen_so_that_no_link_is_much_busier_than_it_must_be() -> None:
     topology = Topology.parse(CUBE_MESH)
     routes = choose_routes(topology)
     lowest = {
@@ -73,12 +75,12 @@ def test_third_gpus_are_chosen_so_that_no_link_is_much_busier_than_it_must_be():
     assert max(busy(topology, routes).values()) < max(busy(topology, lowest).values())
 
 
-def test_a_wide_link_is_preferred_to_a_narrow_one():
+def test_a_wide_link_is_preferred_to_a_narrow_one() -> None:
     topology = of((0, 1, 1), (1, 3, 1), (0, 2, 4), (2, 3, 4), gpus=4)
     assert choose_routes(topology)[0, 3].gpus == (0, 2, 3)
 
 
-def test_a_switch_gives_one_hop_everywhere_and_no_links_the_host():
+def test_a_switch_gives_one_hop_everywhere_and_no_links_the_host() -> None:
     full = choose_routes(of(*((a, b, 18) for a in range(8) for b in range(a)), gpus=8))
     assert {route.kind for route in full.values()} == {"one hop"}
     assert {route.kind for route in choose_routes(of(gpus=4)).values()} == {"host"}
@@ -89,7 +91,7 @@ def test_a_switch_gives_one_hop_everywhere_and_no_links_the_host():
 
 
 @given(st.integers(2, 6), st.data())
-def test_every_pair_has_a_route_over_links_that_are_there(gpus, data):
+def test_every_pair_has_a_route_over_links_that_are_there(gpus: int, data: st.DataObject) -> None:
     count = st.integers(0, 3)
     pairs = [(a, b, data.draw(count)) for a in range(gpus) for b in range(a)]
     topology = of(*pairs, gpus=gpus)
@@ -114,15 +116,17 @@ def test_every_pair_has_a_route_over_links_that_are_there(gpus, data):
         (lambda text: text[:0], "expected the matrix"),
         (lambda text: text.replace("GPU3\tNV2", "GPU9\tNV2"), "a line for each of GPU0, GPU1"),
         (lambda text: text.replace("GPU0\t X \tNV1", "GPU0\t X \tNVX"), "GPU0 to GPU1 is 'NVX'"),
-        (lambda text: text.replace("GPU0\t X \tNV1", "GPU0\t X \tNV6"), "expected as many"),
+        (lambda text: text.replace("GPU0\t X \tNV1", "GPU0\t X \tNV6"), "expected equal numbers"),
     ],
 )
-def test_what_is_not_a_topology_is_named(change, words):
+def test_text_that_is_not_a_topology_is_named_in_the_error(
+    change: Callable[..., Any], words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         Topology.parse(change(CUBE_MESH))
 
 
-def test_the_tool_prints_the_routes_of_what_it_reads():
+def test_the_tool_prints_the_routes_of_what_it_reads() -> None:
     done = subprocess.run(
         [sys.executable, "tools/gpu_routes.py"],
         input=CUBE_MESH,
@@ -145,7 +149,7 @@ def test_the_tool_prints_the_routes_of_what_it_reads():
     assert "expected the matrix" in bad.stderr
 
 
-def test_the_tool_says_what_it_is_for():
+def test_the_help_of_the_tool_says_what_it_is_for() -> None:
     done = tool("gpu_routes", "--help")
     assert done.returncode == 0
     assert "nvidia-smi topo -m | tools/gpu_routes.py" in done.stdout

@@ -20,7 +20,7 @@ def _rows(columns: int, bare: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_a_bare_row_arrives_to_the_bit_and_a_whole_one_as_its_format_says(
+def test_a_row_without_embedx_arrives_bit_for_bit_and_a_whole_one_in_its_format(
     wire: Wire, share: float
 ) -> None:
     form = RowFormat(wire, 3 + 8)
@@ -37,7 +37,7 @@ def test_a_bare_row_arrives_to_the_bit_and_a_whole_one_as_its_format_says(
     np.testing.assert_array_equal(found[~bare], form.unpack(form.pack(rows[~bare])))
 
 
-def test_a_bit_a_row_tells_which_are_bare() -> None:
+def test_one_bit_per_row_marks_rows_without_embedx() -> None:
     bare = np.random.default_rng(3).random(sum(_COUNTS)) < 0.5
     bits = bare_rows.packed(bare, _COUNTS)
     assert (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,28 @@ import pytest
 
 from paddlebox.saves import chain_of, donefile, open_save
 from paddlebox.serving.source import RunSource
-from tests.conftest import ROOT, make_synthetic, tool
+from tests.conftest import PATIENCE_S, ROOT, make_synthetic, tool
 from tests.ranks.launched import (
     CONFIG,
-    PATIENCE_S,
     command,
-    environment,
     overrides,
     run_launched,
     summary,
 )
 from tests.ranks.test_ranks import _assert_same_model, _passes, _train, _train_each
 from tests.ranks.worker import SLOTS
+from tests.support import processes
 
-_TABLES: dict[str, str] = {
-    "slots": SLOTS.replace("{name: tags, type: sparse}", "{name: tags, type: sparse, table: wide}"),
-    "more": "extra_tables: {wide: {embedx_dim: 12, embedx_threshold: 2, embed: {rule: adam}, "
-    "embedx: {rule: adam}}}",
+_TABLES: dict[str, Any] = {
+    "slots": {**SLOTS, "tags": {"table": "wide"}},
+    "extra_tables": {
+        "wide": {
+            "embedx_dim": 12,
+            "embedx_threshold": 2,
+            "embed": {"rule": "adam"},
+            "embedx": {"rule": "adam"},
+        }
+    },
 }
 
 
@@ -71,7 +75,7 @@ def test_two_runs_of_two_hosts_of_two_ranks_end_with_the_same_bits(
 @pytest.mark.slow
 @pytest.mark.long
 def test_steps_that_do_not_wait_give_the_same_bits_in_each_run(tmp_path: Path) -> None:
-    settings = {"options": "{sparse_sync: async, staleness: 2}", **_TABLES}
+    settings = {"options": "{staleness: 2}", **_TABLES}
     trainings = {"first": settings, "again": settings}
     first, again = _train_each(tmp_path, 2, _passes(tmp_path / "data", 2), trainings).values()
     assert (again["digest"], again["dense"]) == (first["digest"], first["dense"])
@@ -149,13 +153,7 @@ def test_killed_between_the_commits_of_the_tables_it_ends_as_the_undisturbed_one
 ) -> None:
     killed, words = tmp_path / "run", _overrides(files, tmp_path)
     for versions in (1, 2):
-        job = subprocess.Popen(
-            command(2, "train", killed, CONFIG, *words),
-            cwd=ROOT,
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        job = processes.start(command(2, "train", killed, CONFIG, *words))
         deadline = time.monotonic() + PATIENCE_S
         wide = killed / "ranks/1/store/tables/wide"
         while len(list(wide.glob("MANIFEST-*"))) < versions and job.poll() is None:
@@ -178,7 +176,7 @@ def test_another_number_of_ranks_takes_the_rows_of_both_tables(
     run_dir = tmp_path / "run"
     _launched("train", run_dir, files, "save.out=''")
     before, digest = _rows(run_dir), summary(run_dir)["sparse_digest"]
-    (run_dir / "summary.json").unlink()  # so that it is written anew
+    (run_dir / "summary.json").unlink()  # so that it is written again
     _launched("train", run_dir, files, "save.out=''", ranks=ranks)
     assert not ranks > 2 or (run_dir / "ranks/2/store").is_dir()
     assert summary(run_dir)["sparse_digest"] == digest

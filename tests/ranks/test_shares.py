@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from paddlebox.errors import ConfigError
-from paddlebox.ranks.lane import rounds
+from paddlebox.ranks.channel import rounds
 from paddlebox.ranks.sharded import range_starts
 from paddlebox.ranks.world import World
-from paddlebox.train.coordination import share_files, warn_of_idle
+from paddlebox.store.coordinator import Coordinator
+from paddlebox.train.opening import warn_of_idle
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 13])
@@ -50,38 +51,38 @@ def test_files_are_shared_by_size_each_to_one_rank_and_in_their_order(tmp_path: 
         path = tmp_path / f"part-{number}"
         path.write_bytes(b"x" * size)
         files.append(str(path))
-    shares = [share_files(files, World(rank, 2)) for rank in range(2)]
+    shares = [World(rank, 2).share_files(files) for rank in range(2)]
     assert sorted([*shares[0], *shares[1]]) == files
     assert all(share == sorted(share) for share in shares)
     assert shares[1] == files[1:4]  # 50 bytes, as the other has in one file; an empty one is left
-    assert share_files(files, World()) == files
+    assert Coordinator().share_files(files) == files
 
 
 def test_passes_that_leave_a_rank_without_a_file_are_warned_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     passes = [["a", "b"], ["c"], ["d", "e", "f"]]
-    for world in (World(1, 2), World()):
+    for world in (World(1, 2), Coordinator()):
         warn_of_idle(passes, world)
     warn_of_idle(passes[:1], World(0, 2))
     assert not caplog.records
     warn_of_idle(passes, World(0, 2))
     (said,) = caplog.messages
-    assert said.startswith("1 of 3 passes have fewer files than the 2 ranks, 1 at least")
+    assert said.startswith("1 of 3 passes have fewer files than the 2 ranks (the smallest has 1)")
     assert "data.files_per_pass" in said
 
 
-def test_a_rank_alone_waits_for_nobody() -> None:
-    world = World()
+def test_a_single_rank_waits_for_no_other() -> None:
+    world = Coordinator()
     world.wait("anything")
-    assert world.gather("anything", b"mine") == [b"mine"]
+    assert world.gather("anything", "mine") == ["mine"]
 
 
 @pytest.mark.parametrize(
     ("variables", "told"),
     [
         ({"PADDLE_TRAINERS_NUM": "two"}, "expected integers"),
-        ({"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ID": "2"}, "expected a rank below it"),
+        ({"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ID": "2"}, "expected a lower rank"),
         ({"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ID": "1"}, "PADDLE_MASTER"),
     ],
 )

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,9 +36,9 @@ def whole(scratch: Path) -> Supervised:
 
 @pytest.fixture
 def start(scratch: Path, tmp_path: Path) -> Iterator[Start]:
-    jobs = []
+    jobs: list[Supervised] = []
 
-    def begin(*options: str, settings: tuple[str, ...] = (), **more: object) -> Supervised:
+    def begin(*options: str, settings: tuple[str, ...] = (), **more: Any) -> Supervised:
         folder = tmp_path / f"job-{len(jobs)}"
         job = Supervised(folder, scratch / "data", options=options, settings=settings, **more)
         jobs.append(job)
@@ -151,9 +152,9 @@ def test_the_log_folder_holds_no_variable_that_is_not_on_the_list(start: Start) 
 
 
 @pytest.mark.parametrize(
-    ("code", "ends_with", "said"), [(3, 3, "only repeat it"), (9, 1, "gives up")]
+    ("code", "ends_with", "said"), [(3, 3, "only repeat it"), (9, 1, "giving up")]
 )
-def test_a_program_that_says_nothing_is_judged_by_its_exit_code(
+def test_a_program_without_heartbeats_is_judged_by_its_exit_code(
     code: int, ends_with: int, said: str
 ) -> None:
     program = f"import sys; sys.exit({code})"

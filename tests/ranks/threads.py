@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: the lanes of a job without its launcher and its processes."""
+"""Ranks as threads of one process: the channels of a job without its launcher and processes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from paddlebox.ranks.lane import _COUNTERS, Lane
-from paddlebox.ranks.world import LANES, World
+from paddlebox.ranks.channel import _COUNTERS, CHANNELS, Channel
+from paddlebox.ranks.world import World
 from tests.conftest import PATIENCE_S
 
 _T = TypeVar("_T")
@@ -60,15 +60,15 @@ class _Memory:
     def __init__(self, meeting: _Meeting, rank: int) -> None:
         self._meeting, self._rank = meeting, rank
 
-    def swap(self, lane: int, out: Sequence[np.ndarray], into: Sequence[np.ndarray]) -> None:
+    def swap(self, channel: int, out: Sequence[np.ndarray], into: Sequence[np.ndarray]) -> None:
         def copy(of_all: list[Any]) -> None:
             for theirs, room in zip(of_all, into, strict=True):
                 np.copyto(room, theirs[self._rank])
 
-        self._meeting.take(f"lane {lane}", self._rank, out, copy)
+        self._meeting.take(f"channel {channel}", self._rank, out, copy)
 
-    def counters(self, lane: int) -> dict[str, float]:
-        del lane
+    def counters(self, channel: int) -> dict[str, float]:
+        del channel
         return dict.fromkeys(_COUNTERS, 0.0)
 
     def leave(self, why: str) -> None:
@@ -81,9 +81,9 @@ class _Thread(World):
         super().__init__(rank, size)
         self.near, self.memory = list(range(size)), _Memory(meeting, rank)
         self._meeting = meeting
-        self._lanes = {name: Lane(self, name, at) for at, name in enumerate(LANES)}
+        self.channels = {name: Channel(self, name, at) for at, name in enumerate(CHANNELS)}
 
-    def gather(self, what: str, mine: bytes) -> list[bytes]:
+    def gather(self, what: str, mine: Any) -> list[Any]:
         return self._meeting.take(what, self.rank, mine, list)
 
 

@@ -42,13 +42,12 @@ def write_rows(folder: Path, instances: int, files: int, batch: int, seed: int =
     return paths
 
 
-SLOTS = """
-slots:
-  - {name: click, type: label}
-  - {name: user, type: sparse}
-  - {name: tags, type: sparse}
-  - {name: values, type: dense, dim: 2}
-"""
+SLOTS: dict[str, Any] = {
+    "click": "label",
+    "user": "sparse",
+    "tags": "sparse",
+    "values": {"type": "dense", "dim": 2},
+}
 
 
 def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     from paddlebox.train.runner import build_runner
     from tests.ranks.expand_loop import VARIABLES, expand_step
 
-    folder, sent_before = Path(settings["folder"]), world.counters()
+    folder, sent_before = Path(settings["folder"]), _sent(world)
     config = load_config(settings["config"], settings.get("override", []))
     slots = load_slots(config.data.slots)
     expanded = bool(config.table.expand_dim)
@@ -69,9 +68,9 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     store = folder / f"store-{world.size}-{world.rank}"
     table = open_table(config, store, slots=slots, world=world)
     passes = []
-    order: list[tuple[str, int]] = []  # what the table did on its lane, with the number of the step
-    if not (world.alone or config.extra_tables):
-        exchange = table.peers.shards[table.name].exchange
+    order: list[tuple[str, int]] = []  # what the table did on its channel, and in which step
+    if world.size > 1 and not config.extra_tables:
+        exchange = world.shards[table.first.name].exchange
         exchange.fetch = _noting(order, "fetch", exchange.fetch)
         exchange.give = _noting(order, "give", exchange.give)
     with table:
@@ -95,8 +94,8 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
             passes.append({"loss": result.mean_loss, "samples": result.samples, **result.metrics})
         digest = table.digest()
         dense_bytes = 0 if runner is None else runner.dense_sent_bytes
-        traffic = {} if world.alone else table.peers.traffic.now() | {"dense": dense_bytes}
-        arrays = {}
+        traffic = world.traffic.now() | {"dense": dense_bytes} if world.size > 1 else {}
+        arrays: dict[str, Any] = {}
         for member in table.members:
             arrays[f"{member.name}/feasigns"], arrays[f"{member.name}/rows"] = member.read_all()
         state = {} if runner is None else runner.dense_state()
@@ -107,11 +106,17 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
         "passes": passes,
         "digest": digest,
         "dense": dense,
-        "on_one_host": world.on_one_host,
-        "sent": {name: n - sent_before.get(name, 0) for name, n in world.counters().items()},
+        "on_one_host": world.size == 1 or world.on_one_host,
+        "sent": {name: n - sent_before.get(name, 0) for name, n in _sent(world).items()},
         "traffic": traffic,
         "order": order,
     }
+
+
+def _sent(world: Any) -> dict[str, float]:
+    """The counters of the channels, as <what>_<channel>."""
+    found = world.channel_counters() if world.size > 1 else {}
+    return {f"{what}_{name}": value for name, of in found.items() for what, value in of.items()}
 
 
 def _noting(order: list[tuple[str, int]], what: str, call: Any) -> Any:

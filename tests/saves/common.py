@@ -75,7 +75,8 @@ def base_of(table: Table | TieredTable) -> Rows:
         rows[:, list(BOOKKEEPING)] = 0
         held.update(zip(found.tolist(), (row.tobytes() for row in rows), strict=True))
 
-    table.rows_of_base(visit)
+    one = table.first if isinstance(table, Table) else table
+    one.visit(visit, one.save_filter())
     return held
 
 

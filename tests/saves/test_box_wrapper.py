@@ -41,7 +41,9 @@ def test_the_saves_of_two_days_by_paddleboxs_names(tmp_path: Path) -> None:
         train(table, feasigns(60, 10), 3, day=FIRST_DAY + 1)
         last = open_save(box.save_delta(f"{out}/20240102/delta-3"))
         assert apply(chain_of(last)) == base_of(table)
-        assert box.last_save(str(out)).name == "20240102/delta-3"  # type: ignore[union-attr]
+        last_save = box.last_save(str(out))
+        assert last_save is not None
+        assert last_save.name == "20240102/delta-3"
         with pytest.raises(PassError, match="flip_phase: the wrapper has no dataset"):
             box.flip_phase()
         with pytest.raises(ValueError, match="a save is named <day>/<name>"):
@@ -49,7 +51,7 @@ def test_the_saves_of_two_days_by_paddleboxs_names(tmp_path: Path) -> None:
         box.finalize()
 
 
-def test_the_date_of_a_base_says_which_rows_are_too_long_unseen(tmp_path: Path) -> None:
+def test_the_date_of_a_base_decides_which_rows_are_unseen_too_long(tmp_path: Path) -> None:
     with open_table(None, config(delta_keep_days=3)) as table:
         train(table, feasigns(1, 10), 1)
         box = paddlebox.BoxWrapper(table)

@@ -13,7 +13,7 @@ import pytest
 
 import paddlebox
 from paddlebox import _native
-from paddlebox.config import LifeConfig, Slots, TableConfig
+from paddlebox.config import LifeConfig, TableConfig
 from paddlebox.config.table import RowPrecision, Rule
 from paddlebox.errors import ConfigError, CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.saves import Saver, chain_of, donefile, open_save
@@ -22,13 +22,15 @@ from paddlebox.store.import_rows import import_chunks
 from paddlebox.store.life import shrink
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.table_set import TableSet
+from paddlebox.store.tiered_table import TieredTable
 from tests.saves.common import FIRST_DAY, Rows, apply, base_of, config, feasigns, open_table, train
+from tests.support.configs import make_slots
 
 LIFE_SEQ = 5
 WEIGHT, DELTA_SCORE = 6, 3  # words of a row (docs/formats/row.md)
 
 
-def held(table: Table) -> Rows:
+def held(table: Table | TieredTable) -> Rows:
     """All rows without life_seq: what a row has seen is the store's own."""
     found, rows = table.read_all()
     rows[:, LIFE_SEQ] = 0
@@ -84,7 +86,7 @@ def test_a_loaded_store_trains_on_as_the_old_one_does(tmp_path: Path) -> None:
         assert held(other) == expected
 
 
-def test_of_a_base_delta_score_begins_anew_and_all_else_of_a_row_is_there(tmp_path: Path) -> None:
+def test_a_base_resets_delta_score_and_keeps_the_rest_of_a_row(tmp_path: Path) -> None:
     with open_table(tmp_path / "old") as table:
         train(table, feasigns(1, 100), 1)
         before = held(table)
@@ -117,7 +119,7 @@ def test_a_day_that_had_ended_before_the_save_does_not_end_again(tmp_path: Path)
             assert (held(table) == rows) is ended
 
 
-def test_what_cannot_be_loaded_is_said_and_the_store_stays_empty(tmp_path: Path) -> None:
+def test_a_save_that_cannot_be_loaded_is_an_error_and_the_store_stays_empty(tmp_path: Path) -> None:
     with open_table(tmp_path / "old") as table:
         train(table, feasigns(1, 3000), 1)
         base = Saver(table, tmp_path / "out").base()
@@ -161,7 +163,7 @@ def test_rows_that_do_not_ascend_are_refused(tmp_path: Path) -> None:
             [(np.array([2, 1], np.uint64), rows)],
             [(np.array([5, 6], np.uint64), rows), (np.array([6, 7], np.uint64), rows)],
         ):
-            with pytest.raises(ValueError, match="expected them to ascend"):
+            with pytest.raises(ValueError, match="expected ascending keys"):
                 import_chunks(table.first, iter(chunks), 4)
         with pytest.raises(ValueError, match="2 keys and 3 floats"):
             import_chunks(table.first, iter([(np.array([1, 2], np.uint64), rows[:1, :3])]), 2)
@@ -169,15 +171,7 @@ def test_rows_that_do_not_ascend_are_refused(tmp_path: Path) -> None:
 
 # ---- several tables
 
-SLOTS = Slots.model_validate(
-    {
-        "slots": [
-            {"name": "click", "type": "label"},
-            {"name": "user", "type": "sparse", "table": "wide"},
-            {"name": "item", "type": "sparse"},
-        ]
-    }
-)
+SLOTS = make_slots(click="label", user={"table": "wide"}, item="sparse")
 LIFE = LifeConfig(auto=False, delta_threshold=0.0, base_threshold=0.15)
 TABLES = (
     TableConfig(embedx_dim=4, embedx_threshold=0.0, life=LIFE),
@@ -223,7 +217,7 @@ def saved(tables: TableSet, out: Path) -> Save:
     train_both(tables, {"default": range(30, 70), "wide": range(60, 99)}, 2)
     # A click and two shows score 1.1: the rows of the second table go.
     life = tables.members[1].config.life
-    tables.append_events([[], [shrink(life, FIRST_DAY, min_score=2.0)]])
+    tables.life.append([[], [shrink(life, FIRST_DAY, min_score=2.0)]])
     first = open_save(box.save_delta(f"{out}/20240101/delta-2"))
     assert [part.meta["deleted"] for part in first.parts.values()] == [0, 20]
     train_both(tables, {"default": range(100, 110), "wide": range(40, 45)}, 3)
@@ -245,7 +239,9 @@ def test_the_chain_of_several_tables_is_what_each_of_them_holds(
         merged = open_save(box.merge_model(str(last.folder), f"{out}/20240101/merged"))
         for table in tables.members:
             assert apply([merged.parts[table.name]]) == base_of(table)
-        assert box.last_save(str(out)).name == merged.name  # type: ignore[union-attr]
+        last_save = box.last_save(str(out))
+        assert last_save is not None
+        assert last_save.name == merged.name
         assert (out / "20240101" / "base" / "tables" / "wide" / "000").is_dir()
         line = (out / "xbox_base_done.txt").read_text().splitlines()[0]
         base = open_save(out / "20240101" / "base")
@@ -280,7 +276,7 @@ def test_several_tables_are_loaded_in_one_commit(tmp_path: Path) -> None:
     with group(tmp_path / "killed") as tables:  # nothing of it is there
         assert all(table.head is None for table in tables.members)
         assert paddlebox.BoxWrapper(tables).load_model(str(last.folder)) == count
-    text = "has tables default, wide, the table default"
+    text = "has tables default, wide, the table has default"
     with open_table(tmp_path / "one") as table, pytest.raises(ConfigError, match=text):
         paddlebox.BoxWrapper(table).load_model(str(last.folder))
 

@@ -13,7 +13,8 @@ from paddlebox.config import Config, load_config
 from paddlebox.config.check import validate
 from paddlebox.saves import chain_of, donefile, open_save
 from paddlebox.store.table import Table
-from paddlebox.tools.upkeep.store_files import newest, reading, table_of
+from paddlebox.store.tiered_table import TieredTable, stored_table
+from paddlebox.tools.upkeep.store_files import newest, reading
 from tests.conftest import ROOT, make_synthetic, run_python
 from tests.saves.common import apply, base_of
 
@@ -42,11 +43,11 @@ def train(data: Path, run_dir: Path, *overrides: str) -> dict[str, Any]:
     return dict(run_python(SCRIPT, json.dumps(options), env={"OMP_NUM_THREADS": "1"}))
 
 
-def table_of_run(run_dir: Path) -> Table:
+def table_of_run(run_dir: Path) -> TieredTable:
     store = run_dir / "store"
     with reading(store) as manifest:
         record = newest(manifest)
-    return table_of(store, record, read_only=True)
+    return stored_table(store, record, read_only=True)
 
 
 def test_a_run_saves_a_base_a_date_and_a_delta_a_pass_beside_the_next_ones_staging(

@@ -22,7 +22,7 @@ from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreE
 from paddlebox.saves import Saver, chain_of, donefile, open_save, touched
 from paddlebox.saves.merge import merge_saves
 from paddlebox.saves.meta import BASE, DELTA
-from paddlebox.saves.schedule import SavesBesidePasses
+from paddlebox.saves.schedule import BackgroundSaves
 from paddlebox.saves.served import Served
 from paddlebox.store.table import Table, sorted_unique_keys
 from tests.saves.common import (
@@ -61,7 +61,7 @@ STEPS = st.one_of(
 )
 def test_a_base_and_its_deltas_are_the_rows_of_a_base(
     tmp_path_factory: pytest.TempPathFactory,
-    steps: list[tuple],
+    steps: list[tuple[Any, ...]],
     stored: bool,
     worth_it: float,
     precision: RowPrecision,
@@ -105,6 +105,12 @@ def test_a_base_and_its_deltas_are_the_rows_of_a_base(
         shutil.rmtree(tmp)
 
 
+def made(due: dict[str, Any] | None) -> dict[str, Any]:
+    """What a save that was due tells of itself."""
+    assert due is not None
+    return due
+
+
 def read_whole(table: Table, saver: Saver, name: str) -> bool:
     """Saves a delta, which must be right; whether the whole table was read for it."""
     seen = []
@@ -114,11 +120,9 @@ def read_whole(table: Table, saver: Saver, name: str) -> bool:
         seen.append(1)
         return visit(*arguments)
 
-    table.first.visit = watched  # type: ignore[method-assign]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table.first, "visit", watched)
         save = saver.delta(f"20240101/{name.replace(' ', '-')}")
-    finally:
-        table.first.visit = visit  # type: ignore[method-assign]
     assert apply(chain_of(save)) == base_of(table)
     return bool(seen)
 
@@ -145,10 +149,14 @@ def test_only_touched_feasigns_are_looked_at_while_nothing_else_can_have_changed
         assert read_whole(table, saver, "another day")
         train(table, feasigns(1, 20), 8, day=FIRST_DAY + 1)
         assert not read_whole(table, saver, "same day again")
-        merged = merge_saves([saver.last()], tmp_path / "out", "20240101/one")  # type: ignore
+        last = saver.last()
+        assert last is not None
+        merged = merge_saves([last], tmp_path / "out", "20240101/one")
         train(table, feasigns(1, 20), 9, day=FIRST_DAY + 1)
         assert not read_whole(table, saver, "upon a merge")
-        assert saver.last().meta["base"] == merged.name  # type: ignore[union-attr]
+        last = saver.last()
+        assert last is not None
+        assert last.meta["base"] == merged.name
     with open_table(tmp_path / "other") as table:  # another store that goes on with the chain
         for number in range(1, 10):
             train(table, feasigns(1, 100 * number), number, day=FIRST_DAY + 1)
@@ -245,8 +253,8 @@ def test_a_save_sees_committed_rows_while_the_next_pass_is_staged(tmp_path: Path
 EVERY_PASS = SaveConfig(out="unused", base_every=BaseEvery.DATE, delta_every=1)
 
 
-def begun(table: Table, out: Path) -> SavesBesidePasses:
-    return SavesBesidePasses(Saver(table, out), EVERY_PASS)
+def begun(table: Table, out: Path) -> BackgroundSaves:
+    return BackgroundSaves(Saver(table, out), EVERY_PASS)
 
 
 def test_a_pass_trains_beside_the_save_before_it_and_is_committed_after_it(
@@ -284,7 +292,7 @@ def test_a_pass_trains_beside_the_save_before_it_and_is_committed_after_it(
         table.shrink(FIRST_DAY, min_score=1.2)
         train(table, feasigns(5000, 10), 3)
         table.compact(full=True)
-        assert saves.due()["kind"] == DELTA  # type: ignore[index]
+        assert made(saves.due())["kind"] == DELTA
         saves.finish()
         delta = Saver(table, tmp_path / "out").last()
         assert delta is not None
@@ -297,7 +305,7 @@ def test_a_pass_trains_beside_the_save_before_it_and_is_committed_after_it(
 def test_a_pass_after_which_no_save_is_due_is_committed_beside_the_next(tmp_path: Path) -> None:
     every_third = SaveConfig(out="unused", base_every=BaseEvery.DATE, delta_every=3)
     with open_table(tmp_path / "store") as table:
-        saves = SavesBesidePasses(Saver(table, tmp_path / "out"), every_third)
+        saves = BackgroundSaves(Saver(table, tmp_path / "out"), every_third)
         train(table, feasigns(1, 100), 1)
         assert saves.due(1, "20240101") is not None
         saves.finish()
@@ -309,9 +317,9 @@ def test_a_pass_after_which_no_save_is_due_is_committed_beside_the_next(tmp_path
         assert table.head.pass_number == 1
         held.let_go()
         train(table, feasigns(90, 100), 3, background=True)
-        assert saves.due(3, "20240101")["name"] == "20240101/delta-3"  # type: ignore[index]
+        assert made(saves.due(3, "20240101"))["name"] == "20240101/delta-3"
         train(table, feasigns(90, 100), 4, day=FIRST_DAY + 1)
-        assert saves.due(4, "20240102")["name"] == "20240102/base"  # type: ignore[index]
+        assert made(saves.due(4, "20240102"))["name"] == "20240102/base"
         saves.finish()
         saves.close()
 
@@ -341,7 +349,7 @@ def test_a_save_that_goes_wrong_lets_no_later_pass_be_committed_and_is_made_agai
         saves.close()
     with open_table(tmp_path / "store", config(delta_threshold=0.25)) as table:
         saves = begun(table, tmp_path / "out")
-        assert saves.due()["name"] == "20240101/delta-2"  # type: ignore[index]
+        assert made(saves.due())["name"] == "20240101/delta-2"
         saves.finish()
         last = Saver(table, tmp_path / "out").last()
         assert last is not None
@@ -424,7 +432,7 @@ def test_donefiles_have_fleet_utils_lines(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "donefile.txt").read_text().split("\t")[3:] == ["2", "0\n"]
 
 
-def test_a_save_is_written_once_and_a_folder_nobody_was_told_of_is_replaced(
+def test_a_save_is_written_once_and_an_unannounced_folder_is_replaced(
     tmp_path: Path,
 ) -> None:
     with open_table(tmp_path / "store") as table:

@@ -32,7 +32,7 @@ def train(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...,
             "train", "-c", "configs/deepfm_synthetic.yaml", "--run-dir", folder, "-o",
             f"data.train_files=[{data}/train-*.txt]", f"data.test_files=[{data}/test.txt]",
             "model.hidden=[16]", "table.embedx_threshold=1", "table.life.base_threshold=0",
-            "checkpoint.keep_versions=9", "ssd.compaction=false", *overrides,
+            "checkpoint.keep_versions=9", *overrides,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return folder

@@ -36,6 +36,7 @@ from tests.conftest import ROOT, tool
 from tests.serving.conftest import Rows, instances_of
 from tests.serving.json_schema import ANYTHING, bent, check, fitting
 from tests.serving.test_predictor import evaluation
+from tests.support import processes
 
 JSON = {"Content-Type": "application/json"}
 _WAIT_S = 120  # of a test that would hang
@@ -76,9 +77,9 @@ class Running:
         self.port = 0
         self.until(lambda: self._listens() and self._is_ready())
 
-    def until(self, holds: Callable[[], bool]) -> None:
+    def until(self, holds: Callable[..., bool], *arguments: Any) -> None:
         deadline = time.monotonic() + _WAIT_S
-        while not holds():
+        while not holds(*arguments):
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
@@ -353,7 +354,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_request_that_cannot_be_read_is_told_where_and_why(
+def test_the_error_of_an_unreadable_request_has_its_place_and_reason(
     case: str, csv_server: Running
 ) -> None:
     body, status, code, where, message = REFUSED[case]
@@ -363,7 +364,7 @@ def test_a_request_that_cannot_be_read_is_told_where_and_why(
     assert re.search(message, error["message"]), error
 
 
-def test_what_is_no_request_at_all_gets_the_status_that_http_has_for_it(
+def test_input_that_is_not_a_request_gets_the_status_of_http_for_it(
     csv_server: Running,
 ) -> None:
     def asked(*arguments: Any, **named: Any) -> tuple[int, str, Any]:
@@ -464,12 +465,14 @@ def test_a_prediction_that_takes_too_long_is_a_504_and_a_slow_body_the_clients_4
     with_held_server(csv_run[1], ServeOptions(timeout_s=0.2), talk)
 
 
-def test_a_prediction_that_is_not_a_number_is_never_sent(csv_run: tuple[Path, Path]) -> None:
+def test_a_prediction_that_is_not_a_number_is_never_sent(
+    csv_run: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def talk(client: Any, predictor: Held) -> None:
         predictor.go.set()
         _, generation = predictor.answer([GOOD])
         found = np.array([0.5, np.nan], np.float32)
-        predictor.answer = lambda _: (found, generation)  # type: ignore[method-assign]
+        monkeypatch.setattr(predictor, "answer", lambda _: (found, generation))
         said = await client.post("/predict", json={"instances": [GOOD, GOOD]})
         assert said.status == 422
         error = (await said.json())["error"]
@@ -487,7 +490,7 @@ def test_the_process_that_forks_workers_has_no_paddle() -> None:
     assert done.returncode == 0
 
 
-def test_a_damaged_block_is_a_500_that_says_nothing_of_the_file_and_the_log_names_it(
+def test_a_damaged_block_is_a_500_without_the_file_name_which_the_log_has(
     csv_run: tuple[Path, Path], tmp_path: Path
 ) -> None:
     content = bytearray(csv_run[1].read_bytes())
@@ -591,7 +594,7 @@ def test_versions_come_while_requests_go_on_and_each_answer_is_of_one(
                 with Writer(path) as writer:
                     writer.apply(Rows(run, "delta", version, dict.fromkeys(weights, version / 50)))
                 seen = len(threads[0].answers)
-                server.until(lambda seen=seen: len(threads[0].answers) > seen + 3)  # type: ignore[misc]
+                server.until(lambda seen: len(threads[0].answers) > seen + 3, seen)
             server.until(lambda: all(t.answers[-1]["version"] == 7 for t in threads))
         found = of_one_version([answer for one in threads for answer in one.answers])
         assert {1, 7} <= set(found) <= set(range(1, 8))
@@ -679,9 +682,7 @@ def test_what_cannot_be_served_is_one_line_and_its_exit_code(
         "u.find_spec = lambda name: None if name == 'aiohttp' else find(name)\n"
         "from paddlebox.launch.serve import serve_main; sys.exit(serve_main(sys.argv[1:]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(csv_run[1])], capture_output=True, text=True, check=False
-    )
+    done = processes.run(["-c", code, str(csv_run[1])])
     assert done.returncode == 2
     assert "pip install 'aiohttp>=3.11'" in done.stderr
 
@@ -709,9 +710,9 @@ def test_a_worker_that_is_killed_is_replaced_and_no_answer_is_wrong(
             workers = [int(pid) for pid in children.read_text().split()]
             assert len(workers) == 2
             with load(server, instances, broken) as threads:
-                server.until(lambda threads=threads: all(t.answers for t in threads))  # type: ignore[misc]
+                server.until(lambda threads: all(t.answers for t in threads), threads)
                 os.kill(workers[round_ % 2], signal.SIGKILL)
-                server.until(lambda round_=round_: server.starts() == 2 + round_)  # type: ignore[misc]
+                server.until(lambda round_: server.starts() == 2 + round_, round_)
             assert all(answer == expected for one in threads for answer in one.answers)
         assert "was killed by signal 9; restarting it" in server.log.read_text()
         assert server.stop() == 0
@@ -734,11 +735,11 @@ def test_a_server_that_is_killed_whole_under_load_leaves_a_file_that_serves_and_
 
     for version in range(2, 4):
         with running(path, "--workers", 2, "--follow-s", 0.02) as server:
-            server.until(lambda server=server: server.starts() == 2)  # type: ignore[misc]
+            server.until(lambda server: server.starts() == 2, server)
             children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
             everyone = [server.process.pid, *map(int, children.read_text().split())]
             with load(server, instances, broken) as threads, Writer(path) as writer:
-                server.until(lambda threads=threads: all(t.answers for t in threads))  # type: ignore[misc]
+                server.until(lambda threads: all(t.answers for t in threads), threads)
                 killing = threading.Timer(0.02 * version, kill, (everyone,))
                 killing.start()
                 writer.apply(Rows(run, "delta", version, dict.fromkeys(weights, version / 50)))

@@ -152,7 +152,7 @@ def test_feasigns_and_offsets_give_what_raw_fields_give(
         flat = np.array([v for one in lists for v in one], np.uint64)
         fast = predictor.predict_feasigns(flat, offsets, dense)
         assert np.array_equal(fast, predictor.predict(instances))
-        with pytest.raises(ValueError, match="offsets: expected them to ascend"):
+        with pytest.raises(ValueError, match="offsets: expected ascending values"):
             predictor.predict_feasigns(flat[:-1], offsets, dense)
         with pytest.raises(ValueError, match="B \\* 10"):
             predictor.predict_feasigns(flat, offsets, None)
@@ -199,9 +199,10 @@ def test_threads_predict_at_once_while_versions_come(run: Any, data: Path, tmp_p
     instances = instances_of(data / "test.txt")[:40]
     with Predictor(path, follow_s=0) as predictor, ThreadPoolExecutor(4) as pool:
         expected = predictor.predict(instances)
-        # The generation is opened anew under the requests, as when another one has come.
+        # The generation is reopened during the requests, as if a new one had arrived.
         done = [pool.submit(predictor.predict, instances) for _ in range(100)]
         for _ in range(5):
+            assert predictor._now is not None
             predictor._now.record = dataclasses.replace(predictor._now.record, generation=0)
             assert predictor.refresh()
         for one in done:

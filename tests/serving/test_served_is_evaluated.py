@@ -16,14 +16,8 @@ import pytest
 from paddlebox.serving import Predictor
 from paddlebox.store.record import seal, unseal
 from tests.conftest import tool
+from tests.support.configs import write_config, write_slots
 
-SLOTS = """\
-slots:
-  - {name: click, type: label}
-  - {name: user, type: sparse, hash: true}
-  - {name: tags, type: sparse, hash: true}
-  - {name: price, type: dense, default: 0}
-"""
 pytestmark = pytest.mark.slow  # each test starts processes that import Paddle
 PASSES = 4
 
@@ -57,20 +51,21 @@ class Trained:
 
     def __init__(self, folder: Path, *overrides: str) -> None:
         self.folder, self.run_dir = folder, folder / "run"
-        (folder / "slots.yaml").write_text(SLOTS)
+        hashed, price = {"hash": True}, {"type": "dense", "default": 0}
+        write_slots(folder, click="label", user=hashed, tags=hashed, price=price)
         for number in range(PASSES):
             write_rows(folder / f"train-{number}.csv", number)
         self.instances = write_rows(folder / "test.csv", 99)
-        (folder / "config.yaml").write_text(
-            f"name: mine\n"
-            f"data: {{format: csv, slots: {folder}/slots.yaml, files_per_pass: 1,\n"
-            f"  train_files: ['{folder}/train-*.csv'], test_files: ['{folder}/test.csv']}}\n"
-            "model: {type: deepfm, hidden: [8]}\n"
-            "table: {embedx_dim: 4, embedx_threshold: 1}\n"
-            "optimizer: {averaging: 0.9}\n"
-            "checkpoint: {keep_versions: 20}\n"
+        train, test = [f"{folder}/train-*.csv"], [f"{folder}/test.csv"]
+        config = write_config(
+            folder,
+            data={"train_files": train, "test_files": test, "files_per_pass": 1},
+            model={"type": "deepfm", "hidden": [8]},
+            table={"embedx_dim": 4, "embedx_threshold": 1},
+            optimizer={"averaging": 0.9},
+            checkpoint={"keep_versions": 20},
         )
-        given = ["-c", folder / "config.yaml", "--run-dir", self.run_dir]
+        given = ["-c", config, "--run-dir", self.run_dir]
         ran("train", *given, "-o", "data.batch_size=32", *overrides)
         told = json.loads(ran("store", "stat", self.run_dir, "--json").stdout)
         of_pass = {one["pass_number"]: one["version"] for one in told["versions"]}
@@ -152,7 +147,7 @@ def test_apply_keeps_the_files_filter_and_refuses_to_delete_a_fifth_of_the_rows(
     assert shown["filters"] == [{"min_score": 1.5, "max_unseen_days": 16}]
 
 
-def test_a_file_of_an_earlier_release_says_what_apply_assumes_of_it(
+def test_for_a_file_of_an_earlier_release_apply_reports_what_it_assumes(
     undated: Trained, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.export"
@@ -164,13 +159,13 @@ def test_a_file_of_an_earlier_release_says_what_apply_assumes_of_it(
         assert len(of_this_release) == 1
         txn.delete(of_this_release[0])
         (key,) = (key for key in keys if key.startswith(b"generation/"))
-        record = json.loads(unseal(txn.get(key), "test"))
+        record = json.loads(unseal(txn.get(key) or b"", "test"))
         txn.put(key, seal(json.dumps({**record, "rows": record["rows"] + 1000}).encode()))
     Path(f"{path}-lock").unlink()
     shutil.copy(path, tmp_path / "old.export")
     done = ran("export", path, "--apply", undated.run_dir, "--version", second)
     assert "does not say which rows it keeps" in done.stderr
-    assert "assuming what a new export of the run keeps: all rows" in done.stderr
+    assert "assuming the rows that a new export of the run keeps: all rows" in done.stderr
     now = json.loads(done.stdout)
     assert now["rows"] > made["rows"]
     again = ran("export", path, "--show")

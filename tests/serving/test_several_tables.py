@@ -149,7 +149,7 @@ def test_another_tables_width_needs_a_new_file(
 ) -> None:
     with RunSource(run_dir, version=1) as single:
         export(single, tmp_path / "single")
-    refused = pytest.raises(ConfigError, match=r"further tables \[\], .* found \['wide'\]")
+    refused = pytest.raises(ConfigError, match=r"further tables \[\], .* version \['wide'\]")
     with RunSource(wide_run[0]) as several, Writer(tmp_path / "single") as writer, refused:
         writer.apply(several)
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import tool
-from tests.models.test_zoo_served import BUY, SLOTS, write
+from tests.models.test_zoo_served import SLOTS, write
 from tests.serving.test_http import running
+from tests.support.configs import write_config, write_slots
 
 
 @pytest.mark.slow  # four processes that import Paddle
@@ -20,16 +21,15 @@ def test_an_export_of_mmoe_answers_every_task_by_its_name(tmp_path: Path) -> Non
 
     write(tmp_path / "train.csv", 2000, 1)
     test = write(tmp_path / "test.csv", 300, 2)
-    (tmp_path / "slots.yaml").write_text(SLOTS + BUY)
-    (tmp_path / "config.yaml").write_text(f"""
-name: tasks
-table: {{embedx_dim: 4, embedx_threshold: 0.0, life: {{base_threshold: 0.0}}}}
-data: {{format: csv, slots: {tmp_path}/slots.yaml, train_files: [{tmp_path}/train.csv],
-       test_files: [{tmp_path}/test.csv], batch_size: 64}}
-model: {{type: mmoe, hidden: [8], tower: [4], mixed_experts: 2}}
-optimizer: {{learning_rate: 0.01}}
-""")
-    run = ("-c", tmp_path / "config.yaml", "--run-dir", tmp_path / "run")
+    write_slots(tmp_path, **SLOTS, buy="label")
+    config = write_config(
+        tmp_path,
+        table={"embedx_dim": 4, "embedx_threshold": 0.0, "life": {"base_threshold": 0.0}},
+        data={"test_files": [f"{tmp_path}/test.csv"], "batch_size": 64},
+        model={"type": "mmoe", "hidden": [8], "tower": [4], "experts": 2},
+        optimizer={"learning_rate": 0.01},
+    )
+    run = ("-c", config, "--run-dir", tmp_path / "run")
     assert tool("train", *run).returncode == 0
     evaluated = json.loads(tool("evaluate", *run).stdout)
     assert tool("export", tmp_path / "run", "--out", tmp_path / "model.pbx").returncode == 0

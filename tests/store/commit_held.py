@@ -35,7 +35,7 @@ def before_point(table: TieredTable, point: str, act: Callable[[], None]) -> Non
     """Calls act, on the thread that commits, whenever a commit of this table comes to the point."""
     parts = table.parts
     if point == "commit":
-        parts._versions = _Before(parts._versions, point, act)  # type: ignore[assignment]
+        parts._versions = _Before(parts._versions, "commit_rows", act)  # type: ignore[assignment]
     else:
         parts.native = _Before(parts.native, point, act)
 
@@ -51,7 +51,7 @@ class Held:
 
     def _hold(self) -> None:
         self.reached.set()
-        assert self._go.wait(60), "nobody let this commit go"
+        assert self._go.wait(60), "this commit was never released"
         if self.fault is not None:
             raise self.fault
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +15,7 @@ from paddlebox._native import paddle
 from paddlebox.config import TableConfig
 from paddlebox.errors import PassError
 from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.store.table_set import StagedSet
 
 MIN_COUNT = 3
 FIELDS = {
@@ -22,16 +26,16 @@ FIELDS = {
 
 
 @pytest.fixture(autouse=True)
-def dygraph():
+def dygraph() -> None:
     paddle.disable_static()
 
 
-def open_at(folder, **arguments):
+def open_at(folder: Path, **arguments: Any) -> Table:
     arguments = {"mem_budget_bytes": 1 << 20, "hbm_budget_bytes": 64 << 20, **arguments}
     return Table(TableConfig.model_validate(FIELDS), folder=folder, **arguments)
 
 
-def count(table, feasigns):
+def count(table: Table, feasigns: list[int]) -> tuple[np.ndarray, int]:
     unique, counts = np.unique(np.array(feasigns, np.uint64), return_counts=True)
     keys = sorted_unique_keys(unique)
     # Keys come in another order than feasigns.
@@ -39,16 +43,16 @@ def count(table, feasigns):
     return keys, table.count_keys(keys, counts[order].astype(np.uint32))
 
 
-def pull(feasigns):
+def pull(feasigns: list[int]) -> Any:
     ids = paddle.to_tensor(np.array(feasigns, np.uint64).view(np.int64)[:, None])
     return ops.pull_box_sparse(ids, 7, anchor=ops.create_anchor())
 
 
-def train(feasigns):
+def train(feasigns: list[int]) -> None:
     pull(feasigns).sum().backward()
 
 
-def run_pass(table, feasigns):
+def run_pass(table: Table, feasigns: list[int]) -> StagedSet:
     keys, counted = count(table, feasigns)
     staged = table.stage(keys)
     table.begin(staged)
@@ -58,11 +62,11 @@ def run_pass(table, feasigns):
     return staged
 
 
-def rows_of(table):
+def rows_of(table: Table) -> list[int]:
     return sorted(int(f) for f in table.read_all()[0])
 
 
-def test_a_feasign_gets_a_row_in_the_pass_that_makes_its_count_full(tmp_path):
+def test_a_feasign_gets_a_row_in_the_pass_that_makes_its_count_full(tmp_path: Path) -> None:
     with open_at(tmp_path) as table:
         staged = run_pass(table, [1, 1, 2, 3, 3, 3])
         assert (staged.rows, staged.refused) == (1, 2)
@@ -74,7 +78,7 @@ def test_a_feasign_gets_a_row_in_the_pass_that_makes_its_count_full(tmp_path):
         assert table.counters()["keys_refused"] == 3
 
 
-def test_without_a_row_a_feasign_reads_as_zeros_and_its_gradient_is_dropped(tmp_path):
+def test_without_a_row_a_feasign_reads_as_zeros_and_its_gradient_is_dropped(tmp_path: Path) -> None:
     with open_at(tmp_path) as table:
         keys, counted = count(table, [5, 6, 6, 6])
         table.begin(table.stage(keys))
@@ -88,7 +92,7 @@ def test_without_a_row_a_feasign_reads_as_zeros_and_its_gradient_is_dropped(tmp_
         table.commit(counted=counted)
 
 
-def test_counts_are_committed_with_the_pass_they_belong_to(tmp_path):
+def test_counts_are_committed_with_the_pass_they_belong_to(tmp_path: Path) -> None:
     with open_at(tmp_path) as table:
         keys, first = count(table, [1, 2])
         table.begin(table.stage(keys))
@@ -104,7 +108,7 @@ def test_counts_are_committed_with_the_pass_they_belong_to(tmp_path):
         assert run_pass(table, [1, 2]).refused == 0
 
 
-def test_a_pass_that_is_given_up_is_not_counted(tmp_path):
+def test_a_pass_that_is_given_up_is_not_counted(tmp_path: Path) -> None:
     with open_at(tmp_path) as table:
         for _ in range(MIN_COUNT):
             _, counted = count(table, [1])
@@ -115,7 +119,7 @@ def test_a_pass_that_is_given_up_is_not_counted(tmp_path):
             table.uncount_keys(counted - 1)
 
 
-def test_a_filter_of_another_size_is_named(tmp_path):
+def test_a_filter_of_another_size_is_named(tmp_path: Path) -> None:
     with open_at(tmp_path) as table:
         run_pass(table, [1])
     other = {**FIELDS, "admission": {"min_count": 3, "filter_bytes": 1 << 17}}
@@ -123,7 +127,7 @@ def test_a_filter_of_another_size_is_named(tmp_path):
         Table(TableConfig.model_validate(other), folder=tmp_path)
 
 
-def test_the_programs_dense_state_does_not_hold_the_filter(tmp_path):
+def test_the_programs_dense_state_does_not_hold_the_filter(tmp_path: Path) -> None:
     with open_at(tmp_path) as table:
         keys, counted = count(table, [1])
         table.begin(table.stage(keys))
@@ -132,7 +136,7 @@ def test_the_programs_dense_state_does_not_hold_the_filter(tmp_path):
         assert list(table.load_dense()) == ["w"]
 
 
-def overlapped(folder, passes, restarts):
+def overlapped(folder: Path, passes: list[list[int]], restarts: set[Any] | set[int]) -> str:
     """Trains the passes with each staged while the one before trains; reopens between some."""
     table = open_at(folder)
     staged = None
@@ -167,7 +171,9 @@ def overlapped(folder, passes, restarts):
     passes=st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=15), min_size=1, max_size=6),
     restarts=st.sets(st.integers(0, 5)),
 )
-def test_overlap_and_restarts_change_no_bit(tmp_path_factory, passes, restarts):
+def test_overlap_and_restarts_change_no_bit(
+    tmp_path_factory: pytest.TempPathFactory, passes: list[list[int]], restarts: set[Any] | set[int]
+) -> None:
     one_by_one = open_at(tmp_path_factory.mktemp("plain"))
     with one_by_one as table:
         for feasigns in passes:

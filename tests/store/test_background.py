@@ -1,19 +1,24 @@
+from __future__ import annotations
+
 import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any, cast
 
 import pytest
 
-from paddlebox.store.background import Background
+from paddlebox.store.commit_queue import Background
 from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture
-def background():
+def background() -> Iterator[Background]:
     background = Background("test-background")
     yield background
     background.close()
 
 
-def test_wait_returns_after_the_call_that_was_started(background):
+def test_wait_returns_after_the_call_that_was_started(background: Background) -> None:
     go, done = threading.Event(), []
 
     def call() -> int:
@@ -29,7 +34,7 @@ def test_wait_returns_after_the_call_that_was_started(background):
     assert future.result() == 7
 
 
-def test_what_went_wrong_is_raised_once(background):
+def test_what_went_wrong_is_raised_once(background: Background) -> None:
     def call() -> None:
         raise OSError("no space")
 
@@ -39,7 +44,7 @@ def test_what_went_wrong_is_raised_once(background):
     background.wait()
 
 
-def test_a_signal_that_ends_the_waiting_loses_nothing(background):
+def test_a_signal_that_ends_the_waiting_loses_nothing(background: Background) -> None:
     """What went wrong is raised by the next wait, where this one was interrupted."""
     go = threading.Event()
 
@@ -57,17 +62,17 @@ def test_a_signal_that_ends_the_waiting_loses_nothing(background):
             future.result()
 
     interrupted = Interrupted()
-    background._running = interrupted
+    background._running = cast("Future[Any]", interrupted)
     with pytest.raises(KeyboardInterrupt):
         background.wait()
-    assert background._running is interrupted
+    assert background._running is cast("Future[Any]", interrupted)
     background._running = future
     go.set()
     with pytest.raises(OSError, match="no space"):
         background.wait()
 
 
-def test_settle_waits_for_a_call_that_nobody_noted(background):
+def test_settle_waits_for_a_call_that_was_not_collected(background: Background) -> None:
     go, done = threading.Event(), []
 
     def call() -> None:
@@ -81,7 +86,7 @@ def test_settle_waits_for_a_call_that_nobody_noted(background):
     assert done == [1]
 
 
-def test_close_ends_what_was_started_and_may_be_called_twice():
+def test_close_ends_what_was_started_and_may_be_called_twice() -> None:
     background, done = Background("test-background"), []
     background.start(lambda: done.append(1))
     background.close()

@@ -22,17 +22,18 @@ from paddlebox.store.commit_queue import When
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.files import used_bytes
 from paddlebox.store.manifest import Manifest
+from paddlebox.store.names import find_version
 from paddlebox.store.table import Table, sorted_unique_keys
-from paddlebox.store.versions import find_version
 from paddlebox.tools.upkeep.cli import main
 from tests.conftest import tool
+from tests.support.inside import head_of
 
 CONFIG = TableConfig(embedx_dim=4, embedx_threshold=0.5)
 DAY = 19723  # 20240101
 
 
 @pytest.fixture(autouse=True)
-def dygraph():
+def dygraph() -> None:
     paddle.disable_static()
 
 
@@ -81,7 +82,7 @@ def store(tmp_path: Path) -> Path:
 
 
 class TestNames:
-    def test_a_named_version_outlives_pruning_and_compaction(self, store):
+    def test_a_named_version_outlives_pruning_and_compaction(self, store: Path) -> None:
         expected = digests(store, 2)
         names.name_version(str(store), 2, "good")
         with open_store(store, keep_versions=1) as table:
@@ -92,12 +93,14 @@ class TestNames:
         assert len(versions(store)) == 2
         assert digests(store, 2) == expected
 
-    def test_its_bytes_are_those_of_the_store_until_they_differ(self, store):
+    def test_its_bytes_are_those_of_the_store_until_they_differ(self, store: Path) -> None:
         before = used_bytes(str(store))
         names.name_version(str(store), 4, "good")
         assert used_bytes(str(store)) - before < 4096  # a MANIFEST file
 
-    def test_its_folder_holds_the_files_also_where_the_store_lost_them(self, store, tmp_path):
+    def test_its_folder_holds_the_files_also_where_the_store_lost_them(
+        self, store: Path, tmp_path: Path
+    ) -> None:
         from paddlebox.store.rebuild import rebuild_from_files
 
         names.name_version(str(store), 3, "good")
@@ -108,7 +111,7 @@ class TestNames:
         rebuild_from_files(moved)
         assert digests(moved) == expected
 
-    def test_unnamed_it_goes_with_the_next_commit(self, store):
+    def test_unnamed_it_goes_with_the_next_commit(self, store: Path) -> None:
         names.name_version(str(store), 1, "good")
         with open_store(store, keep_versions=1) as table:
             train(table, 5)
@@ -119,7 +122,7 @@ class TestNames:
         assert versions(store) == [6]
         assert not (store / "checkpoints" / "good").exists()
 
-    def test_a_name_half_given_when_the_process_died_is_none(self, store):
+    def test_a_name_half_written_when_the_process_died_does_not_exist(self, store: Path) -> None:
         names.name_version(str(store), 1, "good")
         os.rename(store / "checkpoints" / "good", store / "checkpoints" / "good.tmp")
         assert checkpoints(str(store)) == []
@@ -127,25 +130,25 @@ class TestNames:
         assert checkpoints(str(store)) == [Checkpoint("good", 2)]
 
     @pytest.mark.parametrize("name", ["", "12", "a/b", "..", "a.tmp", "20240101"])
-    def test_what_is_no_name_is_refused(self, store, name):
+    def test_an_invalid_name_is_refused(self, store: Path, name: str) -> None:
         with pytest.raises(StoreError, match="cannot name a checkpoint"):
             names.name_version(str(store), 1, name)
 
-    def test_a_name_is_given_once(self, store):
+    def test_a_name_is_given_once(self, store: Path) -> None:
         names.name_version(str(store), 1, "good")
         with pytest.raises(StoreError, match="is the name of version 1"):
             names.name_version(str(store), 2, "good")
         with pytest.raises(StoreError, match="no checkpoint 'bad'; there are: good"):
             names.unname(str(store), "bad")
 
-    def test_beside_a_training_process(self, store):
+    def test_beside_a_training_process(self, store: Path) -> None:
         with open_store(store, keep_versions=1) as table:
             assert tool("store", "name", store, "2", "good").returncode == 0
             train(table, 5)
         assert versions(store) == [2, 5]
 
 
-def test_the_last_versions_of_days_are_kept(store):
+def test_the_last_versions_of_days_are_kept(store: Path) -> None:
     with open_store(store, keep_versions=1, keep_daily=2) as table:
         train(table, 5)
     assert versions(store) == [3, 5]  # version 4 and 5 are of one day
@@ -155,7 +158,9 @@ def test_the_last_versions_of_days_are_kept(store):
 
 
 class TestGoingBack:
-    def test_training_goes_on_from_there_as_if_nothing_had_followed(self, store, tmp_path):
+    def test_training_continues_from_there_as_if_no_later_version_existed(
+        self, store: Path, tmp_path: Path
+    ) -> None:
         with Manifest.open_writer(store) as manifest:
             assert manifest.go_back(2) == [3, 4]
         assert versions(store) == [1, 2]
@@ -166,7 +171,7 @@ class TestGoingBack:
                 train(table, number)
         assert digests(store) == digests(tmp_path / "other")
 
-    def test_not_over_a_name_or_a_reader(self, store):
+    def test_not_over_a_name_or_a_reader(self, store: Path) -> None:
         names.name_version(str(store), 3, "good")
         with Manifest.open_writer(store) as manifest, pytest.raises(StoreError, match="'good'"):
             manifest.go_back(2)
@@ -184,7 +189,7 @@ class TestGoingBack:
             os.close(ready)
         assert versions(store) == [1, 2, 3, 4]
 
-    def test_versions_are_found_by_number_day_pass_and_name(self, store):
+    def test_versions_are_found_by_number_day_pass_and_name(self, store: Path) -> None:
         names.name_version(str(store), 1, "good")
         with Manifest.open_reader(store) as manifest:
             found = {
@@ -217,28 +222,30 @@ def _reader(store: Path) -> tuple[int, int, int]:
 class TestKept:
     """Passes that end without a commit."""
 
-    def test_the_next_commit_names_them_all(self, tmp_path):
+    def test_the_next_commit_names_them_all(self, tmp_path: Path) -> None:
         with open_store(tmp_path / "a") as table:
             for number in (1, 2):
                 push(table, number)
                 table.keep(**fields(number))
             assert table.head is None
             train(table, 3)
-            assert table.head.version == 1
+            assert head_of(table).version == 1
         with open_store(tmp_path / "b") as table:
             for number in (1, 2, 3):
                 train(table, number)
-            assert table.head.live_rows == 400
+            assert head_of(table).live_rows == 400
         assert digests(tmp_path / "a") == digests(tmp_path / "b")
 
-    def test_without_a_commit_they_are_gone(self, store):
+    def test_without_a_commit_they_are_gone(self, store: Path) -> None:
         expected = digests(store)
         with open_store(store) as table:
             push(table, 5)
             table.keep(**fields(5))
         assert digests(store) == expected
 
-    def test_they_are_committed_where_a_later_pass_is_abandoned(self, store, tmp_path):
+    def test_they_are_committed_where_a_later_pass_is_abandoned(
+        self, store: Path, tmp_path: Path
+    ) -> None:
         with open_store(store) as table:
             push(table, 5)
             table.keep(**fields(5))
@@ -253,14 +260,20 @@ class TestKept:
                 train(table, number)
         assert digests(store) == digests(tmp_path / "other")
 
-    def test_a_day_that_ends_is_committed_with_its_passes(self, tmp_path):
+    def test_a_day_that_ends_is_committed_with_its_passes(self, tmp_path: Path) -> None:
         with open_store(tmp_path / "a") as table:
             push(table, 1)
             table.keep(**fields(1))
             assert table.begin_day(DAY + 1)
-            assert [table.head.version, table.head.kind, table.head.pass_number] == [2, "life", 1]
+            assert [head_of(table).version, head_of(table).kind, head_of(table).pass_number] == [
+                2,
+                "life",
+                1,
+            ]
 
-    def test_parts_of_a_pass_that_is_abandoned_leave_those_of_the_commit_before(self, tmp_path):
+    def test_parts_of_a_pass_that_is_abandoned_leave_those_of_the_commit_before(
+        self, tmp_path: Path
+    ) -> None:
         def parts(table: Table) -> None:
             push(table, 1)
             table.spill()
@@ -282,10 +295,14 @@ class TestKept:
 class TestCopies:
     def copy(self, store: Path, uri: str, version: int | None = None) -> int:
         with Manifest.open_reader(store) as manifest:
-            return copies.copy_version(str(store), manifest.pin(version), uri)
+            pinned = manifest.pin(version)
+            assert pinned is not None
+            return copies.copy_version(str(store), pinned, uri)
 
     @pytest.mark.parametrize("scheme", ["", "file://"])
-    def test_a_restored_store_is_the_one_that_was_copied(self, store, tmp_path, scheme):
+    def test_a_restored_store_is_the_one_that_was_copied(
+        self, store: Path, tmp_path: Path, scheme: str
+    ) -> None:
         uri = f"{scheme}{tmp_path}/remote"
         self.copy(store, uri)
         record = copies.restore(uri, tmp_path / "new")
@@ -293,9 +310,9 @@ class TestCopies:
         assert digests(tmp_path / "new" / "store") == digests(store)
         with open_store(tmp_path / "new" / "store") as table:
             train(table, 5)
-            assert table.head.version == 5
+            assert head_of(table).version == 5
 
-    def test_only_new_files_are_written(self, store, tmp_path):
+    def test_only_new_files_are_written(self, store: Path, tmp_path: Path) -> None:
         remote = str(tmp_path / "remote")
         first = self.copy(store, remote, 3)
         assert self.copy(store, remote, 3) == 0
@@ -310,8 +327,8 @@ class TestCopies:
 
     @pytest.mark.parametrize(("number", "gradient"), [(7, 1.0), (4, 2.0)])
     def test_a_run_that_went_back_may_copy_to_the_same_place(
-        self, store, tmp_path, number, gradient
-    ):
+        self, store: Path, tmp_path: Path, number: int, gradient: float
+    ) -> None:
         remote = str(tmp_path / "remote")
         before = digests(store)
         self.copy(store, remote)
@@ -327,7 +344,7 @@ class TestCopies:
         copies.restore(remote, tmp_path / "old", "pass-000000004-000000004")
         assert digests(tmp_path / "old" / "store") == before
 
-    def test_what_is_damaged_there_is_no_store_here(self, store, tmp_path):
+    def test_a_damaged_copy_leaves_no_store(self, store: Path, tmp_path: Path) -> None:
         remote = tmp_path / "remote"
         self.copy(store, str(remote))
         dense = next((remote / "data").glob("dense.bin.*"))
@@ -338,17 +355,19 @@ class TestCopies:
             copies.restore(str(remote), tmp_path / "new")
         assert not (tmp_path / "new" / "store").exists()
 
-    def test_restoring_over_a_store_or_from_nothing(self, store, tmp_path):
+    def test_restoring_over_a_store_or_from_nothing(self, store: Path, tmp_path: Path) -> None:
         remote = str(tmp_path / "remote")
         with pytest.raises(StoreError, match="holds no copy"):
             copies.restore(remote, tmp_path / "new")
         self.copy(store, remote)
-        with pytest.raises(StoreError, match="is there already"):
+        with pytest.raises(StoreError, match="exists already"):
             copies.restore(remote, store.parent)
         with pytest.raises(StoreError, match="holds no copy 'bad'; there are: pass-000000004"):
             copies.restore(remote, tmp_path / "new", "bad")
 
-    def test_commits_are_copied_in_the_background_and_the_last_one_at_the_end(self, tmp_path):
+    def test_commits_are_copied_in_the_background_and_the_last_one_at_the_end(
+        self, tmp_path: Path
+    ) -> None:
         remote = str(tmp_path / "remote")
         with open_store(tmp_path / "store", keep_versions=1) as table:
             copier = copies.Copier(str(tmp_path / "store"), remote, 2)
@@ -362,18 +381,20 @@ class TestCopies:
         labels = sorted(path.name for path in (tmp_path / "remote" / "checkpoints").iterdir())
         assert labels == ["pass-000000002-000000002", "pass-000000003-000000003"]
 
-    def test_a_copy_that_fails_is_said_at_the_end(self, tmp_path):
+    def test_a_failed_copy_is_reported_at_the_end(self, tmp_path: Path) -> None:
         (tmp_path / "remote").write_text("a file")
         with open_store(tmp_path / "store") as table:
             copier = copies.Copier(str(tmp_path / "store"), str(tmp_path / "remote"), 1)
             table.queue.after_commit = copier.offer
             train(table, 1)
-            with pytest.raises(StoreError, match="version 1 cannot be copied"):
+            with pytest.raises(StoreError, match="cannot copy version 1"):
                 copier.finish(table.head)
             copier.close()
 
 
-def test_the_tool_names_copies_and_restores(store, tmp_path, capsys):
+def test_the_tool_names_copies_and_restores(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def run(*arguments: str) -> Any:
         capsys.readouterr()
         assert main([*arguments, "--json"]) == 0
@@ -391,7 +412,7 @@ def test_the_tool_names_copies_and_restores(store, tmp_path, capsys):
     assert "no version '9'" in capsys.readouterr().err
 
 
-def test_a_merge_is_planned_of_segments_that_the_ssd_tier_has(tmp_path):
+def test_a_merge_is_planned_of_segments_that_the_ssd_tier_has(tmp_path: Path) -> None:
     """A version that names segments is seen by compaction only when they can be read."""
     with open_store(tmp_path / "store") as table:
         native, seen = table.first.native, []

@@ -34,7 +34,8 @@ class Store:
         total = max(size, self.bytes)
         ranges = math.floor(math.log2(min(max(total / (2 * MIN_FILE), 1), 64)))
         bits = min(ranges, max(0, math.floor(math.log2(max(1, size / share / MIN_FILE)))))
-        cuts = np.flatnonzero(np.diff(keys >> np.uint64(64 - bits))) + 1 if bits else []
+        high = keys >> np.uint64(64 - bits) if bits else np.zeros_like(keys)
+        cuts = np.flatnonzero(np.diff(high)) + 1
         for part in np.split(keys, cuts):
             self.add(part, sequence)
 

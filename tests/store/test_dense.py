@@ -13,7 +13,7 @@ from paddlebox.errors import CorruptionError
 from paddlebox.store.crc import crc32c
 from paddlebox.store.dense import read_dense, write_dense
 
-_ARRAYS = {
+_ARRAYS: dict[str, np.ndarray] = {
     "bias": np.array([0.5, -2.0], np.float32),  # 8 bytes at 0
     "empty": np.empty((0, 3), np.float32),  # at 64
     "rate": np.array(0.125, np.float64),  # 8 bytes at 64
@@ -43,7 +43,7 @@ def test_tensors_come_back_as_they_were(written: tuple[Path, dict[str, dict[str,
     assert read_dense(written[0], {}) == {}
 
 
-def test_a_flipped_byte_is_said_to_be_of_its_file_and_tensor(
+def test_a_flipped_byte_is_reported_with_its_file_and_tensor(
     written: tuple[Path, dict[str, dict[str, int]]],
 ) -> None:
     path = written[0] / "dense.bin"
@@ -67,7 +67,7 @@ def test_a_flipped_byte_is_said_to_be_of_its_file_and_tensor(
         assert "restore it from a copy" in message
 
 
-def test_a_file_that_is_torn_or_too_long_is_said_so(
+def test_a_torn_or_too_long_file_is_reported(
     written: tuple[Path, dict[str, dict[str, int]]],
 ) -> None:
     path = written[0] / "dense.bin"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from paddlebox.store.import_rows import import_rows, open_source
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.tools.upkeep.report import row_fields
+from tests.support.fixtures import OpenTable
+from tests.support.inside import head_of
 
 SLOTS = 3
 BASE: dict[str, Any] = {
@@ -106,8 +109,8 @@ def convert(open_table: Any, tmp_path: Path) -> Any:
         table.close()
         table = open_table(fields, folder=tmp_path / "new", **arguments)
         assert table.digest() == digest
-        assert table.head.kind == "init"
-        assert table.head.live_rows == imported.rows
+        assert head_of(table).kind == "init"
+        assert head_of(table).live_rows == imported.rows
         rows = by_feasign(table.first)
         table.close()
         return rows
@@ -129,8 +132,10 @@ def same(found: dict[str, Any], expected: dict[str, Any], *names: str) -> None:
         assert found[name] == expected[name], name
 
 
-HEAD = ("slot", "has_embedx", "show", "click", "delta_score", "last_seen_day", "life_seq")
-HEAD = (*HEAD, "embed_w")
+HEAD = (
+    *("slot", "has_embedx", "show", "click", "delta_score", "last_seen_day", "life_seq"),
+    "embed_w",
+)
 EMBEDX = ("embedx_w", "embedx_state")
 
 
@@ -139,18 +144,24 @@ def some_have_embedx(rows: dict[int, Any]) -> None:
     assert 100 < count < len(rows) - 100
 
 
-def test_the_same_layout_carries_every_byte(source, convert, open_table, tmp_path):
+def test_the_same_layout_carries_every_byte(
+    source: Callable[..., Any], convert: Callable[..., Any], open_table: OpenTable, tmp_path: Path
+) -> None:
     rows = source()
     some_have_embedx(rows)
     assert convert({}) == rows
 
 
-def test_another_seed_keeps_the_rows_that_there_are(source, convert):
+def test_another_seed_keeps_the_rows_that_there_are(
+    source: Callable[..., Any], convert: Callable[..., Any]
+) -> None:
     rows = source({"expand_dim": 2})
     assert convert({"expand_dim": 2}, seed=9) == rows
 
 
-def test_another_width_makes_embedx_anew_as_a_new_row_has_it(source, convert, open_table):
+def test_another_width_creates_embedx_as_in_a_new_row(
+    source: Callable[..., Any], convert: Callable[..., Any], open_table: OpenTable
+) -> None:
     rows = source()
     found = convert({"embedx_dim": 6}, seed=5)
     new = fresh(open_table, {"embedx_dim": 6}, rows, seed=5)
@@ -165,9 +176,13 @@ def test_another_width_makes_embedx_anew_as_a_new_row_has_it(source, convert, op
 
 
 @pytest.mark.parametrize(("old", "new"), [(0, 3), (2, 3), (2, 0), (2, 2)])
-def test_expand_is_kept_where_its_width_is_and_else_made_anew(
-    source, convert, open_table, old, new
-):
+def test_expand_is_kept_for_the_same_width_and_created_again_otherwise(
+    source: Callable[..., Any],
+    convert: Callable[..., Any],
+    open_table: OpenTable,
+    old: int,
+    new: int,
+) -> None:
     rows = source({"expand_dim": old})
     found = convert({"expand_dim": new, "embedx_dim": 5}, seed=7)
     made = fresh(open_table, {"expand_dim": new, "embedx_dim": 5}, rows, seed=7)
@@ -192,7 +207,9 @@ STATES = {  # of one weight, and of four: as docs/formats/row.md has them, befor
 
 
 @pytest.mark.parametrize("rule", STATES)
-def test_another_rule_keeps_weights_and_begins_its_state_anew(source, convert, rule):
+def test_another_rule_keeps_weights_and_resets_its_state(
+    source: Callable[..., Any], convert: Callable[..., Any], rule: str
+) -> None:
     rows = source()
     found = convert({"embed": {"rule": rule}, "embedx": {"rule": rule}})
     for feasign, row in found.items():
@@ -207,7 +224,9 @@ def test_another_rule_keeps_weights_and_begins_its_state_anew(source, convert, r
             )
 
 
-def test_ftrl_begins_where_the_weights_are(source, convert):
+def test_ftrl_begins_where_the_weights_are(
+    source: Callable[..., Any], convert: Callable[..., Any]
+) -> None:
     """Its weights follow from z: a state of zeros would forget them at the first push."""
     rows = source()
     found = convert({"embedx": {"rule": "ftrl", "learning_rate": 0.5}})
@@ -220,13 +239,17 @@ def test_ftrl_begins_where_the_weights_are(source, convert):
             np.testing.assert_allclose(-z / 2, row["embedx_w"], rtol=1e-6)
 
 
-def test_a_rule_whose_rates_differ_keeps_its_state(source, convert):
+def test_a_rule_whose_rates_differ_keeps_its_state(
+    source: Callable[..., Any], convert: Callable[..., Any]
+) -> None:
     rows = source()
     assert convert({"embedx": {"rule": "std_adagrad", "learning_rate": 0.9}}) == rows
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_sixteen_bits_round_once_and_stay(source, convert, precision):
+def test_sixteen_bits_round_once_and_stay(
+    source: Callable[..., Any], convert: Callable[..., Any], precision: str
+) -> None:
     rows = source()
     found = convert({"row_precision": precision})
     step = 2.0**-10 if precision == "float16" else 2.0**-7
@@ -236,12 +259,16 @@ def test_sixteen_bits_round_once_and_stay(source, convert, precision):
             assert math.isclose(before, after, rel_tol=step, abs_tol=2.0**-24)
 
 
-def test_rows_that_are_packed_come_through_unchanged(source, convert):
+def test_rows_that_are_packed_come_through_unchanged(
+    source: Callable[..., Any], convert: Callable[..., Any]
+) -> None:
     rows = source({"row_precision": "bfloat16"})
     assert convert({"row_precision": "bfloat16"}, seed=3) == rows
 
 
-def test_rows_of_dropped_slots_are_left_out_and_others_get_their_new_number(source, convert):
+def test_rows_of_dropped_slots_are_left_out_and_others_get_their_new_number(
+    source: Callable[..., Any], convert: Callable[..., Any]
+) -> None:
     rows = source()
     found = convert({}, (1, -1, 0))
     kept = {f: row for f, row in rows.items() if row["slot"] != 1}
@@ -252,8 +279,8 @@ def test_rows_of_dropped_slots_are_left_out_and_others_get_their_new_number(sour
 
 @pytest.mark.parametrize("sort_bytes", [1 << 12, 1 << 16, 1 << 30])
 def test_a_slot_that_moves_takes_its_feasigns_along_in_bounded_memory(
-    source, convert, sort_bytes, tmp_path
-):
+    source: Callable[..., Any], convert: Callable[..., Any], sort_bytes: int, tmp_path: Path
+) -> None:
     source(per_slot=True)
     slots = (3, -1, 0)
     found = convert({}, slots, keyed_by_slot=True, sort_bytes=sort_bytes)
@@ -271,18 +298,21 @@ def test_a_slot_that_moves_takes_its_feasigns_along_in_bounded_memory(
         assert row == {**before[core.feasign_in_slot(token, 2)], "slot": 0}
     files = {path.name for path in (tmp_path / "new" / "ssd").iterdir()}
     with open_source(tmp_path / "new", None) as new:
-        assert files == {segment["file"] for segment in new.head.segments}
+        assert files == {segment["file"] for segment in head_of(new).segments}
         assert new.counters()["ssd_rows"] == len(expected)  # no key twice
 
 
 def test_a_store_that_is_being_trained_gives_its_last_commit(
-    source, open_table, in_new_process, tmp_path
-):
+    source: Callable[..., Any],
+    open_table: OpenTable,
+    in_new_process: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
     source()
     table = open_table(BASE, folder=tmp_path / "old", compaction=None)
     table.begin(table.stage(sorted_unique_keys(np.arange(9000, 9100, dtype=np.uint64))))
-    found = in_new_process(IMPORT, str(tmp_path), str(table.head.version))
-    assert found == {"rows": 3000, "version": table.head.version, "digest_of_old": True}
+    found = in_new_process(IMPORT, str(tmp_path), str(head_of(table).version))
+    assert found == {"rows": 3000, "version": head_of(table).version, "digest_of_old": True}
 
 
 IMPORT = """
@@ -306,7 +336,9 @@ with open_source(folder / "old", int(sys.argv[2])) as old:
 """
 
 
-def test_a_damaged_block_ends_the_import(source, convert, tmp_path):
+def test_a_damaged_block_ends_the_import(
+    source: Callable[..., Any], convert: Callable[..., Any], tmp_path: Path
+) -> None:
     source()
     file = max((tmp_path / "old" / "ssd").iterdir(), key=lambda path: path.stat().st_size)
     data = bytearray(file.read_bytes())
@@ -317,8 +349,8 @@ def test_a_damaged_block_ends_the_import(source, convert, tmp_path):
 
 
 def test_what_was_imported_without_its_commit_is_gone_at_the_next_start(
-    source, open_table, tmp_path
-):
+    source: Callable[..., Any], open_table: OpenTable, tmp_path: Path
+) -> None:
     source()
     table = open_table({**BASE, "name": "other"}, folder=tmp_path / "other")
     with open_source(tmp_path / "old", None) as old:
@@ -331,7 +363,9 @@ def test_what_was_imported_without_its_commit_is_gone_at_the_next_start(
     assert not list((tmp_path / "other" / "ssd").iterdir())
 
 
-def test_a_disk_without_room_is_said_before_anything_is_written(source, convert, tmp_path):
+def test_a_disk_without_room_is_reported_before_anything_is_written(
+    source: Callable[..., Any], convert: Callable[..., Any], tmp_path: Path
+) -> None:
     source()
     with pytest.raises(OutOfSpaceError, match=r"3000 rows of .* need \d+ bytes, \d+ are free"):
         convert({}, disk_budget_bytes=1 << 16)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddlebox.errors import OutOfSpaceError
-from paddlebox.store.leases import held_leases, leased
+from paddlebox.store.leases import held_leases, take_lease
 
 
 def test_a_lease_without_room_is_an_error_that_names_it_and_is_given_back(
@@ -22,12 +22,12 @@ def test_a_lease_without_room_is_an_error_that_names_it_and_is_given_back(
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
         with pytest.raises(OutOfSpaceError, match=r"leases/.*no space to name the version"):
-            leased(store, 3)
+            take_lease(store, 3)
     assert held_leases(store) == []
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", full)
         with pytest.raises(OutOfSpaceError, match=r"leases: no space to take a lease"):
-            leased(store, 3)
-    lease = leased(store, 3)
+            take_lease(store, 3)
+    lease = take_lease(store, 3)
     assert [held.version for held in held_leases(store)] == [3]
     lease.release()

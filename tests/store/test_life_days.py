@@ -22,8 +22,9 @@ from paddlebox.errors import OutOfSpaceError, PassError, StoreError
 from paddlebox.store import life
 from paddlebox.store.commit_queue import When
 from paddlebox.store.compaction import Merge, Policy
-from paddlebox.store.staged import StagedPass, sorted_unique_keys
+from paddlebox.store.staged import sorted_unique_keys
 from paddlebox.store.table import Table
+from paddlebox.store.table_set import StagedSet
 
 FIRST_DAY = 20000
 DIM = 2
@@ -131,7 +132,7 @@ class Work:
 
 def make_work(seed: int, passes: int, population: int) -> list[Work]:
     random = np.random.default_rng(seed)
-    day, work = FIRST_DAY, []
+    day, work = FIRST_DAY, list[Work]()
     for _ in range(passes):
         day += int(random.integers(0, 3)) if work else 0
         # Some feasigns come in every pass, others almost never.
@@ -144,7 +145,7 @@ def make_work(seed: int, passes: int, population: int) -> list[Work]:
     return work
 
 
-def stage(table: Table, work: Work) -> StagedPass:
+def stage(table: Table, work: Work) -> StagedSet:
     return table.stage(sorted_unique_keys(work.feasigns), day=work.day)
 
 
@@ -244,7 +245,7 @@ def run(work: list[Work], folder: Path | None, seed: int) -> tuple[str, Model]:
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.integers(0, 2**32 - 1))
-def test_rows_live_as_the_model_says_however_they_are_disturbed(seed: int) -> None:
+def test_rows_decay_and_expire_as_in_the_model_despite_disturbances(seed: int) -> None:
     work = make_work(seed, passes=9, population=600)
     undisturbed, model = run(work, None, seed)
     for disturbance in (1, 2):
@@ -253,7 +254,7 @@ def test_rows_live_as_the_model_says_however_they_are_disturbed(seed: int) -> No
     assert model.deleted > 0
 
 
-def test_rows_beyond_the_memory_live_as_the_model_says(tmp_path: Path) -> None:
+def test_rows_beyond_the_memory_decay_and_expire_as_in_the_model(tmp_path: Path) -> None:
     work = make_work(5, passes=7, population=60_000)  # 16,000 rows fit into 1 MiB
     undisturbed, model = run(work, None, 5)
     assert run(work, tmp_path / "s", 6)[0] == undisturbed
@@ -346,7 +347,7 @@ def test_a_commit_that_failed_is_heard_when_the_next_pass_begins(
             table.begin_day(FIRST_DAY)
 
 
-def test_a_day_ends_once_whatever_is_killed_and_called_again(tmp_path: Path) -> None:
+def test_a_day_ends_once_despite_kills_and_repeated_calls(tmp_path: Path) -> None:
     with open_table(tmp_path / "s") as table:
         train(table, work_of(FIRST_DAY, MANY, 10))
     with open_table(tmp_path / "s") as table:  # killed before the day ended
@@ -453,7 +454,7 @@ def test_events_that_no_reader_could_apply_are_refused_before_they_are_durable(
             ({"kind": "shrink", "min_scor": 1.0}, "unknown min_scor"),
         ):
             with pytest.raises(ValueError, match=message):
-                table.append_events([[{"kind": "decay", "decay": 0.5}, event]])
+                table.life.append([[{"kind": "decay", "decay": 0.5}, event]])
         assert table.first.events == []
         assert shows(table) == [1]
     with open_table(tmp_path / "s", read_only=True) as reader, pytest.raises(StoreError):

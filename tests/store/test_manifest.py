@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError, StoreLockedError
-from paddlebox.store import files
-from paddlebox.store import manifest as manifest_module
+from paddlebox.store import files, manifest_db
 from paddlebox.store.crc import crc32c, crc32c_by_table
-from paddlebox.store.manifest import Manifest, head_payload
+from paddlebox.store.leases import held_leases
+from paddlebox.store.manifest import Manifest
 from paddlebox.store.rebuild import rebuild_from_files
-from paddlebox.store.record import VersionRecord, frame, seal, unframe, unseal
+from paddlebox.store.record import VersionRecord, frame, head_payload, seal, unframe, unseal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,7 +123,6 @@ def test_a_reader_changes_no_byte_and_follows_the_writer(tmp_path: Path) -> None
         for write in (
             lambda: reader.commit(head),
             reader.prune,
-            reader.unreferenced_segments,
             reader.remove_unreferenced,
         ):
             with pytest.raises(StoreError, match="opened for reading"):
@@ -163,7 +162,7 @@ with Manifest.open_writer(store) as manifest:
     assert seen == sorted(seen)
 
 
-def test_a_reader_of_no_store_is_told_so(tmp_path: Path) -> None:
+def test_reading_without_a_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no store here"):
         Manifest.open_reader(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -206,7 +205,7 @@ if child == 0:
         say(error)
     manifest.close()
     with Manifest.open_reader(sys.argv[1]):
-        say("opened anew")
+        say("opened again")
     time.sleep(60)
 say(child)
 sys.stdin.read()
@@ -219,7 +218,7 @@ sys.stdin.read()
     child = numbers[0]
     try:
         assert any("may not be used in its child" in line for line in lines)
-        assert "opened anew\n" in lines
+        assert "opened again\n" in lines
         parent.kill()
         parent.wait()
         Manifest.open_writer(tmp_path).close()
@@ -252,7 +251,7 @@ from paddlebox.store.manifest import Manifest
 store = Path(sys.argv[1])
 manifest = Manifest.open_writer(store)
 commit_versions(store, manifest, int(sys.argv[2]))
-manifest._put = lambda pairs: os.kill(os.getpid(), signal.SIGKILL)
+manifest._db.put = lambda pairs: os.kill(os.getpid(), signal.SIGKILL)
 commit_versions(store, manifest, 1)
 """
     for committed in (0, 2):
@@ -269,9 +268,9 @@ commit_versions(store, manifest, 1)
         with Manifest.open_writer(store) as manifest:
             head = manifest.head()
             assert (head.version if head else 0) == committed
-            assert manifest.unreferenced_segments() == leftovers
+            assert files.unreferenced(manifest.folder, manifest.records()) == leftovers
             assert manifest.remove_unreferenced() == leftovers
-            assert manifest.unreferenced_segments() == []
+            assert files.unreferenced(manifest.folder, manifest.records()) == []
             commit_versions(store, manifest, 1)
             head = manifest.head()
             assert head is not None
@@ -339,10 +338,10 @@ def test_compactions_keep_no_version_of_their_own(tmp_path: Path) -> None:
 def test_a_value_that_was_lost_or_swapped_is_corruption(tmp_path: Path) -> None:
     with Manifest.open_writer(tmp_path) as manifest:
         records = commit_versions(tmp_path, manifest, 3)
-        manifest._put([(b"version/000000000002", None)])
+        manifest._db.put([(b"version/000000000002", None)])
         with pytest.raises(CorruptionError, match=r"holds .*\[1, 3\].*names \[1, 2, 3\]"):
             manifest.versions()
-        manifest._put([(b"version/000000000002", records[0].to_payload())])
+        manifest._db.put([(b"version/000000000002", records[0].to_payload())])
         with pytest.raises(CorruptionError, match="is not the one that 'head' names"):
             manifest.version(2)
 
@@ -357,7 +356,7 @@ def test_a_store_of_format_1_is_read_and_goes_on(tmp_path: Path) -> None:
         del fields["segments"][0]["sequence"]
         payload = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
         (tmp_path / "MANIFEST-000000000001").write_bytes(frame(payload, 1))
-        manifest._put([(b"version/000000000001", payload), (b"head", b"1")])
+        manifest._db.put([(b"version/000000000001", payload), (b"head", b"1")])
         head = manifest.head()
         assert head is not None
         assert head.segments[0]["sequence"] == 1
@@ -391,7 +390,9 @@ def test_a_reader_keeps_its_version_until_it_goes(tmp_path: Path, killed: bool) 
         assert reader.stdin is not None
         assert reader.stdout is not None
         assert reader.stdout.readline() == "2\n"
-        assert [(lease.pid, lease.version) for lease in manifest.leases()] == [(reader.pid, 2)]
+        assert [(lease.pid, lease.version) for lease in held_leases(manifest.folder)] == [
+            (reader.pid, 2)
+        ]
         for _ in range(20):
             head = manifest.head()
             assert head is not None
@@ -408,7 +409,7 @@ def test_a_reader_keeps_its_version_until_it_goes(tmp_path: Path, killed: bool) 
             print(file=reader.stdin, flush=True)
         reader.wait()
         assert manifest.prune(keep=1) == [2]
-        assert manifest.leases() == []
+        assert held_leases(manifest.folder) == []
         assert os.listdir(tmp_path / "leases") == []
         assert sorted(os.listdir(tmp_path / "ssd")) == ["seg-000000000022.seg"]
 
@@ -456,7 +457,7 @@ def test_a_full_disk_leaves_the_last_commit(
 
 
 def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest_module, "_MAP_BYTES", 64 << 10)
+    monkeypatch.setattr(manifest_db, "_MAP_BYTES", 64 << 10)
     with Manifest.open_writer(tmp_path) as manifest:
         big = VersionRecord(1, 0, [], {}, 0, cursor={"text": "x" * 500_000})
         manifest.commit(big)
@@ -513,7 +514,7 @@ def test_a_changed_byte_of_the_manifest_file_is_corruption(tmp_path: Path) -> No
 def test_a_changed_byte_of_an_lmdb_value_is_corruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest_module, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(manifest_db, "_RETRY_SECONDS", 0.0)
     with Manifest.open_writer(tmp_path) as manifest:
         record = commit_versions(tmp_path, manifest, 1)[0]
     data = tmp_path / "manifest" / "data.mdb"
@@ -576,7 +577,7 @@ def test_rebuilding_saves_a_newest_version_whose_file_is_damaged(tmp_path: Path)
         assert manifest.head() == records[1]
 
 
-def test_a_later_format_is_told_apart_from_damage(tmp_path: Path) -> None:
+def test_a_later_format_is_not_reported_as_damage(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="written by a later version") as raised:
         unframe(frame(b"something new", 3), "x")
     assert not isinstance(raised.value, CorruptionError)
@@ -585,7 +586,7 @@ def test_a_later_format_is_told_apart_from_damage(tmp_path: Path) -> None:
         payload = b'{"format":3,"new":1}'
         (tmp_path / "MANIFEST-000000000001").write_bytes(frame(payload))
         head = head_payload(1, {1: crc32c(payload)})
-        manifest._put([(b"version/000000000001", payload), (b"head", head)])
+        manifest._db.put([(b"version/000000000001", payload), (b"head", head)])
         with pytest.raises(StoreError, match="written by a later version") as raised:
             manifest.head()
         assert not isinstance(raised.value, CorruptionError)
@@ -606,7 +607,7 @@ def test_the_bytes_are_those_of_the_format_page() -> None:
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 8192, b"\xde" * 100])
-def test_a_store_whose_making_was_cut_short_is_made_anew(tmp_path: Path, torn: bytes) -> None:
+def test_a_store_whose_creation_was_cut_short_is_created_again(tmp_path: Path, torn: bytes) -> None:
     (tmp_path / "manifest").mkdir()
     (tmp_path / "manifest" / "data.mdb").write_bytes(torn)
     with Manifest.open_writer(tmp_path) as manifest:

@@ -24,7 +24,7 @@ def test_a_keyword_changes_one_field_of_the_options(tmp_path: Path) -> None:
     assert options.threads == 2
 
 
-def test_a_single_table_has_the_whole_budgets_whatever_its_share(tmp_path: Path) -> None:
+def test_a_single_table_has_the_whole_budgets_for_any_share(tmp_path: Path) -> None:
     options = TableOptions(
         folder=tmp_path, mem_budget_bytes=3 * MIB, hbm_budget_bytes=5 * MIB, disk_budget_bytes=MIB
     )

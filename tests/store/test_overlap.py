@@ -15,16 +15,16 @@ import pytest
 from paddlebox.config import TableConfig
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import OutOfSpaceError, PassError, StoreError
-from paddlebox.ranks import World
 from paddlebox.store.commit_queue import When
 from paddlebox.store.staged import StagedPass, sorted_unique_keys
 from paddlebox.store.table import Table
+from paddlebox.store.table_set import StagedSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.train.interrupt import Stopped
 from paddlebox.train.run import _ended_passes_committed
-from tests.data.conftest import SLOTS, multislot_lines
 from tests.store.commit_held import POINTS, Held
 from tests.store.test_table_set import opened
+from tests.support.instances import SLOTS, multislot_lines
 
 MIB = 1 << 20
 CONFIG = TableConfig(embedx_dim=4, embedx_threshold=0.0)
@@ -36,7 +36,7 @@ def open_table(folder: Path, config: TableConfig = CONFIG, **changes: Any) -> Ta
     return Table(config, folder=folder, **{**sizes, **changes})
 
 
-def stage(table: Table, feasigns: range) -> StagedPass:
+def stage(table: Table, feasigns: range) -> StagedSet:
     return table.stage(sorted_unique_keys(np.array(feasigns, np.uint64)))
 
 
@@ -224,7 +224,7 @@ def test_a_pass_is_not_begun_where_the_commit_beside_it_takes_the_room(tmp_path:
         held = Held(table.first, "write_frozen")
         committing = table.commit(when=When.BACKGROUND, pass_number=1)
         Timer(0.1, held.let_go).start()
-        with pytest.raises(OutOfSpaceError, match="not begun"):
+        with pytest.raises(OutOfSpaceError, match="not started"):
             table.begin(stage(table, range(10_000, 13_000)))
         assert committing.result() == 1
         assert not table.first.native.training
@@ -247,7 +247,7 @@ def test_a_group_waits_for_the_commit_of_all_tables_where_there_is_not_room_for_
         committing = group.commit(when=When.BACKGROUND, pass_number=1)
         assert held.reached.wait(60)
         Timer(0.1, held.let_go).start()
-        with pytest.raises(OutOfSpaceError, match="not begun"):
+        with pytest.raises(OutOfSpaceError, match="not started"):
             group.begin(group.stage(keys, slots))
         assert committing.result() == 1
 
@@ -255,7 +255,7 @@ def test_a_group_waits_for_the_commit_of_all_tables_where_there_is_not_room_for_
 # ---- what goes wrong is heard
 
 
-def test_whoever_stages_after_a_group_was_torn_hears_what_tore_it(tmp_path: Path) -> None:
+def test_staging_after_a_failed_commit_reports_its_error(tmp_path: Path) -> None:
     keys = sorted_unique_keys(np.array(range(1, 50), np.uint64))
     slots = np.ones(len(keys), np.uint16)
     with opened(tmp_path) as group:
@@ -271,7 +271,7 @@ def test_whoever_stages_after_a_group_was_torn_hears_what_tore_it(tmp_path: Path
             group.wait_commit()
 
 
-def test_a_commit_that_fails_while_a_signal_ends_the_run_is_told(
+def test_a_commit_that_fails_while_a_signal_ends_the_run_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_table(tmp_path / "s") as table:
@@ -282,7 +282,7 @@ def test_a_commit_that_fails_while_a_signal_ends_the_run_is_told(
         with (
             caplog.at_level(logging.ERROR, logger="paddlebox"),
             pytest.raises(Stopped),
-            _ended_passes_committed(table, World()),
+            _ended_passes_committed(table),
         ):
             raise Stopped(15)
         assert "not committed: the disk is gone" in caplog.text

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from paddlebox import ops
 from paddlebox._native import paddle
-from paddlebox.config import Config, load_slots
+from paddlebox.config import load_slots
 from paddlebox.errors import ConfigError
 from paddlebox.store.table import sorted_unique_keys
 from paddlebox.train.opening import open_table as open_configured
-
-SLOTS = """
-slots:
-  - {name: click, type: label}
-  - {name: user, type: sparse}
-  - {name: item, type: sparse}
-"""
+from tests.support.configs import make_config, write_slots
+from tests.support.fixtures import OpenTable
 
 
-def test_a_row_moves_by_the_rate_of_its_slot(open_table):
+def test_a_row_moves_by_the_rate_of_its_slot(open_table: OpenTable) -> None:
     paddle.disable_static()
     feasigns = np.arange(1, 4, dtype=np.uint64)
     keys = sorted_unique_keys(feasigns)
@@ -39,21 +36,9 @@ def test_a_row_moves_by_the_rate_of_its_slot(open_table):
     np.testing.assert_allclose(moved[1], moved[0] * [1.0, 0.5, 2.0], rtol=1e-6)
 
 
-def test_a_rate_of_an_unknown_slot_names_the_nearest(tmp_path):
-    (tmp_path / "slots.yaml").write_text(SLOTS)
-    config = Config.model_validate(
-        {
-            "name": "x",
-            "data": {
-                "slots": str(tmp_path / "slots.yaml"),
-                "train_files": ["a"],
-                "format": "multislot",
-            },
-            "model": {"type": "deepfm"},
-            "table": {"slot_learning_rates": {"usr": 0.5}},
-        },
-        strict=False,
-    )
+def test_a_rate_of_an_unknown_slot_names_the_nearest(tmp_path: Path) -> None:
+    path = write_slots(tmp_path, click="label", user="sparse", item="sparse")
+    config = make_config(data={"slots": str(path)}, table={"slot_learning_rates": {"usr": 0.5}})
     slots = load_slots(config.data.slots)
     with pytest.raises(ConfigError, match=r"no sparse slot .usr. in .*did you mean .user."):
         open_configured(config, tmp_path / "store", slots=slots)

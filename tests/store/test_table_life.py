@@ -19,6 +19,7 @@ from paddlebox.config.table import RowPrecision
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
 from paddlebox.store.compaction import Policy, shape
 from paddlebox.store.table import Table, sorted_unique_keys
+from tests.support.inside import head_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = TableConfig(embedx_dim=4, embedx_threshold=0.5)
@@ -76,7 +77,7 @@ def test_compaction_and_day_ends_change_no_row(tmp_path: Path) -> None:
                 assert shape(head.segments, head.live_rows).depth < 4
                 assert table.digest() == digests[0]
                 table.compact(full=True)
-                assert shape(table.head.segments, rows).depth == 1  # type: ignore[union-attr]
+                assert shape(head_of(table).segments, rows).depth == 1
                 digests.append(table.digest())
         if folder is not None:
             with open_table(folder, compaction=None) as again:
@@ -114,21 +115,21 @@ def test_begin_waits_where_segments_are_too_many(
     with open_table(tmp_path / "s", compaction=policy) as table:
         for number in range(1, 6):
             train(table, feasigns_of(1), number)
-            assert shape(table.head.segments, 4000).depth <= 3  # type: ignore[union-attr]
+            assert shape(head_of(table).segments, 4000).depth <= 3
     assert "waiting for compaction" in caplog.text
 
 
 def test_a_pass_that_could_not_be_committed_is_not_begun(tmp_path: Path) -> None:
     with open_table(tmp_path / "s", disk_budget_bytes=200_000) as table:
         staged = table.stage(sorted_unique_keys(np.arange(1, 4000)))
-        with pytest.raises(OutOfSpaceError, match=r"disk_budget_bytes 200000.*not begun"):
+        with pytest.raises(OutOfSpaceError, match=r"disk_budget_bytes 200000.*not started"):
             table.begin(staged)
         table.drop_staged(staged)
         train(table, np.arange(1, 500), 1)
         assert table.head is not None
 
 
-def test_a_warning_says_when_the_budget_runs_out(
+def test_a_warning_estimates_when_the_budget_runs_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_table(tmp_path / "s", disk_budget_bytes=390_000, compaction=None) as table:
@@ -178,7 +179,7 @@ def test_a_reader_reads_its_version_while_the_writer_goes_on(tmp_path: Path) -> 
         for number in range(1, 4):
             train(table, feasigns_of(number), number)
         table.compact()
-        version, digest = table.head.version, table.digest()  # type: ignore[union-attr]
+        version, digest = head_of(table).version, table.digest()
         reader = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", _READER, str(tmp_path / "s")],
             cwd=ROOT,
@@ -219,11 +220,11 @@ def test_16_bit_rows_end_the_same_through_every_tier(tmp_path: Path, precision: 
     assert digests[0] == digests[1]
 
 
-def test_a_full_disk_under_a_merge_is_told_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_during_a_merge_is_reported_and_loses_nothing(tmp_path: Path) -> None:
     with open_table(tmp_path / "s", compaction=None) as table:
         for number in range(1, 4):
             train(table, feasigns_of(number), number)
-        digest, version = table.digest(), table.head.version  # type: ignore[union-attr]
+        digest, version = table.digest(), head_of(table).version
         core.inject_write_fault(50_000, 28)
         try:
             with pytest.raises(OutOfSpaceError, match=r"seg-.*no space to write"):
@@ -231,7 +232,7 @@ def test_a_full_disk_under_a_merge_is_told_and_loses_nothing(tmp_path: Path) -> 
         finally:
             core.inject_write_fault(-1, 0)
         assert table.digest() == digest
-        assert table.head.version == version  # type: ignore[union-attr]
+        assert head_of(table).version == version
         table.compact(full=True)
         assert table.digest() == digest
 
@@ -241,7 +242,7 @@ def test_an_error_in_the_background_reaches_the_next_pass(tmp_path: Path) -> Non
         for number in range(1, 3):
             train(table, feasigns_of(number), number)
         table.compact()
-        victim = tmp_path / "s" / "ssd" / table.head.segments[0]["file"]  # type: ignore[union-attr]
+        victim = tmp_path / "s" / "ssd" / head_of(table).segments[0]["file"]
         with open(victim, "r+b") as file:
             file.seek(100)
             file.write(b"damaged!")

@@ -11,22 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlebox.config import LifeConfig, Slots, TableConfig
+from paddlebox.config import LifeConfig, TableConfig
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError, StoreError
+from paddlebox.store import files
 from paddlebox.store.compaction import Policy
 from paddlebox.store.manifest import Manifest
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.table_set import TableSet
+from paddlebox.store.tiered_table import TieredTable
+from tests.support.configs import make_slots
+from tests.support.inside import head_of, newest
 
-SLOTS = Slots.model_validate(
-    {
-        "slots": [
-            {"name": "click", "type": "label"},
-            {"name": "user", "type": "sparse", "table": "wide"},
-            {"name": "item", "type": "sparse"},
-        ]
-    }
-)
+SLOTS = make_slots(click="label", user={"table": "wide"}, item="sparse")
 CONFIGS = (
     TableConfig(embedx_dim=4, embedx_threshold=0.0),
     TableConfig(name="wide", embedx_dim=16, embedx_threshold=0.0),
@@ -72,7 +69,9 @@ def first_two(group: TableSet) -> None:
 THIRD = {"default": range(1, 99), "wide": range(1, 99)}
 
 
-def test_a_feasign_has_a_row_in_each_table_and_a_digest_is_that_of_the_content(tmp_path):
+def test_a_feasign_has_a_row_in_each_table_and_a_digest_is_that_of_the_content(
+    tmp_path: Path,
+) -> None:
     with opened(tmp_path / "a") as group:
         first_two(group)
         digest, of_each = group.digest(), [table.digest() for table in group.members]
@@ -106,24 +105,29 @@ def test_a_feasign_has_a_row_in_each_table_and_a_digest_is_that_of_the_content(t
         assert group.digest() != digest
 
 
-def test_a_group_of_one_table_is_that_table(tmp_path):
+def versions(table: TieredTable) -> list[int]:
+    assert table.versions.manifest is not None
+    return table.versions.manifest.versions()
+
+
+def test_a_group_of_one_table_is_that_table(tmp_path: Path) -> None:
     slots = SLOTS.model_copy(
         update={"slots": tuple(s.model_copy(update={"table": None}) for s in SLOTS.slots)}
     )
-    sizes = {"hbm_budget_bytes": 64 * MIB, "mem_budget_bytes": 8 * MIB}
+    sizes: dict[str, Any] = {"hbm_budget_bytes": 64 * MIB, "mem_budget_bytes": 8 * MIB}
     with TableSet(CONFIGS[:1], slots=slots, folder=tmp_path, **sizes) as group:
         train(group, {"default": range(1, 50)}, 1)
         digest = group.digest()
-        assert group.head.tables == {}
+        assert head_of(group).tables == {}
     with Table(CONFIGS[0], folder=tmp_path, **sizes) as table:
         assert table.digest() == digest
 
 
-def test_what_is_committed_opens_again(tmp_path):
+def test_what_is_committed_opens_again(tmp_path: Path) -> None:
     with opened(tmp_path) as group:
         first_two(group)
         digest = group.digest()
-        assert group.head.tables == {"wide": 2}
+        assert head_of(group).tables == {"wide": 2}
     for read_only in (False, True):
         with opened(tmp_path, read_only=read_only) as group:
             assert group.digest() == digest
@@ -136,11 +140,11 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("passes", [0, 2])
 def test_killed_between_the_commits_of_the_tables_it_opens_at_the_pass_before(
-    tmp_path, monkeypatch, passes
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: int
+) -> None:
     commit = Manifest.commit
 
-    def dying(self, record):
+    def dying(self: Manifest, record: VersionRecord) -> None:
         if not self.folder.endswith("wide") and record.pass_number == 3:
             raise Killed
         commit(self, record)
@@ -160,7 +164,7 @@ def test_killed_between_the_commits_of_the_tables_it_opens_at_the_pass_before(
             train(group, THIRD, 4)
     monkeypatch.undo()
     with Manifest.open_reader(tmp_path / "tables" / "wide") as manifest:
-        assert manifest.head().pass_number == 3  # it is ahead
+        assert newest(manifest).pass_number == 3  # it is ahead
     if passes:
         with opened(tmp_path, read_only=True) as reader:
             assert reader.digest() == digest
@@ -172,14 +176,16 @@ def test_killed_between_the_commits_of_the_tables_it_opens_at_the_pass_before(
             assert group.digest() == digest
         train(group, THIRD, 3)
         again = group.digest()
-    with opened(None) as group:  # what a run that nobody killed gives
+    with opened(None) as group:  # the result of an undisturbed run
         if passes:
             first_two(group)
         train(group, THIRD, 3)
         assert group.digest() == again
 
 
-def test_a_disk_full_in_the_first_table_stops_all(tmp_path, monkeypatch):
+def test_a_disk_full_in_the_first_table_stops_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path) as group:
         first_two(group)
         digest = group.digest()
@@ -196,24 +202,24 @@ def test_a_disk_full_in_the_first_table_stops_all(tmp_path, monkeypatch):
         assert group.digest() == digest
 
 
-def test_merges_never_drop_what_the_first_table_names(tmp_path):
+def test_merges_never_drop_what_the_first_table_names(tmp_path: Path) -> None:
     """A merge makes versions of its own; those that the first table's kept versions name stay, and
     on opening the merged one, which holds the same rows, is not thrown away."""
     with opened(tmp_path, compaction=OFTEN, keep_versions=1) as group:
         first_two(group)
         digest = group.digest()
-        group.members[1].compact(full=True)
-        named = group.head.tables["wide"]
-        merged = group.members[1].head.version
+        group.members[1].compactor.compact(full=True)
+        named = head_of(group).tables["wide"]
+        merged = head_of(group.members[1]).version
         assert merged > named
-        assert {named, merged} <= set(group.members[1].versions.manifest.versions())
+        assert {named, merged} <= set(versions(group.members[1]))
         with opened_elsewhere(tmp_path) as found:
             assert found == digest
     with opened(tmp_path) as group:
-        assert group.members[1].head.version == merged
+        assert head_of(group.members[1]).version == merged
         assert group.digest() == digest
         train(group, THIRD, 3)
-        assert group.head.tables["wide"] == merged + 1
+        assert head_of(group).tables["wide"] == merged + 1
 
 
 @contextmanager
@@ -231,7 +237,9 @@ with opened(Path({str(folder)!r}), read_only=True) as group:
     yield run_python(code)
 
 
-def test_a_reader_keeps_the_versions_of_all_tables(tmp_path, monkeypatch):
+def test_a_reader_keeps_the_versions_of_all_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path) as group:
         first_two(group)
         digest = group.digest()
@@ -243,29 +251,29 @@ def test_a_reader_keeps_the_versions_of_all_tables(tmp_path, monkeypatch):
     with opened(tmp_path, keep_versions=1) as group:
         for number in (3, 4, 5):
             train(group, THIRD, number)
-        assert set(group.first.versions.manifest.versions()) == {2, 5}
-        assert set(group.members[1].versions.manifest.versions()) == {2, 5}
+        assert set(versions(group.first)) == {2, 5}
+        assert set(versions(group.members[1])) == {2, 5}
     with opened(tmp_path, read_only=True, version=2) as group:
         assert group.digest() == digest
     lease.release()
     with opened(tmp_path, keep_versions=1) as group:
         train(group, THIRD, 6)
-        assert group.members[1].versions.manifest.versions() == [6]
+        assert versions(group.members[1]) == [6]
 
 
-def test_a_table_of_a_group_by_itself_forgets_nothing(tmp_path):
+def test_a_table_of_a_group_by_itself_forgets_nothing(tmp_path: Path) -> None:
     """A tool that merges one of the stores does not know which versions are named."""
     with opened(tmp_path) as group:
         first_two(group)
         digest = group.digest()
     with Table(CONFIGS[1], folder=tmp_path / "tables" / "wide", keep_versions=1) as alone:
         alone.compact(full=True)
-        assert 2 in alone.first.versions.manifest.versions()
+        assert 2 in versions(alone.first)
     with opened(tmp_path) as group:
         assert group.digest() == digest
 
 
-def test_days_end_in_every_table_by_its_own_settings(tmp_path):
+def test_days_end_in_every_table_by_its_own_settings(tmp_path: Path) -> None:
     keeps = LifeConfig(show_click_decay_rate=1.0, delete_threshold=0.0)
     fades = LifeConfig(show_click_decay_rate=0.5, delete_threshold=0.9)
     configs = [
@@ -274,12 +282,12 @@ def test_days_end_in_every_table_by_its_own_settings(tmp_path):
     ]
     with opened(tmp_path, configs) as group:
         train(group, {"default": range(1, 9), "wide": range(1, 9)}, 1, day=20000)
-        assert not group.begin_day(20000)
-        assert group.begin_day(20001)
-        assert not group.shrink_table()  # that day has ended
+        assert not group.life.begin_day(20000)
+        assert group.life.begin_day(20001)
+        assert not group.life.shrink_table()  # that day has ended
         assert [len(table.read_all()[0]) for table in group.members] == [8, 0]
-        assert group.head.kind == "life"
-        assert group.head.tables == {"wide": group.members[1].head.version}
+        assert head_of(group).kind == "life"
+        assert head_of(group).tables == {"wide": head_of(group.members[1]).version}
     with opened(tmp_path, configs) as group:
         assert [len(table.read_all()[0]) for table in group.members] == [8, 0]
 
@@ -288,20 +296,22 @@ def killed(*_: Any) -> None:
     raise Killed
 
 
-def test_killed_between_the_days_ends_of_the_tables_no_day_has_ended(tmp_path, monkeypatch):
+def test_killed_between_the_days_ends_of_the_tables_no_day_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path) as group:
         train(group, THIRD, 1, day=20000)
         digest = group.digest()
-        monkeypatch.setattr(group.first, "add_events", killed)
+        monkeypatch.setattr(group.first.versions, "add_events", killed)
         with pytest.raises(Killed):
-            group.shrink_table()
+            group.life.shrink_table()
     with opened(tmp_path) as group:
         assert group.digest() == digest
-        assert group.shrink_table()
+        assert group.life.shrink_table()
         assert [len(table.events) for table in group.members] == [2, 2]
 
 
-def test_admission_counts_each_table_by_its_own_settings():
+def test_admission_counts_each_table_by_its_own_settings() -> None:
     admitting = CONFIGS[1].model_copy(
         update={"admission": CONFIGS[1].admission.model_copy(update={"min_count": 3})}
     )
@@ -319,7 +329,7 @@ def test_admission_counts_each_table_by_its_own_settings():
         group.drop_staged(staged)
 
 
-def test_stores_and_configs_that_do_not_fit_say_so(tmp_path):
+def test_stores_and_configs_that_do_not_fit_say_so(tmp_path: Path) -> None:
     with opened(tmp_path) as group:
         first_two(group)
     other = CONFIGS[1].model_copy(update={"name": "wider"})
@@ -332,7 +342,7 @@ def test_stores_and_configs_that_do_not_fit_say_so(tmp_path):
         TableSet([CONFIGS[0], other], slots=slots, folder=tmp_path)
     with pytest.raises(ConfigError, match="slot 'user': no table 'wide'; did you mean 'wider'"):
         TableSet([CONFIGS[0], other], slots=SLOTS)
-    with pytest.raises(ConfigError, match="expected a name of its own"):
+    with pytest.raises(ConfigError, match="expected different names"):
         TableSet([CONFIGS[0], CONFIGS[0]], slots=SLOTS)
     with pytest.raises(ConfigError, match=r"its share of mem\.budget_bytes"):
         TableSet(CONFIGS, slots=SLOTS, mem_budget_bytes=3 * MIB // 2)
@@ -346,7 +356,7 @@ def test_stores_and_configs_that_do_not_fit_say_so(tmp_path):
         pass
 
 
-def test_a_version_that_a_reader_holds_is_not_rewound_under_it(tmp_path):
+def test_a_version_that_a_reader_holds_is_not_rewound_under_it(tmp_path: Path) -> None:
     with opened(tmp_path) as group:
         first_two(group)
     from paddlebox.store.leases import Lease
@@ -355,24 +365,25 @@ def test_a_version_that_a_reader_holds_is_not_rewound_under_it(tmp_path):
     lease.pin(2)
     with (
         Manifest.open_writer(tmp_path / "tables" / "wide") as manifest,
-        pytest.raises(StoreError, match="version 2 must be forgotten"),
+        pytest.raises(StoreError, match="version 2 must be dropped"),
     ):
         manifest.rewind(1)
     lease.release()
     with Manifest.open_writer(tmp_path / "tables" / "wide") as manifest:
         assert manifest.rewind(1) == [2]
         manifest.remove_unreferenced()
-        assert manifest.head().version == 1
+        assert newest(manifest).version == 1
         assert [entry["version"] for entry in manifest.journal()] == [1]
-        assert manifest.unreferenced_segments() == []
+        assert files.unreferenced(manifest.folder, manifest.records()) == []
 
 
-def test_shares_divide_the_budgets():
+def test_shares_divide_the_budgets() -> None:
     small, large = (c.model_copy(update={"share": s}) for c, s in zip(CONFIGS, (1, 3), strict=True))
     with opened(None) as even:
         rows = even.max_pass_rows
     with opened(None, [small, large]) as group:
         assert group.max_pass_rows[0] < rows[0]
         assert group.max_pass_rows[1] > rows[1]
-        taken = [table.max_pass_rows * table.pass_bytes_per_row for table in group.members]
+        natives = [table.native for table in group.members]
+        taken = [native.max_pass_rows * native.pass_bytes_per_row for native in natives]
         assert taken[1] / taken[0] == pytest.approx(3, rel=0.01)

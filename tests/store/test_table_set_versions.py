@@ -19,16 +19,15 @@ from paddlebox.store.manifest import Manifest
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.table_set import TableSet
 from tests.store.test_table_set import THIRD, first_two, opened, train
+from tests.support.inside import head_of
 
 
 def push(group: TableSet, number: int, feasigns: dict[str, range] = THIRD) -> dict[str, Any]:
     """`train` up to its commit, and what the commit is given."""
-    commit, given = TableSet.commit, {}
-    group.commit = lambda **fields: given.update(fields)  # type: ignore[method-assign]
-    try:
+    given: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group, "commit", lambda **fields: given.update(fields))
         train(group, feasigns, number, day=20000 + number, cursor={"pass": number})
-    finally:
-        group.commit = commit.__get__(group)  # type: ignore[method-assign]
     return given
 
 
@@ -51,14 +50,14 @@ def store(tmp_path: Path) -> Path:
     """Versions 1 to 4 of both tables; 3 of the second is a merge, so that numbers differ."""
     with opened(tmp_path / "store", keep_versions=9) as group:
         first_two(group)
-        group.members[1].compact(full=True)
+        group.members[1].compactor.compact(full=True)
         for number in (3, 4):
             train(group, THIRD, number)
-        assert group.head.tables == {"wide": 5}
+        assert head_of(group).tables == {"wide": 5}
     return tmp_path / "store"
 
 
-def test_kept_passes_are_committed_together_by_the_next_commit(tmp_path):
+def test_kept_passes_are_committed_together_by_the_next_commit(tmp_path: Path) -> None:
     with opened(tmp_path / "each") as each:
         for number in (1, 2, 3):
             train(each, THIRD, number, day=20000 + number)
@@ -71,13 +70,15 @@ def test_kept_passes_are_committed_together_by_the_next_commit(tmp_path):
                 assert (group.head, group.pass_number, group.day) == (None, number, 20000 + number)
         group.commit(when=When.BACKGROUND, **fields)
         assert group.digest() == digest
-        assert (group.head.version, group.head.tables) == (1, {"wide": 1})
-        assert (group.head.cursor, group.load_dense()["w"].tolist()) == ({"pass": 3}, [3, 3])
-        assert group.members[1].head.dense == {}  # dense state and cursor are the first one's
+        assert (head_of(group).version, head_of(group).tables) == (1, {"wide": 1})
+        assert (head_of(group).cursor, group.load_dense()["w"].tolist()) == ({"pass": 3}, [3, 3])
+        assert head_of(group.members[1]).dense == {}  # dense state and cursor are the first one's
     assert digest_of(tmp_path / "kept") == digest
 
 
-def test_kept_passes_are_committed_by_themselves_also_after_an_abandoned_one(tmp_path):
+def test_kept_passes_are_committed_by_themselves_also_after_an_abandoned_one(
+    tmp_path: Path,
+) -> None:
     with opened(tmp_path) as group:
         first_two(group)
         group.keep(**push(group, 3))
@@ -96,7 +97,9 @@ def _some(group: TableSet) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(keys), np.repeat([1, 0], 8).astype(np.uint16)
 
 
-def test_where_keeping_stops_half_way_the_last_commit_stands(tmp_path, monkeypatch):
+def test_where_keeping_stops_half_way_the_last_commit_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path) as group:
         first_two(group)
         digest = group.digest()
@@ -113,7 +116,9 @@ def test_where_keeping_stops_half_way_the_last_commit_stands(tmp_path, monkeypat
     assert digest_of(tmp_path) == digest
 
 
-def test_parts_of_a_pass_are_committed_where_the_next_one_is_abandoned_meanwhile(tmp_path):
+def test_parts_of_a_pass_are_committed_where_the_next_one_is_abandoned_meanwhile(
+    tmp_path: Path,
+) -> None:
     """The commit takes them when it is asked for, not when its thread comes to it."""
     with opened(tmp_path / "each") as each:
         train(each, THIRD, 1)
@@ -130,7 +135,7 @@ def test_parts_of_a_pass_are_committed_where_the_next_one_is_abandoned_meanwhile
             go_on.wait()
             return commit_wide(*arguments)
 
-        wide._commit = slow  # type: ignore[method-assign]
+        wide._commit = slow  # type: ignore[assignment, method-assign]
         commit = group.commit(when=When.BACKGROUND, **fields)
         group.begin(group.stage(*_some(group)))
         group.abandon()
@@ -139,30 +144,32 @@ def test_parts_of_a_pass_are_committed_where_the_next_one_is_abandoned_meanwhile
     assert digest_of(tmp_path / "split") == digest
 
 
-def test_a_days_end_has_the_passes_before_it(tmp_path):
+def test_a_days_end_has_the_passes_before_it(tmp_path: Path) -> None:
     with opened(tmp_path) as group:
         group.keep(when=When.BACKGROUND, **push(group, 1))
-        assert group.begin_day(20002)
-        assert group.head.pass_number == 1
-        assert group.head.kind == "life"
+        assert group.life.begin_day(20002)
+        assert head_of(group).pass_number == 1
+        assert head_of(group).kind == "life"
         digest = group.digest()
     assert digest_of(tmp_path) == digest
 
 
-def test_going_back_takes_all_tables_back(store):
+def test_going_back_takes_all_tables_back(store: Path) -> None:
     digests = {version: digest_of(store, version) for version in (2, 3)}
     with Manifest.open_writer(store) as manifest:
         assert manifest.go_back(2) == [3, 4]
     assert digest_of(store) == digests[2]
     with opened(store, keep_versions=9) as group:
         assert group.digest() == digests[2]
-        assert group.members[1].head.version == 3  # the merge has the same rows
+        assert head_of(group.members[1]).version == 3  # the merge has the same rows
         train(group, THIRD, 3)
         assert group.digest() == digests[3]
     assert versions(store) == [[1, 2, 3], [1, 2, 3, 4]]
 
 
-def test_a_named_version_stays_in_all_tables_and_opens_where_it_is_moved_to(store, tmp_path):
+def test_a_named_version_stays_in_all_tables_and_opens_where_it_is_moved_to(
+    store: Path, tmp_path: Path
+) -> None:
     digest, used = digest_of(store, 2), used_bytes(str(store))
     names.name_version(str(store), 2, "good")
     links = [path for path in (store / "checkpoints").rglob("*") if path.name != path.stem]
@@ -191,7 +198,7 @@ class TestCopies:
             assert record is not None
             return copies.copy_version(str(store), record, str(uri))
 
-    def test_a_restored_store_has_all_tables(self, store, tmp_path):
+    def test_a_restored_store_has_all_tables(self, store: Path, tmp_path: Path) -> None:
         remote = tmp_path / "remote"
         assert self.copy(store, remote, 2) > 0
         assert self.copy(store, remote, 2) == 0
@@ -205,7 +212,9 @@ class TestCopies:
             digest = group.digest()
         assert digest == digest_of(store, 3)
 
-    def test_a_copy_that_stopped_half_way_is_none(self, store, tmp_path, monkeypatch):
+    def test_a_copy_that_stopped_half_way_does_not_count(
+        self, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Of a run that went back: its other tables lie beside those of before, under one label."""
         remote, before = tmp_path / "remote", digest_of(store)
         self.copy(store, remote)
@@ -231,7 +240,7 @@ class TestCopies:
         copies.restore(str(remote), tmp_path / "second")
         assert digest_of(tmp_path / "second" / "store") == digest_of(store) != before
 
-    def test_commits_are_copied_in_the_background(self, tmp_path):
+    def test_commits_are_copied_in_the_background(self, tmp_path: Path) -> None:
         store, remote = tmp_path / "store", tmp_path / "remote"
         with opened(store, keep_versions=1) as group:
             copier = copies.Copier(str(store), str(remote), 1)

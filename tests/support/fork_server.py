@@ -1,9 +1,9 @@
 """Runs Python programs in children of a process that has imported Paddle. The import takes longer
 than most of what a test does with a tool.
 
-Reads a request a line, as JSON, and answers with the number of its child, and with that and the
-exit code when the child has ended. A child is forked while there is one thread. It ends without
-tearing the interpreter down, which takes half as long as the import.
+The server reads one request per line, as JSON. It answers with the number (pid) of the child, and,
+when the child has ended, with the number and the exit code. A child is forked while the server has
+one thread. It ends without finalising the interpreter, which takes half as long as the import.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import Any
 from paddlebox.launch import cpu
 from tests.support.processes import settings_at_import
 
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 def run(request: dict[str, Any], imported_with: dict[str, str]) -> None:
-    """Makes this process the program of a request: a file, or text after -c."""
+    """Turns this process into the program of a request: a file, -m MODULE, or -c TEXT."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the server
     for number, name in ((0, os.devnull), (1, request["out"]), (2, request["errors"])):
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), number)
-    faulthandler.disable()  # Paddle has taken its signals
+    faulthandler.disable()  # Paddle has replaced its signal handlers; enable() sets them again
     faulthandler.enable()
     os.chdir(request["folder"])
     os.environ.clear()
@@ -43,7 +43,8 @@ def run(request: dict[str, Any], imported_with: dict[str, str]) -> None:
     apply = cpu.apply
 
     def apply_or_start_again(*wanted: Any) -> list[str]:
-        """Settings that the imported Paddle does not have take a process that imports it again."""
+        """Applies the settings. If the imported Paddle has others, the program starts again in a
+        process that imports Paddle with these."""
         begun = dict(os.environ)
         paddle = sys.modules.pop("paddle")
         lines = apply(*wanted)
@@ -69,7 +70,7 @@ def run(request: dict[str, Any], imported_with: dict[str, str]) -> None:
 
 
 def exit_code(error: BaseException) -> int:
-    """What Python makes of an exception that nobody catches."""
+    """The exit code of Python for an exception that nobody catches."""
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
@@ -97,7 +98,7 @@ def tell(*words: int) -> None:
 
 
 def tell_ended(*_: object) -> None:
-    """The numbers and exit codes of children that have ended."""
+    """Reports the numbers and exit codes of children that have ended."""
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             tell(found[0], os.waitstatus_to_exitcode(found[1]))

@@ -1,8 +1,8 @@
-"""How long a test may take, fixtures included. One that hangs fails and shows where.
+"""Time limits of tests, with their fixtures. A test that hangs fails and shows its stack.
 
-pytest-timeout raises in the main thread, so that the test fails and the others go on. Native code
-that never returns does not see the signal: some seconds later faulthandler writes the stacks of all
-threads and ends the process.
+pytest-timeout raises in the main thread, so that the test fails and the others continue. Native
+code that never returns does not see the signal. In that case faulthandler writes the stacks of all
+threads GRACE_S later and ends the process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 import pytest
 
 QUICK_S = 300
-LIMITS_S = {"long": 3600, "slow": 1200}  # by mark, the first that a test has
+LIMITS_S = {"long": 3600, "slow": 1200}  # by mark; the first mark that a test has counts
 GRACE_S = 30
 _stderr = pytest.StashKey[int]()
 
@@ -27,7 +27,7 @@ def limit_s(item: pytest.Item) -> float:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_stderr] = os.dup(2)  # what it is before pytest captures it
+    config.stash[_stderr] = os.dup(2)  # before pytest captures it
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -36,7 +36,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     if not config.pluginmanager.hasplugin("timeout"):
-        return  # a machine with a GPU needs no more than pytest
+        return  # tests/cuda needs only pytest
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(limit_s(item)))

@@ -1,4 +1,4 @@
-"""Programs that tests run as a shell does, each in a process of its own."""
+"""Runs programs for tests, each in its own process, as a shell does."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-# How the variables begin that libraries read when they are imported.
+# Prefixes of the variables that libraries read when they are imported.
 AT_IMPORT = ("CUDA_", "FLAGS_", "GLOG_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTHON")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-SHARED = {"FLAGS_enable_pir_api", "OMP_NUM_THREADS"}  # of these there are servers
+SHARED = {"FLAGS_enable_pir_api", "OMP_NUM_THREADS"}  # each value of these has a server
 
 
 class ForkServer:
@@ -37,7 +37,7 @@ class ForkServer:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self._answers = b""  # that were read and not looked at
+        self._answers = b""  # read, but not parsed yet
         self._codes: dict[int, int] = {}
 
     def start(
@@ -47,8 +47,8 @@ class ForkServer:
         env: dict[str, str],
         other_server: bool = False,
     ) -> Forked:
-        """`command` is Python's arguments. A program that finds that it wants other settings than
-        the server has begins again in a new process or, with `other_server`, names them and ends.
+        """Starts Python with the arguments `command`. If the program wants other settings than the
+        server has, it starts again in a new process. With `other_server`, it reports them and ends.
         """
         assert self._process.stdin is not None
         beside = tempfile.mkdtemp()
@@ -62,7 +62,7 @@ class ForkServer:
         return Forked(self, answer[0], Path(beside))
 
     def exit_code(self, pid: int, timeout: float | None) -> int | None:
-        """None if the child is still there after `timeout` seconds."""
+        """The exit code of a child; None if it still runs after `timeout` seconds."""
         end = None if timeout is None else time.monotonic() + timeout
         while pid not in self._codes:
             left = None if end is None else max(0.0, end - time.monotonic())
@@ -76,7 +76,7 @@ class ForkServer:
         return self._process.stdout.fileno()
 
     def _answer(self) -> list[int]:
-        """A child's number, or that and its exit code."""
+        """The next answer: the number of a child, or its number and exit code."""
         while b"\n" not in self._answers:
             found = os.read(self._pipe(), 4096)
             if not found:
@@ -90,13 +90,14 @@ class ForkServer:
 
 @dataclass
 class Forked:
-    """A program in a child of the server; as `subprocess.Popen`, whose pipes are text files."""
+    """A program in a child of the server, with the interface of `subprocess.Popen`. Its output is
+    in files."""
 
     server: ForkServer
     pid: int
     beside: Path
     returncode: int | None = None
-    wanted: dict[str, str] | None = None  # settings of the server that it has asked for
+    wanted: dict[str, str] | None = None  # settings of the server that the program wants
 
     def poll(self) -> int | None:
         self.returncode = self.server.exit_code(self.pid, 0)
@@ -116,11 +117,11 @@ class Forked:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it has printed. If it does not end in time, it is ended, and the error has its
+        """Waits, and returns its output. After the timeout it is ended, and the error has its
         stacks."""
         try:
             self.wait(timeout)
-        except BaseException as error:  # pytest-timeout's, too
+        except BaseException as error:  # also that of pytest-timeout
             self.send_signal(signal.SIGABRT)
             self.server.exit_code(self.pid, 10)
             error.add_note((self.beside / "errors").read_text())
@@ -134,13 +135,13 @@ class Forked:
 
 @cache
 def _server(settings: frozenset[tuple[str, str]]) -> ForkServer:
-    """One whose Paddle has read these settings."""
+    """A server whose Paddle was imported with these settings."""
     env = {k: v for k, v in whole_environment({}).items() if not k.startswith(AT_IMPORT)}
     return ForkServer({**env, **dict(settings), "GLOG_minloglevel": "2"})
 
 
 def _prepared(env: dict[str, str]) -> dict[str, str]:
-    """What `cpu.apply` sets for most programs."""
+    """The settings with those that `cpu.apply` makes for most programs."""
     from paddlebox.config import Program
     from paddlebox.launch import cpu
 
@@ -163,8 +164,8 @@ def settings_at_import(env: Mapping[str, str]) -> dict[str, str]:
 def run(
     command: Sequence[str], folder: Path = ROOT, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs Python with arguments. Most of what `env` may have that libraries read when they are
-    imported takes a process that imports them itself."""
+    """Runs Python with arguments. If `env` has settings that libraries read when they are imported,
+    other than SHARED, the program runs in a new process."""
     whole = whole_environment(env or {})
     if settings_at_import(env or {}).keys() - SHARED:
         return subprocess.run(
@@ -180,7 +181,7 @@ def run(
 
 
 def start(command: Sequence[str], env: dict[str, str] | None = None) -> Forked:
-    """Python with arguments in the project's root, without waiting for its end."""
+    """Starts Python with arguments in the project's root, and does not wait for its end."""
     whole = whole_environment(env or {})
     return _first_server(command, whole).start(command, ROOT, whole)
 
@@ -190,10 +191,9 @@ def whole_environment(env: dict[str, str]) -> dict[str, str]:
 
 
 def run_python(code: str, *arguments: str, env: dict[str, str] | None = None) -> Any:
-    """Runs code in a process of its own, from the project's root; returns what it printed last, as
-    JSON.
+    """Runs code in its own process in the project's root. Returns its last line, parsed as JSON.
 
-    For what is read once when Paddle is imported: the kind of static program, above all.
+    Use it for settings that are read when Paddle is imported, such as the kind of static program.
     """
     done = run(["-c", code, *arguments], env=env)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -203,17 +203,17 @@ def run_python(code: str, *arguments: str, env: dict[str, str] | None = None) ->
 def tool(
     name: str, *arguments: Any, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs tools/<name>.py as a shell does; returns its exit code and what it printed."""
+    """Runs tools/<name>.py as a shell does. Returns its exit code and output."""
     return run([f"tools/{name}.py", *map(str, arguments)], env=env)
 
 
 def start_tool(name: str, *arguments: Any) -> Forked:
-    """As `tool`, without waiting for its end."""
+    """Like `tool`, but does not wait for its end."""
     return start([f"tools/{name}.py", *map(str, arguments)])
 
 
 def call(folder: Path, command: str) -> str:
-    """Runs a command of a page, `.venv/bin/python …`, in a folder; returns what it printed."""
+    """Runs a command of a page, `.venv/bin/python …`, in a folder. Returns its output."""
     done = run(shlex.split(command)[1:], folder)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout

@@ -6,33 +6,21 @@ import sys
 
 import numpy as np
 
-from paddlebox.config import Config, Slots
 from paddlebox.launch import cpu
+from tests.support.configs import make_config, make_slots
 
-config = Config.model_validate(
-    {
-        "name": "masks",
-        "data": {"format": "multislot", "slots": "none", "train_files": ["none"]},
-        "model": {"type": "dnn", "hidden": [16, 16], "dropout": 0.5},
-        "table": {"embedx_dim": 4},
-        "optimizer": {"type": "sgd", "learning_rate": 1e-30},
-        "trainer": {"program": sys.argv[1]},
-    }
+config = make_config(
+    model={"hidden": [16, 16], "dropout": 0.5},
+    table={"embedx_dim": 4},
+    optimizer={"type": "sgd", "learning_rate": 1e-30},
+    trainer={"program": sys.argv[1]},
 )
 cpu.apply(config.trainer.program)
 
 from paddlebox.store.table import Table, sorted_unique_keys  # noqa: E402  # after the settings
 from paddlebox.train.runner import build_runner, seed_pass  # noqa: E402
 
-slots = Slots.model_validate(
-    {
-        "slots": [
-            {"name": "click", "type": "label"},
-            {"name": "dense", "type": "dense", "dim": 3},
-            {"name": "user", "type": "sparse"},
-        ]
-    }
-)
+slots = make_slots(click="label", dense={"type": "dense", "dim": 3}, user="sparse")
 feed = {
     "box_ids": np.zeros(0, np.int32),
     "box_offsets": np.zeros(9, np.int32),

@@ -7,13 +7,14 @@ JSON. CASE: "works", or the mistake to make in a third pass, whose error is prin
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import paddle
 
 import paddlebox
 from paddlebox.config import Slots, TableConfig
-from paddlebox.config.metrics import MetricConfig
+from paddlebox.config.metrics import MetricConfig, MetricMethod
 
 folder, file, case = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 DIM = 4
@@ -30,7 +31,9 @@ slots = Slots.model_validate(
 )
 
 
-def build(size=3 + DIM, bad_loss=False, train=True):
+def build(
+    size: int = 3 + DIM, bad_loss: bool = False, train: bool = True
+) -> tuple[list[Any], Any, Any]:
     """(variables fed, loss, logits) of the program that is being built."""
     user = paddle.static.data("user", [-1, 1], "int64")
     words = paddle.static.data("words", [-1, 3], "int64")
@@ -50,7 +53,7 @@ def build(size=3 + DIM, bad_loss=False, train=True):
     return [user, words, age, label], loss, logits
 
 
-def run(program, variables, loss, **options):
+def run(program: Any, variables: list[Any], loss: Any, **options: Any) -> Any:
     dataset.set_use_var(variables)
     dataset.set_filelist([file])
     dataset.load_into_memory()
@@ -63,7 +66,7 @@ def run(program, variables, loss, **options):
 paddle.enable_static()
 paddle.seed(1)
 exe = paddle.static.Executor(paddle.CPUPlace())
-mistakes = {"size": {"size": 12}, "nan": {"bad_loss": True}, "works": {}}
+mistakes: dict[str, dict[str, Any]] = {"size": {"size": 12}, "nan": {"bad_loss": True}, "works": {}}
 program, startup = paddle.static.Program(), paddle.static.Program()
 with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
     variables, loss, logits = build()
@@ -72,9 +75,11 @@ exe.run(startup)
 with paddlebox.Table(config, folder=folder, mem_budget_bytes=1 << 20) as table:
     dataset = paddlebox.InMemoryDataset(table)
     dataset.init(slots=slots, batch_size=32)
-    fetched = []
+    fetched: list[Any] = []
     options = {"logits": logits, "fetch_list": [logits], "fetch_handler": fetched.append}
-    metric = MetricConfig(name="task", method="continuous", prediction="score", label="click")
+    metric = MetricConfig(
+        name="task", method=MetricMethod.CONTINUOUS, prediction="score", label="click"
+    )
     options |= {"metrics": [metric], "outputs": {"score": logits}}
     results = [run(program, variables, loss, **options) for _ in range(2)]
     assert len(fetched) == sum(result.batches for result in results)
@@ -109,5 +114,6 @@ with paddlebox.Table(config, folder=folder, mem_budget_bytes=1 << 20) as table:
             report["error"] = [type(error).__name__, str(error)]
     dataset.close()
 with paddlebox.Table(config, folder=folder, mem_budget_bytes=1 << 20, read_only=True) as table:
+    assert table.head is not None
     report["reopened"] = [table.head.version, table.digest()]
 print(json.dumps(report, default=np.ndarray.tolist))

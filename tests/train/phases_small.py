@@ -2,11 +2,17 @@
 phases_small.py CONFIG RUN_DIR OVERRIDES [PASS PHASE], OVERRIDES being a list as JSON. With a pass
 and a phase the process is killed there, in the second batch."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from paddlebox.config import Phase, load_config
 from paddlebox.launch import cpu
@@ -20,30 +26,31 @@ from paddlebox.train.evaluation import evaluate  # noqa: E402
 from paddlebox.train.opening import open_table, read_slots  # noqa: E402
 from paddlebox.train.pass_loop import PassLoop  # noqa: E402
 from paddlebox.train.phases import Runners  # noqa: E402
+from paddlebox.train.plan import PlannedPass  # noqa: E402
 
 train_pass = PassLoop._train
 
 
-def killed(loop, planned, *rest):
+def killed(loop: PassLoop, planned: PlannedPass, *rest: Any) -> dict[str, Any]:
     if kill and planned.number == int(kill[0]):
         runner, steps = loop._training.runners.of(Phase(kill[1])), []
         step = runner.train_step
 
-        def counted(feed):
+        def counted(feed: Any) -> Any:
             steps.append(feed)
             if len(steps) == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
             return step(feed)
 
-        runner.train_step = counted
+        runner.train_step = counted  # type: ignore[method-assign]
     return train_pass(loop, planned, *rest)
 
 
-def numbers(state):
+def numbers(state: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
     return {name: [list(a.shape), a.reshape(-1).tolist()] for name, a in state.items()}
 
 
-PassLoop._train = killed
+PassLoop._train = killed  # type: ignore[assignment, method-assign]
 slots = read_slots(config)
 before = numbers(Runners(config, slots).dense_state())
 summary = run.train(config, Path(run_dir))

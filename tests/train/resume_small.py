@@ -5,9 +5,12 @@ OPTIONS is JSON: folder, overrides (of the config), fail_in (the pass whose thir
 keyword arguments of run.train as "train".
 """
 
+from __future__ import annotations
+
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from paddlebox.config import Phase, load_config
 from paddlebox.errors import PaddleBoxError
@@ -19,6 +22,7 @@ cpu.apply(config.trainer.program, config.trainer.dense_threads)
 
 from paddlebox.train import run  # noqa: E402  # Paddle comes after the settings
 from paddlebox.train.pass_loop import PassLoop  # noqa: E402
+from paddlebox.train.plan import PlannedPass  # noqa: E402
 
 run_dir = Path(options["folder"])
 train_pass = PassLoop._train
@@ -28,22 +32,22 @@ class BrokenOffError(Exception):
     pass
 
 
-def failing(loop, planned, *rest):
+def failing(loop: PassLoop, planned: PlannedPass, *rest: Any) -> dict[str, Any]:
     if planned.number == options.get("fail_in"):
         runner = loop._training.runners.of(Phase.UPDATE)  # the only one
         step, feeds = runner.train_step, []
 
-        def broken(feed):
+        def broken(feed: Any) -> Any:
             feeds.append(feed)
             if len(feeds) == 3:
                 raise BrokenOffError
             return step(feed)
 
-        runner.train_step = broken
+        runner.train_step = broken  # type: ignore[method-assign]
     return train_pass(loop, planned, *rest)
 
 
-PassLoop._train = failing
+PassLoop._train = failing  # type: ignore[assignment, method-assign]
 error = ""
 try:
     run.train(config, run_dir, **options.get("train", {}))

@@ -5,11 +5,13 @@ MODE FOLDER FILE. Prints the rows' weights by feasign, and the bias.
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from paddlebox.config import Program
 from paddlebox.launch import cpu
+from tests.support.configs import make_slots
 
 mode, folder, file = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 cpu.apply(Program(mode))
@@ -17,30 +19,23 @@ cpu.apply(Program(mode))
 import paddle  # noqa: E402  # after the settings
 
 import paddlebox  # noqa: E402
-from paddlebox.config import Slots, TableConfig  # noqa: E402
+from paddlebox.config import TableConfig  # noqa: E402
 from paddlebox.data.batches import packed  # noqa: E402
 from paddlebox.nn import PooledSlots, log_loss  # noqa: E402
 from paddlebox.train.batch_loop import run_pass  # noqa: E402
 
 DIM, SLOTS = 4, 2
-slots = Slots.model_validate(
-    {
-        "slots": [
-            {"name": "click", "type": "label"},
-            *({"name": name, "type": "sparse"} for name in ("user", "words")),
-        ]
-    }
-)
+slots = make_slots(click="label", user="sparse", words="sparse")
 NAMES = ("box_ids", "box_offsets", "box_show_click", "box_plan")
 
 
-class Model(paddle.nn.Layer):
-    def __init__(self):
+class Model(paddle.nn.Layer):  # type: ignore[misc]  # paddle has no types
+    def __init__(self) -> None:
         super().__init__()
         self.pooled = PooledSlots(SLOTS, DIM)
         self.bias = self.create_parameter([1], is_bias=True)
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Any) -> Any:
         features = self.pooled(*inputs)
         return features[:, 0, 2:3] + features[:, 1, 2:3] + self.bias
 
@@ -57,7 +52,7 @@ if mode == "dygraph":
     model = Model()
     sgd = paddle.optimizer.SGD(0.5, parameters=[model.bias])
 
-    def step(feed):
+    def step(feed: dict[str, Any]) -> tuple[float, np.ndarray]:
         logits = model(*(paddle.to_tensor(feed[name]) for name in NAMES))
         loss = log_loss(logits, paddle.to_tensor(feed["box_label"]))
         loss.backward()

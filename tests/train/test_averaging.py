@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
 from paddlebox.store.averages import averaged
 from paddlebox.train.averaging import START, Averaged
+from paddlebox.train.ranked import RankedRunner
 from tests.conftest import tool
+from tests.support.configs import write_config, write_slots
 
 
 class Counting:
@@ -43,6 +46,10 @@ class Counting:
         self.value = values["w"].copy()
 
 
+def counting() -> RankedRunner:
+    return cast(RankedRunner, Counting())
+
+
 def expected(steps: int, decay: float) -> float:
     average = 0.0
     for step in range(1, steps + 1):
@@ -53,14 +60,14 @@ def expected(steps: int, decay: float) -> float:
 
 @pytest.mark.parametrize("decay", [0.2, 0.99])
 def test_evaluation_sees_the_average_and_training_the_parameter(decay: float) -> None:
-    runner = Averaged(Counting(), decay)
+    runner = Averaged(counting(), decay)
     for step in range(1, 30):
         assert runner.train_step({})[1] == step  # evaluating in between changes nothing
         assert runner.evaluate_step({})[1] == pytest.approx(expected(step, decay), rel=1e-5)
 
 
-def test_a_state_that_is_loaded_goes_on_as_if_nothing_had_been() -> None:
-    whole, first, second = (Averaged(Counting(), 0.9) for _ in range(3))
+def test_a_loaded_state_continues_like_an_uninterrupted_one() -> None:
+    whole, first, second = (Averaged(counting(), 0.9) for _ in range(3))
     for _ in range(20):
         whole.train_step({})
     for _ in range(7):
@@ -77,7 +84,7 @@ def test_a_state_that_is_loaded_goes_on_as_if_nothing_had_been() -> None:
 
 
 def test_a_state_without_averages_is_where_they_begin() -> None:
-    runner = Averaged(Counting(), 0.9)
+    runner = Averaged(counting(), 0.9)
     runner.load_dense_state({"w": np.full(1, 5, np.float32), "w_moment": np.zeros(1, np.float32)})
     assert runner.evaluate_step({})[1] == 5
 
@@ -85,14 +92,8 @@ def test_a_state_without_averages_is_where_they_begin() -> None:
 def test_what_is_served_is_the_average() -> None:
     state = {"w": np.zeros(1), "w_average": np.ones(1), "b": np.full(1, 2.0)}
     served = averaged(state)
-    assert (served["w"], served["b"]) == (1, 2)
-
-
-SLOTS = """slots:
-  - {name: click, type: label}
-  - {name: age, type: dense}
-  - {name: user, type: sparse}
-"""
+    assert served["w"] == 1
+    assert served["b"] == 2
 
 
 @pytest.mark.slow  # six processes that import Paddle
@@ -103,19 +104,19 @@ def test_static_and_dygraph_evaluate_the_same_averages(tmp_path: Path) -> None:
     lines = zip(clicks.astype(int), ages, users, strict=True)
     text = "".join(f"1 {click} 1 {age:.3f} 1 {user}\n" for click, age, user in lines)
     (tmp_path / "a.txt").write_text(text)
-    (tmp_path / "slots.yaml").write_text(SLOTS)
-    (tmp_path / "config.yaml").write_text(
-        f"""
-name: averages
-data: {{format: multislot, slots: {tmp_path}/slots.yaml, train_files: [{tmp_path}/a.txt],
-       test_files: [{tmp_path}/a.txt], batch_size: 16}}
-model: {{type: lr}}
-optimizer: {{learning_rate: 0.05}}
-"""
-    )
+    write_slots(tmp_path, click="label", age="dense", user="sparse")
+    files = [f"{tmp_path}/a.txt"]
+    config = write_config(
+        tmp_path,
+        data={
+            "format": "multislot", "train_files": files, "test_files": files, "batch_size": 16,
+        },
+        model={"type": "lr"},
+        optimizer={"learning_rate": 0.05},
+    )  # fmt: skip
 
     def logloss(program: str, averaging: float) -> float:
-        run = ("-c", tmp_path / "config.yaml", "--run-dir", tmp_path / f"{program}-{averaging}")
+        run = ("-c", config, "--run-dir", tmp_path / f"{program}-{averaging}")
         options = ("-o", f"trainer.program={program}", f"optimizer.averaging={averaging}")
         said("train", *run, *options)
         return float(json.loads(said("evaluate", *run, *options))["logloss"])
@@ -125,7 +126,7 @@ optimizer: {{learning_rate: 0.05}}
     assert logloss("pir", 0.0) != pytest.approx(static, rel=1e-4)
 
 
-def said(*arguments: object) -> str:
-    done = tool(*arguments)
+def said(tool_name: str, *arguments: object) -> str:
+    done = tool(tool_name, *arguments)
     assert done.returncode == 0, done.stderr
     return str(done.stdout)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paddlebox.config import Config
 from paddlebox.train.plan import plan_passes
+from tests.support.configs import make_config
 
 
 def plan(folder: Path, **data: object) -> list[tuple[int, str, str]]:
@@ -16,13 +16,7 @@ def plan(folder: Path, **data: object) -> list[tuple[int, str, str]]:
     for name in "abcde":
         (folder / name).touch()
         files.append(str(folder / name))
-    config = Config.model_validate(
-        {
-            "name": "days",
-            "data": {"format": "multislot", "slots": "s.yaml", "train_files": files, **data},
-            "model": {"type": "dnn"},
-        }
-    )
+    config = make_config(data={"train_files": files, **data})
     return [
         (p.number, "".join(Path(file).name for file in p.files), p.date)
         for p in plan_passes(config)

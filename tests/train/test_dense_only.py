@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import run_python, tool
+from tests.support.configs import write_config, write_slots
 
 NAMES = ("a", "b", "c", "d")
-SLOTS = "slots:\n  - {name: click, type: label}\n" + "".join(
-    f"  - {{name: {name}, type: dense}}\n" for name in NAMES
-)
 MODELS = {
     "lr": "",
     "fm": "",
@@ -42,16 +40,14 @@ def write(path: Path, rows: int, seed: int) -> list[dict[str, Any]]:
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     write(tmp_path / "train.csv", 4000, 1)
-    (tmp_path / "slots.yaml").write_text(SLOTS)
-    path = tmp_path / "config.yaml"
-    path.write_text(
-        f"name: floats\ntable: {{embedx_dim: 4}}\n"
-        f"data: {{format: csv, slots: {tmp_path}/slots.yaml, train_files: [{tmp_path}/train.csv],\n"
-        f"  test_files: [{tmp_path}/test.csv], batch_size: 64}}\n"
-        "mem: {budget_bytes: 4MiB}\nhbm: {budget_bytes: 16MiB}\n"
-        "model: {type: deepfm, hidden: [32, 16]}\noptimizer: {learning_rate: 0.01}\n"
+    write_slots(tmp_path, click="label", **dict.fromkeys(NAMES, "dense"))
+    return write_config(
+        tmp_path,
+        table={"embedx_dim": 4},
+        data={"test_files": [f"{tmp_path}/test.csv"], "batch_size": 64},
+        model={"type": "deepfm", "hidden": [32, 16]},
+        optimizer={"learning_rate": 0.01},
     )
-    return path
 
 
 def done(*arguments: Any) -> Any:
@@ -61,7 +57,7 @@ def done(*arguments: Any) -> Any:
 
 
 @pytest.mark.slow  # processes that import Paddle
-def test_a_run_is_evaluated_taken_up_and_served_as_any_other(config: Path, tmp_path: Path) -> None:
+def test_a_run_is_evaluated_resumed_and_served_as_any_other(config: Path, tmp_path: Path) -> None:
     from paddlebox.serving import Predictor
 
     instances = write(tmp_path / "test.csv", 1500, 2)
@@ -104,7 +100,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow  # trains every model
-def test_the_zoo_learns_from_floats_alone_or_says_why_not(config: Path, tmp_path: Path) -> None:
+def test_the_zoo_learns_from_floats_alone_or_explains_why_not(config: Path, tmp_path: Path) -> None:
     models = MODELS | {"fibinet": "", "din": ", history: {seen: item}"}
     found = run_python(ALL, str(config), json.dumps(models), str(tmp_path))
     assert found.pop("fibinet") == (

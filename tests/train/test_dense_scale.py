@@ -13,26 +13,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paddlebox.config import Config, Slots
+from paddlebox.config import Config
 from paddlebox.config.stored import with_stored
 from paddlebox.data.rows import dense_scales
 from paddlebox.errors import ConfigError
-from paddlebox.ranks import World
+from paddlebox.store.coordinator import ONE_RANK
 from paddlebox.train.plan import plan_passes
 from paddlebox.train.settle import settled
 from tests.conftest import run_python, tool
+from tests.support.configs import make_config, make_slots, write_config, write_slots
 
-SLOTS = Slots.model_validate(
-    {
-        "slots": [
-            {"name": "click", "type": "label"},
-            {"name": "price", "type": "dense", "log1p": True, "default": 0},
-            {"name": "bought", "type": "label"},
-            {"name": "sizes", "type": "dense", "dim": 2},
-            {"name": "user", "type": "sparse", "hash": True},
-        ]
-    },
-    strict=False,
+SLOTS = make_slots(
+    click="label",
+    price={"type": "dense", "log1p": True, "default": 0},
+    bought="label",
+    sizes={"type": "dense", "dim": 2},
+    user={"hash": True},
 )
 # price is 0, 0, e - 1 and e - 1 once it is read: its logarithms have mean and deviation 0.5.
 ROWS = [("", 3), ("0", 5), (str(math.e - 1), 3), (str(math.e - 1), 5)]
@@ -40,10 +36,8 @@ SCALES = ((0.5, 0.5), (4.0, 1.0), (7.0, 1.0))  # the third feature is always 7
 
 
 def config(path: Path, data_format: str = "csv", **changes: Any) -> Config:
-    data = {"format": data_format, "slots": "s.yaml", "train_files": [str(path)]}
-    return Config.model_validate(
-        {"name": "run", "data": data, "model": {"type": "mmoe"}, **changes}, strict=False
-    )
+    data = {"format": data_format, "train_files": [str(path)]}
+    return make_config(data=data, **{"model": {"type": "mmoe"}, **changes})
 
 
 @pytest.fixture
@@ -55,7 +49,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def settle(own: Config, run_dir: Path, **more: Any) -> Config:
-    return settled(own, SLOTS, run_dir, plan_passes(own), World(), **more)
+    return settled(own, SLOTS, run_dir, plan_passes(own), ONE_RANK, **more)
 
 
 def test_scales_are_mean_and_deviation_of_the_features_that_the_model_sees(file: Path) -> None:
@@ -99,7 +93,7 @@ def test_a_new_run_chooses_them_and_a_later_start_continues_with_them(
     assert kept.model.dense_scale == "none"
 
 
-def test_what_is_named_is_kept_and_a_layer_of_ones_own_gets_what_the_data_has(
+def test_named_settings_are_kept_and_a_custom_layer_gets_those_of_the_data(
     file: Path, tmp_path: Path
 ) -> None:
     none = config(file, model={"type": "mmoe", "dense_scale": "none"})
@@ -166,17 +160,12 @@ def test_training_evaluation_and_an_export_scale_alike(tmp_path: Path, model: st
     lines = [f"{int(c)},{y},u{y % 7}" for c, y in zip(clicks, years, strict=True)]
     (tmp_path / "train.csv").write_text("\n".join(["click,year,user", *lines[:3000]]) + "\n")
     (tmp_path / "test.csv").write_text("\n".join(["click,year,user", *lines[3000:]]) + "\n")
-    (tmp_path / "slots.yaml").write_text(
-        "slots:\n  - {name: click, type: label}\n  - {name: year, type: dense}\n"
-        "  - {name: user, type: sparse, hash: true}\n"
-    )
-    (tmp_path / "config.yaml").write_text(
-        f"name: years\ndata: {{format: csv, slots: {tmp_path}/slots.yaml, train_files: "
-        f"[{tmp_path}/train.csv], test_files: [{tmp_path}/test.csv]}}\nmodel: {{type: {model}}}\n"
-    )
+    write_slots(tmp_path, click="label", year="dense", user={"hash": True})
+    data = {"test_files": [f"{tmp_path}/test.csv"]}
+    config = write_config(tmp_path, data=data, model={"type": model})
     run = tmp_path / "run"
     for done in (
-        tool("train", "-c", tmp_path / "config.yaml", "--run-dir", run),
+        tool("train", "-c", config, "--run-dir", run),
         tool("evaluate", run, "--dump", tmp_path / "dump.parquet"),
         tool("export", run, "--out", tmp_path / "file"),
     ):

@@ -4,6 +4,7 @@ run."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def train(in_new_process: Any, data: Path, tmp_path: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_threads_memory_and_runs_do_not_show(train):
+def test_threads_memory_and_runs_do_not_show(train: Callable[..., Any]) -> None:
     first = train("store.threads=1", "data.threads=1")
     # Else the smallest budget would prove nothing. How many hits each tier has depends on whether
     # the pass before last was still being committed when a pass was staged; 2,500 is the least.
@@ -64,7 +65,7 @@ def test_threads_memory_and_runs_do_not_show(train):
 
 
 @pytest.mark.slow
-def test_vector_paths_do_not_show(train):
+def test_vector_paths_do_not_show(train: Callable[..., Any]) -> None:
     flags = Path("/proc/cpuinfo").read_text()
     paths = ["plain", *(["avx2"] if " avx2 " in flags else [])]
     paths += ["avx512"] if " avx512vl " in flags and " avx512dq " in flags else []

@@ -1,8 +1,10 @@
-"""Dropout draws anew in every step, and the same in a pass that is trained again."""
+"""Dropout draws new masks in every step, and the same ones in a pass that is trained again."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,9 @@ SCRIPT = (Path(__file__).parent / "dropout_masks.py").read_text()
 
 
 @pytest.mark.parametrize("mode", ["pir", "old_ir", "dygraph"])
-def test_masks_are_those_of_the_pass_and_the_step(in_new_process, mode):
+def test_masks_are_those_of_the_pass_and_the_step(
+    in_new_process: Callable[..., Any], mode: str
+) -> None:
     first, second, again = in_new_process(SCRIPT, mode)
     assert again == first
     drawn = [tuple(logits) for logits in (*first, *second)]

@@ -7,27 +7,19 @@ from typing import Any
 
 import pytest
 
-from paddlebox.config import Config, Slots
+from paddlebox.config import Slots
 from paddlebox.errors import ConfigError
 from paddlebox.store.record import VersionRecord
-from paddlebox.train.resume import check_evaluated, description
+from paddlebox.train.config_changes import check_evaluated, description
+from tests.support.configs import make_config, slots_fields
 
-SLOTS: list[dict[str, Any]] = [
-    {"name": "click", "type": "label"},
-    {"name": "age", "type": "dense", "default": 0},
-    {"name": "user", "type": "sparse", "hash": True},
-]
-CONFIG: dict[str, Any] = {
-    "name": "r",
-    "data": {"format": "csv", "slots": "s.yaml", "train_files": ["a.csv"]},
-    "model": {"type": "dnn", "hidden": [16]},
-}
+SLOTS = slots_fields(click="label", age={"type": "dense", "default": 0}, user={"hash": True})
 
 
 def described(config: dict[str, Any], slots: list[dict[str, Any]], **more: Any) -> Any:
-    merged = {key: {**CONFIG.get(key, {}), **value} for key, value in config.items()}
+    model = {"hidden": [16], **config.get("model", {})}
     return (
-        Config.model_validate({**CONFIG, **merged}, strict=False),
+        make_config(**{**config, "model": model}),
         Slots.model_validate({"slots": slots, **more}, strict=False),
     )
 
@@ -61,6 +53,6 @@ def test_what_makes_other_feasigns_or_another_model_is_refused(
         check(config, slots)
 
 
-def test_a_store_of_a_program_says_nothing_to_compare_with() -> None:
+def test_a_store_without_a_config_is_not_compared() -> None:
     record = VersionRecord(3, 2, [], {}, 1)
     check_evaluated(Path("r"), record, *described({"model": {"hidden": [8]}}, SLOTS))

@@ -6,26 +6,35 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from paddlebox._native import core
+from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import OutOfSpaceError, PassError, StoreLockedError, TrainingError
+from paddlebox.store.table import Table
 from paddlebox.train.batch_loop import run_pass
 from tests.conftest import make_synthetic, tool
-from tests.data.conftest import multislot_lines, open_dataset, write_lines  # noqa: F401  # fixtures
 from tests.data.test_protocol import load, push_ones, train
 from tests.support import processes
+from tests.support.fixtures import OpenDataset, OpenTable, WriteLines
+from tests.support.inside import head_of, table_of
+from tests.support.instances import multislot_lines
 
 
-def reopened(open_table, folder):
+def reopened(open_table: OpenTable, folder: Path) -> tuple[Table, int, str]:
     table = open_table(folder=folder)
-    return table, table.head.version, table.digest()
+    return table, head_of(table).version, table.digest()
 
 
 @pytest.fixture
-def committed(open_dataset, write_lines, tmp_path):  # noqa: F811
+def committed(
+    open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
+) -> tuple[InMemoryDataset, str, str]:
     """A dataset after one committed pass, the file of a next one, and the digest."""
     dataset = open_dataset({"folder": tmp_path / "store"})
     train(dataset, write_lines("a.txt", multislot_lines(100)))
@@ -33,12 +42,14 @@ def committed(open_dataset, write_lines, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_stops_at_the_last_commit(committed, open_table, tmp_path, loss):
+def test_a_loss_that_is_not_finite_stops_at_the_last_commit(
+    committed: tuple[InMemoryDataset, str, str], open_table: OpenTable, tmp_path: Path, loss: float
+) -> None:
     dataset, file, digest = committed
     load(dataset, file)
     seen = []
 
-    def step(batch):
+    def step(batch: dict[str, Any]) -> tuple[float, None]:
         push_ones(dataset, batch)
         seen.append(batch)
         return (0.5 if len(seen) < 3 else loss), None
@@ -52,7 +63,9 @@ def test_a_loss_that_is_not_finite_stops_at_the_last_commit(committed, open_tabl
     assert reopened(open_table, tmp_path / "store")[1:] == (1, digest)
 
 
-def test_an_error_in_a_step_stops_at_the_last_commit(committed, open_table, tmp_path):
+def test_an_error_in_a_step_stops_at_the_last_commit(
+    committed: tuple[InMemoryDataset, str, str], open_table: OpenTable, tmp_path: Path
+) -> None:
     dataset, file, digest = committed
     load(dataset, file)
     with pytest.raises(ZeroDivisionError):
@@ -63,8 +76,11 @@ def test_an_error_in_a_step_stops_at_the_last_commit(committed, open_table, tmp_
 
 @pytest.mark.parametrize("bytes_left", [0, 3000])
 def test_a_full_disk_leaves_the_last_commit_and_training_can_go_on_later(
-    committed, open_table, tmp_path, bytes_left
-):
+    committed: tuple[InMemoryDataset, str, str],
+    open_table: OpenTable,
+    tmp_path: Path,
+    bytes_left: int,
+) -> None:
     dataset, file, digest = committed
     load(dataset, file)
     for batch in dataset.batches():
@@ -82,18 +98,23 @@ def test_a_full_disk_leaves_the_last_commit_and_training_can_go_on_later(
     table.close()
 
 
-def test_a_full_disk_under_the_dense_state(committed, open_table, tmp_path, monkeypatch):
+def test_a_full_disk_under_the_dense_state(
+    committed: tuple[InMemoryDataset, str, str],
+    open_table: OpenTable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     dataset, file, digest = committed
     dataset.dense_state = lambda: {"w": np.ones(10, np.float32)}
 
-    def full(*_):
+    def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     load(dataset, file)
     for batch in dataset.batches():
         push_ones(dataset, batch)
     with monkeypatch.context() as patched:
-        patched.setattr("paddlebox.store.dense.os.fsync", full)
+        patched.setattr("paddlebox.store.files.os.fsync", full)
         dataset.end_pass()
         with pytest.raises(OutOfSpaceError, match="dense"):
             dataset._table.wait_commit()
@@ -101,7 +122,9 @@ def test_a_full_disk_under_the_dense_state(committed, open_table, tmp_path, monk
     assert reopened(open_table, tmp_path / "store")[1:] == (1, digest)
 
 
-def test_a_second_writer_names_the_first(committed, open_table, tmp_path):
+def test_a_second_writer_names_the_first(
+    committed: tuple[InMemoryDataset, str, str], open_table: OpenTable, tmp_path: Path
+) -> None:
     code = f"""
 from paddlebox.config import TableConfig
 from paddlebox.store.table import Table
@@ -115,7 +138,9 @@ Table(TableConfig(embedx_dim=4, embedx_threshold=0.0), folder={str(tmp_path / "s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.0, 0.3, 0.7, 1.2, 2.0])
-def test_a_killed_trainer_leaves_a_whole_version(tmp_path, in_new_process, delay):
+def test_a_killed_trainer_leaves_a_whole_version(
+    tmp_path: Path, in_new_process: Callable[..., Any], delay: float
+) -> None:
     data, run = tmp_path / "data", tmp_path / "run"
     make_synthetic(data, passes=6, rows=20000, test_rows=50000)
     arguments = ["-c", "configs/deepfm_synthetic.yaml", "--run-dir", run, "-o"]
@@ -134,18 +159,19 @@ def test_a_killed_trainer_leaves_a_whole_version(tmp_path, in_new_process, delay
 
 
 def test_a_split_pass_that_fails_half_way_leaves_nothing_behind(
-    open_dataset,  # noqa: F811
-    write_lines,  # noqa: F811
-    open_table,
-    tmp_path,
-):
+    open_dataset: OpenDataset,
+    write_lines: WriteLines,
+    open_table: OpenTable,
+    tmp_path: Path,
+) -> None:
     dataset = open_dataset({"folder": tmp_path / "store", "hbm_budget_bytes": 3 * 300 * 62})
     train(dataset, write_lines("a.txt", multislot_lines(200)))
     digest = dataset._table.digest()
     load(dataset, write_lines("b.txt", multislot_lines(400, seed=2)))
     begun = []
 
-    def step(batch):
+    def step(batch: dict[str, Any]) -> tuple[float, None]:
+        assert dataset._stager.current is not None
         begun.append(dataset._stager.current.begun)
         push_ones(dataset, batch)
         return (float("nan") if begun[-1] == 2 else 0.5), None
@@ -153,7 +179,7 @@ def test_a_split_pass_that_fails_half_way_leaves_nothing_behind(
     with pytest.raises(TrainingError):
         run_pass(dataset, step)
     assert begun[-1] == 2  # the first part had been written to the SSD tier
-    for call in (dataset._table.digest, dataset._table.read_all, dataset._table.spill):
+    for call in (dataset._table.digest, table_of(dataset).read_all, dataset._table.spill):
         with pytest.raises(PassError, match="reopen"):
             call()
     dataset._table.close()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
-from paddlebox.config import GuardConfig
+from paddlebox.config import Config
 from paddlebox.errors import GuardError
 from paddlebox.train.guard import check_pass
 
@@ -16,65 +19,95 @@ GOOD = {"w": np.ones(4, np.float32), "step": np.ones((), np.float32)}
 BAD = {"w": np.array([1, np.nan, np.inf, 2], np.float32)}
 
 
-def guard(**fields: object) -> GuardConfig:
-    return GuardConfig.model_validate(fields)
+def config(quality: str = "warn", non_finite: str = "stop", **bounds: float) -> Config:
+    fields = {
+        "name": "run",
+        "data": {"format": "csv", "slots": "s.yaml", "train_files": ["a"]},
+        "model": {"type": "dnn"},
+        "checkpoint": {"guard": {"quality": quality, "non_finite": non_finite}},
+        "alerts": bounds,
+    }
+    return Config.model_validate(fields)
 
 
-def check(settings, dense=GOOD, metrics=None, before=None):
-    check_pass(settings, 7, dense, metrics or {}, before or {})
+def check(
+    settings: Config,
+    dense: dict[str, Any] = GOOD,
+    line: dict[str, Any] | None = None,
+    before: Sequence[dict[str, Any]] = (),
+) -> None:
+    check_pass(settings, 7, dense, line or {}, before)
 
 
-def test_dense_state_that_is_not_finite_stops_by_default():
-    check(guard())
+def measured(**metrics: float | None) -> dict[str, Any]:
+    return {"metrics": metrics}
+
+
+def test_dense_state_that_is_not_finite_stops_by_default() -> None:
+    check(config())
     with pytest.raises(GuardError, match="pass 7: 2 of 4 values of w are not finite, expected 0"):
-        check(guard(), BAD)
-    check(guard(non_finite="off"), BAD)
+        check(config(), BAD)
+    check(config(non_finite="off"), BAD)
 
 
-def test_a_warning_lets_the_pass_through(caplog):
+def test_a_warning_lets_the_pass_through(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "paddlebox"):
-        check(guard(non_finite="warn"), BAD)
-        check(guard(max_auc_drop=0.01, action="warn"), GOOD, {"auc": 0.5}, {"auc": 0.75})
-    assert [record.message.count("committed nevertheless") for record in caplog.records] == [1, 1]
+        check(config(non_finite="warn"), BAD)
+    assert [record.message.count("committed nevertheless") for record in caplog.records] == [1]
+    check(config(max_auc_drop=0.01), GOOD, measured(auc=0.5), [measured(auc=0.75)])
+
+
+def test_without_a_bound_there_is_nothing_to_stop_for() -> None:
+    with pytest.raises(ValidationError, match=r"stop needs alerts\.max_auc_drop, min_copc"):
+        config("stop")
 
 
 @pytest.mark.parametrize(
-    ("bound", "auc", "before", "stops"),
+    ("auc", "before", "stops"),
     [
-        (0.0, 0.5, 0.75, False),  # off
-        (0.25, 0.5, 0.75, False),
-        (0.125, 0.5, 0.75, True),
-        (0.125, 0.75, 0.5, False),
-        (0.125, None, 0.75, False),  # one class alone has no AUC
-        (0.125, -0.5, 0.75, False),  # as older runs have it
-        (0.125, 0.5, -0.5, False),
-        (0.125, 0.5, None, False),  # the first pass
+        (0.625, [0.75], False),
+        (0.5, [0.75], True),
+        (0.75, [0.5], False),
+        (None, [0.75], False),  # one class alone has no AUC
+        (-0.5, [0.75], False),  # as older runs have it
+        (0.5, [-0.5], False),
+        (0.5, [], False),  # the first pass
+        (0.5, [0.5, 0.625], False),  # compared with the mean
+        (0.5, [0.75, 0.75, 0.5], True),
     ],
 )
-def test_an_auc_that_drops_too_far(bound, auc, before, stops):
-    arguments = GOOD, {"auc": auc}, {} if before is None else {"auc": before}
+def test_an_auc_that_drops_too_far(auc: float | None, before: list[float], stops: bool) -> None:
+    arguments = GOOD, measured(auc=auc), [measured(auc=one) for one in before]
+    check(config(max_auc_drop=0.125), *arguments)
     if not stops:
-        check(guard(max_auc_drop=bound), *arguments)
+        check(config("stop", max_auc_drop=0.125), *arguments)
         return
-    with pytest.raises(GuardError, match=r"0\.250000 below .* at most 0\.125 .*max_auc_drop"):
-        check(guard(max_auc_drop=bound), *arguments)
+    told = r"pass 7: AUC 0\.5.* below .* at most 0\.125 \(alerts\.max_auc_drop\): the pass is not"
+    with pytest.raises(GuardError, match=told):
+        check(config("stop", max_auc_drop=0.125), *arguments)
 
 
 @pytest.mark.parametrize(
     ("copc", "stops"), [(1.25, False), (0.75, False), (1.5, True), (0.5, True), (math.inf, True)]
 )
-def test_a_copc_that_drifts_too_far(copc, stops):
-    check(guard(), GOOD, {"copc": copc})
+def test_a_copc_that_drifts_too_far(copc: float, stops: bool) -> None:
+    guard = config("stop", min_copc=0.75, max_copc=1.25)
     if not stops:
-        check(guard(max_copc_drift=0.25), GOOD, {"copc": copc})
+        check(guard, GOOD, measured(copc=copc))
         return
-    with pytest.raises(GuardError, match=r"away from 1, expected at most 0\.25 .*max_copc_drift"):
-        check(guard(max_copc_drift=0.25), GOOD, {"copc": copc})
+    with pytest.raises(GuardError, match=r"COPC .*, expected 0\.75 to 1\.25 \(alerts\.min_copc"):
+        check(guard, GOOD, measured(copc=copc))
 
 
-def test_large_inputs_are_named_where_dense_state_is_not_finite():
+def test_the_evaluation_before_a_pass_counts_where_there_is_one() -> None:
+    line = {"before": {"copc": 1.5}, "metrics": {"copc": 1.0}}
+    with pytest.raises(GuardError, match=r"COPC 1\.5"):
+        check(config("stop", max_copc=1.25), GOOD, line)
+
+
+def test_large_inputs_are_named_where_dense_state_is_not_finite() -> None:
     large = {"age": (-2e4, "a.csv:7"), "price": (5e12, "a.csv:3")}
     named = r"dense slot 'price' holds 5e\+12 \(a\.csv:3\): try clip or log1p in slots.yaml"
     with pytest.raises(GuardError, match=named) as error:
-        check_pass(guard(), 7, BAD, {}, {}, large)
+        check_pass(config(), 7, BAD, {}, (), large)
     assert "learning_rate" not in str(error.value)

@@ -12,108 +12,18 @@ import pytest
 
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.manifest import Manifest, VersionRecord
-from paddlebox.train.init_from import carry_dense, find_source, resolve_version
-from tests.support import processes
-
-ROOT = Path(__file__).resolve().parents[2]
-SLOTS = ("user", "item", "query")
-
-# Trains runs one after another: [config file, overrides, run dir, source, what to die of] each. An
-# error is given back as its class and text.
-SCRIPT = """
-import json, os, pathlib, sys
-from paddlebox.config import load_config
-from paddlebox.errors import PaddleBoxError
-from paddlebox.store.manifest import Manifest, VersionRecord
-from paddlebox.launch import cpu
-jobs = json.loads(sys.argv[1])
-cpu.apply(load_config(jobs[0][0], jobs[0][1]).trainer.program, 1)
-from paddlebox.store import first_version
-from paddlebox.train import init_from, run
-answers = []
-for file, overrides, run_dir, source, death in jobs:
-    if death == "before the commit":
-        first_version._commit = lambda *args: os._exit(9)
-    if death == "between the tables":
-        commit = first_version._commit
-        first_version._commit = lambda table, *args: (
-            commit(table, *args) if table.name == "wide" else os._exit(9)
-        )
-    if death == "after the commit":
-        init_from.format_report = lambda report: os._exit(9)
-    try:
-        done = run.train(load_config(file, overrides), pathlib.Path(run_dir), source=source)
-        answers.append({k: done[k] for k in ("sparse_digest", "dense_digest", "version")})
-    except PaddleBoxError as error:
-        answers.append({"error": type(error).__name__, "text": str(error)})
-print(json.dumps(answers))
-"""
-
-
-def write_slots(path: Path, names: tuple[str, ...]) -> Path:
-    lines = ["slots:", "  - {name: click, type: label}", "  - {name: age, type: dense, dim: 2}"]
-    path.write_text("\n".join([*lines, *(f"  - {{name: {n}, type: sparse}}" for n in names)]))
-    return path
-
-
-def write_data(path: Path, names: tuple[str, ...], seed: int) -> str:
-    """600 instances; a slot's tokens are its own, whatever slots stand beside it."""
-    rng = np.random.default_rng(seed)
-    columns = {n: (i + 1) * 10_000 + rng.integers(1, 400, 600) for i, n in enumerate(SLOTS)}
-    columns["city"] = 90_000 + rng.integers(1, 50, 600)
-    clicks = (columns["user"] + columns["item"]) % 3 == 0
-    with open(path, "w") as file:
-        for row in range(600):
-            values = " ".join(f"1 {columns[name][row]}" for name in names)
-            file.write(f"1 {int(clicks[row])} 2 {row % 7} 0.5 {values}\n")
-    return str(path)
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Any:
-    """Describes runs and trains them: runs.train([runs.job(...), ...])."""
-
-    class Runs:
-        config = tmp_path / "config.yaml"
-
-        def __init__(self) -> None:
-            slots = write_slots(tmp_path / "slots.yaml", SLOTS)
-            self.files = [write_data(tmp_path / f"{n}.txt", SLOTS, n) for n in range(4)]
-            self.config.write_text(
-                "name: warm\n"
-                "table: {embedx_dim: 4, embedx_threshold: 2.0,\n"
-                "  embed: {learning_rate: 0.05, initial_g2sum: 3.0}}\n"
-                "mem: {budget_bytes: 1MiB}\nhbm: {budget_bytes: 16MiB}\n"
-                f"data: {{format: multislot, slots: {slots}, train_files: [x],\n"
-                "  files_per_pass: 1, batch_size: 64, key_space: shared}\n"
-                "model: {type: deepfm, hidden: [8, 8], use_cvm: true}\n"
-                "optimizer: {learning_rate: 0.01, averaging: 0.0}\n"
-                "trainer: {dense_threads: 1}\nstore: {threads: 1}\n"
-            )
-
-        def job(
-            self, name: str, files: list[str], *more: str, source: str = "", death: str = ""
-        ) -> list[Any]:
-            overrides = [f"data.train_files={json.dumps(files)}", *more]
-            return [str(self.config), overrides, str(tmp_path / name), source, death]
-
-        def train(self, *jobs: list[Any], code: int = 0) -> Any:
-            done = processes.run(["-c", SCRIPT, json.dumps(jobs)])
-            assert done.returncode == code, done.stderr[-3000:]
-            return json.loads(done.stdout.splitlines()[-1]) if code == 0 else done.stderr
-
-        def report(self, name: str) -> dict[str, Any]:
-            found: dict[str, Any] = json.loads((tmp_path / name / "init.json").read_text())
-            return found
-
-    return Runs()
+from paddlebox.train.warm_start.dense import carry_dense
+from paddlebox.train.warm_start.source import find_source, resolve_version
+from tests.train.runs import SLOTS, Runs, write_data, write_slots
 
 
 @pytest.mark.parametrize(
     ("program", "optimizer"),
     [("pir", "adam"), ("old_ir", "adagrad"), ("dygraph", "adam"), ("pir", "sgd")],
 )
-def test_a_run_in_two_steps_is_the_run_in_one(runs, tmp_path, program, optimizer):
+def test_a_run_in_two_steps_is_the_run_in_one(
+    runs: Runs, tmp_path: Path, program: str, optimizer: str
+) -> None:
     """Rows, dense parameters and the dense optimizer's state; also over a day's end, and with
     admission."""
     same = [f"trainer.program={program}", f"optimizer.type={optimizer}"]
@@ -140,7 +50,7 @@ def test_a_run_in_two_steps_is_the_run_in_one(runs, tmp_path, program, optimizer
 
 
 @pytest.mark.parametrize("program", ["pir", "dygraph"])
-def test_slots_widths_and_rules_may_change(runs, tmp_path, program):
+def test_slots_widths_and_rules_may_change(runs: Runs, tmp_path: Path, program: str) -> None:
     names = ("city", "item", "user")
     slots = write_slots(tmp_path / "new_slots.yaml", names)
     files = [write_data(tmp_path / f"new{n}.txt", names, n) for n in (2, 3)]
@@ -178,7 +88,7 @@ def test_slots_widths_and_rules_may_change(runs, tmp_path, program):
     assert all("moment" not in name for name in dense)  # of adam, and this is adagrad
 
 
-def test_slots_that_move_under_per_slot_keys_are_found_again(runs, tmp_path):
+def test_slots_that_move_under_per_slot_keys_are_found_again(runs: Runs, tmp_path: Path) -> None:
     """The same data with the slots in another order: no feasign of it is new."""
     names = ("query", "user", "item")
     slots = write_slots(tmp_path / "turned.yaml", names)
@@ -193,7 +103,7 @@ def test_slots_that_move_under_per_slot_keys_are_found_again(runs, tmp_path):
     assert line["hits"]["ssd"] == runs.report("new")["rows"]["carried"]
 
 
-def test_rows_of_shared_ids_move_with_the_slot_that_has_them(runs, tmp_path):
+def test_rows_of_shared_ids_move_with_the_slot_that_has_them(runs: Runs, tmp_path: Path) -> None:
     """In another order of slots, and where another slot shares them: no feasign is new."""
     keyed = "data.key_space=per_slot"
 
@@ -245,7 +155,7 @@ def write_slots_of_tables(path: Path, tables: dict[str, str]) -> Path:
 
 
 @pytest.mark.slow
-def test_tables_are_carried_by_name(runs, tmp_path):
+def test_tables_are_carried_by_name(runs: Runs, tmp_path: Path) -> None:
     """To the same bits where nothing differs; a new table begins empty, one that is gone stays
     behind, and one whose width differs keeps what it can."""
     slots = write_slots_of_tables(tmp_path / "t.yaml", {"user": "wide", "item": "deep"})
@@ -285,7 +195,9 @@ def test_tables_are_carried_by_name(runs, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_killed_between_the_tables_first_versions_begins_again(runs, tmp_path):
+def test_what_is_killed_between_the_tables_first_versions_begins_again(
+    runs: Runs, tmp_path: Path
+) -> None:
     slots = write_slots_of_tables(tmp_path / "t.yaml", {"user": "wide"})
     same = ["model.type=dnn", f"data.slots={slots}", "extra_tables.wide.embedx_dim=6"]
     same += ["mem.budget_bytes=8MiB"]
@@ -299,7 +211,9 @@ def test_what_is_killed_between_the_tables_first_versions_begins_again(runs, tmp
 
 
 @pytest.mark.slow
-def test_a_kill_leaves_nothing_half_done_and_the_next_start_begins_again(runs, tmp_path):
+def test_a_kill_leaves_nothing_half_done_and_the_next_start_begins_again(
+    runs: Runs, tmp_path: Path
+) -> None:
     old = str(tmp_path / "old")
     second = runs.files[2:]
     (whole, expected) = runs.train(
@@ -315,7 +229,9 @@ def test_a_kill_leaves_nothing_half_done_and_the_next_start_begins_again(runs, t
 
 
 @pytest.mark.slow
-def test_what_cannot_be_started_from_is_said_and_nothing_is_committed(runs, tmp_path):
+def test_a_source_that_cannot_be_used_is_an_error_and_nothing_is_committed(
+    runs: Runs, tmp_path: Path
+) -> None:
     old = str(tmp_path / "old")
     files = runs.files[:1]
     damaged = tmp_path / "damaged"
@@ -350,7 +266,7 @@ def test_what_cannot_be_started_from_is_said_and_nothing_is_committed(runs, tmp_
     assert good["version"] == 2
     assert again["version"] == 2
     assert other["error"] == "StoreError"
-    assert f"which was filled from {old}@1; --init-from fills an empty one" in other["text"]
+    assert f"which was filled from {old}@1; --init-from fills an empty run dir" in other["text"]
 
 
 def state(**arrays: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -362,7 +278,7 @@ def state(**arrays: tuple[int, ...]) -> dict[str, np.ndarray]:
     }
 
 
-def test_dense_tensors_are_matched_by_name_and_shape():
+def test_dense_tensors_are_matched_by_name_and_shape() -> None:
     old = state(a__w_0=(2,), a__w_0_moment1_0=(2,), b__w_0=(3,), b__w_0_moment1_0=(3,), c__w_0=(1,))
     new = state(b__w_0=(4,), b__w_0_moment1_0=(4,), a__w_0=(2,), a__w_0_moment1_0=(2,), d__w_0=(1,))
     found = carry_dense(old, new, same_optimizer=True)
@@ -379,7 +295,7 @@ def test_dense_tensors_are_matched_by_name_and_shape():
         assert (array == expected).all()
 
 
-def test_the_state_of_another_optimizer_begins_anew():
+def test_the_state_of_another_optimizer_is_not_carried() -> None:
     old = state(a__w_0=(2,), a__w_0_moment1_0=(2,))
     new = state(a__w_0_moment1_0=(2,), a__w_0=(2,))
     found = carry_dense(old, new, same_optimizer=False)
@@ -387,12 +303,12 @@ def test_the_state_of_another_optimizer_begins_anew():
     assert (found.state["a.w_0_moment1_0"] == new["a.w_0_moment1_0"]).all()
 
 
-def test_the_learning_rate_is_the_new_configs():
-    old, new = state(learning_rate_0=()), {"learning_rate_0": np.float32(0.5)}
+def test_the_learning_rate_is_the_new_configs() -> None:
+    old, new = state(learning_rate_0=()), {"learning_rate_0": np.array(0.5, np.float32)}
     assert carry_dense(old, new, same_optimizer=True).state["learning_rate_0"] == 0.5
 
 
-def test_a_run_whose_name_has_an_at_sign_can_be_named(tmp_path):
+def test_a_run_whose_name_has_an_at_sign_can_be_named(tmp_path: Path) -> None:
     run = tmp_path / "run@3"
     (run / "store").mkdir(parents=True)
     slots = write_slots(tmp_path / "slots.yaml", SLOTS)

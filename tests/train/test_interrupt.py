@@ -18,7 +18,7 @@ class InterruptedWhenGone:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_inside_a_destructor_is_not_lost():
+def test_an_interrupt_inside_a_destructor_is_not_lost() -> None:
     with interrupt.remembered():
         interrupt.check()
         gone = InterruptedWhenGone()
@@ -27,12 +27,12 @@ def test_an_interrupt_inside_a_destructor_is_not_lost():
             interrupt.check()
 
 
-def test_an_interrupt_anywhere_else_is_raised_at_once():
+def test_an_interrupt_anywhere_else_is_raised_at_once() -> None:
     with interrupt.remembered(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 
 
-def test_the_handler_before_comes_back():
+def test_the_handler_before_comes_back() -> None:
     before = signal.getsignal(signal.SIGINT)
     with interrupt.remembered():
         assert signal.getsignal(signal.SIGINT) is not before
@@ -41,7 +41,9 @@ def test_the_handler_before_comes_back():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_is_finishing_ends_first_and_says_so(number, capfd):
+def test_finishing_work_ends_first_and_is_reported(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
     done = []
     with interrupt.remembered(), pytest.raises(interrupt.Stopped) as stopped:
         with interrupt.finishing(60):
@@ -56,7 +58,7 @@ def test_what_is_finishing_ends_first_and_says_so(number, capfd):
     assert said.startswith(f"{signal.Signals(number).name}: the open pass ends first, if 60 s")
 
 
-def test_a_second_signal_is_not_waited_with():
+def test_a_second_signal_is_not_waited_with() -> None:
     with interrupt.remembered(), interrupt.finishing(60):
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(interrupt.Stopped) as stopped:
@@ -68,7 +70,7 @@ def test_a_second_signal_is_not_waited_with():
 
 
 @pytest.mark.parametrize("hold", [False, True])
-def test_the_grace_runs_out_unless_the_end_is_near(hold):
+def test_the_grace_runs_out_unless_the_end_is_near(hold: bool) -> None:
     with interrupt.remembered(), pytest.raises(interrupt.Stopped), interrupt.finishing(0.05):
         signal.raise_signal(signal.SIGTERM)
         if hold:
@@ -77,7 +79,7 @@ def test_the_grace_runs_out_unless_the_end_is_near(hold):
         assert hold, "the alarm did not come"
 
 
-def test_a_native_read_that_a_signal_comes_upon_goes_on():
+def test_a_native_read_that_a_signal_comes_upon_goes_on() -> None:
     """The job's TCPStore takes EINTR for the end of a connection."""
     readable, writable = os.pipe()
     libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,26 +20,26 @@ from paddlebox.train.plan import PlannedPass
 from tests.conftest import ROOT
 
 
-def measured(predictions, labels):
+def measured(predictions: list[float], labels: list[int]) -> dict[str, Any]:
     metrics = PassMetrics()
     metrics.add(np.array(predictions, np.float32), np.array(labels, np.float32))
     return metrics.state()
 
 
-def test_calibration_has_groups_of_equal_size_by_rising_prediction():
+def test_calibration_has_groups_of_equal_size_by_rising_prediction() -> None:
     predictions = [0.1, 0.2, 0.3, 0.4, 0.7, 0.8]
     found = calibration(measured(predictions, [0, 1, 0, 0, 1, 1]), bins=3)
     assert [(n, clicks) for n, clicks, _ in found] == [(2, 1), (2, 0), (2, 2)]
     assert [mean for _, _, mean in found] == pytest.approx([0.15, 0.35, 0.75], abs=1e-6)
 
 
-def test_equal_predictions_stay_in_one_group():
+def test_equal_predictions_stay_in_one_group() -> None:
     found = calibration(measured([0.25] * 8, [1, 0] * 4), bins=4)
     assert [(n, clicks) for n, clicks, _ in found] == [(8, 4)]
     assert calibration(PassMetrics().state()) == []
 
 
-def test_calibration_agrees_with_the_sums_of_the_metrics():
+def test_calibration_agrees_with_the_sums_of_the_metrics() -> None:
     rng = np.random.default_rng(5)
     predictions = rng.random(10_000).astype(np.float32)
     metrics = PassMetrics()
@@ -49,7 +51,7 @@ def test_calibration_agrees_with_the_sums_of_the_metrics():
     assert predicted == pytest.approx(whole["predicted_ctr"], abs=1e-6)
 
 
-def test_the_environment_names_versions_and_threads_but_not_the_machine(tmp_path):
+def test_the_environment_names_versions_and_threads_but_not_the_machine(tmp_path: Path) -> None:
     config = load_config(ROOT / "configs/deepfm_synthetic.yaml", ["data.threads=3"])
     write_environment(tmp_path, config, 2)
     found = json.loads((tmp_path / "environment.json").read_text())
@@ -60,7 +62,7 @@ def test_the_environment_names_versions_and_threads_but_not_the_machine(tmp_path
     assert "host" not in found
 
 
-def test_scalars_of_a_line_are_its_numbers():
+def test_scalars_of_a_line_are_its_numbers() -> None:
     line = {
         "pass": 3,
         "loss": 0.5,
@@ -78,13 +80,15 @@ def test_scalars_of_a_line_are_its_numbers():
     }
 
 
-def test_visualdl_that_is_not_there_is_named(tmp_path, monkeypatch):
+def test_visualdl_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "visualdl", None)  # as if it were not installed
     with pytest.raises(ConfigError, match=r"trainer\.visualdl.*pip install visualdl"):
         Scalars(tmp_path / "scalars")
 
 
-def test_visualdl_reads_the_scalars_back(tmp_path):
+def test_visualdl_reads_the_scalars_back(tmp_path: Path) -> None:
     reason = "VisualDL is not installed"
     visualdl = pytest.importorskip("visualdl", reason=reason)
     with Scalars(tmp_path) as writer:

@@ -5,6 +5,7 @@ comparable at all."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,13 @@ DATES = ["data.date=20240130", "data.files_per_day=2", "table.life.delete_thresh
     ],
     ids=["pir, days", "dygraph, days", "old IR", "dygraph, parts", "16 bits, shared lists"],
 )
-def test_a_run_ends_the_same(train, overrides):
+def test_a_run_ends_the_same(train: Callable[..., Any], overrides: list[str]) -> None:
     host, device = train("host", *overrides), train("device", GPU, *overrides)
     assert_same(device, host)
     assert (device["parts"] > 1) == ("hbm.budget_bytes=1MiB" in overrides)
 
 
-def test_a_run_can_be_taken_up_from_one_place_to_the_other(train):
+def test_a_run_can_resume_on_the_other_device(train: Callable[..., Any]) -> None:
     unbroken = train("unbroken")
     assert train("resumed", GPU, fail_in=3)["error"].startswith("BrokenOff")
     resumed = train("resumed", GPU)
@@ -78,7 +79,9 @@ def test_a_run_can_be_taken_up_from_one_place_to_the_other(train):
     assert moved["summary"]["dense_digest"] == unbroken["summary"]["dense_digest"]
 
 
-def test_a_run_that_cannot_have_its_rows_there_says_so_and_trains_nothing(data, tmp_path):
+def test_a_run_whose_rows_cannot_be_on_the_device_is_an_error_and_trains_nothing(
+    data: Path, tmp_path: Path
+) -> None:
     run_dir = tmp_path / "refused"
     arguments = ("-o", f"data.train_files=[{data}/train-*.txt]", "-o", GPU)
     done = tool(

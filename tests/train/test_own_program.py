@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.data.conftest import multislot_lines, write_lines  # noqa: F401  # fixture
+from tests.support.fixtures import WriteLines
+from tests.support.instances import multislot_lines
 
 SCRIPT = (Path(__file__).parent / "own_program.py").read_text()
 MODES = pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
 
 
 @pytest.fixture
-def run(in_new_process, write_lines, tmp_path):  # noqa: F811
+def run(
+    in_new_process: Callable[..., Any], write_lines: WriteLines, tmp_path: Path
+) -> Callable[[str, str], Any]:
     file = write_lines("a.txt", multislot_lines(500))
     return lambda case, pir: in_new_process(
         SCRIPT, str(tmp_path / "store"), file, case, env={"FLAGS_enable_pir_api": pir}
@@ -21,7 +26,7 @@ def run(in_new_process, write_lines, tmp_path):  # noqa: F811
 
 
 @MODES
-def test_it_trains_and_evaluates_with_metrics(run, pir):
+def test_it_trains_and_evaluates_with_metrics(run: Callable[[str, str], Any], pir: str) -> None:
     report = run("works", pir)
     assert report["samples"] == [500, 500]
     assert report["losses"][1] < report["losses"][0]
@@ -42,8 +47,8 @@ def test_it_trains_and_evaluates_with_metrics(run, pir):
     ],
 )
 def test_a_mistake_is_one_error_and_the_store_stays_at_its_last_commit(
-    run, pir, case, kind, message
-):
+    run: Callable[[str, str], Any], pir: str, case: str, kind: str, message: str
+) -> None:
     report = run(case, pir)
     assert report["error"][0] == kind
     assert report["error"][1].startswith(message)

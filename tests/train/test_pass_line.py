@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlebox.config import Config
 from paddlebox.train import pass_line
 from paddlebox.train.metrics import PassMetrics, short_metrics
 from paddlebox.train.plan import PlannedPass
@@ -74,15 +73,13 @@ class Terminal(io.StringIO):
 
 def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> str:
     """What a pass of 300 samples writes to a stream, with a warning in the middle."""
-    fields = {"data": {"format": "csv", "slots": "s", "train_files": ["a"]}}
-    config = Config.model_validate({"name": "n", "model": {"type": "dnn"}, **fields})
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TQDM_MININTERVAL", "0")
     handler, log = logging.StreamHandler(stream), logging.getLogger("paddlebox")
     monkeypatch.setattr(logging.root, "handlers", [handler])
     metrics = PassMetrics()
     metrics.add(np.array([0.1, 0.9], np.float32), np.array([0, 1], np.float32))
-    with pass_line.progress(config, "pass 2/4", 300) as watch:
+    with pass_line.progress("pass 2/4", 300) as watch:
         watch(1, 100, 0.69312, metrics)
         log.warning("a line of the log")
         watch(2, 300, 0.5, metrics)
@@ -100,5 +97,5 @@ def test_a_terminal_has_a_bar_with_samples_loss_and_auc_below_whole_lines_of_the
     assert "a line of the log" in lines  # and not behind the bar
 
 
-def test_there_is_no_bar_where_nobody_looks_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, io.StringIO()) == "a line of the log\n"

@@ -4,9 +4,6 @@ is refused."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +15,9 @@ from paddlebox.errors import ConfigError
 from tests.conftest import ROOT, tool
 from tests.operators.row_model import Row
 from tests.support import processes
+from tests.support.configs import config_fields, write_config, write_slots
 
 SCRIPT = (Path(__file__).parent / "phases_small.py").read_text()
-SLOTS = """slots:
-  - {name: click, type: label}
-  - {name: user, type: sparse}
-  - {name: ad, type: sparse}
-  - {name: place, type: sparse}
-"""
 # search id, rank, click, user, ads, place. Views: 5 has rows 1 and 4, 7 has 3, 9 has 0, 2 and 5.
 ROWS = [
     (9, 1, 1, 11, [21], 31),
@@ -35,7 +27,7 @@ ROWS = [
     (5, 1, 1, 12, [24], 31),
     (9, 2, 0, 11, [23], 32),
 ]
-D, WIDE, RATE = 2, 3, 0.1  # embedx_dim, attended_dim, of SGD
+D, WIDE, RATE = 2, 3, 0.1  # embedx_dim, output_dim, of SGD
 WIDTH = 3 + D
 
 
@@ -61,22 +53,37 @@ def write(folder: Path) -> None:
     ]
     for name in ("a.txt", "b.txt"):
         (folder / name).write_text("".join(lines))
-    (folder / "slots.yaml").write_text(SLOTS)
-    (folder / "config.yaml").write_text(f"""
-name: tiny
-table: {{embedx_dim: {D}, embedx_threshold: 0.0, embedx: {{initial_range: 0.0}},
-         embed: {{learning_rate: 0.05, initial_g2sum: 3.0}}, life: {{base_threshold: 0.0}}}}
-data: {{format: multislot, slots: {folder}/slots.yaml, train_files: ["{folder}/?.txt"],
-       files_per_pass: 1, batch_size: 16, key_space: shared, logkey: true, pv_batch_size: 2}}
-phases:
-  join:
-    model: {{type: rank_attention, hidden: [], attended_dim: {WIDE}, enable_input_bp: true,
-            use_cvm: true}}
-    optimizer: {{type: sgd, learning_rate: {RATE}, averaging: 0.0}}
-  update:
-    model: {{type: dnn, hidden: [], slots: [user, ad], use_cvm: true}}
-    optimizer: {{type: sgd, learning_rate: {RATE}, averaging: 0.0}}
-""")
+    write_slots(folder, click="label", user="sparse", ad="sparse", place="sparse")
+    usual: dict[str, Any] = {"hidden": [], "use_cvm": True}
+    attends = {"type": "rank_attention", "output_dim": WIDE, "enable_input_bp": True}
+    sgd = {"type": "sgd", "learning_rate": RATE, "averaging": 0.0}
+    write_config(
+        folder,
+        table={
+            "embedx_dim": D,
+            "embedx_threshold": 0.0,
+            "embedx": {"initial_range": 0.0},
+            "embed": {"learning_rate": 0.05, "initial_g2sum": 3.0},
+            "life": {"base_threshold": 0.0},
+        },
+        data={
+            "format": "multislot",
+            "train_files": [f"{folder}/?.txt"],
+            "files_per_pass": 1,
+            "batch_size": 16,
+            "key_space": "shared",
+            "logkey": True,
+            "pv_batch_size": 2,
+        },
+        model=None,
+        phases={
+            "join": {"model": {**usual, **attends}, "optimizer": sgd},
+            "update": {
+                "model": {**usual, "type": "dnn", "slots": ["user", "ad"]},
+                "optimizer": sgd,
+            },
+        },
+    )
 
 
 class Plain:
@@ -97,7 +104,7 @@ class Plain:
         x = np.zeros((len(batch), 3 * WIDTH))
         for b, number in enumerate(batch):
             for slot, feasigns in enumerate(self.slots(number)[:read]):
-                total = sum(self.row(f).pulled() for f in feasigns)
+                total = np.sum([self.row(f).pulled() for f in feasigns], axis=0)
                 show, click = np.log(total[0] + 1), np.log(total[1] + 1)
                 total[:2] = show, click - show
                 x[b, slot * WIDTH : (slot + 1) * WIDTH] = total
@@ -210,9 +217,8 @@ def test_both_phases_agree_with_a_plain_model_and_shows_count_once(
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     options = ["--pages", "900", "--parts", "3", "--out", str(folder)]
-    subprocess.run(
-        [sys.executable, "datasets/page_views/prepare.py", *options], cwd=ROOT, check=True
-    )
+    done = processes.run(["datasets/page_views/prepare.py", *options])
+    assert done.returncode == 0, done.stderr
     return folder
 
 
@@ -279,7 +285,6 @@ def test_a_metric_is_measured_in_the_phase_that_it_names(tmp_path: Path) -> None
     assert line["metrics"] == update
 
 
-DATA = {"format": "multislot", "slots": "none", "train_files": ["none"], "logkey": True}
 DNN, RANKED = {"type": "dnn", "hidden": [4]}, {"type": "rank_attention", "hidden": [4]}
 PHASES = {"join": {"model": RANKED}, "update": {"model": DNN}}
 
@@ -287,7 +292,7 @@ PHASES = {"join": {"model": RANKED}, "update": {"model": DNN}}
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"phases": PHASES, "data": {**DATA, "logkey": False}}, r"set data\.logkey: true"),
+        ({"phases": PHASES, "data": {"logkey": False}}, r"set data\.logkey: true"),
         ({"phases": {"join": PHASES["join"]}}, "expected both, join and update, found join"),
         ({"phases": {**PHASES, "joint": PHASES["join"]}}, "found join, update, joint"),
         ({"phases": PHASES, "model": RANKED}, r"set phases\.update\.model"),
@@ -305,7 +310,8 @@ def test_phases_that_make_no_sense_are_refused(fields: dict[str, Any], message: 
     from paddlebox.config.check import validate
 
     with pytest.raises(ConfigError, match=message):
-        validate(Config, {"name": "n", "data": DATA, **fields}, "a config")
+        whole = config_fields(data={"logkey": True, **fields.get("data", {})}, model=None)
+        validate(Config, {**whole, **fields, "data": whole["data"]}, "a config")
 
 
 def test_a_config_with_phases_is_read_back_from_what_it_was_written_as() -> None:
@@ -317,17 +323,17 @@ def test_a_config_with_phases_is_read_back_from_what_it_was_written_as() -> None
 
 
 def test_an_export_of_one_phase_takes_no_version_of_the_other() -> None:
-    from paddlebox.serving.writer import _check_same_phase
+    from paddlebox.serving.compatibility import check_same_phase
 
     update = load_config(ROOT / CONFIG, ["phases.join.model={type: dnn}"])
     join, file = update.of_phase(Phase.JOIN), Path("model")
     for one in (update, join):
-        _check_same_phase(file, one, one)
+        check_same_phase(file, one, one)
     for old, new in ((update, join), (join, update)):
         with pytest.raises(ConfigError, match="model: serves one phase of the run"):
-            _check_same_phase(file, old, new)
+            check_same_phase(file, old, new)
     alone = load_config(ROOT / CONFIG, []).of_phase(Phase.UPDATE)
-    _check_same_phase(file, alone, update)  # a run that has got a join phase
+    check_same_phase(file, alone, update)  # a run that has got a join phase
 
 
 def test_slots_that_a_model_cannot_read_are_refused(tmp_path: Path) -> None:
@@ -373,13 +379,11 @@ def test_two_ranks_end_both_phases_as_one_does(tmp_path: Path, pages: Path) -> N
     overrides += ["phases.join.model.dropout=0", "phases.update.model.dropout=0"]
     alone = run(tmp_path / "alone", overrides, config=CONFIG)
     halved = ["data.batch_size=32", "data.pv_batch_size=10", "data.test_files=[]"]
-    done = subprocess.run(
-        [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir",
-         str(tmp_path / "log"), "tools/train.py", "-c", CONFIG, "--run-dir", str(tmp_path / "run"),
-         "-o", *overrides, *halved],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    done = processes.run([
+        *("-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir"),
+        *(str(tmp_path / "log"), "tools/train.py", "-c", CONFIG),
+        *("--run-dir", str(tmp_path / "run"), "-o", *overrides, *halved),
+    ])  # fmt: skip
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "run/metrics.jsonl").read_text()
     line, other = json.loads(text), alone["lines"][0]
@@ -389,5 +393,5 @@ def test_two_ranks_end_both_phases_as_one_does(tmp_path: Path, pages: Path) -> N
         assert two["loss"] == pytest.approx(one["loss"], rel=0.02)  # other batches, as many of them
     sent, steps = line["ranks"], sum(of["batches"] for of in line["phases"].values())
     assert sent["bytes_per_step"] == sum(sent["sent_bytes"].values()) / steps
-    lanes = [set(sent[what]) for what in ("seconds", "waiting_seconds", "waits")]
-    assert lanes[0] == lanes[1] == lanes[2] >= {"ask", "step", "dense"}
+    channels = [set(sent[what]) for what in ("seconds", "waiting_seconds", "waits")]
+    assert channels[0] == channels[1] == channels[2] >= {"ask", "step", "dense"}

@@ -13,14 +13,15 @@ from paddlebox import _native
 from paddlebox.config.load import load_config
 from paddlebox.errors import ConfigError
 from paddlebox.ranks import World
+from paddlebox.store.coordinator import ONE_RANK
 from paddlebox.store.manifest import Manifest
+from paddlebox.store.names import find_version
 from paddlebox.store.rank_stores import newest_after_passes
 from paddlebox.store.record import VersionRecord
-from paddlebox.store.versions import find_version
 from paddlebox.train import recovery
 
 CONFIG = "configs/dnn_synthetic.yaml"
-_ON = ["ranks.sparse_sync=async", "checkpoint.partial_recovery=true"]
+_ON = ["ranks.staleness=1", "checkpoint.partial_recovery=true"]
 
 
 def make_store(folder: Path, *standing: tuple[int, int]) -> None:
@@ -128,18 +129,18 @@ def test_before_the_first_commit_rows_are_kept_and_after_it_all_need_one(tmp_pat
     assert agree(later) == [None, None]  # `agreed_passes` takes the first commit back
 
 
-def test_what_was_lost_in_the_last_pass_is_told_without_one_that_follows(tmp_path: Path) -> None:
+def test_losses_of_the_last_pass_are_reported_without_a_pass_after_it(tmp_path: Path) -> None:
     folders = [tmp_path / str(rank) for rank in range(2)]
     make_store(folders[0], (1, 0), (2, 0))
     make_store(folders[1], (1, 0))
     (found, _) = agree(folders)
     assert found is not None
     runner: Any = None  # no pass is begun
-    rescue = recovery.Rescue(None, runner, World(), {}, found)
+    rescue = recovery.Rescue(None, runner, ONE_RANK, {}, found)
     (entry,) = rescue.untold["partial_recovery"]
     assert entry["went_back"] == {"1": {"pass": 2, "step": 0}}
     assert rescue.line == {}
-    assert recovery.Rescue(None, runner, World(), {}, None).untold == {}
+    assert recovery.Rescue(None, runner, ONE_RANK, {}, None).untold == {}
 
 
 def test_what_reads_a_run_or_goes_back_has_whole_versions_where_there_are_some(
@@ -168,7 +169,7 @@ def test_what_reads_a_run_or_goes_back_has_whole_versions_where_there_are_some(
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["checkpoint.partial_recovery=true"], "set it to async"),
+        (["checkpoint.partial_recovery=true"], "set ranks.staleness: 1"),
         ([*_ON, "checkpoint.every=date"], "needs checkpoint.every: pass, found 'date'"),
         ([*_ON, "checkpoint.every=2"], "needs checkpoint.every: pass, found 2"),
     ],
@@ -178,9 +179,10 @@ def test_it_is_of_asynchronous_runs_that_commit_each_pass(overrides: list[str], 
         load_config(CONFIG, overrides)
 
 
-def test_ranks_that_share_no_memory_are_refused_and_one_rank_has_nobody_to_recover() -> None:
+def test_ranks_without_shared_memory_are_refused_and_one_rank_has_no_peer_to_recover() -> None:
     config = load_config(CONFIG, _ON)
-    assert not recovery.is_on(config, World())
-    assert not recovery.is_on(load_config(CONFIG, []), World(0, 2))
+    ONE_RANK.check_config(config)
+    World(0, 2).check_config(load_config(CONFIG, []))
     with pytest.raises(ConfigError, match="expected all ranks on one host"):
-        recovery.is_on(config, World(0, 2))
+        World(0, 2).check_config(config)
+    assert not recovery._is_of_a_death(RuntimeError("the job's store is gone"), ONE_RANK)

@@ -1,4 +1,4 @@
-"""Files that are trained a second time are said, for the rows know their labels."""
+"""Files that are trained a second time are warned of, because the rows know their labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_start_warns_once_of_what_is_still_to_come(caplog: pytest.LogCaptureFi
         warn(planned, 3)
     assert len(caplog.messages) == 1
     said = caplog.messages[0]
-    assert "pass 2 (20240131) trains files again that pass 1 has, and so do 1 more passes" in said
+    assert "pass 2 (20240131) trains files again that pass 1 trained, and so do 1 more" in said
     assert "judge it by data.test_files" in said
 
 
@@ -40,10 +40,10 @@ def test_a_second_epoch_is_warned_of_in_the_log_the_lines_and_the_report(tmp_pat
                 f"data.train_files=[{data}/train-*.txt]", "data.test_files=[]", "trainer.epochs=2",
                 "model.hidden=[8]", "data.files_per_pass=1")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("trains files again that pass 1 has") == 1
+    assert done.stderr.count("trains files again that pass 1 trained") == 1
     text = (tmp_path / "run/metrics.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line.get("repeats_pass") for line in lines] == [None, None, 1, 2]
     assert tool("report", tmp_path / "run").returncode == 0
     page = (tmp_path / "run/report.html").read_text()
-    assert "2 passes, from pass 3 on, train files a second time" in page
+    assert "2 passes, from pass 3 on, train on files a second time" in page

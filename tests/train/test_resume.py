@@ -4,6 +4,7 @@ metrics to the bit."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def _slow(name: str, *overrides: str) -> Any:
         _slow("16-bit rows", "table.row_precision=bfloat16", "optimizer.type=adagrad"),
     ],
 )
-def test_a_resumed_run_ends_as_an_unbroken_one(train, overrides):
+def test_a_resumed_run_ends_as_an_unbroken_one(
+    train: Callable[..., Any], overrides: Sequence[str]
+) -> None:
     unbroken = train("unbroken", *overrides)
     broken = train("resumed", *overrides, fail_in=4)
     assert broken["error"].startswith("BrokenOff")

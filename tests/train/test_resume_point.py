@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +18,18 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
 from paddlebox.train import resume
+from paddlebox.train.config_changes import description
 from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
+from tests.support.configs import config_fields, slots_fields
+from tests.support.inside import newest
 
 FILES = ["a", "b", "c", "d"]
-FIELDS: dict[str, Any] = {
-    "name": "run",
-    "data": {
-        "format": "multislot",
-        "slots": "s.yaml",
-        "train_files": FILES,
-        "batch_size": 512,
-        "key_space": "shared",
-    },
-    "model": {"type": "dnn"},
-}
-SLOTS: list[dict[str, Any]] = [
-    {"name": "click", "type": "label"},
-    {"name": "user", "type": "sparse"},
-    {"name": "item", "type": "sparse"},
-]
+DATA = {"format": "multislot", "train_files": FILES, "batch_size": 512, "key_space": "shared"}
+SLOTS = slots_fields(click="label", user="sparse", item="sparse")
 
 
 def config(**changes: Any) -> Config:
-    fields = json.loads(json.dumps(FIELDS))
+    fields = copy.deepcopy(config_fields(data=DATA))
     for path, value in changes.items():
         *sections, name = path.split("__")
         at = fields
@@ -81,7 +72,7 @@ def run_dir(tmp_path: Path) -> Path:
                     layout={},
                     pass_number=number,
                     cursor=resume.cursor(HASHES[number - 1], line(number)),
-                    config=resume.description(config(), slots()),
+                    config=description(config(), slots()),
                 )
             )
     return tmp_path
@@ -103,7 +94,9 @@ def resume_point(
         {"data__slots": "elsewhere.yaml", "data__test_files": ["t"]},
     ],
 )
-def test_what_changes_no_result_is_not_spoken_of(run_dir, caplog, changes):
+def test_what_changes_no_result_is_not_spoken_of(
+    run_dir: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any]
+) -> None:
     with caplog.at_level(logging.WARNING, "paddlebox"):
         assert resume_point(run_dir, **changes).passes == 2
     assert not caplog.records
@@ -118,7 +111,9 @@ def test_what_changes_no_result_is_not_spoken_of(run_dir, caplog, changes):
         ({"table__life": {"delete_threshold": 0.5}}, "table.life.delete_threshold: was 0.8, now"),
     ],
 )
-def test_what_is_tuned_goes_on_and_is_said(run_dir, caplog, changes, said):
+def test_tuned_settings_may_change_and_are_reported(
+    run_dir: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], said: str
+) -> None:
     with caplog.at_level(logging.WARNING, "paddlebox"):
         assert resume_point(run_dir, **changes).passes == 2
     assert [said in record.message for record in caplog.records] == [True]
@@ -139,7 +134,9 @@ def test_what_is_tuned_goes_on_and_is_said(run_dir, caplog, changes, said):
         ),
     ],
 )
-def test_what_gives_the_store_its_meaning_is_refused(run_dir, changes, said):
+def test_what_gives_the_store_its_meaning_is_refused(
+    run_dir: Path, changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError) as raised:
         resume_point(run_dir, **changes)
     text = str(raised.value)
@@ -149,7 +146,7 @@ def test_what_gives_the_store_its_meaning_is_refused(run_dir, changes, said):
     assert (f"--run-dir NEW --init-from {run_dir} (docs/warm_start.md)" in text) == carried
 
 
-def test_every_differing_value_is_in_one_error(run_dir):
+def test_every_differing_value_is_in_one_error(run_dir: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         resume_point(run_dir, seed=2, table__embedx_dim=4, model__type="deepfm")
     assert [key in str(raised.value) for key in ("seed:", "embedx_dim:", "model.type:")] == [
@@ -165,17 +162,19 @@ def test_every_differing_value_is_in_one_error(run_dir):
         ([*SLOTS[:2], {"name": "item", "type": "sparse", "column": "x"}], "slots.yaml item"),
     ],
 )
-def test_other_slots_are_refused_by_name(run_dir, listed, said):
+def test_other_slots_are_refused_by_name(
+    run_dir: Path, listed: list[dict[str, Any]], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         resume_point(run_dir, to=slots(*listed))
 
 
-def test_shares_counts_where_keys_are_per_slot(run_dir):
+def test_shares_counts_where_keys_are_per_slot(run_dir: Path) -> None:
     shared = slots(*SLOTS[:2], {**SLOTS[2], "shares": "user"})
     assert resume_point(run_dir, to=shared).passes == 2  # key_space shared: the word means nothing
     with Manifest.open_writer(run_dir / "store") as manifest:
-        record = manifest.head()
-        stored = resume.description(config(data__key_space="per_slot"), slots())
+        record = newest(manifest)
+        stored = description(config(data__key_space="per_slot"), slots())
         for slot in stored["slots"]["slots"]:
             del slot["shares"]  # as a version before the word has it
         manifest.commit(record.following("pass", cursor=record.cursor, config=stored))
@@ -184,7 +183,9 @@ def test_shares_counts_where_keys_are_per_slot(run_dir):
         resume_point(run_dir, to=shared, data__key_space="per_slot")
 
 
-def test_slots_of_other_data_take_a_line_for_those_gone_and_one_for_those_new(run_dir):
+def test_slots_of_other_data_take_a_line_for_those_gone_and_one_for_those_new(
+    run_dir: Path,
+) -> None:
     listed = [{**SLOTS[0], "name": "clicked"}, *({"name": n, "type": "sparse"} for n in "xy")]
     with pytest.raises(ConfigError) as raised:
         resume_point(run_dir, to=slots(*listed))
@@ -207,7 +208,9 @@ def test_slots_of_other_data_take_a_line_for_those_gone_and_one_for_those_new(ru
         ("a", "Pass 2 was trained on b, and the config has no such pass"),
     ],
 )
-def test_files_may_be_added_after_those_that_were_trained(run_dir, files, changed):
+def test_files_may_be_added_after_those_that_were_trained(
+    run_dir: Path, files: str, changed: str
+) -> None:
     (run_dir / "metrics.jsonl").write_text(json.dumps(line(1)) + "\n")  # the record has pass 2
     arguments = run_dir, config(data__train_files=list(files)), slots(), passes(*files)
     if not changed:
@@ -219,7 +222,9 @@ def test_files_may_be_added_after_those_that_were_trained(run_dir, files, change
     assert "--init-from" not in str(raised.value)
 
 
-def test_the_first_changed_file_is_named_within_its_pass_and_a_changed_date_too(run_dir):
+def test_the_first_changed_file_is_named_within_its_pass_and_a_changed_date_too(
+    run_dir: Path,
+) -> None:
     (run_dir / "metrics.jsonl").write_text(json.dumps(line(1)) + "\n")
     for first, changed in (
         (PlannedPass(1, 1, ["a", "x"]), "pass 1 was trained on no more files, the config has x"),
@@ -229,30 +234,55 @@ def test_the_first_changed_file_is_named_within_its_pass_and_a_changed_date_too(
             resume.resume(run_dir, config(), slots(), [first, *passes()[1:]])
 
 
-def test_a_file_that_was_written_on_is_warned_of(tmp_path, caplog):
+SAME_SIZE = "has 5 bytes as when it was trained, but other content"
+
+
+@pytest.mark.parametrize(
+    ("now", "left_out", "warning"),
+    [
+        ("1234567", (), "had 5 bytes when it was trained, and has 7 now"),
+        ("1234567", ("samples",), "had 5 bytes when it was trained, and has 7 now"),
+        ("12645", (), SAME_SIZE),
+        ("12645", ("samples",), ""),  # of an older release, which knows the size alone
+        ("1234567", ("samples", "bytes"), ""),
+        ("12345", (), ""),  # at another time
+    ],
+)
+def test_a_file_that_was_changed_after_its_pass_is_warned_of(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    now: str,
+    left_out: tuple[str, ...],
+    warning: str,
+) -> None:
     file = tmp_path / "part"
     file.write_text("12345")
     fields = {**line(1), "files": [str(file)]}
+    cursor = resume.cursor(HASHES[0], fields)
     record = VersionRecord(
         version=1, parent=0, segments=[], layout={}, pass_number=1,
-        cursor=resume.cursor(HASHES[0], fields), config=resume.description(config(), slots()),
+        cursor={key: value for key, value in cursor.items() if key not in left_out},
+        config=description(config(), slots()),
     )  # fmt: skip
     with Manifest.open_writer(tmp_path / "store") as manifest:
         manifest.commit(record)
-    with file.open("a") as more:
-        more.write("67")
+    file.write_text(now)
+    os.utime(file, (1, 1))
     with caplog.at_level(logging.WARNING, "paddlebox"):
         resume_point(tmp_path)
-    assert "had 5 bytes when it was trained, and has 7 now" in caplog.text
+    if warning:
+        assert f"{file} {warning}: it is not read again" in caplog.text
+    else:
+        assert str(file) not in caplog.text
 
 
-def test_every_key_that_may_change_exists():
+def test_every_key_that_may_change_exists() -> None:
     keys = [key.path for key in describe()]
     for name in (*FREE, *PASSES, *TUNED):
         assert any(key == name or key.startswith(f"{name}.") for key in keys), name
 
 
-def test_a_store_of_another_program_is_not_taken_up(tmp_path):
+def test_a_store_of_another_program_is_not_resumed(tmp_path: Path) -> None:
     record = VersionRecord(version=1, parent=0, segments=[], layout={}, pass_number=3)
     with Manifest.open_writer(tmp_path / "store") as manifest:
         manifest.commit(record)
@@ -271,7 +301,7 @@ class TestLines:
     def text(self, number: int) -> str:
         return json.dumps(line(number)) + "\n"
 
-    def test_lines_after_the_commit_and_torn_ones_go(self, run_dir):
+    def test_lines_after_the_commit_and_torn_ones_go(self, run_dir: Path) -> None:
         torn = self.text(4)[:20]
         path = self.write(run_dir, self.text(1), self.text(2), self.text(3), torn)
         point = resume_point(run_dir)
@@ -279,29 +309,31 @@ class TestLines:
         assert [found["pass"] for found in point.lines.recent] == [1, 2]
         assert not point.line_missing
 
-    def test_the_last_line_comes_out_of_the_commit_where_it_was_not_written(self, run_dir):
+    def test_the_last_line_comes_out_of_the_commit_where_it_was_not_written(
+        self, run_dir: Path
+    ) -> None:
         self.write(run_dir, self.text(1), self.text(2)[:-9])
         point = resume_point(run_dir)
         assert point.line_missing
         assert json.dumps(point.lines.last) == json.dumps(line(2))  # with its NaN
 
-    def test_it_has_what_was_known_before_the_pass_was_trained(self, run_dir):
+    def test_it_has_what_was_known_before_the_pass_was_trained(self, run_dir: Path) -> None:
         told = {"partial_recovery": [{"pass": 3, "step": 4, "samples": 40, "went_back": {}}]}
         with Manifest.open_writer(run_dir / "store") as manifest:
             cursor = resume.cursor(HASHES[2], line(3), told)
-            manifest.commit(manifest.head().following("pass", pass_number=3, cursor=cursor))
+            manifest.commit(newest(manifest).following("pass", pass_number=3, cursor=cursor))
         self.write(run_dir, self.text(1), self.text(2))
         point = resume_point(run_dir)
         assert json.dumps(point.lines.last) == json.dumps(line(3) | told)
 
-    def test_going_back_takes_the_lines_with_it(self, run_dir):
+    def test_going_back_takes_the_lines_with_it(self, run_dir: Path) -> None:
         path = self.write(run_dir, self.text(1), self.text(2))
         assert resume_point(run_dir, back_to="1").passes == 1
         assert path.read_text() == self.text(1)
         with Manifest.open_reader(run_dir / "store") as manifest:
             assert manifest.versions() == [1]
 
-    def test_a_run_that_committed_nothing_begins_anew(self, tmp_path):
+    def test_a_run_that_committed_nothing_begins_again(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, self.text(1))
         assert resume.resume(tmp_path, config(), slots(), passes()).passes == 0
         assert path.read_text() == ""
@@ -313,7 +345,9 @@ class TestSkippedFiles:
     def files(self, point: Any) -> str:
         return "".join(file for planned in point.plan for file in planned.files)
 
-    def test_a_later_start_knows_what_was_skipped(self, run_dir, caplog):
+    def test_a_later_start_knows_what_was_skipped(
+        self, run_dir: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with caplog.at_level(logging.INFO, "paddlebox"):
             point = resume_point(run_dir, "c")
         assert "c: is left out after pass 2 (--skip-files)" in caplog.text
@@ -327,36 +361,36 @@ class TestSkippedFiles:
             assert (head.version, head.kind) == (3, "skip")
             assert head.cursor["line"] == json.dumps(line(2))
 
-    def test_the_hashes_are_those_of_a_run_that_never_had_the_file(self, run_dir):
+    def test_the_hashes_are_those_of_a_run_that_never_had_the_file(self, run_dir: Path) -> None:
         assert resume.hashes_of(resume_point(run_dir, "c").plan) == resume.hashes_of(passes(*"abd"))
         # So it may leave the config as well.
         without = config(data__train_files=["a", "b", "d"])
         assert resume.resume(run_dir, without, slots(), passes(*"abd")).passes == 2
 
-    def test_saying_it_again_changes_nothing(self, run_dir):
+    def test_saying_it_again_changes_nothing(self, run_dir: Path) -> None:
         first = resume_point(run_dir, "c")
         again = resume_point(run_dir, "c")
         assert again.record.version == first.record.version
         assert self.files(resume_point(run_dir, "d")) == "ab"
 
-    def test_a_pattern_that_matches_nothing_left_is_refused(self, run_dir):
+    def test_a_pattern_that_matches_nothing_left_is_refused(self, run_dir: Path) -> None:
         with pytest.raises(ConfigError, match=r"--skip-files x\*: matches none of the 2 files"):
             resume_point(run_dir, "c", "x*")
-        with pytest.raises(ConfigError, match="it matches trained ones: go back before them"):
+        with pytest.raises(ConfigError, match="it matches trained files: go back before them"):
             resume_point(run_dir, "b")
         with pytest.raises(ConfigError, match="matches none"):
             resume_point(run_dir, "")
         assert self.files(resume_point(run_dir)) == "abcd"  # and nothing was recorded
 
-    def test_going_back_before_it_is_the_way_to_have_a_file_again(self, run_dir):
+    def test_going_back_before_it_is_the_way_to_have_a_file_again(self, run_dir: Path) -> None:
         resume_point(run_dir, "c")
         assert self.files(resume_point(run_dir, back_to="2")) == "abcd"
 
-    def test_rolled_back_and_skipped_at_once(self, run_dir):
+    def test_rolled_back_and_skipped_at_once(self, run_dir: Path) -> None:
         point = resume_point(run_dir, "b", back_to="1")
         assert (self.files(point), point.passes, point.skipped) == ("acd", 1, {"b": 1})
 
-    def test_passes_that_were_trained_keep_a_file_that_later_epochs_leave_out(self):
+    def test_passes_that_were_trained_keep_a_file_that_later_epochs_leave_out(self) -> None:
         plan = [PlannedPass(n, 1 + (n > 2), f) for n, f in enumerate(["ab", "cd"] * 2, 1)]
         assert ["".join(p.files) for p in leave_out(plan, {"a": 1, "b": 2})] == [
             "ab", "cd", "cd",
@@ -374,7 +408,9 @@ class TestSkippedFiles:
             ("3.txt", None),
         ],
     )
-    def test_patterns_match_from_the_end_of_a_path(self, pattern, found):
+    def test_patterns_match_from_the_end_of_a_path(
+        self, pattern: str, found: list[str] | None
+    ) -> None:
         plan = passes("/d/05/13.txt", "/d/05/14.txt", "hdfs://host/d/06/13.txt")
         if found is None:
             with pytest.raises(ConfigError, match="matches none"):

@@ -12,9 +12,9 @@ import pytest
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.train.batch_loop import run_pass
 from paddlebox.train.metrics import format_metrics, warn_of_one_class
-from tests.data.conftest import open_dataset, write_lines  # noqa: F401  # fixtures
 from tests.data.test_protocol import load, push_ones
-from tests.train.test_init_from import runs  # noqa: F401  # fixture
+from tests.support.fixtures import OpenDataset, WriteLines
+from tests.train.runs import Runs
 
 
 @pytest.fixture
@@ -33,7 +33,9 @@ def line_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("program", ["pir", "dygraph"])
-def test_a_config_names_slots(runs, named, tmp_path, program):  # noqa: F811
+def test_a_config_names_slots(
+    runs: Runs, named: list[dict[str, Any]], tmp_path: Path, program: str
+) -> None:
     metrics = f"metrics={json.dumps(named)}"
     files = runs.files[:1]
     usual, more = runs.train(
@@ -57,9 +59,9 @@ def test_a_config_names_slots(runs, named, tmp_path, program):  # noqa: F811
 
 
 def test_a_config_that_names_no_slot_is_refused_before_anything_starts(
-    runs,  # noqa: F811
-    tmp_path,
-):
+    runs: Runs,
+    tmp_path: Path,
+) -> None:
     def answer(metric: dict[str, Any]) -> str:
         (found,) = runs.train(runs.job("new", runs.files[:1], f"metrics={json.dumps([metric])}"))
         assert found["error"] == "ConfigError"
@@ -78,9 +80,9 @@ def tagged_lines() -> list[str]:
 
 
 def test_log_keys_and_outputs_of_a_program_can_be_named(
-    open_dataset,  # noqa: F811
-    write_lines,  # noqa: F811
-):
+    open_dataset: OpenDataset,
+    write_lines: WriteLines,
+) -> None:
     dataset = open_dataset()
     file = write_lines("a.txt", tagged_lines())
     dataset.set_parse_logkey(True)
@@ -108,12 +110,12 @@ def test_log_keys_and_outputs_of_a_program_can_be_named(
 
 
 @pytest.mark.parametrize("label", [0, 1])
-def test_a_pass_of_one_class_has_no_auc_and_says_so(
-    open_dataset,  # noqa: F811
-    write_lines,  # noqa: F811
-    caplog,
-    label,
-):
+def test_a_pass_of_one_class_has_no_auc_and_a_warning(
+    open_dataset: OpenDataset,
+    write_lines: WriteLines,
+    caplog: pytest.LogCaptureFixture,
+    label: int,
+) -> None:
     dataset = open_dataset()
     load(dataset, write_lines("a.txt", [f"1 {label} 2 0.5 0.5 1 {row} 1 7" for row in range(1, 5)]))
 

@@ -15,26 +15,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paddlebox.config import Config, Slots, load_config, load_slots
+from paddlebox.config import Config, Phase, Slots, load_config, load_slots
 from paddlebox.data.rows import count_rows
 from paddlebox.errors import DataError
 from paddlebox.ranks import World
+from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
-from paddlebox.train import resume
+from paddlebox.train.config_changes import description
 from paddlebox.train.pass_log import Lines
 from paddlebox.train.plan import PlannedPass, plan_passes
 from paddlebox.train.settle import batch_size_for, chosen, settled, warn_of_few_steps
 from tests.conftest import PATIENCE_S, ROOT, run_python
+from tests.support.configs import make_config, make_slots
 
-SLOTS = Slots.model_validate(
-    {
-        "slots": [
-            {"name": "click", "type": "label"},
-            *({"name": name, "type": "sparse"} for name in "abcdefgh"),
-        ]
-    }
-)
+SLOTS = make_slots(click="label", **dict.fromkeys("abcdefgh", "sparse"))
 LINE = b"1 1 " + b" ".join([b"1 5"] * 8)
 
 
@@ -47,25 +42,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def config(folder: Path, **changes: Any) -> Config:
-    data = {
-        "format": "multislot",
-        "slots": "s.yaml",
-        "train_files": [str(folder / "a"), str(folder / "b")],
-        "files_per_pass": 1,
-        **changes.pop("data", {}),
-    }
-    return Config.model_validate({"name": "run", "data": data, "model": {"type": "dnn"}, **changes})
+    files = [str(folder / "a"), str(folder / "b")]
+    data = {"format": "multislot", "train_files": files, "files_per_pass": 1}
+    return make_config(data=data | changes.pop("data", {}), **changes)
 
 
-def settle(own: Config, run_dir: Path, world: World | None = None, **more: Any) -> Config:
+def settle(own: Config, run_dir: Path, world: Coordinator = ONE_RANK, **more: Any) -> Config:
     plan = plan_passes(own) if own.data.train_files else []
-    return settled(own, SLOTS, run_dir, plan, world or World(), **more)
+    return settled(own, SLOTS, run_dir, plan, world, **more)
 
 
 def commit(run_dir: Path, settled_config: Config, number: int = 1) -> None:
     """A version with this config."""
     with Manifest.open_writer(run_dir / "store") as manifest:
-        described = resume.description(settled_config, SLOTS)
+        described = description(settled_config, SLOTS)
         manifest.commit(VersionRecord(number, number - 1, [], {}, number, config=described))
 
 
@@ -137,12 +127,11 @@ def test_rows_that_only_a_command_can_read_are_not_counted(
 class Rank(World):
     """One of several, in a thread; they meet to gather."""
 
-    def __init__(self, rank: int, size: int, board: dict[Any, bytes], all_here: Any) -> None:
-        super().__init__()
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int, size: int, board: dict[Any, Any], all_here: Any) -> None:
+        super().__init__(rank, size)
         self._board, self._all_here = board, all_here
 
-    def gather(self, what: str, mine: bytes) -> list[bytes]:
+    def gather(self, what: str, mine: Any) -> list[Any]:
         self._board[what, self.rank] = mine
         self._all_here.wait(PATIENCE_S)
         found = [self._board[what, rank] for rank in range(self.size)]
@@ -151,7 +140,7 @@ class Rank(World):
 
 
 def coordination(size: int, work: Callable[[Rank], Config]) -> list[Config]:
-    all_here, board = threading.Barrier(size), dict[Any, bytes]()
+    all_here, board = threading.Barrier(size), dict[Any, Any]()
     ranks = [Rank(rank, size, board, all_here) for rank in range(size)]
     with ThreadPoolExecutor(size) as threads:
         return list(threads.map(work, ranks))
@@ -254,7 +243,7 @@ def test_later_starts_keep_the_epochs_that_were_chosen_unless_they_name_others(
 def test_parameters_that_ranks_average_now_and_then_are_not_averaged_over_the_steps(
     folder: Path, phases: bool
 ) -> None:
-    dense = {"ranks": {"dense": "average"}}
+    dense = {"ranks": {"sync_weight_step": 16}}
     bare = {"model": {"type": "dnn"}}
     more: dict[str, Any] = {"phases": {"join": bare, "update": bare}} if phases else {}
     fields = config(folder).model_dump(exclude_unset=True) | dense | more
@@ -291,8 +280,8 @@ def test_a_warm_start_takes_key_space_and_use_cvm_of_its_source(folder: Path) ->
     del fields["model"]
     of_phases = Config.model_validate({**fields, "phases": {"join": bare, "update": bare}})
     made = settle(of_phases, folder / "run", source=source)
-    assert [made.of_phase(name).model.use_cvm for name in ("join", "update")] == [True, True]
-    assert made.model == made.of_phase("update").model
+    assert [made.of_phase(phase).model.use_cvm for phase in Phase] == [True, True]
+    assert made.model == made.of_phase(Phase.UPDATE).model
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)
@@ -317,7 +306,7 @@ def test_rows_of_text_are_its_lines(tmp_path: Path, end: bytes, packed: bool) ->
     (tmp_path / "a").write_bytes(whole)
     own = config(tmp_path, data={"format": "csv"})
     assert count_rows([str(tmp_path / "a")], own.data, 1 << 40) == 10_000
-    if packed:  # whoever read on would find the end missing
+    if packed:  # reading on would find the end missing
         (tmp_path / "a").write_bytes(whole[:-9])
         with pytest.raises(DataError):
             count_rows([str(tmp_path / "a")], own.data, 1 << 40)
@@ -352,7 +341,7 @@ def of_batches(*batches: int, first: int = 1) -> Lines:
         (of_batches(10, first=7), False),  # lines that are lost
     ],
 )
-def test_a_run_of_few_steps_says_so_and_what_to_change(
+def test_a_run_of_few_steps_is_warned_of_with_what_to_change(
     folder: Path, caplog: pytest.LogCaptureFixture, lines: Lines, warned: bool
 ) -> None:
     warn_of_few_steps(config(folder, data={"batch_size": 64}), lines)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.train.test_init_from import runs  # noqa: F401  # fixture
+from tests.train.runs import Runs
 
 SCRIPT = (Path(__file__).parent / "short_batch.py").read_text()
 # click, user, words: 10 lines in batches of 4; what the last two share with others differs.
@@ -41,7 +43,9 @@ def reference() -> tuple[list[float], float]:
 
 
 @pytest.mark.parametrize("mode", ["pir", "old_ir", "dygraph"])
-def test_rows_and_bias_after_a_short_batch_are_those_of_float64(in_new_process, tmp_path, mode):
+def test_rows_and_bias_after_a_short_batch_are_those_of_float64(
+    in_new_process: Callable[..., Any], tmp_path: Path, mode: str
+) -> None:
     file = tmp_path / "lines.txt"
     file.write_text(
         "".join(
@@ -55,7 +59,7 @@ def test_rows_and_bias_after_a_short_batch_are_those_of_float64(in_new_process, 
     assert bias == pytest.approx(expected_bias, rel=1e-5)
 
 
-def test_a_run_of_which_every_batch_was_dropped_is_an_error(runs):  # noqa: F811
+def test_a_run_of_which_every_batch_was_dropped_is_an_error(runs: Runs) -> None:
     short = ["data.drop_last=true", "data.batch_size=1000"]
     (answer,) = runs.train(runs.job("short", runs.files[:2], *short))
     assert answer["error"] == "TrainingError"

@@ -10,8 +10,9 @@ import pytest
 
 from paddlebox.errors import RankError, StoreError
 from paddlebox.ranks import World
+from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.train import interrupt
-from paddlebox.train.coordination import stopped_with_others
+from paddlebox.train.interrupt import stopped_with_others
 
 STOPPED = "rank 1 has left the job: Stopped: SIGTERM"
 FAILED = "rank 1 has left the job: ValueError: the step of this rank fails"
@@ -43,7 +44,7 @@ def test_an_error_that_came_of_a_stop_elsewhere_is_a_stop(
 
 @pytest.mark.parametrize("gone", [FAILED, DIED])
 @pytest.mark.parametrize("error", [RankError("the other is gone"), RuntimeError("no store")])
-def test_a_rank_that_failed_or_died_is_no_stop_even_where_a_signal_came_too(
+def test_a_failed_or_dead_rank_is_not_a_stop_even_if_a_signal_came_too(
     gone: str, error: Exception
 ) -> None:
     with (
@@ -71,7 +72,7 @@ def test_a_lost_connection_is_a_stop_where_a_signal_came_to_this_rank_too(asked:
         raise lost
 
 
-@pytest.mark.parametrize("world", [World(), _world(STOPPED)])
-def test_this_ranks_own_error_stays_what_it_is(world: World) -> None:
+@pytest.mark.parametrize("world", [ONE_RANK, _world(STOPPED)])
+def test_this_ranks_own_error_stays_what_it_is(world: Coordinator) -> None:
     with pytest.raises(StoreError, match="no room"), stopped_with_others(world):
         raise StoreError("no room")

@@ -8,28 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from paddlebox.config import Config, Slots
+from paddlebox.config import Config, load_slots
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table_set import TableSet
 from paddlebox.train import resume
+from paddlebox.train.config_changes import description
 from paddlebox.train.plan import PlannedPass
 from paddlebox.train.run import train
-
-SLOTS = "slots:\n- {name: click, type: label}\n- {name: user, type: sparse}\n"
+from tests.support.configs import make_config, write_slots
+from tests.support.inside import newest
 
 
 def done_run(folder: Path) -> Config:
     """A run dir of one pass, at version 1."""
     folder.mkdir(exist_ok=True)
-    (folder / "s.yaml").write_text(SLOTS)
+    slots = load_slots(write_slots(folder, click="label", user="sparse"))
     (folder / "a").write_text("1 1 1 7\n")
     files = [str(folder / "a")]
-    data = {"format": "multislot", "slots": str(folder / "s.yaml"), "train_files": files}
-    config = Config.model_validate({"name": "r", "data": data, "model": {"type": "dnn"}})
-    slots = Slots.model_validate(
-        {"slots": [{"name": "click", "type": "label"}, {"name": "user", "type": "sparse"}]}
-    )
+    data = {"format": "multislot", "slots": f"{folder}/slots.yaml", "train_files": files}
+    config = make_config(data=data)
     line = {"pass": 1, "epoch": 1, "date": "", "files": files, "samples": 1, "metrics": {}}
     plan = resume.hashes_of([PlannedPass(1, 1, files)])
     with Manifest.open_writer(folder / "store") as manifest:
@@ -41,7 +39,7 @@ def done_run(folder: Path) -> Config:
                 layout={},
                 pass_number=1,
                 cursor=resume.cursor(plan[0], line),
-                config=resume.description(config, slots),
+                config=description(config, slots),
             )
         )
     (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
@@ -70,7 +68,7 @@ def test_its_version_is_that_of_the_merge_which_closing_the_store_commits(
 
     def merging(table: TableSet) -> None:
         if not table.options.read_only and table.head is not None:
-            table.first.compact(full=True)
+            table.first.compactor.compact(full=True)
         close(table)
 
     monkeypatch.setattr(TableSet, "close", merging)
@@ -78,4 +76,4 @@ def test_its_version_is_that_of_the_merge_which_closing_the_store_commits(
     data["train_files"] *= 2  # two passes, whose segments overlap
     told = train(Config.model_validate({**config.model_dump(mode="json"), "data": data}), tmp_path)
     with Manifest.open_reader(tmp_path / "store") as manifest:
-        assert told["version"] == manifest.head().version == 3
+        assert told["version"] == newest(manifest).version == 3

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ SCRIPT = (Path(__file__).parent / "three_modes.py").read_text()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["dnn", "deepfm"])
-def test_the_same_loss_over_100_steps_on_the_same_feed(in_new_process, model):
+def test_the_same_loss_over_100_steps_on_the_same_feed(
+    in_new_process: Callable[..., Any], model: str
+) -> None:
     losses = {
         mode: np.array(in_new_process(SCRIPT, mode, model, "100")[0])
         for mode in ("pir", "old_ir", "dygraph")

@@ -8,34 +8,25 @@ import sys
 
 import numpy as np
 
-from paddlebox.config import Config
 from paddlebox.launch import cpu
+from tests.support.configs import make_config, make_slots
 
 mode, model, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-config = Config.model_validate(
-    {
-        "name": "modes",
-        "data": {"format": "multislot", "slots": "none", "train_files": ["none"]},
-        "model": {"type": model, "hidden": [32, 16]},
-        "table": {"embedx_dim": 4, "embedx_threshold": 1.0},
-        "trainer": {"program": mode},
-    }
+config = make_config(
+    model={"type": model, "hidden": [32, 16]},
+    table={"embedx_dim": 4, "embedx_threshold": 1.0},
+    trainer={"program": mode},
 )
 cpu.apply(config.trainer.program)
 
-from paddlebox.config import Slots  # noqa: E402  # Paddle comes after the settings
-from paddlebox.store.table import Table, sorted_unique_keys  # noqa: E402
+from paddlebox.store.table import Table, sorted_unique_keys  # noqa: E402  # after the settings
 from paddlebox.train.runner import build_runner  # noqa: E402
 
 SLOTS, DENSE, BATCH = 5, 3, 64
-slots = Slots.model_validate(
-    {
-        "slots": [
-            {"name": "click", "type": "label"},
-            {"name": "dense", "type": "dense", "dim": DENSE},
-            *({"name": f"s{i}", "type": "sparse"} for i in range(SLOTS)),
-        ]
-    }
+slots = make_slots(
+    click="label",
+    dense={"type": "dense", "dim": DENSE},
+    **{f"s{i}": "sparse" for i in range(SLOTS)},
 )
 random = np.random.default_rng(7)
 with Table(config.table, mem_budget_bytes=1 << 20) as table:
@@ -53,7 +44,7 @@ with Table(config.table, mem_budget_bytes=1 << 20) as table:
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         ids = (random.zipf(1.3, offsets[-1]) % len(staged.row_of_key)).astype(np.int32)
         label = (random.random((BATCH, 1)) < 0.3).astype(np.float32)
-        loss, _ = runner.train_step(
+        loss, _logits = runner.train_step(
             {
                 "box_ids": ids,
                 "box_offsets": offsets,

@@ -33,12 +33,18 @@ def fired(config: AlertsConfig, of: dict[str, Any], *before: dict[str, Any]) -> 
 
 
 def config(**fields: Any) -> AlertsConfig:
-    return AlertsConfig.model_validate({"every_s": 0.02, **fields})
+    return AlertsConfig.model_validate(fields)
 
 
-def eventually(true: Callable[[], bool]) -> None:
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the clock all the time."""
+    monkeypatch.setattr("paddlebox.watch.watch._EVERY_S", 0.005)
+
+
+def eventually(true: Callable[..., bool], *arguments: Any) -> None:
     until = time.monotonic() + PATIENCE_S
-    while not true():
+    while not true(*arguments):
         assert time.monotonic() < until
         time.sleep(0.01)
 
@@ -52,7 +58,7 @@ def status(run_dir: Path) -> dict[str, Any]:
     return dict(json.loads((run_dir / "status.json").read_text()))
 
 
-def test_auc_is_held_against_the_mean_of_the_passes_before():
+def test_auc_is_held_against_the_mean_of_the_passes_before() -> None:
     rule = config(max_auc_drop=0.05)
     before = [line(auc=0.70), line(auc=0.74)]
     assert fired(rule, line(auc=0.671), *before) == []
@@ -64,13 +70,13 @@ def test_auc_is_held_against_the_mean_of_the_passes_before():
     assert fired(config(), line(auc=0.1), *before) == []
 
 
-def test_what_was_predicted_before_training_counts_where_it_is_there():
+def test_what_was_predicted_before_training_counts_where_it_is_there() -> None:
     rule = config(max_auc_drop=0.05)
     before = [line(before={"auc": 0.7, "copc": 1.0})]
     assert fired(rule, line(auc=0.7, before={"auc": 0.6, "copc": 1.0}), *before) == ["auc_drop"]
 
 
-def test_copc_has_two_bounds():
+def test_copc_has_two_bounds() -> None:
     rule = config(min_copc=0.8, max_copc=1.2)
     assert [fired(rule, line(copc=c)) for c in (0.79, 0.8, 1.2, 1.21)] == [
         ["copc"],
@@ -81,7 +87,7 @@ def test_copc_has_two_bounds():
     assert fired(rule, line(copc=math.nan)) == []
 
 
-def test_an_empty_pass_always_fires_and_a_short_one_by_share():
+def test_an_empty_pass_always_fires_and_a_short_one_by_share() -> None:
     assert fired(config(), line(samples=0)) == ["short_pass"]
     rule = config(min_instances_share=0.5)
     assert fired(rule, line(samples=50), line(), line()) == []
@@ -89,21 +95,21 @@ def test_an_empty_pass_always_fires_and_a_short_one_by_share():
     assert fired(rule, line(samples=49)) == []
 
 
-def test_bad_lines_and_missing_hours():
+def test_bad_lines_and_missing_hours() -> None:
     rule = config(max_bad_line_ratio=0.02)
     assert fired(rule, line(bad_lines=2)) == []
     assert fired(rule, line(bad_lines=3)) == ["bad_lines"]
     assert fired(rule, line(missing_hours=["2024-01-01T05:00+00:00"])) == ["missing_hours"]
 
 
-def test_rules_of_the_clock():
+def test_rules_of_the_clock() -> None:
     rule = config(stall_s=60.0, min_free_bytes="1MiB", max_serving_lag_s=30.0)
     assert dict(rules.of_clock(rule, 60, 1 << 20, 30)) == {}
     assert list(dict(rules.of_clock(rule, 61, 0, 31))) == ["stall", "disk", "serving_lag"]
     assert dict(rules.of_clock(config(), 1e9, 0, 1e9)) == {}
 
 
-def test_an_alert_is_told_once_as_it_fires_and_once_as_it_ends(run_dir):
+def test_an_alert_is_sent_once_when_it_fires_and_once_when_it_ends(run_dir: Path) -> None:
     told = run_dir / "told"
     rule = config(min_copc=0.9, command=f"cat >> '{told}'; echo >> '{told}'")
     with Watch(rule, run_dir) as watch:
@@ -117,17 +123,20 @@ def test_an_alert_is_told_once_as_it_fires_and_once_as_it_ends(run_dir):
     assert alerts[0]["run_dir"] == str(run_dir)
 
 
-def test_a_command_that_fails_or_hangs_is_logged_and_training_goes_on(run_dir, caplog):
+def test_a_command_that_fails_or_hangs_is_logged_and_training_goes_on(
+    run_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paddlebox.watch.watch._COMMAND_TIMEOUT_S", 0.2)
     for command in ("exit 3", "sleep 60"):
-        with Watch(config(command=command, command_timeout_s=0.2), run_dir) as watch:
+        with Watch(config(command=command), run_dir) as watch:
             watch.passed(line(samples=0))
-            eventually(lambda watch=watch: "commands_failed_total 1" in watch.text())
+            eventually(lambda it: "commands_failed_total 1" in it.text(), watch)
     assert "exit status 3" in caplog.text
     assert "timed out" in caplog.text
 
 
-def test_status_json_is_always_whole_and_says_whether_the_run_lives(run_dir):
-    with Watch(config(stall_s=0.3, every_s=0.005), run_dir) as watch:
+def test_status_json_is_always_whole_and_shows_whether_the_run_is_alive(run_dir: Path) -> None:
+    with Watch(config(stall_s=0.3), run_dir) as watch:
         watch.doing("waits", "hour x")
         watch.passed(line(7))
         eventually(lambda: status(run_dir)["last"] == {
@@ -141,7 +150,27 @@ def test_status_json_is_always_whole_and_says_whether_the_run_lives(run_dir):
     assert status(run_dir)["state"] == "ended"
 
 
-def test_a_run_that_fails_is_an_alert_and_one_that_is_stopped_is_none(run_dir, caplog):
+def test_status_json_follows_the_state_at_once(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paddlebox.watch.watch._EVERY_S", 600.0)
+    with Watch(config(), run_dir) as watch:
+        watch.doing("waits", "hour x")
+        eventually(lambda: status(run_dir)["text"] == "hour x")
+
+
+def test_a_mean_is_over_24_passes(run_dir: Path) -> None:
+    rule, before = config(min_instances_share=0.5), [line(samples=10_000), *[line()] * 24]
+    with Watch(rule, run_dir, before) as watch:
+        watch.passed(line(26, samples=51))
+        assert watch.status()["alerts"] == {}
+        watch.passed(line(27, samples=48))
+        assert [*watch.status()["alerts"]] == ["short_pass"]
+
+
+def test_a_failed_run_raises_an_alert_and_a_stopped_one_does_not(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(ValueError, match="no"), Watch(config(), run_dir):
         raise ValueError("no")
     found = status(run_dir)
@@ -153,7 +182,7 @@ def test_a_run_that_fails_is_an_alert_and_one_that_is_stopped_is_none(run_dir, c
     assert (status(run_dir)["state"], status(run_dir)["alerts"]) == ("stopped", {})
 
 
-def test_serving_lag_is_of_the_oldest_pass_that_is_not_served(run_dir):
+def test_serving_lag_is_of_the_oldest_pass_that_is_not_served(run_dir: Path) -> None:
     with Watch(config(max_serving_lag_s=0.2), run_dir, publishes=True) as watch:
         watch.passed(line(1, written_at=100.0))
         watch.passed(line(2, written_at=200.0))
@@ -167,7 +196,9 @@ def test_serving_lag_is_of_the_oldest_pass_that_is_not_served(run_dir):
         assert status(run_dir)["served"] == {"name": "d/delta-2", "pass": 2, "lag_s": 10.0}
 
 
-def test_each_save_that_the_gate_refuses_is_logged_once(run_dir, caplog):
+def test_each_save_that_the_gate_refuses_is_logged_once(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with Watch(config(), run_dir, publishes=True) as watch:
         watch.served(1, "d/delta-1", 1.0, refused="AUC 0.5")
         watch.served(2, "d/delta-2", 2.0, refused="AUC 0.4")
@@ -177,7 +208,7 @@ def test_each_save_that_the_gate_refuses_is_logged_once(run_dir, caplog):
     ]
 
 
-def test_figures_for_prometheus_on_the_loopback_interface(run_dir):
+def test_figures_for_prometheus_on_the_loopback_interface(run_dir: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -198,7 +229,7 @@ def test_figures_for_prometheus_on_the_loopback_interface(run_dir):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics")
 
 
-def test_every_alert_has_its_section_in_the_runbook():
+def test_every_alert_has_its_section_in_the_runbook() -> None:
     page = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text()
     for name in rules.ALERTS:
         assert f"\n### `{name}`\n" in page

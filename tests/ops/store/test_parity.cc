@@ -85,7 +85,7 @@ TEST(two_that_are_lost_are_both_named) {
   WriteAll(files.Path(4), damaged);
   const Status status = files.Rebuild(1, files.Path(1));
   CHECK_CODE(status, Code::kCorruption);
-  CHECK(Contains(status.message(), "f1 cannot be made again"));
+  CHECK(Contains(status.message(), "f1 cannot be rebuilt"));
   CHECK(Contains(status.message(), "f4 is damaged"));
   CHECK_EQ(std::remove(files.Path(3).c_str()), 0);
   CHECK(Contains(files.Rebuild(1, "").message(), "f3 is missing"));

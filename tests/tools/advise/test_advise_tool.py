@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import tool
+from tests.support.configs import write_config, write_slots
 
 LINES = 4000
 
@@ -26,17 +27,16 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = "click,user,item,price\n" + "".join(rows)
     (folder / "train-0.csv").write_text(text)
     (folder / "train-1.csv.gz").write_bytes(gzip.compress(text.encode(), 6))
-    (folder / "slots.yaml").write_text(
-        "slots:\n- {name: click, type: label}\n- {name: user, type: sparse}\n"
-        "- {name: item, type: sparse}\n- {name: price, type: dense}\n"
+    write_slots(folder, click="label", user="sparse", item="sparse", price="dense")
+    files = {"train_files": [f"{folder}/train-*"], "files_per_pass": 1}
+    return write_config(
+        folder,
+        data={**files, "batch_size": 100, "key_space": "per_slot"},
+        model={"hidden": [8], "use_cvm": True},
+        table={"embedx_dim": 4},
+        mem=None,
+        hbm=None,
     )
-    path = folder / "config.yaml"
-    path.write_text(
-        f"name: small\ndata: {{format: csv, slots: {folder}/slots.yaml, batch_size: 100, "
-        f"train_files: ['{folder}/train-*'], files_per_pass: 1, key_space: per_slot}}\n"
-        "model: {type: dnn, hidden: [8], use_cvm: true}\ntable: {embedx_dim: 4}\n"
-    )
-    return path
 
 
 def advise(config: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -44,7 +44,9 @@ def advise(config: Path, *arguments: object) -> subprocess.CompletedProcess[str]
     return done
 
 
-def test_it_counts_what_the_files_hold_and_predicts_from_kept_rates(config: Path, tmp_path: Path):
+def test_it_counts_what_the_files_hold_and_predicts_from_kept_rates(
+    config: Path, tmp_path: Path
+) -> None:
     scratch, rates = tmp_path / "scratch", tmp_path / "rates.json"
     scratch.mkdir()
     done = advise(config, "--folder", scratch, "--save-rates", rates, "--json")
@@ -65,7 +67,9 @@ def test_it_counts_what_the_files_hold_and_predicts_from_kept_rates(config: Path
     assert "bound by: " in again.stdout
 
 
-def test_rates_of_another_format_and_code_in_a_config_are_refused(config: Path, tmp_path: Path):
+def test_rates_of_another_format_and_code_in_a_config_are_refused(
+    config: Path, tmp_path: Path
+) -> None:
     rates = tmp_path / "rates.json"
     assert advise(config, "--save-rates", rates).returncode == 0
     text = rates.read_text().replace('"csv"', '"multislot"')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from tests.tools.common import SAMPLES
 pytestmark = pytest.mark.slow  # each test starts processes that import Paddle
 
 
-def test_slots_are_told_with_their_coverage_and_rows(data, run_dir, tmp_path):
+def test_slots_are_reported_with_their_coverage_and_rows(
+    data: Path, run_dir: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "d.json"
     done = tool("diagnose", run_dir, "--slice", "a", "--threshold", "0", "--out", out)
     assert done.returncode == 0, done.stderr
@@ -35,12 +38,12 @@ def test_slots_are_told_with_their_coverage_and_rows(data, run_dir, tmp_path):
     )
     # All rows exported: what is left is how the dense part adds its floats up.
     assert found["serving"]["largest_difference"] < 1e-5
-    assert "layer" not in done.stderr  # of the export, which nobody will find
+    assert "layer" not in done.stderr  # of the export, which is temporary
     for word in ("coverage", "gradient", "copc", "serving, largest difference"):
         assert word in done.stdout
 
 
-def test_a_feasign_that_was_not_trained_is_new(data, run_dir, tmp_path):
+def test_a_feasign_that_was_not_trained_is_new(data: Path, run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text("1 1 1 0.5 1 1 1 999 1 0\n1 0 1 0.5 1 2 1 999 1 301\n")
     out = tmp_path / "d.json"
     files = ["--files", tmp_path / "test.txt"]
@@ -51,7 +54,9 @@ def test_a_feasign_that_was_not_trained_is_new(data, run_dir, tmp_path):
     assert (b["embed_w"], c["coverage"]) == (None, 0.5)
 
 
-def test_the_slot_that_decides_is_worth_most_and_the_others_nothing(run_dir, tmp_path):
+def test_the_slot_that_decides_is_worth_most_and_the_others_nothing(
+    run_dir: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "a.json"
     done = tool("auc_runner", run_dir, "--repeats", "2", "--out", out)
     assert done.returncode == 0, done.stderr
@@ -68,7 +73,7 @@ def test_the_slot_that_decides_is_worth_most_and_the_others_nothing(run_dir, tmp
     assert done.stdout.splitlines()[2].startswith("a ")
 
 
-def test_slots_are_replaced_in_groups(run_dir, tmp_path):
+def test_slots_are_replaced_in_groups(run_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.json"
     groups = ["--group", "a", "b", "--group", "c"]
     done = tool("auc_runner", run_dir, *groups, "--repeats", "1", "--out", out)
@@ -82,19 +87,21 @@ def test_slots_are_replaced_in_groups(run_dir, tmp_path):
     ("name", "arguments", "message"),
     [
         ("diagnose", ["--slice", "aa"], "no slot 'aa'; there are: click, x, a, b, c"),
-        ("auc_runner", ["--group", "x"], "x: expected sparse slots, of a, b, c"),
+        ("auc_runner", ["--group", "x"], "x: not a sparse slot; expected a, b, c"),
         ("auc_runner", ["--repeats", "0"], "repeats: expected at least 1"),
         ("diagnose", ["--files", "/none/*"], "no file matches"),
     ],
 )
-def test_mistakes_are_said(run_dir, name, arguments, message):
+def test_mistakes_are_reported(
+    run_dir: Path, name: str, arguments: list[str], message: str
+) -> None:
     done = tool(name, run_dir, *arguments)
     assert done.returncode in (2, 3)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_calibration_by_value_gathers_the_rare_ones():
+def test_calibration_by_value_gathers_the_rare_ones() -> None:
     values = np.array([5, 5, 5, 7, 7, 9], np.uint64)
     labels = np.array([1, 0, 0, 1, 1, 0], np.float32)
     predictions = np.array([0.5, 0.5, 0.5, 0.5, 0.5, 0.0], np.float32)

@@ -109,13 +109,13 @@ def refused(config: Path, out: Path, *more: Any) -> str:
     return done.stderr
 
 
-def test_every_key_is_said_with_its_line_and_what_it_became(tmp_path: Path) -> None:
+def test_every_key_is_reported_with_its_line_and_what_it_became(tmp_path: Path) -> None:
     config, slots, said = convert(write(tmp_path / "dnn", DNN), tmp_path / "out")
     lines = {line.split(":")[0].split()[1]: line for line in said.splitlines() if "runner." in line}
     assert len([line for line in said.splitlines() if " → " in line or "✗" in line]) == 15
     assert lines["runner.epochs"].strip() == "6  runner.epochs: 3  → trainer.epochs: 3"
-    assert "✗ not carried: training is on the CPU" in lines["runner.use_gpu"]
-    assert "hyper_parameters.something_new: 7  ✗ not carried: nothing here that model" in said
+    assert "✗ not carried over: training uses the CPU" in lines["runner.use_gpu"]
+    assert "hyper_parameters.something_new: 7  ✗ not carried over: model.type" in said
     assert config.data.batch_size == 2
     assert config.trainer.epochs == 3
     assert config.table.embedx_dim == 8  # and embed_w: nine floats for the network, as there
@@ -177,7 +177,7 @@ table_parameters:
         "adagrad", 0.07, 5.0
     )  # fmt: skip
     assert table.embedx.rule == "adagrad"  # the default: the optimizer is the dense part's
-    assert "adam.learning_rate: 0.5  ✗ not carried: of a rule that is not the one" in said
+    assert "adam.learning_rate: 0.5  ✗ not carried over: for another rule than the one" in said
 
 
 def test_full_matrices_of_dcn_v2_stay_full_in_any_order_of_keys(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ hyper_parameters: {use_low_rank_mixture: False, low_rank: 32, num_experts: 4, cr
 """
     config, _, _ = convert(write(tmp_path / "dcn_v2", text), tmp_path / "out")
     model = config.model.model_dump()
-    assert (model["low_rank"], model["cross_experts"], model["cross_layers"]) == (0, 1, 2)
+    assert (model["low_rank"], model["experts"], model["layers"]) == (0, 1, 2)
 
 
 READER = """
@@ -219,7 +219,7 @@ def test_the_code_of_a_reader_runs_only_where_commands_may(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_reader_of_ones_own_runs_as_a_parser_plugin(tmp_path: Path) -> None:
+def test_a_custom_reader_runs_as_a_parser_plugin(tmp_path: Path) -> None:
     out = tmp_path / "out"
     config, slots, _ = convert(own_reader(tmp_path), out, "--allow-commands", "--label", "2")
     assert config.data.parser == f"{out}/parser.py:parse"
@@ -242,7 +242,7 @@ def test_a_reader_of_ones_own_runs_as_a_parser_plugin(tmp_path: Path) -> None:
         ("hyper_parameters: {a: 1}\n", "has no section 'runner'"),
         ("runner: {epochs: 1}\nhyper_parameters: {a: 1}\n", "has no runner.train_data_dir"),
         ("runner: {train_data_dir: no}\nhyper_parameters: {a: 1}\n", "no such folder"),
-        ("name: x\nmodel: {type: dnn}\ntrainer: {epochs: 1}\n", "of this project already"),
+        ("name: x\nmodel: {type: dnn}\ntrainer: {epochs: 1}\n", "already a config of this project"),
         (DNN.replace("fc_sizes: [16, 8]", "fc_sizes: [a]"), "model.hidden"),
         (DNN.replace("epochs: 3", "epochs: 0"), "trainer.epochs"),
         ("runner: [\n", "config.yaml:"),
@@ -257,7 +257,7 @@ def test_a_config_that_cannot_be_carried_is_one_error(
 def test_a_model_that_the_zoo_lacks_is_one_error(tmp_path: Path) -> None:
     config = write(tmp_path / "deepfmm", DNN)
     says = refused(config, tmp_path / "out")
-    assert "'deepfmm', names no model of PaddleRec that this zoo has; did you mean 'deepfm'" in says
+    assert "'deepfmm', is not a model of PaddleRec that the zoo has; did you mean 'deepfm'" in says
     assert "tools/new_model.py" in says
     convert(config, tmp_path / "out", "--model", "deepfm")
 
@@ -265,10 +265,10 @@ def test_a_model_that_the_zoo_lacks_is_one_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "line", "says"),
     [
-        ("din", slot_value, "model din reads histories, and the data has none"),
-        ("dnn", esmm, "the data has 2 labels, click, conversion, and model dnn has one output"),
+        ("din", slot_value, "model din reads histories, but the data has none"),
+        ("dnn", esmm, "the data has 2 labels, click, conversion, but model dnn has one output"),
         ("dnn", lambda _: "a:1 b:2", "no label click or label: name it with --label"),
-        ("dnn", lambda _: "what is this", "the form of its lines is not known"),
+        ("dnn", lambda _: "what is this", "the format of its lines is not known"),
     ],
 )
 def test_data_that_does_not_fit_the_model_is_one_error(
@@ -283,7 +283,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
     convert(config, out)
     done = tool("from_paddlerec", config, "--out", out)
     assert done.returncode == 2
-    assert "there already; choose another --out" in done.stderr
+    assert "exists already; choose another --out" in done.stderr
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A network of one's own: what tools/new_model.py writes trains, tests itself, and is served."""
+"""A custom network: what tools/new_model.py writes trains, passes its own test and is served."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from paddlebox.config import load_config
 from paddlebox.errors import ConfigError
 from paddlebox.models import create_model
-from tests.conftest import ROOT, make_synthetic, tool
+from tests.conftest import ROOT, make_synthetic, run_python, tool
 
 
 def made(folder: Path) -> Path:
@@ -37,7 +37,7 @@ def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_network_of_ones_own_is_trained_in_each_kind_of_program_and_served(
+def test_a_custom_network_is_trained_in_each_kind_of_program_and_served(
     tmp_path: Path,
 ) -> None:
     mine = made(tmp_path)
@@ -54,20 +54,12 @@ def test_a_network_of_ones_own_is_trained_in_each_kind_of_program_and_served(
     done = tool("export", tmp_path / "pir", "--out", tmp_path / "my.export")
     assert done.returncode == 0, done.stderr
     instance = '{"user": 17, "dense": [0.1, 0.2, 0.3, 0.4]}'
-    served = subprocess.run(
-        [
-            *(sys.executable, "-c"),
-            "import json, sys; from paddlebox.serving import Predictor\n"
-            "print(Predictor(sys.argv[1]).predict([json.loads(sys.argv[2])])[0])",
-            *(str(tmp_path / "my.export"), instance),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    served = run_python(
+        "import json, sys; from paddlebox.serving import Predictor\n"
+        "print(Predictor(sys.argv[1]).predict([json.loads(sys.argv[2])])[0])",
+        *(str(tmp_path / "my.export"), instance),
     )
-    assert served.returncode == 0, served.stderr
-    assert 0 < float(served.stdout) < 1
+    assert 0 < served < 1
 
 
 @pytest.mark.parametrize("name", ["MyNet", "2nd", "a-b", "deepfm", ""])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow.parquet as pq
 import pytest
 
@@ -12,13 +14,13 @@ from tests.tools.common import SAMPLES, trained
 
 
 @pytest.fixture(scope="module")
-def other(data, tmp_path_factory):
+def other(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that learns next to nothing."""
     folder = tmp_path_factory.mktemp("report-runs") / "two"
     return trained(data, folder, "optimizer.learning_rate=1e-6", "table.embed.learning_rate=1e-6")
 
 
-def dumped(data, run_dir, out, *arguments):
+def dumped(data: Path, run_dir: Path, out: Path, *arguments: object) -> Path:
     changed = ["table.embed.learning_rate=1e-6"] if run_dir.name == "two" else ["seed=1"]
     done = tool(
         "evaluate", "-c", data / "config.yaml", "--run-dir", run_dir, "--dump", out,
@@ -30,8 +32,8 @@ def dumped(data, run_dir, out, *arguments):
 
 @pytest.mark.slow
 def test_runs_are_shown_with_what_differs_and_how_sure_it_is(
-    data, run_dir, other, tmp_path, capsys
-):
+    data: Path, run_dir: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = dumped(data, run_dir, tmp_path / "one.txt")
     second = dumped(data, other, tmp_path / "two.parquet")
     out = tmp_path / "page.html"
@@ -50,7 +52,9 @@ def test_runs_are_shown_with_what_differs_and_how_sure_it_is(
     capsys.readouterr()
 
 
-def test_mistakes_are_said(run_dir, tmp_path, capsys):
+def test_mistakes_are_reported(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert compare_main([str(run_dir)]) == 2
     assert "at least two run dirs" in capsys.readouterr().err
     assert compare_main([str(run_dir)] * 2 + ["--dumps", "a.txt"]) == 2
@@ -61,7 +65,9 @@ def test_mistakes_are_said(run_dir, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_dump_has_the_label_prediction_and_slots_of_every_instance(data, run_dir, tmp_path):
+def test_a_dump_has_the_label_prediction_and_slots_of_every_instance(
+    data: Path, run_dir: Path, tmp_path: Path
+) -> None:
     slots = ("--dump-slots", "a", "c", "x")
     text = dumped(data, run_dir, tmp_path / "d.txt", *slots)
     lines = text.read_text().splitlines()
@@ -82,7 +88,7 @@ def test_a_dump_has_the_label_prediction_and_slots_of_every_instance(data, run_d
 
 
 @pytest.mark.slow
-def test_a_dump_has_the_ids_of_the_data(data, run_dir, tmp_path):
+def test_a_dump_has_the_ids_of_the_data(data: Path, run_dir: Path, tmp_path: Path) -> None:
     files = f"data.test_files=[{data}/with-ids-3.txt]"
     out = dumped(data, run_dir, tmp_path / "d.txt", files, "--dump-ins-id")
     found = read_dump(out)
@@ -92,7 +98,9 @@ def test_a_dump_has_the_ids_of_the_data(data, run_dir, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_slot_that_is_not_there_is_named_and_nothing_is_written(data, run_dir, tmp_path):
+def test_a_slot_that_is_not_there_is_named_and_nothing_is_written(
+    data: Path, run_dir: Path, tmp_path: Path
+) -> None:
     done = tool(
         "evaluate", "-c", data / "config.yaml", "--run-dir", run_dir, "--dump", tmp_path / "d.txt",
         "--dump-slots", "aa",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -14,13 +16,17 @@ from paddlebox.tools.report.predictions import (
 )
 
 
-def made(values, labels, ids=None):
+def made(
+    values: Sequence[float] | np.ndarray,
+    labels: Sequence[int] | np.ndarray,
+    ids: Sequence[int] | None = None,
+) -> Predictions:
     count = len(labels)
     names = np.array([str(i) for i in (ids if ids is not None else range(count))])
     return Predictions(names, np.array(labels, np.float32), np.array(values, np.float32))
 
 
-def pairs(values, labels, weight):
+def pairs(values: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> float:
     """The AUC from its definition."""
     won = every = 0.0
     for p, y, w in zip(values, labels, weight, strict=True):
@@ -31,7 +37,7 @@ def pairs(values, labels, weight):
     return won / every
 
 
-def test_the_auc_is_the_share_of_pairs_in_order():
+def test_the_auc_is_the_share_of_pairs_in_order() -> None:
     values, labels = np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 1, 0, 1])
     # Of four pairs three are in order and one is a tie.
     got = weighted_auc(*_sorted(values), labels > 0, np.ones(4, int))
@@ -43,11 +49,11 @@ def test_the_auc_is_the_share_of_pairs_in_order():
     assert got == pytest.approx(pairs(values, labels, weight))
 
 
-def test_one_class_has_no_auc():
+def test_one_class_has_no_auc() -> None:
     assert weighted_auc(*_sorted(np.array([0.1, 0.2])), np.array([True, True]), np.ones(2)) == -0.5
 
 
-def test_the_interval_holds_zero_for_equals_and_not_for_a_better_one():
+def test_the_interval_holds_zero_for_equals_and_not_for_a_better_one() -> None:
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, 4000)
     noise = rng.normal(size=(3, 4000))
@@ -65,14 +71,14 @@ def test_the_interval_holds_zero_for_equals_and_not_for_a_better_one():
     ("other", "why"),
     [
         (made([0.5], [1]), "has 2 instances"),
-        (made([0.5, 0.6], [1, 0], ids=[1, 0]), "not the same"),
-        (made([0.5, 0.6], [0, 1]), "not the same"),
+        (made([0.5, 0.6], [1, 0], ids=[1, 0]), "differ, or have another order"),
+        (made([0.5, 0.6], [0, 1]), "differ, or have another order"),
     ],
 )
-def test_other_instances_are_not_compared(other, why):
+def test_other_instances_are_not_compared(other: Predictions, why: str) -> None:
     assert why in same_instances(made([0.1, 0.2], [1, 0]), other)
 
 
-def test_instances_of_one_class_are_not_compared():
+def test_instances_of_one_class_are_not_compared() -> None:
     one = made([0.1, 0.2], [1, 1])
     assert "both classes" in same_instances(one, one)

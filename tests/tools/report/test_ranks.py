@@ -28,7 +28,7 @@ def _line(number: int, *waits: float, **more: Any) -> dict[str, Any]:
 def test_the_rank_that_waits_least_in_steps_is_the_one_that_others_wait_for() -> None:
     line = _line(1, 0.5, 3.5, 2.5)
     assert of_rank(line, 1, "samples") == 11
-    assert waited(line, 0) == 0.5  # what waits ahead of steps keeps nobody
+    assert waited(line, 0) == 0.5  # waiting ahead of the steps holds no rank up
     assert waited_for(line, 3) == (0, 2.5)
     assert waited_for(_line(1, 0.5, 0.5), 2) is None
     assert waited_for(_line(1, 0.5), 2) is None  # one of them tells nothing
@@ -52,7 +52,13 @@ def test_figures_of_ranks_say_who_was_waited_for_and_what_each_did() -> None:
 
 def test_counts_of_ranks_are_added_up_and_waits_are_their_mean() -> None:
     own = {"hits": {"mem": 2, "new": 1}, "wait_s": {"load": 1.0}, "metrics": {"auc": 0.7}}
-    store = {"live_rows": 4, "stored_rows": 5, "segments": 1, "stored_bytes": 7, "depth": 1}
+    store: dict[str, Any] = {
+        "live_rows": 4,
+        "stored_rows": 5,
+        "segments": 1,
+        "stored_bytes": 7,
+        "depth": 1,
+    }
     store |= {"memory_bytes": 1, "used_bytes": 9, "bytes_written": {"pass": 7}, "space_ratio": 1.0}
     first = Run(Path("run"), {}, [_line(1, 1, 2, **own), _line(2, 1, 2, **own)], "finished")
     first.size, first.store, first.disk_bytes = 3, store, 10
@@ -69,5 +75,5 @@ def test_counts_of_ranks_are_added_up_and_waits_are_their_mean() -> None:
     assert (run.store["live_rows"], run.store["bytes_written"]) == (16, {"pass": 14})
     assert (run.store["depth"], run.store["space_ratio"]) == (4, 1.75)
     assert (run.disk_bytes, len(run.journal)) == (20, 2)
-    assert "the folders of ranks 2 are not to be seen" in run.missing["ranks"]
+    assert "the folders of ranks 2 do not exist here" in run.missing["ranks"]
     assert first.lines[0]["hits"] == own["hits"]

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,12 @@ from paddlebox.tools.supervise.wire import Met
 from tests.conftest import PATIENCE_S, ROOT
 
 
-def rank(number: int, **changed: object) -> Rank:
+def rank(number: int, **changed: Any) -> Rank:
     usual = Rank(number, 100 + number, "host", "step", "7", 20, 0, 0.1, "S", "")
     return dataclasses.replace(usual, **changed)
 
 
-def report(*ranks: Rank, attempt: int = 1, **changed: object) -> Report:
+def report(*ranks: Rank, attempt: int = 1, **changed: Any) -> Report:
     return dataclasses.replace(Report(attempt, True, None, ranks), **changed)
 
 
@@ -121,16 +122,16 @@ def test_a_signal_to_one_rank_is_a_wish_to_stop_and_no_failure() -> None:
     assert told.tell(*ended) == Order("exit", 1, 143)
 
 
-def test_how_ranks_of_the_attempt_before_ended_is_no_matter() -> None:
+def test_how_ranks_of_the_previous_attempt_ended_does_not_matter() -> None:
     told = Told().begun()
-    told.job.attempt = 2  # decided by a node that was started anew
+    told.job.attempt = 2  # decided by a restarted node
     before = [report(rank(n, code=code), up=False) for n, code in ((0, 143), (1, 2))]
     assert told.tell(*before).do == "run"
     begun = [report(rank(n), attempt=2) for n in (0, 1)]
     assert told.tell(*begun) == Order("run", 2)
 
 
-def test_a_job_is_done_when_every_rank_is_whatever_its_launcher_says() -> None:
+def test_a_job_is_done_when_every_rank_is_for_any_exit_code_of_the_launcher() -> None:
     told = Told().begun()
     done = [report(rank(n, code=0), up=False, launcher=241 * n) for n in (0, 1)]
     assert told.tell(done[0], report(rank(1))).do == "run"
@@ -148,7 +149,7 @@ def test_a_node_that_is_gone_is_a_failure_and_is_waited_for() -> None:
     assert told.job.order().do == "wait"
     told.now += 601.0
     assert told.job.order() == Order("exit", 1, 1, used=1)
-    assert "there are: a" in told.said[-1]
+    assert "found: a" in told.said[-1]
 
 
 def test_each_stage_has_its_own_limit() -> None:
@@ -176,7 +177,7 @@ def test_of_ranks_that_stand_still_the_one_that_holds_the_others_up_is_named() -
     waiting = [rank(0, waits="2 stage"), rank(1, waits="2 stage"), rank(2)]
     assert [one.number for one in suspects(waiting)] == [2]
     assert [one.number for one in suspects([rank(0), rank(1, count=19), rank(2)])] == [1]
-    assert len(suspects([rank(0), rank(1)])) == 2  # nobody can tell
+    assert len(suspects([rank(0), rank(1)])) == 2  # it cannot be known
 
 
 def test_a_rank_that_is_busy_while_the_others_wait_is_called_slow_and_goes_on() -> None:
@@ -263,7 +264,7 @@ def test_two_nodes_meet_one_decides_and_the_other_takes_over(address: tuple[str,
     links[1].close()
 
 
-def test_what_is_no_report_is_hung_up_on(address: tuple[str, int]) -> None:
+def test_input_that_is_not_a_report_closes_the_connection(address: tuple[str, int]) -> None:
     link = Met(lambda _: Job(2, 3, LIMITS_S, 60.0, print), "a", address, 60.0, print)
     link.exchange(Report())
     wrong = json.dumps(
@@ -287,7 +288,7 @@ def test_what_is_no_report_is_hung_up_on(address: tuple[str, int]) -> None:
     link.close()
 
 
-def test_a_tool_tells_what_it_does_and_how_it_ends(
+def test_a_tool_logs_what_it_does_and_how_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(heartbeat.FOLDER, str(tmp_path))
@@ -376,7 +377,7 @@ def test_a_killed_supervisor_lets_its_lock_go(tmp_path: Path) -> None:
     program.write_text(
         "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\ntime.sleep(60)"
     )
-    supervised = [sys.executable, program, tmp_path / "begun"]
+    supervised = [sys.executable, str(program), str(tmp_path / "begun")]
     folders = tmp_path / "temporary"
     folders.mkdir()
     with subprocess.Popen(
@@ -396,7 +397,7 @@ def test_a_killed_supervisor_lets_its_lock_go(tmp_path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_kill_that_is_seen_together_with_the_launchers_signals_is_no_stop() -> None:
+def test_a_kill_seen_together_with_the_launchers_signals_is_not_a_stop() -> None:
     killed, asked = rank(1, code=-9), rank(0, code=143)
     assert Told().begun().tell(report(asked), report(killed)).do == "end"
     # Who misses a rank that a signal has ended says 1.

@@ -129,9 +129,9 @@ def test_two_lost_in_a_group_are_both_named_and_others_still_come_back(
     (tmp_path / "ssd" / alone).unlink()
     found = repair(tmp_path, capsys, code=1)
     assert found["rebuilt"] == [f"ssd/{alone}"]
-    assert f"{first} cannot be made again" in found["no_parity"][0]
+    assert f"{first} cannot be rebuilt" in found["no_parity"][0]
     assert f"{second} is damaged" in found["no_parity"][0]
-    assert f"{second} cannot be made again" in found["no_parity"][1]
+    assert f"{second} cannot be rebuilt" in found["no_parity"][1]
     assert f"{first} is missing" in found["no_parity"][1]
     assert {lost["file"] for lost in found["lost"]} == {f"ssd/{first}", f"ssd/{second}"}
     repair(tmp_path, capsys, "--yes")  # and what is lost is dropped, as without parity
@@ -200,7 +200,7 @@ def test_a_dense_file_that_is_damaged_when_it_is_copied_gets_no_copy(
     path.write_bytes(bytes(path.stat().st_size))
     with open_table(tmp_path), caplog.at_level("WARNING", "paddlebox"):
         pass
-    assert f"is not as version {int(version)} was committed with" in caplog.text
+    assert f"differs from what version {int(version)} committed" in caplog.text
     left = [path.name for path in dense_parity.copies_of(tmp_path / parity.FOLDER)]
     assert left == []
     assert members(tmp_path)  # the segments have their parity nevertheless
@@ -217,7 +217,7 @@ def test_copies_of_dense_files_follow_the_newest_version(tmp_path: Path) -> None
             assert copies == [f"dense-{version}-dense.{end}.par" for end in ("bin", "json")]
 
 
-def test_damaged_parity_is_found_not_used_and_written_anew(
+def test_damaged_parity_is_found_not_used_and_written_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained(tmp_path)
@@ -261,7 +261,7 @@ def test_parity_follows_merges_and_leaves_with_its_setting(tmp_path: Path) -> No
     assert os.listdir(tmp_path / parity.FOLDER) == []
 
 
-def test_full_groups_stay_and_the_rest_is_grouped_anew() -> None:
+def test_full_groups_stay_and_the_rest_is_grouped_again() -> None:
     def segment(number: int) -> dict[str, Any]:
         return {"file": f"s{number}", "bytes": number}
 

@@ -107,8 +107,8 @@ def test_the_text_says_what_a_person_needs(store: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert main(["life", str(store)]) == 0
     text = capsys.readouterr().out
-    assert "a day's end now deletes  400 of 1,000 rows (40.0%): 300 with a score below 0.8" in text
+    assert "a day's end would delete 400 of 1,000 rows (40.0%): 300 with a score below 0.8" in text
     assert "100 unseen for more than 30 days" in text
-    assert "a base now holds         400 of 1,000 rows" in text
+    assert "a base would hold        400 of 1,000 rows" in text
     assert "score from  rows  rows below" in text
     assert "delta_reset  20231226" in text

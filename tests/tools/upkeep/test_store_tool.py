@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(original: Path, tmp_path: Path) -> Iterator[Path]:
+def store(original: Path, tmp_path: Path) -> Path:
     shutil.copytree(original, tmp_path / "store")
     return tmp_path / "store"
 
@@ -79,7 +78,7 @@ def flip(path: Path, at: int) -> None:
 
 def flip_value(store: Path, key: bytes) -> None:
     with lmdb.open(str(store / "manifest")) as env, env.begin(write=True) as txn:
-        value = bytearray(txn.get(key))
+        value = bytearray(txn.get(key) or b"")
         value[7] ^= 1
         txn.put(key, bytes(value))
 
@@ -149,19 +148,19 @@ def test_lookup_names_the_fields_and_the_copies(
 
 
 @pytest.mark.parametrize("wrong", ["0", "u56", str(2**64)])
-def test_what_is_no_feasign_is_said_to_be_none_and_what_to_do(
+def test_a_word_that_is_not_a_feasign_is_refused_with_advice(
     store: Path, capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
     assert main(["lookup", str(store), wrong]) == 2
     said = capsys.readouterr().err
-    assert f"{wrong}: a feasign is 1 to 2^64 - 1; with --slot NAME" in said
+    assert f"{wrong}: a feasign is 1 to 2^64 - 1; to look up a value" in said
 
 
 def test_values_are_not_looked_up_where_a_store_does_not_say_its_slots(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["lookup", str(store), "--slot", "user", "u56"]) == 2
-    assert "does not say its slots" in capsys.readouterr().err
+    assert "has no record of its slots" in capsys.readouterr().err
 
 
 def test_a_dump_holds_every_row(
@@ -188,7 +187,7 @@ def test_a_sound_store_verifies_and_names_what_a_crash_left(
     assert found["damage"] == []
     assert found["unreferenced"] == ["ssd/seg-000000000099.seg.tmp"]
     assert found["versions"] == [2, 4]
-    assert "all sound" in text(capsys, "verify", store)
+    assert "no damage" in text(capsys, "verify", store)
 
 
 @pytest.mark.parametrize("part", ["block", "footer", "missing", "dense", "manifest file", "lmdb"])
@@ -225,7 +224,7 @@ def test_a_repair_loses_the_damaged_block_and_nothing_else(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Table(CONFIG, folder=store, read_only=True) as table:
-        before = dict(zip(*map(list, _rows(table)), strict=True))
+        before = dict(zip(*_rows(table), strict=True))
     segment = segment_of(store, 1)
     flip(segment, 3 * 4096 + 77)
     damaged = segment.read_bytes()
@@ -234,11 +233,11 @@ def test_a_repair_loses_the_damaged_block_and_nothing_else(
     assert segment.read_bytes() == damaged
     shown = text(capsys, "repair", store, "--yes")
     assert "block 3" in shown
-    assert "these feasigns begin anew" in shown
+    assert "these feasigns start again" in shown
     assert run(capsys, "verify", store)["damage"] == []
     (lost,) = planned["lost"]
     with Table(CONFIG, folder=store, read_only=True) as table:
-        after = dict(zip(*map(list, _rows(table)), strict=True))
+        after = dict(zip(*_rows(table), strict=True))
     gone = before.keys() - after.keys()
     assert 0 < len(gone) <= lost["rows"]
     keys = [_native.core.mix(int(feasign)) for feasign in gone]
@@ -255,16 +254,16 @@ def test_rows_lost_in_a_young_segment_come_back_as_they_were(
 ) -> None:
     flip(segment_of(store, 3), 77)
     shown = text(capsys, "repair", store, "--yes")
-    assert "older copies come back from" in shown
+    assert "older copies in" in shown
     with Table(CONFIG, folder=store, read_only=True) as table:
         assert len(table.read_all()[0]) == 4001
 
 
-def test_a_damaged_manifest_is_made_anew(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_manifest_is_rebuilt(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected = run(capsys, "digest", store)
     flip_value(store, b"head")
     assert text(capsys, "stat", store, code=2) == ""
-    assert "made anew" in text(capsys, "repair", store, "--yes")
+    assert "was rebuilt" in text(capsys, "repair", store, "--yes")
     assert run(capsys, "digest", store) == expected
 
 
@@ -296,7 +295,9 @@ def test_migrate_rewrites_old_formats(store: Path, capsys: pytest.CaptureFixture
     assert found["formats"] == {"before": [2], "after": [2]}
 
 
-def test_no_store_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_store_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["stat", str(tmp_path)]) == 2
     assert "holds no store" in capsys.readouterr().err
 

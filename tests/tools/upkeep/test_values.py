@@ -67,8 +67,8 @@ def test_tokens_of_criteo_are_hexadecimal() -> None:
         ("range", "1", "no sparse slot 'range' is read"),
         ("age", "1", "no sparse slot 'age' is read"),
         ("user", "u56", "slot 'user': 'u56' is not a decimal feasign"),
-        ("user", "0", "slot 'user': '0' is no feasign"),
-        ("word", "", "slot 'word': '' is no feasign"),
+        ("user", "0", "slot 'user': '0' is not a feasign"),
+        ("word", "", "slot 'word': '' is not a feasign"),
     ],
 )
 def test_what_cannot_be_a_value_is_refused(slot: str, value: str, said: str) -> None:

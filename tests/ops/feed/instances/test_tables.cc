@@ -191,7 +191,7 @@ TEST(a_split_respects_the_limit_of_each_table) {
   CHECK_EQ(split({1, 9}), "0-1 1-2 2-3 ");
   CHECK_EQ(split({9, 2}), "0-1 1-3 ");
   CHECK_EQ(split({9, 1}).substr(0, 46), "the batch of instances [0, 1) alone needs 2 ro");
-  CHECK_EQ(split({9}), "rows of 1 tables, there are 2");
+  CHECK_EQ(split({9}), "rows of 1 tables, but there are 2");
 }
 
 TEST(a_table_without_a_feasign_in_the_load_has_no_keys) {

@@ -46,18 +46,19 @@ TEST(quotes_hide_delimiters_and_doubled_ones_are_one) {
 }
 
 TEST(hostile_lines_are_counted_and_leave_nothing) {
-  CheckHostile(Small(), {{"too few", "1,1|2,3\n", 0, 1, "3 cells, expected 4"},
-                         {"too many", "1,1|2,3,a,\n", 0, 1, "5 cells, expected 4"},
-                         {"open quote", "1,1|2,3,\"a\n", 0, 1, "quote of cell 4 does not end"},
-                         {"a quote alone", "\"\n", 0, 1, "quote of cell 1 does not end"},
-                         {"three quotes", "1,1|2,3,\"\"\"\n", 0, 1, "does not end"},
-                         {"after the quote", "1,1|2,3,\"a\"b\n", 0, 1, "goes on after its quote"},
-                         {"separators only", "1,1|2,||||,||\n", 0, 1, "slot 'user': ''"},
-                         {"dense too short", "1,1,3,a\n", 0, 1, "1 values, expected 2"},
-                         {"dense too long", "1,1|2|3,3,a\n", 0, 1, "3 values, expected 2"},
-                         {"dense empty", "1,,3,a\n", 0, 1, "'' is not a finite number"},
-                         {"no number", "1,1|2,3x,a\n", 0, 1, "'3x' is not a decimal feasign"},
-                         {"commas", ",,,\n", 0, 1, "slot 'click'"}});
+  CheckHostile(Small(),
+               {{"too few", "1,1|2,3\n", 0, 1, "3 cells, expected 4"},
+                {"too many", "1,1|2,3,a,\n", 0, 1, "5 cells, expected 4"},
+                {"open quote", "1,1|2,3,\"a\n", 0, 1, "quote of cell 4 is not closed"},
+                {"a quote alone", "\"\n", 0, 1, "quote of cell 1 is not closed"},
+                {"three quotes", "1,1|2,3,\"\"\"\n", 0, 1, "is not closed"},
+                {"after the quote", "1,1|2,3,\"a\"b\n", 0, 1, "continues after its closing quote"},
+                {"separators only", "1,1|2,||||,||\n", 0, 1, "slot 'user': ''"},
+                {"dense too short", "1,1,3,a\n", 0, 1, "1 values, expected 2"},
+                {"dense too long", "1,1|2|3,3,a\n", 0, 1, "3 values, expected 2"},
+                {"dense empty", "1,,3,a\n", 0, 1, "'' is not a finite number"},
+                {"no number", "1,1|2,3x,a\n", 0, 1, "'3x' is not a decimal feasign"},
+                {"commas", ",,,\n", 0, 1, "slot 'click'"}});
 }
 
 TEST(a_text_that_is_null_makes_its_whole_cell_empty) {

@@ -33,10 +33,9 @@ TEST(a_line_with_a_value_beyond_the_bound_is_malformed_and_says_what_bounds_it) 
   CHECK_EQ(chunk.instances, 1u);
   CHECK_EQ(chunk.bad_lines, 2u);
   CHECK_EQ(chunk.first_bad[0].line, 0u);
-  CHECK_EQ(
-      chunk.first_bad[0].reason,
-      std::string("slot 'raw': -1e+30 is beyond 1e+15, too large to be fed to a network; clip: "
-                  "[low, high] or log1p: true in slots.yaml bounds it"));
+  CHECK_EQ(chunk.first_bad[0].reason,
+           std::string("slot 'raw': -1e+30 is beyond 1e+15, too large for a network; bound it in "
+                       "slots.yaml by clip: [low, high] or log1p: true"));
   CHECK_EQ(chunk.first_bad[1].line, 2u);
   CHECK_EQ(chunk.first_bad[1].reason.substr(0, 18), std::string("slot 'low': 2e+15 "));
 }

@@ -79,7 +79,7 @@ TEST(cells_of_csv_are_tags_and_stand_first_without_a_header) {
   CHECK_OK(ParseChunk(csv, keyed.data(), keyed.size(), &out));
   CHECK_EQ(out.instances, 1u);
   CHECK_EQ(std::string(out.tags.ins_ids[0]), kKey);
-  CHECK(out.first_bad[0].reason.rfind("logkey: 'short' is not one", 0) == 0);
+  CHECK(out.first_bad[0].reason.rfind("logkey: 'short' is not a log key", 0) == 0);
   CHECK_CODE(SetCsvHeader("click,other", 11, &csv), Code::kInvalidArgument);
 }
 
@@ -92,7 +92,7 @@ TEST(damaged_tags_make_a_malformed_line_that_leaves_nothing) {
   CheckHostile(
       Tagged({false, false, true}),
       {{"good around bad", good + "1 short 1 1 1 7\n" + good, 2, 1, "logkey: 'short'"},
-       {"not hexadecimal", not_hex, 0, 1, "is not one"},
+       {"not hexadecimal", not_hex, 0, 1, "is not a log key"},
        {"two keys announced", "2" + good.substr(1), 0, 1, "expected '1 <logkey>', found '2'"},
        {"a NUL in it", nul, 0, 1, "NUL"},
        {"no key", "1 1 1 7\n", 0, 1, "logkey: '1'"},

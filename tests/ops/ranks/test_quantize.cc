@@ -1,4 +1,4 @@
-#include "ranks/narrow.h"
+#include "ranks/quantize.h"
 
 #include <cmath>
 #include <limits>

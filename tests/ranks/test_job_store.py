@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from paddlebox import _native
-from paddlebox.ranks import world
+from paddlebox.ranks import job_store
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def test_requests_to_the_store_do_not_wait_for_acknowledgements() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     store = _native.paddle.base.core.TCPStore("127.0.0.1", port, True, 1, 30)
-    world._send_at_once(port)
+    job_store._send_at_once(port)
     with _connections(port) as connections:
         assert connections
         for connection in connections:
