@@ -1,5 +1,5 @@
-# Everything a developer runs. `make train` and `make test` set up what they need: a virtual
-# environment in .venv, the pinned requirements, the native build. After that they are incremental.
+# All commands for developers. `make train` and `make test` set up what they need: a virtual
+# environment in .venv, the pinned requirements and the native build. After that they are incremental.
 
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
@@ -13,7 +13,7 @@ GPU_PYTHON ?= $(PYTHON)
 STAMPS := build/stamps
 FUZZ_SECONDS ?= 60
 
-# The main example: a DeepFM that learns generated click data through all three tiers.
+# The main example: a DeepFM on generated click data, whose rows go through all three tiers.
 CONFIG ?= configs/deepfm_synthetic.yaml
 RUN_DIR ?=
 
@@ -21,7 +21,7 @@ NATIVE_SOURCES := $(shell find ops -name "*.cc" -o -name "*.cu" -o -name "*.h" -
 CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory
 CPP_FILES = $(shell find ops tests/ops tests/cuda tests/fuzz -name "*.cc" -o -name "*.cu" -o -name "*.h" \
   -o -name "*.inl" | sort)
-# Those that run by themselves: gpu.py is of bench-gpu, the others are parts of benchmarks.
+# Without gpu.py, which bench-gpu runs, and without modules that benchmarks import.
 BENCHMARKS = $(filter-out $(addprefix benchmarks/,gpu.py report.py serving_load.py),\
   $(wildcard benchmarks/*.py))
 SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
@@ -29,11 +29,11 @@ SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 export MAX_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-long test-all core-test sanitize sanitize-asan sanitize-tsan fuzz bench bench-setup \
+.PHONY: help setup train test test-slow test-long test-all core-test mutate sanitize sanitize-asan sanitize-tsan fuzz bench bench-setup \
   bench-setup-ps cuda cuda-setup test-gpu bench-gpu docs \
   lint lint-python types format-check width format tidy layers clean
 
-help: ## this list
+help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(STAMPS)/venv: requirements/dev.txt
@@ -51,17 +51,17 @@ $(STAMPS)/venv: requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
 	@mkdir -p $(@D) && touch $@
 
-# setup.py compiles only what has changed, so this is short after the first time.
+# setup.py compiles only changed files, so this takes long only the first time.
 $(STAMPS)/native: $(STAMPS)/venv setup.py pyproject.toml paddlebox/_paddle_version.py \
   $(NATIVE_SOURCES)
-	@echo "make: building the native extension: some minutes the first time, silently"
+	@echo "make: building the native extension; the first time takes some minutes and prints nothing"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
 
-setup: $(STAMPS)/native ## .venv, requirements and the native build
+setup: $(STAMPS)/native ## make .venv with the requirements and the native build
 
-# prepare.py returns at once when the data of these parameters is there. A run dir that exists is
-# left alone: without RUN_DIR another one is taken.
+# prepare.py returns at once if the data exists. Without RUN_DIR, a new run dir is used if the default
+# one exists.
 train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR=)
 	$(BIN)/python datasets/synthetic/prepare.py
 	@run="$(RUN_DIR)"; \
@@ -73,27 +73,26 @@ train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR
 	$(BIN)/python tools/train.py -c $(CONFIG) --run-dir "$$run"; \
 	$(BIN)/python tools/evaluate.py "$$run"
 
-test: setup core-test ## quick tests: the core's (strict build) and Python's
+test: setup core-test ## run the quick tests: native core (strict build) and Python
 	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist worksteal
 
-# These wait for processes much of the time, so more of them go on than there are cores.
+# These tests often wait for processes, so there are more workers than cores.
 SLOW_JOBS ?= $(shell echo $$(($(JOBS) + $(JOBS) / 2)))
 
-# A file's tests share what takes long to set up: one process runs them. Files of many tests come
-# first, so that short ones are left for the end.
-test-slow: setup ## the tests that `test` leaves out, without the longest variants
+# The tests of a file share slow fixtures, so one process runs all of them. Files with many tests
+# come first, so that short ones are left for the end.
+test-slow: setup ## run the slow tests, without the longest variants
 	$(BIN)/python -m pytest -q -m "slow and not long" -n $(SLOW_JOBS) --dist loadfile
 
-test-long: setup ## those variants
+test-long: setup ## run the longest variants of the slow tests
 	$(BIN)/python -m pytest -q -m long -n $(SLOW_JOBS) --dist loadfile
 
-test-all: test test-slow test-long sanitize ## every test, and the core under the sanitizers
+test-all: test test-slow test-long sanitize ## run all tests, and those of the core under the sanitizers
 
-core-test: ## the core alone: no Paddle, no Python
+core-test: ## run the tests of the native core, which need neither Paddle nor Python
 	@$(CORE_TESTS) run VARIANT=plain
 
-# Where there is no CUDA toolkit, its compiler from PyPI will do: no driver and no GPU are needed to
-# compile.
+# Without a CUDA toolkit, nvcc from PyPI is used. Compiling needs neither a driver nor a GPU.
 CUDA_VENV := .venv-cuda
 CUDA_ROOT = $(firstword $(wildcard $(CUDA_VENV)/lib/python3*/site-packages/nvidia/cu13))
 NVCC ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc),$(addsuffix /bin/nvcc,$(abspath $(CUDA_ROOT))))
@@ -106,38 +105,43 @@ $(STAMPS)/cuda: requirements/cuda.txt
 	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/cuda.txt
 	@mkdir -p $(@D) && touch $@
 
-cuda-setup: ## .venv-cuda: nvcc from PyPI, unless there is one
+cuda-setup: ## install nvcc from PyPI into .venv-cuda, unless nvcc is installed
 	@test -n "$(NVCC)" || $(MAKE) --no-print-directory $(STAMPS)/cuda
 
-cuda: cuda-setup $(STAMPS)/venv ## compile ops/cuda for GPUs (ARCH="80 90"), and the operators over it
+cuda: cuda-setup $(STAMPS)/venv ## compile ops/cuda and the GPU operators with nvcc (ARCH="80 90")
 	@$(MAKE) -C tests/cuda -j$(JOBS) --no-print-directory gpu glue NVCC="$(NVCC)" NVCC_FLAGS="$(NVCC_FLAGS)" \
 	  PADDLE="$$($(BIN)/python -c 'import importlib.util as u; \
 	  print(u.find_spec("paddle").submodule_search_locations[0])')"
 
-# On a machine with a GPU: nothing but nvcc, pytest and numpy is needed. CHECK=memcheck, racecheck or
-# initcheck runs them under compute-sanitizer, once built; a test asks for more memory than there is,
-# which memcheck would take for a mistake.
-test-gpu: ## the tests of ops/cuda on this machine's GPU
+# Needs a GPU, nvcc, pytest and numpy. CHECK=memcheck, racecheck or initcheck runs the tests under
+# compute-sanitizer. One test requests more memory than there is on purpose, so memcheck does not
+# report API errors.
+test-gpu: ## run the tests of ops/cuda on this machine's GPU
 	@command -v nvidia-smi > /dev/null || { echo "make: no nvidia-smi on PATH: test-gpu needs an NVIDIA\
 	 GPU; make test runs the same tests without one" >&2; exit 1; }
 	$(WITH_NVCC) $(GPU_PYTHON) tests/cuda/hbm_library.py gpu
 	$(WITH_NVCC) PADDLEBOX_HBM_DEVICE=gpu $(if $(CHECK),compute-sanitizer --tool $(CHECK) --error-exitcode 1 \
 	  $(if $(filter memcheck,$(CHECK)),--report-api-errors no)) $(GPU_PYTHON) -m pytest -q tests/cuda
 
-bench-gpu: ## benchmarks/gpu.py on this machine's GPU
+bench-gpu: ## run benchmarks/gpu.py on this machine's GPU
 	$(WITH_NVCC) $(GPU_PYTHON) benchmarks/gpu.py
 
-sanitize: sanitize-asan sanitize-tsan ## the core's tests under address, undefined, thread sanitizers
+SHARD ?= 1/1
+
+mutate: setup core-test ## breaks listed lines one at a time; fails if no test notices (SHARD=1/4)
+	$(BIN)/python .ci/mutate.py --jobs $(JOBS) --shard $(SHARD)
+
+sanitize: sanitize-asan sanitize-tsan ## run the core's tests under address, undefined and thread sanitizers
 
 sanitize-asan sanitize-tsan: sanitize-%:
 	@$(CORE_TESTS) run VARIANT=$*
 
-fuzz: setup ## every fuzz program for FUZZ_SECONDS (60)
+fuzz: setup ## run every fuzz program for FUZZ_SECONDS (60)
 	@$(CORE_TESTS) fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
 	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_manifest.py --seconds $(FUZZ_SECONDS)
 
-# The peers of the benchmarks live apart from what everybody installs; a .pth brings .venv in.
-# A map whose headers cannot be had is said here, and again by the benchmark that wants it.
+# The peers of the benchmarks have their own environment, which uses .venv through a .pth file. If
+# the headers of a hash map cannot be downloaded, this prints a message; so does its benchmark.
 $(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_torchrec.txt \
   requirements/bench_maps.sh
 	$(BIN)/python -m venv $(BENCH_VENV)
@@ -148,19 +152,19 @@ $(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_torc
 	 % sysconfig.get_path("purelib"))' > $$($(BENCH_VENV)/bin/python -c \
 	 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
 	@sh requirements/bench_maps.sh build/bench-include || echo "make: headers of a hash map are missing\
-	 in build/bench-include: benchmarks/mem_tier.py will say which" >&2
+	 in build/bench-include: benchmarks/mem_tier.py names them" >&2
 	@touch $@
 
-bench-setup: $(STAMPS)/bench ## .venv-bench: the peers that the benchmarks compare with
+bench-setup: $(STAMPS)/bench ## make .venv-bench, with the libraries that the benchmarks compare with
 
 $(STAMPS)/bench-ps: requirements/bench_ps.txt
 	$(PYTHON) -m venv $(PS_VENV)
 	$(PS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/bench_ps.txt
 	@mkdir -p $(@D) && touch $@
 
-bench-setup-ps: $(STAMPS)/bench-ps ## .venv-bench-ps: Paddle 3.0.0, for its parameter server
+bench-setup-ps: $(STAMPS)/bench-ps ## make .venv-bench-ps, with Paddle 3.0.0 for its parameter server
 
-bench: bench-setup bench-setup-ps ## every benchmark, one after another; each prints a table and writes JSON
+bench: bench-setup bench-setup-ps ## run all benchmarks; each prints a table and writes JSON
 	@status=0; for script in $(BENCHMARKS); do echo "== $$script"; \
 	  $(BENCH_VENV)/bin/python $$script || status=1; done; exit $$status
 
@@ -169,37 +173,37 @@ $(STAMPS)/docs: requirements/docs.txt
 	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/docs.txt
 	@mkdir -p $(@D) && touch $@
 
-# The variable silences an advertisement of the theme's successor.
-docs: $(STAMPS)/docs ## the site of the docs in build/site; a dead link or a missing page fails
+# The variable hides an advertisement for the theme's successor.
+docs: $(STAMPS)/docs ## build the site of the docs in build/site; dead links and missing pages fail
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
 
-lint: lint-python types format-check width layers tidy ## every static check
+lint: lint-python types format-check width layers tidy ## run all static checks
 
-lint-python: $(STAMPS)/venv ## ruff
+lint-python: $(STAMPS)/venv ## run ruff
 	$(BIN)/ruff check .
 
-# Scripts are checked one by one: several are called prepare.py.
-types: $(STAMPS)/venv ## mypy --strict
-	$(BIN)/mypy --strict paddlebox
+# Scripts are checked one by one, because several are called prepare.py.
+types: $(STAMPS)/venv ## run mypy --strict
+	$(BIN)/mypy --strict paddlebox tests
 	@status=0; for script in $(SCRIPTS); do MYPYPATH=datasets:tests/cuda:$$(dirname $$script) $(BIN)/mypy --strict --no-error-summary $$script \
 	  || status=1; done; exit $$status
 
-format-check: $(STAMPS)/venv ## clang-format, changing nothing
+format-check: $(STAMPS)/venv ## check the format of C++ with clang-format
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 
-width: ## no line of C++ over 100 columns, comments included
+width: ## check that no line of C++ is longer than 100 columns
 	@! grep -nE '^.{101,}$$' $(CPP_FILES)
 
-format: $(STAMPS)/venv ## clang-format and ruff's safe fixes, in place
+format: $(STAMPS)/venv ## apply clang-format and ruff's safe fixes
 	$(BIN)/clang-format -i $(CPP_FILES)
 	$(BIN)/ruff check --fix .
 
-tidy: $(STAMPS)/native ## clang-tidy over ops/
+tidy: $(STAMPS)/native ## run clang-tidy on ops/
 	@$(BIN)/python .ci/tidy.py --jobs $(JOBS)
 
-layers: $(STAMPS)/venv ## includes and imports go one way
+layers: $(STAMPS)/venv ## check the direction of includes and imports
 	$(BIN)/python .ci/layers.py
 
-clean: ## what was built; not .venv, data or runs
+clean: ## remove what was built, but not .venv, data or runs
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f paddlebox/_build_info.py paddlebox/_ops.so

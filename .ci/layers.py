@@ -1,6 +1,7 @@
-"""Checks that includes and imports go one way. Prints each violation; exits 1 if there is any.
+"""Checks the direction of includes and imports. Prints violations; exits with 1 if there are any.
 
-Below, a part may use those on its right, itself, and nothing else of the project.
+In the tables below, each part may use itself and the parts on its right, and nothing else of the
+project.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ CPP = {
         "base",
     },
 }
-# Layers whose files are in sub-folders, and what each sub-folder may use of its own layer.
+# Layers whose files are in sub-folders, and the folders of its layer that each sub-folder may use.
 ROOMS = {
     "feed": {"text": set[str](), "columns": {"text"}, "instances": {"text"}},
     "paddle": {"operators": set[str](), "bindings": {"operators"}},
 }
-# Headers of others that only ops/paddle may include.
+# Headers of other projects that only ops/paddle may include.
 FRAMEWORK = re.compile(r"(paddle|pybind11|Python\.h)(/|$)")
 
 _FLOOR = {"closing", "config", "errors", "heartbeat"}
@@ -67,9 +68,9 @@ PYTHON = {
     "serving": _TRAIN - {"train"},
     "launch": _TRAIN | {"serving", "watch"},
 }
-# Product tooling: uses the whole core, and nothing uses it.
+# Product tooling: may use the whole core, but the core may not use it.
 PYTHON["tools"] = {*PYTHON, "tools"}
-# The package itself: names only, loaded on first use. It is the face, so nothing inside uses it.
+# The package itself only exports names, which it loads on first use. Nothing inside may use it.
 FACADE = "__init__"
 NO_PADDLE = {"config", "errors", "heartbeat", "_paddle_version"}
 OUTSIDE = {"tools", "tests", "datasets", "benchmarks", "configs"}
@@ -78,7 +79,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILI
 
 
 def _circle(uses: dict[str, set[str]]) -> list[str]:
-    """A circle of the graph, its first node also last; empty without one."""
+    """A circle of the graph, whose first node is also the last; empty if there is none."""
     try:
         graphlib.TopologicalSorter(uses).prepare()
     except graphlib.CycleError as error:
@@ -122,7 +123,7 @@ def _includes(root: Path, name: str) -> Iterator[tuple[int, str]]:
 
 
 def cpp_violations(root: Path) -> Iterator[str]:
-    """Violations among the files of ops/: 'path:line: what'."""
+    """Violations in the files of ops/, as 'path:line: message'."""
     for name in _cpp_files(root):
         folder = _cpp_folder(name)
         if folder not in CPP_FOLDERS:
@@ -136,11 +137,11 @@ def cpp_violations(root: Path) -> Iterator[str]:
                 if target not in {folder, *CPP_FOLDERS[folder]}:
                     yield f"{where}: ops/{folder} includes {header}, which is not below it"
             elif FRAMEWORK.match(header) and not folder.startswith("paddle/"):
-                yield f"{where}: includes {header}: only ops/paddle may"
+                yield f"{where}: includes {header}: only ops/paddle may include it"
 
 
 def cpp_circles(root: Path) -> Iterator[str]:
-    """The first circle of includes between folders of ops/, whatever is declared above."""
+    """The first circle of includes between folders of ops/, regardless of the tables above."""
     uses: dict[str, set[str]] = {}
     for name in _cpp_files(root):
         targets = {_cpp_folder(header) for _, header in _includes(root, name)}
@@ -150,9 +151,9 @@ def cpp_circles(root: Path) -> Iterator[str]:
 
 
 def _imported(tree: ast.AST, package: list[str]) -> Iterator[tuple[int, str]]:
-    """(line, dotted module) of every import, also those inside functions and importlib calls.
+    """(line, dotted module) of every import, also in functions and importlib calls.
 
-    `from a import b` gives a.b: b may be a module.
+    `from a import b` gives a.b, because b may be a module.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -174,21 +175,21 @@ def _imported(tree: ast.AST, package: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def python_violations(root: Path) -> Iterator[str]:
-    """Violations among paddlebox/**/*.py: 'path:line: what'."""
+    """Violations in paddlebox/**/*.py, as 'path:line: message'."""
     for path in sorted((root / "paddlebox").rglob("*.py")):
         name = path.relative_to(root)
         unit = name.parts[1].removesuffix(".py")
         if unit == FACADE:
             continue
         if unit not in PYTHON:
-            yield f"{name}:1: paddlebox.{unit} has no place among the layers: give it one here"
+            yield f"{name}:1: paddlebox.{unit} is in no layer: add it to .ci/layers.py"
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(name))
         for line, module in _imported(tree, list(name.parts[:-1])):
             parts = module.split(".")
             where = f"{name}:{line}: imports {module}"
             if parts[0] in OUTSIDE:
-                yield f"{where}: nothing in paddlebox may"
+                yield f"{where}: nothing in paddlebox may import it"
             elif parts[0] == "paddle" and unit in NO_PADDLE:
                 yield f"{where}: paddlebox.{unit} must load without Paddle"
             elif parts[0] == "paddlebox":
@@ -196,7 +197,7 @@ def python_violations(root: Path) -> Iterator[str]:
                 if target in {unit, "__version__"}:
                     continue
                 if target not in PYTHON and target != "_ops":
-                    yield f"{where}: import the module that defines it, not the package's face"
+                    yield f"{where}: import from the module that defines it, not from the package"
                 elif target not in PYTHON[unit]:
                     yield f"{where}, which is not below paddlebox.{unit}"
 

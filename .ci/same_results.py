@@ -1,16 +1,16 @@
-"""Trains with a fixed seed and fixed threads and writes the digests: does a change keep results?
+"""Checks whether a change keeps results: trains with fixed seed and threads, writes the digests.
 
     python .ci/same_results.py --tree BEFORE --out before.json
     python .ci/same_results.py --compare before.json
 
-Three runs: the configuration of `make train`; a file in Criteo's format in ten passes with 1 MiB of
-memory, so that rows go through the SSD tier; two ranks. Each is trained and evaluated by the tools
-of the tree, with the tree's .venv if it has one. With --compare, the exit code is 1 and the first
-difference is printed if anything differs. Compare runs of one machine only: another processor may
-round differently.
+There are three runs: the config of `make train`; a file in Criteo's format in ten passes with 1 MiB
+of memory, so that rows go through the SSD tier; and two ranks. The tools of the tree train and
+evaluate each of them, with the tree's .venv if it has one. With --compare, if anything differs, the
+first difference is printed and the exit code is 1. Compare only runs on the same machine, because
+another processor may round differently.
 
-The Criteo data is $PADDLEBOX_DATA/criteo/train.tsv.gz; without it, generated rows. Data is kept in
-build/same_results of this checkout and used again.
+The Criteo data is $PADDLEBOX_DATA/criteo/train.tsv.gz; if it does not exist, rows are generated.
+Data is kept in build/same_results of this checkout for later calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "build" / "same_results"
 ONE_THREAD = ("trainer.dense_threads=1", "store.threads=1", "data.threads=1")
 GENERATED_ROWS = 100_000
-# What of a pass depends neither on time nor on how far a background commit had come.
+# Values of a pass that depend neither on time nor on the progress of a background commit.
 OF_A_PASS = (
     *("pass", "samples", "batches", "loss", "metrics", "calibration", "lines", "bad_lines"),
     *("unique_feasigns", "refused", "rows_pulled", "rows_pushed", "bad_grads", "life"),
@@ -64,7 +64,7 @@ class Tree:
 
 
 def synthetic(tree: Tree, name: str, *counts: str) -> Path:
-    """Generated training files and test.txt; the generator keeps what it has made before."""
+    """Generates training files and test.txt, unless they exist already. Returns their folder."""
     folder = DATA / name
     tree.call("datasets/synthetic/prepare.py", "--out", str(folder), *counts)
     return folder
@@ -86,7 +86,7 @@ def criteo_source() -> Path:
 
 
 def criteo_line(rng: random.Random) -> str:
-    """Label, 13 counts, 26 tokens of which few are frequent; one in ten is missing."""
+    """A label, 13 counts and 26 tokens, few of which are frequent. One value in ten is missing."""
     counts = ["" if rng.random() < 0.1 else str(int(rng.expovariate(0.05))) for _ in range(13)]
     tokens = [
         "" if rng.random() < 0.1 else f"{int(rng.paretovariate(0.6)) % 200_003:08x}"
@@ -126,7 +126,7 @@ RUNS = {"make_train": make_train, "ten_passes": ten_passes, "two_ranks": two_ran
 def trained(
     tree: Tree, run_dir: Path, config: str, data: Path, overrides: tuple[str, ...], ranks: int = 1
 ) -> dict[str, Any]:
-    """Trains and evaluates; returns what must be equal."""
+    """Trains and evaluates. Returns the values that must be equal."""
     launcher = ("-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks))
     launched = () if ranks == 1 else (*launcher, "--log_dir", str(run_dir.parent / "log"))
     files = (f"data.train_files=[{data}/train-*.txt]", f"data.test_files=[{data}/test.txt]")
@@ -150,7 +150,7 @@ def of_rank(run_dir: Path) -> dict[str, Any]:
 
 
 def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Each plain value with its path."""
+    """Yields the path and value of each leaf."""
     if isinstance(value, dict):
         for key, member in value.items():
             yield from leaves(member, f"{name}/{key}")
@@ -162,7 +162,7 @@ def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def first_difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """Of the runs in `now`; `before` may hold more runs."""
+    """The first difference in the runs of `now`. `before` may have more runs."""
     wanted = {run: before.get(run) for run in now}
     expected, found = dict(leaves(wanted, "")), dict(leaves(now, ""))
     for name in dict.fromkeys([*expected, *found]):
@@ -173,11 +173,11 @@ def first_difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Writes the digests of three small trainings.")
-    parser.add_argument("--tree", type=Path, default=ROOT, help="checkout to run; this one")
-    parser.add_argument("--python", help="its Python; TREE/.venv/bin/python or this one")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="checkout to run; default: this")
+    parser.add_argument("--python", help="its Python; default: TREE/.venv/bin/python or this one")
     parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="JSON of an earlier call")
-    parser.add_argument("--only", choices=RUNS, help="one of the runs")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="JSON file of an earlier call")
+    parser.add_argument("--only", choices=RUNS, help="do only this run")
     options = parser.parse_args(arguments)
     own = options.tree.resolve() / ".venv" / "bin" / "python"
     python = options.python or (str(own) if own.exists() else sys.executable)

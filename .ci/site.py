@@ -1,6 +1,7 @@
-"""MkDocs hook of `make docs`: README.md is the front page, and a link to a file outside docs/ leads
-to a copy of that file in the site. A link to a file that does not exist stays as it is, so that
-`mkdocs build --strict` reports it."""
+"""MkDocs hook of `make docs`. README.md becomes the front page. A link to a file outside docs/
+leads to a copy of that file in the site. A link to a file that does not exist is not changed, so
+that `mkdocs build --strict` reports it.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)\s#]+)(?=[#)])")
 
 
 def site_name(path: str) -> str:
-    """Where the site has a file of the repository: pages keep their paths below docs/ or the root,
-    other files go to source/, so that browsers show them as text."""
+    """The path, in the site, of a file of the repository. Pages keep their path below docs/ or the
+    root. Other files are in source/ as .txt, so that browsers show them as text."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     if path == "README.md":
@@ -25,13 +26,13 @@ def site_name(path: str) -> str:
 
 
 def target(page: str, link: str) -> str | None:
-    """The path, from the root, of the file that a link of this page leads to, if it is there."""
+    """The path, from the root, of the file to which this page links; None if it does not exist."""
     path = os.path.normpath(os.path.join(os.path.dirname(page), link))
     return path if (ROOT / path).is_file() else None
 
 
 def outside_files(pages: Iterable[str]) -> set[str]:
-    """Files outside docs/ that these pages link to, directly or through such a file."""
+    """Files outside docs/ to which these pages link, directly or through another such file."""
     found = {"README.md"}
     waiting = [*pages, "README.md"]
     while waiting:
@@ -45,7 +46,7 @@ def outside_files(pages: Iterable[str]) -> set[str]:
 
 
 def relinked(page: str, text: str) -> str:
-    """The text of the page with its links as the site has them."""
+    """The text of the page with the links of the site."""
     folder = os.path.dirname(site_name(page)) or "."
 
     def link_in_site(match: re.Match[str]) -> str:

@@ -1,9 +1,9 @@
-"""Prints how large functions, classes, constructors and files of the Python package are.
+"""Prints the sizes of functions, classes, constructors and files of the Python package.
 
     python .ci/size.py
 
-Lines are those of the source, docstrings and comments included. A class has its own methods and
-those of its bases in the package. Nothing fails: the table shows how a restructuring goes on.
+Lines include docstrings and comments. The methods of a class include those of its bases in the
+package. The script never fails; its table is for orientation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Class:
 
 @dataclass
 class Sizes:
-    """Each size with its place."""
+    """All sizes, each with its place in the source."""
 
     functions: list[tuple[int, str]] = field(default_factory=list)
     methods: list[tuple[int, str]] = field(default_factory=list)
@@ -76,7 +76,7 @@ def with_bases(name: str, classes: dict[str, Class]) -> set[str]:
 
 
 def parameters(node: ast.ClassDef) -> Iterator[int]:
-    """Of __init__, without self."""
+    """The number of parameters of __init__, without self."""
     for method in methods(node):
         if method.name == "__init__":
             given = method.args

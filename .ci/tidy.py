@@ -1,8 +1,8 @@
-"""Runs clang-tidy over ops/: each source file for itself, several at a time.
+"""Runs clang-tidy on ops/: one process for each source file, several at a time.
 
-The PyPI package brings clang's own headers (stddef.h, immintrin.h, ...) and finds those of the
-machine's C++ library as g++ would. ops/paddle is checked against the installed Paddle, whose own
-headers count as system headers. ops/cuda needs nvcc and is left to it.
+The PyPI package has clang's own headers (stddef.h, immintrin.h, ...) and finds those of the
+machine's C++ library as g++ does. ops/paddle is checked against the installed Paddle, whose headers
+count as system headers. The .cu files need nvcc and are not checked.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ROOT = Path(__file__).resolve().parent.parent
 def paddle_includes() -> list[str]:
     spec = find_spec("paddle")  # does not import it
     if spec is None or spec.origin is None:
-        sys.exit("tidy: Paddle is not installed, and ops/paddle cannot be checked without it")
+        sys.exit("tidy: Paddle is not installed: ops/paddle cannot be checked without it")
     include = Path(spec.origin).parent / "include"
     compat = include / "paddle/phi/api/include/compat"
     folders = [include, include / "third_party", compat, compat / "torch/csrc/api/include"]
     return [f"-isystem{folder}" for folder in (*folders, get_path("include"))]
 
 
-# clang does not know `#pragma GCC target`, by which these files ask g++ for their vector path.
+# These files use `#pragma GCC target`, which clang does not know.
 VECTOR = {"_avx2": ["-mavx2"], "_avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]}
 
 
