@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -29,22 +29,22 @@ _LISTENS, _NOBODY = "0A", 65534
 
 
 def descendants(pid: int) -> list[int]:
-    """It, and all that come of it."""
+    """It, and all that come of it. A process or thread that ends meanwhile is left out."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found += descendants(int(child))
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            for child in task.read_text().split():
+                found += descendants(int(child))
     return found
 
 
 def links(pid: int) -> dict[str, str]:
-    """Of its open files: path below /proc, and what it is."""
-    found = {}
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            found[str(path)] = os.readlink(path)
-        except OSError:  # closed since
-            continue
+    """Of its open files: path below /proc, and what it is. None once it has ended."""
+    found: dict[str, str] = {}
+    with suppress(FileNotFoundError):  # the process has ended
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):  # closed since
+                found[f"/proc/{pid}/fd/{name}"] = os.readlink(f"/proc/{pid}/fd/{name}")
     return found
 
 
@@ -131,12 +131,12 @@ def test_a_supervised_trainer_listens_at_loopback_keeps_its_folders_and_writes_n
 
 @pytest.mark.slow
 def test_a_server_listens_at_loopback_alone(tmp_path: Path) -> None:
-    work, port = unpack(BY_THE_HOUR, tmp_path), free_port()
-    serve = [str(ROOT / "tools/serve.py"), "model", "--port", str(port)]
-    with running(work, *serve) as server:
-        until(work, lambda: bool(listening(descendants(server))))
-        time.sleep(1)  # the rest of it
-        assert listening(descendants(server)) == {(_LOOPBACK[0], port)}
+    work = unpack(BY_THE_HOUR, tmp_path)
+    with running(work, str(ROOT / "tools/serve.py"), "model", "--port", "0") as server:
+        until(work, lambda: " is ready" in (work / "said").read_text())
+        port = re.search(r"at http://127\.0\.0\.1:(\d+)", (work / "said").read_text())
+        assert port is not None
+        assert listening(descendants(server)) == {(_LOOPBACK[0], int(port[1]))}
 
 
 @pytest.mark.slow
