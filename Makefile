@@ -22,7 +22,7 @@ CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory
 CPP_FILES = $(shell find ops tests/ops tests/cuda tests/fuzz -name "*.cc" -o -name "*.cu" -o -name "*.h" \
   -o -name "*.inl" | sort)
 # Without gpu.py, which bench-gpu runs, and without modules that benchmarks import.
-BENCHMARKS = $(filter-out $(addprefix benchmarks/,gpu.py report.py serving_load.py),\
+BENCHMARKS = $(filter-out $(addprefix benchmarks/,gpu.py measured_code.py report.py serving_load.py),\
   $(wildcard benchmarks/*.py))
 SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 

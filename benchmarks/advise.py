@@ -29,6 +29,7 @@ from typing import Any
 import report
 
 ROOT = report.ROOT
+MEASURES = (*report.TRAINING, "paddlebox/tools/advise")
 WITHIN = 0.25
 CONFIGS = (
     *("dnn_synthetic", "deepfm_synthetic"),

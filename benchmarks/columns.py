@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import report
 
+MEASURES = ("ops/base", "ops/row", "ops/feed", "paddlebox/data")
 DENSE, SLOTS = 13, 26
 TIMES = 1.2
 # With these, the next turn reuses freed memory, as a run of many passes does; see feeder.py.

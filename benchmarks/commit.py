@@ -35,6 +35,7 @@ import out_of_memory as common
 import report
 from out_of_memory import KEY_BYTES, MIB, Child, Work, say, wide_feasigns
 
+MEASURES = (*report.TRAINING, "paddlebox/saves")
 EMBEDX_DIM = 16
 HIDDEN = [128, 64]
 TOUCHED = 0.05  # share of the rows that change before the delta

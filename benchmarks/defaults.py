@@ -46,6 +46,7 @@ import numpy as np
 import report
 from peers.small_data import DATA_SETS, DataSet, Rows
 
+MEASURES = (*report.TRAINING, "paddlebox/config")
 MODELS = ("lr", "deepfm", "dcn_v2", "finalmlp", "din")
 NETWORKS = ("deepfm", "dcn_v2", "finalmlp")
 FOLDS = 5

@@ -27,6 +27,7 @@ from peers import batches
 from peers.batches import Setting
 from peers.turns import Subject
 
+MEASURES = ("ops/base", "ops/row", "ops/rule", "ops/table", "ops/paddle/operators", "paddlebox/nn")
 PEERS = ("torch", "fbgemm_rowwise")
 SPARSE_PART = 1.10
 # For libraries that choose kernels by the maker of the processor. Other libraries ignore these.

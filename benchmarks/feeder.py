@@ -51,6 +51,7 @@ import numpy as np
 import report
 from peers.paddle_dataset import DENSE, SLOTS
 
+MEASURES = ("ops/base", "ops/row", "ops/feed", "paddlebox/data")
 CHUNK = 1 << 20
 BOUND_SHARE = 0.7
 PADDLE_TIMES = 6.0

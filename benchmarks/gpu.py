@@ -24,8 +24,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -40,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "cuda"
 
 from hbm_library import Device, Gradient, Library, OnDevice, Segments, Table, build, config
 
+MEASURES = ("ops/base", "ops/row", "ops/rule", "ops/cuda", "tests/cuda/hbm_library.py")
 PULL, FUSED, FIND = 0.80, 0.60, 2e9  # bounds of the goals: D 64, 16 M rows, uniform, 1 M ids
 GIB = 1 << 30
 GOAL_AT = (64, 16_000_000, "uniform", 1_000_000)
@@ -189,15 +188,6 @@ def _unmix(keys: np.ndarray) -> np.ndarray:
     return x
 
 
-def device_name() -> str:
-    """The GPU and its driver, from nvidia-smi."""
-    if shutil.which("nvidia-smi") is None:
-        return "unknown"
-    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return done.stdout.partition("\n")[0].strip() or "unknown"
-
-
 def peers(dim: int, rows: int, ids: np.ndarray) -> dict[str, Callable[[], Any]]:
     """Gathers of the same ids by the libraries that are installed: D floats per row, no counts."""
     found: dict[str, Callable[[], Any]] = {}
@@ -295,6 +285,7 @@ def main() -> int:
     ids = ids_of("uniform", 1_000_000, 65536, np.random.default_rng(arguments.seed))
     found = peers(64, 1_000_000, ids) if arguments.device == "gpu" else {}
     beside = {name: timed(library, arguments.calls, call) for name, call in found.items()}
+    device = report.gpu() if arguments.device == "gpu" else "the host, for a trial"
     goals = []
     for of in figures:
         if (of["dim"], of["rows"], of["ids"], of["batch"]) != GOAL_AT:
@@ -309,7 +300,7 @@ def main() -> int:
         arguments.out,
         {name: value for name, value in vars(arguments).items() if name != "out"},
         {
-            "device": device_name() if arguments.device == "gpu" else "the host, for a trial",
+            "device": device,
             "measured": figures,
             "pinned_bytes_per_s": pinned,
             "peers_s": beside,

@@ -31,6 +31,7 @@ from peers import batches
 from peers.batches import Setting
 from peers.turns import Subject
 
+MEASURES = ("ops/base", "ops/row", "ops/rule", "ops/table")
 OWN, BOUNDS = "paddlebox", "bounds"
 PEERS = ("fbgemm_rowwise", "fbgemm_exact", "torch", "paddle")
 # Bounds of the goals: the time of a peer's pull + push over ours, with the plan made beforehand.

@@ -36,6 +36,7 @@ import numpy as np
 import report
 from advise import call, predicted
 
+MEASURES = (*report.TRAINING, "paddlebox/tools/advise")
 REGIMES = ("dense", "sparse", "feeder", "ssd")
 NAMES = {"dense": "dense part", "sparse": "pull and push", "feeder": "feeder", "ssd": "store"}
 COLORS = {"dense": "#4269d0", "sparse": "#efb118", "feeder": "#6cc5b0", "ssd": "#ff725c"}

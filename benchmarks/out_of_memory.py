@@ -38,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 import report
 
+MEASURES = report.TRAINING
 WIDE_SLOTS = 2
 NARROW_SLOTS = 24
 NARROW_VOCABULARY = 2_000

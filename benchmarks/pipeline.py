@@ -32,6 +32,7 @@ import report
 from quality_criteo import criteo_lines
 
 ROOT = report.ROOT
+MEASURES = report.TRAINING
 WAITED = 0.03
 DATA_WAITS = ("load", "stage", "batch", "commit")
 

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import report
 
+MEASURES = (*report.TRAINING, "paddlebox/config", "configs/deepfm_criteo.yaml")
 CONFIG = "configs/deepfm_criteo.yaml"
 BUCKETS = 1 << 20
 STRENGTHS = (0.02, 0.05, 0.1, 0.2)  # sklearn's C, the inverse strength of regularisation

@@ -39,6 +39,7 @@ import report
 from peers.jobs import Jobs, launcher
 from peers.of_ranks import DENSE, DIM, PEERS, SLOTS, Setting, check
 
+MEASURES = report.RANKS
 SHARE_OF_COPIES = 0.9
 PASSES = 4
 

@@ -30,6 +30,7 @@ import report
 from quality_criteo import criteo_split
 from ranks_modes import AUC_BOUND, STEP, launched
 
+MEASURES = (*report.RANKS, "configs/deepfm_criteo.yaml")
 STEPS = 20
 ROWS_BOUND = 1e-5
 

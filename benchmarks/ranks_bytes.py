@@ -36,6 +36,7 @@ import numpy as np
 import report
 from quality_criteo import criteo_split
 
+MEASURES = ()  # computed on paper
 NODES, LOCAL = 2, 2
 ID_BYTES = 1.6  # mean size of a varint, measured
 SCHEMES = ("one level", "two levels", "hot", "replicas", "copies", "moves")

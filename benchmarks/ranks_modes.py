@@ -35,6 +35,7 @@ from typing import Any
 import report
 from quality_criteo import criteo_split
 
+MEASURES = (*report.RANKS, "configs/deepfm_criteo.yaml")
 CONFIG = "configs/deepfm_criteo.yaml"
 STEP = 512
 _INT8 = ["ranks.rows=int8", "ranks.gradients=int8"]

@@ -1,4 +1,4 @@
-"""The output of all benchmarks: commit, machine, settings, figures and goals."""
+"""The output of all benchmarks: what ran, on which machine, its figures and goals."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -13,10 +14,24 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
+import measured_code
+
 ROOT = Path(__file__).resolve().parent.parent
+# At the start, before a script binds itself to a core.
+_STARTED, _CORES = time.perf_counter(), len(os.sched_getaffinity(0))
+
+# For MEASURES of scripts, the paths whose code they measure: what a training run consists of,
+# without the defaults of its options (paddlebox/config).
+TRAINING = (
+    *("ops/base", "ops/row", "ops/rule", "ops/store", "ops/table", "ops/feed"),
+    *("ops/paddle/operators", "paddlebox/ops.py", "paddlebox/nn", "paddlebox/models"),
+    *("paddlebox/data", "paddlebox/store", "paddlebox/train", "paddlebox/launch/cpu.py"),
+)
+RANKS = (*TRAINING, "ops/ranks", "paddlebox/ranks")
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,7 @@ class Goal:
         fields["at_least" if self.is_least else "at_most"] = self.bound
         if self.turns:
             fields |= {"value": statistics.median(self.turns), "quartiles": self.quartiles}
+            fields["turns"] = self.turns
         return fields | ({"why": self.why} if self.why else {})
 
     def __str__(self) -> str:
@@ -104,12 +120,25 @@ def machine() -> dict[str, Any]:
     ]
     return {
         "processor": names[0] if names else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": _CORES,
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "system": platform.platform(),
+        "root": os.geteuid() == 0,
+        "gpu": gpu(),
     }
 
 
+def gpu() -> str | None:
+    """The GPU and its driver, from nvidia-smi."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout.partition("\n")[0].strip() or None
+
+
 def commit() -> str:
+    """The commit, with "-dirty" if a tracked file differs from it."""
     try:
         found = subprocess.run(
             ["git", "describe", "--always", "--dirty"],
@@ -128,18 +157,22 @@ def write(
     settings: Mapping[str, Any],
     figures: Any,
     goals: Sequence[Goal],
-    seconds: float | None = None,
 ) -> int:
-    """Writes the JSON and prints the goals. seconds: how long the benchmark took.
+    """Writes the JSON and prints the goals.
 
     Returns: the exit code: 1 if a goal was missed, 2 if nothing was measured.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
+    script = Path(sys.argv[0])
+    measures = getattr(sys.modules["__main__"], "MEASURES", ())
     content = {
+        "command": [script.name, *sys.argv[1:]],
         "commit": commit(),
+        "code": measured_code.digests(script, measures),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "settings": dict(settings),
-        "seconds": seconds,
+        "seconds": time.perf_counter() - _STARTED,
         "figures": figures,
         "goals": [goal.as_json() for goal in goals],
     }
@@ -174,19 +207,17 @@ def timed(
     hidden: Collection[str] = (),
 ) -> int:
     """Runs `measure` in a temporary folder under options.scratch and writes the result to
-    options.out, with the seconds that it took, and with the options as settings.
+    options.out, with the options as settings.
 
     Args:
         hidden: names of options that are not settings.
     """
     options.scratch.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         figures, goals = measure(Path(folder).resolve())
-    seconds = time.perf_counter() - started
     settings = {
         name: str(value) if isinstance(value, Path) else value
         for name, value in vars(options).items()
         if name not in {"out", *hidden}
     }
-    return write(options.out, settings, figures, goals, seconds)
+    return write(options.out, settings, figures, goals)

@@ -20,6 +20,7 @@ import report
 
 from paddlebox.config import load_config
 
+MEASURES = (*report.TRAINING, "configs/deepfm_criteo.yaml")
 PASSES = 20
 PRECISIONS = ("float32", "float16", "bfloat16")
 GOAL_GAP = -0.001

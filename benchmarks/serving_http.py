@@ -31,6 +31,7 @@ from serving import BATCHES, CONFIG, WARM, Drawn, timed
 from paddlebox.config import load_config
 from paddlebox.launch import cpu
 
+MEASURES = ("ops/base", "ops/row", "ops/serve", "ops/feed/text", "paddlebox/serving")
 CLIENTS = 4
 GOAL_ADDED_MS = 1.0
 

@@ -36,6 +36,7 @@ import numpy as np
 import report
 from quality_criteo import criteo_lines, features
 
+MEASURES = (*report.TRAINING, "paddlebox/config", "configs")
 MODELS = (
     *("lr", "fm", "dnn", "wide_deep", "deepfm", "dcn", "dcn_v2", "xdeepfm", "autoint"),
     *("fibinet", "dlrm", "gatenet", "masknet", "finalmlp"),

@@ -20,7 +20,7 @@ report = scripts.load("report", "benchmarks")
 PAGE = (ROOT / "docs/benchmarks.md").read_text()
 SCRIPTS = {path.name: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
 # A part of serving.py, and what all of them write with.
-PARTS = {"report.py", "serving_load.py"}
+PARTS = {"measured_code.py", "report.py", "serving_load.py"}
 
 
 def test_every_benchmark_is_on_the_page() -> None:
@@ -83,6 +83,31 @@ def test_the_exit_code_tells_a_missed_goal_from_nothing_measured(tmp_path: Path)
     assert json.loads(out.read_text())["goals"] == [
         {"name": "c", "outcome": "not measured", "at_least": 1.0, "why": "no GPU"}
     ]
+
+
+def test_a_result_tells_what_ran_where_and_each_turn(tmp_path: Path) -> None:
+    script, out = tmp_path / "one.py", tmp_path / "found.json"
+    script.write_text(
+        "import pathlib, report\n"
+        "MEASURES = ('ops/base',)\n"
+        f"out = pathlib.Path({str(out)!r})\n"
+        "report.write(out, {'rows': 3}, {'a': 1}, [report.at_least('a', [1, 3, 2], 1)])\n"
+    )
+    subprocess.run(
+        [sys.executable, script, "--rows", "3"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")},
+        check=True,
+    )
+    found = json.loads(out.read_text())
+    assert found["command"] == ["one.py", "--rows", "3"]
+    assert found["code"].keys() == {"ops/base"}
+    assert found["date"].endswith("+00:00")
+    assert found["machine"].keys() >= {"processor", "cores", "memory_bytes", "root", "gpu"}
+    assert found["settings"] == {"rows": 3}
+    assert found["seconds"] > 0
+    (goal,) = found["goals"]
+    assert goal["turns"] == [1, 3, 2]
+    assert (goal["value"], goal["quartiles"]) == (2, [1.5, 2.5])
 
 
 def test_a_benchmark_without_its_data_ends_with_2_and_says_so(tmp_path: Path) -> None:
