@@ -58,7 +58,8 @@ def validate(model: type[M], values: Any, source: str, overridden: Set[str] = fr
         return model.model_validate(values)
     except ValidationError as error:
         errors = _without_twins(error.errors(include_url=False))
-        lines, steps = zip(*(_describe(model, e, overridden) for e in errors), strict=True)
+        described = (_describe(model, values, e, overridden) for e in errors)
+        lines, steps = zip(*described, strict=True)
     if len(lines) == 1:
         raise ConfigError(f"{source}: {lines[0]}" + ("" if all(steps) else f"; {_PAGE}"))
     page = [] if all(steps) else [_PAGE]
@@ -108,9 +109,9 @@ def _without_twins(errors: list[ErrorDetails]) -> list[ErrorDetails]:
 
 
 def _describe(
-    model: type[BaseModel], error: ErrorDetails, overridden: Set[str]
+    model: type[BaseModel], values: Any, error: ErrorDetails, overridden: Set[str]
 ) -> tuple[str, bool]:
-    """A line about an error, and whether the line says what to do."""
+    """A line about an error in the values, and whether the line says what to do."""
     location, chosen = _place(model, error["loc"])
     path = dotted(location)
     kind = error["type"]
@@ -140,7 +141,22 @@ def _describe(
     made = kind == "extra_forbidden" and any(p.startswith(f"{path}.") for p in overridden)
     origin = " (from -o)" if given or made else ""
     says = bool(step) or kind == "value_error"
+    path += _owner(values, location)
     return (f"{path}{origin}: {text}{step}" if path else text + step), says
+
+
+def _owner(values: Any, location: Location) -> str:
+    """ " of 'user'" for a key of a list's entry with that name, such as slots[2].dim; else ""."""
+    text = ""
+    for part in location[:-1]:
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            break
+        if isinstance(part, int) and isinstance(values, dict):
+            name = values.get("name")
+            text = f" of {name!r}" if isinstance(name, str) else ""
+    return text
 
 
 def _expected(error: ErrorDetails) -> str:

@@ -16,9 +16,11 @@ from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 
 
-def count_rows(files: Sequence[str], data: DataConfig, at_most: int) -> int:
-    """The number of rows in the files, including headers and malformed lines. Counting stops at
-    ``at_most``.
+def count_rows(files: Sequence[str], data: DataConfig, at_most: int, lines_before: int = 0) -> int:
+    """The number of rows in the files, including malformed lines. Counting stops at ``at_most``.
+
+    Args:
+        lines_before: lines before the first row of each text file, such as a header.
 
     Raises: DataError that names a file if it cannot be read.
     """
@@ -27,10 +29,12 @@ def count_rows(files: Sequence[str], data: DataConfig, at_most: int) -> int:
         if data.format.is_columnar:
             rows += count_columnar(path, data.format)
         else:
+            lines = -lines_before
             for chunk in read_chunks(path, line_bytes=data.max_line_bytes):
-                rows += chunk.data.count(b"\n") + (not chunk.data.endswith(b"\n"))
-                if rows >= at_most:
+                lines += chunk.data.count(b"\n") + (not chunk.data.endswith(b"\n"))
+                if rows + lines >= at_most:
                     break
+            rows += max(lines, 0)
         if rows >= at_most:
             return at_most
     return rows

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from paddlebox import heartbeat
 from paddlebox.config import Config, Phase, load_config
@@ -254,9 +256,17 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
                 threshold=arguments.threshold,
             )
             if world.rank == 0:
-                print(json.dumps(result))
+                print(_as_json(result, on_terminal=sys.stdout.isatty()))
 
     return guarded(run)
+
+
+def _as_json(result: Mapping[str, Any], on_terminal: bool) -> str:
+    """The result as JSON: in one line for programs, a line for each key for people."""
+    if not on_terminal:
+        return json.dumps(result)
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in result.items())
+    return f"{{\n{lines}\n}}"
 
 
 def _add_verbose(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,7 @@ log = logging.getLogger("paddlebox")
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
 _RESTART_S = 1.0  # from the end of a worker to the start of its replacement
+_SAME_STOP_S = 1.0  # signals within this time of the first one are the same request to stop
 _PR_SET_PDEATHSIG = 1
 
 
@@ -34,7 +35,8 @@ def keep_workers(
 
     A worker that dies is restarted. If a worker fails before any worker was ever ready, all workers
     are ended, because none can serve. At the end each worker gets SIGTERM. A worker that has not
-    ended after `grace_s` and two more seconds is killed; a second signal kills all at once.
+    ended after `grace_s` and two more seconds is killed. A further signal kills all at once, unless
+    it comes within a second of the first: several senders may mean the same stop.
 
     Args:
         count: number of workers.
@@ -108,7 +110,8 @@ def _end(workers: dict[int, int], grace_s: float) -> int:
     """End the workers. Returns 0, or 1 if one had to be killed."""
     for pid in workers:
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + grace_s + 2.0  # workers cancel requests after grace_s
+    began = time.monotonic()
+    deadline = began + grace_s + 2.0  # workers cancel requests after grace_s
     while True:
         for pid in _ended(workers):
             del workers[pid]
@@ -118,7 +121,8 @@ def _end(workers: dict[int, int], grace_s: float) -> int:
         if left <= 0:
             break
         got = signal.sigtimedwait(_SIGNALS, left)
-        if got is not None and got.si_signo != signal.SIGCHLD:
+        further = got is not None and got.si_signo != signal.SIGCHLD
+        if further and time.monotonic() - began >= _SAME_STOP_S:
             break
     log.error("killing %d workers: they did not end within %g s", len(workers), grace_s)
     for pid in workers:

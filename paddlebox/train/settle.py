@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import Config, KeySpace, ModelType, Phase, Rule, Slots, TableConfig
+from paddlebox.config import Config, Format, KeySpace, ModelType, Phase, Rule, Slots, TableConfig
 from paddlebox.config.stored import with_batch_size, with_stored
 from paddlebox.config.trainer import OptimizerConfig
 from paddlebox.config.zoo import AnyModelConfig
@@ -89,7 +89,7 @@ def chosen(
     reasons: list[str] = []
     several = _may_have_epochs(config)
     if config.data.batch_size == 0 or several:
-        rows, why = _rows_of_all(config, plan, world)
+        rows, why = _rows_of_all(config, slots, plan, world)
         if config.data.batch_size == 0:
             size = _UNCOUNTED if rows is None else batch_size_for(rows // world.size)
             config = with_batch_size(config, size)
@@ -276,18 +276,19 @@ def _chosen_table(
 
 
 def _rows_of_all(
-    config: Config, plan: Sequence[PlannedPass], world: Coordinator
+    config: Config, slots: Slots, plan: Sequence[PlannedPass], world: Coordinator
 ) -> tuple[int | None, str]:
     """The approximate number of rows of an epoch on all ranks, or None; and a text about it."""
     if not plan or config.data.pipe_command:
         return None, "the rows cannot be counted in advance"
-    mine = _rows(config, plan) if world.rank == 0 else 0
+    mine = _rows(config, slots, plan) if world.rank == 0 else 0
     rows = int(world.first("rows", mine))
     return rows, f"{'at least' if rows >= _BATCH_SIZES[0][0] else 'about'} {rows} training rows"
 
 
-def _rows(config: Config, plan: Sequence[PlannedPass]) -> int:
+def _rows(config: Config, slots: Slots, plan: Sequence[PlannedPass]) -> int:
     """The approximate number of rows of an epoch: rows of the first pass times passes."""
     passes = sum(planned.epoch == 1 for planned in plan)
     most = -(-_BATCH_SIZES[0][0] // passes)
-    return passes * count_rows(plan[0].files, config.data, most)
+    before = slots.csv.skip + slots.csv.header if config.data.format is Format.CSV else 0
+    return passes * count_rows(plan[0].files, config.data, most, before)

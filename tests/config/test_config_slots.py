@@ -40,11 +40,11 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
         ("slots: []", "expected a slot of type label, found none"),
         (
             GOOD + "  - {name: x, type: spase}",
-            "slots[4].type: expected 'label', 'dense' or 'sparse'",
+            "slots[4].type of 'x': expected 'label', 'dense' or 'sparse'",
         ),
         (
             GOOD + "  - {name: x, typ: sparse}",
-            "slots[4].typ: unknown key; did you mean slots[4].type?",
+            "slots[4].typ of 'x': unknown key; did you mean slots[4].type?",
         ),
         (GOOD + "  - {name: 1, type: sparse}", "slots[4].name: expected a string, found 1 (int)"),
         (
@@ -82,13 +82,13 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
             "  - {name: x, type: sparse, bucket: {of: height, boundaries: [1]}}",
             "'z': shares: expected a sparse slot that is read, found 'x'; there are: user",
         ),
-        (GOOD + "  - {name: x, type: dense, dim: 0}", "slots[4].dim: expected at least 1"),
+        (GOOD + "  - {name: x, type: dense, dim: 0}", "slots[4].dim of 'x': expected at least 1"),
         (GOOD + "  - {name: 'a:b', type: sparse}", "expected no space and no colon, found 'a:b'"),
         (GOOD + "  - {name: x, type: sparse, hsh: true}", "did you mean slots[4].hash?"),
         (GOOD + "  - {name: x, type: dense, hash: true}", "'x' has hash, which is for sparse"),
         (GOOD + "  - {name: x, type: sparse, log1p: true}", "'x' has log1p, which is for dense"),
         (GOOD + "  - {name: x, type: dense, clip: [3, 1]}", "'x': clip: expected [low, high]"),
-        (GOOD + "  - {name: x, type: sparse, max_length: 0}", "slots[4].max_length: expected at"),
+        (GOOD + "  - {name: x, type: sparse, max_length: 0}", "slots[4].max_length of 'x'"),
         (GOOD + "  - {name: x, type: sparse, default: 0}", "expected a feasign in [1, 2^64 - 1]"),
         (
             GOOD + "  - {name: x, type: sparse, default: 18446744073709551616}",
@@ -110,7 +110,7 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
         ),
         (
             GOOD + "  - {name: x, type: sparse, bucket: {of: height, boundary: [1]}}",
-            "slots[4].bucket.boundary: unknown key; did you mean slots[4].bucket.boundaries?",
+            "slots[4].bucket.boundary of 'x': unknown key; did you mean slots[4].bucket.",
         ),
         (
             GOOD + "  - {name: x, type: sparse, bucket: {of: height, boundaries: [2, 2]}}",

@@ -148,11 +148,14 @@ IN_SLOTS = {
     ),
     "a type that there is not": (
         *("type: dense", "type: numeric"),
-        Named("slots[1].type", "'label', 'dense' or 'sparse'", "'numeric'", "write one of these"),
+        Named(
+            *("slots[1].type of 'age'", "'label', 'dense' or 'sparse'"),
+            *("'numeric'", "write one of these"),
+        ),
     ),
     "a key with a typo": (
         *("age, type", "age, typ"),
-        Named("slots[1].typ", "slots[1].type?", "unknown key", "did you mean"),
+        Named("slots[1].typ of 'age'", "slots[1].type?", "unknown key", "did you mean"),
     ),
     "a space in a name": (
         *("name: age", "name: my age"),

@@ -604,9 +604,16 @@ def test_versions_come_while_requests_go_on_and_each_answer_is_of_one(
         assert server.metric('requests_total{path="/predict",code="503"}') == 0
 
 
-@pytest.mark.parametrize(("with_signal", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [
+        ([signal.SIGTERM], 0),
+        ([signal.SIGINT], 130),
+        ([signal.SIGINT, signal.SIGTERM, signal.SIGINT], 130),  # within a second: one request
+    ],
+)
 def test_a_signal_ends_the_server_when_what_is_in_flight_was_answered(
-    with_signal: int, code: int, csv_run: tuple[Path, Path]
+    signals: list[int], code: int, csv_run: tuple[Path, Path]
 ) -> None:
     body = json.dumps({"instances": [GOOD]}).encode()
     with running(csv_run[1]) as server:
@@ -618,7 +625,8 @@ def test_a_signal_ends_the_server_when_what_is_in_flight_was_answered(
                 + f"Content-Length: {len(body)}\r\n\r\n".encode() + body[:9]
             )  # fmt: skip
             server.predict([GOOD])  # the one before has arrived too
-            server.process.send_signal(with_signal)
+            for with_signal in signals:
+                server.process.send_signal(with_signal)
             deadline = time.monotonic() + _WAIT_S
             while _connects(server.port):
                 assert time.monotonic() < deadline

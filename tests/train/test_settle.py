@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paddlebox.config import Config, Phase, Slots, load_config, load_slots
+from paddlebox.config.slots import Csv
 from paddlebox.data.rows import count_rows
 from paddlebox.errors import DataError
 from paddlebox.ranks import World
@@ -47,9 +48,15 @@ def config(folder: Path, **changes: Any) -> Config:
     return make_config(data=data | changes.pop("data", {}), **changes)
 
 
-def settle(own: Config, run_dir: Path, world: Coordinator = ONE_RANK, **more: Any) -> Config:
+def settle(
+    own: Config,
+    run_dir: Path,
+    world: Coordinator = ONE_RANK,
+    slots: Slots = SLOTS,
+    **more: Any,
+) -> Config:
     plan = plan_passes(own) if own.data.train_files else []
-    return settled(own, SLOTS, run_dir, plan, world, **more)
+    return settled(own, slots, run_dir, plan, world, **more)
 
 
 def commit(run_dir: Path, settled_config: Config, number: int = 1) -> None:
@@ -296,6 +303,20 @@ def test_configs_of_the_zoo_name_what_a_run_would_choose_and_what_they_were_meas
     for part in own.phases.values() or [own]:
         assert "averaging" in part.optimizer.model_fields_set
         assert "use_cvm" in part.model.model_fields_set or not hasattr(part.model, "hidden")
+
+
+@pytest.mark.parametrize(
+    ("form", "lines"), [({}, 3), ({"header": False}, 4), ({"skip": 2}, 1), ({"skip": 9}, 0)]
+)
+def test_lines_before_the_rows_of_a_csv_are_not_counted(
+    tmp_path: Path, form: dict[str, Any], lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("click,user\n1,2\n0,3\n1,4\n")
+    own = config(tmp_path, data={"format": "csv", "files_per_pass": 2})
+    with caplog.at_level(logging.INFO, "paddlebox"):
+        settle(own, tmp_path / "run", slots=SLOTS.model_copy(update={"csv": Csv(**form)}))
+    assert f"(about {2 * lines} training rows)" in caplog.text
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
