@@ -8,8 +8,11 @@ step of the same program whose pooled slots are an input of the same shape that 
 
 The same run measures PyTorch (EmbeddingBag and Adagrad) and FBGEMM (row-wise Adagrad), with the
 same MLP in float32 under PyTorch: as shipped, and with their best settings, which are found at the
-start. All take turns; a turn is one walk over 24 different batches. The dedup plans are made
-beforehand, as the feeder makes them.
+start. All take turns; a turn is one walk over 24 different batches.
+
+A push needs a dedup plan of its batch. In a run, the feeder makes it on another core. The peers find
+the unique rows within their steps. So the step that is compared with theirs makes its plan, too. The
+step without the plan is compared with the one whose pooled slots are an input.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from peers.turns import Subject
 
 MEASURES = ("ops/base", "ops/row", "ops/rule", "ops/table", "ops/paddle/operators", "paddlebox/nn")
 PEERS = ("torch", "fbgemm_rowwise")
+PLANNED = "paddlebox, with the plan"
 SPARSE_PART = 1.10
 # For libraries that choose kernels by the maker of the processor. Other libraries ignore these.
 BEST_ENV = {"MKL_DEBUG_CPU_TYPE": "7", "MKL_ENABLE_INSTRUCTIONS": "AVX512"}
@@ -51,7 +55,11 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
     with ExitStack() as stack:
         own = Subject("whole_step", "paddlebox", settings, env)
         stack.callback(own.close)
-        subjects = [("paddlebox", own, "own"), ("sparse part replaced", own, "replaced")]
+        subjects = [
+            ("paddlebox", own, "own"),
+            ("sparse part replaced", own, "replaced"),
+            (PLANNED, own, "planned"),
+        ]
         for library in () if options.without_peers else PEERS:
             for name, best in (("as shipped", False), ("best settings", True)):
                 peer = Subject(
@@ -63,7 +71,7 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
                 stack.callback(peer.close)
                 subjects.append((f"{library}, {name}", peer, "step"))
         for name, subject, what in subjects:
-            if what != "replaced":
+            if what in ("own", "step"):
                 how = subject.ask("prepare", setting=asdict(setting), count=options.batches)
                 chosen[name] = how
                 say(f"{name}: {how}")
@@ -77,13 +85,14 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
     for name, values in turns.items():
         row = (statistics.median(values), min(values), max(values))
         print(f"{name:32}" + "".join(f"{value * 1e3:8.2f}" for value in row), end="")
-        print(f"{statistics.median(report.ratios(values, turns['paddlebox'])):9.3f}")
-    part = report.ratios(turns["paddlebox"], turns["sparse part replaced"])
-    name = "a step, of one without the sparse part"
-    goals = [report.at_most(name, part, SPARSE_PART)]
+        print(f"{statistics.median(report.ratios(values, turns[PLANNED])):9.3f}")
+    goals = []
+    for name, ours in (("a step", "paddlebox"), ("a step that makes its plan", PLANNED)):
+        part = report.ratios(turns[ours], turns["sparse part replaced"])
+        goals.append(report.at_most(f"{name}, of one without the sparse part", part, SPARSE_PART))
     for name in turns:
         if name.startswith(PEERS):
-            times = report.ratios(turns[name], turns["paddlebox"])
+            times = report.ratios(turns[name], turns[PLANNED])
             goals.append(report.at_least(f"times {name}", times, 1.0))
     spreads = {name: report.spread(values) for name, values in turns.items()}
     return {"batch": sizes, "chosen": chosen, "seconds_a_step": spreads}, goals

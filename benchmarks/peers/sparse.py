@@ -1,8 +1,10 @@
 """The subjects of hot_path.py, which pull and push: our table, bounds and peers. See `turns`.
 
 A turn is one walk over all batches; slow peers do a third of the walk per turn. It returns seconds
-per batch of the pull, of the push, and of other parts of the subject. A peer first tries its
-candidates, which are ways to do the same work, and then takes turns with the fastest.
+per batch of the pull, of the push, and of other parts of the subject. The walk comes after another
+one over the same batches that is not timed: in the turns of the others, the rows have left the
+caches. A peer first tries its candidates, which are ways to do the same work, and then takes turns
+with the fastest.
 """
 
 from __future__ import annotations
@@ -102,7 +104,11 @@ class Own(Base):
 
     def turn(self) -> Turn:
         seconds: Turn = {"pull": [], "push": [], "both": [], "planned": []}
+        count = len(self.batches)
         for batch, plan in zip(self.batches, self.plans, strict=True):
+            self.pull(batch)
+            self.push(batch, plan)
+        for number, (batch, plan) in enumerate(zip(self.batches, self.plans, strict=True)):
             t0 = now()
             self.pull(batch)
             t1 = now()
@@ -111,15 +117,17 @@ class Own(Base):
             seconds["pull"].append(t1 - t0)
             seconds["push"].append(t2 - t1)
             seconds["both"].append(t2 - t0)
-        # Again, with the plan made on the same core; in a run, the feeder makes it elsewhere.
-        for batch in self.batches:
+            # With the plan made on the same core; in a run, the feeder makes it elsewhere. The
+            # batch is the one at the other end of the walk. In a second walk, all rows would be
+            # warmer than in the first.
+            other = self.batches[(number + count // 2) % count]
             t0 = now()
-            plan = self.plan(batch)
-            self.pull(batch)
-            self.push(batch, plan)
+            made = self.plan(other)
+            self.pull(other)
+            self.push(other, made)
             seconds["planned"].append(now() - t0)
         for batch in self.batches:
-            self.shows += 2 * np.bincount(batch.ids, minlength=self.rows)
+            self.shows += 3 * np.bincount(batch.ids, minlength=self.rows)
         return seconds
 
     def check(self) -> float:
@@ -160,8 +168,9 @@ class Bounds(Base):
         # Each of the three loops uses the prefetch distance that is fastest in this turn. As in a
         # step, the rows of a batch are gathered and then updated. In a walk that only gathers, the
         # output would always be in the cache, unlike in a step.
+        # The first of the walks is not timed.
         best: Turn = {}
-        for ahead in map(ctypes.c_int64, self.AHEAD):
+        for walk, ahead in enumerate(map(ctypes.c_int64, (self.AHEAD[0], *self.AHEAD))):
             seconds: Turn = {"pull": [], "push": [], "push+": []}
             for batch, found in zip(self.batches, self.occurrences, strict=True):
                 rows = len(batch.unique)
@@ -171,7 +180,7 @@ class Bounds(Base):
                 self.timed(*gather)
                 merge = ("UpdateMerged", batch.unique, *found, rows, self.grad, ahead)
                 seconds["push+"].append(self.timed(*merge))
-            for name, values in seconds.items():
+            for name, values in seconds.items() if walk else ():
                 best[name] = min(best.get(name, values), values, key=statistics.median)
         return best
 
@@ -241,6 +250,8 @@ class Peer(Base):
         seconds: Turn = {"pull": [], "push": [], "both": []}
         part = self.fed[self._next :: self.turns_a_walk]
         self._next = (self._next + 1) % self.turns_a_walk
+        for fed in part:
+            self.model.push(self.model.pull(fed))
         for fed in part:
             t0 = now()
             pulled = self.model.pull(fed)

@@ -119,10 +119,13 @@ class Own:
         return program, fetch
 
     def turn(self, what: str) -> list[float]:
-        program, fetch = self.programs[what]
+        """what: own, replaced, or planned: like own, but the step makes its dedup plan."""
+        program, fetch = self.programs["own" if what == "planned" else what]
         seconds = []
-        for feed in self.feeds[what]:
+        for number, feed in enumerate(self.feeds["own" if what == "planned" else what]):
             started = now()
+            if what == "planned":
+                feed = {**feed, "plan": self.table.plan(self.table.batches[number])}
             loss, *_ = self.exe.run(program, feed=feed, fetch_list=fetch)
             seconds.append(now() - started)
             if not np.isfinite(loss):
