@@ -10,9 +10,9 @@ The same run measures PyTorch (EmbeddingBag and Adagrad) and FBGEMM (row-wise Ad
 same MLP in float32 under PyTorch: as shipped, and with their best settings, which are found at the
 start. All take turns; a turn is one walk over 24 different batches.
 
-A push needs a dedup plan of its batch. In a run, the feeder makes it on another core. The peers find
-the unique rows within their steps. So the step that is compared with theirs makes its plan, too. The
-step without the plan is compared with the one whose pooled slots are an input.
+A push needs a dedup plan of its batch. In a run, the feeder makes it on another core. The peers
+find the unique rows within their steps. So the step that is compared with theirs makes its plan,
+too. Steps with and without the plan are compared with the one whose pooled slots are an input.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ process and walks in turn through the same 24 different batches, first without b
 the pooled forward with the graph for the gradient; push is the backward and the rule. A push needs
 a plan of the batch's unique rows. Peers find these rows within their push, so our pull and push are
 compared with theirs with the time of the plan, made on the same core, and also without it, as
-kernels alone. In a run, the feeder makes the plan on another core. For our table, the kernels are called
-through the native library's bindings, with counts, accessor and CVM: a pull reads 19 floats, and a
-push updates 17 weights and 2 states, where the peers have 16 weights.
+kernels alone. In a run, the feeder makes the plan on another core. For our table, the kernels are
+called through the native library's bindings, with counts, accessor and CVM: a pull reads 19 floats,
+and a push updates 17 weights and 2 states, where the peers have 16 weights.
 
 Peers: FBGEMM's table-batched embeddings on the CPU (row-wise and exact Adagrad), PyTorch's
 EmbeddingBag(sparse) with Adagrad, and Paddle's Embedding(sparse) with Adagrad. Bounds: a plain

@@ -18,9 +18,9 @@ Shares are relative to the wall time of the last two passes:
 
 The predictions of tools/advise.py, made before the run, are printed next to them.
 
-Goal: for four of five models, the predicted bottleneck is the measured one, or takes almost as much
-of the wall time: the two shares differ by at most 0.1. The script also prints the error of the
-predicted samples/s, for which advise.py has the goal.
+Goals: for four of five models, the predicted bottleneck is the measured one, or takes almost as
+much of the wall time: the two shares differ by at most 0.1. The error of the predicted samples/s,
+median over the models, is at most 25 %.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MEASURES = (*report.TRAINING, "paddlebox/tools/advise")
 REGIMES = ("dense", "sparse", "feeder", "ssd")
 NAMES = {"dense": "dense part", "sparse": "pull and push", "feeder": "feeder", "ssd": "store"}
 COLORS = {"dense": "#4269d0", "sparse": "#efb118", "feeder": "#6cc5b0", "ssd": "#ff725c"}
-SAME_BOTTLENECK = 0.8
+SAME_BOTTLENECK, WITHIN = 0.8, 0.25
 CLOSE = 0.1  # two shares of the wall time that differ by at most this count as equal
 
 
@@ -173,7 +173,8 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
     same = statistics.mean(agrees(one) for one in found.values())
     off = statistics.median(abs(one["predicted_of_measured"] - 1) for one in found.values())
     return {"axes": figures, "off_median": off}, [
-        report.at_least("bottlenecks predicted", same, SAME_BOTTLENECK)
+        report.at_least("bottlenecks predicted", same, SAME_BOTTLENECK),
+        report.at_most("samples/s, off by, median over the models", off, WITHIN),
     ]
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import report
-from quality_criteo import criteo_lines, features
+from quality_criteo import FEATURES, criteo_lines
 
 MEASURES = (*report.TRAINING, "paddlebox/config", "configs")
 MODELS = (
@@ -109,19 +108,6 @@ def interval(seeds: list[np.ndarray], other: np.ndarray, labels: np.ndarray) -> 
     return float(low), float(high)
 
 
-def with_logarithms(lines: list[str]) -> tuple[Any, np.ndarray]:
-    """The 39 hashed features, followed by the 13 logarithms that the models also see."""
-    from scipy.sparse import csr_matrix, hstack
-
-    matrix, labels = features(lines)
-    integers = [line.rstrip("\n").split("\t")[1:14] for line in lines]
-    logarithms = [[math.log1p(max(float(one or 0), 0)) for one in row] for row in integers]
-    return hstack([matrix, csr_matrix(np.array(logarithms, np.float32))]).tocsr(), labels
-
-
-PEERS = {"regression": features, "with logs": with_logarithms}
-
-
 def regressions(
     first: list[str], middle: list[str], train: list[str], test: list[str]
 ) -> dict[str, tuple[float, float, np.ndarray]]:
@@ -134,7 +120,7 @@ def regressions(
         return model.decision_function(asked[0])
 
     found = {}
-    for name, features_of in PEERS.items():
+    for name, features_of in FEATURES.items():
         early, late = features_of(first), features_of(middle)
         tried = {c: auc_of(logits(c, early, late), late[1]) for c in STRENGTHS}
         chosen = max(tried, key=lambda c: tried[c])
