@@ -39,11 +39,11 @@ REAL = {
     "census_income": ("census_income/train.csv.gz", "--input"),
     "movielens": ("movielens_history/train.csv.gz", "--samples"),
 }
-GENERATED = ("conversions", "synthetic")
+GENERATED = ("conversions", "page_views", "synthetic")
 
 
 class Claim(NamedTuple):
-    """A claimed AUC, of one task or the mean of all, and the range over the seeds."""
+    """A claimed AUC, of one task or phase or the mean of all, and the range over the seeds."""
 
     auc: float
     low: float
@@ -61,7 +61,7 @@ def claims_of(header: str) -> list[Claim]:
     that was measured once, the range is the value itself."""
     said = header.partition("expected:")[2]
     found = re.match(
-        r"[^.]*?(?:0 %[^.]*?)*AUC[^0-9]*(0\.\d{4})(?: of clicks and (0\.\d{4}))?", said
+        r"[^.]*?(?:0 %[^.]*?)*AUC[^0-9]*(0\.\d{4})(?: of \w+(?: and|,) (0\.\d{4}))?", said
     )
     if found is None:
         return []
@@ -113,7 +113,7 @@ def prepared(folder: Path, dataset: str, header: str) -> Path:
 
 
 def run(path: Path, data: Path, dataset: str, seed: int, run_dir: Path) -> list[float]:
-    """AUC of each task of one training run."""
+    """AUC of each task, or of update and of join, of one training run."""
     config = load_config(path)
     given = f"data/{dataset}/"
     files = {
@@ -127,7 +127,13 @@ def run(path: Path, data: Path, dataset: str, seed: int, run_dir: Path) -> list[
     options = ["-o", f"seed={seed}", "trainer.dense_threads=1", *moved]
     arguments = ["-c", path, "--run-dir", run_dir, *options]
     tool("tools/train", *arguments)
-    found = json.loads(tool("tools/evaluate", *arguments).splitlines()[-1])
+    phases = [["--phase", "update"], ["--phase", "join"]] if config.phases else [[]]
+    of_phases = [
+        json.loads(tool("tools/evaluate", *arguments, *phase).splitlines()[-1]) for phase in phases
+    ]
+    if config.phases:
+        return [found["auc"] for found in of_phases]
+    (found,) = of_phases
     return [task["auc"] for task in found.get("tasks", {}).values()] or [found["auc"]]
 
 

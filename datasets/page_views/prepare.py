@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
     user: np.ndarray  # (P)
     ad: np.ndarray  # (P, A)
     p_click: np.ndarray  # (P, A)
-    p_alone: np.ndarray  # (P, A) score that knows the user and the ad, but not the page
+    alone: np.ndarray  # (P, A) a score of user and ad: the logit without position and neighbours
     click: np.ndarray  # (P, A)
 
 
@@ -77,7 +77,7 @@ def log_key(page: int, rank: int) -> str:
     return f"{'0' * 11}{CMATCH:03x}{rank:02x}{page:016x}"
 
 
-def best_auc(scores: np.ndarray, labels: np.ndarray) -> float:
+def auc(scores: np.ndarray, labels: np.ndarray) -> float:
     """AUC: the share of pairs of a positive and a negative row that the scores order correctly."""
     ranks = np.empty(len(scores))
     ranks[np.argsort(scores, kind="stable")] = np.arange(1, len(scores) + 1)
@@ -136,15 +136,15 @@ def main(arguments: list[str] | None = None) -> int:
     of_test = slice(options.pages - files[-1][1] // ADS_A_PAGE, options.pages)
     click, page, alone = (
         np.concatenate([getattr(chunk, name) for chunk in every])[of_test].reshape(-1)
-        for name in ("click", "p_click", "p_alone")
+        for name in ("click", "p_click", "alone")
     )
     test = files[-1][1]
     print(
         f"{options.out}: {ADS_A_PAGE * options.pages - test:,} rows to train on, "
         f"{test:,} to test on"
     )
-    print(f"best possible AUC on the test rows: {best_auc(page, click):.4f} if the whole page is "
-          f"known, {best_auc(alone, click):.4f} if only one ad is known")  # fmt: skip
+    print(f"AUC on the test rows: {auc(page, click):.4f} of the true probabilities, the best "
+          f"possible; {auc(alone, click):.4f} of a score that knows only user and ad")  # fmt: skip
     return 0
 
 

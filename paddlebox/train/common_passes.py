@@ -88,4 +88,5 @@ def check_same_ranks(run_dir: Path, record: VersionRecord | None, world: Coordin
             f"{run_dir}: holds one of {ranks} parts of a model that {ranks} ranks trained, and "
             f"this is a job of {world.size}: launch it with {ranks} ranks "
             f"(python -m paddle.distributed.launch --nproc_per_node {ranks} ...)"
+            + ("; a tool that works on one rank only: see docs/ranks.md" if world.size == 1 else "")
         )
