@@ -16,14 +16,16 @@ Each file of tests/mutants/ is a list of mutants in TOML:
 build of the core's tests, so its test is one of those. Mutants are applied in copies of the working
 tree under build/mutants, never in the tree itself.
 
-A mutant is killed if its test fails. The run fails if a mutant survives, if it does not apply or
-compile, if its test needs longer than timeout_s, or if its test fails without the mutant.
+A mutant is killed if its test fails. The run fails if a mutant survives, if its test hangs (takes
+longer than timeout_s), if the mutant does not apply or compile, or if its test fails without the
+mutant.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -35,6 +37,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = Path("build/core/plain")  # the build of the core's tests, made by `make core-test`
@@ -44,6 +47,10 @@ COMPILE_S = 900
 
 class MutantError(Exception):
     """A mutant cannot be judged: the message says why."""
+
+
+class HangError(MutantError):
+    """A command takes longer than its time limit."""
 
 
 @dataclass(frozen=True)
@@ -113,23 +120,36 @@ class Copy:
                 path.write_text(path.read_text().replace(str(self._root), str(self.folder)))
                 os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
-    def passes(self, test: str, timeout_s: float) -> bool:
-        """Whether a test passes in the copy as it is now.
+    def failure(self, test: str, timeout_s: float) -> str:
+        """What fails in a test in the copy as it is now, "" if the test passes.
 
-        Raises: MutantError: the test cannot be compiled or run, or takes too long.
+        Raises:
+            HangError: the test takes longer than timeout_s.
+            MutantError: the test cannot be compiled or run.
         """
         if test.endswith(".cc"):
             program = self.folder / CORE / Path(test).with_suffix("")
-            make = ["make", "-C", "tests/ops", "--no-print-directory", "VARIANT=plain"]
-            code, output = self._run([*make, str(program)], COMPILE_S)
-            if code:
-                raise MutantError(f"{test} does not compile:\n{output[-2000:]}")
-            return self._run([str(program)], timeout_s)[0] == 0
+            self._compile(test, program)
+            code, output = self._run([str(program)], timeout_s)
+            return _first_failure(output, f"{test} ends with {code}") if code else ""
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
         code, output = self._run(command, timeout_s)
         if code not in (0, 1):  # pytest: 0 all passed, 1 some failed
             raise MutantError(f"pytest {test} ends with {code}:\n{output[-2000:]}")
-        return code == 0
+        return _first_failure(output, f"pytest {test} fails") if code else ""
+
+    def _compile(self, test: str, program: Path) -> None:
+        linked = program.with_name(f"{program.name}.linked")
+        if not linked.exists():
+            program.unlink(missing_ok=True)  # make links it again and writes what it links
+        make = ["make", "-C", "tests/ops", "--no-print-directory", "VARIANT=plain", str(program)]
+        if linked.exists():
+            names = set(re.findall(r"[\w]+\.o\b", linked.read_text()))
+            objects = (self.folder / CORE / "ops").rglob("*.o")
+            make += [f"--assume-old={path}" for path in objects if path.name not in names]
+        code, output = self._run(make, COMPILE_S)
+        if code:
+            raise MutantError(f"{test} does not compile:\n{output[-2000:]}")
 
     def _run(self, command: Sequence[str], timeout_s: float) -> tuple[int, str]:
         env = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -148,26 +168,45 @@ class Copy:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            raise MutantError(f"{command[-1]} takes longer than {timeout_s:g} s") from None
+            name = "make" if command[0] == "make" else command[-1]
+            raise HangError(f"{name} takes longer than {timeout_s:g} s") from None
         return process.returncode, output
 
-    def kills(self, mutant: Mutant) -> bool:
-        """Whether the test fails with the mutant. The copy is as before afterwards."""
+    def failure_with(self, mutant: Mutant) -> str:
+        """failure() of the mutant's test with the mutant. The copy is as before afterwards."""
         path = self.folder / mutant.file
         text, times = path.read_text(), path.stat()
         path.write_text(text.replace(mutant.old, mutant.new))
         try:
-            return not self.passes(mutant.test, mutant.timeout_s)
+            return self.failure(mutant.test, mutant.timeout_s)
         finally:
             path.write_text(text)
-            if not mutant.in_core:  # make must see that a source of the core is another one again
-                os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+            if mutant.in_core:
+                self._restore_builds()
+
+    def _restore_builds(self) -> None:
+        """Bring back what was compiled without a mutant, so that it is not compiled again."""
+        for path in (self.folder / CORE).rglob("*"):
+            if path.suffix == ".d" or path.name in ("flags", "core.list") or path.is_dir():
+                continue
+            original = self._root / path.relative_to(self.folder)
+            if not original.exists():
+                path.unlink()
+            elif original.stat().st_mtime_ns != path.stat().st_mtime_ns:
+                shutil.copy2(original, path)
+
+
+def _first_failure(output: str, otherwise: str) -> str:
+    """The line of a test's output that names the first test that failed."""
+    lines = (line for line in output.splitlines() if line.startswith(("FAILED", "ERROR")))
+    return next(lines, otherwise)
 
 
 @dataclass(frozen=True)
 class Verdict:
     mutant: Mutant
-    outcome: str  # "killed", "SURVIVED" or "ERROR"
+    outcome: str  # "killed", "SURVIVED", "HANGS" or "ERROR"
     seconds: float
     why: str = ""
 
@@ -183,17 +222,22 @@ def judge(mutants: Sequence[Mutant], root: Path, work: Path, jobs: int) -> Itera
     copies = SimpleQueue[Copy]()
     for number in range(min(jobs, len(mutants))):
         copies.put(Copy(root, work / f"copy-{number}"))
-    sound: dict[str, bool] = {}  # by test: whether it passes without a mutant
+    without = dict[str, str]()  # by test: what fails without a mutant
+    locks = {mutant.test: Lock() for mutant in mutants}
 
     def one(mutant: Mutant) -> Verdict:
         copy, started = copies.get(), time.monotonic()
         try:
             mutant.check(root)
-            if mutant.test not in sound:
-                sound[mutant.test] = copy.passes(mutant.test, mutant.timeout_s)
-            if not sound[mutant.test]:
-                raise MutantError(f"{mutant.test} fails without the mutant")
-            outcome, why = ("killed" if copy.kills(mutant) else "SURVIVED"), ""
+            with locks[mutant.test]:
+                if mutant.test not in without:
+                    without[mutant.test] = copy.failure(mutant.test, mutant.timeout_s)
+            if without[mutant.test]:
+                raise MutantError(f"fails without the mutant: {without[mutant.test]}")
+            why = copy.failure_with(mutant)
+            outcome = "killed" if why else "SURVIVED"
+        except HangError as error:
+            outcome, why = "HANGS", str(error)
         except MutantError as error:
             outcome, why = "ERROR", str(error)
         finally:
@@ -223,7 +267,8 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     except (MutantError, tomllib.TOMLDecodeError) as error:
         sys.exit(f"mutate: {error}")
     chosen = [m for m in mutants if options.only in f"{m.breaks} {m.file} {m.test}"]
-    chosen = sorted(chosen, key=lambda mutant: mutant.test)[number - 1 :: count]
+    chosen = sorted(chosen, key=lambda mutant: mutant.test)  # a test runs once without a mutant
+    chosen = chosen[len(chosen) * (number - 1) // count : len(chosen) * number // count]
     if not chosen:
         sys.exit("mutate: no mutant is chosen")
     started, outcomes = time.monotonic(), list[str]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -27,12 +28,46 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def add(tree: Path, old: str, new: str, test: str = "test_twice.py", timeout_s: int = 60) -> None:
-    with open(tree / "tests/mutants/list.toml", "a") as file:
-        file.write(
-            f'[[mutant]]\nbreaks = "the promise"\nfile = "twice.py"\nold = "{old}"\n'
+def add(
+    tree: Path,
+    old: str,
+    new: str,
+    test: str = "test_twice.py",
+    timeout_s: int = 60,
+    file: str = "twice.py",
+) -> None:
+    with open(tree / "tests/mutants/list.toml", "a") as mutants:
+        mutants.write(
+            f'[[mutant]]\nbreaks = "the promise"\nfile = "{file}"\nold = "{old}"\n'
             f'new = "{new}"\ntest = "tests/{test}"\ntimeout_s = {timeout_s}\n'
         )
+
+
+CORE = {
+    "ops/base/scale.h": "#pragma once\ninline int Scale() { return 2; }\nconstexpr int kOne = 1;\n",
+    "ops/base/twice.h": "int Twice(int x);\n",
+    "ops/base/twice.cc": '#include "base/twice.h"\n\n#include "base/scale.h"\n'
+    "int Twice(int x) { return Scale() * x; }\n",
+    # No test links it.
+    "ops/base/other.cc": '#include "base/scale.h"\nstatic_assert(kOne == 1);\n',
+    "tests/ops/base/test_twice.cc": '#include "base/twice.h"\n#include "check.h"\n'
+    "TEST(twice_three_is_six) { CHECK_EQ(Twice(3), 6); }\n",
+}
+
+
+@pytest.fixture
+def core(tree: Path) -> Path:
+    """The tree with a core of one test, which is built."""
+    for name in ("Makefile", "check.h", "check_main.cc", "../../ops/base/status.h"):
+        (tree / "tests/ops" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(mutate.ROOT / "tests/ops" / name, tree / "tests/ops" / name)
+    for name, text in CORE.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    program = tree / "build/core/plain/tests/ops/base/test_twice"
+    make = ["make", "-C", "tests/ops", "-j2", "VARIANT=plain", str(program)]
+    subprocess.run(make, cwd=tree, check=True, capture_output=True)
+    return tree
 
 
 def run(tree: Path, *arguments: str) -> int:
@@ -44,7 +79,9 @@ def test_a_mutant_is_killed_by_a_test_that_fails(
 ) -> None:
     add(tree, "2 * x", "3 * x")
     assert run(tree) == 0
-    assert "1 of 1 mutants killed" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "1 of 1 mutants killed" in out
+    assert "FAILED tests/test_twice.py::test_double" in out  # by which test
     assert (tree / "twice.py").read_text() == CODE
 
 
@@ -96,7 +133,30 @@ def test_a_test_that_hangs_with_the_mutant_fails_the_run(
 ) -> None:
     add(tree, "2 * x", "900", "test_slow.py", timeout_s=5)
     assert run(tree) == 1
-    assert "takes longer than 5 s" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert out.startswith("HANGS")
+    assert "test_slow.py takes longer than 5 s" in out
+
+
+def test_a_mutant_of_the_core_is_compiled_into_what_its_test_links_and_leaves_nothing(
+    core: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built = {path: path.stat().st_mtime_ns for path in core.rglob("build/core/**/*.o")}
+    core_test = "ops/base/test_twice.cc"
+    add(core, "return 2", "return 3", core_test, file="ops/base/scale.h")
+    add(core, "kOne = 1", "kOne = 2", core_test, file="ops/base/scale.h")  # breaks only other.cc
+    add(core, "return Scale", "return 1 + Scale", core_test, file="ops/base/twice.cc")
+    add(core, "return Scale", "turn Scale", core_test, file="ops/base/twice.cc")
+    assert run(core) == 1
+    lines = capsys.readouterr().out.splitlines()
+    outcomes = [line.split()[0] for line in lines if "the promise" in line]
+    assert outcomes == ["killed", "SURVIVED", "killed", "ERROR"]
+    assert lines.count("  FAILED twice_three_is_six") == 2
+    assert any("test_twice.cc does not compile" in line for line in lines)
+    for path, time_ns in built.items():
+        assert path.stat().st_mtime_ns == time_ns
+        copy = core / "build/mutants/copy-0" / path.relative_to(core)
+        assert copy.read_bytes() == path.read_bytes()
 
 
 def test_shards_are_parts_of_the_list(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

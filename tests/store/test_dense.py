@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from paddlebox.errors import CorruptionError
 from paddlebox.store.crc import crc32c
-from paddlebox.store.dense import read_dense, write_dense
+from paddlebox.store.dense import dense_digest, read_dense, write_dense
 
 _ARRAYS: dict[str, np.ndarray] = {
     "bias": np.array([0.5, -2.0], np.float32),  # 8 bytes at 0
@@ -101,3 +102,24 @@ def test_tensors_are_those_that_the_index_names_and_the_index_that_of_the_record
     (other / "dense.json").write_bytes(content)
     later["dense.json"] = {"bytes": len(content), "crc32c": crc32c(content)}
     assert "dense.bin: tensor 'bias'" in _message((other, later))
+
+
+def test_the_digest_is_that_of_every_name_dtype_shape_and_byte_in_order_of_name() -> None:
+    weights, bias = np.array([[0.5, -2.0]], np.float32), np.array(7, np.int64)
+    content = b"bias <i8 ()\n" + bias.tobytes() + b"weights <f4 (1, 2)\n" + weights.tobytes()
+    assert dense_digest({"weights": weights, "bias": bias}) == hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"weights": np.array([0.5, 2.0], np.float32)},  # a sign
+        {"weights": np.array([-0.0, -2.0], np.float32)},
+        {"weights": np.array([[0.5, -2.0]], np.float32)},
+        {"weights": np.array([0.5, -2.0], np.float32).view(np.int32)},
+        {"bias": np.array([0.5, -2.0], np.float32)},
+        {"weights": np.array([0.5, -2.0], np.float32), "bias": np.empty(0, np.float32)},
+    ],
+)
+def test_other_tensors_have_another_digest(other: dict[str, np.ndarray]) -> None:
+    assert dense_digest(other) != dense_digest({"weights": np.array([0.5, -2.0], np.float32)})

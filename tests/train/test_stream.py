@@ -56,6 +56,7 @@ class World:
         )
 
     def sleep(self, seconds: float) -> None:
+        assert self.steady < 200_000, "the run waits for an hour without end"
         self.now += seconds
         self.steady += seconds
         due = [event for event in self.events if event[0] <= self.steady]
