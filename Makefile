@@ -21,9 +21,8 @@ NATIVE_SOURCES := $(shell find ops -name "*.cc" -o -name "*.cu" -o -name "*.h" -
 CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory
 CPP_FILES = $(shell find ops tests/ops tests/cuda tests/fuzz -name "*.cc" -o -name "*.cu" -o -name "*.h" \
   -o -name "*.inl" | sort)
-# Without gpu.py, which bench-gpu runs, and without modules that benchmarks import.
-BENCHMARKS = $(filter-out $(addprefix benchmarks/,gpu.py measured_code.py report.py serving_load.py),\
-  $(wildcard benchmarks/*.py))
+# The scripts that declare what they measure, without gpu.py, which bench-gpu runs.
+BENCHMARKS = $(filter-out benchmarks/gpu.py,$(shell grep -l '^MEASURES = ' benchmarks/*.py))
 SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 
 export MAX_JOBS := $(JOBS)
@@ -164,9 +163,8 @@ $(STAMPS)/bench-ps: requirements/bench_ps.txt
 
 bench-setup-ps: $(STAMPS)/bench-ps ## make .venv-bench-ps, with Paddle 3.0.0 for its parameter server
 
-bench: bench-setup bench-setup-ps ## run all benchmarks; each prints a table and writes JSON
-	@status=0; for script in $(BENCHMARKS); do echo "== $$script"; \
-	  $(BENCH_VENV)/bin/python $$script || status=1; done; exit $$status
+bench: bench-setup bench-setup-ps ## run all benchmarks; each prints a table and writes JSON; ends with all goals
+	$(BENCH_VENV)/bin/python benchmarks/results.py run $(BENCHMARKS)
 
 $(STAMPS)/docs: requirements/docs.txt
 	$(PYTHON) -m venv $(DOCS_VENV)

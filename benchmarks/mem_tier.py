@@ -292,7 +292,7 @@ def main() -> int:
     if min(*options.keys, 2**31) < 10 or options.batches < 1 or options.turns < 1:
         parser.error("expected --keys of 10 or more, --batches and --turns of 1 or more")
     options.include = str(options.include.resolve())
-    return report.timed(options, lambda folder: Bench(options, folder).run())
+    return report.timed(options, lambda folder: Bench(options, folder).run(), hidden={"include"})
 
 
 if __name__ == "__main__":

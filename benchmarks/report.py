@@ -171,7 +171,7 @@ def write(
         "code": measured_code.digests(script, measures),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
-        "settings": dict(settings),
+        "settings": {k: v for k, v in settings.items() if k not in ("out", "scratch")},
         "seconds": time.perf_counter() - _STARTED,
         "figures": figures,
         "goals": [goal.as_json() for goal in goals],
@@ -218,6 +218,6 @@ def timed(
     settings = {
         name: str(value) if isinstance(value, Path) else value
         for name, value in vars(options).items()
-        if name not in {"out", *hidden}
+        if name not in hidden
     }
     return write(options.out, settings, figures, goals)

@@ -1,0 +1,371 @@
+"""The tables of docs/results.md, made of what a benchmark wrote."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+Run = Mapping[str, Any]  # the JSON of a benchmark
+
+GIB = 1 << 30
+
+
+def block(run: Run) -> str:
+    """What stands between the markers of a benchmark: how it was measured, and its tables."""
+    script = run["command"][0].removesuffix(".py")
+    return f"{measured_by(run)}\n\n{TABLES.get(script, goals)(run)}"
+
+
+def measured_by(run: Run) -> str:
+    machine = run["machine"]
+    on = [
+        f"{machine['cores']} cores of {machine['processor']}",
+        f"{machine['memory_bytes'] / GIB:.0f} GiB of memory",
+        *([machine["gpu"]] if machine["gpu"] else []),
+    ]
+    return (
+        f"`python benchmarks/{run['command'][0]}`, {run['date'][:10]}, commit {run['commit']}, "
+        f"{run['seconds'] / 60:.0f} min\non {', '.join(on)}:"
+    )
+
+
+# ---- parts of tables
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
+
+
+def figure(goal: Mapping[str, Any]) -> str:
+    """The median of a goal's turns, with the quartiles."""
+    if "value" not in goal:
+        return ""
+    low, high = map(number, goal["quartiles"])
+    value = number(goal["value"])
+    return value if low == high else f"{value} ({low} to {high})"
+
+
+def bound(goal: Mapping[str, Any]) -> str:
+    return f"≥ {goal['at_least']:g}" if "at_least" in goal else f"≤ {goal['at_most']:g}"
+
+
+def outcome(goal: Mapping[str, Any]) -> str:
+    if "why" in goal:
+        return f"{goal['outcome']}: {goal['why']}"
+    return "**missed**" if goal["outcome"] == "MISSED" else str(goal["outcome"])
+
+
+def goals(run: Run) -> str:
+    """One line for each goal. The figure is the median; the quartiles are in parentheses."""
+    rows = [(g["name"], figure(g), bound(g), outcome(g)) for g in run["goals"]]
+    return table(["", "measured", "goal", "outcome"], rows)
+
+
+def grid(run: Run, pattern: str) -> str:
+    """The goals as a grid. The groups `row` and `column` of the pattern are parts of their names;
+    goals with other names follow one by one."""
+    cells: dict[str, dict[str, str]] = {}
+    columns: dict[str, None] = {}
+    others = []
+    for goal in run["goals"]:
+        name = re.fullmatch(pattern, goal["name"])
+        if name is None:
+            others.append(goal)
+            continue
+        columns[name["column"]] = None
+        cell = f"{figure(goal)} {outcome(goal)}".strip().removesuffix(" ok")
+        cells.setdefault(name["row"], {"goal": bound(goal)})[name["column"]] = cell
+    head = ["", *columns, "goal"]
+    found = table(head, [[row, *(of.get(c, "") for c in head[1:])] for row, of in cells.items()])
+    return f"{found}\n\n{goals({'goals': others})}" if others else found
+
+
+# ---- a benchmark each
+
+
+def advise(run: Run) -> str:
+    rows = [
+        [
+            name,
+            *(number(of[what]["median"]) for what in ("predicted", "measured")),
+            _near(of["ratios"]),
+        ]
+        for name, of in run["figures"].items()
+    ]
+    head = ["config", "predicted samples/s", "measured", "predicted / measured"]
+    return f"{table(head, rows)}\n\n{goals(run)}"
+
+
+def _near(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def commit(run: Run) -> str:
+    found = run["figures"]
+    waited = number(found["waited_for_commits"]["every"])
+    rows = [
+        ("share of the time that a run waits for commits", waited),
+        ("seconds from the start of a resumed run to its first batch", spread(found["resume_s"])),
+        ("seconds of these for imports", spread(found["resume_import_s"])),
+    ]
+    return f"{goals(run)}\n\n{table(['', 'median'], rows)}"
+
+
+def spread(of: Mapping[str, float]) -> str:
+    return f"{number(of['median'])} ({number(of['min'])} to {number(of['max'])})"
+
+
+def defaults(run: Run) -> str:
+    models = ("lr", "deepfm", "dcn_v2", "finalmlp")
+    head = ["data", "rows", "regression", "LightGBM", *models, "network minus the grid's best"]
+    rows = []
+    for name, of in run["figures"].items():
+        if name == "seconds":
+            continue
+        held = ", held out" if of["held_out"] else ""
+        peers = [f"{statistics.fmean(of[peer]):.4f}" for peer in ("regression", "lightgbm")]
+        ours = [
+            f"{statistics.fmean(of['models'][model]['auc']):.4f} "
+            f"({of['models'][model]['less_regression']['mean']:+.4f})"
+            for model in models
+        ]
+        grid = [m["less_grid"]["mean"] for m in of["models"].values() if "less_grid" in m]
+        least = f"{min(grid):+.4f}" if grid else ""
+        rows.append([f"`{name}`{held}", f"{of['rows']:,}", *peers, *ours, least])
+    return f"{table(head, rows)}\n\n{not_reached(run)}"
+
+
+def not_reached(run: Run) -> str:
+    """For many goals: their number, and those that are not ok."""
+    others = [goal for goal in run["goals"] if goal["outcome"] != "ok"]
+    reached = f"{len(run['goals']) - len(others)} of {len(run['goals'])} goals were reached."
+    return f"{reached} The others:\n\n{goals({'goals': others})}" if others else reached
+
+
+def hot_path(run: Run) -> str:
+    kinds = ("pull", "push", "both", "planned")
+    parts = []
+    for where, of in run["figures"]["seconds_a_batch"].items():
+        rows = [
+            [name, *(f"{times[k]['median'] * 1e3:.3g}" if k in times else "" for k in kinds)]
+            for name, times in of.items()
+        ]
+        parts.append(table([f"ms a batch, ({where[0]}){where[1:]}", *kinds], rows))
+    return "\n\n".join([*parts, grid(run, r"(?P<column>.*?): (?P<row>.*)")])
+
+
+def mem_tier(run: Run) -> str:
+    rates: dict[str, dict[str, str]] = {}
+    for name, of in run["figures"]["keys_a_second"].items():
+        count, subject, what = name.split(", ")
+        if what == "find":
+            count = f"{int(count.removesuffix(' keys')):,} keys"
+            rates.setdefault(subject, {})[count] = f"{of['median'] / 1e6:.0f}"
+    columns = list(rates["paddlebox"])
+    rows = [[name, *(of.get(column, "") for column in columns)] for name, of in rates.items()]
+    return f"{table(['M finds a second', *columns], rows)}\n\n{goals(run)}"
+
+
+def kills(run: Run) -> str:
+    rows = [
+        [f"{of['kills']} kills of {name}", str(of["ended"]), str(len(of["wrong"]))]
+        for name, of in run["figures"].items()
+    ]
+    return f"{table(['', 'ended', 'wrong'], rows)}\n\n{goals(run)}"
+
+
+def model_sweep(run: Run) -> str:
+    names = {"dense": "dense part", "sparse": "pull and push", "feeder": "feeder", "ssd": "store"}
+    rows = [
+        [axis, name, number(of["samples_per_s"]), *(f"{of['shares'][part]:.0%}" for part in names)]
+        for axis, points in run["figures"]["axes"].items()
+        for name, of in points.items()
+    ]
+    return f"{table(['', '', 'samples/s', *names.values()], rows)}\n\n{goals(run)}"
+
+
+def partial_recovery(run: Run) -> str:
+    figures = {
+        "instances trained again": "again",
+        "lost to the dead rank's rows": "lost",
+        "seconds of the pass": "pass_seconds",
+        "seconds of the job": "seconds",
+    }
+    rows = [
+        [
+            str(of["ranks"]),
+            of["mode"],
+            *(number(of[f]) for f in figures.values()),
+            f"{of['auc'][-1]:.4f}",
+        ]
+        for of in run["figures"]["mean"]
+    ]
+    return f"{table(['ranks', '', *figures, 'AUC at the end'], rows)}\n\n{goals(run)}"
+
+
+def ranks(run: Run) -> str:
+    several = {size: of for size, of in run["figures"].items() if "exchange" in of}
+    figures: dict[str, Callable[[Any], str]] = {
+        "samples/s": lambda of: number(of["samples_per_s"]["median"]),
+        "with the same global batch": lambda of: number(of["strong_samples_per_s"]),
+        "time in exchanges": lambda of: f"{of['exchange']['time_share']:.1%}",
+        "waiting for others in them": lambda of: f"{of['exchange']['waiting_share']:.1%}",
+        "bytes a sample": lambda of: number(of["exchange"]["bytes_a_sample"]),
+    }
+    rows = [[name, *map(show, several.values())] for name, show in figures.items()]
+    head = ["", *(f"{size} ranks" for size in several)]
+    return f"{table(head, rows)}\n\n{grid(run, r'(?P<column>[0-9]+ ranks), (?P<row>.*)')}"
+
+
+def ranks_auc(run: Run) -> str:
+    aucs = run["figures"]["auc"]
+    rows = [["mean AUC", *(f"{statistics.fmean(of):.5f}" for of in aucs.values())]]
+    return f"{table(['', *(f'{ranks} ranks' for ranks in aucs)], rows)}\n\n{goals(run)}"
+
+
+def ranks_modes(run: Run) -> str:
+    rows = [
+        [
+            mode,
+            f"{of['auc_less_that_of_peer']:+.4f}",
+            f"{number(of['of_steps'])} ({of['of_steps_share']:.3f})",
+            number(of["left"]),
+            number(of["dense"]),
+            f"{number(of['between_nodes'])} ({of['between_nodes_share']:.3f})",
+        ]
+        for mode, of in run["figures"].items()
+    ]
+    head = ["", "AUC", "ids, rows, gradients", "left", "dense", "between nodes"]
+    return f"{table(head, rows)}\n\n{goals(run)}"
+
+
+def row_precision(run: Run) -> str:
+    rows = [
+        [name, f"{of['auc']['median']:.4f}", str(of["bytes_a_row"])]
+        for name, of in run["figures"].items()
+    ]
+    return f"{table(['rows', 'AUC', 'bytes with the key'], rows)}\n\n{goals(run)}"
+
+
+def serving(run: Run) -> str:
+    names = {"own": "export file", "peer": "peer"}
+    rows = [
+        [
+            f"batch {batch}, {name}",
+            *(number(of[who][what]) for what in ("p50_us", "p99_us")),
+            spread(of[who]["requests_per_s"]),
+        ]
+        for batch, of in run["figures"].items()
+        if batch.isdecimal()
+        for who, name in names.items()
+    ]
+    return f"{table(['', 'p50, µs', 'p99, µs', 'requests/s'], rows)}\n\n{goals(run)}"
+
+
+def serving_http(run: Run) -> str:
+    rows = [
+        [
+            f"batch {batch}",
+            *(number(of[who]["p50_us"]) for who in ("http", "process")),
+            number(of["clients"]["requests_per_s"]),
+        ]
+        for batch, of in run["figures"].items()
+    ]
+    head = ["", "p50 over HTTP, µs", "p50 without HTTP, µs", "requests/s of several clients"]
+    return f"{table(head, rows)}\n\n{goals(run)}"
+
+
+def ssd_tier(run: Run) -> str:
+    found = run["figures"]
+    stores = list(found["cold_rows_per_s"])
+    rows = [
+        [f"cold, {case}", *(_million(found["cold_rows_per_s"][s].get(case)) for s in stores)]
+        for case in found["cold_rows_per_s"]["paddlebox"]
+    ]
+    rows += [
+        [f"passes of {series}", *(_million(found["passes"][s].get(series)) for s in stores)]
+        for series in found["passes"]["paddlebox"]
+    ]
+    disk = found["raw_disk"]
+    alone = (
+        f"The disk by itself reads {disk['read_bytes_per_s']['median'] / 1e9:.1f} GB/s, writes "
+        f"{disk['write_bytes_per_s']['median'] / 1e9:.1f} GB/s, and reads "
+        f"{number(disk['random_pages_per_s']['median'])} random pages a second."
+    )
+    return f"{table(['M rows/s', *stores], rows)}\n\n{alone}\n\n{goals(run)}"
+
+
+def _million(of: Mapping[str, float] | None) -> str:
+    return "" if of is None else f"{of.get('rows_per_s', of.get('median', 0)) / 1e6:.3g}"
+
+
+def ranks_bytes(run: Run) -> str:
+    head = ["", *next(iter(run["figures"].values()))]
+    rows = [[case, *map(number, of.values())] for case, of in run["figures"].items()]
+    return table(head, rows)
+
+
+def two_nodes(run: Run) -> str:
+    rows = [
+        [link, number(of["samples_per_s"]), number(of["bytes_between_nodes_a_sample"])]
+        for link, of in run["figures"].items()
+        if link != "one machine"
+    ]
+    return f"{table(['link', 'samples/s', 'bytes a sample'], rows)}\n\n{goals(run)}"
+
+
+def zoo_claims(run: Run) -> str:
+    rows = []
+    for config, of in run["figures"].items():
+        if config == "seconds":
+            continue
+        means = [statistics.fmean(column) for column in zip(*of["found"], strict=True)]
+        if len(of["claimed"]) < len(means):
+            means = [statistics.fmean(means)]
+        for (auc, low, high), mean in zip(of["claimed"], means, strict=True):
+            rows.append([f"`{config}`", f"{auc:.4f} ({low:.4f} to {high:.4f})", f"{mean:.4f}"])
+    return f"{table(['config', 'claimed', 'found'], rows)}\n\n{not_reached(run)}"
+
+
+def zoo_criteo(run: Run) -> str:
+    models = {name: of for name, of in run["figures"].items() if "runs" in of}
+    peers = [name for name in run["figures"] if name not in models]
+    rows = [[name, f"{run['figures'][name]['auc']:.4f}", *([""] * len(peers))] for name in peers]
+    for name, of in sorted(models.items(), key=lambda item: -item[1]["mean"]):
+        aucs = [one["auc"] for one in of["runs"]]
+        less = [f"{d:+.4f} ({low:+.4f} to {high:+.4f})" for d, low, high in of["less"].values()]
+        rows.append([f"`{name}`", f"{of['mean']:.4f} ({min(aucs):.4f} to {max(aucs):.4f})", *less])
+    head = ["", "AUC", *(f"minus the AUC of `{peer}` (95 %)" for peer in peers)]
+    return f"{table(head, rows)}\n\n{goals(run)}"
+
+
+# Without one of its own, a benchmark has the table of its goals.
+_OWN: tuple[Callable[[Run], str], ...] = (
+    advise,
+    commit,
+    defaults,
+    hot_path,
+    mem_tier,
+    kills,
+    model_sweep,
+    partial_recovery,
+    ranks,
+    ranks_auc,
+    ranks_modes,
+    row_precision,
+    serving,
+    serving_http,
+    ssd_tier,
+    ranks_bytes,
+    two_nodes,
+    zoo_claims,
+    zoo_criteo,
+)
+TABLES = {own.__name__: own for own in _OWN}
