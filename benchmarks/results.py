@@ -175,8 +175,8 @@ def _generated(run: Run) -> str:
 
 
 def _hot_path(run: Run) -> str:
-    kernels = _between(run, ".* 1 threads: times fbgemm_rowwise")
-    planned = _between(run, ".* 1 threads: times fbgemm_rowwise, with the plan's time")
+    kernels = _between(run, ".* 1 threads: times fbgemm_rowwise, kernels alone")
+    planned = _between(run, ".* 1 threads: times fbgemm_rowwise, with the plan")
     return f"{kernels} times FBGEMM's row-wise Adagrad; with the time of the plan {planned} times"
 
 
