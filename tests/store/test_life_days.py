@@ -373,7 +373,8 @@ def test_a_day_that_was_ended_by_hand_does_not_end_again(tmp_path: Path) -> None
 
 
 def test_without_auto_or_dates_days_end_by_hand(tmp_path: Path) -> None:
-    config = CONFIG.model_copy(update={"life": LIFE.model_copy(update={"auto": False})})
+    fields = {**LIFE.model_dump(), "auto": False}
+    config = TableConfig(embedx_dim=DIM, life=LifeConfig(**fields))
     with Table(config, mem_budget_bytes=1 << 20) as table:
         train(table, work_of(FIRST_DAY, MANY, 10))
         assert not table.begin_day(FIRST_DAY + 1)
@@ -480,8 +481,9 @@ def test_what_a_delta_held_is_not_in_the_next_one(tmp_path: Path) -> None:
         chosen, saved = feasigns_of_delta(table)
         assert chosen == MANY.tolist()
         table.reset_delta(saved)
+        train(table, work_of(FIRST_DAY, MANY[5:], 3), 3)  # 0.3 < 0.35
         assert feasigns_of_delta(table)[0] == []
-        train(table, work_of(FIRST_DAY, MANY[:5], 4), 3)  # 0.4 >= 0.35
+        train(table, work_of(FIRST_DAY, MANY[:5], 4), 4)  # 0.4 >= 0.35
         assert feasigns_of_delta(table)[0] == MANY[:5].tolist()
         base: list[int] = []
         table.rows_of_base(lambda feasigns, _: base.extend(feasigns.tolist()))
