@@ -21,6 +21,7 @@ from typing import Any
 
 _GATHERS_A_STEP = 1 / 8  # row ids are requested for 8 batches at a time (ranks/step_planner.py)
 _SWAPS = 2  # exchanges per step: rows before it, gradients after it
+_CHANNELS = 4  # ranks/channel.py; each has a connection and a TCPStore for a pair of ranks
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Predicted:
     bytes_a_sample: float  # sent by a rank
     node_bytes_per_s: float  # that leave a node
     rows_bytes: float  # stored on a node
-    connections: int  # per rank
+    connections: int  # per rank, with ranks of other nodes
 
     @property
     def step_s(self) -> float:
@@ -125,7 +126,7 @@ def predict(ranks: int, work: Work, machine: Machine) -> Predicted:
     result = Predicted(
         ranks, compute, hidden * moving, hidden * messages, dense, store, wait,
         staging / training, sent / work.batch, 0.0, work.rows * work.row_bytes / nodes,
-        3 * 2 * (ranks - 1),
+        _CHANNELS * 2 * (ranks - on_node),
     )  # fmt: skip
     leaving = outside * on_node + (dense_bytes if nodes > 1 else 0.0)  # a ring crosses once
     return replace(result, node_bytes_per_s=leaving / result.step_s)
