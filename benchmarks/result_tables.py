@@ -39,8 +39,10 @@ def number(value: float) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
+    lines = [
+        "|" + "|".join(f" {cell} " if cell else " " for cell in row) + "|" for row in (head, *rows)
+    ]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
 def figure(goal: Mapping[str, Any]) -> str:
@@ -158,7 +160,8 @@ def hot_path(run: Run) -> str:
             for name, times in of.items()
         ]
         parts.append(table([f"ms a batch, ({where[0]}){where[1:]}", *kinds], rows))
-    return "\n\n".join([*parts, grid(run, r"(?P<column>.*?): (?P<row>.*)")])
+    found = "\n\n".join([*parts, grid(run, r"(?P<column>.*?): (?P<row>.*)")])
+    return found.replace(" 1 threads", " 1 thread")
 
 
 def mem_tier(run: Run) -> str:
@@ -337,12 +340,20 @@ def zoo_claims(run: Run) -> str:
 def zoo_criteo(run: Run) -> str:
     models = {name: of for name, of in run["figures"].items() if "runs" in of}
     peers = [name for name in run["figures"] if name not in models]
-    rows = [[name, f"{run['figures'][name]['auc']:.4f}", *([""] * len(peers))] for name in peers]
+    rows = [
+        [
+            name,
+            *(f"{run['figures'][name][what]:.4f}" for what in ("auc", "logloss")),
+            *([""] * len(peers)),
+        ]
+        for name in peers
+    ]
     for name, of in sorted(models.items(), key=lambda item: -item[1]["mean"]):
         aucs = [one["auc"] for one in of["runs"]]
         less = [f"{d:+.4f} ({low:+.4f} to {high:+.4f})" for d, low, high in of["less"].values()]
-        rows.append([f"`{name}`", f"{of['mean']:.4f} ({min(aucs):.4f} to {max(aucs):.4f})", *less])
-    head = ["", "AUC", *(f"minus the AUC of `{peer}` (95 %)" for peer in peers)]
+        auc = f"{of['mean']:.4f} ({min(aucs):.4f} to {max(aucs):.4f})"
+        rows.append([f"`{name}`", auc, f"{of['logloss']:.4f}", *less])
+    head = ["", "AUC", "logloss", *(f"minus the AUC of `{peer}` (95 %)" for peer in peers)]
     return f"{table(head, rows)}\n\n{goals(run)}"
 
 
