@@ -39,15 +39,24 @@ def changed(recorded: Mapping[str, str], root: Path = ROOT) -> list[str]:
 
 def digest(path: str, root: Path = ROOT) -> str:
     """Digest of a file or of all code below a folder; "missing" if there is none."""
-    top = root / path
-    files = sorted(top.rglob("*")) if top.is_dir() else [top]
-    code = [file for file in files if file.suffix in _SUFFIXES and file.is_file()]
-    if not code:
+    files = _files(path, root)
+    if not files:
         return "missing"
     found = hashlib.sha256()
-    for file in code:
+    for file in files:
         found.update(f"{file.relative_to(root)}\0{_bare(file)}\0".encode())
     return found.hexdigest()[:16]
+
+
+def written_since(paths: Iterable[str], moment: float, root: Path = ROOT) -> bool:
+    """Whether a file of the paths was written after the moment, in seconds since the epoch."""
+    return any(file.stat().st_mtime > moment for path in paths for file in _files(path, root))
+
+
+def _files(path: str, root: Path) -> list[Path]:
+    top = root / path
+    files = sorted(top.rglob("*")) if top.is_dir() else [top]
+    return [file for file in files if file.suffix in _SUFFIXES and file.is_file()]
 
 
 def _bare(file: Path) -> str:

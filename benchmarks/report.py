@@ -22,7 +22,7 @@ import measured_code
 
 ROOT = Path(__file__).resolve().parent.parent
 # At the start, before a script binds itself to a core.
-_STARTED, _CORES = time.perf_counter(), len(os.sched_getaffinity(0))
+_STARTED, _CORES = time.time(), len(os.sched_getaffinity(0))
 
 # For MEASURES of scripts, the paths whose code they measure: what a training run consists of,
 # without the defaults of its options (paddlebox/config).
@@ -165,14 +165,17 @@ def write(
     out.parent.mkdir(parents=True, exist_ok=True)
     script = Path(sys.argv[0])
     measures = getattr(sys.modules["__main__"], "MEASURES", ())
+    code = measured_code.digests(script, measures)
+    # Of files that changed meanwhile, the digest may be that of code that did not run.
+    changed = "-changed" if measured_code.written_since(code, _STARTED) else ""
     content = {
         "command": [script.name, *sys.argv[1:]],
-        "commit": commit(),
-        "code": measured_code.digests(script, measures),
+        "commit": commit() + changed,
+        "code": code,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "settings": {k: v for k, v in settings.items() if k not in ("out", "scratch")},
-        "seconds": time.perf_counter() - _STARTED,
+        "seconds": time.time() - _STARTED,
         "figures": figures,
         "goals": [goal.as_json() for goal in goals],
     }

@@ -8,7 +8,7 @@
 
 run      runs benchmarks one after the other and lists the outcomes of all goals
 publish  keeps runs in benchmarks/published/; refuses runs of another size than the default, and
-         runs of a tree that no commit has, except with --force
+         runs of a tree that no commit has or that changed meanwhile, except with --force
 tables   makes the tables of the docs, and the table of the README, of the published runs
 check    exits with 1 if one of these tables is not what the published runs say
 stale    lists the published runs whose measured code has changed since, and missing ones
@@ -141,7 +141,7 @@ def refused(run: Run, force: bool) -> str:
     options = [word for word in run["command"][1:] if word.startswith("-")]
     if others := [word for word in options if not _FREE.match(word)]:
         return f"expected the default settings, found {' '.join(others)}"
-    if re.search("-dirty$|^unknown$", run["commit"]) and not force:
+    if re.search("-(dirty|changed)$|^unknown$", run["commit"]) and not force:
         return f"its commit is {run['commit']}: commit all changes and run it again, or --force"
     return ""
 

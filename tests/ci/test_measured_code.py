@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -72,6 +73,16 @@ def test_a_script_counts_with_what_it_imports_and_starts(tmp_path: Path) -> None
     assert measured_code.changed(found, tmp_path) == []
     (tmp_path / "benchmarks/peers/seven.py").write_text("x = 1\n")
     assert measured_code.changed(found, tmp_path) == ["benchmarks/peers/seven.py"]
+
+
+def test_code_that_changes_during_a_run_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "ops").mkdir()
+    file = tmp_path / "ops/a.h"
+    file.write_text("int a;")
+    moment = file.stat().st_mtime
+    assert not measured_code.written_since(["ops"], moment, tmp_path)
+    os.utime(file, (moment + 1, moment + 1))
+    assert measured_code.written_since(["ops"], moment, tmp_path)
 
 
 def test_every_peer_and_native_part_belongs_to_a_benchmark() -> None:

@@ -159,6 +159,7 @@ def test_runs_of_changed_code_and_missing_runs_are_listed(tree: Any) -> None:
     ("changed", "why"),
     [
         ({"commit": "1234abc-dirty"}, "its commit is 1234abc-dirty"),
+        ({"commit": "1234abc-changed"}, "its commit is 1234abc-changed"),
         ({"commit": "unknown"}, "its commit is unknown"),
         ({"command": ["one.py", "--rows", "5"]}, "expected the default settings, found --rows"),
         ({"command": ["one.py", "--quick"]}, "expected the default settings, found --quick"),

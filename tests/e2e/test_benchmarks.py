@@ -102,6 +102,7 @@ def test_a_result_tells_what_ran_where_and_each_turn(tmp_path: Path) -> None:
     found = json.loads(out.read_text())
     assert found["command"] == ["one.py", "--rows", "3"]
     assert found["code"].keys() == {"ops/base"}
+    assert not found["commit"].endswith("-changed")
     assert found["date"].endswith("+00:00")
     assert found["machine"].keys() >= {"processor", "cores", "memory_bytes", "root", "gpu"}
     assert found["settings"] == {"rows": 3}
