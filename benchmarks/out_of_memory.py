@@ -8,10 +8,16 @@ and holds everything in memory. They take turns of a few passes; the process tha
 At the end both must hold the same bytes.
 
 The table (4.8 GB: 16 M rows of 300 bytes, D = 64) is made first, by pushing a gradient to every row
-in passes without a network. A sample has 26 slots of one feasign. Two slots are wide, a user and an
-item, drawn uniformly from all rows, so that the rows of a pass were last used long ago. 24 slots
-are narrow, with 2,000 values that follow a power law. This gives 2.8 rows to stage per sample, more
-than a day of real click logs needs. The network is an MLP 400-400-400, with batches of 512.
+in passes without a network. A sample has 26 slots of one feasign. Some are wide: they are drawn
+uniformly from all rows, so that the rows of a pass were last used long ago. The others are narrow,
+with 2,000 values that follow a power law. There are two settings, one after the other, each with
+its own goals:
+
+    2 wide slots    a user and an item: 2.8 rows to stage per sample, more than a day of real click
+                    logs needs
+    6 wide slots    crossed features too: 6.7 rows to stage per sample
+
+The network is an MLP 400-400-400, with batches of 512.
 
 The limit is a cgroup's (v1 or v2), which includes the page cache. If no cgroup can be made, it is
 RLIMIT_DATA, which does not include it. The settings in the JSON say which.
@@ -24,13 +30,14 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +46,7 @@ import numpy.typing as npt
 import report
 
 MEASURES = report.TRAINING
-WIDE_SLOTS = 2
-NARROW_SLOTS = 24
+SLOTS = 26
 NARROW_VOCABULARY = 2_000
 FRESH_SHARE = 0.02  # share of the wide draws that have no row yet
 EMBEDX_DIM = 64
@@ -68,6 +74,7 @@ class Work:
     """The work of a process. It is passed as JSON, so paths are strings."""
 
     folder: str
+    wide_slots: int  # the others are narrow
     rows: int  # made before training
     samples: int  # per pass
     passes: int
@@ -91,13 +98,13 @@ def write_pass(path: Path, work: Work, number: int) -> None:
     import pyarrow.compute as pc
 
     rng = np.random.default_rng((work.seed, number))
-    size, vocabulary = work.samples, work.rows // WIDE_SLOTS
+    size, vocabulary = work.samples, work.rows // work.wide_slots
     columns: list[Any] = []
-    for slot in range(WIDE_SLOTS):
+    for slot in range(work.wide_slots):
         index = rng.integers(0, round(vocabulary * (1 + FRESH_SHARE)), size, dtype=np.uint64)
         columns.append(wide_feasigns(slot, index))
     skew = np.zeros(size)
-    for slot in range(WIDE_SLOTS, WIDE_SLOTS + NARROW_SLOTS):
+    for slot in range(work.wide_slots, SLOTS):
         index = (NARROW_VOCABULARY * rng.random(size) ** 3).astype(np.uint64)
         columns.append(wide_feasigns(slot, index))
         skew += np.sin(index.astype(np.float64))  # gives the model something to learn
@@ -117,8 +124,8 @@ def _spaced(pa: Any, texts: list[Any]) -> Iterator[Any]:
 
 
 def write_data(folder: Path, work: Work) -> None:
-    names = [f"wide{slot}" for slot in range(WIDE_SLOTS)]
-    names += [f"narrow{slot}" for slot in range(NARROW_SLOTS)]
+    names = [f"wide{slot}" for slot in range(work.wide_slots)]
+    names += [f"narrow{slot}" for slot in range(SLOTS - work.wide_slots)]
     slots = [{"name": "click", "type": "label"}, *({"name": n, "type": "sparse"} for n in names)]
     (folder / "slots.yaml").write_text(json.dumps({"slots": slots}))
     for number in range(work.passes):
@@ -139,6 +146,7 @@ def config_of(work: Work) -> dict[str, Any]:
             "train_files": [f"{work.folder}/pass-*.txt"],
             "files_per_pass": 1,
             "batch_size": work.batch_size,
+            "key_space": "shared",  # the feasigns that make_rows pushes, and those of the text
         },
         "model": {"type": "dnn", "hidden": [400, 400, 400]},
         "optimizer": {"type": "adam", "learning_rate": 0.0001},
@@ -186,9 +194,10 @@ class Trainer:
         from paddlebox.train.runner import build_runner
 
         started = time.perf_counter()
-        vocabulary = self.work.rows // WIDE_SLOTS
+        wide_slots = self.work.wide_slots
+        vocabulary = self.work.rows // wide_slots
         columns = 3 + self.config.table.embedx_dim
-        step = min(self.table.max_pass_rows[0], ROWS_A_MAKING_PASS) // WIDE_SLOTS
+        step = min(self.table.max_pass_rows[0], ROWS_A_MAKING_PASS) // wide_slots
         # One show and one click each, so that the row gets an embedx, and some gradient.
         gradient = np.random.default_rng(self.work.seed).standard_normal(
             (ROWS_A_PUSH, columns), np.float32
@@ -198,7 +207,7 @@ class Trainer:
         made = 0
         for begin in range(0, vocabulary, step):
             index = np.arange(begin, min(begin + step, vocabulary), dtype=np.uint64)
-            feasigns = np.concatenate([wide_feasigns(slot, index) for slot in range(WIDE_SLOTS)])
+            feasigns = np.concatenate([wide_feasigns(slot, index) for slot in range(wide_slots)])
             self.table.begin(self.table.stage(sorted_unique_keys(feasigns)))
             for at in range(0, len(feasigns), ROWS_A_PUSH):
                 pushed = feasigns[at : at + ROWS_A_PUSH].view(np.int64)
@@ -400,17 +409,33 @@ def say(text: str) -> None:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
+    figures, goals = {}, []
+    for wide_slots in options.wide_slots:
+        name = f"{wide_slots} wide slots"
+        own = folder / str(wide_slots)
+        own.mkdir()
+        say(name)
+        figures[name], found = measure_one(options, own, wide_slots)
+        goals += [replace(goal, name=f"{name}: {goal.name}") for goal in found]
+        shutil.rmtree(own)
+    return figures, goals
+
+
+def measure_one(
+    options: argparse.Namespace, folder: Path, wide_slots: int
+) -> tuple[dict[str, Any], list[report.Goal]]:
     table_bytes = options.rows * (KEY_BYTES + 4 * (9 + EMBEDX_DIM))
     limit = MemoryLimit(max(table_bytes // 4, options.least_limit_mib * MIB))
     common = Work(
         folder=str(folder),
-        rows=options.rows // WIDE_SLOTS * WIDE_SLOTS,
+        wide_slots=wide_slots,
+        rows=options.rows // wide_slots * wide_slots,
         samples=options.samples,
         passes=options.turns * options.passes_per_turn,
         batch_size=512,
         seed=options.seed,
         mem_bytes=64 * MIB,
-        hbm_bytes=256 * MIB,
+        hbm_bytes=128 * wide_slots * MIB,
         store=True,
     )
     say(f"limit {limit.bytes / MIB:,.0f} MiB ({limit.kind}); writing {common.passes} passes")
@@ -490,6 +515,9 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=16_000_000)
+    parser.add_argument(
+        "--wide-slots", type=int, nargs="+", default=[2, 6], metavar="N", help=f"of {SLOTS} slots"
+    )
     parser.add_argument("--samples", type=int, default=60_000, help="samples per pass")
     parser.add_argument("--turns", type=int, default=7, help="number of turns; the first warms up")
     parser.add_argument("--passes-per-turn", type=int, default=3)
@@ -518,6 +546,8 @@ def main() -> int:
         parser.error(
             "expected --turns of 2 or more, --passes-per-turn of 1 or more, --rows of 1,000 or more"
         )
+    if not all(0 < wide_slots <= SLOTS for wide_slots in options.wide_slots):
+        parser.error(f"expected --wide-slots of 1 to {SLOTS}")
     hidden = ("work", "scratch")
     return report.timed(options, lambda folder: measure(options, folder), hidden=hidden)
 
