@@ -32,6 +32,8 @@ TEST(a_line_with_a_value_beyond_the_bound_is_malformed_and_says_what_bounds_it) 
                                   "1 1 2 0 0 1 0 1 0 1 2e15 1 7\n");
   CHECK_EQ(chunk.instances, 1u);
   CHECK_EQ(chunk.bad_lines, 2u);
+  CHECK_EQ(chunk.first_bad.size(), 2u);
+  if (chunk.first_bad.size() != 2) return;
   CHECK_EQ(chunk.first_bad[0].line, 0u);
   CHECK_EQ(chunk.first_bad[0].reason,
            std::string("slot 'raw': -1e+30 is beyond 1e+15, too large for a network; bound it in "
