@@ -140,9 +140,9 @@ fuzz: setup ## run every fuzz program for FUZZ_SECONDS (60)
 	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_manifest.py --seconds $(FUZZ_SECONDS)
 
 # The peers of the benchmarks have their own environment, which uses .venv through a .pth file. If
-# the headers of a hash map cannot be downloaded, this prints a message; so does its benchmark.
+# a C++ library cannot be downloaded, this prints a message; so does its benchmark.
 $(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_torchrec.txt \
-  requirements/bench_maps.sh
+  requirements/bench_maps.sh requirements/bench_stores.sh
 	$(BIN)/python -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/bench.txt
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
@@ -152,6 +152,8 @@ $(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_torc
 	 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
 	@sh requirements/bench_maps.sh build/bench-include || echo "make: headers of a hash map are missing\
 	 in build/bench-include: benchmarks/mem_tier.py names them" >&2
+	@sh requirements/bench_stores.sh build/bench-native || echo "make: RocksDB or LMDB is missing in\
+	 build/bench-native: install librocksdb-dev and liblmdb-dev for benchmarks/ssd_tier.py" >&2
 	@touch $@
 
 bench-setup: $(STAMPS)/bench ## make .venv-bench, with the libraries that the benchmarks compare with

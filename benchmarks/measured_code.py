@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _REPORTING = {"report.py", "measured_code.py"}
 _SUFFIXES = {".py", ".yaml", ".h", ".inl", ".c", ".cc", ".cu"}
 _YAML_COMMENT = re.compile(r"(^|\s)#[^\n]*")
+_INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
 _CPP = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/|\s+', re.DOTALL)
 
 
@@ -109,8 +110,10 @@ def _parts(script: Path, root: Path) -> set[Path]:
 
 
 def _names(path: Path) -> Iterator[str]:
-    """The modules that a script may import, those that it starts, and the files that it quotes."""
+    """The modules that a script may import, those that it starts, and the files that it quotes or
+    includes."""
     if path.suffix != ".py":
+        yield from _INCLUDE.findall(path.read_text())
         return
     for node in ast.walk(ast.parse(path.read_text())):
         match node:

@@ -11,9 +11,11 @@ Each store holds 20 M rows of 88 bytes (key 8, row 80):
 The stores take turns, pass by pass and batch by batch. The tier alone also does passes of 1 and 30
 %. The same run measures the raw disk with direct I/O, over a file as large as the packed rows.
 
-Peers: RocksDB (direct I/O, Bloom filters, MultiGet, SST ingest) and LMDB (getmulti, putmulti), each
-with the number of threads that reads fastest here. A slow peer does fewer passes (--peer-seconds
-per series). It is compared with the tier over the passes that it did.
+Peers: RocksDB (direct I/O, Bloom filters, MultiGet or a scan, SST ingest) and LMDB (ordered puts
+and a cursor), called from C++ with whole batches, as the tier is. Each reads with the number of
+threads, and RocksDB with the way, that is fastest here. A slow peer does fewer passes
+(--peer-seconds per series). It is compared with the tier over the passes that it did. All memory of
+the process is on huge pages (peers/huge_pages.py), those of the peers included.
 """
 
 from __future__ import annotations
@@ -24,16 +26,17 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import report
+from peers import huge_pages
 from peers.disk import PAGE, RawDisk, drop_cache
 from peers.own import Own
-from peers.stores import Lmdb, RocksDb, Store
+from peers.stores import Lmdb, RocksDb, Store, Way, unpacked
 from peers.workload import KEY_BYTES, ROW_BYTES, Indices, Life, Population, Words, row_bytes_of
 
 MEASURES = ("ops/base", "ops/store", "paddlebox/store")
@@ -41,7 +44,7 @@ PACKED = KEY_BYTES + ROW_BYTES
 SHARES = (0.001, 0.01, 0.05, 0.3)
 PASS_SHARE = 0.05
 OTHER_SHARES = (0.01, 0.3)  # sizes of the passes that only the tier does
-PEER_THREADS = (1, 4, 16)
+PEER_THREADS = (1, 4, 16, 64)
 ROWS_PER_PAGE = PAGE // PACKED
 # The series is the first word of the seed of a batch or a pass.
 PASSES, BATCHES, TRIAL = 1, 2, 3
@@ -61,6 +64,7 @@ class Subject:
     pass_seconds: dict[str, list[float]] = field(default_factory=dict)
     # Batches by (series, share).
     batches: dict[tuple[str, float], list[Batch]] = field(default_factory=dict)
+    ways: list[Way] = field(default_factory=list)  # of a peer, each with its best threads
 
     @property
     def name(self) -> str:
@@ -78,6 +82,10 @@ class Batch:
         return self.keys / self.seconds
 
 
+# The rows and the absent keys of a batch, for a subject and the first words of a seed.
+Draw = Callable[[Subject, tuple[int, ...]], tuple[Indices, Words | None]]
+
+
 class Bench:
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options = options
@@ -87,7 +95,7 @@ class Bench:
         self.population = Population(options.rows, options.seed)
         self.disk = RawDisk(folder, self.population.packed_bytes)
         self.load_rates: dict[str, list[float]] = {}
-        self.peer_threads: dict[str, dict[int, float]] = {}
+        self.peers: dict[str, dict[str, Any]] = {}  # version, and the rates of their ways to read
         self.upkeep: dict[str, dict[str, Any]] = {}
         self.absent_reads: list[float] = []
         self.cache = drop_cache([])
@@ -114,16 +122,34 @@ class Bench:
         return Subject(store, Life(self.population))
 
     def choose_threads(self, subject: Subject) -> None:
-        """Sets the number of threads with which this peer reads fastest."""
-        if not isinstance(subject.store, (RocksDb, Lmdb)):
+        """Finds the number of threads with which this peer reads fastest, in each way."""
+        if isinstance(subject.store, Own):
             return
-        rates = self.peer_threads[subject.name] = {}
-        for threads in PEER_THREADS:
-            subject.store.threads = threads
-            chosen = subject.life.draw(self.population.rng(TRIAL, threads), PASS_SHARE, False)
-            rates[threads] = self.ask(subject, chosen).rate
-        subject.store.threads = max(rates, key=lambda threads: rates[threads])
-        say(f"{subject.name}: reads with {subject.store.threads} threads")
+        store: Any = subject.store
+        found = self.peers[subject.name] = {"version": store.version, "threads": {}, "ways": {}}
+        subject.ways = []
+        for scan in store.scans:
+            rates = {}
+            for threads in PEER_THREADS:
+                store.way = Way(scan, threads)
+                chosen = subject.life.draw(self.population.rng(TRIAL, threads), PASS_SHARE, False)
+                rates[store.way] = self.ask(subject, chosen).rate
+            subject.ways.append(max(rates, key=lambda way: rates[way]))
+            found["threads"] |= {str(way): rate for way, rate in rates.items()}
+        say(f"{subject.name} {store.version}: reads with {', '.join(map(str, subject.ways))}")
+
+    def choose_way(self, subject: Subject, series: str, share: float, draw: Draw) -> None:
+        """Sets the way in which this peer reads such batches fastest."""
+        if len(subject.ways) < 2:
+            return
+        store: Any = subject.store
+        rates = {}
+        for number, way in enumerate(subject.ways):
+            store.way = way
+            rates[way] = self.ask(subject, *draw(subject, (TRIAL, number))).rate
+        store.way = max(rates, key=lambda way: rates[way])
+        ways = self.peers[subject.name]["ways"]
+        ways[f"{series} {share:.1%}"] = {str(way): rate for way, rate in rates.items()}
 
     def live(self, subjects: Sequence[Subject], series: str, share: float, recency: bool) -> None:
         """Runs the passes of a series; the stores take turns."""
@@ -181,7 +207,7 @@ class Bench:
         started = time.perf_counter()
         answer = subject.store.read(prepared)
         seconds = time.perf_counter() - started
-        found, rows = subject.store.unpacked(answer)
+        found, rows = unpacked(answer)
         if not np.array_equal(found, here) or not np.array_equal(rows, subject.life.rows(chosen)):
             sys.exit(f"{subject.name}: wrong answer: found {int(found.sum())} of {len(keys)} rows")
         pages = max(len(np.unique(chosen // ROWS_PER_PAGE)), 1)
@@ -189,33 +215,46 @@ class Bench:
 
     def cold(self, subjects: Sequence[Subject], series: str, recency: bool) -> None:
         for share in SHARES:
-            for repeat in range(self.options.repeats):
-                for subject in subjects:
-                    rng = self.population.rng(BATCHES, round(share * 1000), int(recency), repeat)
-                    chosen = subject.life.draw(rng, share, recency)
-                    batch = self.ask(subject, chosen)
-                    subject.batches.setdefault((series, share), []).append(batch)
-            self.tell_batches(subjects, series, share)
+
+            def draw(
+                subject: Subject, name: tuple[int, ...], share: float = share
+            ) -> tuple[Indices, Words | None]:
+                rng = self.population.rng(*name, round(share * 1000), int(recency))
+                return subject.life.draw(rng, share, recency), None
+
+            self.ask_all(subjects, series, share, draw)
 
     def absent(self, subjects: Sequence[Subject]) -> None:
         """Reads batches of which half of the keys, or all, are absent."""
         count = round(PASS_SHARE * len(self.population))
-        for series, share in (("half absent", 0.5), ("all absent", 1.0)):
-            for repeat in range(self.options.repeats):
-                for subject in subjects:
-                    rng = self.population.rng(BATCHES, 0, round(2 * share), repeat)
-                    chosen = np.zeros(0, np.int64)
-                    if share < 1:
-                        chosen = subject.life.draw(rng, PASS_SHARE / 2, False)
-                    absent = self.population.absent(rng, round(share * count))
-                    before = subject.store.counters() if isinstance(subject.store, Own) else {}
-                    batch = self.ask(subject, chosen, absent)
-                    subject.batches.setdefault((series, PASS_SHARE), []).append(batch)
-                    if isinstance(subject.store, Own) and share == 1:
-                        after = subject.store.counters()
-                        read = after["absent_read"] - before["absent_read"]
-                        self.absent_reads.append(read / len(absent))
-            self.tell_batches(subjects, series, PASS_SHARE)
+        for series, part in (("half absent", 0.5), ("all absent", 1.0)):
+
+            def draw(
+                subject: Subject, name: tuple[int, ...], part: float = part
+            ) -> tuple[Indices, Words | None]:
+                rng = self.population.rng(*name, 0, round(2 * part))
+                chosen = np.zeros(0, np.int64)
+                if part < 1:
+                    chosen = subject.life.draw(rng, PASS_SHARE / 2, False)
+                return chosen, self.population.absent(rng, round(part * count))
+
+            self.ask_all(subjects, series, PASS_SHARE, draw)
+
+    def ask_all(self, subjects: Sequence[Subject], series: str, share: float, draw: Draw) -> None:
+        """Times batches of a kind; the stores take turns."""
+        for subject in subjects:
+            self.choose_way(subject, series, share, draw)
+        for repeat in range(self.options.repeats):
+            for subject in subjects:
+                chosen, absent = draw(subject, (BATCHES, repeat))
+                store = subject.store
+                before = store.counters() if isinstance(store, Own) else {}
+                batch = self.ask(subject, chosen, absent)
+                subject.batches.setdefault((series, share), []).append(batch)
+                if isinstance(store, Own) and absent is not None and not len(chosen):
+                    read = store.counters()["absent_read"] - before["absent_read"]
+                    self.absent_reads.append(read / len(absent))
+        self.tell_batches(subjects, series, share)
 
     def tell_batches(self, subjects: Sequence[Subject], series: str, share: float) -> None:
         rates = ", ".join(f"{s.name} {self.rate(s, series, share) / 1e6:.3f}" for s in subjects)
@@ -239,12 +278,14 @@ class Bench:
     # ---- the run
 
     def run(self) -> tuple[dict[str, Any], list[report.Goal]]:
-        self.measure_disk()
-        own = self.load(Own(self.folder, self.threads))
-        subjects = [own]
+        native, rows = self.options.native, len(self.population)
+        stores: list[Store] = [Own(self.folder, self.threads)]
         if not self.options.skip_peers:
-            subjects.append(self.load(RocksDb(self.folder, 1, self.threads)))
-            subjects.append(self.load(Lmdb(self.folder, 1, len(self.population))))
+            stores.append(RocksDb(self.folder, self.threads, native))
+            stores.append(Lmdb(self.folder, self.threads, native, rows))
+        self.measure_disk()
+        subjects = [self.load(store) for store in stores]
+        own = subjects[0]
         for subject in subjects:
             self.choose_threads(subject)
         self.live(subjects, "5% uniform", PASS_SHARE, False)
@@ -278,7 +319,8 @@ class Bench:
             },
             "page_cache": f"{self.cache} before each cold batch; paddlebox and rocksdb read direct",
             "load_rows_per_s": self.load_rates,
-            "peer_threads": self.peer_threads,
+            "peers": self.peers,
+            "on_huge_pages": huge_pages.share(),
             "passes": {
                 subject.name: {
                     series: {
@@ -361,6 +403,9 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="a trial: 2 M rows, 8 passes")
     parser.add_argument("--skip-peers", action="store_true")
+    parser.add_argument(
+        "--native", type=Path, default=Path("build/bench-native"), help="the peers' libraries"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--scratch",
@@ -374,12 +419,8 @@ def main() -> int:
         options.rows, options.passes = min(options.rows, 2_000_000), min(options.passes, 8)
     if options.rows < 10_000 or options.passes < 1 or options.repeats < 1:
         parser.error("expected --rows of 10,000 or more, --passes and --repeats of 1 or more")
-    if not options.skip_peers:
-        try:
-            import rocksdict  # noqa: F401
-        except ModuleNotFoundError:
-            why = "rocksdict is not installed: make bench-setup, or --skip-peers"
-            raise report.UnavailableError(why) from None
+    options.native = options.native.resolve()
+    huge_pages.use_here()
     return report.timed(options, lambda folder: Bench(options, folder).run())
 
 

@@ -22,7 +22,8 @@ def compiled(source: str, folder: Path, flags: Sequence[str] = (), name: str = "
     library = folder / f"{name or Path(source).stem}-{os.getpid()}.so"
     command = ["g++", "-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"]
     done = subprocess.run(
-        [*command, *flags, "-o", str(library), str(NATIVE / source)],
+        # Libraries in `flags` must come after the source that needs them.
+        [*command, "-o", str(library), str(NATIVE / source), *flags],
         capture_output=True,
         text=True,
         check=False,

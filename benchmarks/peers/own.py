@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from paddlebox import _native
 from paddlebox.store import compaction
 from paddlebox.store.manifest import Manifest, VersionRecord
 from peers.disk import drop_cache
-from peers.stores import Found
+from peers.stores import answer_of
 from peers.workload import KEY_BYTES, ROW_BYTES, Bytes, Words
 
 MAX_SEGMENT_BYTES = 256 << 20
@@ -135,18 +133,12 @@ class Own:
 
     def prepared(self, keys: Words) -> Any:
         drop_cache([self.folder / "ssd" / segment["file"] for segment in self._segments])
-        # Written once, so that the first use of this memory does not count as reading time.
-        return keys, np.ones((len(keys), ROW_BYTES), np.uint8), np.zeros(len(keys), np.uint8)
+        return keys, answer_of(len(keys))
 
     def read(self, asked: Any) -> Any:
-        keys, rows, found = asked
+        keys, (rows, found) = asked
         self._tier.read(keys, rows, found)
         return rows, found
-
-    def unpacked(self, answer: Any) -> tuple[Found, Bytes]:
-        rows, found = answer
-        mask: Found = found.astype(np.bool_)
-        return mask, rows if mask.all() else rows[mask]
 
     def disk_bytes(self) -> int:
         return _bytes_of(self._segments)

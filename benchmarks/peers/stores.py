@@ -1,25 +1,28 @@
 """One interface for the stores that are compared: load, write a pass durably, read a cold batch.
 
-`prepared`, `packed` and `unpacked` convert arrays to the lists of bytes that a peer takes, and
-back. Only Python needs this, so it is not timed: the peers are shown at their best.
+The peers run in C++ (native/rocksdb_store.cc, native/lmdb_store.cc). A call takes a whole batch, as
+the tier does. `packed` and `prepared` make what a store takes, and are not timed.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import shutil
-import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from report import UnavailableError
 
+from peers import compiled
+from peers.compiled import pointer
 from peers.disk import drop_cache
-from peers.workload import KEY_BYTES, ROW_BYTES, Bytes, Words
+from peers.workload import ROW_BYTES, Bytes, Words
 
 Found = npt.NDArray[np.bool_]
+SETUP = "make bench-setup (Debian, Ubuntu: librocksdb-dev, liblmdb-dev)"
 
 
 class Store(Protocol):
@@ -40,29 +43,36 @@ class Store(Protocol):
     def read(self, asked: Any) -> Any:
         """Reads the rows of a batch."""
 
-    def unpacked(self, answer: Any) -> tuple[Found, Bytes]:
-        """Converts an answer: found (n), and the rows of the found keys, in order."""
-
     def disk_bytes(self) -> int: ...
 
     def close(self) -> None: ...
 
 
-def _to_bytes(array: npt.NDArray[Any], width: int) -> list[bytes]:
-    text = array.tobytes()
-    return [text[at : at + width] for at in range(0, len(text), width)]
+class Way(NamedTuple):
+    """How a peer reads a batch."""
+
+    scan: bool  # through all rows between its keys, instead of a search for each
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{'scan' if self.scan else 'search'}, threads {self.threads}"
 
 
-def _key_list(keys: Words) -> list[bytes]:
-    return _to_bytes(keys.astype(">u8"), KEY_BYTES)
+def answer_of(keys: int) -> tuple[Bytes, Bytes]:
+    """Memory for an answer: rows (n, ROW_BYTES) and found (n). It is written once, so that the
+    first use of this memory does not count as reading time."""
+    return np.ones((keys, ROW_BYTES), np.uint8), np.zeros(keys, np.uint8)
 
 
-def _joined(rows: Iterable[bytes]) -> Bytes:
-    return np.frombuffer(b"".join(rows), np.uint8).reshape(-1, ROW_BYTES)
+def unpacked(answer: tuple[Bytes, Bytes]) -> tuple[Found, Bytes]:
+    """found (n), and the rows of the found keys, in order."""
+    rows, found = answer
+    mask: Found = found.astype(np.bool_)
+    return mask, rows if mask.all() else rows[mask]
 
 
-def _sliced(items: list[bytes], pieces: int) -> list[list[bytes]]:
-    return [items[len(items) * i // pieces : len(items) * (i + 1) // pieces] for i in range(pieces)]
+def _big_endian(keys: Words) -> Bytes:
+    return keys.astype(">u8").view(np.uint8)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -70,155 +80,127 @@ def _files(folder: Path) -> list[Path]:
 
 
 class _Peer:
-    """Shared by both peers: a folder, and threads, each of which reads a slice of a batch."""
+    """A library behind native/peer_store.h."""
 
     name: str
+    source: str  # its driver in native/
+    scans: tuple[bool, ...] = (False,)  # the values of Way.scan that it can read with
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path, cores: int, native: Path) -> None:
+        self._library = _driver(self.name, self.source, folder, native)
         self.folder = folder / self.name
         self.folder.mkdir(parents=True)
-        self.threads = threads
+        self.cores = cores
+        self.way = Way(False, cores)
+        self._store: ctypes.c_void_p | None = None
+        self._open()
+
+    @property
+    def version(self) -> str:
+        return str(self._library.PeerVersion().decode())
+
+    def _open(self, read_ahead: bool = True) -> None:
+        store = self._library.PeerOpen(
+            os.fsencode(self.folder), ctypes.c_int(self.cores), ctypes.c_bool(read_ahead)
+        )
+        self._check(store)
+        self._store = ctypes.c_void_p(store)
+
+    def _shut(self) -> None:
+        if self._store is not None:
+            self._library.PeerClose(self._store)
+        self._store = None
+
+    def _check(self, done: Any) -> None:
+        if not done:
+            raise OSError(f"{self.name}: {self._library.PeerError().decode()}")
 
     def packed(self, keys: Words, rows: Bytes) -> Any:
-        return _key_list(keys), _to_bytes(rows, ROW_BYTES)
+        return _big_endian(keys), np.ascontiguousarray(rows)
 
-    def _ask(self, get: Callable[[list[bytes]], list[Any]], keys: list[bytes]) -> list[Any]:
-        if self.threads == 1:
-            return get(keys)
-        with ThreadPoolExecutor(self.threads) as pool:
-            answers = list(pool.map(get, _sliced(keys, self.threads)))
-        return [row for answer in answers for row in answer]
+    def _write(self, batch: Any, empty: bool) -> None:
+        keys, rows = batch
+        count = ctypes.c_size_t(len(rows))
+        self._check(
+            self._library.PeerWrite(
+                self._store, pointer(keys), pointer(rows), count, ctypes.c_bool(empty)
+            )
+        )
+
+    def load(self, batch: Any) -> None:
+        self._write(batch, empty=True)
+
+    def write(self, batch: Any) -> None:
+        self._write(batch, empty=False)
+
+    def prepared(self, keys: Words) -> Any:
+        drop_cache([])
+        return _big_endian(keys), answer_of(len(keys))
+
+    def read(self, asked: Any) -> Any:
+        keys, (rows, found) = asked
+        self._check(
+            self._library.PeerRead(
+                self._store,
+                pointer(keys),
+                ctypes.c_size_t(len(rows)),
+                pointer(rows),
+                pointer(found),
+                ctypes.c_int(self.way.threads),
+                ctypes.c_bool(self.way.scan),
+            )
+        )
+        return rows, found
 
     def disk_bytes(self) -> int:
         # Counts blocks, because a database file may have holes.
         return sum(path.stat().st_blocks * 512 for path in _files(self.folder))
 
+    def close(self) -> None:
+        self._shut()
+        shutil.rmtree(self.folder)
+
+
+def _driver(name: str, source: str, folder: Path, native: Path) -> ctypes.CDLL:
+    """The compiled driver of a library. native: folder with include and lib, as bench-setup fills
+    it; the library may be installed on the system as well."""
+    lib = native / "lib"
+    # Not a RUNPATH: that does not apply to the libraries that the library needs.
+    found = [f"-I{native / 'include'}", f"-L{lib}", f"-Wl,--disable-new-dtags,-rpath,{lib}"]
+    flags = [f"-DROW_BYTES={ROW_BYTES}", "-Wall", *found, f"-l{name}"]
+    try:
+        library = compiled.compiled(source, folder, flags)
+    except (UnavailableError, OSError) as error:
+        raise UnavailableError(f"{name}: {SETUP}, or --skip-peers: {error}") from None
+    library.PeerOpen.restype = ctypes.c_void_p
+    for text in (library.PeerVersion, library.PeerError):
+        text.restype = ctypes.c_char_p
+    for done in (library.PeerWrite, library.PeerRead):
+        done.restype = ctypes.c_bool
+    return library
+
 
 class RocksDb(_Peer):
     """RocksDB: direct I/O, 10-bit Bloom filters in memory, blocks of 4 KiB, no compression."""
 
-    name = "rocksdb"
-    _CACHE_BYTES = 32 << 20
-    _POLL_SECONDS = 0.002
-    _BUSY = (
-        "rocksdb.num-running-compactions",
-        "rocksdb.compaction-pending",
-        "rocksdb.num-running-flushes",
-        "rocksdb.mem-table-flush-pending",
-    )
-
-    def __init__(self, folder: Path, threads: int, cores: int) -> None:
-        import rocksdict
-
-        super().__init__(folder, threads)
-        self._api = rocksdict
-        options = rocksdict.Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_compression_type(rocksdict.DBCompressionType.none())
-        options.set_use_direct_reads(True)
-        options.set_use_direct_io_for_flush_and_compaction(True)
-        options.increase_parallelism(cores)
-        options.set_max_background_jobs(cores)
-        options.set_max_subcompactions(cores)
-        options.set_max_open_files(-1)
-        table = rocksdict.BlockBasedOptions()
-        table.set_block_size(4096)
-        table.set_bloom_filter(10, False)
-        table.set_block_cache(rocksdict.Cache(self._CACHE_BYTES))
-        options.set_block_based_table_factory(table)
-        self._options = options
-        self._db = rocksdict.Rdict(str(self.folder / "db"), options)
-        self._written = 0
-
-    def load(self, batch: Any) -> None:
-        self.write(batch)
-
-    def write(self, batch: Any) -> None:
-        """Ingests an SST file and waits for the compaction that is due then. A write batch without
-        WAL and a flush take as long (measured), with as much compaction."""
-        self._written += 1
-        path = str(self.folder / f"{self._written}.sst")
-        writer = self._api.SstFileWriter(options=self._options)
-        writer.open(path)
-        for key, row in zip(*batch, strict=True):
-            writer[key] = row
-        writer.finish()
-        ingest = self._api.IngestExternalFileOptions()
-        ingest.set_move_files(True)
-        self._db.ingest_external_file([path], ingest)
-        quiet = 0
-        while quiet < 3:
-            busy = any(self._db.property_int_value(name) for name in self._BUSY)
-            quiet = 0 if busy else quiet + 1
-            time.sleep(self._POLL_SECONDS)
-
-    def prepared(self, keys: Words) -> Any:
-        drop_cache([])
-        return _key_list(keys)
-
-    def read(self, asked: Any) -> Any:
-        return self._ask(self._db.get, asked)
-
-    def unpacked(self, answer: Any) -> tuple[Found, Bytes]:
-        found = np.fromiter((row is not None for row in answer), np.bool_, len(answer))
-        return found, _joined(row for row in answer if row is not None)
-
-    def close(self) -> None:
-        self._db.close()
-        shutil.rmtree(self.folder)
+    name, source = "rocksdb", "rocksdb_store.cc"
+    scans = (False, True)
 
 
 class Lmdb(_Peer):
-    """LMDB: big-endian keys in order, getmulti and putmulti on a cursor, synced at each commit."""
+    """LMDB: big-endian keys in order, a cursor for reads and for writes, synced at each commit."""
 
-    name = "lmdb"
-    _MAP_BYTES = 1 << 40
+    name, source = "lmdb", "lmdb_store.cc"
     # Read-ahead is slower if few pages are needed, and faster if most are.
     _READAHEAD_SHARE = 0.02
 
-    def __init__(self, folder: Path, threads: int, rows: int) -> None:
-        super().__init__(folder, threads)
+    def __init__(self, folder: Path, cores: int, native: Path, rows: int) -> None:
         self._rows = rows
-        self._env: Any = None
-        self._open()
-
-    def _open(self, readahead: bool = True) -> None:
-        import lmdb
-
-        if self._env is not None:
-            self._env.close()
-        self._env = lmdb.open(str(self.folder), map_size=self._MAP_BYTES, readahead=readahead)
-
-    def load(self, batch: Any) -> None:
-        with self._env.begin(write=True) as txn:
-            txn.cursor().putmulti(zip(*batch, strict=True), append=True)
-
-    def write(self, batch: Any) -> None:
-        with self._env.begin(write=True) as txn:
-            txn.cursor().putmulti(zip(*batch, strict=True))
+        super().__init__(folder, cores, native)
 
     def prepared(self, keys: Words) -> Any:
         # Closed while the cache is emptied, because mapped pages would stay.
-        self._env.close()
+        self._shut()
         drop_cache([self.folder / "data.mdb"])
-        self._env = None
         self._open(len(keys) >= self._READAHEAD_SHARE * self._rows)
-        return _key_list(keys)
-
-    def read(self, asked: Any) -> Any:
-        return asked, self._ask(self._get, asked)
-
-    def _get(self, keys: list[bytes]) -> list[Any]:
-        with self._env.begin() as txn:
-            pairs: list[Any] = txn.cursor().getmulti(keys)
-            return pairs
-
-    def unpacked(self, answer: Any) -> tuple[Found, Bytes]:
-        asked, pairs = answer
-        rows = dict(pairs)
-        found = np.fromiter((key in rows for key in asked), np.bool_, len(asked))
-        return found, _joined(row for _, row in pairs)
-
-    def close(self) -> None:
-        self._env.close()
-        shutil.rmtree(self.folder)
+        return _big_endian(keys), answer_of(len(keys))

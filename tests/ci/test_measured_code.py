@@ -60,14 +60,15 @@ def test_a_script_counts_with_what_it_imports_and_starts(tmp_path: Path) -> None
         "peers/three.py": "compiled('six.cc')\n",
         "peers/four.py": "from peers.seven import x\n",
         "peers/seven.py": "",
-        "native/six.cc": "",
+        "native/six.cc": '#include "nine.h"\n',
+        "native/nine.h": "",
         "native/eight.cc": "",
     }.items():
         (tmp_path / "benchmarks" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "benchmarks" / name).write_text(text)
     found = measured_code.digests(tmp_path / "benchmarks/one.py", ["ops"], tmp_path)
     names = {path.removeprefix("benchmarks/") for path in found}
-    parts = {"peers/three.py", "peers/four.py", "peers/seven.py", "native/six.cc"}
+    parts = {"peers/three.py", "peers/four.py", "peers/seven.py", "native/six.cc", "native/nine.h"}
     assert names == {"one.py", "two.py", *parts, "ops"}
     assert found["ops"] == "missing"
     assert measured_code.changed(found, tmp_path) == []
