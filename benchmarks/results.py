@@ -161,6 +161,8 @@ def _values(run: Run, pattern: str) -> list[float]:
 
 def _between(run: Run, pattern: str) -> str:
     values = _values(run, pattern)
+    if not values:
+        return "not measured"
     low, high = number(min(values)), number(max(values))
     return low if low == high else f"{low} to {high}"
 
@@ -195,7 +197,10 @@ def _out_of_memory(run: Run) -> str:
 
 
 def _ranks(run: Run) -> str:
-    return f"{_between(run, '[0-9]+ ranks, samples/s of as many copies')} of the samples/s"
+    name = re.compile("([0-9]+) ranks, samples/s of as many copies")
+    sizes = [found[1] for goal in run["goals"] if (found := name.fullmatch(goal["name"]))]
+    of = {size: _between(run, f"{size} ranks, samples/s of as many copies") for size in sizes}
+    return f"{', '.join(f'{rate} with {size}' for size, rate in of.items())} (of the samples/s)"
 
 
 def _kills(run: Run) -> str:
