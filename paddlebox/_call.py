@@ -43,7 +43,8 @@ def call(
     """Call the operator, or append it to an old-IR program.
 
     Args:
-        inputs, attrs: in the order of the operator's declaration.
+        inputs, attrs: in the order of the operator's declaration. A list is an input of several
+            tensors.
         gradients: the inputs for which the backward returns gradients, if there are several.
 
     Returns: the outputs, in order.
@@ -52,15 +53,21 @@ def call(
         with raising_own_errors():
             out = paddle._C_ops._run_custom_op(op, *inputs.values(), *attrs.values())
         return list(out) if isinstance(out, (list, tuple)) else [out]
-    inputs = {
-        name: _wanting_gradient(value) if name in gradients else value
+    tensors = {
+        name: [
+            _wanting_gradient(one) if name in gradients else one
+            for one in (value if isinstance(value, list) else [value])
+        ]
         for name, value in inputs.items()
     }
     helper = paddle.base.layer_helper.LayerHelper(op)
     made = [helper.create_variable_for_type_inference(dtype) for _ in outputs]
     helper.append_op(
         type=op,
-        inputs={name: [value] for name, value in inputs.items()},
+        inputs={
+            f"{name}@VECTOR" if isinstance(inputs[name], list) else name: values
+            for name, values in tensors.items()
+        },
         outputs={name: [value] for name, value in zip(outputs, made, strict=True)},
         attrs=dict(attrs),
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from paddlebox import _native
 from paddlebox._call import call, raising_own_errors
-from paddlebox.ops_dense import batch_fc, data_norm, rank_attention
+from paddlebox.ops_dense import batch_fc, data_norm, mlp, rank_attention
 from paddlebox.ops_seqpool import (
     fused_seqpool_cvm,
     fused_seqpool_cvm_with_conv,
@@ -36,6 +36,7 @@ __all__ = [
     "fused_seqpool_cvm_with_diff_thres",
     "fused_seqpool_cvm_with_pcoc",
     "lookup_input",
+    "mlp",
     "paddle",
     "pull_box_extended_sparse",
     "pull_box_sparse",

@@ -186,6 +186,51 @@ def data_norm(
     return _activated(out, act)
 
 
+def mlp(
+    input: Any,  # noqa: A002
+    weights: Sequence[Any],
+    biases: Sequence[Any],
+    activations: Sequence[str | None],
+    dtype: str = "float32",
+) -> Any:
+    """Apply a stack of linear layers in one operator, by the oneDNN of Paddle's wheel.
+
+    The bits of the result and of the gradients do not depend on the number of threads, which is
+    OMP_NUM_THREADS when the process starts.
+
+    Args:
+        input: (B, N_0) float32.
+        weights: for each layer (N_(l-1), N_l) float32.
+        biases: for each layer (N_l) float32.
+        activations: for each layer "relu" or None. ReLU has the gradient 0 at 0.
+        dtype: "bfloat16" rounds input, weights, activations and their gradients to bfloat16 before
+            each product. Sums, biases, the result and the gradients of input, weights and biases
+            are float32 in both types.
+
+    Returns: float32 (B, N_L).
+
+    Raises: ValueError for shapes that do not fit, an unknown activation or type, or bfloat16 on a
+        processor without AVX512_BF16; StoreError if the process has no oneDNN 3.6.
+    """
+    if dtype not in ("float32", "bfloat16"):
+        raise ValueError(f"mlp: dtype {dtype!r}, expected 'float32' or 'bfloat16'")
+    unknown = [name for name in activations if name not in ("relu", None)]
+    if unknown:
+        raise ValueError(f"mlp: activation {unknown[0]!r}, expected 'relu' or None")
+    library, found, support = _native.core.dense_library()
+    if found and dtype == "bfloat16" and support == "none":
+        raise ValueError(
+            f"mlp: bfloat16 needs AVX512_BF16 or AMX in the processor, found {library}"
+        )
+    return call(
+        "box_mlp",
+        {"Inputs": [input, *weights, *biases]},
+        {"relu": [int(name == "relu") for name in activations], "bfloat16": dtype == "bfloat16"},
+        ["Out", "Saved"],
+        gradients=["Inputs"],
+    )[0]
+
+
 def _parameter(op: str, argument: str, shape: Sequence[int] | None, attr: Any) -> Any:
     if paddle.in_dynamic_mode() or shape is None:
         raise ValueError(

@@ -62,6 +62,7 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindRanks(module);
   pbx::BindDevice(module);
   pbx::BindQuantize(module);
+  pbx::BindDense(module);
   pbx::BindHostGroup(module);
   pbx::BindImport(module);
   pbx::BindMem(module);

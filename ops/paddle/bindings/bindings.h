@@ -10,6 +10,7 @@ void BindMetric(pybind11::module_& module);     // bind_metric.cc: metrics and t
 void BindRanks(pybind11::module_& module);      // bind_ranks.cc: batches whose rows other ranks own
 void BindDevice(pybind11::module_& module);     // bind_device.cc: such batches on a device
 void BindQuantize(pybind11::module_& module);   // bind_quantize.cc: formats of rows sent to ranks
+void BindDense(pybind11::module_& module);      // bind_dense.cc: what box_mlp runs on
 void BindHostGroup(pybind11::module_& module);  // bind_host_group.cc: HostGroup
 void BindImport(pybind11::module_& module);     // bind_import.cc: rows of one table into another
 void BindMem(pybind11::module_& module);        // bind_mem.cc: the MEM tier alone

@@ -1,0 +1,80 @@
+// Matrix products of one thread, by oneDNN: the tiles of which mlp.h is made.
+//
+// Letters: M = rows of a and c, K = columns of a and rows of b, N = columns of b and c.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "base/status.h"
+
+namespace pbx {
+
+enum class GemmType { kFloat32, kBfloat16 };  // of a and b; sums are float32 in both
+
+inline size_t SizeOf(GemmType type) { return type == GemmType::kFloat32 ? 4 : 2; }
+
+// c (M, N) = [c +] a (M, K) * b (K, N) [+ bias (N)], then ReLU if `relu`.
+//
+// Element (i, k) of a is at i * a_row + k * a_column; b and c have contiguous rows. If `packed`, b
+// is in the layout that Pack makes, which is faster if the same b is used for several products.
+struct GemmShape {
+  size_t m = 0, k = 0, n = 0;
+  GemmType type = GemmType::kFloat32;
+  GemmType to = GemmType::kFloat32;  // of c
+  size_t a_row = 0, a_column = 1, b_row = 0, c_row = 0;
+  bool packed = false, bias = false, relu = false, add = false;
+
+  auto Fields() const {
+    return std::tie(m, k, n, type, to, a_row, a_column, b_row, c_row, packed, bias, relu, add);
+  }
+  bool operator<(const GemmShape& other) const { return Fields() < other.Fields(); }
+  std::string Describe() const;
+};
+
+// A product of one shape. Immutable: any number of threads may run it at the same time. Bits depend
+// on the shape, the library's version and the instruction set, never on threads.
+class Gemm {
+ public:
+  // The product of this shape. Products are made once for the process; making one takes some
+  // milliseconds. The error says why there is none: no oneDNN, or a type that the processor lacks.
+  static Result<const Gemm*> Of(const GemmShape& shape);
+  ~Gemm();
+  Gemm(const Gemm&) = delete;
+  Gemm& operator=(const Gemm&) = delete;
+
+  // On the calling thread alone. bias is null without GemmShape::bias. c must not overlap the rest.
+  Status Run(const void* a, const void* b, const float* bias, void* c) const;
+
+  // With `packed`: bytes of the layout of b, and the conversion to it from float32, whose element
+  // (k, n) is at k * row + n * column.
+  size_t packed_bytes() const;
+  Status Pack(const float* from, size_t row, size_t column, void* to) const;
+
+  const std::string& implementation() const;  // oneDNN's name for it
+
+ private:
+  struct Impl;
+  explicit Gemm(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// How fast products of bfloat16 are here.
+enum class Bfloat16Support {
+  kNone,  // the processor has no such instructions, or no oneDNN was found
+  kSlow,  // it computes them no faster than float32
+  kFast,
+};
+Bfloat16Support SupportOfBfloat16();
+
+// Version and instruction set, "oneDNN 3.6.2 avx512_core_bf16"; the error of FindOneDnn otherwise.
+// Two runs with the same name compute the same bits.
+Result<std::string> GemmLibrary();
+
+// Rounds to the nearest, ties to even. NaN stays NaN.
+void ToBfloat16(size_t n, const float* from, uint16_t* to);
+
+}  // namespace pbx

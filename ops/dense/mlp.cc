@@ -1,0 +1,431 @@
+#include "dense/mlp.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "base/buffer.h"
+
+// The runtime of the thread sanitizer is not initialised yet when the loader chooses a clone.
+#if defined(__SANITIZE_THREAD__)
+#define PBX_VECTOR_CLONES
+#else
+#define PBX_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+
+namespace pbx {
+namespace {
+
+// Rows of a tile of instances, and of a tile of a weight's gradient.
+constexpr size_t kMostRows = 256, kLeastRows = 32, kWeightRows = 128;
+constexpr size_t kAlignment = 64;
+
+size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// How the instances of a batch are cut. A batch of any size between two multiples of `rows` uses
+// the same products.
+struct Tiles {
+  explicit Tiles(size_t batch) : instances(batch) {
+    while (rows < kMostRows && rows < batch) rows *= 2;
+    count = (batch + rows - 1) / rows;
+  }
+  size_t padded() const { return count * rows; }
+  size_t begin(size_t tile) const { return tile * rows; }
+  size_t filled(size_t tile) const { return std::min(rows, instances - tile * rows); }
+
+  size_t instances, rows = kLeastRows, count = 0;
+};
+
+// The first error of tasks that run on several threads.
+class FirstError {
+ public:
+  void Keep(const Status& status) {
+    if (status.ok()) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (status_.ok()) status_ = status;
+  }
+  Status status() const { return status_; }
+
+ private:
+  std::mutex mutex_;
+  Status status_;
+};
+
+// Memory that the calling thread uses again at its next call.
+Status Workspace(size_t bytes, char** begin) {
+  static thread_local Buffer buffer;
+  if (buffer.size() < bytes) {
+    buffer = Buffer();
+    Result<Buffer> larger = Buffer::Allocate(bytes);
+    if (!larger.ok()) return larger.status();
+    buffer = std::move(larger.value());
+  }
+  *begin = buffer.data();
+  return Status::Ok();
+}
+
+// Hands out parts of a block of memory, or counts their bytes if there is none yet.
+class Parts {
+ public:
+  explicit Parts(char* begin) : begin_(begin) {}
+  char* Take(size_t bytes) {
+    char* part = begin_ == nullptr ? nullptr : begin_ + bytes_;
+    bytes_ += Aligned(bytes);
+    return part;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  char* begin_;
+  size_t bytes_ = 0;
+};
+
+void Convert(GemmType type, size_t n, const float* from, char* to) {
+  if (type == GemmType::kBfloat16) {
+    ToBfloat16(n, from, reinterpret_cast<uint16_t*>(to));
+  } else {
+    std::memcpy(to, from, n * sizeof(float));
+  }
+}
+
+// The rows of a tile in `type`, followed by zeros up to a whole tile.
+void Fill(GemmType type, const Tiles& tiles, size_t tile, size_t columns, const float* from,
+          char* to) {
+  const size_t filled = tiles.filled(tile) * columns;
+  Convert(type, filled, from + tiles.begin(tile) * columns, to);
+  std::memset(to + filled * SizeOf(type), 0, (tiles.rows * columns - filled) * SizeOf(type));
+}
+
+PBX_VECTOR_CLONES
+void MaskBfloat16(size_t n, const int16_t* activations, uint16_t* gradients) {
+  for (size_t i = 0; i < n; ++i) { gradients[i] = activations[i] > 0 ? gradients[i] : uint16_t{0}; }
+}
+
+PBX_VECTOR_CLONES
+void MaskFloat(size_t n, const float* activations, float* gradients) {
+  for (size_t i = 0; i < n; ++i) gradients[i] = activations[i] > 0.0f ? gradients[i] : 0.0f;
+}
+
+void Mask(GemmType type, size_t n, const char* activations, char* gradients) {
+  if (type == GemmType::kBfloat16) {
+    MaskBfloat16(n, reinterpret_cast<const int16_t*>(activations),
+                 reinterpret_cast<uint16_t*>(gradients));
+  } else {
+    MaskFloat(n, reinterpret_cast<const float*>(activations), reinterpret_cast<float*>(gradients));
+  }
+}
+
+PBX_VECTOR_CLONES
+void AddRows(size_t rows, size_t columns, const float* from, float* sums) {
+  for (size_t r = 0; r < rows; ++r, from += columns) {
+    for (size_t c = 0; c < columns; ++c) sums[c] += from[c];
+  }
+}
+
+PBX_VECTOR_CLONES
+void AddRows(size_t rows, size_t columns, const uint16_t* from, float* sums) {
+  for (size_t r = 0; r < rows; ++r, from += columns) {
+    for (size_t c = 0; c < columns; ++c) {
+      const uint32_t bits = static_cast<uint32_t>(from[c]) << 16;
+      float value;
+      std::memcpy(&value, &bits, sizeof(value));
+      sums[c] += value;
+    }
+  }
+}
+
+// A stack for one batch: where its activations lie, and its products.
+struct Stack {
+  Stack(const std::vector<MlpLayer>& of, GemmType in, size_t instances, const float* input)
+      : layers(of), type(in), tiles(instances), x(input) {}
+
+  size_t size() const { return layers.size(); }
+  size_t width(size_t l) const { return l == 0 ? layers[0].inputs : layers[l - 1].outputs; }
+  size_t tile_bytes(size_t l) const { return tiles.rows * width(l) * SizeOf(type); }
+
+  // Whether tile t of X can be read where it is.
+  bool x_in_place(size_t t) const {
+    return type == GemmType::kFloat32 && tiles.filled(t) == tiles.rows;
+  }
+  // X in the type of the products: all of it, or only the last tile, which is padded.
+  size_t x_bytes() const {
+    return type == GemmType::kBfloat16 ? tiles.count * tile_bytes(0) : tile_bytes(0);
+  }
+  char* x_tile(char* converted, size_t t) const {
+    return type == GemmType::kBfloat16 ? converted + t * tile_bytes(0) : converted;
+  }
+
+  // Activations that the forward keeps: saved[l] = H_l for 0 <= l < L.
+  size_t Saved(char* begin, std::vector<char*>* saved) const {
+    Parts parts(begin);
+    saved->assign(size(), nullptr);
+    (*saved)[0] = parts.Take(x_bytes());
+    for (size_t l = 1; l < size(); ++l) (*saved)[l] = parts.Take(tiles.count * tile_bytes(l));
+    return parts.bytes();
+  }
+
+  // Tile t of H_l, as an operand.
+  const char* Operand(const std::vector<char*>& saved, size_t l, size_t t) const {
+    if (l == 0) {
+      return x_in_place(t) ? reinterpret_cast<const char*>(x + tiles.begin(t) * width(0))
+                           : x_tile(saved[0], t);
+    }
+    return saved[l] + t * tile_bytes(l);
+  }
+
+  const std::vector<MlpLayer>& layers;
+  const GemmType type;
+  const Tiles tiles;
+  const float* const x;
+};
+
+// A weight in the layout of the product that reads it.
+struct Product {
+  const Gemm* gemm = nullptr;
+  char* packed = nullptr;
+};
+
+// The products H_(l-1) W_l + b_l of layer l + 1.
+Status ForwardProduct(const Stack& stack, size_t l, Product* product) {
+  const MlpLayer& layer = stack.layers[l];
+  GemmShape shape;
+  shape.m = stack.tiles.rows;
+  shape.k = shape.a_row = layer.inputs;
+  shape.n = shape.c_row = layer.outputs;
+  shape.type = stack.type;
+  shape.to = l + 1 == stack.size() ? GemmType::kFloat32 : stack.type;
+  shape.packed = shape.bias = true;
+  shape.relu = layer.activation == Activation::kRelu;
+  Result<const Gemm*> gemm = Gemm::Of(shape);
+  if (!gemm.ok()) return gemm.status();
+  product->gemm = gemm.value();
+  return Status::Ok();
+}
+
+// The gradient of H_(l-1), dH_l transposed(W_l), for layer l + 1.
+Status InputProduct(const Stack& stack, size_t l, Product* product) {
+  const MlpLayer& layer = stack.layers[l];
+  GemmShape shape;
+  shape.m = stack.tiles.rows;
+  shape.k = shape.a_row = layer.outputs;
+  shape.n = shape.c_row = layer.inputs;
+  shape.type = stack.type;
+  shape.to = l == 0 ? GemmType::kFloat32 : stack.type;
+  shape.packed = true;
+  Result<const Gemm*> gemm = Gemm::Of(shape);
+  if (!gemm.ok()) return gemm.status();
+  product->gemm = gemm.value();
+  return Status::Ok();
+}
+
+// `rows` rows of the gradient of W_l, transposed(H_(l-1)) dH_l, for layer l + 1.
+Result<const Gemm*> WeightProduct(const Stack& stack, size_t l, size_t rows) {
+  const MlpLayer& layer = stack.layers[l];
+  GemmShape shape;
+  shape.m = rows;
+  shape.k = stack.tiles.rows;
+  shape.n = shape.b_row = shape.c_row = layer.outputs;
+  shape.type = stack.type;
+  shape.a_row = 1;
+  shape.a_column = layer.inputs;
+  shape.add = true;
+  return Gemm::Of(shape);
+}
+
+// Packs every weight that has a product; `transposed` for the gradients of H.
+Status PackWeights(const Stack& stack, std::vector<Product>* products, bool transposed,
+                   ThreadPool* pool) {
+  FirstError error;
+  pool->ParallelFor(products->size(), [&](size_t l) {
+    const Product& product = (*products)[l];
+    const MlpLayer& layer = stack.layers[l];
+    if (product.gemm == nullptr) return;
+    error.Keep(product.gemm->Pack(layer.weight, transposed ? 1 : layer.outputs,
+                                  transposed ? layer.outputs : 1, product.packed));
+  });
+  return error.status();
+}
+
+size_t PackedBytes(const Product& product) {
+  return product.gemm == nullptr ? 0 : product.gemm->packed_bytes();
+}
+
+Status ForwardTile(const Stack& stack, size_t t, const std::vector<Product>& products,
+                   const std::vector<char*>& saved, float* out, char* last) {
+  if (!stack.x_in_place(t)) {
+    Fill(stack.type, stack.tiles, t, stack.width(0), stack.x, stack.x_tile(saved[0], t));
+  }
+  for (size_t l = 0; l < stack.size(); ++l) {
+    const bool is_last = l + 1 == stack.size();
+    const bool whole = stack.tiles.filled(t) == stack.tiles.rows;
+    const size_t columns = stack.width(l + 1);
+    float* place = out + stack.tiles.begin(t) * columns;
+    void* to = !is_last ? saved[l + 1] + t * stack.tile_bytes(l + 1)
+               : whole  ? static_cast<void*>(place)
+                        : last;
+    PBX_RETURN_IF_ERROR(products[l].gemm->Run(stack.Operand(saved, l, t), products[l].packed,
+                                              stack.layers[l].bias, to));
+    if (is_last && !whole) {
+      std::memcpy(place, last, stack.tiles.filled(t) * columns * sizeof(float));
+    }
+  }
+  return Status::Ok();
+}
+
+// The gradients of H, in the type of the products: gradients[l] = dH_l for 1 <= l <= L.
+struct BackwardPlan {
+  std::vector<Product> products;  // of the gradients of H_(l-1); without dx none for layer 1
+  std::vector<char*> gradients;
+  char* dx_last = nullptr;  // float32, of the last tile
+};
+
+Status BackwardTile(const Stack& stack, size_t t, const BackwardPlan& plan,
+                    const std::vector<char*>& saved, const float* out, const float* dout,
+                    float* dx) {
+  const size_t count = stack.size(), filled = stack.tiles.filled(t);
+  const auto gradient = [&](size_t l) { return plan.gradients[l] + t * stack.tile_bytes(l); };
+  const size_t columns = stack.width(count);
+  Fill(stack.type, stack.tiles, t, columns, dout, gradient(count));
+  if (stack.layers.back().activation == Activation::kRelu) {
+    const float* activations = out + stack.tiles.begin(t) * columns;
+    for (size_t i = 0; i < filled * columns; ++i) {
+      if (activations[i] > 0.0f) continue;
+      std::memset(gradient(count) + i * SizeOf(stack.type), 0, SizeOf(stack.type));
+    }
+  }
+  for (size_t l = count - 1; l > 0; --l) {
+    PBX_RETURN_IF_ERROR(
+        plan.products[l].gemm->Run(gradient(l + 1), plan.products[l].packed, nullptr, gradient(l)));
+    if (stack.layers[l - 1].activation == Activation::kRelu) {
+      Mask(stack.type, stack.tiles.rows * stack.width(l), stack.Operand(saved, l, t), gradient(l));
+    }
+  }
+  if (dx == nullptr) return Status::Ok();
+  float* place = dx + stack.tiles.begin(t) * stack.width(0);
+  const bool whole = filled == stack.tiles.rows;
+  PBX_RETURN_IF_ERROR(plan.products[0].gemm->Run(gradient(1), plan.products[0].packed, nullptr,
+                                                 whole ? static_cast<void*>(place) : plan.dx_last));
+  if (!whole) std::memcpy(place, plan.dx_last, filled * stack.width(0) * sizeof(float));
+  return Status::Ok();
+}
+
+// Rows [begin, begin + rows) of the gradient of W of layer l + 1.
+Status WeightTile(const Stack& stack, size_t l, size_t begin, size_t rows, const Gemm& gemm,
+                  const std::vector<char*>& saved, const char* gradients, float* to) {
+  const size_t columns = stack.layers[l].outputs;
+  std::memset(to + begin * columns, 0, rows * columns * sizeof(float));
+  for (size_t t = 0; t < stack.tiles.count; ++t) {
+    PBX_RETURN_IF_ERROR(gemm.Run(stack.Operand(saved, l, t) + begin * SizeOf(stack.type),
+                                 gradients + t * stack.tile_bytes(l + 1), nullptr,
+                                 to + begin * columns));
+  }
+  return Status::Ok();
+}
+
+void BiasGradient(const Stack& stack, size_t l, const char* gradients, float* to) {
+  const size_t columns = stack.layers[l].outputs, rows = stack.tiles.padded();
+  std::memset(to, 0, columns * sizeof(float));
+  if (stack.type == GemmType::kBfloat16) {
+    AddRows(rows, columns, reinterpret_cast<const uint16_t*>(gradients), to);
+  } else {
+    AddRows(rows, columns, reinterpret_cast<const float*>(gradients), to);
+  }
+}
+
+struct WeightTask {
+  size_t layer, begin, rows;
+  const Gemm* gemm;  // null: the bias
+};
+
+Status WeightTasks(const Stack& stack, std::vector<WeightTask>* tasks) {
+  for (size_t l = 0; l < stack.size(); ++l) {
+    const size_t inputs = stack.layers[l].inputs;
+    for (size_t begin = 0; begin < inputs; begin += kWeightRows) {
+      const size_t rows = std::min(kWeightRows, inputs - begin);
+      Result<const Gemm*> gemm = WeightProduct(stack, l, rows);
+      if (!gemm.ok()) return gemm.status();
+      tasks->push_back({l, begin, rows, gemm.value()});
+    }
+    tasks->push_back({l, 0, 0, nullptr});
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+size_t MlpSavedBytes(const std::vector<MlpLayer>& layers, GemmType type, size_t instances) {
+  std::vector<char*> saved;
+  return Stack(layers, type, instances, nullptr).Saved(nullptr, &saved);
+}
+
+Status MlpForward(const std::vector<MlpLayer>& layers, GemmType type, size_t instances,
+                  const float* x, float* out, char* saved, ThreadPool* pool) {
+  if (instances == 0) return Status::Ok();
+  const Stack stack(layers, type, instances, x);
+  std::vector<char*> activations;
+  stack.Saved(saved, &activations);
+  std::vector<Product> products(stack.size());
+  for (size_t l = 0; l < stack.size(); ++l) {
+    PBX_RETURN_IF_ERROR(ForwardProduct(stack, l, &products[l]));
+  }
+  char *begin = nullptr, *last = nullptr;
+  const auto place = [&](char* at) {
+    Parts parts(at);
+    for (Product& product : products) product.packed = parts.Take(PackedBytes(product));
+    last = parts.Take(stack.tiles.rows * stack.width(stack.size()) * sizeof(float));
+    return parts.bytes();
+  };
+  PBX_RETURN_IF_ERROR(Workspace(place(nullptr), &begin));
+  place(begin);
+  PBX_RETURN_IF_ERROR(PackWeights(stack, &products, false, pool));
+  FirstError error;
+  pool->ParallelFor(stack.tiles.count, [&](size_t t) {
+    error.Keep(ForwardTile(stack, t, products, activations, out, last));
+  });
+  return error.status();
+}
+
+Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t instances,
+                   const float* x, const float* out, const char* saved, const float* dout,
+                   float* dx, const std::vector<MlpGradient>& gradients, ThreadPool* pool) {
+  const Stack stack(layers, type, instances, x);
+  std::vector<char*> activations;
+  stack.Saved(const_cast<char*>(saved), &activations);  // only read
+  BackwardPlan plan;
+  plan.products.resize(stack.size());
+  for (size_t l = dx == nullptr ? 1 : 0; l < stack.size(); ++l) {
+    PBX_RETURN_IF_ERROR(InputProduct(stack, l, &plan.products[l]));
+  }
+  const auto place = [&](char* at) {
+    Parts parts(at);
+    for (Product& product : plan.products) product.packed = parts.Take(PackedBytes(product));
+    plan.gradients.assign(stack.size() + 1, nullptr);
+    for (size_t l = 1; l <= stack.size(); ++l) {
+      plan.gradients[l] = parts.Take(stack.tiles.count * stack.tile_bytes(l));
+    }
+    plan.dx_last = parts.Take(stack.tiles.rows * stack.width(0) * sizeof(float));
+    return parts.bytes();
+  };
+  char* begin = nullptr;
+  PBX_RETURN_IF_ERROR(Workspace(place(nullptr), &begin));
+  place(begin);
+  PBX_RETURN_IF_ERROR(PackWeights(stack, &plan.products, true, pool));
+  std::vector<WeightTask> tasks;
+  PBX_RETURN_IF_ERROR(WeightTasks(stack, &tasks));
+  FirstError error;
+  pool->ParallelFor(stack.tiles.count, [&](size_t t) {
+    error.Keep(BackwardTile(stack, t, plan, activations, out, dout, dx));
+  });
+  PBX_RETURN_IF_ERROR(error.status());
+  pool->ParallelFor(tasks.size(), [&](size_t i) {
+    const WeightTask& task = tasks[i];
+    const char* from = plan.gradients[task.layer + 1];
+    if (task.gemm == nullptr)
+      return BiasGradient(stack, task.layer, from, gradients[task.layer].bias);
+    error.Keep(WeightTile(stack, task.layer, task.begin, task.rows, *task.gemm, activations, from,
+                          gradients[task.layer].weight));
+  });
+  return error.status();
+}
+
+}  // namespace pbx

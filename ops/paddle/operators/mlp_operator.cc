@@ -1,0 +1,130 @@
+// box_mlp: a stack of linear layers in float32 or bfloat16 (dense/mlp.h).
+//
+// Inputs: X (B, N_0), L weights (N_(l-1), N_l), L biases (N_l); attributes relu (L) and bfloat16
+// -> Out (B, N_L), Saved (bytes that the backward reads)
+//
+// They are one list, because a list must be the only output of Paddle's gradient operators.
+#include "dense/mlp.h"
+#include "dense/pool.h"
+#include "paddle/operators/kernel_guard.h"
+
+namespace pbx {
+namespace {
+
+struct MlpCall {
+  const float* x = nullptr;
+  size_t instances = 0;
+  std::vector<MlpLayer> layers;
+  GemmType type = GemmType::kFloat32;
+  ThreadPool* pool = nullptr;
+};
+
+Status CheckMlp(const std::vector<Tensor>& inputs, const std::vector<int>& relu, bool bfloat16,
+                MlpCall* call) {
+  const size_t count = relu.size();
+  if (count == 0 || inputs.size() != 1 + 2 * count) {
+    return Error(Code::kInvalidArgument,
+                 "%zu inputs, expected X and a weight and a bias for each of %zu layers",
+                 inputs.size(), count);
+  }
+  const Tensor& x = inputs[0];
+  PBX_RETURN_IF_ERROR(Expect(x, "X", DataType::FLOAT32));
+  if (x.shape().size() != 2) {
+    return Error(Code::kInvalidArgument, "X has shape %s, expected (B, N)",
+                 Describe(x.shape()).c_str());
+  }
+  int64_t width = x.shape()[1];
+  for (size_t l = 0; l < count; ++l) {
+    const Tensor &weight = inputs[1 + l], &bias = inputs[1 + count + l];
+    const std::string of = " of layer " + std::to_string(l + 1);
+    PBX_RETURN_IF_ERROR(Expect(weight, ("the weight" + of).c_str(), DataType::FLOAT32));
+    PBX_RETURN_IF_ERROR(Expect(bias, ("the bias" + of).c_str(), DataType::FLOAT32));
+    const int64_t outputs = weight.shape().size() == 2 ? weight.shape()[1] : -1;
+    PBX_RETURN_IF_ERROR(ExpectShape(weight, ("the weight" + of).c_str(), {width, outputs}));
+    PBX_RETURN_IF_ERROR(ExpectShape(bias, ("the bias" + of).c_str(), {outputs}));
+    if (width < 1 || outputs < 1) {
+      return Error(Code::kInvalidArgument, "the weight%s has shape %s, expected no 0", of.c_str(),
+                   Describe(weight.shape()).c_str());
+    }
+    call->layers.push_back({static_cast<size_t>(width), static_cast<size_t>(outputs),
+                            relu[l] != 0 ? Activation::kRelu : Activation::kNone,
+                            weight.data<float>(), bias.data<float>()});
+    width = outputs;
+  }
+  call->x = x.data<float>();
+  call->instances = static_cast<size_t>(x.shape()[0]);
+  call->type = bfloat16 ? GemmType::kBfloat16 : GemmType::kFloat32;
+  Result<ThreadPool*> pool = DensePool();
+  if (!pool.ok()) return pool.status();
+  call->pool = pool.value();
+  return Status::Ok();
+}
+
+std::vector<Tensor> MlpForwardKernel(const std::vector<Tensor>& inputs,
+                                     const std::vector<int>& relu, bool bfloat16) {
+  Tensor out, saved;
+  Guard("mlp", [&]() -> Status {
+    MlpCall call;
+    PBX_RETURN_IF_ERROR(CheckMlp(inputs, relu, bfloat16, &call));
+    const size_t bytes = MlpSavedBytes(call.layers, call.type, call.instances);
+    const Tensor& x = inputs[0];
+    out = paddle::empty({x.shape()[0], static_cast<int64_t>(call.layers.back().outputs)},
+                        DataType::FLOAT32, x.place());
+    saved = paddle::empty({static_cast<int64_t>(bytes)}, DataType::UINT8, x.place());
+    return MlpForward(call.layers, call.type, call.instances, call.x, out.data<float>(),
+                      reinterpret_cast<char*>(saved.data<uint8_t>()), call.pool);
+  });
+  return {out, saved};
+}
+
+std::vector<Tensor> MlpBackwardKernel(const std::vector<Tensor>& inputs, const Tensor& out,
+                                      const Tensor& saved, const Tensor& grad,
+                                      const std::vector<int>& relu, bool bfloat16) {
+  std::vector<Tensor> made;
+  Guard("mlp_grad", [&]() -> Status {
+    MlpCall call;
+    PBX_RETURN_IF_ERROR(CheckMlp(inputs, relu, bfloat16, &call));
+    PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
+    PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", out.shape()));
+    for (const Tensor& input : inputs) {
+      made.push_back(paddle::empty(input.shape(), DataType::FLOAT32, input.place()));
+    }
+    const size_t count = call.layers.size();
+    std::vector<MlpGradient> gradients(count);
+    for (size_t l = 0; l < count; ++l) {
+      gradients[l] = {made[1 + l].data<float>(), made[1 + count + l].data<float>()};
+    }
+    return MlpBackward(call.layers, call.type, call.instances, call.x, out.data<float>(),
+                       reinterpret_cast<const char*>(saved.data<uint8_t>()), grad.data<float>(),
+                       made[0].data<float>(), gradients, call.pool);
+  });
+  return made;
+}
+
+std::vector<Shape> MlpInferShape(const std::vector<Shape>& inputs, const std::vector<int>& relu,
+                                 bool /*bfloat16*/) {
+  // Errors are reported when the operator runs.
+  const bool known = inputs.size() > relu.size() && inputs[relu.size()].size() == 2;
+  const int64_t outputs = known ? inputs[relu.size()][1] : -1;
+  return {{inputs.empty() || inputs[0].empty() ? -1 : inputs[0][0], outputs}, {-1}};
+}
+std::vector<DataType> MlpInferDtype(const std::vector<DataType>& /*inputs*/) {
+  return {DataType::FLOAT32, DataType::UINT8};
+}
+
+}  // namespace
+}  // namespace pbx
+
+PD_BUILD_OP(box_mlp)
+    .Inputs({paddle::Vec("Inputs")})
+    .Outputs({"Out", "Saved"})
+    .Attrs({"relu: std::vector<int>", "bfloat16: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::MlpForwardKernel))
+    .SetInferShapeFn(PD_INFER_SHAPE(pbx::MlpInferShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(pbx::MlpInferDtype));
+
+PD_BUILD_GRAD_OP(box_mlp)
+    .Inputs({paddle::Vec("Inputs"), "Out", "Saved", paddle::Grad("Out")})
+    .Outputs({paddle::Grad(paddle::Vec("Inputs"))})
+    .Attrs({"relu: std::vector<int>", "bfloat16: bool"})
+    .SetKernelFn(PD_KERNEL(pbx::MlpBackwardKernel));

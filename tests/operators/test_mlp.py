@@ -1,0 +1,268 @@
+"""The operator of a stack of linear layers, against float64 numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paddlebox import _native, ops
+from paddlebox._native import paddle
+from tests.operators.test_dense_static import MODES
+
+WITH_BFLOAT16 = pytest.mark.skipif(
+    _native.core.dense_library()[2] == "none", reason="the processor has no AVX512_BF16"
+)
+TYPES = pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("bfloat16", marks=WITH_BFLOAT16)]
+)
+EPSILON = 2.0**-24  # of float32, rounded to nearest
+
+
+@pytest.fixture(autouse=True)
+def dygraph() -> None:
+    paddle.disable_static()
+
+
+def bfloat16(x: np.ndarray) -> np.ndarray:
+    """x rounded to bfloat16, ties to even."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+class Stack:
+    """Random input, parameters and gradient of a stack, and what the operator makes of them."""
+
+    def __init__(self, seed: int, instances: int, widths: Sequence[int], relu: Sequence[bool]):
+        random = np.random.default_rng(seed)
+
+        def normal(*shape: int) -> np.ndarray:
+            return random.normal(size=shape).astype(np.float32)
+
+        self.x = normal(instances, widths[0])
+        self.weights = [
+            normal(a, b) / np.float32(np.sqrt(a))
+            for a, b in pairwise(widths)
+        ]
+        self.biases = [normal(n) for n in widths[1:]]
+        self.dout = normal(instances, widths[-1])
+        self.relu = relu
+
+    def run(self, dtype: str) -> tuple[np.ndarray, ...]:
+        """(out, dx, dW_1, ..., dW_L, db_1, ..., db_L)."""
+        arrays = [self.x, *self.weights, *self.biases]
+        tensors = [paddle.to_tensor(array, stop_gradient=False) for array in arrays]
+        layers = len(self.weights)
+        out = ops.mlp(
+            tensors[0], tensors[1 : 1 + layers], tensors[1 + layers :],
+            ["relu" if relu else None for relu in self.relu], dtype,
+        )
+        out.backward(paddle.to_tensor(self.dout))
+        return (out.numpy(), *(tensor.grad.numpy() for tensor in tensors))
+
+    def exact(self) -> tuple[np.ndarray, ...]:
+        """The same in float64. Where ReLU cuts is taken from the activations in float64."""
+        values = [self.x.astype(np.float64)]
+        for weight, bias, relu in zip(self.weights, self.biases, self.relu, strict=True):
+            out = values[-1] @ weight.astype(np.float64) + bias
+            values.append(np.maximum(out, 0) if relu else out)
+        gradient = self.dout.astype(np.float64)
+        weights: list[np.ndarray] = []
+        biases: list[np.ndarray] = []
+        for layer in reversed(range(len(self.weights))):
+            gradient = gradient * (values[layer + 1] > 0) if self.relu[layer] else gradient
+            weights.insert(0, values[layer].T @ gradient)
+            biases.insert(0, gradient.sum(axis=0))
+            gradient = gradient @ self.weights[layer].astype(np.float64).T
+        return (values[-1], gradient, *weights, *biases)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    instances=st.sampled_from([1, 2, 31, 32, 33, 100, 256, 257, 700]),
+    widths=st.lists(st.integers(1, 150), min_size=2, max_size=5),
+    relu=st.lists(st.booleans(), min_size=4, max_size=4),
+)
+def test_float32_equals_float64_to_1e_5_of_the_norm(
+    seed: int, instances: int, widths: list[int], relu: list[bool]
+) -> None:
+    stack = Stack(seed, instances, widths, relu[: len(widths) - 1])
+    for found, exact in zip(stack.run("float32"), stack.exact(), strict=True):
+        assert found.dtype == np.float32
+        assert np.linalg.norm(found - exact) <= 1e-5 * (np.linalg.norm(exact) + 1e-3)
+
+
+@WITH_BFLOAT16
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    instances=st.sampled_from([1, 33, 256, 700]),
+    widths=st.tuples(st.integers(1, 300), st.integers(1, 300)),
+    relu=st.booleans(),
+)
+def test_bfloat16_rounds_operands_and_sums_in_float32(
+    seed: int, instances: int, widths: tuple[int, int], relu: bool
+) -> None:
+    """Each element is within n epsilon of the sum of the absolute products, n terms."""
+    stack = Stack(seed, instances, widths, [relu])
+    out, dx, dweight, dbias = stack.run("bfloat16")
+    x, weight = bfloat16(stack.x), bfloat16(stack.weights[0])
+    dout = bfloat16(stack.dout * (out > 0) if relu else stack.dout)
+
+    def close(found: np.ndarray, a: np.ndarray, b: np.ndarray, bias: np.ndarray | float) -> None:
+        exact, absolute = a @ b + bias, np.abs(a) @ np.abs(b) + np.abs(bias)
+        if relu and found is out:
+            exact = np.maximum(exact, 0)
+        assert (np.abs(found - exact) <= (a.shape[1] + 2) * EPSILON * absolute).all()
+
+    close(out, x, weight, stack.biases[0].astype(np.float64))
+    close(dx, dout, weight.T, 0.0)
+    close(dweight, x.T, dout, 0.0)
+    close(dbias[None], np.ones((1, instances)), dout, 0.0)
+
+
+@TYPES
+def test_a_stack_has_the_bits_of_its_layers_one_after_another(dtype: str) -> None:
+    stack = Stack(1, 300, [40, 30, 20], [True, False])
+    tensors = [paddle.to_tensor(a) for a in (stack.x, *stack.weights, *stack.biases)]
+    hidden = ops.mlp(tensors[0], [tensors[1]], [tensors[3]], ["relu"], dtype)
+    out = ops.mlp(hidden, [tensors[2]], [tensors[4]], [None], dtype)
+    assert out.numpy().tobytes() == stack.run(dtype)[0].tobytes()
+
+
+def test_a_batch_of_none_has_gradients_of_zero() -> None:
+    out, dx, dweight, dbias = Stack(1, 0, [3, 2], [True]).run("float32")
+    assert out.shape == (0, 2)
+    assert dx.shape == (0, 3)
+    assert not dweight.any()
+    assert not dbias.any()
+
+
+DIGESTS = """
+import hashlib, json, sys
+import numpy as np
+from paddlebox import _native, ops
+from paddlebox._native import paddle
+random = np.random.default_rng(3)
+widths, types = [429, 130, 64, 1], ["float32"]
+if _native.core.dense_library()[2] != "none":
+    types.append("bfloat16")
+def tensor(*shape):
+    return paddle.to_tensor(random.normal(size=shape).astype("f4"), stop_gradient=False)
+digests = []
+for dtype in types:
+    for instances in (1000, 37):
+        x = tensor(instances, widths[0])
+        weights = [tensor(a, b) for a, b in zip(widths, widths[1:])]
+        biases = [tensor(n) for n in widths[1:]]
+        out = ops.mlp(x, weights, biases, ["relu", "relu", None], dtype)
+        out.sum().backward()
+        arrays = [out, *(t.grad for t in (x, *weights, *biases))]
+        digests.append([hashlib.sha256(a.numpy().tobytes()).hexdigest() for a in arrays])
+print(json.dumps(digests))
+"""
+
+
+def test_bits_do_not_depend_on_the_number_of_threads(in_new_process: Callable[..., Any]) -> None:
+    digests = [in_new_process(DIGESTS, env={"OMP_NUM_THREADS": n}) for n in ("1", "2", "4")]
+    assert digests[0] == digests[1] == digests[2]
+
+
+TRAINED = """
+import json, sys
+import numpy as np
+from paddlebox import ops
+from paddlebox._native import paddle
+if sys.argv[1:] != ["dygraph"]:
+    paddle.enable_static()
+random = np.random.default_rng(0)
+x, y = random.normal(size=(300, 8)).astype("f4"), None
+y = x[:, :1] * x[:, 1:2]
+start = [random.normal(size=shape).astype("f4") * 0.5 for shape in ((8, 16), (16, 1))]
+def parameters():
+    attrs = [paddle.ParamAttr(initializer=paddle.nn.initializer.Assign(w)) for w in start]
+    create = paddle.create_parameter if paddle.in_dynamic_mode() else paddle.static.create_parameter
+    zero = paddle.ParamAttr(initializer=paddle.nn.initializer.Constant(0.0))
+    return ([create(list(w.shape), "float32", attr=a) for w, a in zip(start, attrs)],
+            [create([w.shape[1]], "float32", attr=zero) for w in start])
+def loss_of(x, y, weights, biases):
+    return paddle.mean(paddle.square(ops.mlp(x, weights, biases, ["relu", None]) - y))
+losses = []
+if paddle.in_dynamic_mode():
+    weights, biases = parameters()
+    adam = paddle.optimizer.Adam(0.01, parameters=[*weights, *biases])
+    for _ in range(40):
+        loss = loss_of(paddle.to_tensor(x), paddle.to_tensor(y), weights, biases)
+        loss.backward()
+        adam.step()
+        adam.clear_grad()
+        losses.append(float(loss))
+else:
+    program, startup = paddle.static.Program(), paddle.static.Program()
+    with paddle.static.program_guard(program, startup):
+        feed = {"x": x, "y": y}
+        inputs = [paddle.static.data(n, [-1, a.shape[1]], "float32") for n, a in feed.items()]
+        loss = loss_of(*inputs, *parameters())
+        paddle.optimizer.Adam(0.01).minimize(loss)
+    exe = paddle.static.Executor(paddle.CPUPlace())
+    exe.run(startup)
+    losses = [float(exe.run(program, feed=feed, fetch_list=[loss])[0]) for _ in range(40)]
+print(json.dumps(losses))
+"""
+
+
+@MODES
+def test_it_trains_in_static_programs_as_in_dygraph(
+    in_new_process: Callable[..., Any], mode: dict[str, Any]
+) -> None:
+    losses = in_new_process(TRAINED, env=mode)
+    assert losses[-1] < 0.7 * losses[0]
+    np.testing.assert_allclose(losses, in_new_process(TRAINED, "dygraph"), rtol=1e-5)
+
+
+def refused(match: str, **changes: Any) -> None:
+    arguments: dict[str, Any] = {
+        "input": paddle.zeros([5, 4]),
+        "weights": [paddle.zeros([4, 3])],
+        "biases": [paddle.zeros([3])],
+        "activations": ["relu"],
+    }
+    with pytest.raises(ValueError, match=match):
+        ops.mlp(**(arguments | changes))
+
+
+def test_mistakes_name_what_is_wrong() -> None:
+    zeros = paddle.zeros
+    refused(r"the weight of layer 1 has shape \(5, 3\), expected \(4, 3\)", weights=[zeros([5, 3])])
+    refused(r"the bias of layer 1 has shape \(4\), expected \(3\)", biases=[zeros([4])])
+    refused("X has dtype float64, expected float32", input=zeros([5, 4], "float64"))
+    refused("X has shape .5., expected .B, N.", input=zeros([5]))
+    refused("3 inputs, expected X and a weight and a bias for each of 2", activations=[None, None])
+    refused("activation 'tanh', expected 'relu' or None", activations=["tanh"])
+    refused("dtype 'float16', expected 'float32' or 'bfloat16'", dtype="float16")
+
+
+def test_bfloat16_is_refused_where_the_processor_lacks_it(
+    in_new_process: Callable[..., Any],
+) -> None:
+    code = """
+import json
+from paddlebox import ops
+from paddlebox._native import paddle
+try:
+    ops.mlp(paddle.zeros([2, 2]), [paddle.zeros([2, 2])], [paddle.zeros([2])], [None], "bfloat16")
+except ValueError as error:
+    out = ops.mlp(paddle.ones([2, 2]), [paddle.ones([2, 2])], [paddle.ones([2])], [None])
+    print(json.dumps([str(error), out.numpy().tolist()]))
+"""
+    for isa in ("AVX2", "AVX512_CORE"):
+        error, float32 = in_new_process(code, env={"ONEDNN_MAX_CPU_ISA": isa})
+        assert "bfloat16 needs AVX512_BF16 or AMX in the processor, found oneDNN 3" in error
+        assert float32 == [[3, 3], [3, 3]]
