@@ -24,6 +24,8 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -258,6 +260,14 @@ def measure(
     return found
 
 
+def check() -> None:
+    """Raises UnavailableError if the machine has no GPU or no nvcc."""
+    if report.gpu() is None:
+        raise report.UnavailableError("nvidia-smi finds no GPU")
+    if shutil.which(os.environ.get("NVCC") or "nvcc") is None:
+        raise report.UnavailableError("nvcc is not installed: make bench-gpu, or set NVCC")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--dims", type=int, nargs="+", default=[8, 16, 64, 128])
@@ -274,6 +284,8 @@ def main() -> int:
     if arguments.quick:
         arguments.dims, arguments.rows, arguments.batches = [64], [1_000_000], [65536]
         arguments.turns, arguments.calls = 2, 2
+    if arguments.device == "gpu":
+        check()
     folder = build(arguments.device)
     library = Library(folder / f"libpbx_hbm_{arguments.device}.so")
     figures: list[dict[str, Any]] = []

@@ -225,7 +225,8 @@ def usable(sizes: list[int]) -> list[int]:
 
 def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
     sizes = usable(options.ranks)
-    write_data(folder, max(sizes), options.rows, options.keys, options.seed)
+    if sizes:
+        write_data(folder, max(sizes), options.rows, options.keys, options.seed)
     figures: dict[str, Any] = {}
     goals = []
     for ranks in sizes:
@@ -245,7 +246,7 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
             )
     peers = () if options.without_peers else PEERS
     why = f"the machine has {len(os.sched_getaffinity(0))} cores"
-    for ranks in set(options.ranks) - set(sizes):
+    for ranks in sorted(set(options.ranks) - set(sizes)):
         of_ranks = goals_of(ranks, [], {peer: [] for peer in peers})
         goals += [report.not_measured(goal, why) for goal in of_ranks]
     return figures, goals

@@ -80,6 +80,7 @@ def test_the_exit_code_tells_a_missed_goal_from_nothing_measured(tmp_path: Path)
 
     assert code({"a": 2}, good, none) == 0
     assert code({"a": 2}, good, missed) == 1
+    assert code({}) == 2
     assert code({}, none) == 2
     assert json.loads(out.read_text())["goals"] == [
         {"name": "c", "outcome": "not measured", "at_least": 1.0, "why": "no GPU"}
@@ -112,9 +113,27 @@ def test_a_result_tells_what_ran_where_and_each_turn(tmp_path: Path) -> None:
     assert (goal["value"], goal["quartiles"]) == (2, [1.5, 2.5])
 
 
-def test_a_benchmark_without_its_data_ends_with_2_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("ranks_auc", "not run: DATA/criteo/train.tsv.gz does not exist"),
+        ("zoo_claims --configs deepfm_criteo", "nothing was measured"),
+        ("advise --configs dnn_criteo", "nothing was measured"),
+        ("ranks --ranks 1000 --without-peers", "nothing was measured"),
+    ],
+)
+def test_a_benchmark_that_measures_nothing_ends_with_2_and_says_so(
+    tmp_path: Path, script: str, said: str
+) -> None:
+    name, *arguments = script.split()
     done = subprocess.run(
-        [sys.executable, "benchmarks/ranks_auc.py", "--scratch", str(tmp_path)],
+        [
+            sys.executable,
+            f"benchmarks/{name}.py",
+            *arguments,
+            "--out",
+            str(tmp_path / "found.json"),
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PADDLEBOX_DATA": str(tmp_path)},
         capture_output=True,
@@ -122,7 +141,7 @@ def test_a_benchmark_without_its_data_ends_with_2_and_says_so(tmp_path: Path) ->
         check=False,
     )
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith(f"not run: {tmp_path}/criteo/train.tsv.gz does not exist")
+    assert said.replace("DATA", str(tmp_path)) in done.stdout + done.stderr
 
 
 @pytest.mark.slow
