@@ -189,7 +189,8 @@ def _step(error: ErrorDetails) -> str:
     if kind in ("int_type", "float_type") and isinstance(value, str):
         plain = value.strip().replace(",", ".")
         if re.fullmatch(r"[-+]?\d+" if kind == "int_type" else r"[-+]?\d+(\.\d+)?", plain):
-            return f"; write {plain}" + (", without quotes" if plain == value else "")
+            digits = re.sub(r"^([-+]?)0+(?=\d)", r"\1", plain)  # YAML reads 010 as a string
+            return f"; write {digits}" + (", without quotes" if digits == value else "")
     return ""
 
 

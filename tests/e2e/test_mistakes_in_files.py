@@ -51,6 +51,10 @@ IN_CONFIG = {
         *(DATA, f'  batch_size: "512"\n{DATA}'),
         Named("data.batch_size", "an integer", "'512' (str)", "write 512, without quotes"),
     ),
+    "a number with a zero before it": (
+        *(DATA, f"  batch_size: 0512\n{DATA}"),
+        Named("data.batch_size", "an integer", "'0512' (str)", "write 512"),
+    ),
     "a decimal comma": (
         *(MODEL, f"optimizer:\n  learning_rate: 0,001\n{MODEL}"),
         Named("optimizer.learning_rate", "a number", "'0,001' (str)", "write 0.001"),
