@@ -14,6 +14,7 @@ import secrets
 from dataclasses import dataclass
 
 from paddlebox.store import files
+from paddlebox.store.lock import Flock
 
 _FOLDER = "leases"
 
@@ -45,13 +46,13 @@ class Lease:
         os.makedirs(folder, exist_ok=True)
         while True:
             self._path = os.path.join(folder, f"{os.getpid()}-{secrets.token_hex(8)}")
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            self._owner = os.getpid()
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._flock = Flock(fd)
+            fcntl.flock(fd, fcntl.LOCK_EX)
             # A writer may have removed the file as stale before it was locked.
             if os.path.exists(self._path):
                 return
-            os.close(self._fd)
+            self._flock.close()
 
     def pin(self, version: int) -> None:
         """Names the version. The caller must then check that the version is still kept: the writer
@@ -60,19 +61,17 @@ class Lease:
         Raises: OutOfSpaceError, StoreError.
         """
         try:
-            os.pwrite(self._fd, f"{version:020d}\n".encode(), 0)
+            os.pwrite(self._flock.descriptor, f"{version:020d}\n".encode(), 0)
         except OSError as error:
             raise files.refused(self._path, "name the version to keep", error) from error
 
     def release(self) -> None:
-        """Releases the version. May be called twice."""
-        if self._fd < 0:
+        """Releases the version. May be called twice. Has no effect in a forked child."""
+        if self._flock.descriptor < 0:
             return
-        if self._owner == os.getpid():
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
-        os.close(self._fd)
-        self._fd = -1
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        self._flock.close()
 
 
 def take_lease(store: str, version: int) -> Lease:

@@ -10,7 +10,21 @@ import weakref
 
 from paddlebox.errors import StoreError, StoreLockedError
 
-_held: weakref.WeakSet[StoreLock] = weakref.WeakSet()
+_held: weakref.WeakSet[Flock] = weakref.WeakSet()
+
+
+class Flock:
+    """A descriptor with an flock. A forked child closes its copy."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor  # -1: closed
+        _held.add(self)
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 class StoreLock:
@@ -22,13 +36,14 @@ class StoreLock:
 
     def __init__(self, path: str) -> None:
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise StoreError(f"{path}: cannot open the store's lock: {error.strerror}") from error
+        self._flock = Flock(fd)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(self._fd, 400, 0).decode(errors="replace").strip()
+            holder = os.pread(fd, 400, 0).decode(errors="replace").strip()
             pid, _, host = holder.partition(" ")
             self.release()
             if not isinstance(error, BlockingIOError):
@@ -39,22 +54,19 @@ class StoreLock:
             ) from None
         # On a full disk only the name is lost, not the lock.
         with contextlib.suppress(OSError):
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
-        _held.add(self)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
 
     def release(self) -> None:
         """Releases the lock. May be called twice."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._flock.close()
 
 
 def _drop_after_fork() -> None:
     # A flock lasts as long as any copy of its descriptor: a forked worker that outlives its killed
     # parent would keep the lock.
-    for lock in list(_held):
-        lock.release()
+    for flock in list(_held):
+        flock.close()
 
 
 os.register_at_fork(after_in_child=_drop_after_fork)

@@ -247,20 +247,17 @@ class TestFolder:
         self, tmp_path: Path, cache: ParsedCache
     ) -> None:
         paths = [write(tmp_path / name, multislot_lines(100, seed=5)) for name in "abc"]
-        loaded(paths[0], cache)
-        size = entries(cache)[0].stat().st_size
-        small = ParsedCache(cache.folder, int(2.5 * size))
-        for at, path in enumerate((paths[1], paths[0], paths[2])):  # a is used again
+        for second, path in enumerate(paths[:2]):
+            loaded(path, cache)
+            (file,) = (f for f in entries(cache) if f.stat().st_mtime_ns > 10**18 + 10**12)
+            os.utime(file, ns=(0, 10**18 + second * 10**9))  # long ago: b a second after a
+        small = ParsedCache(cache.folder, int(2.5 * file.stat().st_size))
+        for path in (paths[0], paths[2]):  # a is used again; there is no room for c beside both
             loaded(path, small)
-            for file in entries(small):
-                info = file.stat()  # as if each reading were a second after the one before
-                if time.time_ns() - info.st_mtime_ns < 10**9:
-                    os.utime(file, ns=(0, 10**18 + at * 10**9))
         assert len(entries(small)) == 2
-        before = small.hits
         for path in (paths[0], paths[2]):
             loaded(path, small)
-        assert small.hits == before + 2
+        assert small.hits == 3
 
     def test_a_file_over_the_whole_budget_is_not_kept(self, tmp_path: Path) -> None:
         cache = ParsedCache(tmp_path / "cache", 1000)

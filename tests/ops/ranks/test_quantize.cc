@@ -105,6 +105,25 @@ TEST(what_is_lost_is_sent_with_the_next) {
   }
 }
 
+TEST(a_gradient_that_is_not_finite_leaves_nothing_for_the_next) {
+  for (const Wire wire : kWires) {
+    for (const float bad : {NAN, kInf, -kInf}) {
+      std::vector<float> residual(4);
+      std::vector<char> packed(WireBytes(wire, 5));
+      float sent[5];
+      const int32_t place = 0;
+      for (const float value : {bad, 1.0f}) {
+        const float row[] = {1, 0, value, value, 1};
+        CHECK_OK(PackWithResidual(wire, row, 1, 5, &place, residual.data(), 1, packed.data()));
+        UnpackRows(wire, packed.data(), 1, 5, sent);
+        CHECK_EQ(std::isfinite(sent[2]), std::isfinite(value));
+        for (size_t c = 1; c < 4; ++c) CHECK(std::fabs(residual[c]) < 0.01f);
+      }
+      for (size_t c = 2; c < 5; ++c) CHECK_EQ(sent[c], 1.0f);
+    }
+  }
+}
+
 TEST(a_place_that_is_not_there_changes_nothing) {
   const std::vector<float> rows = {1, 1, 1, 1, 1, 1, 1, 1};
   std::vector<float> residual(2 * 3);

@@ -70,6 +70,20 @@ TEST(a_rounded_row_is_packed_without_loss) {
   }
 }
 
+TEST(the_padding_of_an_odd_number_of_columns_is_zero) {
+  const RowLayout layout = Layout(5);
+  const std::vector<float> row = RowWith(layout, 1.0f);
+  for (const Precision precision : {Precision::kFloat16, Precision::kBfloat16}) {
+    const RowCodec codec(layout, precision);
+    std::vector<char> packed(codec.bytes(), 'x');
+    codec.Pack(row.data(), packed.data());
+    const size_t end = static_cast<size_t>(layout.embedx_at()) * 4 + 5 * 2;
+    CHECK(packed[end - 1] != 0);
+    CHECK_EQ(packed[end], 0);
+    CHECK_EQ(packed[end + 1], 0);
+  }
+}
+
 TEST(rounding_goes_to_a_neighbour_and_is_right_on_average) {
   const RowLayout layout = Layout(8);
   struct Case {

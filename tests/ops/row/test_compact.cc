@@ -78,5 +78,16 @@ TEST(an_id_that_the_plan_lacks_is_refused_and_the_next_batch_is_right) {
   CHECK(ids == Ints({0, 1}));
 }
 
+TEST(rows_of_the_batch_before_are_not_rows_of_this_one) {
+  const Ints offsets = {0, 1};
+  Ints ids = {3}, other = {4}, plan, rows;
+  BuildPlan(ids.data(), offsets.data(), 1, 1, &plan);
+  CHECK_OK(CompactBatch(ids.data(), 1, plan.data(), plan.size(), 10, &rows));
+  BuildPlan(other.data(), offsets.data(), 1, 1, &plan);
+  ids = {3};
+  CHECK_CODE(CompactBatch(ids.data(), 1, plan.data(), plan.size(), 10, &rows),
+             Code::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace pbx

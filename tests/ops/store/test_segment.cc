@@ -78,6 +78,25 @@ TEST(every_row_comes_back_whatever_the_last_block_holds) {
   }
 }
 
+TEST(unused_bytes_of_a_block_are_zero_after_others_were_written) {
+  const Scratch scratch;
+  SegmentShape shape;
+  shape.row_bytes = kRowBytes;
+  shape.block_bytes = SegmentShape::BlockBytes(kRowBytes);
+  const size_t full = Buffer::kHugePage / shape.block_bytes;  // blocks of one write
+  const std::vector<uint64_t> keys = Keys(full * shape.rows_per_block() + 1);
+  const std::string file = ReadAll(scratch / WriteSegment(scratch, keys).file);
+  const char* const last = file.data() + full * shape.block_bytes;
+  uint64_t key;
+  std::memcpy(&key, last + SegmentShape::kKeysOffset, 8);
+  CHECK_EQ(key, keys.back());
+  const auto zeros = [&](uint64_t from, uint64_t until) {
+    return std::all_of(last + from, last + until, [](char byte) { return byte == 0; });
+  };
+  CHECK(zeros(SegmentShape::kKeysOffset + 8, shape.rows_offset()));
+  CHECK(zeros(shape.rows_offset() + kRowBytes, shape.block_bytes));
+}
+
 TEST(fence_and_filter_take_a_byte_and_a_half_a_row_for_any_row_size) {
   for (const uint32_t row_bytes : {1u, 48u, 80u, 300u, 340u, 500u, 1000u, 4096u, 65536u}) {
     SegmentShape shape;
