@@ -207,24 +207,24 @@ TEST(each_needed_block_is_read_once_whatever_the_thread_count) {
 
 TEST(a_full_disk_leaves_no_file_and_the_tier_readable) {
   const Scratch scratch;
-  ThreadPool pool(2);
+  ThreadPool pool(1);  // two files are written at a time
   const auto tier = OpenTier(Options(scratch, 100000), &pool);
   Model model;
   for (const uint64_t key : Keys(0, 500)) model[key] = 0;
   CHECK_OK(WriteKeys(tier.get(), Keys(0, 500), 0));
   const size_t files = scratch.files();
-  // In the first block, inside the second file, and in a footer.
-  for (const int64_t after : {int64_t{10}, int64_t{150000}, int64_t{98000}}) {
+  // In the first block, in a footer, and when one of the files of 100 kB is complete in any case.
+  for (const int64_t after : {int64_t{10}, int64_t{98000}, int64_t{300000}}) {
     InjectWriteFault(after, ENOSPC);
-    const Status status = WriteKeys(tier.get(), Keys(0, 3000), 1);
+    const Status status = WriteKeys(tier.get(), Keys(0, 5000), 1);
     InjectWriteFault(-1, 0);
     CHECK_CODE(status, Code::kOutOfSpace);
     CHECK_EQ(scratch.files(), files);
-    CheckReads(tier.get(), Keys(0, 3000), model);
+    CheckReads(tier.get(), Keys(0, 5000), model);
   }
-  for (const uint64_t key : Keys(0, 3000)) model[key] = 1;
-  CHECK_OK(WriteKeys(tier.get(), Keys(0, 3000), 1));
-  CheckReads(tier.get(), Keys(0, 3000), model);
+  for (const uint64_t key : Keys(0, 5000)) model[key] = 1;
+  CHECK_OK(WriteKeys(tier.get(), Keys(0, 5000), 1));
+  CheckReads(tier.get(), Keys(0, 5000), model);
 }
 
 TEST(a_missing_segment_or_folder_or_a_repeated_id_is_an_error_that_names_it) {
