@@ -8,7 +8,8 @@ step of the same program whose pooled slots are an input of the same shape that 
 
 The same run measures PyTorch (EmbeddingBag and Adagrad) and FBGEMM (row-wise Adagrad), with the
 same MLP in float32 under PyTorch: as shipped, and with their best settings, which are found at the
-start. All take turns; a turn is one walk over 24 different batches.
+start. Their memory is on huge pages, as our table is. All take turns; a turn is one walk over 24
+different batches. These are whole steps; hot_path.py compares kernels.
 
 A push needs a dedup plan of its batch. In a run, the feeder makes it on another core. The peers
 find the unique rows within their steps. So the step that is compared with theirs makes its plan,
@@ -26,16 +27,15 @@ from typing import Any
 
 import report
 from hot_path import say
-from peers import batches
+from peers import batches, huge_pages
 from peers.batches import Setting
+from peers.jobs import BEST_ENV
 from peers.turns import Subject
 
 MEASURES = ("ops/base", "ops/row", "ops/rule", "ops/table", "ops/paddle/operators", "paddlebox/nn")
 PEERS = ("torch", "fbgemm_rowwise")
 PLANNED = "paddlebox, with the plan"
 SPARSE_PART = 1.10
-# For libraries that choose kernels by the maker of the processor. Other libraries ignore these.
-BEST_ENV = {"MKL_DEBUG_CPU_TYPE": "7", "MKL_ENABLE_INSTRUCTIONS": "AVX512"}
 WARM_UP = 2
 
 
@@ -66,15 +66,15 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
                     "whole_step",
                     "torch",
                     {**settings, "library": library, "best": best},
-                    {**env, **BEST_ENV} if best else env,
+                    {**env, **huge_pages.ENV, **(BEST_ENV if best else {})},
                 )
                 stack.callback(peer.close)
                 subjects.append((f"{library}, {name}", peer, "step"))
         for name, subject, what in subjects:
             if what in ("own", "step"):
                 how = subject.ask("prepare", setting=asdict(setting), count=options.batches)
-                chosen[name] = how
-                say(f"{name}: {how}")
+                chosen[name] = f"{how}; {subject.on_huge_pages()}"
+                say(f"{name}: {chosen[name]}")
             for _ in range(WARM_UP):
                 subject.ask("turn", what=what)
         for _ in range(options.turns):

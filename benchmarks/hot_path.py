@@ -5,16 +5,20 @@
 10 M rows, D = 16. Setting (a) has 26 slots of one id and batch 4096; (b) has 100 slots of 1 to 5
 ids, sum-pooled, and batch 1024. Ids follow Zipf 1.05 within each slot. Every subject has its own
 process and walks in turn through the same 24 different batches, first without being timed. Pull is
-the pooled forward with the graph for the gradient; push is the backward and the rule. A push needs
-a plan of the batch's unique rows. Peers find these rows within their push, so our pull and push are
-compared with theirs with the time of the plan, made on the same core, and also without it, as
-kernels alone. In a run, the feeder makes the plan on another core. For our table, the kernels are
-called through the native library's bindings, with counts, accessor and CVM: a pull reads 19 floats,
-and a push updates 17 weights and 2 states, where the peers have 16 weights.
+the pooled forward; push is the backward and the rule: kernels, not whole training steps, which
+end_to_end.py compares. A push needs a plan of the batch's unique rows. Peers find these rows within
+their push, so our pull and push are compared with theirs with the time of the plan, made on the
+same core, and also without it, as kernels alone. In a run, the feeder makes the plan on another
+core. For our table, the kernels are called through the native library's bindings, with counts,
+accessor and CVM: a pull reads 19 floats, and a push updates 17 weights and 2 states, where the
+peers have 16 weights.
 
 Peers: FBGEMM's table-batched embeddings on the CPU (row-wise and exact Adagrad), PyTorch's
-EmbeddingBag(sparse) with Adagrad, and Paddle's Embedding(sparse) with Adagrad. Bounds: a plain
-gather of the same ids at the same width, and a plain update of the same unique rows.
+EmbeddingBag(sparse) with Adagrad, and Paddle's Embedding(sparse) with Adagrad. FBGEMM's operators
+are called without its module and autograd. PyTorch and Paddle have no such operators: their pull
+has the graph for the gradient, and their push is a backward and a step of the optimizer. Peers are
+on huge pages, as our table is (peers/huge_pages.py). Bounds: a plain gather of the same ids at the
+same width, and a plain update of the same unique rows.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import report
-from peers import batches
+from peers import batches, huge_pages
 from peers.batches import Setting
 from peers.turns import Subject
 
@@ -85,7 +89,8 @@ class Bench:
         env = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         subjects = []
         for name in (OWN, BOUNDS, *(() if self.options.without_peers else PEERS)):
-            subject = Subject("sparse", name, settings, env)
+            own_env = {**env, **huge_pages.ENV} if name in PEERS else env
+            subject = Subject("sparse", name, settings, own_env)
             stack.callback(subject.close)
             subjects.append(subject)
             if name == OWN:
@@ -97,7 +102,8 @@ class Bench:
         measured = self.times[setting.name, threads] = {}
         for subject in subjects:
             way = subject.ask("prepare", setting=asdict(setting), count=self.options.batches)
-            self.chosen[f"{setting.name}, {threads} threads, {subject.name}"] = way
+            name = f"{setting.name}, {threads} threads, {subject.name}"
+            self.chosen[name] = f"{way}; {subject.on_huge_pages()}"
             for _ in range(WARM_UP):
                 subject.ask("turn")
             measured[subject.name] = {}

@@ -8,7 +8,7 @@ queried. The tier holds rows of 16 bytes, so that 50 M fit. A find only locates 
 erase ("take") copy it. The maps hold a row number of 4 bytes, with their capacity reserved; what
 they would need besides to hold rows is not counted. The bound is a probe of one cache line of 8
 keys, prefetched 16, 32 or 64 keys ahead, whichever is fastest: with the keys in the same order, and
-shuffled.
+shuffled. Tier, maps and bound are all on huge pages (peers/huge_pages.py).
 
 Maps: ankerl::unordered_dense, boost::unordered_flat_map, std::unordered_map.
 """
@@ -30,7 +30,7 @@ import numpy as np
 import report
 from hot_path import say
 from numpy.typing import NDArray
-from peers import compiled
+from peers import compiled, huge_pages
 
 from paddlebox._native import core
 
@@ -292,6 +292,7 @@ def main() -> int:
     if min(*options.keys, 2**31) < 10 or options.batches < 1 or options.turns < 1:
         parser.error("expected --keys of 10 or more, --batches and --turns of 1 or more")
     options.include = str(options.include.resolve())
+    huge_pages.use_here()
     return report.timed(options, lambda folder: Bench(options, folder).run(), hidden={"include"})
 
 

@@ -18,6 +18,8 @@ from paddlebox.config import Program
 from paddlebox.launch import cpu
 
 _LONGEST_S = 1800
+# For libraries that choose kernels by the maker of the processor. Other libraries ignore these.
+BEST_ENV = {"MKL_DEBUG_CPU_TYPE": "7", "MKL_ENABLE_INSTRUCTIONS": "AVX512"}
 
 
 class Jobs:

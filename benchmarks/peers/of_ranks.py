@@ -1,7 +1,8 @@
 """The peers of ranks.py: other libraries that train on R processes, with our network and cores.
 
-Each runs in the environment that has it, with our batch size and its batches in memory, and returns
-the samples/s of all its trainers.
+Each runs in the environment that has it, with our batch size, its batches in memory and its memory
+on huge pages (huge_pages.py). It returns the samples/s of all its trainers, and for torchrec the
+way in which its MLP ran.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ import json
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from report import UnavailableError
 
-from peers.jobs import Jobs, launcher
+from peers import huge_pages
+from peers.jobs import BEST_ENV, Jobs, launcher
 
 SLOTS, DENSE, DIM = 26, 13, 16
 HERE = Path(__file__).resolve().parent
+Answer = dict[str, Any]  # samples_per_s, and perhaps the way
 _SERVERS = 2  # with 2 and 4 trainers, at least as fast as one server
 
 
@@ -37,19 +41,19 @@ class Setting:
     ps_python: Path  # Python of an environment with Paddle 3.0.0
 
 
-def data_parallel(setting: Setting) -> float:
+def data_parallel(setting: Setting) -> Answer:
     """Paddle's DataParallel, with a replica of all rows on each rank."""
     command = launcher(setting.ranks, setting.folder / "log-peer")
     return _trained(setting, [*command, str(HERE / "data_parallel.py"), *_steps(setting)])
 
 
-def torchrec(setting: Setting) -> float:
+def torchrec(setting: Setting) -> Answer:
     run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(setting.ranks)]
     script = str(HERE / "torchrec_rank.py")
-    return _trained(setting, [sys.executable, *run, script, *_steps(setting)])
+    return _trained(setting, [sys.executable, *run, script, *_steps(setting)], BEST_ENV)
 
 
-def parameter_server(setting: Setting) -> float:
+def parameter_server(setting: Setting) -> Answer:
     """The parameter server of Paddle 3.0.0. Its servers share the trainers' cores, as our stores
     do."""
     folder = setting.folder / "ps"
@@ -70,6 +74,7 @@ def parameter_server(setting: Setting) -> float:
         "FLAGS_enable_pir_api": "0",  # the new IR has no train_from_dataset
         "FLAGS_eager_delete_tensor_gb": "-1",  # as in our static programs
         "PYTHONPATH": "",  # it names another Paddle
+        **huge_pages.ENV,
     }
     out = folder / "out.json"
     script = [str(setting.ps_python), str(HERE / "parameter_server.py")]
@@ -91,7 +96,7 @@ def parameter_server(setting: Setting) -> float:
     return _answer(out)
 
 
-PEERS: dict[str, Callable[[Setting], float]] = {
+PEERS: dict[str, Callable[[Setting], Answer]] = {
     "Paddle's DataParallel": data_parallel,
     "Paddle 3.0.0's parameter server": parameter_server,
     "torchrec": torchrec,
@@ -128,17 +133,20 @@ def _steps(setting: Setting) -> list[str]:
     return [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
 
 
-def _trained(setting: Setting, command: list[str]) -> float:
+def _trained(setting: Setting, command: list[str], env: Mapping[str, str] | None = None) -> Answer:
     out = setting.folder / "peer.json"
     out.unlink(missing_ok=True)
     with Jobs() as jobs:
-        jobs.start([*command, "--out", str(out)], setting.cores, setting.folder / "peer.log")
+        log = setting.folder / "peer.log"
+        command = [*command, "--out", str(out)]
+        jobs.start(command, setting.cores, log, {**huge_pages.ENV, **(env or {})})
         jobs.ended()
     return _answer(out)
 
 
-def _answer(out: Path) -> float:
-    return float(json.loads(out.read_text())["samples_per_s"])
+def _answer(out: Path) -> Answer:
+    answer: Answer = json.loads(out.read_text())
+    return answer
 
 
 def _free_ports(count: int) -> list[int]:

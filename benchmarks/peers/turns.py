@@ -16,6 +16,8 @@ from typing import Any
 
 from report import UnavailableError
 
+from peers import huge_pages
+
 BENCHMARKS = Path(__file__).resolve().parent.parent
 # Hides messages of the libraries about the machine.
 _QUIET = {"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "2"}
@@ -63,6 +65,10 @@ class Subject:
         if kind == "unavailable":
             raise UnavailableError(f"{self.name}: {value}")
         return value
+
+    def on_huge_pages(self) -> str:
+        share = huge_pages.share(self._process.pid)
+        return f"{share:.0%} of its memory on huge pages"
 
     def close(self) -> None:
         assert self._process.stdin is not None

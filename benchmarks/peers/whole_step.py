@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -139,6 +138,9 @@ class TorchStep:
     def __init__(self, settings: dict[str, Any]) -> None:
         maker = sparse.Torch if settings["library"] == "torch" else sparse.Fbgemm
         self.peer: sparse.Peer = maker(settings)
+        from peers import torch_mlp
+
+        self.mlps = torch_mlp
         self.best = bool(settings["best"])
         self.dense_width = int(settings["dense"])
 
@@ -155,50 +157,18 @@ class TorchStep:
             layers = self.peer.candidates(kind)
             layer = next(name for name in layers if "int64" in name and "one table" not in name)
             self.peer.take(layers[layer])
-            self.start("eager", fused=False)
+            self.start(best=False)
             return layer
-        torch.set_flush_denormal(True)
-        seconds = {}
-        for way in ("eager", "compiled", "oneDNN"):
-            self.start(way, fused=True)
-            try:
-                self.turn("warm up")
-            except torch._dynamo.exc.TorchDynamoException as error:
-                print(f"{way}: does not work here: {error}", file=sys.stderr)
-                continue
-            seconds[way] = statistics.median(self.turn("trial"))
-        fastest = min(seconds, key=lambda way: seconds[way])
-        self.start(fastest, fused=True)
-        tried = ", ".join(f"{way} {s * 1e3:.1f} ms" for way, s in seconds.items())
-        return f"{layer}; Adam(fused), {fastest} ({tried})"
+        self.start(best=True)
+        way = self.mlps.use_fastest(self.mlp, lambda what: statistics.median(self.turn(what)))
+        self.start(best=True, way=self.mlp.way)
+        return f"{layer}; {way}"
 
-    def start(self, way: str, fused: bool) -> None:
+    def start(self, best: bool, way: str = "eager") -> None:
         """Makes a new MLP and its Adam over the layer that the peer has chosen."""
-        torch = self.peer.torch
         widths = [self.dense_width + self.pooled_width(self.peer.model), *HIDDEN, 1]
-        layers = torch.nn.ModuleList([torch.nn.Linear(a, b) for a, b in pairwise(widths)])
-        self.adam = torch.optim.Adam(layers.parameters(), lr=LEARNING_RATE, fused=fused or None)
-
-        def mlp(x: Any) -> Any:
-            for layer in layers[:-1]:
-                x = torch.relu(layer(x))
-            return layers[-1](x)
-
-        def one_dnn(x: Any) -> Any:
-            # PyTorch computes float32 products with MKL, which on processors of other makers than
-            # Intel has half of oneDNN's rate. For tensors in this layout it uses oneDNN.
-            x = x.to_mkldnn()
-            for number, layer in enumerate(layers):
-                x = torch._C._nn.mkldnn_linear(x, layer.weight, layer.bias)
-                x = torch.relu(x) if number < len(HIDDEN) else x
-            return x.to_dense()
-
-        def loss(pooled: Any, dense: Any, label: Any) -> Any:
-            inputs = torch.cat([pooled.reshape(len(dense), -1), dense], dim=1)
-            logits = one_dnn(inputs) if way == "oneDNN" else mlp(inputs)
-            return torch.nn.functional.binary_cross_entropy_with_logits(logits, label)
-
-        self.loss = torch.compile(loss) if way == "compiled" else loss
+        self.mlp = self.mlps.Mlp(widths, way)
+        self.adam = self.mlps.adam(self.mlp.parameters(), best)
 
     def pooled_width(self, layer: Any) -> int:
         return int(layer.grad.numel() // len(self.dense))
@@ -209,7 +179,7 @@ class TorchStep:
         seconds = []
         for fed in self.peer.fed:
             started = now()
-            loss = self.loss(layer.pull(fed), self.dense, self.label)
+            loss = self.mlp(layer.pull(fed), self.dense, self.label)
             loss.backward()
             self.adam.step()
             self.adam.zero_grad()
