@@ -418,8 +418,10 @@ def test_a_commit_out_of_order_or_of_absent_files_is_refused(tmp_path: Path) -> 
     with Manifest.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 1)
         before = snapshot(tmp_path)
-        with pytest.raises(StoreError, match="commit of version 3 after 2, expected 2 after 1"):
-            manifest.commit(VersionRecord(3, 2, [], {}, 0))
+        for version, parent in ((3, 2), (3, 1), (2, 0), (1, 1), (1, 0)):
+            refused = f"commit of version {version} after {parent}, expected 2 after 1"
+            with pytest.raises(StoreError, match=refused):
+                manifest.commit(VersionRecord(version, parent, [], {}, 0))
         segment = {"file": "seg-000000000077.seg", "bytes": 100}
         with pytest.raises(StoreError, match=r"seg-000000000077.seg, which is missing"):
             manifest.commit(VersionRecord(2, 1, [segment], {}, 0))
