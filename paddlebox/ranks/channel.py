@@ -59,7 +59,7 @@ class Channel:
 
     def __init__(self, world: World, name: str, number: int) -> None:
         self._world, self.name, self._number = world, name, number
-        self._groups: dict[int, tuple[Any, Any]] = {}  # by peer: process group and its store
+        self._groups: dict[int, tuple[Any, Any]] = {}  # by peer: process group, and its store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"paddlebox-channel-{name}")
         self._far_bytes, self._far_seconds = 0, 0.0
         self._create_groups()
@@ -70,13 +70,13 @@ class Channel:
             if peer in self._world.near:
                 continue
             pair = sorted((self._world.rank, peer))
-            store = self._world.store.rendezvous(f"{self.name}/{pair[0]}-{pair[1]}", pair[0])
-            default, collective._default_store = collective._default_store, store
+            held = self._world.store.rendezvous(f"{self.name}/{pair[0]}-{pair[1]}", pair[0])
+            default, collective._default_store = collective._default_store, held[0]
             try:
                 group = paddle.distributed.new_group(pair, backend="gloo")
             finally:
                 collective._default_store = default
-            self._groups[peer] = (group.process_group, store)
+            self._groups[peer] = (group.process_group, held)
 
     def meet(self, what: str) -> None:
         """Wait for all ranks before an exchange to which some rank may be late.

@@ -2,6 +2,9 @@
 
 Waits use this store and never a collective of Gloo. Gloo gives up on a peer that is 30 s late, and
 a rank may read, stage or compile for longer than that.
+
+Where a TCPStore opens its own server, the server listens on every address of the host. So the
+servers are opened here, on sockets that listen on one address, and all TCPStores are clients.
 """
 
 from __future__ import annotations
@@ -14,15 +17,18 @@ from collections.abc import Callable
 from typing import Any
 
 from paddlebox import _native, heartbeat
-from paddlebox.errors import RankError
+from paddlebox.errors import ConfigError, RankError
 
-paddle = _native.paddle
+paddle, core = _native.paddle, _native.core
 
+# The server of this job, which other ranks may need until this process ends.
+_servers: list[Any] = []
 # Each pause is a quarter longer than the last one, so a wait is at most about a quarter too long.
 # When each pause was twice as long as the last one, ranks waited up to twice as long as necessary
 # at the start of a pass.
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _LONGER = 1e-4, 0.02, 1.25
 _CHECKED_EVERY_S = 0.2
+_BACKLOG = 4096
 _PATIENCE_S = 24 * 3600  # if a rank is gone, the launcher ends the job
 
 
@@ -40,6 +46,31 @@ class JobStore:
         self._rank, self._size, self._check = rank, size, check
         self._calls: dict[str, int] = {}
         self._clients = threading.local()
+
+    def open(self) -> None:
+        """Open the store that PADDLE_MASTER names, on the first rank. Wait for all ranks, because
+        Gloo waits for only 30 s.
+
+        Raises:
+            ConfigError: the first rank cannot listen at this address.
+        """
+        if self._rank == 0:
+            host, port = os.environ["PADDLE_MASTER"].rsplit(":", 1)
+            try:
+                _servers.append(_serve(host, int(port))[0])
+            except OSError as error:
+                raise ConfigError(
+                    f"PADDLE_MASTER is {host}:{port}: the first rank cannot listen there: {error}: "
+                    "start the job where this is an address of the host, with a port that is free"
+                ) from None
+            # Paddle's own client of the store, for its process groups. In the process of rank 0 it
+            # would open a server.
+            os.environ["PADDLE_TRAINER_ID"] = "1"
+            try:
+                paddle.base.core.create_or_get_global_tcp_store()
+            finally:
+                os.environ["PADDLE_TRAINER_ID"] = "0"
+        self.gather("join", b"")
 
     @property
     def _client(self) -> Any:
@@ -85,22 +116,35 @@ class JobStore:
         if pause == _LONGEST_PAUSE_S:
             heartbeat.waits(rank, "")
 
-    def rendezvous(self, name: str, first: int) -> Any:
+    def rendezvous(self, name: str, first: int) -> tuple[Any, Any]:
         """A TCPStore for two ranks only, opened by rank `first` on a free port.
 
         If groups share a store, they mix up each other's keys.
+
+        Returns: the store, and its server on rank `first`. Keep both.
         """
-        core, key = paddle.base.core, f"paddlebox/rendezvous/{name}"
+        key, server = f"paddlebox/rendezvous/{name}", None
         if self._rank == first:
             host = os.environ["PADDLE_CURRENT_ENDPOINT"].rsplit(":", 1)[0]
-            with socket.socket() as probe:
-                probe.bind((host, 0))
-                port = probe.getsockname()[1]
-            self._client.set(key, f"{host}:{port}".encode())  # now: opening waits for the peer
-            return core.TCPStore(host, port, True, 2, _PATIENCE_S)
+            server, at = _serve(host, 0)
+            self._client.set(key, f"{host}:{at}".encode())
         self._client.wait(key)
         host, port = self._client.get(key).decode().rsplit(":", 1)
-        return core.TCPStore(host, int(port), False, 2, _PATIENCE_S)
+        store = paddle.base.core.TCPStore(host, int(port), False, 2, _PATIENCE_S)
+        store.set(f"joined/{self._rank == first:d}", b"1")
+        store.wait(f"joined/{self._rank != first:d}")
+        return store, server
+
+
+def _serve(host: str, port: int) -> tuple[Any, int]:
+    """The server of a TCPStore that listens on one address. Returns it and its port.
+
+    Args:
+        port: 0 for a free one.
+    """
+    listener = socket.create_server((host, port), backlog=_BACKLOG)
+    found = int(listener.getsockname()[1])
+    return core.StoreServer(listener.detach()), found
 
 
 def _send_at_once(port: int) -> None:

@@ -83,6 +83,8 @@ class World(Coordinator):
                 "python -m paddle.distributed.launch"
             )
         world = World(rank, size)
+        if not paddle.distributed.is_initialized():
+            world.store.open()
         paddle.distributed.init_parallel_env()
         world.near, world.memory = share_memory(world, len(CHANNELS) + 1)
         if world.on_one_host:

@@ -64,6 +64,7 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindQuantize(module);
   pbx::BindDense(module);
   pbx::BindHostGroup(module);
+  pbx::BindJobStore(module);
   pbx::BindImport(module);
   pbx::BindMem(module);
   pbx::BindSsd(module);

@@ -12,6 +12,7 @@ void BindDevice(pybind11::module_& module);     // bind_device.cc: such batches 
 void BindQuantize(pybind11::module_& module);   // bind_quantize.cc: formats of rows sent to ranks
 void BindDense(pybind11::module_& module);      // bind_dense.cc: what box_mlp runs on
 void BindHostGroup(pybind11::module_& module);  // bind_host_group.cc: HostGroup
+void BindJobStore(pybind11::module_& module);   // bind_job_store.cc: StoreServer
 void BindImport(pybind11::module_& module);     // bind_import.cc: rows of one table into another
 void BindMem(pybind11::module_& module);        // bind_mem.cc: the MEM tier alone
 void BindSsd(pybind11::module_& module);        // bind_ssd.cc: the SSD tier alone
