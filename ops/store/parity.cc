@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <memory>
+#include <string>
 
 #include "base/crc32c.h"
 #include "base/file.h"
@@ -65,12 +67,12 @@ struct Input {
 
 Result<ParityIndex> ReadIndex(const RandomAccessFile& file) {
   const char* path = file.path().c_str();
-  const auto damaged = [&](const char* what) {
+  const auto damaged = [&](const std::string& what) {
     return Error(Code::kCorruption, "%s: %s: damaged or incomplete parity file; it is not used",
-                 path, what);
+                 path, what.c_str());
   };
   char tail[kTailBytes];
-  if (file.size() < kTailBytes) return damaged("it is shorter than its tail");
+  if (file.size() < kTailBytes) return damaged("expected a tail, found too few bytes");
   PBX_RETURN_IF_ERROR(file.Read(file.size() - kTailBytes, kTailBytes, tail));
   ParityIndex index;
   uint32_t index_bytes, members, version, crc;
@@ -81,12 +83,18 @@ Result<ParityIndex> ReadIndex(const RandomAccessFile& file) {
   at = Get(at, &version);
   at = Get(at, &crc);
   if (std::memcmp(at, kMagic, sizeof(kMagic)) != 0)
-    return damaged("it does not end with its magic");
-  if (index_bytes > file.size() - kTailBytes) return damaged("its index does not fit");
+    return damaged("expected its magic at the end, found other bytes");
+  if (index_bytes > file.size() - kTailBytes)
+    return damaged("expected an index of " + std::to_string(index_bytes) +
+                   " bytes, found too few bytes");
   std::vector<char> bytes(index_bytes + kTailBytes);
   PBX_RETURN_IF_ERROR(file.Read(file.size() - bytes.size(), bytes.size(), bytes.data()));
-  if (Crc32c(bytes.data(), index_bytes + kCrcOffset) != crc)
-    return damaged("its index has a wrong checksum");
+  const uint32_t found = Crc32c(bytes.data(), index_bytes + kCrcOffset);
+  if (found != crc) {
+    char text[64];
+    std::snprintf(text, sizeof(text), "its index has CRC32C %#010x, expected %#010x", found, crc);
+    return damaged(text);
+  }
   if (version > ParityIndex::kVersion) {
     return Error(Code::kInvalidArgument,
                  "%s: written by a later version (%u, this one reads up to %u)", path, version,

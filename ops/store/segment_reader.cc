@@ -75,8 +75,8 @@ Status SegmentReader::LoadFooter(const SegmentDescriptor* descriptor) {
   if (!tail.magic_ok || tail.footer_bytes < SegmentShape::kTailBytes ||
       tail.footer_bytes > std::min<uint64_t>(size, sizeof(bytes))) {
     return Error(Code::kCorruption,
-                 "segment %s: its last %zu bytes are not the tail of a segment: the file is torn, "
-                 "damaged or not a segment",
+                 "segment %s: expected the tail of a segment in its last %zu bytes, found other "
+                 "bytes: the file is torn, damaged or not a segment",
                  path, SegmentShape::kTailBytes);
   }
   PBX_RETURN_IF_ERROR(file_->Read(size - tail.footer_bytes, tail.footer_bytes, bytes));
