@@ -13,6 +13,7 @@ import lmdb
 
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store import files
+from paddlebox.store.db_checksum import DbChecksum
 from paddlebox.store.record import seal, unseal
 
 T = TypeVar("T")
@@ -81,6 +82,8 @@ class ManifestDb:
         self._owner = (os.getpid(), os.path.realpath(folder))
         self._tries = 1 if writable else _READ_TRIES
         self._env: Any = None
+        self._checksum = DbChecksum(self.path)
+        self._retrying(self._check)
         try:
             self._env = lmdb.open(
                 self.path,
@@ -97,11 +100,12 @@ class ManifestDb:
     def put(self, pairs: list[tuple[bytes, bytes | None]]) -> None:
         """One durable transaction: stores each payload, sealed, or removes the key if it is None.
 
-        Raises: OutOfSpaceError, StoreError.
+        Raises: OutOfSpaceError, StoreError; CorruptionError if the file was damaged before.
         """
+        self._check()
         while True:
             try:
-                with self._env.begin(write=True) as txn:
+                with self._checksum.transaction(), self._env.begin(write=True) as txn:
                     for key, payload in pairs:
                         if payload is None:
                             txn.delete(key)
@@ -110,6 +114,8 @@ class ManifestDb:
                 return
             except lmdb.MapFullError:
                 self._env.set_mapsize(2 * self._env.info()["map_size"])
+            except StoreError:
+                raise
             except (lmdb.Error, OSError) as error:
                 raise self._refused(error, "commit") from error
 
@@ -119,23 +125,38 @@ class ManifestDb:
 
         Raises: CorruptionError, StoreError.
         """
+
+        def once() -> T:
+            with self._env.begin() as txn:
+                return read(Values(txn, self.path))
+
         with self.mutex:
             self.check_usable()
-            tries = self._tries
-            while True:
-                tries -= 1
-                try:
-                    with self._env.begin() as txn:
-                        return read(Values(txn, self.path))
-                except lmdb.MapResizedError:  # the writer's map has grown
-                    self._env.set_mapsize(0)
-                except lmdb.Error as error:
-                    if tries <= 0:
-                        raise self._refused(error, "read") from error
-                except CorruptionError:
-                    if tries <= 0:
-                        raise
-                time.sleep(_RETRY_SECONDS)
+            return self._retrying(once)
+
+    def _retrying(self, action: Callable[[], T]) -> T:
+        tries = self._tries
+        while True:
+            tries -= 1
+            try:
+                return action()
+            except lmdb.MapResizedError:  # the writer's map has grown
+                self._env.set_mapsize(0)
+            except lmdb.Error as error:
+                if tries <= 0:
+                    raise self._refused(error, "read") from error
+            except CorruptionError:
+                if tries <= 0:
+                    raise
+            time.sleep(_RETRY_SECONDS)
+
+    def _check(self) -> None:
+        try:
+            self._checksum.check()
+        except CorruptionError as error:
+            raise CorruptionError(str(error) + REBUILD) from None
+        except OSError as error:
+            raise self._refused(error, "read") from error
 
     def check_usable(self) -> None:
         """Raises: StoreError if it is closed, or was opened before a fork."""

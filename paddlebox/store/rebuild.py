@@ -10,6 +10,7 @@ import lmdb
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.crc import crc32c
+from paddlebox.store.db_checksum import DbChecksum
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.record import (
     HEAD,
@@ -104,6 +105,7 @@ def _replace(folder: str, head: int, payloads: dict[int, bytes]) -> None:
             txn.put(journal_key(version), seal(entry))
         crcs = {version: crc32c(payload) for version, payload in payloads.items()}
         txn.put(HEAD, seal(head_payload(head, crcs)))
+    DbChecksum(fresh).write()
     files.sync_folder(fresh)
     for version, payload in payloads.items():
         path = files.manifest_path(folder, version)

@@ -187,8 +187,10 @@ def unframe(data: bytes, where: str) -> bytes:
     found = int(words[1]) if len(words) == 4 and words[1].isdecimal() else 0
     # The CRC covers the line too, so a flipped bit cannot look like a later format.
     if found == 0 or data != frame(payload, found):
+        expected = frame(payload, found or FORMAT).partition(b"\n")[0]
         raise CorruptionError(
-            f"{where}: not an intact {_MAGIC} file: {len(data)} bytes, which begin {data[:40]!r}"
+            f"{where}: not an intact {_MAGIC} file: expected {expected!r} before these "
+            f"{len(payload)} bytes, found {line[:80]!r}"
         )
     if found > FORMAT:
         raise _later(where, found)

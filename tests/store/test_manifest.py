@@ -520,6 +520,7 @@ def test_a_changed_byte_of_an_lmdb_value_is_corruption(
     with Manifest.open_writer(tmp_path) as manifest:
         record = commit_versions(tmp_path, manifest, 1)[0]
     data = tmp_path / "manifest" / "data.mdb"
+    (tmp_path / "manifest" / "data.sha256").unlink()  # a store of an earlier release
     sound = data.read_bytes()
     head = head_payload(1, {1: crc32c(record.to_payload())})
     for value in (seal(record.to_payload()), seal(head)):

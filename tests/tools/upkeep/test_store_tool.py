@@ -210,7 +210,7 @@ def test_verify_names_what_is_damaged(
         expected = "MANIFEST-000000000002"
     else:
         flip_value(store, b"head")
-        expected = "head"
+        expected = "data.mdb: expected"
     found = run(capsys, "verify", store, code=1)
     assert len(found["damage"]) >= 1
     assert expected in json.dumps(found["damage"])
