@@ -51,7 +51,7 @@ def read(out: Path, kind: str) -> list[Done]:
     if not path.exists():
         return []
     done = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         try:
             if kind == BATCH:
                 _, key, where, *_ = line.split("\t")

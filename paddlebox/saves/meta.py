@@ -58,9 +58,12 @@ def write_meta(folder: Path, fields: Mapping[str, Any]) -> int:
     """Write meta.json durably, with the fields `format` and `crc32c` added. Returns the CRC32C."""
     complete = {**fields, "format": FORMAT_OF_TABLES if fields.get("tables") else FORMAT}
     crc = complete["crc32c"] = _crc_of(complete)
-    text = json.dumps(complete, sort_keys=True, indent=1, allow_nan=False)
-    files.write_durably(str(folder / META), text.encode() + b"\n")
+    files.write_durably(str(folder / META), _text_of(complete))
     return crc
+
+
+def _text_of(complete: Mapping[str, Any]) -> bytes:
+    return json.dumps(complete, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
@@ -70,7 +73,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
     """
     path = folder / META
     try:
-        found = json.loads(path.read_bytes())
+        content = path.read_bytes()
+        found = json.loads(content)
         missing = [name for name in (*_FIELDS, "format", "crc32c") if name not in found]
         crc = _crc_of(found)
     except OSError as error:
@@ -78,7 +82,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
             f"{folder}: holds no complete save ({META}: {error.strerror}); expected a folder such "
             "as OUT/20240101/base"
         ) from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise CorruptionError(f"{path}: not the record of a save: {error}") from error
     if crc != found.get("crc32c"):
         raise CorruptionError(f"{path}: has CRC32C {crc:#010x}, expected {found.get('crc32c')}")
@@ -86,6 +90,11 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise StoreError(
             f"{path}: written by a later version (format {found['format']}, this one reads up to "
             f"{FORMAT_OF_TABLES})"
+        )
+    if content != _text_of(found):  # the CRC does not cover the spaces between the fields
+        raise CorruptionError(
+            f"{path}: expected {len(_text_of(found))} bytes as it was written, "
+            f"found {len(content)} others with the same fields"
         )
     if missing:
         raise CorruptionError(f"{path}: lacks {', '.join(missing)}")

@@ -21,7 +21,7 @@ from paddlebox.config.table import RowPrecision
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
 from paddlebox.saves import Saver, chain_of, donefile, open_save, touched
 from paddlebox.saves.merge import merge_saves
-from paddlebox.saves.meta import BASE, DELTA
+from paddlebox.saves.meta import BASE, DELTA, read_meta
 from paddlebox.saves.schedule import BackgroundSaves
 from paddlebox.saves.served import Served
 from paddlebox.store.table import Table, sorted_unique_keys
@@ -506,10 +506,27 @@ def test_every_flipped_byte_of_a_save_is_found(tmp_path: Path) -> None:
             damaged = bytearray(data)
             damaged[at] ^= 4
             path.write_bytes(bytes(damaged))
-            with pytest.raises((CorruptionError, StoreError)):
+            with pytest.raises((CorruptionError, StoreError), match=path.name):
                 read_all(save.folder)
         path.write_bytes(data)
     read_all(save.folder)
+
+
+def test_every_changed_byte_of_the_record_of_a_save_is_found(tmp_path: Path) -> None:
+    with open_table(None) as table:
+        train(table, feasigns(1, 40), 1)
+        save = Saver(table, tmp_path).base()
+    path = save.folder / "meta.json"
+    data = path.read_bytes()
+    for at, byte in enumerate(data):
+        other = (
+            b"\n"[0] if byte == b" "[0] else byte ^ 1
+        )  # a line break leaves the fields as they are
+        path.write_bytes(data[:at] + bytes([other]) + data[at + 1 :])
+        with pytest.raises(CorruptionError, match=r"meta\.json: "):
+            read_meta(save.folder)
+    path.write_bytes(data)
+    read_meta(save.folder)
 
 
 def read_all(folder: Path) -> None:
