@@ -97,5 +97,5 @@ def test_verify_names_the_damaged_tensors_of_a_store(capsys: pytest.CaptureFixtu
     assert cli.main(["verify", "run", "--json"]) == 1
     damage = json.loads(capsys.readouterr().out)["damage"]
     for version, one in zip(("000000000001", "000000000003"), damage[-2:], strict=True):
-        assert one["file"] == f"dense/{version}"
+        assert one["file"] == f"dense/{version}/dense.bin"
         assert f"{version}/dense.bin: tensor '{_TENSOR}': expected" in one["message"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, PaddleBoxError, StoreError
 from paddlebox.store import dense_parity, files, parity
+from paddlebox.store.checkpoints import FOLDER, checkpoints
 from paddlebox.store.dense import read_dense
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord, unframe
@@ -60,6 +61,7 @@ def verify(folder: Path, progress: Callable[[int, int], None] | None = None) -> 
     for record in records:
         found.damage += dense_damage(folder, record)
     found.damage += parity_damage(folder)
+    found.damage += names_damage(folder)
     found.unreferenced = [
         name
         for name in files.unreferenced(str(folder), records)
@@ -103,7 +105,38 @@ def dense_damage(folder: Path, record: VersionRecord) -> Iterator[Damage]:
     try:
         read_dense(Path(files.dense_folder(str(folder), record.dense_version)), record.dense)
     except (PaddleBoxError, ValueError, KeyError) as error:
-        yield Damage(file=os.path.join("dense", f"{record.dense_version:012d}"), message=str(error))
+        sound = dense_parity.is_sound
+        name = next((n for n in sorted(record.dense)[::-1] if not sound(folder, record, n)), "")
+        inside = files.dense_folder("", record.dense_version)
+        yield Damage(file=os.path.join(inside, name), message=str(error))
+
+
+def names_damage(folder: Path) -> Iterator[Damage]:
+    """The damage of the folders of named versions. Files that are links to those of the store are
+    not read again."""
+    for checkpoint in checkpoints(str(folder)):
+        inside = os.path.join(FOLDER, checkpoint.name)
+        own = folder / inside
+        path = files.manifest_path(str(own), checkpoint.version)
+        try:
+            record = VersionRecord.from_payload(unframe(files.read(path), path), path)
+        except StoreError as error:
+            yield Damage(file=os.path.relpath(path, folder), message=str(error))
+            continue
+        linked = {name for name in files.data_files("", record) if _linked(folder, own, name)}
+        apart = [s for s in record.segments if os.path.join("ssd", s["file"]) not in linked]
+        found = [damage for segment in apart for damage in segment_damage(own, segment)]
+        if not linked.issuperset(files.data_files("", replace(record, segments=[]))):
+            found += dense_damage(own, record)
+        for damage in found:
+            yield replace(damage, file=os.path.join(inside, damage.file))
+
+
+def _linked(folder: Path, own: Path, name: str) -> bool:
+    try:
+        return os.path.samefile(folder / name, own / name)
+    except OSError:
+        return False
 
 
 def _records(folder: Path, found: Findings) -> list[VersionRecord]:

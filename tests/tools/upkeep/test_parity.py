@@ -188,7 +188,7 @@ def test_a_dense_file_with_a_damaged_copy_is_named_and_stays(
     found = repair(tmp_path, capsys, "--yes", code=1)
     assert found["rebuilt"] == []
     assert "the parity is damaged" in found["no_parity"][0]
-    assert [damage["file"] for damage in found["not_mended"]] == [f"dense/{version}"]
+    assert [damage["file"] for damage in found["not_mended"]] == [f"dense/{version}/dense.bin"]
 
 
 def test_a_dense_file_that_is_damaged_when_it_is_copied_gets_no_copy(
