@@ -18,7 +18,7 @@ from paddlebox import heartbeat
 from paddlebox.config import HbmPlace, TableConfig
 from paddlebox.errors import StoreError
 from paddlebox.store.coordinator import key_ranges
-from paddlebox.store.files import table_folder
+from paddlebox.store.files import make_folder, table_folder
 from paddlebox.store.first_version import FirstVersion, commit_resharded
 from paddlebox.store.import_rows import import_rows, open_source
 from paddlebox.store.manifest import Manifest, VersionRecord
@@ -110,7 +110,7 @@ def _write_table(
                 f"{store}: version {record.version} has seen other life events than {sources[0][0]}"
                 ": they are not ranks of one model"
             )
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(str(folder.parent), 0o700)
     options = replace(
         options,
         folder=folder,

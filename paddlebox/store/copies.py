@@ -123,7 +123,7 @@ def restore(uri: str, run_dir: Path, label: str = "") -> VersionRecord:
     source, base = _filesystem(uri)
     with files.store_errors(uri, f"restore into {run_dir}"):
         record = _find(source, base, uri, label)
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.make_folder(str(run_dir), 0o700)
         folder = str(store) + ".restoring"
         shutil.rmtree(folder, ignore_errors=True)  # of a process that died
         for table in record.tables:

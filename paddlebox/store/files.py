@@ -62,14 +62,14 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
-def make_folder(folder: str) -> None:
-    """Creates a folder and its missing parents, durably."""
+def make_folder(folder: str, mode: int = 0o777) -> None:
+    """Creates a folder with this mode, and its missing parents, durably."""
     if os.path.isdir(folder):
         return
     parent = os.path.dirname(os.path.abspath(folder))
     make_folder(parent)
     try:
-        os.mkdir(folder)
+        os.mkdir(folder, mode)
         sync_folder(parent)
     except FileExistsError:
         if not os.path.isdir(folder):

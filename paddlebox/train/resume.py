@@ -21,6 +21,7 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.stored import FREE, PASSES, TUNED, within
 from paddlebox.data.file_state import FileState, changed, state_of
 from paddlebox.errors import ConfigError, StoreError
+from paddlebox.store.files import write_durably
 from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.names import find_version
@@ -323,12 +324,7 @@ def _keep_lines(run_dir: Path, passes: int) -> Lines:
     lines = [*_lines_of(path, passes).values()]
     wanted = "".join(json.dumps(line) + "\n" for line in lines)
     if wanted != path.read_text(errors="replace"):
-        temporary = path.with_name(f"{path.name}.tmp")
-        try:
-            temporary.write_text(wanted)
-            temporary.rename(path)
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+        write_durably(str(path), wanted.encode())
     return Lines(WINDOW_PASSES, lines)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config, Slots
-from paddlebox.errors import PaddleBoxError, StoreError
-from paddlebox.store.files import write_durably
+from paddlebox.errors import OutOfSpaceError, StoreError
+from paddlebox.store.files import make_folder, sync_folder, write_durably
 from paddlebox.store.run_config import SLOTS_FILE
 
 
@@ -53,12 +53,9 @@ def own_dir(run_dir: Path, rank: int) -> Path:
         StoreError: a folder cannot be created.
     """
     own = dir_of(run_dir, rank)
-    try:
-        if rank > 0:
-            for folder in (run_dir, own.parent):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{run_dir}: cannot be used as a run dir: {error.strerror}") from error
+    if rank > 0:
+        for folder in (run_dir, own.parent):
+            _make(folder)
     return own
 
 
@@ -74,15 +71,20 @@ def make_run_dir(run_dir: Path, config: Config) -> None:
     Raises:
         StoreError: the folder cannot be created or written to.
     """
+    _make(run_dir)
+    write_json(run_dir / "config.json", json.loads(config.canonical_json()))
+
+
+def _make(run_dir: Path) -> None:
+    # Durably: a power cut must not take the folder with all that is committed in it.
     try:
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_json(run_dir / "config.json", json.loads(config.canonical_json()))
-    except OSError as error:
-        if isinstance(error, PaddleBoxError):
-            raise
+        make_folder(str(run_dir), 0o700)
+    except OutOfSpaceError:
+        raise
+    except StoreError as error:
         raise StoreError(
-            f"{run_dir}: cannot be used as a run dir: {error.strerror}; expected a folder that can "
-            "be created and written to: choose another --run-dir"
+            f"{run_dir}: cannot be used as a run dir: {error}; expected a folder that can be "
+            "created and written to: choose another --run-dir"
         ) from error
 
 
@@ -93,29 +95,27 @@ def write_slots(run_dir: Path, slots: Slots) -> None:
 
 
 def append_json(path: Path, value: Any) -> None:
-    """Append a line of JSON to a file and sync it to disk.
+    """Append a line of JSON to a file, durably. The file is created if there is none.
 
     Raises:
         StoreError: the file cannot be written.
     """
     try:
+        new = not path.exists()
         with open(path, "a") as file:
             file.write(json.dumps(value) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        if new:
+            sync_folder(str(path.parent))
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file under a temporary name, then rename it.
+    """Write a JSON file durably: a power cut leaves the old file or the new one.
 
     Raises:
         StoreError: the file cannot be written.
     """
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        temporary.write_text(json.dumps(value, indent=1) + "\n")
-        temporary.rename(path)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+    write_durably(str(path), json.dumps(value, indent=1).encode() + b"\n")
