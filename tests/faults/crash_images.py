@@ -1,24 +1,25 @@
 """What a disk may hold after a crash, from the journal of recorder.c.
 
-A power cut keeps what was synced. Of what was not, anything may be there: of each file's later
-writes a part, the last of them torn; of each folder's later changes of names the first few. Data
-and names are apart: a synced file may still lack its name. A killed process loses nothing.
+A power cut keeps what was synced. Of what was not, anything may be there. Of a file's writes since
+its last sync, each block of 512 or 4096 bytes is as it was at any moment since, whatever the other
+blocks are; so is the size. Of a folder's changes of names since its last sync, any may be there and
+any may be missing. Data and names are apart: a synced file may still lack its name, and a name may
+lead to a file without its data. A killed process loses nothing.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 CREATE, WRITE, TRUNCATE, RENAME, UNLINK, MKDIR = range(1, 7)
 RMDIR, SYNC, SYNC_FOLDER, LINK, MARK = range(7, 12)
 _DURABLE = 1
-_SECTOR = 512
+_BLOCKS = (512, 4096)  # what a disk, or a page cache, writes as one
 HERE = Path(__file__).resolve().parent
 
 
@@ -57,23 +58,49 @@ def read_journal(path: Path) -> Iterator[Operation]:
         yield Operation(kind, durable, inode, offset, name.decode(), second.decode(), data)
 
 
-@dataclass
+@dataclass(eq=False)
 class _File:
     now: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     later: list[Operation] = field(default_factory=list)  # writes and truncations since the sync
 
 
-def _apply(content: bytearray, operation: Operation, size: int | None = None) -> None:
+@dataclass(eq=False)
+class _Folder:
+    now: dict[str, _Node] = field(default_factory=dict)
+    durable: dict[str, _Node] = field(default_factory=dict)
+    later: list[_Change] = field(default_factory=list)  # since the sync
+
+    def change(self, change: _Change) -> None:
+        """Names that get another file, or none: all at once, as a rename does."""
+        _change(self.now, change)
+        self.later.append(change)
+
+    def sync(self) -> None:
+        self.durable, self.later = dict(self.now), []
+
+
+_Node = _File | _Folder
+_Change = dict[str, _Node | None]
+
+
+def _change(names: dict[str, _Node], change: _Change) -> None:
+    for name, node in change.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+def _apply(content: bytearray, operation: Operation) -> None:
     if operation.type == TRUNCATE:
         del content[operation.offset :]
         content.extend(bytes(operation.offset - len(content)))
         return
-    data = operation.data[:size]
-    end = operation.offset + len(data)
+    end = operation.offset + len(operation.data)
     if len(content) < end:
         content.extend(bytes(end - len(content)))
-    content[operation.offset : end] = data
+    content[operation.offset : end] = operation.data
 
 
 class Disk:
@@ -81,18 +108,24 @@ class Disk:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._names: dict[str, _File | None] = {"": None}  # path inside -> file; None: a folder
-        self._durable: dict[str, _File | None] = {"": None}
-        self._later: dict[str, list[Operation]] = {}  # folder -> changes of names since its sync
+        self._top = _Folder()
         self._inodes: dict[int, _File] = {}
 
-    def _inside(self, path: str) -> str:
-        return os.path.relpath(path, self._root) if path != self._root else ""
+    def _folder(self, parts: Iterable[str]) -> _Folder:
+        node: _Node = self._top
+        for part in parts:
+            assert isinstance(node, _Folder)
+            node = node.now[part]
+        assert isinstance(node, _Folder)
+        return node
+
+    def _place(self, path: str) -> tuple[_Folder, str]:
+        """The folder of a path, and the name there."""
+        *above, name = Path(path).relative_to(self._root).parts
+        return self._folder(above), name
 
     def apply(self, operation: Operation) -> None:
         kind = operation.type
-        if kind == MARK:
-            return
         if kind in (WRITE, TRUNCATE):
             file = self._inodes[operation.inode]
             _apply(file.now, operation)
@@ -104,73 +137,99 @@ class Disk:
             file = self._inodes[operation.inode]
             file.durable, file.later = bytearray(file.now), []
         elif kind == SYNC_FOLDER:
-            folder = self._inside(operation.path)
-            for change in self._later.pop(folder, []):
-                self._rename(self._durable, change)
-        else:
-            if kind == CREATE:
-                self._inodes[operation.inode] = _File()
-            elif kind == MKDIR:
-                self._inodes.pop(operation.inode, None)
-            self._rename(self._names, operation)
-            folder = os.path.dirname(self._inside(operation.path))
-            self._later.setdefault(folder, []).append(operation)
+            self._folder(Path(operation.path).relative_to(self._root).parts).sync()
+        elif kind != MARK:
+            self._name(operation)
 
-    def _rename(self, names: dict[str, _File | None], operation: Operation) -> None:
-        path = self._inside(operation.path)
-        if operation.type == CREATE:
-            names[path] = self._inodes[operation.inode]
-        elif operation.type == MKDIR:
-            names[path] = None
-        elif operation.type in (UNLINK, RMDIR):
-            names.pop(path, None)
-        elif operation.type == LINK:
-            names[self._inside(operation.second)] = names[path]
-        elif path in names:
-            names[self._inside(operation.second)] = names.pop(path)
+    def _name(self, operation: Operation) -> None:
+        kind = operation.type
+        folder, name = self._place(operation.path)
+        if kind == CREATE:
+            self._inodes[operation.inode] = made = _File()
+            folder.change({name: made})
+        elif kind == MKDIR:
+            folder.change({name: _Folder()})
+        elif kind in (UNLINK, RMDIR):
+            folder.change({name: None})
+        else:
+            node = folder.now[name]
+            to, other = self._place(operation.second)
+            if kind == LINK:
+                to.change({other: node})
+            elif to is folder:
+                folder.change({name: None, other: node})
+            else:
+                to.change({other: node})
+                folder.change({name: None})
 
     def after_kill(self, folder: Path) -> None:
         """Writes the files as they are when the process is killed now."""
-        contents = {p: None if f is None else bytes(f.now) for p, f in self._names.items()}
-        _write(folder, contents)
+        _write(folder, self._top, lambda of: of.now, lambda of: bytes(of.now))
 
     def after_power_cut(self, folder: Path, chance: random.Random) -> None:
         """Writes the files as they may be when the power is cut now."""
-        names = dict(self._durable)
-        for changes in self._later.values():
-            for change in changes[: chance.randint(0, len(changes))]:
-                self._rename(names, change)
-        contents: dict[str, bytes | None] = {}
-        for path, file in names.items():
-            if file is None:
-                contents[path] = None
-                continue
-            content = bytearray(file.durable)
-            kept = chance.choice([0, len(file.later), chance.randint(0, len(file.later))])
-            for operation in file.later[:kept]:
-                _apply(content, operation)
-            if kept < len(file.later):  # the next one torn
-                torn = file.later[kept]
-                sectors = len(torn.data) // _SECTOR
-                if torn.type == WRITE and sectors:
-                    _apply(content, torn, chance.randint(0, sectors) * _SECTOR)
-            contents[path] = bytes(content)
-        # A file whose folder did not make it is gone with it.
-        whole = {p: c for p, c in contents.items() if _parents(p) <= contents.keys()}
-        _write(folder, whole)
+        contents: dict[_File, bytes] = {}  # a file with two names is one file
+
+        def content(of: _File) -> bytes:
+            if of not in contents:
+                contents[of] = _content_after_cut(of, chance)
+            return contents[of]
+
+        _write(folder, self._top, lambda of: _names_after_cut(of, chance), content)
 
 
-def _parents(path: str) -> set[str]:
-    parents = set()
-    while path:
-        path = os.path.dirname(path)
-        parents.add(path)
-    return parents
+def _names_after_cut(folder: _Folder, chance: random.Random) -> dict[str, _Node]:
+    names, changes = dict(folder.durable), folder.later
+    if chance.random() < 0.5:  # the first ones; else any
+        changes = changes[: chance.randint(0, len(changes))]
+    part = chance.choice((0.1, 0.5, 0.9, 1.0))
+    for change in changes:
+        if chance.random() < part:
+            _change(names, change)
+    return names
 
 
-def _write(folder: Path, contents: dict[str, bytes | None]) -> None:
-    for path, content in sorted(contents.items()):
-        if content is None:
-            (folder / path).mkdir(parents=True, exist_ok=True)
+def _content_after_cut(file: _File, chance: random.Random) -> bytes:
+    """Each block, and the size, as after one of the moments 0 (the sync) to n (now)."""
+    last = len(file.later)
+    some = chance.choice(("none", "all", "first", "any"))
+    if last == 0 or some == "none":
+        return bytes(file.durable)
+    if some == "all":
+        return bytes(file.now)
+    common = chance.randint(0, last)
+    block = chance.choice(_BLOCKS)
+    longest = max(len(file.durable), len(file.now), *(_end(op) for op in file.later))
+    blocks: dict[int, list[int]] = {}  # moment -> blocks that are as they were then
+    for at in range(0, longest, block):
+        moment = chance.choice((common, common + 1)) if some == "first" else chance.randint(0, last)
+        blocks.setdefault(min(moment, last), []).append(at)
+    size_then = common if some == "first" else chance.randint(0, last)
+    content, state, size = bytearray(longest), bytearray(file.durable), 0
+    for moment in range(last + 1):
+        if moment > 0:
+            _apply(state, file.later[moment - 1])
+        if moment == size_then:
+            size = len(state)
+        for at in blocks.get(moment, ()):
+            part = state[at : at + block]
+            content[at : at + len(part)] = part
+    return bytes(content[:size])
+
+
+def _end(operation: Operation) -> int:
+    return operation.offset + len(operation.data)
+
+
+def _write(
+    path: Path,
+    folder: _Folder,
+    names: Callable[[_Folder], dict[str, _Node]],
+    content: Callable[[_File], bytes],
+) -> None:
+    path.mkdir(exist_ok=True)
+    for name, node in names(folder).items():
+        if isinstance(node, _Folder):
+            _write(path / name, node, names, content)
         else:
-            (folder / path).write_bytes(content)
+            (path / name).write_bytes(content(node))

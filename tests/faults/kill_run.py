@@ -90,6 +90,7 @@ class Run:
     data: Path
     variant: int
     files: str = "train-*"
+    program: Sequence[str] = ("tools/train.py",)
 
     @property
     def store(self) -> Path:
@@ -102,7 +103,7 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = [*SETTINGS, *VARIANTS[self.variant], f"save.out={self.folder}/saves", *more]
         files = f"data.train_files=['{self.data}/{self.files}.txt']"
-        command = [sys.executable, "tools/train.py", "-c", CONFIG]
+        command = [sys.executable, *self.program, "-c", CONFIG]
         command += ["--run-dir", str(self.folder / "run"), "-o", files, *settings]
         return subprocess.Popen(
             command,

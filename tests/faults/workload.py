@@ -25,16 +25,15 @@ PASSES = 10
 KEPT = 7  # ends without a commit, is in that of pass 8
 
 
-def open_table(folder: Path) -> Table:
-    return Table(
-        CONFIG,
-        folder=folder,
-        mem_budget_bytes=1 << 20,
-        max_segment_bytes=1 << 16,
-        threads=2,
-        keep_versions=2,
-        compaction=Policy(min_bytes=0, merge_depth=4, space_target=1.2),
-    )
+def open_table(folder: Path, **changes: Any) -> Table:
+    options: dict[str, Any] = {
+        "mem_budget_bytes": 1 << 20,
+        "max_segment_bytes": 1 << 16,
+        "threads": 2,
+        "keep_versions": 2,
+        "compaction": Policy(min_bytes=0, merge_depth=4, space_target=1.2),
+    }
+    return Table(CONFIG, folder=folder, **{**options, **changes})
 
 
 def train_part(table: Table, number: int, part: int = 0) -> None:
