@@ -83,8 +83,7 @@ def _make(run_dir: Path) -> None:
         raise
     except StoreError as error:
         raise StoreError(
-            f"{run_dir}: cannot be used as a run dir: {error}; expected a folder that can be "
-            "created and written to: choose another --run-dir"
+            f"{run_dir}: cannot be used as a run dir: {error}: choose another --run-dir"
         ) from error
 
 

@@ -443,7 +443,7 @@ def a_run_dir_that_another_process_trains_in() -> Said:
             other.communicate()
 
 
-@mistake("train.csv/run", "expected a folder", "Not a directory", "another --run-dir", 4)
+@mistake("train.csv/run", "expected a folder", "found a file", "another --run-dir", 4)
 def a_run_dir_inside_a_file() -> Said:
     return ran("train", "-c", "config.yaml", "--run-dir", "train.csv/run")
 
