@@ -119,7 +119,7 @@ Status BeginBatch(pbx_hbm* hbm, std::unique_ptr<pbx_hbm_table>* out) {
   batch->report = std::move(report.value());
   view.report = batch->report.as<pbx_hbm_report>();
   view.bad_by_slot = reinterpret_cast<uint64_t*>(view.report + 1);
-  const Stream stream = hbm->copies.get();
+  Stream stream = hbm->copies.get();
   PBX_RETURN_IF_ERROR(SetZero(view.report, report_bytes, stream));
   PBX_RETURN_IF_ERROR(Synchronize(stream));
   *out = std::move(batch);
@@ -128,7 +128,7 @@ Status BeginBatch(pbx_hbm* hbm, std::unique_ptr<pbx_hbm_table>* out) {
 
 Status Renew(pbx_hbm_table* batch, const uint64_t* keys, uint64_t n, int32_t stamp,
              bool read_only) {
-  const Stream stream = batch->hbm->copies.get();
+  Stream stream = batch->hbm->copies.get();
   if (n > INT32_MAX) {
     return Error(Code::kInvalidArgument, "a batch of %llu rows, expected at most 2^31 - 1",
                  static_cast<unsigned long long>(n));

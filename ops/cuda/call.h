@@ -27,6 +27,7 @@ int TimedCall(const pbx_hbm* hbm, CallClock* clock, void* stream, const F& f) {
     Result<CallClock::Span> span = clock->Begin(static_cast<Stream>(stream));
     if (!span.ok()) return span.status();
     const Status status = f();
+    // NOLINTNEXTLINE(performance-move-const-arg): only on the host is Span trivially copyable
     const Status ended = clock->End(std::move(span.value()), static_cast<Stream>(stream));
     return status.ok() ? ended : status;
   });

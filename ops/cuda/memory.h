@@ -63,7 +63,7 @@ class Memory {
 class OwnStream {
  public:
   OwnStream() = default;
-  ~OwnStream();
+  ~OwnStream();  // NOLINT(performance-trivially-destructible): only on the host
   OwnStream(const OwnStream&) = delete;
   OwnStream& operator=(const OwnStream&) = delete;
   Status Open();
@@ -77,7 +77,7 @@ class OwnStream {
 class Event {
  public:
   Event() = default;
-  ~Event();
+  ~Event();  // NOLINT(performance-trivially-destructible): only on the host
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   Status Record(Stream stream);

@@ -36,7 +36,7 @@ struct LookForEmbedx {
 // Copies ids or a plan, and records, to the device.
 Status Stage(pbx_hbm_staging* staging, const int32_t* ids, uint64_t count, const void* records,
              uint64_t bytes) {
-  const Stream stream = staging->stream.get();
+  Stream stream = staging->stream.get();
   PBX_RETURN_IF_ERROR(staging->ids.Grow("ids on the device", count * 4));
   PBX_RETURN_IF_ERROR(staging->records.Grow("records on the device", bytes));
   if (ids != nullptr) {
@@ -90,7 +90,7 @@ int pbx_hbm_stage_gather(pbx_hbm_staging* staging, const pbx_hbm_table* table, i
     uint64_t bytes = 0;
     PBX_RETURN_IF_ERROR(BytesOf(*staging, wire, m, &bytes));
     PBX_RETURN_IF_ERROR(Stage(staging, ids, m, nullptr, bytes));
-    const Stream stream = staging->stream.get();
+    Stream stream = staging->stream.get();
     *code = pbx_hbm_gather(table, wire, staging->ids.as<int32_t>(), m, staging->records.as<void>(),
                            stream);
     if (*code != PBX_HBM_OK) return Status::Ok();
@@ -102,7 +102,7 @@ int pbx_hbm_stage_have_embedx(pbx_hbm_staging* staging, const pbx_hbm_table* tab
                               const int32_t* ids, uint64_t m, uint8_t* out) {
   return Staged(staging, [&](int*) -> Status {
     PBX_RETURN_IF_ERROR(Stage(staging, ids, m, nullptr, m));
-    const Stream stream = staging->stream.get();
+    Stream stream = staging->stream.get();
     uint8_t* const found = staging->records.as<uint8_t>();
     const LookForEmbedx body{table->view, staging->ids.as<int32_t>(), m, found};
     PBX_RETURN_IF_ERROR(Launch("have_embedx", body, TilesOf(m, kTileIds), 0, stream));

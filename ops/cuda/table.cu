@@ -186,7 +186,7 @@ Status Transfer(const pbx_hbm_table& table, const int32_t* ids, uint64_t first, 
   const std::lock_guard<std::mutex> lock(hbm.copying);
   const size_t row = hbm.words() * 4, with_id = row + 4;
   const uint64_t most = std::max<uint64_t>(1, kCopyBytes / with_id);
-  const Stream stream = hbm.copies.get();
+  Stream stream = hbm.copies.get();
   for (int side = 0; side < 2; ++side) {
     PBX_RETURN_IF_ERROR(hbm.moved[side].Wait());
     const size_t bytes = std::min(m, most) * with_id;
@@ -267,7 +267,7 @@ Status Begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, int32_t stamp,
   while (bits < 30 && (n >> (bits + 2)) != 0) ++bits;
   view.shift = 64 - bits;
   const uint64_t buckets = uint64_t{1} << bits;
-  const Stream stream = hbm->copies.get();
+  Stream stream = hbm->copies.get();
   const size_t row_bytes = n * view.stride * 4;
   const size_t report_bytes = sizeof(pbx_hbm_report) + kSlots * sizeof(uint64_t);
   for (auto [memory, what, bytes] :
@@ -296,7 +296,7 @@ Status Begin(pbx_hbm* hbm, const uint64_t* keys, uint64_t n, int32_t stamp,
 Status Changed(const pbx_hbm_table& table, int32_t* ids, uint64_t* count) {
   const IsChanged is_changed{table.view};
 #ifdef __CUDACC__
-  const Stream stream = table.hbm->copies.get();
+  Stream stream = table.hbm->copies.get();
   const int n = static_cast<int>(table.view.n);
   *count = 0;
   if (n == 0) return Status::Ok();
@@ -371,7 +371,7 @@ int pbx_hbm_peek(const pbx_hbm_table* table, pbx_hbm_report* pinned, void* strea
 
 int pbx_hbm_report_of(const pbx_hbm_table* table, pbx_hbm_report* out, uint64_t* bad_by_slot) {
   return Call(table->hbm, [&]() -> Status {
-    const Stream stream = table->hbm->copies.get();
+    Stream stream = table->hbm->copies.get();
     PBX_RETURN_IF_ERROR(ToHost(out, table->view.report, sizeof(*out), stream));
     if (bad_by_slot != nullptr) {
       PBX_RETURN_IF_ERROR(
@@ -408,7 +408,7 @@ int pbx_hbm_create_rows(pbx_hbm_table* table, const int32_t* ids, const uint16_t
                         uint64_t m) {
   return Call(table->hbm, [&]() -> Status {
     PBX_RETURN_IF_ERROR(CheckIds(*table, "create_rows", ids, 0, m));
-    const Stream stream = table->hbm->copies.get();
+    Stream stream = table->hbm->copies.get();
     Result<Memory> places = Filled("new rows", ids, m * 4, stream);
     if (!places.ok()) return places.status();
     Result<Memory> of = Filled("slots of new rows", slots, m * 2, stream);
@@ -424,7 +424,7 @@ int pbx_hbm_carry(const pbx_hbm_table* from, pbx_hbm_table* to, uint64_t* copied
     if (from->hbm != to->hbm) {
       return Error(Code::kInvalidArgument, "carry: the tables differ in device or layout");
     }
-    const Stream stream = to->hbm->copies.get();
+    Stream stream = to->hbm->copies.get();
     Result<Memory> count = Memory::New("a counter", 8);
     if (!count.ok()) return count.status();
     PBX_RETURN_IF_ERROR(SetZero(count.value().as<void>(), 8, stream));
@@ -450,7 +450,7 @@ int pbx_hbm_round(pbx_hbm_table* table, int32_t precision, uint64_t pass) {
       return Error(Code::kInvalidArgument, "round: precision is %d, expected %d or %d", precision,
                    PBX_HBM_FLOAT16, PBX_HBM_BFLOAT16);
     }
-    const Stream stream = table->hbm->copies.get();
+    Stream stream = table->hbm->copies.get();
     const RoundRows body{table->view, static_cast<Precision>(precision), pass};
     PBX_RETURN_IF_ERROR(Launch("round", body, TilesOf(table->view.n, kTileRows), 0, stream));
     return Synchronize(stream);
@@ -462,7 +462,7 @@ int pbx_hbm_count(pbx_hbm_table* table, const float* counted) {
     PBX_RETURN_IF_ERROR(SynchronizeAll());  // running pushes read the old values
     table->view.config.counted = nullptr;
     if (counted == nullptr) return Status::Ok();
-    const Stream stream = table->hbm->copies.get();
+    Stream stream = table->hbm->copies.get();
     Result<Memory> filled = Filled("counted slots", counted, kSlots * sizeof(float), stream);
     if (!filled.ok()) return filled.status();
     PBX_RETURN_IF_ERROR(Synchronize(stream));
