@@ -28,12 +28,12 @@ SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 export MAX_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-long test-all core-test mutate sanitize sanitize-asan sanitize-tsan fuzz bench bench-setup \
-  bench-setup-ps cuda cuda-setup test-gpu bench-gpu docs \
-  lint lint-python types format-check width format tidy layers clean
+.PHONY: help setup train test test-slow test-long test-all core-test mutate sanitize sanitize-asan \
+  sanitize-tsan sanitize-python fuzz nightly bench bench-setup bench-setup-ps cuda cuda-setup test-gpu \
+  bench-gpu docs lint lint-python types format-check width format tidy tidy-cuda layers clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 $(STAMPS)/venv: requirements/dev.txt
 	@test -n "$(PYTHON)" || { echo "make: no python3.11 and no python3 on PATH: install Python 3.11,\
@@ -135,9 +135,19 @@ sanitize: sanitize-asan sanitize-tsan ## run the core's tests under address, und
 sanitize-asan sanitize-tsan: sanitize-%:
 	@$(CORE_TESTS) run VARIANT=$*
 
+# In a copy of the tree, build/sanitized. These folders have the tests that call most of ops/paddle
+# and ops/cuda.
+SANITIZED_TESTS ?= tests/operators tests/cuda tests/data tests/store
+
+sanitize-python: setup ## run tests of Python with the extension under address and undefined sanitizers
+	$(BIN)/python .ci/sanitize.py --jobs $(JOBS) -m "not slow" $(SANITIZED_TESTS)
+
 fuzz: setup ## run every fuzz program for FUZZ_SECONDS (60)
 	@$(CORE_TESTS) fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
 	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_manifest.py --seconds $(FUZZ_SECONDS)
+
+nightly: ## run the checks that take too long for .ci/run
+	.ci/nightly
 
 # The peers of the benchmarks have their own environment, which uses .venv through a .pth file. If
 # a C++ library cannot be downloaded, this prints a message; so does its benchmark.
@@ -200,6 +210,9 @@ format: $(STAMPS)/venv ## apply clang-format and ruff's safe fixes
 
 tidy: $(STAMPS)/native ## run clang-tidy on ops/
 	@$(BIN)/python .ci/tidy.py --jobs $(JOBS)
+
+tidy-cuda: $(STAMPS)/venv cuda-setup ## run clang-tidy on ops/cuda as CUDA
+	@$(BIN)/python .ci/tidy.py --jobs $(JOBS) --nvcc "$(NVCC)"
 
 layers: $(STAMPS)/venv ## check the direction of includes and imports
 	$(BIN)/python .ci/layers.py

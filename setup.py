@@ -53,6 +53,7 @@ FLAGS = [
     "-fno-math-errno",
     "-fvisibility=hidden",
     "-pthread",
+    *os.environ.get("PADDLEBOX_CXXFLAGS", "").split(),  # of a build with sanitizers
 ]
 
 # --fmad=false: no fused multiply-add in device code either (docs/gpu.md). 2810: nvcc warns of a
