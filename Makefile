@@ -127,7 +127,8 @@ bench-gpu: ## run benchmarks/gpu.py on this machine's GPU
 
 SHARD ?= 1/1
 
-mutate: setup core-test ## breaks listed lines one at a time; fails if no test notices (SHARD=1/4)
+mutate: setup ## breaks listed lines one at a time; fails if no test notices (SHARD=1/4)
+	@$(CORE_TESTS) compile VARIANT=plain
 	$(BIN)/python .ci/mutate.py --jobs $(JOBS) --shard $(SHARD)
 
 sanitize: sanitize-asan sanitize-tsan ## run the core's tests under address, undefined and thread sanitizers

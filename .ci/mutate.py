@@ -40,7 +40,7 @@ from queue import SimpleQueue
 from threading import Lock
 
 ROOT = Path(__file__).resolve().parent.parent
-CORE = Path("build/core/plain")  # the build of the core's tests, made by `make core-test`
+CORE = Path("build/core/plain")  # the build of the core's tests, made by `make mutate`
 BUILT = (Path("paddlebox/_ops.so"), Path("paddlebox/_build_info.py"))  # not tracked, but needed
 COMPILE_S = 900
 
@@ -161,7 +161,7 @@ class Copy:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,
+            process_group=0,
         )
         try:
             output, _ = process.communicate(timeout=timeout_s)
