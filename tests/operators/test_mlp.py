@@ -66,8 +66,22 @@ class Stack:
         out.backward(paddle.to_tensor(self.dout))
         return (out.numpy(), *(tensor.grad.numpy() for tensor in tensors))
 
+    def positive(self) -> list[np.ndarray]:
+        """Where the operator's float32 activations are positive, for each layer.
+
+        Rounding moves a sum near 0 to either side of it, and ReLU's gradient jumps there.
+        """
+        parameters = [paddle.to_tensor(a) for a in (*self.weights, *self.biases)]
+        value, masks, layers = paddle.to_tensor(self.x), [], len(self.weights)
+        for layer, relu in enumerate(self.relu):
+            weight, bias = parameters[layer], parameters[layers + layer]
+            value = ops.mlp(value, [weight], [bias], ["relu" if relu else None])
+            masks.append(value.numpy() > 0)
+        return masks
+
     def exact(self) -> tuple[np.ndarray, ...]:
-        """The same in float64. Where ReLU cuts is taken from the activations in float64."""
+        """The same in float64, except that ReLU's gradient is cut where `positive` is false."""
+        masks = self.positive()
         values = [self.x.astype(np.float64)]
         for weight, bias, relu in zip(self.weights, self.biases, self.relu, strict=True):
             out = values[-1] @ weight.astype(np.float64) + bias
@@ -76,7 +90,7 @@ class Stack:
         weights: list[np.ndarray] = []
         biases: list[np.ndarray] = []
         for layer in reversed(range(len(self.weights))):
-            gradient = gradient * (values[layer + 1] > 0) if self.relu[layer] else gradient
+            gradient = gradient * masks[layer] if self.relu[layer] else gradient
             weights.insert(0, values[layer].T @ gradient)
             biases.insert(0, gradient.sum(axis=0))
             gradient = gradient @ self.weights[layer].astype(np.float64).T
