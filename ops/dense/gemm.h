@@ -21,6 +21,8 @@ inline size_t SizeOf(GemmType type) { return type == GemmType::kFloat32 ? 4 : 2;
 //
 // Element (i, k) of a is at i * a_row + k * a_column; b and c have contiguous rows. If `packed`, b
 // is in the layout that Pack makes, which is faster if the same b is used for several products.
+//
+// REQUIRES: a_column is 1 if m is 1. oneDNN 3.6.2 reads the only row of a as if it were contiguous.
 struct GemmShape {
   size_t m = 0, k = 0, n = 0;
   GemmType type = GemmType::kFloat32;
@@ -40,7 +42,8 @@ struct GemmShape {
 class Gemm {
  public:
   // The product of this shape. Products are made once for the process; making one takes some
-  // milliseconds. The error says why there is none: no oneDNN, or a type that the processor lacks.
+  // milliseconds. The error says why there is none: no oneDNN, a type that the processor lacks, or a
+  // shape that breaks a requirement.
   static Result<const Gemm*> Of(const GemmShape& shape);
   ~Gemm();
   Gemm(const Gemm&) = delete;

@@ -16,7 +16,7 @@
 namespace pbx {
 namespace {
 
-// Rows of a tile of instances, and of a tile of a weight's gradient.
+// Rows of a tile of instances, and most rows of a tile of a weight's gradient.
 constexpr size_t kMostRows = 256, kLeastRows = 32, kWeightRows = 128;
 constexpr size_t kAlignment = 64;
 
@@ -339,9 +339,11 @@ struct WeightTask {
 
 Status WeightTasks(const Stack& stack, std::vector<WeightTask>* tasks) {
   for (size_t l = 0; l < stack.size(); ++l) {
+    // Tiles of about the same size: gemm.h refuses one of a single row out of several.
     const size_t inputs = stack.layers[l].inputs;
-    for (size_t begin = 0; begin < inputs; begin += kWeightRows) {
-      const size_t rows = std::min(kWeightRows, inputs - begin);
+    const size_t count = (inputs + kWeightRows - 1) / kWeightRows;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t begin = inputs * i / count, rows = inputs * (i + 1) / count - begin;
       Result<const Gemm*> gemm = WeightProduct(stack, l, rows);
       if (!gemm.ok()) return gemm.status();
       tasks->push_back({l, begin, rows, gemm.value()});

@@ -64,3 +64,15 @@ TEST(a_process_without_onednn_is_told_what_is_missing) {
   CHECK(!GemmLibrary().ok());
   CHECK(SupportOfBfloat16() == Bfloat16Support::kNone);
 }
+
+TEST(a_single_row_that_is_not_contiguous_is_refused) {
+  GemmShape shape;
+  shape.m = shape.n = shape.a_row = shape.b_row = shape.c_row = 1;
+  shape.k = 32;
+  shape.a_column = 129;
+  const Result<const Gemm*> gemm = Gemm::Of(shape);
+  CHECK(!gemm.ok());
+  CHECK(gemm.status().code() == Code::kInvalidArgument);
+  CHECK(gemm.status().message().find("expected a contiguous row, found stride 129") !=
+        std::string::npos);
+}
