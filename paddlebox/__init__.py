@@ -1,7 +1,7 @@
 """Trains CTR models whose sparse parameters do not fit in memory, on a stock Paddle wheel.
 
-Importing the package imports neither Paddle nor the native library, so that `paddlebox.config` and
-settings that Paddle reads at its start can be used before. The names below load on first use.
+Importing the package imports neither Paddle nor the native library. So you can first read a config,
+and make the settings that Paddle reads when it is imported. The names below load on first use.
 """
 
 from __future__ import annotations

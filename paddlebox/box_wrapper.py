@@ -25,8 +25,8 @@ class BoxWrapper:
     """PaddleBox's calls for a table and the dataset that feeds it.
 
     The path of a save is OUT/<day>/<name>, such as OUT/20240101/base or OUT/20240101/delta-3. The
-    donefiles are in OUT. Every call that saves raises ValueError for another path, StoreError,
-    OutOfSpaceError, and PassError while a pass is open.
+    donefiles are in OUT. Every call that saves raises ValueError for a path of another form, and
+    PassError while a pass is open. It can also raise StoreError and OutOfSpaceError.
 
     Args:
         table: the table, or group of tables, to save.
@@ -52,7 +52,8 @@ class BoxWrapper:
 
         Args:
             batch_model_path: "" saves only the base.
-            date: YYYYMMDD, the day up to which unseen days count; "": the day of the last pass.
+            date: YYYYMMDD. The unseen days of a row are counted up to this day. "": the day of the
+                last pass.
 
         Returns: xbox_model_path as an absolute path.
         """

@@ -1,11 +1,11 @@
 """Files in which a rank reports its progress to its supervisor (tools/supervise).
 
-Only the training thread writes a beat, at each step and stage. So a rank that hangs stops beating
-even if other threads of it still run. Without a supervisor nothing is written.
-
 FOLDER/beat.<rank>   line 1: count stage passes stopping process host text; line 2: the rank that
                      this one waits for, and why
 FOLDER/exit.<rank>   the exit code, which the launcher does not report
+
+Only the training thread writes line 1, at each step and stage. So line 1 stops changing when that
+thread hangs, even if other threads of the rank still run. Without a supervisor nothing is written.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Letters: B = instances, S = sparse slots, D = embedx_dim, nnz = ids in the batch.
 
-The pulling operators with a push take an *anchor*, a float parameter. Autograd runs their backward,
-which is the push, because the anchor needs a gradient. That gradient is always zero. Create the
+Operators whose backward is a push take an *anchor*, a float parameter. Autograd runs a backward
+only if an input needs a gradient. The anchor needs one, and its gradient is always zero. Create the
 anchor with `create_anchor`.
 """
 
@@ -148,8 +148,9 @@ def pull_box_extended_sparse(
 ) -> Any:
     """`pull_box_sparse` with a second embedding, called expand, in addition to embedx.
 
-    Both embeddings of a row are created together. Show and click are counted through the first
-    result. expand changes only if it gets a gradient other than 0; `table.embedx` sets its rule.
+    Both embeddings of a row are created together. The shows and clicks to count come from the
+    gradient of the first result; with expand_only=False, also from that of the second. expand
+    changes only if it gets a gradient other than 0. Its rule is that of `table.embedx`.
 
     Args:
         input: int64 feasigns, one tensor or a list of slots, as for `pull_box_sparse`.
@@ -159,8 +160,8 @@ def pull_box_extended_sparse(
         mask: one value for each slot. Bit 0 puts the slot into the first result, bit 1 into the
             second. Empty: every slot is in both.
         offset: 0. PaddleBox's other values drop columns of counts; slice the result instead.
-        expand_only: whether the second result has the E columns of expand alone; otherwise it has
-            the columns of the first result before them.
+        expand_only: whether the second result has only the E columns of expand. False puts the
+            columns of the first result before them.
         anchor: as for `pull_box_sparse`.
 
     Returns: (out, extended). For one tensor a pair of tensors. For a list a pair of lists with the
@@ -204,7 +205,7 @@ def pull_gpups_sparse(
     """`pull_box_sparse` for a list of slots with one size each, the form of HeterPS programs.
 
     HeterPS has tables of different widths for the slots. Here one table holds the rows of all
-    slots, so that every size must be 3 + D. For a narrower slot, slice the result.
+    slots, so every size must be 3 + D. For a narrower slot, slice the result.
 
     Args:
         ids: one int64 tensor (B, n_slot) for each slot.
@@ -296,7 +297,7 @@ def fused_pull_seqpool_cvm(
             offsets[b*S+s+1]). If instances share L lists, (L + 1 + B * S) int32: the offsets of the
             lists, then the list of each slot of each instance (ops/row/lists.h).
         show_click: (B, 2) float32, the counts that the push adds to the row of each id.
-        plan: int32, the batch's dedup plan (ops/row/plan.h); one word for none.
+        plan: int32, the batch's dedup plan (ops/row/plan.h); a tensor of one word if there is none.
         anchor: float parameter.
         slots: S.
         embedx_dim: D.

@@ -193,7 +193,7 @@ def mlp(
     activations: Sequence[str | None],
     dtype: str = "float32",
 ) -> Any:
-    """Apply a stack of linear layers in one operator, by the oneDNN of Paddle's wheel.
+    """Apply a stack of linear layers in one operator, with the oneDNN of Paddle's wheel.
 
     The bits of the result and of the gradients do not depend on the number of threads, which is
     OMP_NUM_THREADS when the process starts.

@@ -209,9 +209,9 @@ def fused_seqpool_cvm_with_pcoc(
 ) -> Any:
     """`fused_seqpool_cvm` for rows that start with max_cvm_offset counts.
 
-    The counts are show, click, show2, click2 and cvm_offset - 4 predicted clicks. pcoc_cvm is
-    (B, cvm_offset) float32, and all of it becomes the gradient of the counts. Put the predictions
-    into its columns from 4 on; PaddleBox reads them from a buffer of its feed.
+    The counts are show, click, show2, click2 and cvm_offset - 4 predicted clicks; the others are
+    not used. pcoc_cvm is (B, cvm_offset) float32, and all of it becomes the gradient of the counts.
+    Put the predictions into its columns from 4 on. PaddleBox reads them from a buffer of its feed.
     """
     return _seqpool(
         "pcoc",

@@ -34,8 +34,8 @@ class Bounds(Section):
         """The bounds that are broken, as pairs of the alert's name and a message.
 
         Args:
-            auc: NaN or below 0 if it is not defined; breaks no bound then.
-            copc: NaN if it is not defined; breaks no bound then.
+            auc: NaN or below 0 if it is not defined; it then breaks no bound.
+            copc: NaN if it is not defined; it then breaks no bound.
             usual_auc: the AUC to compare with; NaN if there is none.
             usual: what `usual_auc` is, for messages.
             copc_name: what `copc` is, for messages.

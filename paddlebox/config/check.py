@@ -69,8 +69,8 @@ def validate(model: type[M], values: Any, source: str, overridden: Set[str] = fr
 def sections_of(annotation: Any) -> _Sections:
     """The models in the type of a field, also inside a list.
 
-    There are several if their key `type` chooses one of them. There is none for a plain value and
-    for a mapping from names to models.
+    There are several if the key `type` of the value chooses one of them. There is none for a
+    plain value and for a mapping from names to models.
     """
     if get_origin(annotation) is dict:
         return ()

@@ -12,7 +12,7 @@ from paddlebox.errors import DataError
 log = logging.getLogger(__name__)
 
 _QUOTED_BAD_LINES = 5
-# Text in the reason for a malformed line -> what to do if all lines have that reason.
+# Text in the reason for a malformed line -> advice for lines with that reason.
 _ADVICE = {
     "is not a decimal feasign": "a sparse slot of strings, or of negative numbers, needs "
     "hash: true in slots.yaml",

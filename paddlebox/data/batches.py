@@ -122,12 +122,13 @@ class BatchInputs:
     Args:
         use_var: variables of a user's program that passed `check_use_var`; None: all packed inputs.
         rank_offset: name of the variable that takes RankOffset (B, 7) of page views; "": none.
-        metric_columns: slots, or LOG_KEYS. Batches also have their first value in each instance.
+        metric_columns: slots or LOG_KEYS. Batches also have the first value of each column in
+            every instance.
         tables: names of the tables, if there are several.
         read_slots: sparse slots in the packed inputs; empty: all.
         sequences: slots whose ids are fed one by one; None: the sequences of the loaded pass.
-        exchanged: whether several ranks exchange rows. Batches then have the inputs that the
-            exchange needs even if the program does not read them (BESIDE).
+        exchanged: whether several ranks exchange rows. Batches then also have the inputs that only
+            the exchange needs, under names that begin with BESIDE.
     """
 
     use_var: Sequence[Any] | None = None

@@ -70,8 +70,8 @@ class ParsedCache:
 
     Args:
         folder: created if it does not exist.
-        budget_bytes: the most bytes of all files in the folder. Beyond it, the least recently used
-            files are removed.
+        budget_bytes: a limit on the total size of the files in the folder. Above it, the least
+            recently used files are removed.
 
     Raises: StoreError if the folder cannot be used.
     """
@@ -86,8 +86,8 @@ class ParsedCache:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def parts(self, path: str, options: Mapping[str, Any], read: Parts) -> Iterator[Parsable]:
-        """The parts of one file, in order. They come from the cache, or else from `read`, and are
-        then written to the cache.
+        """The parts of one file, in order. If the cache does not have them, they come from `read`
+        and are written to the cache.
 
         Args:
             options: everything that affects how a line is parsed.

@@ -93,8 +93,8 @@ def read_pieces(
 
 
 def count_rows(path: str, data_format: Format, retries: int = RETRIES) -> int:
-    """The number of rows of a file. It reads the metadata of a Parquet file, but all of an Arrow
-    file.
+    """The number of rows of a file. Only the metadata of a Parquet file is read; an Arrow file is
+    read as a whole.
 
     Raises: DataError that names the file if it cannot be opened or has another format.
     """

@@ -215,8 +215,8 @@ class Dataset(PaddleSettings, ABC):
     # ---- outside the passes
 
     def resume_after(self, passes: int) -> None:
-        """Set the number of passes that were loaded before, in a run that is resumed. The next
-        passes are then shuffled as in a run without interruption."""
+        """In a resumed run, set how many passes were loaded before. The next passes are then
+        shuffled as in a run without interruption."""
         self._loader.passes_loaded = passes
 
     def add_side_table(self, table: SideTable) -> None:
@@ -358,7 +358,7 @@ class InMemoryDataset(Dataset):
                 changed.
             commit: False leaves the pass to the next commit, or to `Table.commit_ended`.
 
-        Raises: the error with which the commit of the pass before failed.
+        Raises: the error of the previous pass's commit, if that commit failed.
         """
         del need_save_delta
         self._end(commit=commit)

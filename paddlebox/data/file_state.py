@@ -15,12 +15,12 @@ _BLOCKS, _BLOCK_BYTES = 8, 4096
 class FileState(NamedTuple):
     """The size of a local file and a hash of some of its bytes.
 
-    The modification time says nothing: a copy of the same bytes has another one.
+    The modification time is not used, because a copy of the same bytes has a different one.
     """
 
     bytes: int
-    # Hash of 8 blocks of 4 KiB, from the first to the last, at equal distances; of all bytes of a
-    # file that is not larger. "": an older release, which stored the size alone.
+    # Hash of 8 blocks of 4 KiB, spread evenly from the beginning to the end of the file. A file of
+    # at most 32 KiB is hashed as a whole. "": an older release stored the size alone.
     sample: str
 
     def is_same(self, other: FileState) -> bool:
@@ -29,7 +29,7 @@ class FileState(NamedTuple):
         )
 
     def change_to(self, now: FileState) -> str:
-        """What a log line says of a file whose state was this and is `now`."""
+        """Text for a log line about a file that had this state and now has the state `now`."""
         if self.bytes != now.bytes:
             return f"had {self.bytes} bytes when it was trained, and has {now.bytes} now"
         return f"has {now.bytes} bytes as when it was trained, but other content"
@@ -57,7 +57,7 @@ def states_of(files: Sequence[str]) -> dict[str, FileState]:
 
 
 def changed(before: Mapping[str, FileState]) -> dict[str, FileState]:
-    """The files that have another state now, with that state. Missing files are left out."""
+    """The files whose state has changed, with their new state. Missing files are left out."""
     now = states_of([*before])
     return {file: state for file, state in now.items() if not before[file].is_same(state)}
 

@@ -16,7 +16,7 @@ from paddlebox.config.slots import Slot
 log = logging.getLogger(__name__)
 
 LARGE_DENSE = 1e4  # kLargeDense of ops/feed/text/dense_limits.h
-_NOTABLE_CUT = 0.01  # lists that were cut short are logged from this share of the instances on
+_NOTABLE_CUT = 0.01  # a slot is logged if at least this share of its lists was cut short
 _SAMPLE_ROWS = 4096  # rows that are searched for slots with the same integers
 _SMALL = 1 << 24  # smaller values are taken for numbered ids; larger ones for hashes
 _LEAST_SHARED = 2
@@ -64,8 +64,8 @@ class Findings:
 def overlaps(
     slots: Slots, sample: tuple[np.ndarray, np.ndarray], apart: frozenset[str]
 ) -> Iterator[Overlap]:
-    """Pairs of sparse slots whose values are small integers and partly the same, except slots that
-    share ids on purpose (`shares` in slots.yaml).
+    """Pairs of sparse slots whose values are small integers, some of them the same. Slots that
+    share ids on purpose (`shares` in slots.yaml) are left out.
 
     Args:
         sample: as in `Findings`.

@@ -61,8 +61,8 @@ class LoadedPass:
 
     @property
     def dedup(self) -> dict[str, int]:
-        """What holding equal lists only once saves: the number of lists that are not held, the
-        number of ids in them, and the bytes of memory."""
+        """The savings from holding equal lists only once: the number of lists that are not held,
+        the number of ids in them, and the bytes of memory."""
         lists, values, index_bytes = self.instances.shared
         return {"lists": lists, "ids": values, "bytes": 4 * values - index_bytes}
 
@@ -93,7 +93,7 @@ class LoadedPass:
         return self.instances, begin, end, row_of_position
 
     def in_parts(self, parts: int) -> None:
-        """Split the pass into this many parts, because another rank needs them. Parts may be
+        """Split the pass into this many parts, because another rank needs that many. Parts may be
         empty."""
         if parts == len(self.ranges):
             return

@@ -108,7 +108,7 @@ class LoadOptions:
             csv.delimiter + csv.list_separator,
         )
         if is_library(parser):
-            # dlopen searches other folders for a name without a folder.
+            # Absolute, because dlopen does not look for a bare name in the current folder.
             return core.FeedSchema("plugin", *arguments, {}, os.path.abspath(parser))
         if parser:  # a Python function returns columns by name
             return core.FeedSchema("parquet", *arguments)
@@ -143,7 +143,7 @@ class DatasetOptions:
     pool_size: int = 0  # instances that slots_shuffle draws from; 0: set_fea_eval not called
     read_slots: tuple[str, ...] = ()  # slots in the packed inputs; empty: all
     sequences: tuple[str, ...] | None = None  # the sequences among them; None: those of load
-    # Slots whose shows and clicks count; None: all, the first time that a pass is iterated.
+    # Slots whose shows and clicks count; None: all in the first phase of a pass, then none.
     counted_slots: tuple[str, ...] | None = None
 
     def initialised(self) -> LoadOptions:

@@ -241,7 +241,7 @@ class PaddleSettings:
         self._options.set_instances(pipe_command=command)
 
     def set_pipe_timeout(self, seconds: float) -> None:
-        """Set after how many seconds without reading or writing a byte a pipe_command is killed."""
+        """Set the timeout: a pipe_command that reads and writes nothing for this long is killed."""
         if not (math.isfinite(seconds) and seconds > 0):
             raise ValueError(f"set_pipe_timeout: expected seconds above 0, found {seconds}")
         self._options.set_instances(pipe_timeout_s=float(seconds))

@@ -25,21 +25,21 @@ class PassStats:
     unique_feasigns: int = 0
     refused: int = 0  # unique feasigns without a row, because of admission.min_count
     parts: int = 0
-    spilled_bytes: int = 0  # instances on local disk; 0 if the pass fits feeder.budget_bytes
+    spilled_bytes: int = 0  # instances on local disk; 0 if the pass stayed in memory
     files_from_cache: int = 0
     # Dense slots with large values -> the value farthest from 0, and its file and line.
     large: dict[str, tuple[float, str]] = field(default_factory=dict)
     # Sparse slots -> the number of lists that max_length cut, and of values left out.
     truncated: dict[str, dict[str, int]] = field(default_factory=dict)
-    # What sharing equal lists saves: lists, ids and bytes in the feeder; rows and row_bytes that
+    # Savings from sharing equal lists: lists, ids and bytes in the feeder; rows and row_bytes that
     # are not pulled.
     dedup: dict[str, int] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
     hits_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by table, if several
     # Time of the stages that run while the pass before trains.
     work_s: dict[str, float] = field(default_factory=dict)
-    # work_s, before_s and after_s of each stage (data/pipeline.py). The times of the commit are
-    # those of the commit of the pass before.
+    # work_s, before_s and after_s of each stage (data/pipeline.py). For the stage commit they are
+    # the times of the previous pass's commit.
     times: StageTimes = field(default_factory=StageTimes)
     load_threads: int = 1  # the number at the end of loading
     pack_threads: int = 1  # the number at the end of training
@@ -114,7 +114,7 @@ class Pass:
     open: Staged | None = None  # the part that began last
     trained: set[int] = field(default_factory=set)  # phases whose batches were read
     feeding: bool = False  # whether a loop reads batches() now
-    # With an admission by counts: the counts of this pass, later the token of Table.count_keys.
+    # If rows are admitted by counts: the counts until `count_keys` takes them, then its result.
     to_count: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     counted: int | None = None
     views: list[int] | None = None  # (V + 1) starts of page views; None: not in page views

@@ -109,9 +109,9 @@ class Threads:
 class InOrder(Closing, Generic[T, R]):
     """Iterates over work(item) for the items of a source, in order. Several threads do the work.
 
-    Each thread takes an item from the source itself, one thread at a time, so that the item is in
-    the cache of its core. At most `ahead` items are in work or waiting for the consumer. An error
-    of the source or of work is raised in place of the result, and ends the iteration.
+    Each thread reads its items from the source itself, so that they are in the cache of its core.
+    Only one thread reads at a time. At most `ahead` items are in work or waiting for the consumer.
+    An error of the source or of work is raised in place of the result, and ends the iteration.
 
     Args:
         threads: the number of threads, read again after each result.
@@ -266,8 +266,9 @@ _WAITS = 0.01  # a stage gets more threads if the trainer waits for it longer th
 
 
 class LoadThreads(Threads):
-    """Chooses the number of threads that read, parse and key the next pass: as few as finish in
-    time, because each takes a core from the trainer, but all of them while the trainer waits.
+    """Chooses the number of threads that read, parse and key the next pass. It is the smallest
+    number that finishes in time, because each takes a core from the trainer. While the trainer
+    waits, all threads run.
     """
 
     def __init__(self, most: int) -> None:

@@ -1,8 +1,8 @@
 """Sequences: slots whose ids a model reads one by one, in order. Also the labels of several tasks.
 
 The pulling operator sees a sequence of max_length L as L slots with one id each. If an instance has
-fewer ids, its last slots are empty. The fused pull then returns (B, cells, width) without pooling,
-its backward is unchanged, and an id in two sequences uses one row. The lengths of the sequences are
+fewer ids, its last slots are empty. The fused pull then returns (B, cells, width) without pooling.
+Its backward is unchanged. An id in two sequences uses one row. The lengths of the sequences are
 appended to the dense features, one float per sequence; a model computes its mask from them.
 
     history  7 9 | 4 |         L = 3, B = 3

@@ -221,8 +221,8 @@ class InputTable(SideTable):
 
         Args:
             feeding: whether to return the numbers of the pass that is being fed, for instances that
-                are created now and trained later; otherwise those of the open pass. The numbers of
-                a key in two passes differ.
+                are created now and trained later; otherwise those of the open pass. A key may have
+                different numbers in two passes.
         """
         if feeding:
             self.wait_feed_pass_done()

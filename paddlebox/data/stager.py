@@ -117,7 +117,7 @@ class Stager:
         times.count("key", AFTER, owner.free_ns, started)
         with times.time("stage"):
             if owner.to_count is not None:
-                # Not earlier, because the parts of the pass before are staged without these counts.
+                # Not earlier: parts of the previous pass must be staged without these counts.
                 owner.counted = self._table.count_keys(*owner.to_count)
                 owner.to_count = None
             part = owner.loaded.part(number)

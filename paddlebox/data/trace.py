@@ -28,7 +28,8 @@ class Tracer:
         self, name: str, category: str, begin_ns: int, end_ns: int, pass_number: int = 0
     ) -> None:
         """Add an event of the calling thread. begin_ns, end_ns: from time.perf_counter_ns."""
-        # Threads are identified by name: one that replaces another continues the other's line.
+        # Threads are identified by name: a new thread with the name of an ended one continues its
+        # line.
         thread = threading.current_thread().name
         self._added += 1  # not atomic: the reported number may be too small
         self._events.append((name, category, thread, begin_ns, end_ns - begin_ns, pass_number))

@@ -56,8 +56,8 @@ class QueueDataset(Dataset):
         self._window_files = 1
 
     def set_window_files(self, files: int) -> None:
-        """Set the number of files in a window. More files share staged rows; fewer files start to
-        train sooner."""
+        """Set the number of files in a window. In larger windows more files share staged rows;
+        smaller windows begin to train sooner."""
         if files < 1:
             raise ValueError(f"set_window_files: expected at least 1, found {files}")
         self._window_files = files

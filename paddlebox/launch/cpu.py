@@ -107,8 +107,8 @@ def keep_heaps_small() -> bool:
     """Make glibc return freed arrays over 4 MiB to the system. Returns False on other C libraries.
 
     By default glibc gives each thread a heap. Once a large array has been freed, the heap keeps
-    arrays of that size forever: 960 MiB of anonymous memory during merges, instead of 450 MiB with
-    these settings.
+    arrays of that size forever. During merges, the process then holds 960 MiB of anonymous memory,
+    instead of 450 MiB with these settings.
 
     Smaller arrays, such as a chunk of text or a batch, stay in the heap for reuse. The threshold of
     4 MiB was measured with 200,000 Criteo rows in batches of 4096:

@@ -38,7 +38,7 @@ def launch_options(command: Sequence[str], environment: Mapping[str, str]) -> ar
         environment: its environment, which has the defaults.
 
     Raises:
-        ConfigError: an option is malformed, or several nodes lack an option that a restart needs.
+        ConfigError: an option is malformed, or an option that several nodes need is missing.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--nnodes", default=environment.get("PADDLE_NNODES", "1"))

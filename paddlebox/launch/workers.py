@@ -40,8 +40,8 @@ def keep_workers(
 
     Args:
         count: number of workers.
-        work: runs a worker, given its number, and returns its exit code. SIGTERM is blocked when it
-            starts; it unblocks the signal when it is able to end.
+        work: runs a worker, given its number, and returns its exit code. At the call SIGTERM is
+            blocked. The worker unblocks the signal once it is able to end.
         ever_ready: whether any worker has ever been ready.
         close: called when no more workers will be started.
         grace_s: seconds that workers have to end.

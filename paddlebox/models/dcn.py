@@ -3,8 +3,8 @@
     x_0 = [pooled, dense]     x_{l+1} = x_0 (w_l^T x_l) + b_l + x_l
     logit = sum_s w_s + linear(dense) + w^T [x_L, tower(x_0)]
 
-The paper has no first-order part. It is here because a feature has no other parameter than its w_s
-until its embedx is created.
+The paper has no first-order part. It is here because w_s is the only parameter of a feature until
+the embedx of the feature is created.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ follows how they evolve.
     loss = mean CE + auxiliary * mean over places -log sigmoid(h_l . e_next) - log(1 - sigmoid(h_l .
     other_next))
 
-AUGRU is in `paddlebox.nn.recurrent`. other_next is the negative example: the act at the same place
-of the previous instance in the batch.
+AUGRU is in `paddlebox.nn.recurrent`. other_next is the negative example: the action at the same
+place of the previous instance in the batch.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         return self.mlp(paddle.concat([others, evolved], axis=1))
 
     def _auxiliary(self, states: Any, history: Any, mask: Any) -> Any:
-        """The auxiliary loss over the places that have a next act. Place l - 1 is the act after
-        place l, because the latest act comes first."""
+        """The auxiliary loss over the places that have a next action. Place l - 1 is the action
+        after place l, because the latest action comes first."""
         length = self.parts.length
         known = paddle.slice(states, [1], [1], [length])
         after = paddle.slice(history, [1], [0], [length - 1])

@@ -57,7 +57,7 @@ class _Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
 class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     """The model.
 
-    Raises: ConfigError if a tower names a slot that does not exist, or no tower reads a slot.
+    Raises: ConfigError if a tower names a slot that does not exist, or if a slot is in no tower.
     """
 
     def __init__(self, config: DssmConfig, inputs: Inputs) -> None:

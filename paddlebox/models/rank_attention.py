@@ -17,7 +17,7 @@ from paddlebox.nn import MLP, flat
 
 paddle = ops.paddle
 
-MAX_RANK = 3  # that of the rank_offset which the feed creates
+MAX_RANK = 3  # max_rank of the rank_offset that the feed creates
 
 
 class RankAttention(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types

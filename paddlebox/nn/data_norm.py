@@ -14,7 +14,7 @@ class DataNorm(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle h
 
     In training mode each call uses the sums and then adds its batch d to them, s = s * decay + d.
     In evaluation mode (`eval()`) the sums do not change. The sums are parameters that no optimizer
-    updates, so that they are saved and loaded with the other parameters.
+    updates, so they are saved and loaded with the other parameters.
 
     Letters: N = instances, C = columns.
     """

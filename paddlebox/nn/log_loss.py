@@ -12,9 +12,9 @@ _BESIDE_ZERO = 1e-30  # changes no bit of the loss
 def log_loss(logits: Any, label: Any, reduction: str = "mean") -> Any:
     """Binary cross entropy of logits and labels.
 
-    It is Paddle's binary_cross_entropy_with_logits, with the correct gradient for a logit of
-    exactly 0, which every model that starts from zeros has at its first step. There Paddle 3.3
-    returns p - y - 1 instead of p - y.
+    It is Paddle's binary_cross_entropy_with_logits, but with the correct gradient p - y for a logit
+    of exactly 0, where Paddle 3.3 returns p - y - 1. (p is the probability and y the label.) Every
+    model that starts from zeros has such logits at its first step.
 
     Args:
         logits, label: (B, T) float32.

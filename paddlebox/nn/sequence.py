@@ -1,4 +1,4 @@
-"""Layers over a history, the sequence of a user's acts with the latest first, and an item.
+"""Layers over an item and a history, which is the user's actions with the latest first.
 
 Letters: B = instances, C = cells of `Fields`, L = max_length, P = pairs of history and item slots,
 D = embedx_dim, E = P * (1 + D), the width of a place: embed_w and embedx of each pair.
@@ -106,7 +106,7 @@ class Dice(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
 
     Mean and variance are those of the batch; alpha is learned (Zhou et al., KDD 2018, eq. 5).
     Evaluation uses running means, as batch normalisation does. The running means are parameters
-    that no optimizer updates, so that they are saved with the other parameters.
+    that no optimizer updates, so they are saved with the other parameters.
     """
 
     def __init__(self, width: int, momentum: float = 0.99) -> None:

@@ -1,9 +1,10 @@
 """Channel: an all-to-all exchange of arrays of any sizes between the ranks.
 
 Ranks of one host exchange through shared memory (ops/base/host_group.h). Ranks of different hosts
-use point-to-point messages of Paddle, because Gloo has no all-to-all. Paddle numbers messages by
-group, and a channel belongs to one thread, so each pair of ranks has a group for each channel.
-Pairs exchange in the order of a round-robin tournament; the lower rank sends first.
+use point-to-point messages of Paddle, because Gloo has no all-to-all. Paddle numbers the messages
+of a group, so only one thread may use a group. Each channel has its own thread. So each pair of
+ranks has a group for each channel. Pairs exchange in the order of a round-robin tournament; the
+lower rank sends first.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class TopK:
         return found
 
     def left(self) -> np.ndarray | None:
-        """(n) the sum of what all ranks kept, and forget it; None before any step."""
+        """Return (n), the sum of what all ranks kept, and forget it. None before any step."""
         kept, self._kept = self._kept, None
         if kept is None:
             return None

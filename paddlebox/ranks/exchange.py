@@ -53,8 +53,8 @@ class Exchange:
         self._gradient_format = RowFormat(options.gradients, self._columns)
         self._feedback = self._gradient_format.quantized
         # Within a host, sending whole float32 rows takes less time than finding bare rows.
-        # If gradients are rounded or late, the embedx of bare rows is always left out. Otherwise
-        # the embedx gradients of a bare row would leave rounding errors.
+        # If values are rounded or gradients are late, the embedx of bare rows is always left out.
+        # If embedx gradients of a bare row were sent, they would leave rounding errors.
         self._between_nodes = (
             not world.on_one_host or ranks_per_node(world.size, options.per_node) < world.size
         )
@@ -95,7 +95,8 @@ class Exchange:
     def end(self, channel: Channel) -> None:
         """Send the owners the rounding errors of the pass. Not called on the channel."""
         residual, self._residual = self._residual, None
-        # A step of Adam moves a row by its momentum, which is far larger than a rounding error.
+        # Not sent if a rule has momentum, as Adam has: each of its steps moves a row by the
+        # momentum, which is far larger than a rounding error.
         if residual is not None and not any(rule.has_momentum for rule, _ in self._rules):
             channel.meet("flush")
             channel.do(self._flush, residual, channel)

@@ -63,7 +63,8 @@ def share_memory(world: Coordinator, channels: int) -> tuple[list[int], Any]:
 
 
 def _host() -> str:
-    """Equal for ranks that one launcher started in the same system and network namespace."""
+    """A text that is equal for two ranks if one launcher started them on one system, in the same
+    namespaces of processes and of the network."""
     local = int(os.environ.get("PADDLE_LOCAL_RANK", "0"))
     launcher = int(os.environ.get("PADDLE_TRAINER_ID", "0")) - local
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

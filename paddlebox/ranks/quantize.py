@@ -38,7 +38,7 @@ class RowFormat:
         return int(core.wire_bytes(self.wire.value, self.columns))
 
     def pack(self, rows: np.ndarray) -> np.ndarray:
-        """(n, record_bytes) uint8 records of (n, P) float32 rows; with float32, the rows."""
+        """(n, record_bytes) uint8 records of (n, P) float32 rows; rows itself if not quantized."""
         if not self.quantized:
             return rows
         packed: np.ndarray = core.pack_rows(self.wire.value, np.ascontiguousarray(rows))

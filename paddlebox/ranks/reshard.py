@@ -65,7 +65,7 @@ def write_range(
     """
     first = [_record(store, number) for store, number in sources]
     rows, tables = 0, dict[str, int]()
-    for config in [*configs[1:], configs[0]]:  # last: its version names theirs
+    for config in [*configs[1:], configs[0]]:  # default last: its version names theirs
         name = "" if config is configs[0] else config.name
         if name and name not in first[0].tables:
             continue  # nothing was trained in it yet

@@ -31,7 +31,7 @@ class Bare:
 
     @staticmethod
     def of(asked: int, own: int) -> Bare:
-        """For rows that are fetched in several parts."""
+        """To fill in while the rows arrive in parts. asked, own: the numbers of rows."""
         return Bare(np.zeros(asked, np.bool_), np.zeros(own, np.bool_))
 
 

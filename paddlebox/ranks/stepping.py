@@ -30,7 +30,7 @@ class Progress:
     skip_steps: int = 0  # number of coming steps to leave out
 
     def leave_out(self, steps: int) -> int:
-        """Leave out steps, of the next `steps`, as `skip_steps` says. Returns their number."""
+        """Leave out up to `skip_steps` of the next `steps` steps. Returns how many."""
         passed = min(self.skip_steps, steps)
         self.skip_steps, self.steps = self.skip_steps - passed, self.steps + passed
         return passed
@@ -162,9 +162,9 @@ class Stepping:
 def with_next(of_tables: Sequence[Stepping], feeds: Iterable[Feed], train: bool) -> Iterator[Feed]:
     """The planned feeds of several tables, each step linked to the next one.
 
-    In asynchronous training (`ranks.staleness`) the rows of later steps are fetched instead. A
-    channel keeps the order of its exchanges, so the rows of a step lack the gradients of exactly
-    the last `ahead` steps.
+    In asynchronous training (`ranks.staleness`), steps are not linked. Instead, the rows of a step
+    are fetched `steps_ahead` steps early. A channel keeps the order of its exchanges. So the rows
+    of a step lack the gradients of exactly the last `steps_ahead` steps.
     """
     ahead = of_tables[0].steps_ahead if train else 0
     if not ahead:

@@ -32,8 +32,8 @@ def touched(
     """The segments that contain every key whose row may differ from the save `parent`.
 
     The conditions are: parent was saved from a version of this store, with the same day and
-    thresholds and by as many ranks. Since then there were only passes and compactions: no decay, no
-    shrink, no repair. And the segments hold at most a fifth as many rows as the table.
+    thresholds and by the same number of ranks. Since then there were only passes and compactions:
+    no decay, no shrink, no repair. The segments hold at most a fifth as many rows as the table.
 
     Args:
         chosen: the filter of the delta.

@@ -37,8 +37,8 @@ def check_follows(path: Path, meta: Mapping[str, Any], newest: Generation | None
 def _save_follows(path: Path, meta: Mapping[str, Any], newest: Generation) -> bool:
     """Whether a save follows the newest version; if False, compare the version numbers.
 
-    If the file already has the version of a base, the base is accepted nevertheless, because the
-    next delta extends it.
+    A base of the newest version itself is accepted, because the next delta extends the base. It is
+    not accepted if the version already comes from this save.
 
     Raises: StoreError for a delta whose parent the file does not have.
     """

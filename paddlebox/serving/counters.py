@@ -1,7 +1,7 @@
 """The counters of a server's workers, in shared memory, and their Prometheus text.
 
-Each worker writes only its own row, from one thread, so that no lock is needed. A worker that
-replaces a dead one continues its row, so that counters never decrease.
+Each worker writes only its own row, from one thread, so no lock is needed. A worker that replaces
+a dead one continues the row of the dead one, so counters never decrease.
 """
 
 from __future__ import annotations

@@ -30,9 +30,10 @@ class Gate:
 
     Args:
         files: files with labels, in the format of the config.
-        bounds: the limits of the drop of AUC from the current version, and of COPC (clicks /
-            predicted clicks) divided by the COPC of the current version. If there is no current
-            version, the limits of COPC are for COPC itself.
+        bounds: limits on the AUC and the COPC (clicks / predicted clicks), relative to the current
+            version. AUC may drop by at most max_auc_drop. The COPC, divided by that of the current
+            version, must be within min_copc and max_copc. If there is no current version, these
+            two limit the COPC itself.
         min_auc: the lowest AUC; 0: no limit.
     """
 

@@ -34,9 +34,9 @@ class Predictor(Closing):
         threads: threads of the dense part of one prediction.
         pin: the version to use; None: the current version of the file, also after it changes.
         follow_s: seconds between two checks of the file; 0: only `refresh` checks it.
-        resident_bytes: the most bytes of a version's blocks to copy, at first use, into huge pages
-            of this process, which saves a TLB miss per row. Other blocks are read from the map of
-            the file, which processes share.
+        resident_bytes: the most bytes of a version's blocks to copy into huge pages of this
+            process. A block is copied at its first use. A copy saves a TLB miss per row. Other
+            blocks are read from the map of the file, which processes share.
 
     Raises: StoreError, CorruptionError; ValueError for a number out of range.
     """

@@ -230,9 +230,12 @@ class DenseProgram:
     own. Each predictor has its own copy of the parameters, because a clone of a predictor of a PIR
     program reads the files again.
 
-    It uses `paddle.inference` instead of a static Executor, because a run takes 81 and 331 us at
-    batch 1 and 64, against 117 and 427 us (MLP 300-400-400-400-1, one thread, AMD EPYC with
-    AVX-512).
+    It uses `paddle.inference`, which is faster than a static Executor. Microseconds per run of an
+    MLP 300-400-400-400-1, with one thread on an AMD EPYC with AVX-512:
+
+        batch   paddle.inference   static Executor
+        1       81                 117
+        64      331                427
 
     Args:
         width: S * width + W.

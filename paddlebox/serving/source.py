@@ -38,7 +38,7 @@ class Source(Protocol):
         follows: optional, for a delta: the version that it changes.
         save: for a save: {name, crc32c}.
         follows_save: for a save: the {name, crc32c} of a delta's parent; None for a base.
-        filters: optional: a `ServeFilter` for each table, which has kept the rows of the source.
+        filters: optional: for each table, the `ServeFilter` that chose the rows of the source.
 
     Rows come in chunks: (n) uint64 feasigns in key order and (n, words) float32 rows
     (docs/formats/row.md). The source is iterable, or has `visit(callback)`.

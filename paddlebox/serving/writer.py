@@ -192,7 +192,7 @@ class Writer(Closing):
         precision: str | None,
         most_deleted: float,
     ) -> Generation:
-        """Write the data of a generation. No record names it yet, so that readers do not see it."""
+        """Write the data of a generation. No record names it yet, so readers do not see it."""
         model, config, slots = self._write_model(source, newest)
         of_tables = parts_of(source)
         parts = new_parts(self.path, of_tables, config, slots)

@@ -1,8 +1,8 @@
 """Checkpoints: versions with a name, which stay until the name is removed.
 
 STORE/checkpoints/<name>/ holds hard links to the files of one version, in the same layout as the
-store, with the other tables of a set in tables/. It takes the disk space of those files that the
-store would otherwise have removed since. `Manifest.prune` keeps the version of each such folder.
+store, with the other tables of a set in tables/. The folder costs the disk space of files that the
+store would otherwise have removed. `Manifest.prune` keeps the version of each such folder.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Background:
             self.wait()
 
     def settle(self) -> None:
-        """As `wait`, also for a call that `start` did not record because a signal came."""
+        """As `wait`, also for a call that `start` could not record because a signal came."""
         self.wait()
         self._thread.submit(int).result()
 
@@ -108,8 +108,8 @@ class CommitQueue:
         return self._run(partial(self.change_all, calls), when)
 
     def commit_ended(self) -> int:
-        """As `TableSet.commit_ended`. Also returns 0 if the tables no longer belong together: then
-        the last commit stands."""
+        """As `TableSet.commit_ended`. If the tables no longer belong together, it commits nothing
+        and returns 0."""
         self._background.settle()
         if self._torn or self.kept is None:
             return 0
@@ -191,7 +191,7 @@ class CommitQueue:
 
     @contextmanager
     def _no_merges(self) -> Iterator[None]:
-        """Keeps merges from replacing versions of the other tables while the first names them."""
+        """Blocks merges of the other tables: they would replace versions that the first names."""
         with ExitStack() as held:
             for table in self._tables[1:]:
                 held.enter_context(table.versions.committing)

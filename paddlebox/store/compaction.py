@@ -68,9 +68,9 @@ class Shape:
 
 
 def live_rows_within(segments: Sequence[Mapping[str, Any]], counted: int) -> int:
-    """Corrects a count of live rows by two bounds: segments of one sequence have no key in common,
-    and there are no more keys than rows. If no two segments overlap, the result is exact; otherwise
-    the count may be wrong by the false positives of filters."""
+    """Limits a count of live rows to its possible range: at least the rows of the largest sequence,
+    whose segments have no key in common, and at most all rows. If no two segments overlap, the
+    result is exact; otherwise false positives of filters may affect it."""
     columns = Overlaps(segments)
     total = int(columns.rows.sum())
     if columns.deepest() <= 1:
@@ -154,7 +154,7 @@ class _Planner:
                 low, high = columns.low[stack[i]], columns.high[stack[i]]
                 for j in range(i + 1, len(stack)):
                     ages = columns.sequence[stack[i]], columns.sequence[stack[j]]
-                    hull = columns.closed(low, high, *ages)  # all from i to j: they overlap i
+                    hull = columns.closed(low, high, *ages)  # has all from i to j: each overlaps i
                     cost = float(hull.bytes) / hull.width / (j - i)
                     if (best is None or cost < best[0]) and not hull.is_taken(self.taken):
                         best = (cost, hull)

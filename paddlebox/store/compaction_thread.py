@@ -69,7 +69,7 @@ class CompactionThread:
 
     def wait_until(self, done: Callable[[], bool], why: Callable[[], str] | None = None) -> float:
         """Makes merges urgent and waits until done() is true or no merge is left; logs why it
-        waits. Returns the seconds it waited. Raises an error of the background."""
+        waits. Returns the seconds it waited. Raises the error of a merge in the background."""
         if done():
             return 0.0
         started = time.perf_counter()
@@ -90,7 +90,7 @@ class CompactionThread:
         return time.perf_counter() - started
 
     def wait_idle(self) -> None:
-        """Waits until no merge is due. Raises an error of the background."""
+        """Waits until no merge is due. Raises the error of a merge in the background."""
         self.wait_until(lambda: False)
 
     def close(self) -> None:

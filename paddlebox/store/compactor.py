@@ -57,10 +57,11 @@ class Compactor:
             self._thread.wake()
 
     def make_room(self, rows: int) -> float:
-        """Prepares for a pass of so many rows: if there are too many segments, or they take too
+        """Prepares for a pass of this many rows: if there are too many segments, or they take too
         much space, logs it and waits. Returns the seconds it waited.
 
-        Raises: OutOfSpaceError when the pass could not be committed; an error of the background.
+        Raises: OutOfSpaceError if there is too little space to commit the pass; the error of a
+            commit or merge in the background.
         """
         waited = 0.0
         if self._thread is not None:
@@ -68,7 +69,7 @@ class Compactor:
             waited = self._thread.wait_until(lambda: not self._over_ceiling(), self._describe)
         stored = sum(segment["bytes"] for segment in self._versions.last.segments)
         row_bytes, unwritten = self._native.stored_row_bytes, self._native.unwritten_rows
-        # The commit of the previous pass needs space too; `settle` waits until it has taken it.
+        # The previous pass's commit needs space too. `settle` waits for the end of that commit.
         if unwritten and not self.budget.holds_pass(rows + unwritten, row_bytes, stored):
             self._settle()
         self.budget.check_pass(rows, row_bytes, stored)
@@ -77,7 +78,7 @@ class Compactor:
     def compact(self, *, full: bool = False) -> None:
         """Makes the merges that are due. With `full`, merges until no two segments overlap.
 
-        Raises: OutOfSpaceError; an error of the background.
+        Raises: OutOfSpaceError; the error of a commit or merge in the background.
         """
         self._settle()
         if self._thread is not None:

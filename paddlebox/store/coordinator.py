@@ -1,8 +1,9 @@
 """Coordinator: the ranks that train a model together. This class is the case of one rank.
 
 A job has R ranks, numbered from 0. Each rank owns a key range and has a store for it. The other
-code calls the coordinator and need not know R. One rank waits for no other and exchanges nothing:
-its own value is the answer. `paddlebox.ranks.World` overrides the methods for several ranks.
+code calls the coordinator and need not know R. A single rank waits for no other and exchanges
+nothing: its own value is the answer. `paddlebox.ranks.World` overrides the methods for several
+ranks.
 
     agreement       gather, wait, any, all, min, max, first
     end of a rank   commits_alone, is_from_others, why_gone, leave, close
@@ -135,9 +136,10 @@ class Coordinator:
         return list(files)
 
     def finish_staging(self, wait: Callable[[], None]) -> None:
-        """Call `wait`, which waits until the next pass is staged, before another pass is read.
+        """Wait until the next pass is staged. Call this before another pass is read.
 
-        Otherwise both would exchange rows at the same time. One rank exchanges none: no wait.
+        Otherwise both would exchange rows at the same time. A single rank exchanges none, and does
+        not call `wait`.
         """
 
     def merge(
@@ -170,7 +172,7 @@ class Coordinator:
         train: bool,
         day: int,
     ) -> StagedPass:
-        """`TieredTable.stage`. keys: (K) the keys of this rank's instances, of all key ranges."""
+        """`TieredTable.stage`. keys: (K) the keys of this rank's instances, from all key ranges."""
         return table.stage(keys, slots, train=train, day=day)
 
     def count_keys(self, table: TieredTable, keys: np.ndarray, counts: np.ndarray) -> int:
@@ -204,10 +206,10 @@ class Coordinator:
         yield None
 
     def end(self) -> None:
-        """Send the owners the gradients that they lack. The tables then end the pass."""
+        """Send the owners of rows the remaining gradients. The tables then end the pass."""
 
     def drop(self) -> None:
-        """Forget rows and gradients of the open pass that are on their way."""
+        """Forget the rows and gradients of the open pass that are in transit."""
 
     def disconnect(self) -> None:
         """Disconnect the tables. May be called twice, and without `connect`."""

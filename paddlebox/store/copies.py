@@ -174,11 +174,12 @@ def copied_versions(uri: str, most: int = 16) -> list[tuple[str, VersionRecord]]
 class Copier:
     """Copies commits of a table in the background: give `offer` to `CommitQueue.after_commit`.
 
-    A commit during the copy of an earlier one is not copied; with every_one, it waits for that copy
-    and is copied too. An error is logged, and the next commit is copied; only `finish` raises it.
+    A commit during the copy of an earlier one is not copied. An error of a copy is logged, and the
+    next commit is copied; only `finish` raises errors.
 
     Args:
         every: copy each n-th commit.
+        every_one: a commit during the copy of an earlier one waits for that copy, and is copied.
     """
 
     def __init__(self, store: str, uri: str, every: int, *, every_one: bool = False) -> None:

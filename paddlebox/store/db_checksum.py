@@ -31,9 +31,9 @@ class DbChecksum:
         self._data, self._path = os.path.join(folder, _DATA), os.path.join(folder, _NAME)
 
     def check(self) -> None:
-        """Checks every byte of the file. Nothing is checked if there is no checksum, in a store of
-        an earlier release, or if the power failed before the checksum of the last transaction was
-        on the disk.
+        """Checks every byte of the file, if there is a checksum. There is none in a store of an
+        earlier release, during a transaction or after one that failed, and if the power failed
+        before the checksum of the last transaction was on the disk.
 
         Raises: CorruptionError.
         """
@@ -53,18 +53,18 @@ class DbChecksum:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Lets the caller change the file, and notes its new checksum. If the caller fails, or the
-        process dies, there is no checksum until the next transaction.
+        """Lets the caller change the file, and then stores its new checksum. If the caller fails or
+        the process dies, there is no checksum until the next transaction.
 
         Raises: OSError, OutOfSpaceError.
         """
         self._write(_UNKNOWN, durably=True)
         yield
-        # Not synced: until the disk has it, the file there says that nothing is known.
+        # Not synced: until this line is on the disk, the disk has the line of `_UNKNOWN`.
         self._write(self._found(), durably=False)
 
     def write(self) -> None:
-        """Notes the checksum of a file that LMDB has closed, durably."""
+        """Stores the checksum of a file that LMDB has closed, durably."""
         self._write(self._found(), durably=True)
 
     def _write(self, of: tuple[int, str], *, durably: bool) -> None:

@@ -1,9 +1,9 @@
 """A second copy of the newest version's dense files, next to the parity of its segments.
 
-Each copy is a parity file with one member (docs/formats/parity.md). As a member of a group of
-segments, a dense file would take an eighth of the space. But dense files change with every commit,
-so each commit would read seven segments. And a group that has lost a segment could not rebuild a
-lost dense file too.
+Each copy is a parity file with one member (docs/formats/parity.md). If dense files were members of
+groups of segments, their parity would take an eighth of the space. But dense files change with
+every commit, so each commit would read seven segments. And a group that has lost a segment could
+not rebuild a lost dense file too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def copies_of(parity_folder: Path) -> list[Path]:
 
 
 def update(store: Path, parity_folder: Path, record: VersionRecord) -> set[Path]:
-    """Copies the dense files of a version that have no intact copy; returns the copies.
+    """Copies the dense files of a version that have no intact copy; returns all its copies.
 
     Raises: CorruptionError if a dense file differs from the committed one; StoreError if the
         file was removed meanwhile, with its version.

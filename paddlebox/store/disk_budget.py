@@ -30,7 +30,7 @@ class DiskBudget:
         return max(0, free)
 
     def check_merge(self, segments: int, needed: int) -> None:
-        """Raises: OutOfSpaceError if so many segments, of so many bytes, cannot be merged."""
+        """Raises: OutOfSpaceError if this many segments, with `needed` bytes, cannot be merged."""
         free = self.free_bytes()
         if needed > free:
             raise OutOfSpaceError(
@@ -43,11 +43,12 @@ class DiskBudget:
         return sum(_of_pass(rows, row_bytes, stored)) <= self.free_bytes()
 
     def check_pass(self, rows: int, row_bytes: int, stored: int) -> None:
-        """Checks that a pass of so many rows can be committed to a store of so many bytes, with a
-        merge at the same time.
+        """Checks that there is space to commit a pass, with a merge at the same time.
 
         Args:
+            rows: of the pass.
             row_bytes: bytes of a stored row.
+            stored: bytes in the store.
 
         Raises: OutOfSpaceError.
         """

@@ -89,7 +89,7 @@ def write_all_durably(folder: str, contents: Mapping[str, bytes]) -> None:
     folder.
 
     Raises:
-        OutOfSpaceError: the disk is full; a file of the same name is as before.
+        OutOfSpaceError: the disk is full; an existing file of the same name is unchanged.
     """
     for name, data in contents.items():
         path = os.path.join(folder, name)
@@ -164,7 +164,7 @@ def tables_of(store: str, record: VersionRecord) -> list[tuple[str, VersionRecor
 def only_in(
     folder: str, dropped: Iterable[VersionRecord], kept: Iterable[VersionRecord]
 ) -> set[str]:
-    """Data files that a dropped version names and no kept one does, as paths inside the store."""
+    """Data files of dropped versions that no kept version names, as paths inside the store."""
     names: set[str] = set()
     for record in dropped:
         names |= data_files(folder, record).keys()

@@ -39,8 +39,9 @@ class Manifest(Closing):
     """An open manifest, of the one writer or of a reader. Thread safe; it must not be used after a
     fork.
 
-    Every method raises StoreError if the manifest is closed, was opened before a fork, or the
-    system refuses, and CorruptionError if bytes differ from those that were written.
+    Every method raises StoreError if the manifest is closed or was opened before a fork, or if LMDB
+    or the system reports an error. It raises CorruptionError if bytes differ from those that were
+    written.
     """
 
     def __init__(self, folder: str, lock: StoreLock | None) -> None:
@@ -55,8 +56,8 @@ class Manifest(Closing):
         """Opens the store in folder as its only writer. Creates the store if there is none.
 
         Raises:
-            StoreLockedError: another process is the writer; names its pid.
-            CorruptionError: the newest version is damaged; says what, and the next step.
+            StoreLockedError: another process is the writer. The message has its pid.
+            CorruptionError: the newest version is damaged. The message names the next step.
         """
         folder = os.fspath(folder)
         check_not_open(folder)
@@ -92,7 +93,7 @@ class Manifest(Closing):
 
         Raises:
             StoreError: there is no store.
-            CorruptionError: the newest version is damaged; says what, and the next step.
+            CorruptionError: the newest version is damaged. The message names the next step.
         """
         folder = os.fspath(folder)
         data = os.path.join(folder, "manifest", "data.mdb")
@@ -310,7 +311,7 @@ class Manifest(Closing):
         return self._drop(dropped, records)
 
     def _drop(self, dropped: list[VersionRecord], records: list[VersionRecord]) -> list[int]:
-        """Drops some of all the versions, with every file that only they name."""
+        """Drops versions, with every file that only they name. records: all versions."""
         if not dropped:
             return []
         gone = [record.version for record in dropped]

@@ -1,4 +1,4 @@
-"""ManifestDb: the LMDB environment of a manifest, a few sealed values under keys."""
+"""ManifestDb: the LMDB environment of a manifest, a few values under keys, each with a CRC."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class ManifestDb:
     Args:
         folder: the folder of the store. writable: for the store's only writer.
 
-    Raises: StoreError if it is open in this process already, or the system refuses;
-        CorruptionError.
+    Raises: StoreError if it is open in this process already, or LMDB or the system reports an
+        error; CorruptionError.
     """
 
     def __init__(self, folder: str, *, writable: bool) -> None:
@@ -98,7 +98,7 @@ class ManifestDb:
         _open.add(self._owner)
 
     def put(self, pairs: list[tuple[bytes, bytes | None]]) -> None:
-        """One durable transaction: stores each payload, sealed, or removes the key if it is None.
+        """One durable transaction: stores each payload, sealed. A payload of None removes its key.
 
         Raises: OutOfSpaceError, StoreError; CorruptionError if the file was damaged before.
         """

@@ -30,7 +30,7 @@ class PassFields:
     counted: int | None = None
 
     def of_table(self) -> PassFields:
-        """For a further table of a set: the first table's version has the fields of the run."""
+        """The fields for a further table. Only the first table's version has those of the run."""
         return replace(self, dense=None, cursor=None, config=None)
 
     def of_record(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def rebuild_from_files(folder: str | os.PathLike[str]) -> VersionRecord:
 
     Raises:
         StoreLockedError: a writer has the store open.
-        CorruptionError: no version can be used; says why for each.
+        CorruptionError: no version can be used. The message says why, for each version.
     """
     folder = os.fspath(folder)
     lock = StoreLock(os.path.join(folder, "LOCK"))
@@ -77,7 +77,7 @@ def _payload(folder: str, version: int, newest: bool) -> bytes:
 
 
 def _copy_in_lmdb(folder: str, version: int) -> bytes | None:
-    # A last resort for the newest version, because LMDB does not check the pages it reads.
+    # Only if the newest version's file is damaged, because LMDB does not check its pages.
     path = os.path.join(folder, "manifest")
     try:
         with (

@@ -21,8 +21,8 @@ CONFIG_FILE, SLOTS_FILE = "config.json", "slots.json"  # of a run dir
 
 
 def of_newest(run_dir: Path, overrides: Sequence[str] = ()) -> tuple[Config, Slots]:
-    """The config and slots of the newest commit. A commit of your own program has none; then those
-    in RUN_DIR/config.json and slots.json are used.
+    """The config and slots of the newest commit. If it has none, because your own program made it,
+    those in RUN_DIR/config.json and slots.json are used.
 
     Args:
         overrides: "key.path=value", applied on top. An override of data.slots also changes the

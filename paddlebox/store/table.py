@@ -78,7 +78,7 @@ class Table(TableSet):
     def rows_of_delta(
         self, visit: Callable[[np.ndarray, np.ndarray], None], *, day: int | None = None
     ) -> SaveFilter:
-        """As `rows_of_base`, of a delta (save mode 1): rows that changed enough since a save."""
+        """As `rows_of_base`, for a delta (save mode 1): rows that changed enough since a save."""
         return self.first.visit(visit, self.first.save_filter(delta=True, day=day))
 
     def compact(self, *, full: bool = False) -> None:

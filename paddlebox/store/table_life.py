@@ -32,7 +32,7 @@ class TableLife:
         earlier day ends (`shrink_table`) in each table whose ``life.auto`` is set. Returns True if
         a day ended. The call waits for a commit in the background only if a day ends.
 
-        Raises: as `append`; the error of a commit in the background that is over.
+        Raises: as `append`; the error of a commit in the background that has failed.
         """
         self._queue.raise_error()
         ending = [
@@ -120,8 +120,8 @@ class TableLife:
         Args:
             of_each: (T) {kind, day, decay, min_score, min_delta_score, max_unseen_days}, in order
                 (ops/rule/life.h); fields that a kind does not use may be left out.
-            until: if given, the events become durable only with the next commit, or `settle`,
-                which first calls it; if it raises, there is no commit.
+            until: if given, the events become durable only with the next commit or `settle`. Both
+                call `until` first; if it raises, there is no commit.
 
         Raises: PassError while a pass is open; ValueError for an invalid event.
         """

@@ -65,9 +65,9 @@ class TableSet(Closing):
         world: the ranks that share the tables.
         changes: fields of `TableOptions` that differ from options.
 
-    Raises: StoreLockedError when another process writes the store; ConfigError when a store was
-        written with another layout, seed, or other tables, for slots and tables that do not fit
-        each other, and for a budget too small; CorruptionError.
+    Raises: StoreLockedError if another process writes the store; ConfigError if a store was
+        written with another layout, seed or set of tables, if slots and tables do not fit each
+        other, or if a budget is too small; CorruptionError.
     """
 
     def __init__(

@@ -59,8 +59,8 @@ class TieredTable(Closing):
         versions: with read_only, versions that are open already; operators then do not find the
             table. None: opens those in the folder.
 
-    Raises: StoreLockedError when another process writes the store; ConfigError when the store was
-        written with another layout or seed, or for a budget too small; CorruptionError.
+    Raises: StoreLockedError if another process writes the store; ConfigError if the store was
+        written with another layout or seed, or if a budget is too small; CorruptionError.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TieredTable(Closing):
         versions: VersionSet | None = None,
     ) -> None:
         self.config, self.options = config, options
-        #: (K) ascending keys to (K) bool: the rows that evaluation sees. None: all.
+        #: Maps (K) ascending keys to (K) bool: whether evaluation sees their rows. None: all.
         self.shown: Callable[[np.ndarray], np.ndarray] | None = None
         self.compaction_wait_s = 0.0  # seconds that make_room has waited for merges, in all
         self.takes_passes = True
@@ -179,8 +179,8 @@ class TieredTable(Closing):
         """Waits for compaction, and logs it, if there are too many segments or they take too much
         space. Waits for the commit in the background if the disk may lack space for both passes.
 
-        Raises: OutOfSpaceError when the disk, or disk_budget_bytes, has no room to commit the pass;
-        an error of the background.
+        Raises: OutOfSpaceError if the disk, or disk_budget_bytes, has no room to commit the pass;
+            the error of a commit or merge in the background.
         """
         if self._compactor is not None and staged.train:
             self.compaction_wait_s += self._compactor.make_room(staged.rows)

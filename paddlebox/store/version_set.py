@@ -139,7 +139,7 @@ class VersionSet:
         return self.manifest.journal() if self.manifest is not None else []
 
     def named_versions(self, table: str) -> set[int]:
-        """The versions of another table of the set that kept versions of this table name."""
+        """The versions of another table of the set that are named by kept versions of this one."""
         if self.manifest is None:
             return set()
         kept = self.manifest.records()  # of one moment: merges of the other table call this too
@@ -178,7 +178,7 @@ class VersionSet:
     def commit_rows(
         self, kind: str, parts: Sequence[Mapping[str, Any]], **changes: Any
     ) -> VersionRecord:
-        """As `commit`, with the rows that passes have written besides those of the last version.
+        """As `commit`. The version has the rows of the last version and those of these parts.
 
         Args:
             parts: as the core's `write_frozen` returned them.

@@ -280,7 +280,7 @@ def _check_may_go(root: Path, stores: Mapping[int, Found], world: Coordinator) -
 
     Raises:
         StoreLockedError: an old rank still runs.
-        StoreError: a version that would be lost with its store has a name.
+        StoreError: a version of an old store has a name. It would be lost with the store.
     """
     for rank in stores:
         if rank % world.size != world.rank or not _visible(root, rank):
@@ -361,7 +361,7 @@ def _bring_back(root: Path, config: Config, world: Coordinator, found: list[Foun
     own = own_dir(root, world.rank)
     mine = there.get(world.rank)
     if mine is not None and at in mine.can_go_to():
-        return  # `agreed_passes` goes back to it
+        return  # `agreed_passes` makes the store go back to that pass
     if (own / "store").exists():
         _set_aside(own / "store", own / _BEFORE)
     record = copies.restore(copies_of(config, world.rank), own, copied[world.rank][at])

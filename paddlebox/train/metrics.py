@@ -121,7 +121,7 @@ class TaskMetrics:
 def defined(values: Mapping[str, float]) -> dict[str, Any]:
     """The values of a native metric, with None for an undefined AUC.
 
-    The core returns -0.5 for it, as PaddleBox does, which would read as a very bad model.
+    The core returns -0.5 for it, as PaddleBox does. Readers would take that for a very bad model.
     """
     return {
         name: None if name in ("auc", "uauc", "wuauc") and value < 0 else value

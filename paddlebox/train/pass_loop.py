@@ -105,7 +105,7 @@ class PassLoop:
                 hook.after_pass(line, planned)
             interrupt.stop_together(self._table)
         head = self._table.head.pass_number if self._table.head is not None else 0
-        # A pass ends only after all ranks have committed the previous one.
+        # A commit begins only after all ranks have committed the one before.
         heartbeat.committed(min(head, planned.number - 1))
         return following
 

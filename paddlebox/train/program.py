@@ -80,9 +80,10 @@ def create_optimizer(config: Config, parameters: Any = None) -> Any:
 
 
 def mean_loss(model: Any, logits: Any, label: Any) -> Any:
-    """The loss of a model, as a mean over instances; a push multiplies by their number.
+    """The loss of a model, as a mean over instances.
 
-    It is the log loss, unless the model has a method `loss`.
+    It is the log loss, unless the model has a method `loss`. The push multiplies the gradients by
+    the number of instances.
     """
     if hasattr(model, "loss"):
         return model.loss(logits, label)

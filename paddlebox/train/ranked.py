@@ -29,7 +29,7 @@ class RankedRunner(ABC):
 
     @abstractmethod
     def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        """`Runner.train_step` without exchanges between ranks outside of the program."""
+        """`Runner.train_step`, in which only the program itself may exchange with other ranks."""
 
     @abstractmethod
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]: ...

@@ -271,7 +271,7 @@ class Rescue:
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """Wraps all passes, so that a pass is kept even if its steps are done when a rank dies."""
+        """Wraps all passes. Keeps the open pass also if a rank dies after the pass's last step."""
         try:
             yield
         except BaseException as error:

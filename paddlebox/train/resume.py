@@ -147,8 +147,8 @@ def resume_at(
     """`resume` for passes that depend on the version. The other arguments are those of `resume`.
 
     Args:
-        known_from: returns the passes that are known, from the first, given the version and the
-            files that it leaves out.
+        known_from: called with the version and the files to leave out. Returns the known passes,
+            beginning with the first pass of the run.
     """
     store = run_dir / "store"
     if not store.is_dir():

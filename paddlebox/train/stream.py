@@ -1,7 +1,7 @@
 """Sources of passes: a fixed list of files, or a stream of hourly logs (docs/hours.md).
 
 A stream keeps no list of trained hours. The newest commit records the hour of its pass, and the
-next pass is the hour after it. So you may delete logs that were trained, and a run that is years
+next pass is the hour after it. So you may delete the logs of trained hours, and a run that is years
 old starts as fast as a new one.
 
 Whether an hour is complete, late or missing depends on a clock and on the state of the file system
@@ -111,9 +111,9 @@ class Listed:
 class Hourly:
     """One pass per hour of `data.path_template`.
 
-    An hour is taken once it is over by the clock and its files are complete. Otherwise the run
-    waits until two times have passed: `data.late_s` since the end of the hour, and `data.late_s`,
-    by a monotonic clock, since it became the next hour. Then `data.missing_hour` decides. The
+    An hour is taken once it is over by the clock and its files are complete. The run waits for
+    this at least `data.late_s` after the end of the hour. It also waits at least `data.late_s`, by
+    a monotonic clock, after it first looked for the hour. Then `data.missing_hour` decides. The
     decision is stored with the next pass. A run that is killed before that decides again.
 
     All ranks call the same methods in the same order. While the first rank waits for an hour, it

@@ -12,7 +12,7 @@ from paddlebox.config.alerts import AlertsConfig, Bounds
 OF_A_PASS = ("auc_drop", "copc", "short_pass", "bad_lines", "missing_hours")
 OF_THE_CLOCK = ("stall", "disk", "serving_lag")
 OTHERS = ("publish", "failed")
-WINDOW_PASSES = 24  # a mean is over this many passes before
+WINDOW_PASSES = 24  # a pass is compared with the mean of up to this many passes before it
 ALERTS = (*OF_A_PASS, *OF_THE_CLOCK, *OTHERS)
 
 
