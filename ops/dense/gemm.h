@@ -42,8 +42,8 @@ struct GemmShape {
 class Gemm {
  public:
   // The product of this shape. Products are made once for the process; making one takes some
-  // milliseconds. The error says why there is none: no oneDNN, a type that the processor lacks, or a
-  // shape that breaks a requirement.
+  // milliseconds. The error says why there is none: no oneDNN, a type that the processor lacks, or
+  // a shape that breaks a requirement.
   static Result<const Gemm*> Of(const GemmShape& shape);
   ~Gemm();
   Gemm(const Gemm&) = delete;
