@@ -55,7 +55,6 @@ def config_of(work: Work) -> dict[str, Any]:
         "life": {"base_threshold": 0.0, "delta_threshold": 0.0},
     }
     config["model"]["hidden"] = HIDDEN
-    config["ssd"]["space_target"] = 100.0  # no merges
     return config
 
 
@@ -70,6 +69,16 @@ class Trainer(common.Trainer):
         self.end_pass = dataset.end_pass
         dataset.end_pass = self._end_pass
         self.done = 0
+
+    def open_table(self) -> Any:
+        if not self.work.store:
+            return super().open_table()
+        from paddlebox.store.table_set import TableSet
+        from paddlebox.train import opening
+
+        options = opening.table_options(self.config)
+        folder = Path(self.work.folder) / "store"
+        return TableSet(self.config.tables, replace(options, folder=folder, compaction=None))
 
     def _end_pass(self) -> None:
         from paddlebox.train import resume
@@ -249,6 +258,8 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], 
         for child in children:
             child.close()
     resumed = [resume(folder / "every" / "config-store.yaml") for _ in range(RESUMED)]
+    if merged := sum(turn["merge_bytes_written"] for turn in turns["every"]):
+        raise RuntimeError(f"expected a store without compaction, merges wrote {merged:,} bytes")
     # The first turn warms up.
     ratios = [
         a["samples"] / a["seconds"] / (b["samples"] / b["seconds"])

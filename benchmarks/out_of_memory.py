@@ -169,22 +169,27 @@ class Trainer:
         self.config = load_config(path)
         cpu.apply(self.config.trainer.program, self.config.trainer.dense_threads)
         warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
-        from paddlebox.store.table import Table
         from paddlebox.train import opening, plan
 
-        if work.store:
-            self.table: Any = opening.open_table(self.config, Path(work.folder) / "store")
-        else:
-            self.table = Table(
-                self.config.table,
-                seed=work.seed,
-                hbm_budget_bytes=work.hbm_bytes,
-                mem_budget_bytes=work.mem_bytes,
-                threads=len(os.sched_getaffinity(0)),
-            )
+        self.table: Any = self.open_table()
         self.slots = load_slots(self.config.data.slots)
         self.passes = plan.plan_passes(self.config)
         self.dataset = opening.create_dataset(self.config, self.slots, self.table)
+
+    def open_table(self) -> Any:
+        """The table with a store, or without one."""
+        from paddlebox.store.table import Table
+        from paddlebox.train import opening
+
+        if self.work.store:
+            return opening.open_table(self.config, Path(self.work.folder) / "store")
+        return Table(
+            self.config.table,
+            seed=self.work.seed,
+            hbm_budget_bytes=self.work.hbm_bytes,
+            mem_budget_bytes=self.work.mem_bytes,
+            threads=len(os.sched_getaffinity(0)),
+        )
 
     def make_rows(self) -> dict[str, Any]:
         """Gives every wide feasign a row and pushes a gradient to it, pass by pass."""
