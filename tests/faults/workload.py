@@ -16,6 +16,7 @@ import paddle
 
 from paddlebox import ops
 from paddlebox.config import TableConfig
+from paddlebox.errors import OutOfSpaceError
 from paddlebox.store.compaction import Policy
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.table import Table, sorted_unique_keys
@@ -39,7 +40,12 @@ def open_table(folder: Path, **changes: Any) -> Table:
 def train_part(table: Table, number: int, part: int = 0) -> None:
     rng = np.random.default_rng(100 * number + part)
     feasigns = rng.choice(np.arange(1, 3000), 500, replace=False)
-    table.begin(table.stage(sorted_unique_keys(feasigns), day=20000 + number))
+    staged = table.stage(sorted_unique_keys(feasigns), day=20000 + number)
+    try:
+        table.begin(staged)
+    except OutOfSpaceError:  # of a merge: the pass does not begin
+        table.drop_staged(staged)
+        raise
     grad = rng.normal(size=(len(feasigns), 3 + CONFIG.embedx_dim)).astype(np.float32)
     grad[:, 0] = 1
     grad[:, 1] = feasigns % 2
