@@ -11,10 +11,12 @@ million. These subjects take turns:
   cached     the same from the parsed cache, whose file is in the page cache
   record     reads, parses and writes the parsed cache
   paddle     InMemoryDataset.load_into_memory, one thread, in its own process (old IR)
-  digits     the bound: a vectorised loop that only converts the digits
+  digits     a vectorised loop that only converts the digits
   first_step the first step of the parser alone: finds the separators and converts every token
   pyarrow    its CSV reader without threads, if the text is a table
   pandas     read_csv, if the text is a table; skipped, with a message, if pandas is not installed
+
+The bound of the parser is, in each turn, the faster of digits and first_step.
 
 MultiSlot lines with 1 to 3 ids are not a table, so "multislot_table" has 2 ids in every slot.
 
