@@ -339,7 +339,7 @@ struct WeightTask {
 
 Status WeightTasks(const Stack& stack, std::vector<WeightTask>* tasks) {
   for (size_t l = 0; l < stack.size(); ++l) {
-    // Tiles of about the same size: gemm.h refuses one of a single row out of several.
+    // Tiles of about the same size, so that none has a single row of several, which gemm.h refuses.
     const size_t inputs = stack.layers[l].inputs;
     const size_t count = (inputs + kWeightRows - 1) / kWeightRows;
     for (size_t i = 0; i < count; ++i) {

@@ -1,1 +1,1 @@
-"""Restarts a job of ranks from its last commit (docs/ranks.md)."""
+"""Restarts a job of ranks from its last commit (docs/deploy.md)."""
