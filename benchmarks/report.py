@@ -27,7 +27,7 @@ _STARTED, _CORES = time.time(), len(os.sched_getaffinity(0))
 # For MEASURES of scripts, the paths whose code they measure: what a training run consists of,
 # without the defaults of its options (paddlebox/config).
 TRAINING = (
-    *("ops/base", "ops/row", "ops/rule", "ops/store", "ops/table", "ops/feed"),
+    *("ops/base", "ops/row", "ops/rule", "ops/store", "ops/table", "ops/feed", "ops/dense"),
     *("ops/paddle/operators", "paddlebox/ops.py", "paddlebox/nn", "paddlebox/models"),
     *("paddlebox/data", "paddlebox/store", "paddlebox/train", "paddlebox/launch/cpu.py"),
 )

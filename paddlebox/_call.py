@@ -44,7 +44,7 @@ def call(
 
     Args:
         inputs, attrs: in the order of the operator's declaration. A list is an input of several
-            tensors.
+            tensors. An optional input is named NAME@OPTIONAL, and may be None.
         gradients: the inputs for which the backward returns gradients, if there are several.
 
     Returns: the outputs, in order.
@@ -59,6 +59,7 @@ def call(
             for one in (value if isinstance(value, list) else [value])
         ]
         for name, value in inputs.items()
+        if value is not None
     }
     helper = paddle.base.layer_helper.LayerHelper(op)
     made = [helper.create_variable_for_type_inference(dtype) for _ in outputs]

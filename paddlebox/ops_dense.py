@@ -192,6 +192,8 @@ def mlp(
     biases: Sequence[Any],
     activations: Sequence[str | None],
     dtype: str = "float32",
+    dropout: float = 0.0,
+    seed: Any | None = None,
 ) -> Any:
     """Apply a stack of linear layers in one operator, with the oneDNN of Paddle's wheel.
 
@@ -206,26 +208,34 @@ def mlp(
         dtype: "bfloat16" rounds input, weights, activations and their gradients to bfloat16 before
             each product. Sums, biases, the result and the gradients of input, weights and biases
             are float32 in both types.
+        dropout: the probability with which each result of a ReLU becomes 0; the others are divided
+            by 1 - dropout.
+        seed: int64 (1), with dropout. It determines which results become 0.
 
     Returns: float32 (B, N_L).
 
-    Raises: ValueError for shapes that do not fit, an unknown activation or type, or bfloat16 on a
-        processor without AVX512_BF16; StoreError if the process has no oneDNN 3.6.
+    Raises: ValueError for shapes that do not fit, an unknown activation or type, dropout without a
+        seed or outside [0, 1), or bfloat16 on a processor without AVX512_BF16; StoreError if the
+        process has no oneDNN 3.6.
     """
     if dtype not in ("float32", "bfloat16"):
         raise ValueError(f"mlp: dtype {dtype!r}, expected 'float32' or 'bfloat16'")
     unknown = [name for name in activations if name not in ("relu", None)]
     if unknown:
         raise ValueError(f"mlp: activation {unknown[0]!r}, expected 'relu' or None")
-    library, found, support = _native.core.dense_library()
-    if found and dtype == "bfloat16" and support == "none":
+    library, found, speeds = _native.core.dense_library()
+    if found and speeds[dtype] == "none":
         raise ValueError(
             f"mlp: bfloat16 needs AVX512_BF16 or AMX in the processor, found {library}"
         )
     return call(
         "box_mlp",
-        {"Inputs": [input, *weights, *biases]},
-        {"relu": [int(name == "relu") for name in activations], "bfloat16": dtype == "bfloat16"},
+        {"Inputs": [input, *weights, *biases], "Seed@OPTIONAL": seed},
+        {
+            "relu": [int(name == "relu") for name in activations],
+            "bfloat16": dtype == "bfloat16",
+            "dropout": float(dropout),
+        },
         ["Out", "Saved"],
         gradients=["Inputs"],
     )[0]

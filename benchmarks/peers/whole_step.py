@@ -1,8 +1,9 @@
 """The subjects of end_to_end.py, whole training steps of a CTR model. See `turns`.
 
-Every model feeds pooled slots and dense features into an MLP in float32, with binary cross entropy,
-Adam for the MLP and Adagrad for the rows. A turn is one walk over all batches and returns the
-seconds of each step.
+Every model feeds pooled slots and dense features into an MLP, with binary cross entropy, Adam for
+the MLP and Adagrad for the rows. The MLPs have the same inputs: 16 columns for each slot, which are
+16 weights in the peers' tables, and embed_w and 15 weights of embedx in ours. A turn is one walk
+over all batches and returns the seconds of each step.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from peers import sparse, turns
 from peers.batches import Setting
 from peers.sparse import now
 
-HIDDEN = (400, 400, 400)
 LEARNING_RATE = 1e-3
 
 
@@ -32,30 +32,39 @@ class Data:
 
 
 class Own:
-    """Two static PIR programs with the CPU settings of training: one with our operator, and one
-    with an input of the same shape, which takes a gradient, instead of the sparse part."""
+    """Static PIR programs with the CPU settings of training: one with our operator for each type of
+    products, and one with an input of the same shape, which takes a gradient, instead of the sparse
+    part."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         from paddlebox.config import Program
         from paddlebox.launch import cpu
 
         self.lines = cpu.apply(Program.PIR, dense_threads=int(settings["threads"]))
-        self.table = sparse.Own(settings)
-        self.dense_width = int(settings["dense"])
+        self.table = sparse.Own({**settings, "dim": int(settings["dim"]) - 1})
+        self.width, self.dense_width = int(settings["dim"]), int(settings["dense"])
+        self.hidden = [int(width) for width in settings["hidden"]]
 
     def prepare(self, setting: dict[str, Any], count: int) -> str:
-        from paddlebox import ops
+        from paddlebox import _native, ops
 
         self.paddle = ops.paddle
+        library, _, speeds = _native.core.dense_library()
         self.paddle.enable_static()
         self.table.prepare(setting, count)
         self.setting = Setting(**setting)
         self.exe = self.paddle.static.Executor(self.paddle.CPUPlace())
-        self.programs = {name: self.build(name == "own") for name in ("own", "replaced")}
+        float32 = "float32" if speeds["float32"] == "fast" else ""
+        self.programs = {
+            "float32": self.build(True, float32),
+            "replaced": self.build(False, float32),
+        }
+        if speeds["bfloat16"] != "none":
+            self.programs["bfloat16"] = self.build(True, "bfloat16")
         data = Data(self.setting, self.dense_width)
         common = {"dense": data.dense, "label": data.label}
         self.feeds = {
-            "own": [
+            "float32": [
                 {
                     **common,
                     "ids": batch.ids,
@@ -68,28 +77,36 @@ class Own:
             # A tensor, so that no array is copied in the step.
             "replaced": [{**common, "pooled": self.pooled()}] * count,
         }
-        return "; ".join(self.lines)
+        self.feeds["bfloat16"] = self.feeds["float32"]
+        return "; ".join([f"{float32 or 'Paddle'}, {library}", *self.lines])
+
+    def has(self, dtype: str) -> bool:
+        """Whether there is a program with products of this type."""
+        return dtype in self.programs
 
     def pooled(self) -> Any:
-        """Pooled slots as large as a pull makes them, with the values of the first batch."""
-        self.table.pull(self.table.batches[0])
+        """Pooled slots as large as a pull makes them."""
         tensor = self.paddle.base.core.DenseTensor()
-        shape = (self.setting.instances, self.setting.slots * (3 + self.table.dim))
-        tensor.set(self.table.out.reshape(shape), self.paddle.CPUPlace())
+        shape = (self.setting.instances, self.setting.slots * self.width)
+        values = np.random.default_rng(1).standard_normal(shape).astype(np.float32) * 0.01
+        tensor.set(values, self.paddle.CPUPlace())
         return tensor
 
-    def build(self, own: bool) -> tuple[Any, Any]:
-        from paddlebox.nn import MLP, PooledSlots
+    def build(self, own: bool, products: str) -> tuple[Any, Any]:
+        from paddlebox.nn import MLP, PooledSlots, use_products
 
         static = self.paddle.static
-        width = self.setting.slots * (3 + self.table.dim)
+        width = self.setting.slots * self.width
         program, startup = static.Program(), static.Program()
         program.random_seed = startup.random_seed = 1
-        with static.program_guard(program, startup), self.paddle.utils.unique_name.guard(str(own)):
+        with (
+            static.program_guard(program, startup),
+            self.paddle.utils.unique_name.guard(f"{own}{products}"),
+        ):
             dense = static.data("dense", [-1, self.dense_width], "float32")
             label = static.data("label", [-1, 1], "float32")
             if own:
-                layer = PooledSlots(self.setting.slots, self.table.dim)
+                layer = PooledSlots(self.setting.slots, self.table.dim, use_cvm=False)
                 ids, offsets, plan = (
                     static.data(name, [-1], "int32") for name in ("ids", "offsets", "plan")
                 )
@@ -99,7 +116,8 @@ class Own:
                 pooled = static.data("pooled", [-1, width], "float32")
                 pooled.stop_gradient = False
                 features = self.paddle.concat([pooled, dense], axis=1)
-            mlp = MLP(width + self.dense_width, HIDDEN)
+            mlp = MLP(width + self.dense_width, self.hidden)
+            use_products(mlp, products)
             logits = mlp(features)
             loss = self.paddle.nn.functional.binary_cross_entropy_with_logits(logits, label)
             adam = self.paddle.optimizer.Adam(LEARNING_RATE)
@@ -118,12 +136,14 @@ class Own:
         return program, fetch
 
     def turn(self, what: str) -> list[float]:
-        """what: own, replaced, or planned: like own, but the step makes its dedup plan."""
-        program, fetch = self.programs["own" if what == "planned" else what]
+        """what: replaced, float32 or bfloat16; before the last two "planned ": the step makes its
+        dedup plan."""
+        name = what.removeprefix("planned ")
+        program, fetch = self.programs[name]
         seconds = []
-        for number, feed in enumerate(self.feeds["own" if what == "planned" else what]):
+        for number, feed in enumerate(self.feeds[name]):
             started = now()
-            if what == "planned":
+            if name != what:
                 feed = {**feed, "plan": self.table.plan(self.table.batches[number])}
             loss, *_ = self.exe.run(program, feed=feed, fetch_list=fetch)
             seconds.append(now() - started)
@@ -141,8 +161,9 @@ class TorchStep:
         from peers import torch_mlp
 
         self.mlps = torch_mlp
-        self.best = bool(settings["best"])
+        self.best, self.dtype = bool(settings["best"]), str(settings.get("dtype", "float32"))
         self.dense_width = int(settings["dense"])
+        self.hidden = [int(width) for width in settings["hidden"]]
 
     def prepare(self, setting: dict[str, Any], count: int) -> str:
         """Sets up the model as shipped, or with the fastest layer and the fastest way to run the
@@ -166,8 +187,8 @@ class TorchStep:
 
     def start(self, best: bool, way: str = "eager") -> None:
         """Makes a new MLP and its Adam over the layer that the peer has chosen."""
-        widths = [self.dense_width + self.pooled_width(self.peer.model), *HIDDEN, 1]
-        self.mlp = self.mlps.Mlp(widths, way)
+        widths = [self.dense_width + self.pooled_width(self.peer.model), *self.hidden, 1]
+        self.mlp = self.mlps.Mlp(widths, way, self.dtype)
         self.adam = self.mlps.adam(self.mlp.parameters(), best)
 
     def pooled_width(self, layer: Any) -> int:

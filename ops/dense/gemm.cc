@@ -265,13 +265,18 @@ Status Gemm::Pack(const float* from, size_t row, size_t column, void* to) const 
 
 const std::string& Gemm::implementation() const { return impl_->implementation; }
 
-Bfloat16Support SupportOfBfloat16() {
+GemmSupport SupportOf(GemmType type) {
   const Result<const OneDnn*> dnn = FindOneDnn();
-  if (!dnn.ok() || !dnn.value()->includes(OneDnn::kAvx512Bfloat16)) return Bfloat16Support::kNone;
-  if (dnn.value()->includes(OneDnn::kAmx)) return Bfloat16Support::kFast;
+  if (!dnn.ok()) return GemmSupport::kNone;
+  const OneDnn& found = *dnn.value();
+  if (type == GemmType::kFloat32) {
+    return found.includes(OneDnn::kAvx512) ? GemmSupport::kFast : GemmSupport::kSlow;
+  }
+  if (!found.includes(OneDnn::kAvx512Bfloat16)) return GemmSupport::kNone;
+  if (found.includes(OneDnn::kAmx)) return GemmSupport::kFast;
   // The dot product takes two cycles on Intel's cores and one on AMD's (Zen 4 and later), and
   // both start two products of float32 a cycle.
-  return __builtin_cpu_is("amd") ? Bfloat16Support::kFast : Bfloat16Support::kSlow;
+  return __builtin_cpu_is("amd") ? GemmSupport::kFast : GemmSupport::kSlow;
 }
 
 Result<std::string> GemmLibrary() {

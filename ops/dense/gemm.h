@@ -65,13 +65,13 @@ class Gemm {
   std::unique_ptr<Impl> impl_;
 };
 
-// How fast products of bfloat16 are here.
-enum class Bfloat16Support {
-  kNone,  // the processor has no such instructions, or no oneDNN was found
-  kSlow,  // it computes them no faster than float32
+// How fast products of a type are here.
+enum class GemmSupport {
+  kNone,  // the processor lacks the instructions, or no oneDNN was found
+  kSlow,  // bfloat16: no faster than float32; float32: no faster than the MKL of Paddle's wheel
   kFast,
 };
-Bfloat16Support SupportOfBfloat16();
+GemmSupport SupportOf(GemmType type);
 
 // Version and instruction set, "oneDNN 3.6.2 avx512_core_bf16"; the error of FindOneDnn otherwise.
 // Two runs with the same name compute the same bits.

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "base/buffer.h"
+#include "base/hash.h"
 
 // The runtime of the thread sanitizer is not initialised yet when the loader chooses a clone.
 #if defined(__SANITIZE_THREAD__)
@@ -96,22 +97,94 @@ void Fill(GemmType type, const Tiles& tiles, size_t tile, size_t columns, const 
   std::memset(to + filled * SizeOf(type), 0, (tiles.rows * columns - filled) * SizeOf(type));
 }
 
+inline float FromBfloat16(uint16_t from) {
+  const uint32_t bits = static_cast<uint32_t>(from) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// gradients = those of ReLU's input, where ReLU's output, after dropout, is `activations`.
 PBX_VECTOR_CLONES
 void MaskBfloat16(size_t n, const int16_t* activations, uint16_t* gradients) {
   for (size_t i = 0; i < n; ++i) { gradients[i] = activations[i] > 0 ? gradients[i] : uint16_t{0}; }
 }
 
 PBX_VECTOR_CLONES
-void MaskFloat(size_t n, const float* activations, float* gradients) {
-  for (size_t i = 0; i < n; ++i) gradients[i] = activations[i] > 0.0f ? gradients[i] : 0.0f;
+void MaskFloat(size_t n, const float* activations, float scale, float* gradients) {
+  for (size_t i = 0; i < n; ++i) {
+    gradients[i] = activations[i] > 0.0f ? gradients[i] * scale : 0.0f;
+  }
 }
 
-void Mask(GemmType type, size_t n, const char* activations, char* gradients) {
-  if (type == GemmType::kBfloat16) {
-    MaskBfloat16(n, reinterpret_cast<const int16_t*>(activations),
-                 reinterpret_cast<uint16_t*>(gradients));
-  } else {
-    MaskFloat(n, reinterpret_cast<const float*>(activations), reinterpret_cast<float*>(gradients));
+PBX_VECTOR_CLONES
+void WidenScaled(size_t n, const uint16_t* from, float scale, float* to) {
+  for (size_t i = 0; i < n; ++i) to[i] = FromBfloat16(from[i]) * scale;
+}
+
+// Elements of bfloat16 that are scaled in float32 at a time.
+constexpr size_t kChunk = 1024;
+
+void Mask(GemmType type, size_t n, const char* activations, float scale, char* gradients) {
+  if (type == GemmType::kFloat32) {
+    return MaskFloat(n, reinterpret_cast<const float*>(activations), scale,
+                     reinterpret_cast<float*>(gradients));
+  }
+  auto* const to = reinterpret_cast<uint16_t*>(gradients);
+  MaskBfloat16(n, reinterpret_cast<const int16_t*>(activations), to);
+  if (scale == 1.0f) return;
+  float wide[kChunk];
+  for (size_t i = 0; i < n; i += kChunk) {
+    const size_t count = std::min(kChunk, n - i);
+    WidenScaled(count, to + i, scale, wide);
+    ToBfloat16(count, wide, to + i);
+  }
+}
+
+// A bijection of 32 bits without visible patterns, with factors found by a search (Wellons, "hash
+// prospector").
+inline uint32_t Scramble(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x7feb352dU;
+  x = (x ^ (x >> 15)) * 0x846ca68bU;
+  return x ^ (x >> 16);
+}
+
+// Which elements of the activations of one layer dropout keeps.
+struct Drops {
+  Drops(const MlpDropout& dropout, size_t layer)
+      : dropped(static_cast<uint32_t>(static_cast<double>(dropout.rate) * 0x1p32)),
+        scale(1.0f / (1.0f - dropout.rate)) {
+    const uint64_t key = Mix(dropout.seed ^ ((layer + 1) * 0x9e3779b97f4a7c15ULL));
+    first = static_cast<uint32_t>(key);
+    second = static_cast<uint32_t>(key >> 32);
+  }
+  bool any() const { return dropped != 0; }
+  bool keeps(uint32_t place) const { return Scramble(Scramble(place ^ first) + second) >= dropped; }
+
+  uint32_t dropped, first = 0,
+                    second = 0;  // elements whose hash is less than `dropped` are dropped
+  float scale;
+};
+
+PBX_VECTOR_CLONES
+void Drop(const Drops& drops, uint32_t place, size_t n, float* values) {
+  for (size_t i = 0; i < n; ++i) {
+    const bool keeps = drops.keeps(place + static_cast<uint32_t>(i));
+    values[i] = keeps ? values[i] * drops.scale : 0.0f;
+  }
+}
+
+// Drops elements of `values`, the first of which is element `place` of its layer.
+void Drop(const Drops& drops, GemmType type, size_t place, size_t n, void* values) {
+  const auto first = static_cast<uint32_t>(place);
+  if (type == GemmType::kFloat32) return Drop(drops, first, n, static_cast<float*>(values));
+  auto* const narrow = static_cast<uint16_t*>(values);
+  float wide[kChunk];
+  for (size_t i = 0; i < n; i += kChunk) {
+    const size_t count = std::min(kChunk, n - i);
+    WidenScaled(count, narrow + i, 1.0f, wide);
+    Drop(drops, first + static_cast<uint32_t>(i), count, wide);
+    ToBfloat16(count, wide, narrow + i);
   }
 }
 
@@ -125,12 +198,7 @@ void AddRows(size_t rows, size_t columns, const float* from, float* sums) {
 PBX_VECTOR_CLONES
 void AddRows(size_t rows, size_t columns, const uint16_t* from, float* sums) {
   for (size_t r = 0; r < rows; ++r, from += columns) {
-    for (size_t c = 0; c < columns; ++c) {
-      const uint32_t bits = static_cast<uint32_t>(from[c]) << 16;
-      float value;
-      std::memcpy(&value, &bits, sizeof(value));
-      sums[c] += value;
-    }
+    for (size_t c = 0; c < columns; ++c) sums[c] += FromBfloat16(from[c]);
   }
 }
 
@@ -250,8 +318,9 @@ size_t PackedBytes(const Product& product) {
   return product.gemm == nullptr ? 0 : product.gemm->packed_bytes();
 }
 
-Status ForwardTile(const Stack& stack, size_t t, const std::vector<Product>& products,
-                   const std::vector<char*>& saved, float* out, char* last) {
+Status ForwardTile(const Stack& stack, size_t t, const MlpDropout& dropout,
+                   const std::vector<Product>& products, const std::vector<char*>& saved,
+                   float* out, char* last) {
   if (!stack.x_in_place(t)) {
     Fill(stack.type, stack.tiles, t, stack.width(0), stack.x, stack.x_tile(saved[0], t));
   }
@@ -265,6 +334,11 @@ Status ForwardTile(const Stack& stack, size_t t, const std::vector<Product>& pro
                         : last;
     PBX_RETURN_IF_ERROR(products[l].gemm->Run(stack.Operand(saved, l, t), products[l].packed,
                                               stack.layers[l].bias, to));
+    const Drops drops(dropout, l);
+    if (drops.any() && stack.layers[l].activation == Activation::kRelu) {
+      Drop(drops, is_last ? GemmType::kFloat32 : stack.type, stack.tiles.begin(t) * columns,
+           stack.tiles.filled(t) * columns, to);
+    }
     if (is_last && !whole) {
       std::memcpy(place, last, stack.tiles.filled(t) * columns * sizeof(float));
     }
@@ -279,7 +353,7 @@ struct BackwardPlan {
   char* dx_last = nullptr;  // float32, of the last tile
 };
 
-Status BackwardTile(const Stack& stack, size_t t, const BackwardPlan& plan,
+Status BackwardTile(const Stack& stack, size_t t, float scale, const BackwardPlan& plan,
                     const std::vector<char*>& saved, const float* out, const float* dout,
                     float* dx) {
   const size_t count = stack.size(), filled = stack.tiles.filled(t);
@@ -288,16 +362,21 @@ Status BackwardTile(const Stack& stack, size_t t, const BackwardPlan& plan,
   Fill(stack.type, stack.tiles, t, columns, dout, gradient(count));
   if (stack.layers.back().activation == Activation::kRelu) {
     const float* activations = out + stack.tiles.begin(t) * columns;
-    for (size_t i = 0; i < filled * columns; ++i) {
-      if (activations[i] > 0.0f) continue;
-      std::memset(gradient(count) + i * SizeOf(stack.type), 0, SizeOf(stack.type));
+    const float* from = dout + stack.tiles.begin(t) * columns;
+    float masked[kChunk];
+    for (size_t i = 0; i < filled * columns; i += kChunk) {
+      const size_t n = std::min(kChunk, filled * columns - i);
+      std::memcpy(masked, from + i, n * sizeof(float));
+      MaskFloat(n, activations + i, scale, masked);
+      Convert(stack.type, n, masked, gradient(count) + i * SizeOf(stack.type));
     }
   }
   for (size_t l = count - 1; l > 0; --l) {
     PBX_RETURN_IF_ERROR(
         plan.products[l].gemm->Run(gradient(l + 1), plan.products[l].packed, nullptr, gradient(l)));
     if (stack.layers[l - 1].activation == Activation::kRelu) {
-      Mask(stack.type, stack.tiles.rows * stack.width(l), stack.Operand(saved, l, t), gradient(l));
+      Mask(stack.type, stack.tiles.rows * stack.width(l), stack.Operand(saved, l, t), scale,
+           gradient(l));
     }
   }
   if (dx == nullptr) return Status::Ok();
@@ -361,7 +440,8 @@ size_t MlpSavedBytes(const std::vector<MlpLayer>& layers, GemmType type, size_t 
 }
 
 Status MlpForward(const std::vector<MlpLayer>& layers, GemmType type, size_t instances,
-                  const float* x, float* out, char* saved, ThreadPool* pool) {
+                  const MlpDropout& dropout, const float* x, float* out, char* saved,
+                  ThreadPool* pool) {
   if (instances == 0) return Status::Ok();
   const Stack stack(layers, type, instances, x);
   std::vector<char*> activations;
@@ -382,12 +462,12 @@ Status MlpForward(const std::vector<MlpLayer>& layers, GemmType type, size_t ins
   PBX_RETURN_IF_ERROR(PackWeights(stack, &products, false, pool));
   FirstError error;
   pool->ParallelFor(stack.tiles.count, [&](size_t t) {
-    error.Keep(ForwardTile(stack, t, products, activations, out, last));
+    error.Keep(ForwardTile(stack, t, dropout, products, activations, out, last));
   });
   return error.status();
 }
 
-Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t instances,
+Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t instances, float rate,
                    const float* x, const float* out, const char* saved, const float* dout,
                    float* dx, const std::vector<MlpGradient>& gradients, ThreadPool* pool) {
   const Stack stack(layers, type, instances, x);
@@ -416,7 +496,7 @@ Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t in
   PBX_RETURN_IF_ERROR(WeightTasks(stack, &tasks));
   FirstError error;
   pool->ParallelFor(stack.tiles.count, [&](size_t t) {
-    error.Keep(BackwardTile(stack, t, plan, activations, out, dout, dx));
+    error.Keep(BackwardTile(stack, t, 1.0f / (1.0f - rate), plan, activations, out, dout, dx));
   });
   PBX_RETURN_IF_ERROR(error.status());
   pool->ParallelFor(tasks.size(), [&](size_t i) {

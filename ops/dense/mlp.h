@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "base/status.h"
@@ -29,6 +30,13 @@ struct MlpLayer {
   const float* bias = nullptr;    // (outputs)
 };
 
+// Dropout after each ReLU: an element becomes 0 with probability `rate`, and is divided by 1 - rate
+// otherwise. Which ones do is a hash of the seed, the layer and the element's place.
+struct MlpDropout {
+  float rate = 0.0f;  // 0 <= rate < 1
+  uint64_t seed = 0;
+};
+
 struct MlpGradient {
   float* weight = nullptr;  // (inputs, outputs)
   float* bias = nullptr;    // (outputs)
@@ -39,11 +47,12 @@ size_t MlpSavedBytes(const std::vector<MlpLayer>& layers, GemmType type, size_t 
 
 // x (B, N_0) -> out (B, N_L), float32; `saved` has MlpSavedBytes.
 Status MlpForward(const std::vector<MlpLayer>& layers, GemmType type, size_t instances,
-                  const float* x, float* out, char* saved, ThreadPool* pool);
+                  const MlpDropout& dropout, const float* x, float* out, char* saved,
+                  ThreadPool* pool);
 
 // dout (B, N_L) -> dx (B, N_0), or none if dx is null, and the gradients of each layer. out and
-// saved are those of the forward. ReLU has gradient 0 at 0.
-Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t instances,
+// saved are those of the forward, and so is `rate`. ReLU has gradient 0 at 0.
+Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t instances, float rate,
                    const float* x, const float* out, const char* saved, const float* dout,
                    float* dx, const std::vector<MlpGradient>& gradients, ThreadPool* pool);
 

@@ -9,7 +9,13 @@ from paddlebox.config.schema import Config, SecurityConfig
 from paddlebox.config.slots import Slot, Slots, SlotType, load_slots
 from paddlebox.config.table import EmbedRuleConfig, LifeConfig, Rule, RuleConfig, TableConfig
 from paddlebox.config.tiers import HbmConfig, HbmPlace, MemConfig, SsdConfig, StoreConfig
-from paddlebox.config.trainer import OptimizerConfig, OptimizerType, Program, TrainerConfig
+from paddlebox.config.trainer import (
+    DenseDtype,
+    OptimizerConfig,
+    OptimizerType,
+    Program,
+    TrainerConfig,
+)
 from paddlebox.config.units import parse_bytes
 from paddlebox.config.zoo import AnyModelConfig
 
@@ -18,6 +24,7 @@ __all__ = [
     "CheckpointConfig",
     "Config",
     "DataConfig",
+    "DenseDtype",
     "EmbedRuleConfig",
     "Format",
     "GuardConfig",

@@ -26,7 +26,7 @@ FREE = (
     "data.slots",  # only the path is free: the contents of the file are compared
     "data.test_files", "data.dedup_slots", "data.threads",
     "trainer.dense_threads", "trainer.grace_s", "trainer.evaluate_after_pass",
-    "trainer.evaluate_before_pass", "trainer.trace", "trainer.visualdl",
+    "trainer.evaluate_before_pass", "trainer.exact", "trainer.trace", "trainer.visualdl",
     "metrics", "save", "alerts", "publish",
 )  # fmt: skip
 # Keys that determine the passes. They may change as long as the trained passes stay the same.
@@ -37,7 +37,7 @@ PASSES = (
 )  # fmt: skip
 # Keys that may change between passes, as in tuning. Stored rows and parameters stay valid.
 TUNED = (
-    "optimizer.learning_rate", "optimizer.weight_decay", "model.dropout",
+    "optimizer.learning_rate", "optimizer.weight_decay", "model.dropout", "trainer.dense_dtype",
     "table.embedx_threshold", "table.nonclk_coeff", "table.click_coeff", "table.show_scale",
     "table.on_bad_grad", "table.slot_learning_rates", "table.life",
     *(

@@ -21,6 +21,12 @@ class Program(StrEnum):
     DYGRAPH = "dygraph"
 
 
+class DenseDtype(StrEnum):
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    AUTO = "auto"
+
+
 class OptimizerConfig(Section):
     """The optimizer of the dense parameters."""
 
@@ -55,6 +61,16 @@ class TrainerConfig(Section):
         ge=0,
         le=1024,
         description="OpenMP threads of the dense part; 0: half the cores, at most 4",
+    )
+    dense_dtype: Choice[DenseDtype] = Field(
+        default=DenseDtype.FLOAT32,
+        description="type of the products of linear layers on a CPU; sums and parameters are "
+        "float32; auto: bfloat16 on a processor where it is faster, else float32",
+    )
+    exact: bool = Field(
+        default=False,
+        description="refuse to resume where products would be computed by another library, "
+        "instruction set or type than before, which changes the last bits; otherwise a warning",
     )
     grace_s: float = Field(
         default=30.0,

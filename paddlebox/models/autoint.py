@@ -12,7 +12,7 @@ from typing import Any
 from paddlebox import ops
 from paddlebox.config.models import AutoIntConfig
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn import MLP, LinearPart, flat, vectors_of, weights_of
+from paddlebox.nn import MLP, Linear, LinearPart, flat, vectors_of, weights_of
 
 paddle = ops.paddle
 
@@ -24,7 +24,7 @@ class _Attention(paddle.nn.Layer):  # type: ignore[misc, name-defined]
         super().__init__()
         self.heads, self.width = heads, width
         self.query, self.key, self.value, self.residual = (
-            paddle.nn.Linear(inputs, heads * width, bias_attr=False) for _ in range(4)
+            Linear(inputs, heads * width, bias_attr=False) for _ in range(4)
         )
 
     def _split(self, x: Any) -> Any:
@@ -57,7 +57,7 @@ class AutoInt(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         self.attention = paddle.nn.LayerList(
             [_Attention(a, config.heads, config.head_dim) for a in widths[:-1]]
         )
-        self.output = paddle.nn.Linear((inputs.slots + inputs.dense_width) * width, 1)
+        self.output = Linear((inputs.slots + inputs.dense_width) * width, 1)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""

@@ -14,7 +14,7 @@ from typing import Any
 from paddlebox import ops
 from paddlebox.config.models import DcnConfig
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn import LinearPart, Tower, flat, weights_of
+from paddlebox.nn import Linear, LinearPart, Tower, flat, weights_of
 
 paddle = ops.paddle
 
@@ -29,12 +29,12 @@ class DCN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
         self.linear = LinearPart(inputs.dense_width)
         self.tower = Tower(width, config.hidden, config.dropout)
         self.cross = paddle.nn.LayerList(
-            [paddle.nn.Linear(width, 1, bias_attr=False) for _ in range(config.layers)]
+            [Linear(width, 1, bias_attr=False) for _ in range(config.layers)]
         )
         self.biases = self.create_parameter(
             [config.layers, width], dtype="float32", default_initializer=zero
         )
-        self.output = paddle.nn.Linear(width + self.tower.width, 1)
+        self.output = Linear(width + self.tower.width, 1)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""

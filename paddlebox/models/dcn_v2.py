@@ -15,7 +15,7 @@ from typing import Any
 from paddlebox import ops
 from paddlebox.config.models import DcnV2Config
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn import LinearPart, Tower, flat, weights_of
+from paddlebox.nn import Linear, LinearPart, Tower, flat, weights_of
 
 paddle = ops.paddle
 
@@ -26,9 +26,9 @@ class _Matrix(paddle.nn.Layer):  # type: ignore[misc, name-defined]
     def __init__(self, width: int, rank: int, experts: int) -> None:
         super().__init__()
         self.shape = [-1, experts, rank]
-        self.v = paddle.nn.Linear(width, experts * rank, bias_attr=False)
-        self.u = paddle.nn.Linear(experts * rank, width)
-        self.gate = paddle.nn.Linear(width, experts, bias_attr=False) if experts > 1 else None
+        self.v = Linear(width, experts * rank, bias_attr=False)
+        self.u = Linear(experts * rank, width)
+        self.gate = Linear(width, experts, bias_attr=False) if experts > 1 else None
 
     def forward(self, x: Any) -> Any:
         """x: (B, width). Returns (B, width)."""
@@ -52,11 +52,11 @@ class DCNv2(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has 
             [
                 _Matrix(width, config.low_rank, config.experts)
                 if config.low_rank
-                else paddle.nn.Linear(width, width)
+                else Linear(width, width)
                 for _ in range(config.layers)
             ]
         )
-        self.output = paddle.nn.Linear(width + self.tower.width, 1)
+        self.output = Linear(width + self.tower.width, 1)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""

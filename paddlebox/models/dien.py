@@ -18,7 +18,7 @@ from typing import Any
 from paddlebox import ops
 from paddlebox.config.task_models import DienConfig
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn import MLP, log_loss
+from paddlebox.nn import MLP, Linear, log_loss
 from paddlebox.nn.functional import sum_over
 from paddlebox.nn.recurrent import GRU
 from paddlebox.nn.sequence import Histories, masked_softmax
@@ -34,7 +34,7 @@ class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         width = self.parts.width
         self.interests = GRU(width, width)
         self.evolution = GRU(width, width)
-        self.asked = paddle.nn.Linear(width, width, bias_attr=False)
+        self.asked = Linear(width, width, bias_attr=False)
         self.mlp = MLP(self.parts.others + width, config.hidden, config.dropout)
         self.auxiliary = config.auxiliary
         self.auxiliary_loss: Any = None  # of the last call of forward

@@ -23,6 +23,7 @@ from paddlebox.config.task_models import DssmConfig, Matching
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn.functional import exp, log, matmul, sqrt, sum_over
+from paddlebox.nn.linear import Linear
 from paddlebox.nn.log_loss import log_loss
 from paddlebox.nn.mlp import Tower
 
@@ -42,7 +43,7 @@ class _Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
         self.spans = [fields.dense[name] for name in names if name in fields.dense]
         inputs = len(self.cells) * width + sum(end - begin for begin, end in self.spans)
         self.stack = Tower(inputs, config.hidden, config.dropout)
-        self.output = paddle.nn.Linear(self.stack.width, config.output_dim)
+        self.output = Linear(self.stack.width, config.output_dim)
         self.width = width
 
     def forward(self, pooled: Any, dense: Any) -> Any:

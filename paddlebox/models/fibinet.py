@@ -18,6 +18,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import (
     MLP,
+    Linear,
     LinearPart,
     beside_vectors,
     flat,
@@ -59,8 +60,8 @@ class FiBiNET(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
 
         self.linear = LinearPart(inputs.dense_width)
         squeezed = max(1, inputs.slots // _REDUCTION)
-        self.squeeze = paddle.nn.Linear(inputs.slots, squeezed, bias_attr=False)
-        self.excite = paddle.nn.Linear(squeezed, inputs.slots, bias_attr=False)
+        self.squeeze = Linear(inputs.slots, squeezed, bias_attr=False)
+        self.excite = Linear(squeezed, inputs.slots, bias_attr=False)
         self.products = paddle.nn.LayerList(
             [_Products(inputs, config.bilinear) for _ in ("plain", "weighed")]
         )

@@ -15,7 +15,7 @@ from typing import Any
 from paddlebox import ops
 from paddlebox.config.models import FinalMlpConfig
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn import LinearPart, Tower, flat, sigmoid, sum_over, weights_of
+from paddlebox.nn import Linear, LinearPart, Tower, flat, sigmoid, sum_over, weights_of
 
 paddle = ops.paddle
 
@@ -32,13 +32,13 @@ class FinalMLP(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle h
         if config.gate_hidden:
             for reads in (inputs.dense_width or slots, slots):
                 tower = Tower(reads, [config.gate_hidden])
-                last = paddle.nn.Linear(config.gate_hidden, width)
+                last = Linear(config.gate_hidden, width)
                 self.gates.append(paddle.nn.Sequential(tower, last))
         self.towers = paddle.nn.LayerList(
             [Tower(width, config.hidden, config.dropout) for _ in range(2)]
         )
         self.outputs = paddle.nn.LayerList(
-            [paddle.nn.Linear(config.hidden[-1], 1, bias_attr=bias) for bias in (None, False)]
+            [Linear(config.hidden[-1], 1, bias_attr=bias) for bias in (None, False)]
         )
         part = config.hidden[-1] // config.heads
         self.fusion = self.create_parameter([config.heads, part, part], dtype="float32")

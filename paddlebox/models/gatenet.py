@@ -16,7 +16,7 @@ from typing import Any
 from paddlebox import ops
 from paddlebox.config.models import Gate, GateNetConfig
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn import LinearPart, Tower, flat, sigmoid, weights_of
+from paddlebox.nn import Linear, LinearPart, Tower, flat, sigmoid, weights_of
 
 paddle = ops.paddle
 
@@ -36,9 +36,9 @@ class GateNet(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
             [Tower(a, [b], config.dropout) for a, b in pairwise(widths)]
         )
         self.hidden_gates = paddle.nn.LayerList(
-            [paddle.nn.Linear(a, a, bias_attr=False) for a in config.hidden]
+            [Linear(a, a, bias_attr=False) for a in config.hidden]
         )
-        self.output = paddle.nn.Linear(widths[-1], 1)
+        self.output = Linear(widths[-1], 1)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""

@@ -17,6 +17,7 @@ from paddlebox.config.models import MaskNetConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import (
     MLP,
+    Linear,
     LinearPart,
     Tower,
     beside_vectors,
@@ -32,8 +33,8 @@ class _Block(paddle.nn.Layer):  # type: ignore[misc, name-defined]
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.reads = Tower(inputs, [inputs])
-        self.mask = paddle.nn.Linear(inputs, inputs)
-        self.linear = paddle.nn.Linear(inputs, outputs, bias_attr=False)
+        self.mask = Linear(inputs, inputs)
+        self.linear = Linear(inputs, outputs, bias_attr=False)
         self.norm = paddle.nn.LayerNorm(outputs)
 
     def forward(self, x: Any, e: Any) -> Any:

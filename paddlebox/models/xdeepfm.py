@@ -15,7 +15,7 @@ from typing import Any
 from paddlebox import ops
 from paddlebox.config.models import XDeepFmConfig
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn import MLP, LinearPart, flat, sum_over, vectors_of, weights_of
+from paddlebox.nn import MLP, Linear, LinearPart, flat, sum_over, vectors_of, weights_of
 
 paddle = ops.paddle
 
@@ -30,11 +30,11 @@ class XDeepFM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         maps = [inputs.slots, *config.cin]
         self.cin = paddle.nn.LayerList(
             [
-                paddle.nn.Linear(before * inputs.slots, after, bias_attr=False)
+                Linear(before * inputs.slots, after, bias_attr=False)
                 for before, after in pairwise(maps)
             ]
         )
-        self.output = paddle.nn.Linear(sum(config.cin), 1, bias_attr=False)
+        self.output = Linear(sum(config.cin), 1, bias_attr=False)
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as for `PooledSlots`; dense: (B, W). Returns logits (B, 1)."""

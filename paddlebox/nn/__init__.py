@@ -10,6 +10,7 @@ from paddlebox.nn.fields import (
     weights_of,
 )
 from paddlebox.nn.functional import pairs_of, sigmoid, sum_over, take
+from paddlebox.nn.linear import Linear, use_products
 from paddlebox.nn.log_loss import log_loss
 from paddlebox.nn.mlp import MLP, Tower
 from paddlebox.nn.pooled_slots import PooledSlots, PooledTables, TableSlots
@@ -17,6 +18,7 @@ from paddlebox.nn.pooled_slots import PooledSlots, PooledTables, TableSlots
 __all__ = [
     "MLP",
     "DataNorm",
+    "Linear",
     "LinearPart",
     "PooledSlots",
     "PooledTables",
@@ -30,6 +32,7 @@ __all__ = [
     "sigmoid",
     "sum_over",
     "take",
+    "use_products",
     "vectors_of",
     "weights_of",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.nn.functional import sum_over
+from paddlebox.nn.linear import Linear
 
 paddle = ops.paddle
 
@@ -19,7 +20,7 @@ class Gate(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
 
     def __init__(self, inputs: int, experts: int) -> None:
         super().__init__()
-        self.select = paddle.nn.Linear(inputs, experts, bias_attr=False)
+        self.select = Linear(inputs, experts, bias_attr=False)
         self.experts = experts
 
     def forward(self, x: Any, experts: Sequence[Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.nn.functional import sum_over
+from paddlebox.nn.linear import Linear
 from paddlebox.nn.pooled_slots import PooledSlots
 
 paddle = ops.paddle
@@ -69,7 +70,7 @@ class LinearPart(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle
         # of counts it takes most of a short epoch to unlearn such weights.
         zero = paddle.nn.initializer.Constant(0.0)
         attr = paddle.ParamAttr(initializer=zero)
-        self.dense = paddle.nn.Linear(dense_width, 1, weight_attr=attr) if dense_width else None
+        self.dense = Linear(dense_width, 1, weight_attr=attr) if dense_width else None
         self.bias = None
         if bias and not dense_width:
             self.bias = self.create_parameter([1], dtype="float32", default_initializer=zero)

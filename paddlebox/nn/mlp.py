@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from paddlebox import ops
+from paddlebox.nn.linear import Linear, stacked
 
 paddle = ops.paddle
 
@@ -17,17 +18,25 @@ class Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has 
     def __init__(self, inputs: int, hidden: Sequence[int], dropout: float = 0.0) -> None:
         super().__init__()
         widths = [inputs, *hidden]
-        self.layers = paddle.nn.LayerList([paddle.nn.Linear(a, b) for a, b in pairwise(widths)])
+        self.layers = paddle.nn.LayerList([Linear(a, b) for a, b in pairwise(widths)])
         self.dropout = dropout
         self.width = widths[-1]
 
     def forward(self, x: Any) -> Any:
         """x: (B, inputs). Returns (B, width)."""
+        return self._apply(x)
+
+    def _apply(self, x: Any, output: Linear | None = None) -> Any:
+        """Apply the layers, and an output layer after them."""
+        layers = [*self.layers] if output is None else [*self.layers, output]
+        if layers and layers[0].products:
+            activations = ["relu"] * len(self.layers) + [None] * (output is not None)
+            return stacked(layers, x, activations, self.dropout if self.training else 0.0)
         for layer in self.layers:
             x = paddle.nn.functional.relu(layer(x))
             if self.dropout > 0:
                 x = paddle.nn.functional.dropout(x, self.dropout, training=self.training)
-        return x
+        return x if output is None else output(x)
 
 
 class MLP(Tower):
@@ -35,8 +44,8 @@ class MLP(Tower):
 
     def __init__(self, inputs: int, hidden: Sequence[int], dropout: float = 0.0) -> None:
         super().__init__(inputs, hidden, dropout)
-        self.output = paddle.nn.Linear(self.width, 1)
+        self.output = Linear(self.width, 1)
 
     def forward(self, x: Any) -> Any:
         """x: (B, inputs). Returns (B, 1)."""
-        return self.output(super().forward(x))
+        return self._apply(x, self.output)

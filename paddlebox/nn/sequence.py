@@ -17,6 +17,7 @@ from paddlebox.config.fields import Fields
 from paddlebox.config.task_models import Activation
 from paddlebox.errors import ConfigError
 from paddlebox.nn.functional import sigmoid, sum_over
+from paddlebox.nn.linear import Linear
 from paddlebox.nn.pooled_slots import PooledSlots
 
 paddle = ops.paddle
@@ -131,7 +132,7 @@ class Dice(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
 class _Activated(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     def __init__(self, inputs: int, width: int, activation: Activation) -> None:
         super().__init__()
-        self.linear = paddle.nn.Linear(inputs, width)
+        self.linear = Linear(inputs, width)
         self.dice = Dice(width) if activation is Activation.DICE else None
         self.curve = sigmoid if activation is Activation.SIGMOID else paddle.nn.functional.relu
 
@@ -154,7 +155,7 @@ class AttentionUnit(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Pad
         self.layers = paddle.nn.LayerList(
             [_Activated(a, b, activation) for a, b in pairwise(widths)]
         )
-        self.output = paddle.nn.Linear(widths[-1], 1)
+        self.output = Linear(widths[-1], 1)
         self.softmax = softmax
 
     def forward(self, item: Any, history: Any, mask: Any) -> Any:

@@ -12,8 +12,9 @@ from paddlebox.config import Config, HbmPlace, OptimizerType, Slots
 from paddlebox.config.fields import fields_of
 from paddlebox.errors import CorruptionError
 from paddlebox.models import create_model
-from paddlebox.nn import TableSlots, log_loss
+from paddlebox.nn import TableSlots, log_loss, use_products
 from paddlebox.store.hbm_place import gpu_number, host_is_device
+from paddlebox.train.dense_products import dense_products
 
 paddle = ops.paddle
 
@@ -42,13 +43,16 @@ def dense_width(config: Config, slots: Slots) -> int:
 
 
 def create_model_of(config: Config, slots: Slots) -> Any:
-    """Build the zoo model of a config as a `paddle.nn.Layer`."""
+    """Build the zoo model of a config as a `paddle.nn.Layer`.
+
+    Raises: ConfigError as `create_model`, and as `dense_products`.
+    """
     table_of_slot = slots.tables([table.name for table in config.tables])
     tables = [
         TableSlots(table_of_slot.count(number), table.embedx_dim, table.name)
         for number, table in enumerate(config.tables)
     ]
-    return create_model(
+    model = create_model(
         config.model,
         slots=tables[0].slots,
         embedx_dim=tables[0].embedx_dim,
@@ -58,6 +62,8 @@ def create_model_of(config: Config, slots: Slots) -> Any:
         tasks=slots.tasks,
         fields=fields_of(slots, config.model.sequences) if len(tables) == 1 else None,
     )
+    use_products(model, dense_products(config).products)
+    return model
 
 
 def create_optimizer(config: Config, parameters: Any = None) -> Any:

@@ -31,6 +31,7 @@ from paddlebox.store.table_set import TableSet
 from paddlebox.train import adopt_stores, pass_line, recovery, repeats, resume
 from paddlebox.train.common_passes import agreed_passes
 from paddlebox.train.config_changes import description
+from paddlebox.train.dense_products import dense_products
 from paddlebox.train.hooks.alerts import Alerts
 from paddlebox.train.hooks.copy import Copy
 from paddlebox.train.hooks.evaluate import Evaluate
@@ -284,7 +285,7 @@ def _open_training(run: _Resumed, table: TableSet) -> Training:
     config, slots, world = run.config, run.slots, run.world
     runners = Runners(config, slots, world)
     described: dict[str, Any] = {
-        "config": description(config, slots),
+        "config": {**description(config, slots), "products": dense_products(config).name},
         "config_hash": config.fingerprint(),
     }
     recovers = config.checkpoint.partial_recovery and world.size > 1
@@ -313,6 +314,8 @@ def _log_start(run: _Resumed, table: TableSet) -> None:
         len(run.slots.sparse),
         run.run_dir,
     )
+    products = dense_products(run.config)
+    log.info("dense part: %s%s", products.name, f" ({products.why})" if products.why else "")
     log.debug(
         "rows of %s bytes, vector path %s",
         " and ".join(str(member.row_bytes) for member in table.members),

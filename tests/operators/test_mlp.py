@@ -16,11 +16,9 @@ from paddlebox._native import paddle
 from tests.operators.test_dense_static import MODES
 
 WITH_BFLOAT16 = pytest.mark.skipif(
-    _native.core.dense_library()[2] == "none", reason="the processor has no AVX512_BF16"
+    _native.core.dense_library()[2]["bfloat16"] == "none", reason="the processor has no AVX512_BF16"
 )
-TYPES = pytest.mark.parametrize(
-    "dtype", ["float32", pytest.param("bfloat16", marks=WITH_BFLOAT16)]
-)
+TYPES = pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=WITH_BFLOAT16)])
 EPSILON = 2.0**-24  # of float32, rounded to nearest
 
 
@@ -46,10 +44,7 @@ class Stack:
             return random.normal(size=shape).astype(np.float32)
 
         self.x = normal(instances, widths[0])
-        self.weights = [
-            normal(a, b) / np.float32(np.sqrt(a))
-            for a, b in pairwise(widths)
-        ]
+        self.weights = [normal(a, b) / np.float32(np.sqrt(a)) for a, b in pairwise(widths)]
         self.biases = [normal(n) for n in widths[1:]]
         self.dout = normal(instances, widths[-1])
         self.relu = relu
@@ -60,8 +55,11 @@ class Stack:
         tensors = [paddle.to_tensor(array, stop_gradient=False) for array in arrays]
         layers = len(self.weights)
         out = ops.mlp(
-            tensors[0], tensors[1 : 1 + layers], tensors[1 + layers :],
-            ["relu" if relu else None for relu in self.relu], dtype,
+            tensors[0],
+            tensors[1 : 1 + layers],
+            tensors[1 + layers :],
+            ["relu" if relu else None for relu in self.relu],
+            dtype,
         )
         out.backward(paddle.to_tensor(self.dout))
         return (out.numpy(), *(tensor.grad.numpy() for tensor in tensors))
@@ -169,6 +167,69 @@ def test_a_stack_has_the_bits_of_its_layers_one_after_another(dtype: str) -> Non
     assert out.numpy().tobytes() == stack.run(dtype)[0].tobytes()
 
 
+def dropped(stack: Stack, rate: float, seed: int, dtype: str = "float32") -> tuple[Any, ...]:
+    """(out, dx, dW, db) of a stack of one layer."""
+    arrays = [stack.x, *stack.weights, *stack.biases]
+    x, weight, bias = (paddle.to_tensor(array, stop_gradient=False) for array in arrays)
+    seeds = paddle.full([1], seed, "int64")
+    out = ops.mlp(x, [weight], [bias], ["relu"], dtype, rate, seeds)
+    out.backward(paddle.to_tensor(stack.dout))
+    return (out.numpy(), *(tensor.grad.numpy() for tensor in (x, weight, bias)))
+
+
+def exactly(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_keeps_its_share_and_divides_by_it(rate: float) -> None:
+    stack = Stack(2, 700, [60, 400], [True])
+    whole, _, _, _ = stack.run("float32")
+    out, dx, dweight, dbias = dropped(stack, rate, 5)
+    positive, kept = whole > 0, out > 0
+    assert not out[~positive].any()
+    share, count = kept[positive].mean(), positive.sum()
+    assert abs(share - (1 - rate)) < 5 * np.sqrt(rate * (1 - rate) / count)
+    np.testing.assert_allclose(out[kept], whole[kept] / (1 - rate), rtol=1e-6)
+    # Neither rows nor columns, nor neighbours, are dropped together.
+    for axis in (0, 1):
+        of = positive.sum(axis)
+        surprise = (kept.sum(axis) - (1 - rate) * of) / np.sqrt(rate * (1 - rate) * of)
+        assert 0.8 < surprise[of > 20].std() < 1.2
+    both = positive[:, 1:] & positive[:, :-1]
+    together = (kept[:, 1:] == kept[:, :-1])[both].mean()
+    assert abs(together - (rate**2 + (1 - rate) ** 2)) < 5 / np.sqrt(both.sum())
+    gradient = (stack.dout * kept / np.float32(1 - rate)).astype(np.float64)
+    exactly(dx, gradient @ stack.weights[0].T)
+    exactly(dweight, stack.x.T @ gradient)
+    exactly(dbias, gradient.sum(0))
+
+
+@WITH_BFLOAT16
+def test_dropout_in_bfloat16_drops_the_same_elements() -> None:
+    stack = Stack(2, 300, [60, 40], [True])
+    narrow, wide = (dropped(stack, 0.3, 5, dtype) for dtype in ("bfloat16", "float32"))
+    sure = np.abs(wide[0]) > 0.1
+    assert ((narrow[0] > 0) == (wide[0] > 0))[sure].all()
+    for found, expected in zip(narrow, wide, strict=True):
+        assert np.linalg.norm(found - expected) < 0.02 * np.linalg.norm(expected)
+
+
+def test_dropout_depends_on_the_seed_and_the_layer_alone() -> None:
+    stack = Stack(3, 300, [20, 30], [True])
+    first, again, other = (dropped(stack, 0.5, seed)[0] for seed in (1, 1, 2))
+    assert first.tobytes() == again.tobytes()
+    agree = ((first > 0) == (other > 0))[stack.run("float32")[0] > 0].mean()
+    assert 0.45 < agree < 0.55
+    # The second layer of a stack of two equal ones: x W_1 is x, since it is positive.
+    x = paddle.to_tensor(np.abs(stack.x))
+    identity, zeros = paddle.eye(20), paddle.zeros([20])
+    seed = paddle.full([1], 1, "int64")
+    one = ops.mlp(x, [identity], [zeros], ["relu"], dropout=0.5, seed=seed).numpy()
+    two = ops.mlp(x, [identity] * 2, [zeros] * 2, [None, "relu"], dropout=0.5, seed=seed).numpy()
+    assert 0.45 < ((one > 0) == (two > 0)).mean() < 0.55
+
+
 def test_a_batch_of_none_has_gradients_of_zero() -> None:
     out, dx, dweight, dbias = Stack(1, 0, [3, 2], [True]).run("float32")
     assert out.shape == (0, 2)
@@ -184,7 +245,7 @@ from paddlebox import _native, ops
 from paddlebox._native import paddle
 random = np.random.default_rng(3)
 widths, types = [429, 130, 64, 1], ["float32"]
-if _native.core.dense_library()[2] != "none":
+if _native.core.dense_library()[2]["bfloat16"] != "none":
     types.append("bfloat16")
 def tensor(*shape):
     return paddle.to_tensor(random.normal(size=shape).astype("f4"), stop_gradient=False)
@@ -194,7 +255,8 @@ for dtype in types:
         x = tensor(instances, widths[0])
         weights = [tensor(a, b) for a, b in zip(widths, widths[1:])]
         biases = [tensor(n) for n in widths[1:]]
-        out = ops.mlp(x, weights, biases, ["relu", "relu", None], dtype)
+        seed = paddle.full([1], 7, "int64")
+        out = ops.mlp(x, weights, biases, ["relu", "relu", None], dtype, 0.3, seed)
         out.sum().backward()
         arrays = [out, *(t.grad for t in (x, *weights, *biases))]
         digests.append([hashlib.sha256(a.numpy().tobytes()).hexdigest() for a in arrays])
@@ -225,7 +287,9 @@ def parameters():
     return ([create(list(w.shape), "float32", attr=a) for w, a in zip(start, attrs)],
             [create([w.shape[1]], "float32", attr=zero) for w in start])
 def loss_of(x, y, weights, biases):
-    return paddle.mean(paddle.square(ops.mlp(x, weights, biases, ["relu", None]) - y))
+    seed = paddle.full([1], 7, "int64")
+    out = ops.mlp(x, weights, biases, ["relu", None], dropout=0.2, seed=seed)
+    return paddle.mean(paddle.square(out - y))
 losses = []
 if paddle.in_dynamic_mode():
     weights, biases = parameters()
@@ -278,6 +342,10 @@ def test_mistakes_name_what_is_wrong() -> None:
     refused("X has shape .5., expected .B, N.", input=zeros([5]))
     refused("3 inputs, expected X and a weight and a bias for each of 2", activations=[None, None])
     refused("activation 'tanh', expected 'relu' or None", activations=["tanh"])
+    refused("no Seed, expected one for dropout", dropout=0.5)
+    refused("Seed has dtype float32, expected int64", dropout=0.5, seed=zeros([1]))
+    refused(r"Seed has shape \(2\), expected \(1\)", dropout=0.5, seed=zeros([2], "int64"))
+    refused("dropout is 1, expected 0 <= dropout < 1", dropout=1.0, seed=zeros([1], "int64"))
     refused("dtype 'float16', expected 'float32' or 'bfloat16'", dtype="float16")
 
 

@@ -1,9 +1,10 @@
 // box_mlp: a stack of linear layers in float32 or bfloat16 (dense/mlp.h).
 //
-// Inputs: X (B, N_0), L weights (N_(l-1), N_l), L biases (N_l); attributes relu (L) and bfloat16
+// Inputs: X (B, N_0), L weights (N_(l-1), N_l), L biases (N_l); Seed, int64 (1), only with dropout;
+// attributes relu (L), bfloat16, and the rate of the dropout
 // -> Out (B, N_L), Saved (bytes that the backward reads)
 //
-// They are one list, because a list must be the only output of Paddle's gradient operators.
+// Inputs is one list, because a list must be the only output of Paddle's gradient operators.
 #include "dense/mlp.h"
 #include "dense/pool.h"
 #include "paddle/operators/kernel_guard.h"
@@ -20,7 +21,11 @@ struct MlpCall {
 };
 
 Status CheckMlp(const std::vector<Tensor>& inputs, const std::vector<int>& relu, bool bfloat16,
-                MlpCall* call) {
+                float dropout, MlpCall* call) {
+  if (!(dropout >= 0.0f && dropout < 1.0f)) {
+    return Error(Code::kInvalidArgument, "dropout is %g, expected 0 <= dropout < 1",
+                 static_cast<double>(dropout));
+  }
   const size_t count = relu.size();
   if (count == 0 || inputs.size() != 1 + 2 * count) {
     return Error(Code::kInvalidArgument,
@@ -60,18 +65,31 @@ Status CheckMlp(const std::vector<Tensor>& inputs, const std::vector<int>& relu,
   return Status::Ok();
 }
 
+Status CheckSeed(const paddle::optional<Tensor>& seed, float dropout, MlpDropout* of_call) {
+  of_call->rate = dropout;
+  if (dropout == 0.0f) return Status::Ok();
+  if (!seed) return Error(Code::kInvalidArgument, "no Seed, expected one for dropout");
+  PBX_RETURN_IF_ERROR(Expect(*seed, "Seed", DataType::INT64));
+  PBX_RETURN_IF_ERROR(ExpectShape(*seed, "Seed", {1}));
+  of_call->seed = static_cast<uint64_t>(*seed->data<int64_t>());
+  return Status::Ok();
+}
+
 std::vector<Tensor> MlpForwardKernel(const std::vector<Tensor>& inputs,
-                                     const std::vector<int>& relu, bool bfloat16) {
+                                     const paddle::optional<Tensor>& seed,
+                                     const std::vector<int>& relu, bool bfloat16, float dropout) {
   Tensor out, saved;
   Guard("mlp", [&]() -> Status {
     MlpCall call;
-    PBX_RETURN_IF_ERROR(CheckMlp(inputs, relu, bfloat16, &call));
+    MlpDropout drops;
+    PBX_RETURN_IF_ERROR(CheckMlp(inputs, relu, bfloat16, dropout, &call));
+    PBX_RETURN_IF_ERROR(CheckSeed(seed, dropout, &drops));
     const size_t bytes = MlpSavedBytes(call.layers, call.type, call.instances);
     const Tensor& x = inputs[0];
     out = paddle::empty({x.shape()[0], static_cast<int64_t>(call.layers.back().outputs)},
                         DataType::FLOAT32, x.place());
     saved = paddle::empty({static_cast<int64_t>(bytes)}, DataType::UINT8, x.place());
-    return MlpForward(call.layers, call.type, call.instances, call.x, out.data<float>(),
+    return MlpForward(call.layers, call.type, call.instances, drops, call.x, out.data<float>(),
                       reinterpret_cast<char*>(saved.data<uint8_t>()), call.pool);
   });
   return {out, saved};
@@ -79,11 +97,11 @@ std::vector<Tensor> MlpForwardKernel(const std::vector<Tensor>& inputs,
 
 std::vector<Tensor> MlpBackwardKernel(const std::vector<Tensor>& inputs, const Tensor& out,
                                       const Tensor& saved, const Tensor& grad,
-                                      const std::vector<int>& relu, bool bfloat16) {
+                                      const std::vector<int>& relu, bool bfloat16, float dropout) {
   std::vector<Tensor> made;
   Guard("mlp_grad", [&]() -> Status {
     MlpCall call;
-    PBX_RETURN_IF_ERROR(CheckMlp(inputs, relu, bfloat16, &call));
+    PBX_RETURN_IF_ERROR(CheckMlp(inputs, relu, bfloat16, dropout, &call));
     PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
     PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", out.shape()));
     for (const Tensor& input : inputs) {
@@ -94,21 +112,24 @@ std::vector<Tensor> MlpBackwardKernel(const std::vector<Tensor>& inputs, const T
     for (size_t l = 0; l < count; ++l) {
       gradients[l] = {made[1 + l].data<float>(), made[1 + count + l].data<float>()};
     }
-    return MlpBackward(call.layers, call.type, call.instances, call.x, out.data<float>(),
+    return MlpBackward(call.layers, call.type, call.instances, dropout, call.x, out.data<float>(),
                        reinterpret_cast<const char*>(saved.data<uint8_t>()), grad.data<float>(),
                        made[0].data<float>(), gradients, call.pool);
   });
   return made;
 }
 
-std::vector<Shape> MlpInferShape(const std::vector<Shape>& inputs, const std::vector<int>& relu,
-                                 bool /*bfloat16*/) {
+std::vector<Shape> MlpInferShape(const std::vector<Shape>& inputs,
+                                 const paddle::optional<Shape>& /*seed*/,
+                                 const std::vector<int>& relu, bool /*bfloat16*/,
+                                 float /*dropout*/) {
   // Errors are reported when the operator runs.
   const bool known = inputs.size() > relu.size() && inputs[relu.size()].size() == 2;
   const int64_t outputs = known ? inputs[relu.size()][1] : -1;
   return {{inputs.empty() || inputs[0].empty() ? -1 : inputs[0][0], outputs}, {-1}};
 }
-std::vector<DataType> MlpInferDtype(const std::vector<DataType>& /*inputs*/) {
+std::vector<DataType> MlpInferDtype(const std::vector<DataType>& /*inputs*/,
+                                    const paddle::optional<DataType>& /*seed*/) {
   return {DataType::FLOAT32, DataType::UINT8};
 }
 
@@ -116,9 +137,9 @@ std::vector<DataType> MlpInferDtype(const std::vector<DataType>& /*inputs*/) {
 }  // namespace pbx
 
 PD_BUILD_OP(box_mlp)
-    .Inputs({paddle::Vec("Inputs")})
+    .Inputs({paddle::Vec("Inputs"), paddle::Optional("Seed")})
     .Outputs({"Out", "Saved"})
-    .Attrs({"relu: std::vector<int>", "bfloat16: bool"})
+    .Attrs({"relu: std::vector<int>", "bfloat16: bool", "dropout: float"})
     .SetKernelFn(PD_KERNEL(pbx::MlpForwardKernel))
     .SetInferShapeFn(PD_INFER_SHAPE(pbx::MlpInferShape))
     .SetInferDtypeFn(PD_INFER_DTYPE(pbx::MlpInferDtype));
@@ -126,5 +147,5 @@ PD_BUILD_OP(box_mlp)
 PD_BUILD_GRAD_OP(box_mlp)
     .Inputs({paddle::Vec("Inputs"), "Out", "Saved", paddle::Grad("Out")})
     .Outputs({paddle::Grad(paddle::Vec("Inputs"))})
-    .Attrs({"relu: std::vector<int>", "bfloat16: bool"})
+    .Attrs({"relu: std::vector<int>", "bfloat16: bool", "dropout: float"})
     .SetKernelFn(PD_KERNEL(pbx::MlpBackwardKernel));

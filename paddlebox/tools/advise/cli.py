@@ -15,8 +15,8 @@ from paddlebox.launch import run_arguments
 from paddlebox.launch.process import guarded, prepare
 
 _ADVICE = {
-    "dense": "the dense part takes most of the time: use smaller layers, larger batches, more "
-    "ranks or more trainer.dense_threads",
+    "dense": "the dense part takes most of the time: use smaller layers, larger batches, "
+    "trainer.dense_dtype auto, more ranks or more trainer.dense_threads",
     "sparse": "pull and push take most of the time: use fewer ids per instance, a smaller "
     "table.embedx_dim, or more ranks",
     "feeder": "reading and parsing take most of the time: use more data.threads, "

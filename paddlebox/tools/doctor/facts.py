@@ -37,6 +37,7 @@ class Facts:
     paddle: str  # version and build; "" if it is not installed
     native_problem: str  # why the native library cannot be used; "" if it can
     vector_path: str  # of the kernels: avx512, avx2 or plain; "" without the native library
+    dense_types: Mapping[str, str]  # type of trainer.dense_dtype -> fast, slow or none
     cpu_vendor: str
     cpu_flags: frozenset[str]
     cores: int  # physical cores that this process may use
@@ -72,7 +73,7 @@ def read_facts(
         folder: the folder whose file system is examined.
         vendor, flags, cores: as in `launch.cpu.CpuInfo`.
     """
-    paddle, problem, vector_path = _native()
+    paddle, problem, vector_path, dense_types = _native()
     memory = _memory(file_text("/proc/meminfo"))
     limit, used = _memory_limit()
     return Facts(
@@ -82,6 +83,7 @@ def read_facts(
         paddle=paddle,
         native_problem=problem,
         vector_path=vector_path,
+        dense_types=dense_types,
         cpu_vendor=vendor,
         cpu_flags=flags,
         cores=cores,
@@ -160,8 +162,9 @@ def _importable(package: str) -> bool:
     return True
 
 
-def _native() -> tuple[str, str, str]:
-    """(version and build of Paddle, why the native library cannot be used, its vector path)."""
+def _native() -> tuple[str, str, str, dict[str, str]]:
+    """(version and build of Paddle, why the native library cannot be used, its vector path, and its
+    types of dense products)."""
     version = ""
     for package in ("paddlepaddle", "paddlepaddle-gpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -173,6 +176,7 @@ def _native() -> tuple[str, str, str]:
             native = importlib.import_module("paddlebox._native")
         cuda = str(native.paddle.version.cuda_version)
     except ImportError as error:
-        return version, str(error), ""
+        return version, str(error), "", {}
     build = "CPU build" if cuda == "False" else f"CUDA {cuda}"
-    return f"{version} ({build})", "", str(native.core.vector_path())
+    _, _, dense_types = native.core.dense_library()
+    return f"{version} ({build})", "", str(native.core.vector_path()), dense_types

@@ -81,6 +81,11 @@ def _processor(facts: Facts) -> Iterator[Finding]:
             "f, bw, dq or vl",
             "nothing; a processor with AVX-512 is faster, with identical results",
         )  # fmt: skip
+    if facts.dense_types.get("bfloat16") == "fast":
+        yield Finding(
+            Level.NOTE, "dense types", "products in bfloat16 are faster here than in float32",
+            "trainer.dense_dtype: auto uses them (docs/running.md)",
+        )  # fmt: skip
     if facts.cores == 1:
         yield Finding(
             Level.SLOW, "cores", "one core: loading and commits slow down training",

@@ -62,7 +62,7 @@ TEST(a_process_without_onednn_is_told_what_is_missing) {
   CHECK(gemm.status().code() == Code::kNotFound);
   CHECK(gemm.status().message().find("found no libdnnl.so.3") != std::string::npos);
   CHECK(!GemmLibrary().ok());
-  CHECK(SupportOfBfloat16() == Bfloat16Support::kNone);
+  CHECK(SupportOf(GemmType::kBfloat16) == GemmSupport::kNone);
 }
 
 TEST(a_single_row_that_is_not_contiguous_is_refused) {
