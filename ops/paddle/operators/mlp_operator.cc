@@ -8,6 +8,7 @@
 #include "dense/mlp.h"
 #include "dense/pool.h"
 #include "paddle/operators/kernel_guard.h"
+#include "paddle/operators/outputs.h"
 
 namespace pbx {
 namespace {
@@ -86,9 +87,8 @@ std::vector<Tensor> MlpForwardKernel(const std::vector<Tensor>& inputs,
     PBX_RETURN_IF_ERROR(CheckSeed(seed, dropout, &drops));
     const size_t bytes = MlpSavedBytes(call.layers, call.type, call.instances);
     const Tensor& x = inputs[0];
-    out = paddle::empty({x.shape()[0], static_cast<int64_t>(call.layers.back().outputs)},
-                        DataType::FLOAT32, x.place());
-    saved = paddle::empty({static_cast<int64_t>(bytes)}, DataType::UINT8, x.place());
+    out = NewOutput({x.shape()[0], static_cast<int64_t>(call.layers.back().outputs)}, x.place());
+    saved = NewOutput({static_cast<int64_t>(bytes)}, x.place(), DataType::UINT8);
     return MlpForward(call.layers, call.type, call.instances, drops, call.x, out.data<float>(),
                       reinterpret_cast<char*>(saved.data<uint8_t>()), call.pool);
   });
@@ -104,9 +104,7 @@ std::vector<Tensor> MlpBackwardKernel(const std::vector<Tensor>& inputs, const T
     PBX_RETURN_IF_ERROR(CheckMlp(inputs, relu, bfloat16, dropout, &call));
     PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
     PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", out.shape()));
-    for (const Tensor& input : inputs) {
-      made.push_back(paddle::empty(input.shape(), DataType::FLOAT32, input.place()));
-    }
+    for (const Tensor& input : inputs) { made.push_back(NewOutput(input.shape(), input.place())); }
     const size_t count = call.layers.size();
     std::vector<MlpGradient> gradients(count);
     for (size_t l = 0; l < count; ++l) {

@@ -64,15 +64,16 @@ Blocks& TheBlocks() {
 
 }  // namespace
 
-paddle::Tensor NewOutput(const std::vector<int64_t>& shape, const paddle::Place& place) {
+paddle::Tensor NewOutput(const std::vector<int64_t>& shape, const paddle::Place& place,
+                         paddle::DataType type) {
   if (place.GetType() != phi::AllocationType::CPU) {  // Paddle reuses blocks of a GPU itself
-    return paddle::empty(shape, paddle::DataType::FLOAT32, place);
+    return paddle::empty(shape, type, place);
   }
-  size_t bytes = sizeof(float);
+  size_t bytes = phi::SizeOf(type);
   for (const int64_t length : shape) bytes *= static_cast<size_t>(length);
   char* const data = bytes < kLeast ? nullptr : TheBlocks().Take(bytes);
-  if (data == nullptr) return paddle::empty(shape, paddle::DataType::FLOAT32, place);
-  return paddle::from_blob(data, shape, paddle::DataType::FLOAT32, paddle::DataLayout::NCHW, place,
+  if (data == nullptr) return paddle::empty(shape, type, place);
+  return paddle::from_blob(data, shape, type, paddle::DataLayout::NCHW, place,
                            [](void* block) { TheBlocks().GiveBack(block); });
 }
 
