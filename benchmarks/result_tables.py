@@ -357,11 +357,41 @@ def zoo_criteo(run: Run) -> str:
     return f"{table(head, rows)}\n\n{goals(run)}"
 
 
+def end_to_end(run: Run) -> str:
+    rows = []
+    for case, steps in run["figures"].get("beside", {}).items():
+        cells = {name: f"{seconds['median'] * 1e3:.3g} ms" for name, seconds in steps.items()}
+        ours, theirs = "paddlebox, with the plan", "fbgemm_rowwise, best settings"
+        names = (ours, theirs, f"{ours}, bfloat16", f"{theirs}, bfloat16")
+        rows.append([case, *(cells.get(name, "") for name in names)])
+    if not rows:
+        return goals(run)
+    head = ["", "ours, float32", "FBGEMM, float32", "ours, bfloat16", "FBGEMM, bfloat16"]
+    return f"{goals(run)}\n\n{table(head, rows)}"
+
+
+def dense_dtype(run: Run) -> str:
+    rows = [
+        [
+            f"`{model}`",
+            *(f"{of[way][what]:.5f}" for what in ("auc", "logloss") for way in of),
+        ]
+        for model, of in run["figures"].items()
+        if isinstance(of, Mapping)
+    ]
+    head = ["", "AUC, float32", "AUC, bfloat16", "log loss, float32", "log loss, bfloat16"]
+    by = run["figures"]["bfloat16"]
+    by = "simulated: the processor has no AVX512_BF16" if by == "simulated" else f"by {by}"
+    return f"bfloat16: {by}.\n\n{table(head, rows)}\n\n{goals(run)}"
+
+
 # Without one of its own, a benchmark has the table of its goals.
 _OWN: tuple[Callable[[Run], str], ...] = (
     advise,
     commit,
     defaults,
+    dense_dtype,
+    end_to_end,
     hot_path,
     mem_tier,
     kills,

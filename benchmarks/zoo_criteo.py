@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,17 +47,17 @@ DRAWS = 1000
 GOAL = 0.003
 BEST = "finalmlp"  # on the middle part
 
-# Each run is a process: python -c WORKER CONFIG SEED TRAIN TEST RUN_DIR
+# Each run is a process: python -c WORKER CONFIG SEED TRAIN TEST RUN_DIR [OVERRIDE ...]
 WORKER = """
 import sys
 from pathlib import Path
 import numpy as np
 from paddlebox.config import load_config, load_slots
 from paddlebox.launch import cpu
-path, seed, train, test, run_dir = sys.argv[1:]
+path, seed, train, test, run_dir, *more = sys.argv[1:]
 config = load_config(path, [
     f"seed={seed}", f"data.train_files=[{train}]", "trainer.dense_threads=1",
-    "checkpoint.every=never", "checkpoint.keep_versions=1"])
+    "checkpoint.every=never", "checkpoint.keep_versions=1", *more])
 cpu.apply(config.trainer.program, config.trainer.dense_threads)
 from paddlebox.train import opening, run
 from paddlebox.train.runner import build_runner
@@ -129,14 +130,21 @@ def regressions(
     return found
 
 
-def run(folder: Path, model: str, seed: int, labels: np.ndarray) -> dict[str, Any]:
+def run(
+    folder: Path,
+    model: str,
+    seed: int,
+    labels: np.ndarray,
+    overrides: Sequence[str] = (),
+    worker: str = WORKER,
+) -> dict[str, Any]:
     """Trains a model once. Returns its logits of the evaluation rows, and their metrics."""
-    run_dir = folder / f"{model}-{seed}"
+    run_dir = Path(tempfile.mkdtemp(prefix=f"{model}-{seed}-", dir=folder))
     files = (folder / "train.txt", folder / "test.txt")
-    arguments = (f"configs/{model}_criteo.yaml", seed, *files, run_dir)
+    arguments = (f"configs/{model}_criteo.yaml", seed, *files, run_dir, *overrides)
     started = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", WORKER, *map(str, arguments)],
+        [sys.executable, "-c", worker, *map(str, arguments)],
         cwd=report.ROOT,
         capture_output=True,
         text=True,
