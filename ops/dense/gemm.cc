@@ -93,6 +93,17 @@ std::string GemmShape::Describe() const {
 }
 
 struct Gemm::Impl {
+  // The conversion to the layout of b.
+  struct Conversion {
+    explicit Conversion(const OneDnn& library)
+        : from(library.memory_desc_destroy),
+          description(library.primitive_desc_destroy),
+          primitive(library.primitive_destroy) {}
+
+    Owned from, description, primitive;
+    Handle scratchpad = nullptr;  // a layout that belongs to the description
+  };
+
   Impl(const OneDnn& library, const GemmShape& of) : dnn(library), shape(of) {}
 
   const OneDnn& dnn;
@@ -101,6 +112,8 @@ struct Gemm::Impl {
   Owned description{dnn.primitive_desc_destroy}, primitive{dnn.primitive_destroy};
   Owned a{dnn.memory_desc_destroy}, c{dnn.memory_desc_destroy}, bias{dnn.memory_desc_destroy};
   Handle b = nullptr, scratchpad = nullptr;  // layouts that belong to the description
+  mutable std::mutex conversions_mutex;
+  mutable std::map<std::pair<size_t, size_t>, std::unique_ptr<Conversion>> conversions;
 
   Status Check(const char* what, int code) const {
     if (code == 0) return Status::Ok();
@@ -165,6 +178,32 @@ struct Gemm::Impl {
                              static_cast<void*>(&name));
     implementation = name != nullptr ? name : "";
     return Status::Ok();
+  }
+
+  // From float32 with these strides. Made once.
+  Result<const Conversion*> ConversionFrom(size_t row, size_t column) const {
+    const std::lock_guard<std::mutex> lock(conversions_mutex);
+    std::unique_ptr<Conversion>& made = conversions[{row, column}];
+    if (made != nullptr) return made.get();
+    const OneOpenMpThread one(dnn);
+    auto conversion = std::make_unique<Conversion>(dnn);
+    Owned attributes(dnn.primitive_attr_destroy);
+    PBX_RETURN_IF_ERROR(
+        Layout({shape.k, shape.n, row, column, GemmType::kFloat32}, conversion->from.out()));
+    PBX_RETURN_IF_ERROR(Check("attributes", dnn.primitive_attr_create(attributes.out())));
+    PBX_RETURN_IF_ERROR(
+        Check("a scratchpad of the caller",
+              dnn.primitive_attr_set_scratchpad_mode(attributes.get(), OneDnn::kUserScratchpad)));
+    PBX_RETURN_IF_ERROR(Check(
+        "a conversion",
+        dnn.reorder_primitive_desc_create(conversion->description.out(), conversion->from.get(),
+                                          dnn.engine, b, dnn.engine, attributes.get())));
+    PBX_RETURN_IF_ERROR(Check("a conversion", dnn.primitive_create(conversion->primitive.out(),
+                                                                   conversion->description.get())));
+    conversion->scratchpad =
+        dnn.primitive_desc_query_md(conversion->description.get(), OneDnn::kScratchpadLayout, 0);
+    made = std::move(conversion);
+    return made.get();
   }
 
   struct Operand {
@@ -240,27 +279,13 @@ Status Gemm::Run(const void* a, const void* b, const float* bias, void* c) const
 size_t Gemm::packed_bytes() const { return impl_->dnn.memory_desc_get_size(impl_->b); }
 
 Status Gemm::Pack(const float* from, size_t row, size_t column, void* to) const {
-  const OneDnn& dnn = impl_->dnn;
-  const OneOpenMpThread one(dnn);
-  Owned layout(dnn.memory_desc_destroy), description(dnn.primitive_desc_destroy);
-  Owned attributes(dnn.primitive_attr_destroy), primitive(dnn.primitive_destroy);
-  const GemmShape& shape = impl_->shape;
-  PBX_RETURN_IF_ERROR(
-      impl_->Layout({shape.k, shape.n, row, column, GemmType::kFloat32}, layout.out()));
-  PBX_RETURN_IF_ERROR(impl_->Check("attributes", dnn.primitive_attr_create(attributes.out())));
-  PBX_RETURN_IF_ERROR(impl_->Check(
-      "a scratchpad of the caller",
-      dnn.primitive_attr_set_scratchpad_mode(attributes.get(), OneDnn::kUserScratchpad)));
-  // oneDNN keeps the primitives that it made last, so this is made once for each shape.
-  PBX_RETURN_IF_ERROR(impl_->Check(
-      "a conversion", dnn.reorder_primitive_desc_create(description.out(), layout.get(), dnn.engine,
-                                                        impl_->b, dnn.engine, attributes.get())));
-  PBX_RETURN_IF_ERROR(
-      impl_->Check("a conversion", dnn.primitive_create(primitive.out(), description.get())));
+  Result<const Impl::Conversion*> found = impl_->ConversionFrom(row, column);
+  if (!found.ok()) return found.status();
+  const Impl::Conversion& conversion = *found.value();
   return impl_->Execute(
-      primitive.get(), dnn.primitive_desc_query_md(description.get(), OneDnn::kScratchpadLayout, 0),
+      conversion.primitive.get(), conversion.scratchpad,
       std::array<Impl::Operand, 3>{
-          {{OneDnn::kSource, layout.get(), from}, {OneDnn::kTo, impl_->b, to}, {}}});
+          {{OneDnn::kSource, conversion.from.get(), from}, {OneDnn::kTo, impl_->b, to}, {}}});
 }
 
 const std::string& Gemm::implementation() const { return impl_->implementation; }

@@ -18,7 +18,10 @@ namespace pbx {
 namespace {
 
 // Rows of a tile of instances, and most rows of a tile of a weight's gradient.
-constexpr size_t kMostRows = 256, kLeastRows = 32, kWeightRows = 128;
+constexpr size_t kMostRows = 8192, kLeastRows = 32, kWeightRows = 128;
+// A tile of instances has about as many inputs and outputs of its widest layer as the cache of a
+// core holds. Narrow layers then have few tiles: each product takes some microseconds to start.
+constexpr size_t kTileFloats = 1 << 18;
 constexpr size_t kAlignment = 64;
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -26,8 +29,8 @@ size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 // How the instances of a batch are cut. A batch of any size between two multiples of `rows` uses
 // the same products.
 struct Tiles {
-  explicit Tiles(size_t batch) : instances(batch) {
-    while (rows < kMostRows && rows < batch) rows *= 2;
+  Tiles(size_t batch, size_t columns) : instances(batch) {
+    while (rows < kMostRows && rows < batch && 2 * rows * columns <= kTileFloats) rows *= 2;
     count = (batch + rows - 1) / rows;
   }
   size_t padded() const { return count * rows; }
@@ -202,10 +205,17 @@ void AddRows(size_t rows, size_t columns, const uint16_t* from, float* sums) {
   }
 }
 
+// The most inputs and outputs of a layer.
+size_t WidestLayer(const std::vector<MlpLayer>& layers) {
+  size_t widest = 0;
+  for (const MlpLayer& layer : layers) widest = std::max(widest, layer.inputs + layer.outputs);
+  return widest;
+}
+
 // A stack for one batch: where its activations lie, and its products.
 struct Stack {
   Stack(const std::vector<MlpLayer>& of, GemmType in, size_t instances, const float* input)
-      : layers(of), type(in), tiles(instances), x(input) {}
+      : layers(of), type(in), tiles(instances, WidestLayer(of)), x(input) {}
 
   size_t size() const { return layers.size(); }
   size_t width(size_t l) const { return l == 0 ? layers[0].inputs : layers[l - 1].outputs; }
@@ -286,8 +296,9 @@ Status InputProduct(const Stack& stack, size_t l, Product* product) {
   return Status::Ok();
 }
 
-// `rows` rows of the gradient of W_l, transposed(H_(l-1)) dH_l, for layer l + 1.
-Result<const Gemm*> WeightProduct(const Stack& stack, size_t l, size_t rows) {
+// `rows` rows of the gradient of W_l, transposed(H_(l-1)) dH_l, for layer l + 1. With `add`, the
+// product is added to them.
+Result<const Gemm*> WeightProduct(const Stack& stack, size_t l, size_t rows, bool add) {
   const MlpLayer& layer = stack.layers[l];
   GemmShape shape;
   shape.m = rows;
@@ -296,7 +307,7 @@ Result<const Gemm*> WeightProduct(const Stack& stack, size_t l, size_t rows) {
   shape.type = stack.type;
   shape.a_row = 1;
   shape.a_column = layer.inputs;
-  shape.add = true;
+  shape.add = add;
   return Gemm::Of(shape);
 }
 
@@ -388,15 +399,20 @@ Status BackwardTile(const Stack& stack, size_t t, float scale, const BackwardPla
   return Status::Ok();
 }
 
-// Rows [begin, begin + rows) of the gradient of W of layer l + 1.
-Status WeightTile(const Stack& stack, size_t l, size_t begin, size_t rows, const Gemm& gemm,
-                  const std::vector<char*>& saved, const char* gradients, float* to) {
-  const size_t columns = stack.layers[l].outputs;
-  std::memset(to + begin * columns, 0, rows * columns * sizeof(float));
+struct WeightTask {
+  size_t layer, begin;
+  const Gemm *first, *others;  // of the first tile of instances, and of the others; null: the bias
+};
+
+// Some rows of the gradient of W of a layer.
+Status WeightTile(const Stack& stack, const WeightTask& task, const std::vector<char*>& saved,
+                  const char* gradients, float* to) {
+  float* const rows = to + task.begin * stack.layers[task.layer].outputs;
   for (size_t t = 0; t < stack.tiles.count; ++t) {
-    PBX_RETURN_IF_ERROR(gemm.Run(stack.Operand(saved, l, t) + begin * SizeOf(stack.type),
-                                 gradients + t * stack.tile_bytes(l + 1), nullptr,
-                                 to + begin * columns));
+    const char* from = stack.Operand(saved, task.layer, t) + task.begin * SizeOf(stack.type);
+    const Gemm& gemm = t == 0 ? *task.first : *task.others;
+    PBX_RETURN_IF_ERROR(
+        gemm.Run(from, gradients + t * stack.tile_bytes(task.layer + 1), nullptr, rows));
   }
   return Status::Ok();
 }
@@ -411,11 +427,6 @@ void BiasGradient(const Stack& stack, size_t l, const char* gradients, float* to
   }
 }
 
-struct WeightTask {
-  size_t layer, begin, rows;
-  const Gemm* gemm;  // null: the bias
-};
-
 Status WeightTasks(const Stack& stack, std::vector<WeightTask>* tasks) {
   for (size_t l = 0; l < stack.size(); ++l) {
     // Tiles of about the same size, so that none has a single row of several, which gemm.h refuses.
@@ -423,11 +434,13 @@ Status WeightTasks(const Stack& stack, std::vector<WeightTask>* tasks) {
     const size_t count = (inputs + kWeightRows - 1) / kWeightRows;
     for (size_t i = 0; i < count; ++i) {
       const size_t begin = inputs * i / count, rows = inputs * (i + 1) / count - begin;
-      Result<const Gemm*> gemm = WeightProduct(stack, l, rows);
-      if (!gemm.ok()) return gemm.status();
-      tasks->push_back({l, begin, rows, gemm.value()});
+      Result<const Gemm*> first = WeightProduct(stack, l, rows, false);
+      if (!first.ok()) return first.status();
+      Result<const Gemm*> others = WeightProduct(stack, l, rows, true);
+      if (!others.ok()) return others.status();
+      tasks->push_back({l, begin, first.value(), others.value()});
     }
-    tasks->push_back({l, 0, 0, nullptr});
+    tasks->push_back({l, 0, nullptr, nullptr});
   }
   return Status::Ok();
 }
@@ -502,10 +515,10 @@ Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t in
   pool->ParallelFor(tasks.size(), [&](size_t i) {
     const WeightTask& task = tasks[i];
     const char* from = plan.gradients[task.layer + 1];
-    if (task.gemm == nullptr)
+    if (task.first == nullptr) {
       return BiasGradient(stack, task.layer, from, gradients[task.layer].bias);
-    error.Keep(WeightTile(stack, task.layer, task.begin, task.rows, *task.gemm, activations, from,
-                          gradients[task.layer].weight));
+    }
+    error.Keep(WeightTile(stack, task, activations, from, gradients[task.layer].weight));
   });
   return error.status();
 }

@@ -1,6 +1,6 @@
-// Memory for large outputs of operators. An operator allocates its output in every step. The C library
-// returns such a large block to the system after the step, which costs 2,000 page faults per step
-// with batch 4096 and 26 slots of width 19. So blocks are reused here, on huge pages.
+// Memory for large outputs of operators. An operator allocates its output in every step. The C
+// library returns such a large block to the system after the step, which costs 2,000 page faults
+// per step with batch 4096 and 26 slots of width 19. So blocks are reused here, on huge pages.
 #pragma once
 
 #include <cstdint>
