@@ -189,7 +189,7 @@ def data_norm(
 def mlp(
     input: Any,  # noqa: A002
     weights: Sequence[Any],
-    biases: Sequence[Any],
+    biases: Sequence[Any | None],
     activations: Sequence[str | None],
     dtype: str = "float32",
     dropout: float = 0.0,
@@ -201,9 +201,9 @@ def mlp(
     OMP_NUM_THREADS when the process starts.
 
     Args:
-        input: (B, N_0) float32.
+        input: (..., N_0) float32.
         weights: for each layer (N_(l-1), N_l) float32.
-        biases: for each layer (N_l) float32.
+        biases: for each layer (N_l) float32, or None.
         activations: for each layer "relu" or None. ReLU has the gradient 0 at 0.
         dtype: "bfloat16" rounds input, weights, activations and their gradients to bfloat16 before
             each product. Sums, biases, the result and the gradients of input, weights and biases
@@ -212,7 +212,7 @@ def mlp(
             by 1 - dropout.
         seed: int64 (1), with dropout. It determines which results become 0.
 
-    Returns: float32 (B, N_L).
+    Returns: float32 (..., N_L).
 
     Raises: ValueError for shapes that do not fit, an unknown activation or type, dropout without a
         seed or outside [0, 1), or bfloat16 on a processor without AVX512_BF16; StoreError if the
@@ -230,9 +230,13 @@ def mlp(
         )
     return call(
         "box_mlp",
-        {"Inputs": [input, *weights, *biases], "Seed@OPTIONAL": seed},
+        {
+            "Inputs": [input, *weights, *(bias for bias in biases if bias is not None)],
+            "Seed@OPTIONAL": seed,
+        },
         {
             "relu": [int(name == "relu") for name in activations],
+            "biased": [int(bias is not None) for bias in biases],
             "bfloat16": dtype == "bfloat16",
             "dropout": float(dropout),
         },

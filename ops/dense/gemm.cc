@@ -164,7 +164,8 @@ struct Gemm::Impl {
           "a layout",
           dnn.memory_desc_create_with_tag(any.out(), 2, sizes, TypeOf(shape.type), OneDnn::kAny)));
     } else {
-      PBX_RETURN_IF_ERROR(Layout({shape.k, shape.n, shape.b_row, 1, shape.type}, any.out()));
+      PBX_RETURN_IF_ERROR(
+          Layout({shape.k, shape.n, shape.b_row, shape.b_column, shape.type}, any.out()));
     }
     PBX_RETURN_IF_ERROR(Check("a product", dnn.matmul_primitive_desc_create(
                                                description.out(), dnn.engine, a.get(), any.get(),

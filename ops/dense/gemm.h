@@ -19,19 +19,20 @@ inline size_t SizeOf(GemmType type) { return type == GemmType::kFloat32 ? 4 : 2;
 
 // c (M, N) = [c +] a (M, K) * b (K, N) [+ bias (N)], then ReLU if `relu`.
 //
-// Element (i, k) of a is at i * a_row + k * a_column; b and c have contiguous rows. If `packed`, b
-// is in the layout that Pack makes, which is faster if the same b is used for several products.
+// Element (i, k) of a is at i * a_row + k * a_column, and b likewise; c has contiguous rows. If
+// `packed`, b is in the layout that Pack makes, which pays if several products use the same b.
 //
 // REQUIRES: a_column is 1 if m is 1. oneDNN 3.6.2 reads the only row of a as if it were contiguous.
 struct GemmShape {
   size_t m = 0, k = 0, n = 0;
   GemmType type = GemmType::kFloat32;
   GemmType to = GemmType::kFloat32;  // of c
-  size_t a_row = 0, a_column = 1, b_row = 0, c_row = 0;
+  size_t a_row = 0, a_column = 1, b_row = 0, b_column = 1, c_row = 0;
   bool packed = false, bias = false, relu = false, add = false;
 
   auto Fields() const {
-    return std::tie(m, k, n, type, to, a_row, a_column, b_row, c_row, packed, bias, relu, add);
+    return std::tie(m, k, n, type, to, a_row, a_column, b_row, b_column, c_row, packed, bias, relu,
+                    add);
   }
   bool operator<(const GemmShape& other) const { return Fields() < other.Fields(); }
   std::string Describe() const;

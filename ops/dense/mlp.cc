@@ -19,6 +19,9 @@ namespace {
 
 // Rows of a tile of instances, and most rows of a tile of a weight's gradient.
 constexpr size_t kMostRows = 8192, kLeastRows = 32, kWeightRows = 128;
+// Fewest instances for which weights are packed: packing takes as long as the product of about a
+// hundred instances.
+constexpr size_t kLeastPacked = 1024;
 // A tile of instances has about as many inputs and outputs of its widest layer as the cache of a
 // core holds. Narrow layers then have few tiles: each product takes some microseconds to start.
 constexpr size_t kTileFloats = 1 << 18;
@@ -257,11 +260,19 @@ struct Stack {
   const float* const x;
 };
 
-// A weight in the layout of the product that reads it.
+// A product that reads a weight, and the weight in its layout.
 struct Product {
   const Gemm* gemm = nullptr;
-  char* packed = nullptr;
+  bool packs = false;
+  const void* weight = nullptr;
 };
+
+// Whether the weight of layer l + 1 is packed. To be rounded to bfloat16, it is copied anyway. With
+// one output, oneDNN 3.6.2 misreads the strides of a transposed weight.
+bool Packs(const Stack& stack, size_t l) {
+  return stack.type == GemmType::kBfloat16 || stack.tiles.instances >= kLeastPacked ||
+         stack.layers[l].outputs == 1;
+}
 
 // The products H_(l-1) W_l + b_l of layer l + 1.
 Status ForwardProduct(const Stack& stack, size_t l, Product* product) {
@@ -272,7 +283,9 @@ Status ForwardProduct(const Stack& stack, size_t l, Product* product) {
   shape.n = shape.c_row = layer.outputs;
   shape.type = stack.type;
   shape.to = l + 1 == stack.size() ? GemmType::kFloat32 : stack.type;
-  shape.packed = shape.bias = true;
+  shape.bias = layer.bias != nullptr;
+  shape.packed = product->packs = Packs(stack, l);
+  if (!shape.packed) shape.b_row = layer.outputs;
   shape.relu = layer.activation == Activation::kRelu;
   Result<const Gemm*> gemm = Gemm::Of(shape);
   if (!gemm.ok()) return gemm.status();
@@ -289,7 +302,11 @@ Status InputProduct(const Stack& stack, size_t l, Product* product) {
   shape.n = shape.c_row = layer.inputs;
   shape.type = stack.type;
   shape.to = l == 0 ? GemmType::kFloat32 : stack.type;
-  shape.packed = true;
+  shape.packed = product->packs = Packs(stack, l);
+  if (!shape.packed) {  // transposed
+    shape.b_row = 1;
+    shape.b_column = layer.outputs;
+  }
   Result<const Gemm*> gemm = Gemm::Of(shape);
   if (!gemm.ok()) return gemm.status();
   product->gemm = gemm.value();
@@ -311,22 +328,24 @@ Result<const Gemm*> WeightProduct(const Stack& stack, size_t l, size_t rows, boo
   return Gemm::Of(shape);
 }
 
-// Packs every weight that has a product; `transposed` for the gradients of H.
-Status PackWeights(const Stack& stack, std::vector<Product>* products, bool transposed,
-                   ThreadPool* pool) {
+// Packs the weights of the products that want it; `transposed` for the gradients of H. place[l] is
+// the memory for layer l + 1.
+Status PackWeights(const Stack& stack, std::vector<Product>* products,
+                   const std::vector<char*>& place, bool transposed, ThreadPool* pool) {
   FirstError error;
   pool->ParallelFor(products->size(), [&](size_t l) {
-    const Product& product = (*products)[l];
+    Product& product = (*products)[l];
     const MlpLayer& layer = stack.layers[l];
-    if (product.gemm == nullptr) return;
+    product.weight = product.packs ? static_cast<const void*>(place[l]) : layer.weight;
+    if (!product.packs) return;
     error.Keep(product.gemm->Pack(layer.weight, transposed ? 1 : layer.outputs,
-                                  transposed ? layer.outputs : 1, product.packed));
+                                  transposed ? layer.outputs : 1, place[l]));
   });
   return error.status();
 }
 
 size_t PackedBytes(const Product& product) {
-  return product.gemm == nullptr ? 0 : product.gemm->packed_bytes();
+  return product.packs ? product.gemm->packed_bytes() : 0;
 }
 
 Status ForwardTile(const Stack& stack, size_t t, const MlpDropout& dropout,
@@ -343,7 +362,7 @@ Status ForwardTile(const Stack& stack, size_t t, const MlpDropout& dropout,
     void* to = !is_last ? saved[l + 1] + t * stack.tile_bytes(l + 1)
                : whole  ? static_cast<void*>(place)
                         : last;
-    PBX_RETURN_IF_ERROR(products[l].gemm->Run(stack.Operand(saved, l, t), products[l].packed,
+    PBX_RETURN_IF_ERROR(products[l].gemm->Run(stack.Operand(saved, l, t), products[l].weight,
                                               stack.layers[l].bias, to));
     const Drops drops(dropout, l);
     if (drops.any() && stack.layers[l].activation == Activation::kRelu) {
@@ -384,7 +403,7 @@ Status BackwardTile(const Stack& stack, size_t t, float scale, const BackwardPla
   }
   for (size_t l = count - 1; l > 0; --l) {
     PBX_RETURN_IF_ERROR(
-        plan.products[l].gemm->Run(gradient(l + 1), plan.products[l].packed, nullptr, gradient(l)));
+        plan.products[l].gemm->Run(gradient(l + 1), plan.products[l].weight, nullptr, gradient(l)));
     if (stack.layers[l - 1].activation == Activation::kRelu) {
       Mask(stack.type, stack.tiles.rows * stack.width(l), stack.Operand(saved, l, t), scale,
            gradient(l));
@@ -393,7 +412,7 @@ Status BackwardTile(const Stack& stack, size_t t, float scale, const BackwardPla
   if (dx == nullptr) return Status::Ok();
   float* place = dx + stack.tiles.begin(t) * stack.width(0);
   const bool whole = filled == stack.tiles.rows;
-  PBX_RETURN_IF_ERROR(plan.products[0].gemm->Run(gradient(1), plan.products[0].packed, nullptr,
+  PBX_RETURN_IF_ERROR(plan.products[0].gemm->Run(gradient(1), plan.products[0].weight, nullptr,
                                                  whole ? static_cast<void*>(place) : plan.dx_last));
   if (!whole) std::memcpy(place, plan.dx_last, filled * stack.width(0) * sizeof(float));
   return Status::Ok();
@@ -440,7 +459,7 @@ Status WeightTasks(const Stack& stack, std::vector<WeightTask>* tasks) {
       if (!others.ok()) return others.status();
       tasks->push_back({l, begin, first.value(), others.value()});
     }
-    tasks->push_back({l, 0, nullptr, nullptr});
+    if (stack.layers[l].bias != nullptr) tasks->push_back({l, 0, nullptr, nullptr});
   }
   return Status::Ok();
 }
@@ -464,15 +483,16 @@ Status MlpForward(const std::vector<MlpLayer>& layers, GemmType type, size_t ins
     PBX_RETURN_IF_ERROR(ForwardProduct(stack, l, &products[l]));
   }
   char *begin = nullptr, *last = nullptr;
+  std::vector<char*> packed(stack.size());
   const auto place = [&](char* at) {
     Parts parts(at);
-    for (Product& product : products) product.packed = parts.Take(PackedBytes(product));
+    for (size_t l = 0; l < stack.size(); ++l) packed[l] = parts.Take(PackedBytes(products[l]));
     last = parts.Take(stack.tiles.rows * stack.width(stack.size()) * sizeof(float));
     return parts.bytes();
   };
   PBX_RETURN_IF_ERROR(Workspace(place(nullptr), &begin));
   place(begin);
-  PBX_RETURN_IF_ERROR(PackWeights(stack, &products, false, pool));
+  PBX_RETURN_IF_ERROR(PackWeights(stack, &products, packed, false, pool));
   FirstError error;
   pool->ParallelFor(stack.tiles.count, [&](size_t t) {
     error.Keep(ForwardTile(stack, t, dropout, products, activations, out, last));
@@ -483,6 +503,14 @@ Status MlpForward(const std::vector<MlpLayer>& layers, GemmType type, size_t ins
 Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t instances, float rate,
                    const float* x, const float* out, const char* saved, const float* dout,
                    float* dx, const std::vector<MlpGradient>& gradients, ThreadPool* pool) {
+  if (instances == 0) {
+    for (size_t l = 0; l < layers.size(); ++l) {
+      const size_t outputs = layers[l].outputs;
+      std::memset(gradients[l].weight, 0, layers[l].inputs * outputs * sizeof(float));
+      if (layers[l].bias != nullptr) std::memset(gradients[l].bias, 0, outputs * sizeof(float));
+    }
+    return Status::Ok();
+  }
   const Stack stack(layers, type, instances, x);
   std::vector<char*> activations;
   stack.Saved(const_cast<char*>(saved), &activations);  // only read
@@ -491,9 +519,10 @@ Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t in
   for (size_t l = dx == nullptr ? 1 : 0; l < stack.size(); ++l) {
     PBX_RETURN_IF_ERROR(InputProduct(stack, l, &plan.products[l]));
   }
+  std::vector<char*> packed(stack.size());
   const auto place = [&](char* at) {
     Parts parts(at);
-    for (Product& product : plan.products) product.packed = parts.Take(PackedBytes(product));
+    for (size_t l = 0; l < stack.size(); ++l) packed[l] = parts.Take(PackedBytes(plan.products[l]));
     plan.gradients.assign(stack.size() + 1, nullptr);
     for (size_t l = 1; l <= stack.size(); ++l) {
       plan.gradients[l] = parts.Take(stack.tiles.count * stack.tile_bytes(l));
@@ -504,7 +533,7 @@ Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t in
   char* begin = nullptr;
   PBX_RETURN_IF_ERROR(Workspace(place(nullptr), &begin));
   place(begin);
-  PBX_RETURN_IF_ERROR(PackWeights(stack, &plan.products, true, pool));
+  PBX_RETURN_IF_ERROR(PackWeights(stack, &plan.products, packed, true, pool));
   std::vector<WeightTask> tasks;
   PBX_RETURN_IF_ERROR(WeightTasks(stack, &tasks));
   FirstError error;

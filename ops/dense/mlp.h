@@ -27,7 +27,7 @@ struct MlpLayer {
   size_t inputs = 0, outputs = 0;
   Activation activation = Activation::kNone;
   const float* weight = nullptr;  // (inputs, outputs)
-  const float* bias = nullptr;    // (outputs)
+  const float* bias = nullptr;    // (outputs); null: none
 };
 
 // Dropout after each ReLU: an element becomes 0 with probability `rate`, and is divided by 1 - rate
@@ -51,7 +51,7 @@ Status MlpForward(const std::vector<MlpLayer>& layers, GemmType type, size_t ins
                   ThreadPool* pool);
 
 // dout (B, N_L) -> dx (B, N_0), or none if dx is null, and the gradients of each layer. out and
-// saved are those of the forward, and so is `rate`. ReLU has gradient 0 at 0.
+// saved are those of the forward, and so is `rate`. A layer without a bias has no gradient of it. ReLU has gradient 0 at 0.
 Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t instances, float rate,
                    const float* x, const float* out, const char* saved, const float* dout,
                    float* dx, const std::vector<MlpGradient>& gradients, ThreadPool* pool);

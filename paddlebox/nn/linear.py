@@ -1,6 +1,6 @@
 """Linear layers, whose products Paddle or `paddlebox.ops.mlp` computes.
 
-Letters: B = instances, N = inputs, M = outputs.
+Letters: N = inputs, M = outputs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ class Linear(paddle.nn.Linear):  # type: ignore[misc, name-defined]  # Paddle ha
         """x: (..., N). Returns (..., M)."""
         if not self.products:
             return super().forward(x)
-        inputs, outputs = self.weight.shape
-        rows = x if len(x.shape) == 2 else paddle.reshape(x, [-1, inputs])
-        out = stacked([self], rows, [None])
-        return out if rows is x else paddle.reshape(out, [-1, *x.shape[1:-1], outputs])
+        return stacked([self], x, [None])
 
 
 def stacked(
@@ -41,20 +38,17 @@ def stacked(
 
     Args:
         layers: L layers.
-        x: (B, N of the first layer).
+        x: (..., N of the first layer).
         activations: (L) "relu" or None.
         dropout: as for `paddlebox.ops.mlp`. The seed is drawn from Paddle's generator, so that a
             pass that is trained again drops the same elements.
 
-    Returns: (B, M of the last layer).
+    Returns: (..., M of the last layer).
     """
     return ops.mlp(
         x,
         [layer.weight for layer in layers],
-        [
-            paddle.zeros([layer.weight.shape[1]], "float32") if layer.bias is None else layer.bias
-            for layer in layers
-        ],
+        [layer.bias for layer in layers],
         activations,
         layers[0].products,
         dropout,
