@@ -19,7 +19,7 @@ class DenseProducts:
 
     products: str  # as for `paddlebox.nn.use_products`
     name: str  # "bfloat16 by oneDNN 3.6.2, instruction set 0x10e7"
-    why: str  # the reason; empty if it is what the config asks for
+    why: str  # why it is not what the config asks for; empty if it is
 
 
 def dense_products(config: Config) -> DenseProducts:
@@ -50,7 +50,7 @@ def dense_products(config: Config) -> DenseProducts:
     why = _why_not_bfloat16(speeds[_BFLOAT16]) if wanted is DenseDtype.AUTO else ""
     if speeds[_FLOAT32] == "fast":
         return DenseProducts(_FLOAT32, f"float32 by {library}", why)
-    return DenseProducts("", by_paddle, why or "without AVX-512 Paddle's MKL is as fast as oneDNN")
+    return DenseProducts("", by_paddle, why)  # without AVX-512, Paddle's MKL is as fast
 
 
 def _why_not_bfloat16(speed: str) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paddlebox import _native, heartbeat
-from paddlebox.config import Config, Slots
+from paddlebox.config import Config, DenseDtype, Slots
 from paddlebox.data.sources import expand
 from paddlebox.errors import PaddleBoxError, TrainingError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
@@ -315,7 +315,13 @@ def _log_start(run: _Resumed, table: TableSet) -> None:
         run.run_dir,
     )
     products = dense_products(run.config)
-    log.info("dense part: %s%s", products.name, f" ({products.why})" if products.why else "")
+    default = run.config.trainer.dense_dtype is DenseDtype.FLOAT32 and not products.why
+    log.log(
+        logging.DEBUG if default else logging.INFO,
+        "dense part: %s%s",
+        products.name,
+        f" ({products.why})" if products.why else "",
+    )
     log.debug(
         "rows of %s bytes, vector path %s",
         " and ".join(str(member.row_bytes) for member in table.members),

@@ -57,7 +57,7 @@ NOTHING = ("libdnnl.so.3 is version 4.0.0", False, {"float32": "none", "bfloat16
         (COOPER_LAKE, "bfloat16", "bfloat16", ""),
         (ICE_LAKE, "auto", "float32", "neither AVX512_BF16 nor AMX"),
         (HASWELL, "auto", "", "neither AVX512_BF16 nor AMX"),
-        (HASWELL, "float32", "", "without AVX-512"),
+        (HASWELL, "float32", "", ""),
         (NOTHING, "float32", "", "version 4.0.0"),
         (NOTHING, "auto", "", "version 4.0.0"),
     ],
