@@ -359,7 +359,8 @@ def zoo_criteo(run: Run) -> str:
 
 def end_to_end(run: Run) -> str:
     rows = []
-    for case, steps in run["figures"].get("beside", {}).items():
+    for case, of in run["figures"].get("beside", {}).items():
+        steps = of["seconds_a_step"]
         cells = {name: f"{seconds['median'] * 1e3:.3g} ms" for name, seconds in steps.items()}
         ours, theirs = "paddlebox, with the plan", "fbgemm_rowwise, best settings"
         names = (ours, theirs, f"{ours}, bfloat16", f"{theirs}, bfloat16")

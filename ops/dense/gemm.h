@@ -74,7 +74,7 @@ enum class GemmSupport {
 };
 GemmSupport SupportOf(GemmType type);
 
-// Version and instruction set, "oneDNN 3.6.2 avx512_core_bf16"; the error of FindOneDnn otherwise.
+// Version and instruction set, "oneDNN 3.6.2, instruction set 0xe7"; or the error of FindOneDnn.
 // Two runs with the same name compute the same bits.
 Result<std::string> GemmLibrary();
 

@@ -19,21 +19,23 @@ namespace {
 
 // Rows of a tile of instances, and most rows of a tile of a weight's gradient.
 constexpr size_t kMostRows = 8192, kLeastRows = 32, kWeightRows = 128;
-// Fewest instances for which weights are packed: packing takes as long as the product of about a
-// hundred instances.
+// Fewest instances for which weights are packed. Packing takes as long as the product of about a
+// hundred instances, so this costs at most a tenth.
 constexpr size_t kLeastPacked = 1024;
-// A tile of instances has about as many inputs and outputs of its widest layer as the cache of a
-// core holds. Narrow layers then have few tiles: each product takes some microseconds to start.
+// Most floats of a tile, counting the inputs and outputs of the widest layer, unless it has the
+// least rows. This is 1 MiB, about the cache of a core. Narrow layers have large tiles, because
+// each product takes some microseconds to start.
 constexpr size_t kTileFloats = 1 << 18;
 constexpr size_t kAlignment = 64;
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// How the instances of a batch are cut. A batch of any size between two multiples of `rows` uses
-// the same products.
+// How the instances of a batch are cut. Batches of many sizes share a few sizes of tiles, so that
+// oneDNN compiles few products. A batch of 1024 or more has at least three tiles, for threads.
 struct Tiles {
   Tiles(size_t batch, size_t columns) : instances(batch) {
-    while (rows < kMostRows && rows < batch && 2 * rows * columns <= kTileFloats) rows *= 2;
+    const size_t most = std::min(kMostRows, std::max(batch / 4, std::min<size_t>(batch, 256)));
+    while (rows < most && 2 * rows * columns <= kTileFloats) rows *= 2;
     count = (batch + rows - 1) / rows;
   }
   size_t padded() const { return count * rows; }
@@ -165,24 +167,24 @@ struct Drops {
     second = static_cast<uint32_t>(key >> 32);
   }
   bool any() const { return dropped != 0; }
-  bool keeps(uint32_t place) const { return Scramble(Scramble(place ^ first) + second) >= dropped; }
+  bool keeps(uint32_t index) const { return Scramble(Scramble(index ^ first) + second) >= dropped; }
 
-  uint32_t dropped, first = 0,
-                    second = 0;  // elements whose hash is less than `dropped` are dropped
+  uint32_t dropped;  // an element whose hash is less becomes 0
+  uint32_t first = 0, second = 0;
   float scale;
 };
 
 PBX_VECTOR_CLONES
-void Drop(const Drops& drops, uint32_t place, size_t n, float* values) {
+void Drop(const Drops& drops, uint32_t index, size_t n, float* values) {
   for (size_t i = 0; i < n; ++i) {
-    const bool keeps = drops.keeps(place + static_cast<uint32_t>(i));
+    const bool keeps = drops.keeps(index + static_cast<uint32_t>(i));
     values[i] = keeps ? values[i] * drops.scale : 0.0f;
   }
 }
 
-// Drops elements of `values`, the first of which is element `place` of its layer.
-void Drop(const Drops& drops, GemmType type, size_t place, size_t n, void* values) {
-  const auto first = static_cast<uint32_t>(place);
+// Drops elements of `values`, the first of which is element `index` of its layer.
+void Drop(const Drops& drops, GemmType type, size_t index, size_t n, void* values) {
+  const auto first = static_cast<uint32_t>(index);
   if (type == GemmType::kFloat32) return Drop(drops, first, n, static_cast<float*>(values));
   auto* const narrow = static_cast<uint16_t*>(values);
   float wide[kChunk];
@@ -455,7 +457,8 @@ Status WeightTasks(const Stack& stack, std::vector<WeightTask>* tasks) {
       const size_t begin = inputs * i / count, rows = inputs * (i + 1) / count - begin;
       Result<const Gemm*> first = WeightProduct(stack, l, rows, false);
       if (!first.ok()) return first.status();
-      Result<const Gemm*> others = WeightProduct(stack, l, rows, true);
+      const bool adds = stack.tiles.count > 1;
+      Result<const Gemm*> others = WeightProduct(stack, l, rows, adds);
       if (!others.ok()) return others.status();
       tasks->push_back({l, begin, first.value(), others.value()});
     }

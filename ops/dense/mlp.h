@@ -31,7 +31,7 @@ struct MlpLayer {
 };
 
 // Dropout after each ReLU: an element becomes 0 with probability `rate`, and is divided by 1 - rate
-// otherwise. Which ones do is a hash of the seed, the layer and the element's place.
+// otherwise. A hash of the seed, the layer and the element's index selects the elements.
 struct MlpDropout {
   float rate = 0.0f;  // 0 <= rate < 1
   uint64_t seed = 0;
@@ -50,8 +50,9 @@ Status MlpForward(const std::vector<MlpLayer>& layers, GemmType type, size_t ins
                   const MlpDropout& dropout, const float* x, float* out, char* saved,
                   ThreadPool* pool);
 
-// dout (B, N_L) -> dx (B, N_0), or none if dx is null, and the gradients of each layer. out and
-// saved are those of the forward, and so is `rate`. A layer without a bias has no gradient of it. ReLU has gradient 0 at 0.
+// dout (B, N_L) -> dx (B, N_0), or none if dx is null, and the gradients of each layer. out, saved
+// and rate are those of the forward. A gradient's bias may be null if the layer has no bias. ReLU
+// has gradient 0 at 0.
 Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t instances, float rate,
                    const float* x, const float* out, const char* saved, const float* dout,
                    float* dx, const std::vector<MlpGradient>& gradients, ThreadPool* pool);

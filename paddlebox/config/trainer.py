@@ -69,8 +69,8 @@ class TrainerConfig(Section):
     )
     exact: bool = Field(
         default=False,
-        description="refuse to resume where products would be computed by another library, "
-        "instruction set or type than before, which changes the last bits; otherwise a warning",
+        description="refuse to resume if another library, instruction set or type would compute "
+        "the products of linear layers, and to train if the ranks differ in them; false: warn",
     )
     grace_s: float = Field(
         default=30.0,

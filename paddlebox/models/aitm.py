@@ -18,6 +18,7 @@ from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
 from paddlebox.nn.functional import sigmoid, sum_over
+from paddlebox.nn.linear import Linear
 from paddlebox.nn.mlp import Tower
 
 paddle = ops.paddle
@@ -30,8 +31,7 @@ class _Transfer(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        linear = paddle.nn.Linear
-        self.query, self.key, self.value = (linear(dim, dim, bias_attr=False) for _ in range(3))
+        self.query, self.key, self.value = (Linear(dim, dim, bias_attr=False) for _ in range(3))
         self.scale = dim**-0.5
 
     def forward(self, handed_on: Any, own: Any) -> Any:

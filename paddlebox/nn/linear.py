@@ -16,7 +16,7 @@ _SEEDS = 2**31 - 1
 
 
 class Linear(paddle.nn.Linear):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """`paddle.nn.Linear`, with the same parameters.
+    """`paddle.nn.Linear`, with the same parameters. Paddle names them after the class.
 
     `products` is the type of `paddlebox.ops.mlp`, or empty for Paddle's own operators.
     `use_products` sets it.

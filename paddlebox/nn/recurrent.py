@@ -10,6 +10,7 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.nn.functional import sigmoid, tanh
+from paddlebox.nn.linear import Linear
 
 paddle = ops.paddle
 
@@ -25,7 +26,7 @@ class GRU(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
-        self.of_input = paddle.nn.Linear(inputs, 3 * hidden)
+        self.of_input = Linear(inputs, 3 * hidden)
         self.of_gates = paddle.nn.Linear(hidden, 2 * hidden, bias_attr=False)
         self.of_state = paddle.nn.Linear(hidden, hidden, bias_attr=False)
         self.hidden = hidden

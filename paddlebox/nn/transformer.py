@@ -9,6 +9,7 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.nn.functional import matmul
+from paddlebox.nn.linear import Linear
 
 paddle = ops.paddle
 
@@ -22,10 +23,9 @@ class TransformerLayer(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # 
 
     def __init__(self, width: int, heads: int, head_dim: int, dropout: float = 0.0) -> None:
         super().__init__()
-        linear = paddle.nn.Linear
-        self.query, self.key, self.value = (linear(width, heads * head_dim) for _ in range(3))
-        self.output = linear(heads * head_dim, width)
-        self.widen, self.narrow = linear(width, 4 * width), linear(4 * width, width)
+        self.query, self.key, self.value = (Linear(width, heads * head_dim) for _ in range(3))
+        self.output = Linear(heads * head_dim, width)
+        self.widen, self.narrow = Linear(width, 4 * width), Linear(4 * width, width)
         self.norms = paddle.nn.LayerList([paddle.nn.LayerNorm(width) for _ in range(2)])
         self.heads, self.head_dim, self.dropout = heads, head_dim, dropout
 

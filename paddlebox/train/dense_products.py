@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from paddlebox import _native
 from paddlebox.config import Config, DenseDtype, HbmPlace
 from paddlebox.errors import ConfigError
 from paddlebox.store.hbm_place import host_is_device
 
+log = logging.getLogger("paddlebox")
+
 _FLOAT32, _BFLOAT16 = DenseDtype.FLOAT32.value, DenseDtype.BFLOAT16.value
 
 
 @dataclass(frozen=True)
 class DenseProducts:
-    """What computes the products of linear layers. Runs with the same `name` compute the same
-    bits."""
+    """What computes the products of linear layers.
+
+    Runs with the same `name` on the same processor compute the same products; those by Paddle need
+    the same number of threads, too.
+    """
 
     products: str  # as for `paddlebox.nn.use_products`
     name: str  # "bfloat16 by oneDNN 3.6.2, instruction set 0x10e7"
-    why: str  # why it is not what the config asks for; empty if it is
+    why: str  # why the type is not the one asked for, or why oneDNN is missing; else empty
 
 
 def dense_products(config: Config) -> DenseProducts:
@@ -35,7 +43,8 @@ def dense_products(config: Config) -> DenseProducts:
                 f"trainer.dense_dtype bfloat16 is for a CPU, but hbm.place is "
                 f"{config.hbm.place.value}: set it to float32 or auto"
             )
-        return DenseProducts("", f"{by_paddle} on a GPU", "")
+        why = "hbm.place is gpu" if wanted is DenseDtype.AUTO else ""
+        return DenseProducts("", f"{by_paddle} on a GPU", why)
     library, found, speeds = _native.core.dense_library()
     if wanted is DenseDtype.BFLOAT16 and speeds[_BFLOAT16] == "none":
         needs = "AVX512_BF16 or AMX in the processor" if found else "the oneDNN of Paddle's wheel"
@@ -51,6 +60,35 @@ def dense_products(config: Config) -> DenseProducts:
     if speeds[_FLOAT32] == "fast":
         return DenseProducts(_FLOAT32, f"float32 by {library}", why)
     return DenseProducts("", by_paddle, why)  # without AVX-512, Paddle's MKL is as fast
+
+
+def check_products(
+    run_dir: Path, config: Config, before: str | None, of_ranks: Sequence[str]
+) -> None:
+    """Compare what computes the products with what did before, and on the other ranks. Warns of a
+    difference.
+
+    Args:
+        before: the name that the newest commit stores, empty if it has none; None: no commit.
+        of_ranks: the names of all ranks, in their order.
+
+    Raises: ConfigError if they differ and `trainer.exact` is set.
+    """
+    now = dense_products(config).name
+    differences = []
+    if before is not None and before != now:
+        differences.append(f"were computed as {before or 'an earlier release did'}, now as {now}")
+    if len(set(of_ranks)) > 1:
+        listed = ", ".join(f"rank {rank}: {name}" for rank, name in enumerate(of_ranks))
+        differences.append(f"are computed differently by the ranks: {listed}")
+    for difference in differences:
+        text = f"{run_dir}: the products of the dense part {difference}"
+        if config.trainer.exact:
+            raise ConfigError(
+                f"{text}: with trainer.exact, use the same kind of processor, Paddle and "
+                "trainer.dense_dtype, or set trainer.exact to false"
+            )
+        log.warning("%s: results differ from those of one kind", text)
 
 
 def _why_not_bfloat16(speed: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox._native import core
-from paddlebox.config import Config, Phase, Slots
+from paddlebox.config import Config, DenseDtype, Phase, Slots
 from paddlebox.config.hints import did_you_mean
 from paddlebox.config.phases import state_of
 from paddlebox.data.sources import expand
@@ -134,6 +134,12 @@ def _seen(
     log.info("evaluated as served: %s", filters_text(filters))
 
 
+def _in_float32(config: Config) -> Config:
+    """The config with the type in which servers compute, which every processor has."""
+    trainer = config.trainer.model_copy(update={"dense_dtype": DenseDtype.FLOAT32})
+    return config.model_copy(update={"trainer": trainer})
+
+
 def _kept(rows: TieredTable, chosen: Mapping[str, Any], keys: np.ndarray) -> np.ndarray:
     """Which rows an export keeps. keys: (K) uint64, ascending. Returns: (K) bool."""
     feasigns = core.feasigns_of(np.ascontiguousarray(keys, np.uint64))
@@ -170,7 +176,7 @@ def opened(
         assert table.head is not None
         check_same_ranks(run_dir, table.head, world)
         check_evaluated(run_dir, table.head, config, slots)
-        runner = build_runner(config.of_phase(phase), slots, world)
+        runner = build_runner(_in_float32(config.of_phase(phase)), slots, world)
         runner.load_dense_state(state_of(phase, table.load_dense()))
         yield table, runner, table.head.version
 

@@ -26,7 +26,6 @@ from paddlebox.store.lock import StoreLock
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.names import find_version
 from paddlebox.train.config_changes import as_lines, description, differences, show_value
-from paddlebox.train.dense_products import dense_products
 from paddlebox.train.pass_log import Lines
 from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
 from paddlebox.watch.rules import WINDOW_PASSES
@@ -246,7 +245,6 @@ def _check(
             "choose another --run-dir, or --fresh, which moves this one aside"
             + _warm_start(run_dir, [key for key, _, _ in wrong])
         )
-    _check_products(run_dir, record, config)
     for key, old, new in differing:
         if within(key, TUNED) or (_OF_BUDGETS.fullmatch(key) and _rounds(config)):
             log.warning("goes on with %s: was %s, now %s", key, show_value(old), show_value(new))
@@ -254,20 +252,6 @@ def _check(
         trained = trained_files(record.cursor)
         for file, now in changed(trained).items():
             log.warning("%s %s: it is not read again", file, trained[file].change_to(now))
-
-
-def _check_products(run_dir: Path, record: VersionRecord, config: Config) -> None:
-    """Compare what computes the products of linear layers with what computed them before."""
-    before, now = record.config.get("products", ""), dense_products(config).name
-    if not before or before == now:
-        return
-    if config.trainer.exact:
-        raise ConfigError(
-            f"{run_dir}: trainer.exact: the dense part of version {record.version} was computed in "
-            f"{before}, and would be computed in {now} here, with other last bits: resume it on "
-            "the machine that it came from, or set trainer.exact to false"
-        )
-    log.warning("the dense part was computed in %s, now in %s: last bits differ", before, now)
 
 
 def trained_files(cursor: Mapping[str, Any]) -> dict[str, FileState]:

@@ -31,7 +31,7 @@ from paddlebox.store.table_set import TableSet
 from paddlebox.train import adopt_stores, pass_line, recovery, repeats, resume
 from paddlebox.train.common_passes import agreed_passes
 from paddlebox.train.config_changes import description
-from paddlebox.train.dense_products import dense_products
+from paddlebox.train.dense_products import check_products, dense_products
 from paddlebox.train.hooks.alerts import Alerts
 from paddlebox.train.hooks.copy import Copy
 from paddlebox.train.hooks.evaluate import Evaluate
@@ -123,6 +123,7 @@ def train(
     run = _resume(config, run_dir, _Start(source, back_to, fresh, skip), world)
     summary = _summary_if_done(run)
     if summary is None:
+        _check_products(run)
         evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
         tests = expand(evaluated)
         _prepare(run)
@@ -206,6 +207,14 @@ def _summary_if_done(run: _Resumed) -> dict[str, Any] | None:
         return None
     log.info("%s: all %d passes are committed: nothing new to train", run.run_dir, point.passes)
     return summary
+
+
+def _check_products(run: _Resumed) -> None:
+    record, before = run.point.record, None
+    if record is not None and record.config and run.point.passes > 0:
+        before = record.config.get("products", "")
+    of_ranks = run.world.gather("products", dense_products(run.config).name)
+    check_products(run.run_dir, run.config, before, of_ranks)
 
 
 def _prepare(run: _Resumed) -> None:

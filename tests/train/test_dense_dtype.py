@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,12 +105,13 @@ def test_threads_of_the_dense_part_do_not_show(
 ) -> None:
     def digests(threads: int) -> Any:
         overrides = [
-            f"data.train_files=[{data}/train-*.txt]", f"model.type={model}", "data.batch_size=256",
+            f"data.train_files=[{data}/train-*.txt]", f"model.type={model}", "data.batch_size=1500",
             "model.hidden=[150,64]", "model.dropout=0.2", f"trainer.dense_dtype={dtype}",
-            f"trainer.dense_threads={threads}",
         ]  # fmt: skip
         arguments = {"folder": str(tmp_path / str(threads)), "overrides": overrides}
-        done = in_new_process(SCRIPT, json.dumps(arguments))
+        # `cpu.apply` keeps what the environment says.
+        done = in_new_process(SCRIPT, json.dumps(arguments), env={"OMP_NUM_THREADS": str(threads)})
+        assert done["omp_threads"] == threads
         return done["sparse"], done["dense"], done["auc"]
 
     assert digests(1) == digests(2) == digests(4)
@@ -146,12 +148,36 @@ def test_a_resume_with_other_products_is_reported_or_refused(data: Path, tmp_pat
     assert train(data, run_dir, first, isa="AVX512_CORE").returncode == 0
     refused = train(data, run_dir, "trainer.exact=true", isa="AVX2")
     assert refused.returncode == 2
-    assert "was computed in float32 by oneDNN 3" in refused.stderr
-    assert "would be computed in float32 by Paddle 3" in refused.stderr
+    assert "were computed as float32 by oneDNN 3" in refused.stderr
+    assert "now as float32 by Paddle 3" in refused.stderr
+    assert "with trainer.exact, use the same kind of processor" in refused.stderr
     same = train(data, run_dir, first, "trainer.exact=true", isa="AVX512_CORE")
-    assert same.returncode == 0, same.stderr
+    assert same.returncode == 0, same.stderr  # all passes are trained
     reported = train(data, run_dir, isa="AVX2")
     assert reported.returncode == 0, reported.stderr
-    assert "WARNING the dense part was computed in float32 by oneDNN 3" in reported.stderr
-    kept = train(data, run_dir, isa="AVX2")
-    assert "the dense part was computed in" not in kept.stderr
+    assert re.search("WARNING .* were computed as float32 by oneDNN 3", reported.stderr)
+    more = f"data.train_files=['{data}/train-*.txt','{data}/test.txt']"
+    kept = train(data, run_dir, more, "trainer.exact=true", isa="AVX2")
+    assert kept.returncode == 0, kept.stderr
+    assert "were computed as" not in kept.stderr
+
+
+def test_ranks_that_differ_are_reported_or_refused(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    now = dense_products.dense_products(config("float32")).name
+    dense_products.check_products(tmp_path, config("float32"), None, [now, now])
+    dense_products.check_products(tmp_path, config("float32"), now, [now])
+    assert not caplog.messages
+    dense_products.check_products(tmp_path, config("float32"), None, [now, "other"])
+    assert caplog.messages[0].endswith(
+        f"differently by the ranks: rank 0: {now}, rank 1: other: results differ from those of one "
+        "kind"
+    )
+    exact = Config.model_validate(
+        {**config("float32").model_dump(), "trainer": {"exact": True}}, strict=False
+    )
+    with pytest.raises(ConfigError, match=r"rank 1: other: with trainer\.exact, use the"):
+        dense_products.check_products(tmp_path, exact, None, [now, "other"])
+    with pytest.raises(ConfigError, match="were computed as an earlier release did, now as"):
+        dense_products.check_products(tmp_path, exact, "", [now])

@@ -4,6 +4,7 @@ OPTIONS is JSON: folder, data, overrides (of the config), vector_path.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -25,6 +26,7 @@ lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().sp
 print(
     json.dumps(
         {
+            "omp_threads": int(os.environ["OMP_NUM_THREADS"]),
             "sparse": summary["sparse_digest"],
             "dense": summary["dense_digest"],
             "ssd_hits": sum(line["hits"]["ssd"] for line in lines),
