@@ -204,6 +204,11 @@ def run(main: Callable[[], int]) -> NoReturn:
         sys.exit(2)
 
 
+def _named(path: Path) -> str:
+    """The path within the project, without the folders of this machine."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
 def timed(
     options: argparse.Namespace,
     measure: Callable[[Path], tuple[dict[str, Any], Sequence[Goal]]],
@@ -220,7 +225,7 @@ def timed(
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         figures, goals = measure(Path(folder).resolve())
     settings = {
-        name: str(value) if isinstance(value, Path) else value
+        name: _named(value) if isinstance(value, Path) else value
         for name, value in vars(options).items()
         if name not in hidden
     }
