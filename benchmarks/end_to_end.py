@@ -244,7 +244,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a trial: 1 M rows, 3 turns, one case")
     parser.add_argument("--without-peers", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--scratch", type=Path, default=Path("build/bench"), help="200 MB")
+    parser.add_argument("--scratch", type=Path, default=Path("build/bench"), help="300 MB")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/end_to_end.json"))
     options = parser.parse_args()
     if options.quick:

@@ -251,10 +251,11 @@ Gemm::Gemm(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Gemm::~Gemm() = default;
 
 Result<const Gemm*> Gemm::Of(const GemmShape& shape) {
-  if (shape.m == 1 && shape.a_column != 1) {
+  const bool a_is_row = shape.m == 1 && shape.a_column != 1;
+  if (a_is_row || (shape.k == 1 && shape.b_column != 1)) {
     return Error(Code::kInvalidArgument,
                  "a product %s: expected a contiguous row, found stride %zu",
-                 shape.Describe().c_str(), shape.a_column);
+                 shape.Describe().c_str(), a_is_row ? shape.a_column : shape.b_column);
   }
   static std::mutex* const mutex = new std::mutex;
   static auto* const made = new std::map<GemmShape, std::unique_ptr<const Gemm>>;  // never freed

@@ -22,7 +22,8 @@ inline size_t SizeOf(GemmType type) { return type == GemmType::kFloat32 ? 4 : 2;
 // Element (i, k) of a is at i * a_row + k * a_column, and b likewise; c has contiguous rows. If
 // `packed`, b is in the layout that Pack makes, which pays if several products use the same b.
 //
-// REQUIRES: a_column is 1 if m is 1. oneDNN 3.6.2 reads the only row of a as if it were contiguous.
+// REQUIRES: a_column is 1 if m is 1, and b_column is 1 if k is 1. oneDNN 3.6.2 reads the only row
+// of a matrix as if it were contiguous.
 struct GemmShape {
   size_t m = 0, k = 0, n = 0;
   GemmType type = GemmType::kFloat32;

@@ -270,7 +270,7 @@ struct Product {
 };
 
 // Whether the weight of layer l + 1 is packed. To be rounded to bfloat16, it is copied anyway. With
-// one output, oneDNN 3.6.2 misreads the strides of a transposed weight.
+// one output, its transposed is a single row, which must be contiguous (gemm.h).
 bool Packs(const Stack& stack, size_t l) {
   return stack.type == GemmType::kBfloat16 || stack.tiles.instances >= kLeastPacked ||
          stack.layers[l].outputs == 1;

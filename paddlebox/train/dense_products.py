@@ -26,7 +26,7 @@ class DenseProducts:
     """
 
     products: str  # as for `paddlebox.nn.use_products`
-    name: str  # "bfloat16 by oneDNN 3.6.2, instruction set 0x10e7"
+    name: str  # "bfloat16 by oneDNN 3.6.2, instruction set 0xe7"
     why: str  # why the type is not the one asked for, or why oneDNN is missing; else empty
 
 
@@ -40,8 +40,8 @@ def dense_products(config: Config) -> DenseProducts:
     if config.hbm.place is not HbmPlace.HOST and not host_is_device():
         if wanted is DenseDtype.BFLOAT16:
             raise ConfigError(
-                f"trainer.dense_dtype bfloat16 is for a CPU, but hbm.place is "
-                f"{config.hbm.place.value}: set it to float32 or auto"
+                "trainer.dense_dtype bfloat16 is for a CPU, but hbm.place is gpu: set it to "
+                "float32 or auto"
             )
         why = "hbm.place is gpu" if wanted is DenseDtype.AUTO else ""
         return DenseProducts("", f"{by_paddle} on a GPU", why)

@@ -75,4 +75,10 @@ TEST(a_single_row_that_is_not_contiguous_is_refused) {
   CHECK(gemm.status().code() == Code::kInvalidArgument);
   CHECK(gemm.status().message().find("expected a contiguous row, found stride 129") !=
         std::string::npos);
+  shape.k = shape.a_column = 1;
+  shape.n = 32;
+  shape.b_column = 7;
+  const Result<const Gemm*> transposed = Gemm::Of(shape);
+  CHECK(!transposed.ok());
+  CHECK(transposed.status().message().find("found stride 7") != std::string::npos);
 }
