@@ -65,6 +65,20 @@ def test_one_that_hangs_is_ended_and_shows_its_stack() -> None:
     assert child.poll() == -6
 
 
+def test_a_number_that_the_kernel_gives_again_is_that_of_the_later_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "server"
+    script.write_text("#!/bin/sh\nread one\necho 7\necho 7 3\nread two\necho 7\nread three\n")
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    server = processes.ForkServer({})
+    first = server.start(["-c", ""], tmp_path, {})
+    assert first.wait(PATIENCE_S) == 3
+    second = server.start(["-c", ""], tmp_path, {})
+    assert (first.poll(), second.poll()) == (3, None)
+
+
 def test_other_settings_of_libraries_take_a_process_that_imports_them() -> None:
     assert "fork_server" in processes.run_python(PARENT)
     assert "fork_server" in processes.run_python(PARENT, env={"OMP_NUM_THREADS": "1", "OTHER": "1"})

@@ -40,7 +40,7 @@ class ForkServer:
             start_new_session=True,
         )
         self._answers = b""  # read, but not parsed yet
-        self._codes: dict[int, int] = {}
+        self._running: dict[int, Forked] = {}
 
     def start(
         self,
@@ -61,17 +61,18 @@ class ForkServer:
         self._process.stdin.flush()
         while len(answer := self._answer()) > 1:
             pass
-        return Forked(self, answer[0], Path(beside))
+        child = self._running[answer[0]] = Forked(self, answer[0], Path(beside))
+        return child
 
-    def exit_code(self, pid: int, timeout: float | None) -> int | None:
+    def exit_code(self, child: Forked, timeout: float | None) -> int | None:
         """The exit code of a child; None if it still runs after `timeout` seconds."""
         end = None if timeout is None else time.monotonic() + timeout
-        while pid not in self._codes:
+        while child.returncode is None:
             left = None if end is None else max(0.0, end - time.monotonic())
             if b"\n" not in self._answers and not select.select([self._pipe()], [], [], left)[0]:
                 return None
             self._answer()
-        return self._codes[pid]
+        return child.returncode
 
     def _pipe(self) -> int:
         assert self._process.stdout is not None
@@ -86,7 +87,8 @@ class ForkServer:
             self._answers += found
         line, _, self._answers = self._answers.partition(b"\n")
         words = [int(word) for word in line.split()]
-        self._codes.update([(words[0], words[1])] if len(words) > 1 else [])
+        if len(words) > 1:  # the kernel may give the number of this child to a later one
+            self._running.pop(words[0]).returncode = words[1]
         return words
 
 
@@ -102,8 +104,7 @@ class Forked:
     wanted: dict[str, str] | None = None  # settings of the server that the program wants
 
     def poll(self) -> int | None:
-        self.returncode = self.server.exit_code(self.pid, 0)
-        return self.returncode
+        return self.server.exit_code(self, 0)
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -113,10 +114,10 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
-        self.returncode = self.server.exit_code(self.pid, timeout)
-        if self.returncode is None:
+        code = self.server.exit_code(self, timeout)
+        if code is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
-        return self.returncode
+        return code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Waits, and returns its output. After the timeout it is ended, and the error has its
@@ -125,7 +126,7 @@ class Forked:
             self.wait(timeout)
         except BaseException as error:  # also that of pytest-timeout
             self.send_signal(signal.SIGABRT)
-            self.server.exit_code(self.pid, 10)
+            self.server.exit_code(self, 10)
             error.add_note((self.beside / "errors").read_text())
             raise
         out, errors = ((self.beside / name).read_text() for name in ("out", "errors"))
