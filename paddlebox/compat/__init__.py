@@ -1,0 +1,1 @@
+"""PaddleBox's names for programs that were written for it."""
