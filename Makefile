@@ -138,7 +138,7 @@ sanitize-asan sanitize-tsan: sanitize-%:
 
 # In a copy of the tree, build/sanitized. These folders have the tests that call most of ops/paddle
 # and ops/cuda.
-SANITIZED_TESTS ?= tests/operators tests/cuda tests/data tests/store
+SANITIZED_TESTS ?= tests/operators tests/upstream tests/cuda tests/data tests/store
 
 sanitize-python: setup ## run tests of Python with the extension under address and undefined sanitizers
 	$(BIN)/python .ci/sanitize.py --jobs $(JOBS) -m "not slow" $(SANITIZED_TESTS)
