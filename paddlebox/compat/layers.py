@@ -16,11 +16,12 @@ from typing import Any
 
 from paddlebox import _native
 from paddlebox._call import call
-from paddlebox.compat.layers_norm import cross_norm_layer_hadamard, masked_data_norm
+from paddlebox.compat.layers_norm import cross_norm_layer_hadamard, data_norm, masked_data_norm
 from paddlebox.ops_dense import _activated, _parameter
 
 __all__ = [
     "cross_norm_layer_hadamard",
+    "data_norm",
     "masked_data_norm",
     "rank_attention2",
     "scaled_fc",

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox import _native
+from paddlebox import _native, ops_dense
 from paddlebox._call import call
 from paddlebox.ops_dense import _activated, _parameter
+from paddlebox.ranks.dense import sum_gradients
 
 paddle = _native.paddle
+
+_NEW_SUMS = ("NewSize", "NewSum", "NewSquareSum")
 
 
 def masked_data_norm(
@@ -53,7 +56,8 @@ def masked_data_norm(
             and with enable_scale_and_shift scale_w (1) and bias (0).
         data_layout: "NCHW" or "NHWC", which are the same for (N, C).
         name: prefix of the parameters, default "dn": name.batch_size, name.batch_sum and so on.
-        sync_stats: must be False, because each process has its own sums.
+        sync_stats: whether to add the batches of all ranks to the sums. Every rank has to run the
+            step.
         update_norm: whether to add this batch to the sums after they were used. Set it to False in
             programs for evaluation.
         summary_decay_rate: factor of the old sums at each update.
@@ -66,28 +70,17 @@ def masked_data_norm(
     Returns: (N, C), in selected rows (input - sum / size) * sqrt(size / square_sum), times scale_w
         plus bias if these exist.
 
-    Raises: ValueError for a wrong shape or dtype, an unknown data_layout, sync_stats, or if the
-        sums are missing in dygraph.
+    Raises: ValueError for a wrong shape or dtype, an unknown data_layout, or if the sums are
+        missing in dygraph.
     """
     op = "masked_data_norm"
     if data_layout not in ("NCHW", "NHWC"):
         raise ValueError(f"{op}: data_layout {data_layout!r}, expected 'NCHW' or 'NHWC'")
-    _refuse_sync_stats(op, sync_stats)
     columns = int(input.shape[-1])
-    start, prefix = param_attr or {}, name or "dn"
-
-    def made(part: str, key: str, value: float, trainable: bool = False) -> Any:
-        initial = paddle.nn.initializer.Constant(float(start.get(key, value)))
-        return _running(op, f"{prefix}.{part}", [columns], initial, trainable)
-
     if sums is None:
-        sums = [
-            made("batch_size", "batch_size", 1e4),
-            made("batch_sum", "batch_sum", 0.0),
-            made("batch_square_sum", "batch_square", 1e4),
-        ]
-        if enable_scale_and_shift:
-            scale_w, bias = made("scale_w", "scale_w", 1.0, True), made("bias", "bias", 0.0, True)
+        sums, scale_w, bias = _create(
+            op, name or "dn", columns, param_attr, enable_scale_and_shift, (scale_w, bias)
+        )
     inputs = {
         "X": input,
         "Mask": mask,
@@ -107,8 +100,52 @@ def masked_data_norm(
     if update_norm:
         attrs = {"epsilon": float(epsilon), "summary_decay_rate": float(summary_decay_rate)}
         inputs["X"] = input.detach()
-        _update(op, inputs, attrs, ["NewSize", "NewSum", "NewSquareSum"], sums)
+        counts = paddle.cast(paddle.any(mask), "float32") if sync_stats else None
+        _update(op, inputs, attrs, _NEW_SUMS, sums, sync_stats, counts)
     return _activated(out, act)
+
+
+def data_norm(
+    input: Any,  # noqa: A002
+    act: str | None = None,
+    epsilon: float = 1e-5,
+    param_attr: Mapping[str, float] | None = None,
+    *,
+    name: str = "dn",
+    slot_dim: int = -1,
+    sync_stats: bool = False,
+    update_norm: bool = True,
+    summary_decay_rate: float = 0.9999999,
+    enable_scale_and_shift: bool = False,
+    sums: Sequence[Any] | None = None,
+    scale_w: Any | None = None,
+    bias: Any | None = None,
+) -> Any:
+    """`paddlebox.ops.data_norm`, whose sums may also be those of all ranks.
+
+    Args:
+        sync_stats: whether to add the batches of all ranks to the sums. Every rank has to run the
+            step.
+
+    The other arguments, the result and the errors are those of `paddlebox.ops.data_norm`.
+    """
+    op, columns = "data_norm", int(input.shape[-1])
+    if sums is None:
+        sums, scale_w, bias = _create(
+            op, name, columns, param_attr, enable_scale_and_shift, (scale_w, bias)
+        )
+    out = ops_dense.data_norm(
+        input, act, slot_dim=slot_dim, update_norm=False, sums=sums, scale_w=scale_w, bias=bias
+    )
+    if update_norm:
+        attrs = {
+            "slot_dim": slot_dim,
+            "epsilon": epsilon,
+            "summary_decay_rate": summary_decay_rate,
+        }
+        named = dict(zip(("BatchSize", "BatchSum", "BatchSquareSum"), sums, strict=True))
+        _update(op, {"X": input.detach(), **named}, attrs, _NEW_SUMS, sums, sync_stats)
+    return out
 
 
 def cross_norm_layer_hadamard(
@@ -137,7 +174,8 @@ def cross_norm_layer_hadamard(
         summary_decay_rate: factor of the old sums at each update.
         epsilon: added to the mean square of each batch.
         name: prefix of the parameter, name.cross_summary, in a static program.
-        sync_stats: must be False, because each process has its own sums.
+        sync_stats: whether to add the batches of all ranks to the sums. Every rank has to run the
+            step.
         update_norm: whether to add this batch to the sums after they were used. Set it to False in
             programs for evaluation.
         summary: (3, C), if it exists already: for each feature the running size, sum and square
@@ -146,15 +184,13 @@ def cross_norm_layer_hadamard(
     Returns: (N, C), for each pair a, b the features a, b, a * b (embed_dim columns each) and the
         sum of a * b (one column), each as (feature - sum / size) * sqrt(size / square_sum).
 
-    Raises: ValueError for a wrong shape, dtype or number, sync_stats, or if the sums are missing in
-        dygraph.
+    Raises: ValueError for a wrong shape, dtype or number, or if the sums are missing in dygraph.
     """
     op = "cross_norm_hadamard"
     if fields_num < 1 or embed_dim < 1:
         raise ValueError(
             f"{op}: fields_num is {fields_num} and embed_dim is {embed_dim}, expected at least 1"
         )
-    _refuse_sync_stats(op, sync_stats)
     if summary is None:
         start = param_dict or {}
         rows = [start.get("batch_size", 1e4), start.get("batch_sum", 0.0)]
@@ -174,13 +210,34 @@ def cross_norm_layer_hadamard(
     )[0]
     if update_norm:
         attrs |= {"epsilon": float(epsilon), "summary_decay_rate": float(summary_decay_rate)}
-        _update(op, {"Input": input.detach(), "Summary": summary}, attrs, ["NewSummary"], [summary])
+        inputs = {"Input": input.detach(), "Summary": summary}
+        _update(op, inputs, attrs, ["NewSummary"], [summary], sync_stats)
     return out
 
 
-def _refuse_sync_stats(op: str, sync_stats: bool) -> None:
-    if sync_stats:
-        raise ValueError(f"{op}: sync_stats is not supported: each process has its own sums")
+def _create(
+    op: str,
+    prefix: str,
+    columns: int,
+    param_attr: Mapping[str, float] | None,
+    enable_scale_and_shift: bool,
+    given: tuple[Any, Any],
+) -> tuple[list[Any], Any, Any]:
+    """The sums, and scale_w and bias, which are those given without enable_scale_and_shift."""
+    start = param_attr or {}
+
+    def made(part: str, key: str, value: float, trainable: bool = False) -> Any:
+        initial = paddle.nn.initializer.Constant(float(start.get(key, value)))
+        return _running(op, f"{prefix}.{part}", [columns], initial, trainable)
+
+    sums = [
+        made("batch_size", "batch_size", 1e4),
+        made("batch_sum", "batch_sum", 0.0),
+        made("batch_square_sum", "batch_square", 1e4),
+    ]
+    if not enable_scale_and_shift:
+        return sums, *given
+    return sums, made("scale_w", "scale_w", 1.0, True), made("bias", "bias", 0.0, True)
 
 
 def _running(
@@ -198,11 +255,44 @@ def _update(
     inputs: Mapping[str, Any],
     attrs: Mapping[str, Any],
     outputs: Sequence[str],
-    targets: Sequence[Any],
+    sums: Sequence[Any],
+    sync_stats: bool,
+    counts: Any | None = None,
 ) -> None:
-    """Assigns the outputs of the operator that updates running sums. The inputs must be detached,
-    because autograd of PIR programs also follows assigned values backwards."""
+    """Add a batch to running sums.
+
+    Args:
+        op: box_<op>_update is the operator that computes the new sums.
+        inputs: its inputs. They must be detached, because autograd of PIR programs also follows
+            assigned values backwards.
+        attrs: its attributes.
+        outputs: its outputs, one for each of the sums.
+        sums: the running sums.
+        sync_stats: whether to add the batches of all ranks.
+        counts: 0 if this rank's batch does not change the sums, else 1; None: it does.
+    """
     with paddle.no_grad():
-        new = call(f"box_{op}_update", inputs, attrs, outputs)
-        for value, target in zip(new, targets, strict=True):
+        if not sync_stats or paddle.distributed.get_world_size() == 1:
+            new = call(f"box_{op}_update", inputs, attrs, outputs)
+        else:
+            new = _of_all_ranks(op, inputs, attrs, outputs, sums, counts)
+        for value, target in zip(new, sums, strict=True):
             paddle.assign(value, output=target)
+
+
+def _of_all_ranks(
+    op: str,
+    inputs: Mapping[str, Any],
+    attrs: Mapping[str, Any],
+    outputs: Sequence[str],
+    sums: Sequence[Any],
+    counts: Any | None,
+) -> list[Any]:
+    """The sums after the batches of all ranks: sums * decay + the terms of each batch."""
+    ones = paddle.ones([1], "float32")
+    counts = ones if counts is None else paddle.reshape(counts, [1])
+    # Without the old sums, the operator gives the terms of this rank's batch.
+    terms = call(f"box_{op}_update", inputs, {**attrs, "summary_decay_rate": 0.0}, outputs)
+    *terms, ranks = sum_gradients([*(term * counts for term in terms), counts], ones)
+    decay = paddle.where(ranks > 0, ones * float(attrs["summary_decay_rate"]), ones)
+    return [old * decay + term for old, term in zip(sums, terms, strict=True)]

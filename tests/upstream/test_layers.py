@@ -165,7 +165,6 @@ class TestMaskedDataNorm:
             ({"sums": sums(3)}, r"BatchSize has shape \(3\), expected \(4\)"),
             ({"scale_w": ones(3)}, r"ScaleW has shape \(3\), expected \(4\)"),
             ({"data_layout": "NCL"}, "data_layout 'NCL', expected 'NCHW' or 'NHWC'"),
-            ({"sync_stats": True}, "sync_stats"),
             ({"sums": None}, "batch_size is missing"),
         ],
     )
@@ -204,7 +203,6 @@ class TestCrossNorm:
             ({"input": ones(2, 4, dtype="float64")}, "Input has dtype float64, expected float32"),
             ({"summary": ones(3, 8)}, r"Summary has shape \(3, 8\), expected \(3, 7\)"),
             ({"embed_dim": 0}, "fields_num is 1 and embed_dim is 0, expected at least 1"),
-            ({"sync_stats": True}, "sync_stats"),
             ({"summary": None}, "cross_summary is missing"),
         ],
     )
