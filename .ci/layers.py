@@ -62,7 +62,7 @@ PYTHON = {
     "ops_dense": _NATIVE | {"_call"},
     "ops_seqpool": _NATIVE | {"_call"},
     "ops": _NATIVE | {"_call", "ops_dense", "ops_seqpool"},
-    "compat": _NATIVE | {"_call", "ops_dense", "store", "ranks"},
+    "compat": _DATA | {"_call", "ops", "ops_dense", "ranks"},
     "nn": _NATIVE | {"ops"},
     "models": _NATIVE | {"ops", "nn"},
     "watch": _FLOOR | {"watch"},

@@ -17,12 +17,14 @@ from typing import Any
 from paddlebox import _native
 from paddlebox._call import call
 from paddlebox.compat.layers_norm import cross_norm_layer_hadamard, data_norm, masked_data_norm
+from paddlebox.compat.layers_pull import pull_box_sparse
 from paddlebox.ops_dense import _activated, _parameter
 
 __all__ = [
     "cross_norm_layer_hadamard",
     "data_norm",
     "masked_data_norm",
+    "pull_box_sparse",
     "rank_attention2",
     "scaled_fc",
     "scaled_int8fc",
