@@ -23,18 +23,23 @@ CPP = {
     "feed": {"row", "base"},
     "metric": {"base"},
     "dense": {"base"},
+    "compat": {"dense", "base"},
     "ranks": {"base"},
     "cuda": {"store", "ranks", "rule", "row", "base"},
     "device": {"cuda", "table", "store", "rule", "row", "base"},
     "paddle": {
         *("device", "serve", "table", "store", "rule", "row", "feed", "metric", "dense", "ranks"),
-        "base",
+        *("compat", "base"),
     },
 }
 # Layers whose files are in sub-folders, and the folders of its layer that each sub-folder may use.
 ROOMS = {
     "feed": {"text": set[str](), "columns": {"text"}, "instances": {"text"}},
-    "paddle": {"operators": set[str](), "bindings": {"operators"}},
+    "paddle": {
+        "operators": set[str](),
+        "compat": {"operators"},
+        "bindings": {"operators"},
+    },
 }
 # Headers of other projects that only ops/paddle may include.
 FRAMEWORK = re.compile(r"(paddle|pybind11|Python\.h)(/|$)")
@@ -61,6 +66,7 @@ PYTHON = {
     "ops_dense": _NATIVE | {"_call"},
     "ops_seqpool": _NATIVE | {"_call"},
     "ops": _NATIVE | {"_call", "ops_dense", "ops_seqpool"},
+    "compat": _NATIVE | {"_call"},
     "nn": _NATIVE | {"ops"},
     "models": _NATIVE | {"ops", "nn"},
     "watch": _FLOOR | {"watch"},
