@@ -181,6 +181,13 @@ Status CheckSeqTensorInputs(const Tensor& x, const Tensor& ad, const SeqTensor& 
   return CheckSeqTensor(seq, x.shape()[1], ad.shape()[1]);
 }
 
+// The gradient of an output. In dygraph it is undefined if the loss does not use the output.
+Status OutputGradient(const Tensor& given, const char* name, const Shape& shape, const Tensor& like,
+                      Tensor* gradient) {
+  *gradient = given.defined() ? given : paddle::full(shape, 0, DataType::FLOAT32, like.place());
+  return ExpectFloats(*gradient, name, shape);
+}
+
 template <typename... Attrs>
 struct SeqTensorOperator {
   static std::vector<Tensor> Forward(const Tensor& x, const Tensor& ad, Attrs... attrs) {
@@ -205,13 +212,15 @@ struct SeqTensorOperator {
       const SeqTensor seq = SeqTensorConfig(attrs...);
       PBX_RETURN_IF_ERROR(CheckSeqTensorInputs(x, ad, seq));
       const std::vector<Shape> shapes = SeqTensorShapes(seq, x.shape()[0]);
-      PBX_RETURN_IF_ERROR(ExpectFloats(ddin, "DINOut@GRAD", shapes[0]));
-      PBX_RETURN_IF_ERROR(ExpectFloats(dside, "SideInfoOut@GRAD", shapes[2]));
-      PBX_RETURN_IF_ERROR(ExpectFloats(dsession, "ADSlotSessionOut@GRAD", shapes[3]));
+      Tensor din, side, session;
+      PBX_RETURN_IF_ERROR(OutputGradient(ddin, "DINOut@GRAD", shapes[0], x, &din));
+      PBX_RETURN_IF_ERROR(OutputGradient(dside, "SideInfoOut@GRAD", shapes[2], x, &side));
+      PBX_RETURN_IF_ERROR(
+          OutputGradient(dsession, "ADSlotSessionOut@GRAD", shapes[3], x, &session));
       dx = NewOutput(x.shape(), x.place());
       dad = NewOutput(ad.shape(), ad.place());
       SeqTensorBackward(seq, Size(x.shape()[0]), x.data<float>(), ad.data<float>(),
-                        {ddin.data<float>(), dside.data<float>(), dsession.data<float>()},
+                        {din.data<float>(), side.data<float>(), session.data<float>()},
                         dx.data<float>(), dad.data<float>());
       return Status::Ok();
     });

@@ -1,0 +1,56 @@
+"""Random cases of the layers over columns, sequences and jagged rows: outputs and gradients are
+within 1e-6 of the sum of the absolute terms of float64 numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.upstream.sequence_cases import LAYERS
+from tests.upstream.sequence_runs import random_worst
+
+CASES = 1000  # for each layer in dygraph
+IN_PROGRAMS = 100  # for each layer in each kind of static program
+QUICK = 20
+
+PROGRAMS = """
+import json, sys
+from tests.upstream.sequence_cases import LAYERS
+from tests.upstream.sequence_runs import in_program, random_worst
+cases = int(sys.argv[1])
+print(json.dumps({name: random_worst(LAYERS[name], cases, in_program) for name in LAYERS}))
+"""
+KINDS = pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_is_what_numpy_computes(layer: str) -> None:
+    assert random_worst(LAYERS[layer], QUICK) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_is_what_numpy_computes_in_many_cases(layer: str) -> None:
+    found = random_worst(LAYERS[layer], CASES)
+    print(f"{layer}: {CASES} cases, largest error {found:.3f} of the bound")
+    assert found <= 1
+
+
+@KINDS
+def test_a_program_computes_the_same(in_new_process: Callable[..., Any], pir: str) -> None:
+    worst = in_new_process(PROGRAMS, str(QUICK), env={"FLAGS_enable_pir_api": pir})
+    assert worst.keys() == LAYERS.keys()
+    assert max(worst.values()) <= 1, worst
+
+
+@pytest.mark.slow
+@KINDS
+def test_a_program_computes_the_same_in_many_cases(
+    in_new_process: Callable[..., Any], pir: str
+) -> None:
+    worst = in_new_process(PROGRAMS, str(IN_PROGRAMS), env={"FLAGS_enable_pir_api": pir})
+    for layer, found in worst.items():
+        print(f"{layer}: {IN_PROGRAMS} programs, largest error {found:.3f} of the bound")
+    assert max(worst.values()) <= 1, worst
