@@ -55,7 +55,6 @@ PYTHON = {
     "store": _NATIVE,
     "ranks": _NATIVE | {"_call", "store"},
     "saves": _NATIVE | {"store"},
-    "box_wrapper": _NATIVE | {"store", "saves", "data"},
     "data": _NATIVE | {"store"},
     "_call": _NATIVE,
     "ops_dense": _NATIVE | {"_call"},
@@ -67,6 +66,7 @@ PYTHON = {
     "train": _TRAIN | {"watch"},
     "serving": _TRAIN - {"train"},
     "launch": _TRAIN | {"serving", "watch"},
+    "compat": _TRAIN,
 }
 # Product tooling: may use the whole core, but the core may not use it.
 PYTHON["tools"] = {*PYTHON, "tools"}
