@@ -56,19 +56,18 @@ PYTHON = {
     "store": _NATIVE,
     "ranks": _NATIVE | {"_call", "store"},
     "saves": _NATIVE | {"store"},
-    "box_wrapper": _NATIVE | {"store", "saves", "data"},
     "data": _NATIVE | {"store"},
     "_call": _NATIVE,
     "ops_dense": _NATIVE | {"_call"},
     "ops_seqpool": _NATIVE | {"_call"},
     "ops": _NATIVE | {"_call", "ops_dense", "ops_seqpool"},
-    "compat": _DATA | {"_call", "ops", "ops_dense", "ranks"},
     "nn": _NATIVE | {"ops"},
     "models": _NATIVE | {"ops", "nn"},
     "watch": _FLOOR | {"watch"},
     "train": _TRAIN | {"watch"},
     "serving": _TRAIN - {"train"},
     "launch": _TRAIN | {"serving", "watch"},
+    "compat": _TRAIN | {"_call", "ops_dense"},
 }
 # Product tooling: may use the whole core, but the core may not use it.
 PYTHON["tools"] = {*PYTHON, "tools"}

@@ -13,12 +13,12 @@ __version__ = "0.1.0"
 
 # Name -> (module, attribute); an empty attribute means the module itself.
 _LAZY = {
-    "BoxPSDataset": ("paddlebox.data.variants", "BoxPSDataset"),
-    "BoxWrapper": ("paddlebox.box_wrapper", "BoxWrapper"),
-    "InMemoryDataset": ("paddlebox.data.dataset", "InMemoryDataset"),
+    "BoxPSDataset": ("paddlebox.compat.datasets", "BoxPSDataset"),
+    "BoxWrapper": ("paddlebox.compat.box_wrapper", "BoxWrapper"),
+    "InMemoryDataset": ("paddlebox.compat.datasets", "InMemoryDataset"),
     "InputTable": ("paddlebox.data.side_table", "InputTable"),
-    "PadBoxSlotDataset": ("paddlebox.data.variants", "PadBoxSlotDataset"),
-    "QueueDataset": ("paddlebox.data.variants", "QueueDataset"),
+    "PadBoxSlotDataset": ("paddlebox.compat.datasets", "PadBoxSlotDataset"),
+    "QueueDataset": ("paddlebox.compat.datasets", "QueueDataset"),
     "ReplicaCache": ("paddlebox.data.side_table", "ReplicaCache"),
     "Table": ("paddlebox.store.table", "Table"),
     "TableSet": ("paddlebox.store.table_set", "TableSet"),
@@ -49,10 +49,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from paddlebox import errors, nn, ops
-    from paddlebox.box_wrapper import BoxWrapper
-    from paddlebox.data.dataset import InMemoryDataset
+    from paddlebox.compat.box_wrapper import BoxWrapper
+    from paddlebox.compat.datasets import (
+        BoxPSDataset,
+        InMemoryDataset,
+        PadBoxSlotDataset,
+        QueueDataset,
+    )
     from paddlebox.data.side_table import InputTable, ReplicaCache
-    from paddlebox.data.variants import BoxPSDataset, PadBoxSlotDataset, QueueDataset
     from paddlebox.saves import open_save
     from paddlebox.store.table import Table
     from paddlebox.store.table_set import TableSet

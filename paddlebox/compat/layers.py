@@ -1,4 +1,4 @@
-"""PaddleBox's dense layers that `paddlebox.ops` does not have, under their names there.
+"""PaddleBox's layers that `paddlebox.ops` does not have, under their names there.
 
 docs/operators.md has the formulas, and the differences from PaddleBox with their reasons. In a
 static program the layers create their parameters from PaddleBox's `..._attr` arguments. In dygraph
@@ -18,12 +18,30 @@ from paddlebox import _native
 from paddlebox._call import call
 from paddlebox.compat.layers_norm import cross_norm_layer_hadamard, data_norm, masked_data_norm
 from paddlebox.compat.layers_pull import pull_box_sparse
+from paddlebox.compat.layers_sequence import (
+    fused_causal_mask,
+    fused_concat,
+    fused_seq_tensor,
+    fused_seqpool_concat,
+    fused_seqpool_cvm_tradew,
+    fusion_seqpool_cvm_concat,
+    partial_concat,
+    partial_sum,
+)
 from paddlebox.ops_dense import _activated, _parameter
 
 __all__ = [
     "cross_norm_layer_hadamard",
     "data_norm",
+    "fused_causal_mask",
+    "fused_concat",
+    "fused_seq_tensor",
+    "fused_seqpool_concat",
+    "fused_seqpool_cvm_tradew",
+    "fusion_seqpool_cvm_concat",
     "masked_data_norm",
+    "partial_concat",
+    "partial_sum",
     "pull_box_sparse",
     "rank_attention2",
     "scaled_fc",

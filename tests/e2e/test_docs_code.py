@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Iterator
@@ -60,10 +61,12 @@ def built(program):
 
 startup = paddle.static.Program()
 join_program, update_program = paddle.static.Program(), paddle.static.Program()
-*_, join_loss = built(join_program)
+*_, join_logits, join_loss = built(join_program)
 user, item, click, click_logits, update_loss = built(update_program)
 exe.run(startup)
 program, loss, logits = update_program, update_loss, click_logits
+with paddle.static.program_guard(join_program, startup):
+    join_ctr = paddle.nn.functional.sigmoid(join_logits)
 with paddle.static.program_guard(program, startup):
     buy_probability = paddle.nn.functional.sigmoid(click_logits)
 """
@@ -93,6 +96,7 @@ def test_the_programs_of_pages_on_datasets_metrics_and_operators_run(
     (with_words,) = programs("side_tables.md")
     (with_metrics,) = programs("metrics.md")
     (with_lists,) = programs("operators.md")
+    of_paddlebox, wrapped = programs("upstream_names.md")
     parts = [
         PREAMBLE,
         one_pass,
@@ -105,6 +109,11 @@ def test_the_programs_of_pages_on_datasets_metrics_and_operators_run(
         with_metrics,
         "dataset.end_pass()",
         "print(sorted(result.metrics['pages']), result.metrics['buy']['size'])",
+        of_paddlebox,
+        "dataset.init(slots='slots.yaml', use_var=[user, item, click], batch_size=64)",
+        "dataset.set_filelist(['part-0']); dataset.load_into_memory(); dataset.begin_pass()",
+        wrapped,
+        "dataset.end_pass()",
         "table.close()",
         LISTS,
         with_lists,
@@ -112,7 +121,9 @@ def test_the_programs_of_pages_on_datasets_metrics_and_operators_run(
     ]
     (tmp_path / "program.py").write_text("\n".join(parts))
     said = call(tmp_path, ".venv/bin/python program.py")
-    assert said.strip() == "['groups', 'size', 'uauc', 'wuauc'] 300"
+    measured, joined = said.splitlines()
+    assert measured == "['groups', 'size', 'uauc', 'wuauc'] 300"
+    assert json.loads(joined)[7] == 600
 
 
 def pieces() -> Iterator[tuple[str, Any]]:

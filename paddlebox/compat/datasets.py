@@ -1,0 +1,331 @@
+"""PaddleBox's dataset classes, and their factory.
+
+Each is one of our datasets with the methods of `UpstreamDataset`, and with PaddleBox's orders: page
+views are shuffled, and a pass may be read more than once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from paddlebox.compat.names import DATASETS, refusal
+from paddlebox.compat.page_views import alone, make_page_views, no_ranks, shuffle_seed
+from paddlebox.compat.settings import UpstreamDataset
+from paddlebox.config.code import load_named
+from paddlebox.data import dataset as ours
+from paddlebox.data import variants
+from paddlebox.data.batches import Feed, instances_of
+from paddlebox.data.options import JOIN
+from paddlebox.data.passes import Pass
+from paddlebox.data.side_table import InputTable
+from paddlebox.data.sources import expand, open_source
+from paddlebox.errors import ConfigError, PassError
+from paddlebox.store.table_set import TableSet
+
+log = logging.getLogger(__name__)
+
+_EARLIER = -1  # in Pass.trained: the pass was read before, so its shows and clicks have counted
+
+
+class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
+    """PaddleBox's InMemoryDataset: `paddlebox.data.dataset.InMemoryDataset` with all of its names.
+
+    Args:
+        table: the table, or set of tables, whose rows the passes use.
+        seed: for shuffling and sampling.
+    """
+
+    def __init__(self, table: TableSet, *, seed: int = 0) -> None:
+        super().__init__(table, seed=seed)
+        self._shuffles_views = True
+        self._reads: Counter[int] = Counter()  # of the open pass, by phase
+        self._warned = False
+        #: The number of batches of page views, by their number of instances; None: not counted.
+        self.batch_instances: Counter[int] | None = None
+        #: Called at the end of `slots_shuffle`.
+        self.slots_shuffled: Callable[[], None] | None = None
+
+    # ---- loading
+
+    def preload_into_memory(self, thread_num: int | None = None) -> None:
+        self._check_ready()
+        super().preload_into_memory(thread_num)
+
+    def _preload_into_disk(self, call: str, path: str) -> None:
+        self._check_ready()
+        super()._preload_into_disk(call, path)
+
+    def begin_pass(self) -> None:
+        super().begin_pass()
+        self._reads.clear()
+
+    # ---- page views
+
+    def preprocess_instance(self) -> None:
+        """Group the open pass, or the loaded one if none is open, into page views for the join
+        phase, shuffled by the seed. Without set_enable_pv_merge, shuffle the instances.
+
+        Raises: PassError without set_parse_logkey, or if there is no pass; OutOfSpaceError if the
+            pass is over the HBM budget.
+        """
+        if self._options.enable_pv_merge:
+            self._make_page_views()
+        else:
+            self._shuffle_instances("preprocess_instance")
+
+    def postprocess_instance(self) -> None:
+        """Undo `preprocess_instance`. The pass is then shuffled by instance."""
+        if self._options.enable_pv_merge:
+            super().postprocess_instance()
+        else:
+            self._shuffle_instances("postprocess_instance")
+
+    def _make_page_views(self) -> None:
+        make_page_views(
+            self._arranger,
+            self._options,
+            by_search_id=self._merge_by_sid,
+            shuffle=self._shuffles_views,
+            call=self._reads.total(),
+        )
+
+    def _shuffle_instances(self, call: str) -> None:
+        chosen = self._arranger._arrangeable(call)
+        chosen.check_in_one_part(call)
+        load = chosen.loaded.options
+        seed = shuffle_seed(self._options, chosen, self._reads.total())
+        load.instances.arrange(chosen.loaded.instances, load.slots, seed)
+
+    def slots_shuffle(self, slots: Sequence[str]) -> None:
+        super().slots_shuffle(sorted(slots))
+        if self.slots_shuffled is not None:
+            self.slots_shuffled()
+
+    # ---- batches
+
+    def batches(self) -> Iterator[Feed]:
+        """The batches of the open pass, in order. Threads pack them ahead. They may be read several
+        times in each phase; shows and clicks count the first time.
+
+        Raises: PassError if no pass is open, or while a loop reads its batches.
+        """
+        current = self._stager.current
+        if current is None or current.feeding:
+            return super().batches()
+        self._allow_again(current)
+        feeds = super().batches()
+        self._reads[self._options.phase] += 1
+        return self._completed(feeds, current)
+
+    def _allow_again(self, current: Pass) -> None:
+        phase = self._options.phase
+        if phase not in current.trained:
+            return
+        if current.train and not self._warned:
+            self._warned = True
+            log.warning(
+                "pass %d trains again on the same instances: shows and clicks count the first time "
+                "only (this is logged once)",
+                current.number,
+            )
+        current.trained.remove(phase)
+        current.trained.add(_EARLIER)
+
+    def _completed(self, feeds: Iterator[Feed], current: Pass) -> Iterator[Feed]:
+        """The batches, with the rank offset that PaddleBox gives them."""
+        name, views = self._options.rank_offset, current.views is not None
+        for feed in feeds:
+            size = instances_of(feed)
+            if name and not views:
+                feed[name] = no_ranks(size)
+            elif name and not self._merge_by_sid:
+                feed[name] = alone(feed[name])
+            if views and self.batch_instances is not None:
+                self.batch_instances[size] += 1
+            yield feed
+
+
+class BoxPSDataset(InMemoryDataset):
+    """PaddleBox's BoxPSDataset: an `InMemoryDataset`."""
+
+    _feed_type = "PaddleBoxDataFeed"
+
+
+class PadBoxSlotDataset(BoxPSDataset):
+    """PaddleBox's PadBoxSlotDataset. It shuffles by itself: the instances of each pass, and the
+    page views of join, each time that they are read. It also makes and undoes page views when the
+    phase changes, so that preprocess_instance and postprocess_instance are optional. With several
+    ranks, it divides the list of files among them."""
+
+    _feed_type = "SlotPaddleBoxDataFeed"
+
+    def __init__(self, table: TableSet, *, seed: int = 0) -> None:
+        super().__init__(table, seed=seed)
+        self._options.shuffle = True
+        self._polls = True
+
+    def disable_shuffle(self, disable: bool = True) -> None:
+        """Set whether the passes that are loaded from now on keep the order of the files, and join
+        the order of search ids."""
+        self._options.shuffle = self._shuffles_views = not disable
+
+    def disable_polling(self, disable: bool = True) -> None:
+        """Set whether each rank reads all files of the lists that are set from now on. By default,
+        rank r of R reads entries r, r + R, r + 2 R, ..."""
+        self._polls = not disable
+
+    def set_filelist(self, filelist: Sequence[str]) -> None:
+        world = self._table.world
+        super().set_filelist(filelist[world.rank :: world.size] if self._polls else filelist)
+
+    def set_archivefile(self, archive: bool = False) -> None:
+        if archive:
+            raise refusal(DATASETS, "set_archivefile")
+
+    def preprocess_instance(self) -> None:
+        """Group the pass into page views. Without set_enable_pv_merge, nothing happens."""
+        if self._options.enable_pv_merge:
+            super().preprocess_instance()
+
+    def postprocess_instance(self) -> None:
+        """Undo `preprocess_instance`. If the pass is not in page views, nothing happens."""
+        chosen = self._stager.current or self._stager.next
+        if chosen is not None and chosen.views is not None:
+            self._undo_page_views()
+
+    def batches(self) -> Iterator[Feed]:
+        current, options = self._stager.current, self._options
+        if current is not None and not current.feeding:
+            if options.enable_pv_merge and options.phase == JOIN:
+                if current.views is None or self._reads[JOIN]:
+                    self._make_page_views()
+            elif current.views is not None:
+                self._undo_page_views()
+            elif self._reads and self._shuffles_views:
+                self._shuffle_instances("a second phase")
+        return super().batches()
+
+    def _undo_page_views(self) -> None:
+        self._arranger.undo_page_views()
+        if not self._shuffles_views:
+            chosen = self._arranger._arrangeable("postprocess_instance")
+            chosen.loaded.instances.arrange_by("file", 0)
+
+
+class InputTableDataset(PadBoxSlotDataset):
+    """PaddleBox's InputTableDataset: a PadBoxSlotDataset with an `InputTable` named "input_table",
+    which it reads for each pass."""
+
+    _feed_type = "InputTableDataFeed"
+
+    def __init__(self, table: TableSet, *, seed: int = 0) -> None:
+        super().__init__(table, seed=seed)
+        #: The side table; None before the first pass.
+        self.input_table: InputTable | None = None
+        self._dim = 0
+        self._index_files: list[str] = []
+        self._index_parser = ""
+
+    def set_feed_type(self, data_feed_type: str) -> None:
+        if data_feed_type != self._feed_type:
+            raise ConfigError(
+                f"set_feed_type: expected {self._feed_type}, found {data_feed_type!r}"
+            )
+
+    def set_input_table_dim(self, dim: int) -> None:
+        """Set the width of the rows, before the first pass. `BoxWrapper.set_input_table_dim` calls
+        it."""
+        if self.input_table is not None and dim != self._dim:
+            raise PassError(f"set_input_table_dim: the input table has dim {self._dim} already")
+        self._dim = dim
+
+    def set_index_filelist(self, filelist: Sequence[str]) -> None:
+        """Set the files of rows, for the passes that are loaded from now on."""
+        self._index_files = list(filelist)
+
+    def set_index_parser(self, index_parser: str) -> None:
+        """Set the parser of these files.
+
+        Args:
+            index_parser: `module:function`, a function from the bytes of a file to its keys, (N)
+                strings, and values, (N, D); "": lines `key v1 .. vD`.
+
+        Raises: ConfigError if it cannot be loaded, or commands are not allowed.
+        """
+        if index_parser:
+            self._check_allowed("index_parser", index_parser)
+            load_named(index_parser, "index_parser")
+        self._index_parser = index_parser
+
+    def _check_ready(self) -> None:
+        super()._check_ready()
+        if not self._dim or not self._index_files:
+            raise PassError(
+                "InputTableDataset: set_input_table_dim or set_index_filelist is missing"
+            )
+        if self.input_table is None:
+            self.input_table = InputTable("input_table", self._dim)
+            self.add_side_table(self.input_table)
+        if not self._index_parser:
+            self.input_table.set_filelist(self._index_files)
+            return
+        parse = load_named(self._index_parser, "index_parser")
+        keys: list[str] = []
+        values = [np.zeros((0, self._dim), np.float32)]
+        for path in expand(self._index_files):
+            with open_source(path) as source:
+                found, rows = parse(source.readall())
+            keys += found
+            values.append(np.asarray(rows, np.float32).reshape(-1, self._dim))
+        self.input_table.set_values(keys, np.concatenate(values))
+
+
+class QueueDataset(UpstreamDataset, variants.QueueDataset):
+    """PaddleBox's QueueDataset: `paddlebox.data.variants.QueueDataset` with all of its names."""
+
+    _feed_type = "MultiSlotDataFeed"
+
+    def _preload(self, files: list[str]) -> None:
+        self._check_ready()
+        super()._preload(files)
+
+
+class FileInstantDataset(QueueDataset):
+    """PaddleBox's FileInstantDataset: a QueueDataset, which reads one file at a time."""
+
+    _feed_type = "MultiSlotFileInstantDataFeed"
+
+
+class DatasetFactory:
+    """Makes datasets by the name of their class.
+
+    Args:
+        table: as for the classes.
+        seed: as for the classes.
+    """
+
+    def __init__(self, table: TableSet, *, seed: int = 0) -> None:
+        self._table = table
+        self._seed = seed
+
+    def create_dataset(self, datafeed_class: str = "QueueDataset") -> Any:
+        """A new dataset of this class. Raises: ValueError for an unknown name."""
+        if datafeed_class not in _CLASSES:
+            raise ValueError(
+                f"create_dataset: expected one of {', '.join(_CLASSES)}, found {datafeed_class!r}"
+            )
+        return _CLASSES[datafeed_class](self._table, seed=self._seed)
+
+
+_CLASSES: dict[str, type[UpstreamDataset]] = {
+    made.__name__: made
+    for made in (
+        *(InMemoryDataset, BoxPSDataset, PadBoxSlotDataset),
+        *(InputTableDataset, QueueDataset, FileInstantDataset),
+    )
+}
