@@ -624,16 +624,17 @@ OTHERS = Group(
         *(
             _replaced(
                 "fluid.trainer_desc",
-                f"_set_dump_{what}",
+                f"_set_{what}",
                 "paddlebox.compat.TrainingDump",
                 f"its argument `{argument}`",
             )
             for what, argument in (
-                ("fields_path", "folder"),
-                ("fields", "fields"),
-                ("param", "params"),
-                ("fields_mode", "mode"),
-                ("interval", "interval"),
+                ("dump_fields_path", "folder"),
+                ("dump_fields", "fields"),
+                ("dump_param", "params"),
+                ("enable_random_dump", "mode"),
+                ("random_with_lineid", "mode"),
+                ("dump_interval", "interval"),
             )
         ),
         _replaced(
