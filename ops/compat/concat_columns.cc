@@ -33,10 +33,9 @@ Result<ConcatColumns> PlanConcat(std::vector<ColumnPart> parts, int64_t groups) 
       const ColumnPart& part = parts[p];
       if (part.start < 0 || part.length < 1 || part.start > part.columns - part.length) {
         return Error(Code::kInvalidArgument,
-                     "columns %lld to %lld of input %zu, which has %lld columns: expected at least "
-                     "one column, and all inside the input",
-                     static_cast<long long>(part.start),
-                     static_cast<long long>(part.start + part.length), p,
+                     "%lld columns from %lld on of input %zu, which has %lld columns: expected at "
+                     "least one column, and all inside the input",
+                     static_cast<long long>(part.length), static_cast<long long>(part.start), p,
                      static_cast<long long>(part.columns));
       }
       width += static_cast<size_t>(part.length);

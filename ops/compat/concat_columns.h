@@ -27,11 +27,11 @@ struct ConcatColumns {
   size_t width = 0;   // C
 };
 
-// Checks that each part is inside its matrix and not empty, and that all groups have one width.
+// Checks that each part is inside its matrix and not empty, and that the groups have one width.
 Result<ConcatColumns> PlanConcat(std::vector<ColumnPart> parts, int64_t groups);
 
-// inputs: a matrix (B, columns) for each part -> out (G * B, C): rows of group 0, of group 1, ...
-// element: bytes of an element.
+// inputs: a matrix (B, columns) for each part -> out (G * B, C): the rows of group 0, then those of
+// group 1 and so on. element: bytes of an element.
 void ConcatColumnsForward(const ConcatColumns& plan, const std::vector<const char*>& inputs,
                           size_t rows, size_t element, char* out);
 

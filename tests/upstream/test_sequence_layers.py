@@ -310,7 +310,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "concat_columns": (
         lambda: layers.fused_concat(matrices((2, 3)), 2, 2),
-        "columns 2 to 4 of input 0, which has 3 columns",
+        "2 columns from 2 on of input 0, which has 3 columns",
     ),
     "partial_start": (
         lambda: layers.partial_concat(matrices((2, 3)), 3),
@@ -325,7 +325,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "pair_columns": (
         lambda: layers.fused_seqpool_concat([matrices((2, 3)), matrices((2, 4))], [1, 2], [1, 3]),
-        "columns 2 to 5 of input 1, which has 4 columns",
+        "3 columns from 2 on of input 1, which has 4 columns",
     ),
     "tensor_inputs": (
         lambda: layers.fused_seq_tensor(matrices((1, 2)), 1, 1, 2, 1, 1, 0),

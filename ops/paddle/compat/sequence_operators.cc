@@ -73,6 +73,7 @@ std::vector<Tensor> ConcatForward(const std::vector<Tensor>& x, const std::vecto
     size_t rows = 0;
     PBX_RETURN_IF_ERROR(CheckConcat(x, starts, lengths, groups, &plan, &rows));
     std::vector<const char*> inputs;
+    inputs.reserve(x.size());
     for (const Tensor& one : x) inputs.push_back(static_cast<const char*>(one.data()));
     out = NewOutput(ConcatShape(plan, x[0].shape()[0]), x[0].place(), x[0].dtype());
     ConcatColumnsForward(plan, inputs, rows, phi::SizeOf(x[0].dtype()),
