@@ -61,8 +61,21 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
         super()._preload_into_disk(call, path)
 
     def begin_pass(self) -> None:
+        """Open the loaded pass, and wait until its rows are staged. From then on another dataset of
+        the table may load its pass.
+
+        Raises: as the first batch of `paddlebox.data.dataset.InMemoryDataset`; the pass is
+            abandoned then.
+        """
         super().begin_pass()
         self._reads.clear()
+        current = self._stager.current
+        assert current is not None
+        try:
+            current.open = self._feeder._begin_part(current)
+        except BaseException as error:
+            self.abandon_pass(error)
+            raise
 
     # ---- page views
 
