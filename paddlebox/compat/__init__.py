@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "layers":
+        return importlib.import_module("paddlebox.compat.layers")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'paddlebox.compat' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"paddlebox.compat.{_MODULE_OF[name]}"), name)

@@ -86,7 +86,12 @@ class BoxMetric:
                 f"{list(self.groups)}: expected one prediction, with MultiMask one value per mask, "
                 "with MultiTask one cmatch_rank per prediction"
             )
-        if self._has_groups and not all(map(self._fits, self.groups)):
+        if "MultiMask" in self.method and not all(map(_is_integer, self.groups)):
+            raise ConfigError(
+                f"init_metric {self.name!r}: cmatch_rank_group: expected the values of the masks, "
+                f"integers, found {list(self.groups)}"
+            )
+        if self._has_groups and not (self.groups and all(map(self._fits, self.groups))):
             expected = "CMATCH" if self.ignore_rank else "CMATCH_RANK"
             raise ConfigError(
                 f"init_metric {self.name!r}: cmatch_rank_group: expected {expected} numbers, found "
@@ -184,6 +189,10 @@ class BoxMetric:
         values = merged.compute()
         # An AUC of None has one class only, for which PaddleBox returns -0.5.
         return [-0.5 if values[n] is None else float(values[n]) for n in _VALUES[self.kind]]
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isdigit()
 
 
 def columns_of(arrays: Mapping[str, Any], size: int) -> dict[str, np.ndarray]:

@@ -442,7 +442,11 @@ class BoxWrapper:
 
 
 def _split(path: str) -> tuple[Path, str]:
-    """OUT, and the name of the save in it. Raises: ValueError for another path."""
+    """OUT, and the name of the save in it. Raises: ValueError for another path, or a URI."""
+    if "://" in path:
+        raise ValueError(
+            f"{path}: saves are written to local folders: copy them with BoxFileMgr.upload"
+        )
     whole = Path(os.path.abspath(path))
     name = f"{whole.parent.name}/{whole.name}"
     donefile.check_name(name)

@@ -68,7 +68,6 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
             abandoned then.
         """
         super().begin_pass()
-        self._reads.clear()
         current = self._stager.current
         assert current is not None
         try:
@@ -76,6 +75,19 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
         except BaseException as error:
             self.abandon_pass(error)
             raise
+
+    def end_pass(self, need_save_delta: bool = False, *, commit: bool = True) -> None:
+        if self._stager.current is not None and not self._reads:
+            raise PassError(
+                "no batch of the pass was read: train_from_dataset is missing (or call "
+                "abandon_pass)"
+            )
+        super().end_pass(need_save_delta, commit=commit)
+        self._reads.clear()
+
+    def abandon_pass(self, error: BaseException | None = None) -> None:
+        super().abandon_pass(error)
+        self._reads.clear()
 
     # ---- page views
 
@@ -130,15 +142,21 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
         current = self._stager.current
         if current is None or current.feeding:
             return super().batches()
-        self._allow_again(current)
-        feeds = super().batches()
+        counted = self._options.counted_slots
+        if self._was_read(current):
+            self._options.counted_slots = ()
+        try:
+            feeds = super().batches()
+        finally:
+            self._options.counted_slots = counted
         self._reads[self._options.phase] += 1
         return self._completed(feeds, current)
 
-    def _allow_again(self, current: Pass) -> None:
+    def _was_read(self, current: Pass) -> bool:
+        """Whether the pass was read in this phase before. Then it may be read again."""
         phase = self._options.phase
         if phase not in current.trained:
-            return
+            return False
         if current.train and not self._warned:
             self._warned = True
             log.warning(
@@ -148,6 +166,7 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
             )
         current.trained.remove(phase)
         current.trained.add(_EARLIER)
+        return True
 
     def _completed(self, feeds: Iterator[Feed], current: Pass) -> Iterator[Feed]:
         """The batches, with the rank offset that PaddleBox gives them."""
@@ -194,6 +213,11 @@ class PadBoxSlotDataset(BoxPSDataset):
 
     def set_filelist(self, filelist: Sequence[str]) -> None:
         world = self._table.world
+        if self._polls and len(filelist) < world.size:
+            raise ConfigError(
+                f"set_filelist: {len(filelist)} entries for {world.size} ranks, which take turns: "
+                "name at least one for each rank, or call disable_polling if each has its own list"
+            )
         super().set_filelist(filelist[world.rank :: world.size] if self._polls else filelist)
 
     def set_archivefile(self, archive: bool = False) -> None:

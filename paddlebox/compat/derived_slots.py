@@ -39,7 +39,7 @@ def _slot(var: Any, label: str) -> Slot:
     if "int" in str(var.dtype).lower():  # PIR and old IR have different types for it
         return Slot(name=var.name, type=SlotType.SPARSE)
     dim = math.prod(var.shape[1:])
-    if dim < 1:
+    if min(var.shape[1:], default=1) < 1:
         raise ConfigError(
             f"set_use_var: variable {var.name!r} has shape {tuple(var.shape)}, expected (-1, n) "
             "with n known for a slot of floats"

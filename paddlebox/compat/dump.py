@@ -13,7 +13,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.data.dataset import Dataset
-from paddlebox.errors import StoreError
+from paddlebox.errors import PassError, StoreError
 
 _MOST_BYTES = 1 << 31  # of a file; then the next one begins
 # Values of dump_mode.
@@ -26,7 +26,8 @@ class TrainingDump:
         fields, params = {"prob": prediction}, ["linear_0.w_0"]
         with TrainingDump("dump/20240101", dataset, fields, program, params) as dump:
             paddlebox.train_from_dataset(
-                exe, program, dataset, loss=loss, fetch_list=dump.fields, fetch_handler=dump.add
+                exe, program, dataset, loss=loss,
+                fetch_list=dump.fields, fetch_handler=dump.take, watch=dump.write,
             )
 
     The files are FOLDER/part-<rank>-00000-<number>; a file ends at 2 GiB. They have one line for
@@ -35,8 +36,9 @@ class TrainingDump:
         <ins_id>\\t<variable>:<n>:<value>:<value>...
         (<batch>,<parameter>,<n>):<value>:<value>...
 
-    Floats have nine significant digits. Integers are written as uint64, as feasigns are. Without
-    set_parse_ins_id the id is the number of the instance in the pass. Batches count from 0.
+    Floats have nine significant digits. int64 is written as uint64, as feasigns are. Without
+    set_parse_ins_id the id is the number of the instance in the pass. Batches count from 0. Each
+    call of train_from_dataset begins with the first instance and batch again.
 
     Args:
         folder: where to write; it is created. Files of an earlier dump in it are an error.
@@ -45,8 +47,9 @@ class TrainingDump:
             of a PIR program has no name of its own.
         program: the program of `params`.
         params: names of parameters.
-        mode: which instances are written. 0: all; 1: those whose id has a hash divisible by
-            `interval`; 2: one of `interval`, drawn at random with a fixed seed.
+        mode: which instances are written. 0: all; 1: those whose id has a CRC-32 divisible by
+            `interval` (PaddleBox uses another hash); 2: one of `interval`, drawn at random with a
+            fixed seed.
         interval: see `mode`; without effect for mode 0.
 
     Raises: ValueError for a mode, an interval or a parameter that does not exist; StoreError if a
@@ -73,7 +76,8 @@ class TrainingDump:
         self._program, self._params = program, list(params)
         self._mode, self._interval = mode, interval
         self._draws = random.Random(0)
-        self._batches = self._instances = self._files = 0
+        self._instances = self._files = 0
+        self._taken: list[np.ndarray] = []
         self._file: TextIO | None = None
         self._parameters()  # checks the names
 
@@ -89,24 +93,37 @@ class TrainingDump:
     ) -> None:
         if self._file is not None:
             self._file.close()  # every batch was flushed
+            self._file = None
 
-    def add(self, values: Sequence[Any]) -> None:
-        """Write a batch.
+    def take(self, values: Sequence[Any]) -> None:
+        """Keep the values of a step, for `write`. The argument `fetch_handler` of
+        train_from_dataset.
 
         Args:
             values: the values of `fields`, in their order.
+        """
+        self._taken = [np.asarray(value) for value in values]
+
+    def write(self, batches: int, samples: int, *_: Any) -> None:
+        """Write the last step. The argument `watch` of train_from_dataset, which does not call it
+        for a step in which only other ranks have instances.
+
+        Args:
+            batches: number of batches so far.
+            samples: number of instances so far.
 
         Raises: ValueError if a value has not one row for each instance.
         """
-        arrays = [np.asarray(value) for value in values]
-        size = len(arrays[0]) if arrays and arrays[0].ndim else 0
-        for name, array in zip(self._names, arrays, strict=True):
-            if array.ndim == 0 or len(array) != size:
+        self._check_open()
+        begin = self._instances if batches > 1 else 0
+        size, self._instances = samples - begin, samples
+        for name, array in zip(self._names, self._taken, strict=True):
+            if array.ndim == 0 or len(array) < size:
                 raise ValueError(
                     f"TrainingDump: {name}: expected one row for each of {size} instances, "
                     f"found shape {array.shape}"
                 )
-        begin, self._instances = self._instances, self._instances + size
+        arrays = [array[:size] for array in self._taken]
         ids = self._ids(begin, begin + size)
         written = [row for row, ins_id in enumerate(ids) if self._wanted(ins_id)]
         columns = [
@@ -117,8 +134,7 @@ class TrainingDump:
         self._write("".join("".join(line) + "\n" for line in lines))
         for name, array in self._parameters().items():
             (text,) = _texts(array.reshape(1, -1))
-            self._write(f"({self._batches},{name},{array.size}){text}\n")
-        self._batches += 1
+            self._write(f"({batches - 1},{name},{array.size}){text}\n")
 
     def _ids(self, begin: int, end: int) -> list[str]:
         if "ins_id" in self._dataset._options.initialised().instances.tags:
@@ -142,17 +158,22 @@ class TrainingDump:
         return {name: np.asarray(found[name]) for name in self._params}
 
     def _write(self, text: str) -> None:
-        assert self._file is not None, "TrainingDump: use it in a with statement"
+        file = self._check_open()
         try:
-            self._file.write(text)
-            self._file.flush()
-            if self._file.tell() >= _MOST_BYTES:
-                self._file.close()
+            file.write(text)
+            file.flush()
+            if file.tell() >= _MOST_BYTES:
+                file.close()
                 self._open_next()
         except OSError as error:
             raise StoreError(
-                f"{self._file.name}: the dump cannot be written: {error.strerror or error}"
+                f"{file.name}: the dump cannot be written: {error.strerror or error}"
             ) from error
+
+    def _check_open(self) -> TextIO:
+        if self._file is None:
+            raise PassError("TrainingDump: it writes only within a with statement")
+        return self._file
 
     def _open_next(self) -> None:
         rank = self._dataset._table.world.rank
@@ -160,7 +181,7 @@ class TrainingDump:
         self._files += 1
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "x")  # noqa: SIM115  # closed in __exit__
+            self._file = open(path, "x", encoding="utf-8")  # noqa: SIM115  # closed in __exit__
         except OSError as error:
             raise StoreError(
                 f"{path}: the dump cannot be written: {error.strerror or error}"

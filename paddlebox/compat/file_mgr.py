@@ -114,8 +114,13 @@ class BoxFileMgr:
         return self._do("truncate", path, lambda at: at.truncate(length), False)
 
     def rename(self, src: str, dest: str) -> bool:
+        """Move a file or folder within its file system."""
+
         def moved(at: _Place) -> None:
-            at.system.move(at.path, self._place(dest).path)
+            to = self._place(dest)
+            if not to.system.equals(at.system):
+                raise OSError(f"{dest} is in another file system: use download and upload")
+            at.system.move(at.path, to.path)
 
         return self._do("rename", src, moved, False)
 
@@ -191,8 +196,8 @@ class _Place:
 
     def truncate(self, length: int) -> None:
         size = self.info.size if self.is_file else -1
-        if size < length:
-            raise OSError(f"expected a file of at least {length} bytes, found {size}")
+        if not 0 <= length <= size:
+            raise OSError(f"expected 0 to the {size} bytes of a file, found {length}")
         if isinstance(self.system, fs.LocalFileSystem):
             with open(self.path, "r+b") as file:
                 file.truncate(length)

@@ -125,7 +125,8 @@ def data_norm(
 
     Args:
         sync_stats: whether to add the batches of all ranks to the sums. Every rank has to run the
-            step.
+            step. If a rank has fewer batches than another, its idle steps enter the sums as one
+            instance of zeros.
 
     The other arguments, the result and the errors are those of `paddlebox.ops.data_norm`.
     """

@@ -60,7 +60,9 @@ def pull_box_sparse(
 def _unscaled(ids: Any, columns: int, anchor: Any) -> Any:
     """The rows of a slot. Its first dimension is 1 for the pull, which scales the gradient."""
     rows = ops.pull_box_sparse(paddle.reshape(ids, [1, -1]), columns, anchor=anchor)
-    shape = [-1, *ids.shape[1:], columns]
-    if len(shape) > 2 and shape[-2] == 1:
-        del shape[-2]
-    return paddle.reshape(rows, shape)
+    if len(ids.shape) > 1 and ids.shape[-1] == 1:
+        shape = paddle.shape(ids)[:-1]
+    else:
+        shape = paddle.shape(ids)
+    whole = paddle.concat([paddle.cast(shape, "int32"), paddle.full([1], columns, "int32")])
+    return paddle.reshape(rows, whole)

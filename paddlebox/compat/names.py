@@ -419,7 +419,11 @@ WRAPPER = Group(
         ),
         _different(_BOX_WRAPPER, "set_input_table_dim", "for an InputTableDataset"),
         *_same(_BOX_WRAPPER, "set_dataset_name", note="without effect, as in PaddleBox"),
-        *_same(_BOX_WRAPPER, "set_batch_max_ins_number"),
+        _different(
+            _BOX_WRAPPER,
+            "set_batch_max_ins_number",
+            "counts batches of any size; the argument only has to be above 0",
+        ),
         _different(
             _BOX_WRAPPER,
             "show_batch_ins_info",
@@ -482,7 +486,7 @@ FILES = Group(
         *_same(_FILES, "dus", note="each entry of a folder, with the bytes of all files below it"),
         *_same(_FILES, "list_info", note="each entry of a folder, with its own bytes"),
         *_same(_FILES, "count", note="the number of files below a path"),
-        *_same(_FILES, "truncate", note="writes the file anew, except on local disk"),
+        *_same(_FILES, "truncate", note="rewrites the file, except on local disk"),
         *_same(_FILES, "touch"),
     ),
 )
@@ -551,12 +555,6 @@ OPERATORS = Group(
         *_refused(
             _LAYERS, "alias_method", "draw negative samples in your reader, or with NumPy", "none"
         ),
-    ),
-)
-ADDED_OPERATORS = Group(
-    "More operators",
-    "python/paddle/fluid/layers/nn.py and python/paddle/fluid/contrib/layers/nn.py",
-    (
         *(
             _operator(_CONTRIB, name, here=f"{_OWN}.{name}")
             for name in (
@@ -665,7 +663,7 @@ OTHERS = Group(
     ),
 )
 
-GROUPS = (DATASETS, PADDLE3, WRAPPER, BOX_PS, FILES, OPERATORS, ADDED_OPERATORS, OTHERS)
+GROUPS = (DATASETS, PADDLE3, WRAPPER, BOX_PS, FILES, OPERATORS, OTHERS)
 
 
 def refusal(group: Group, name: str) -> ConfigError:

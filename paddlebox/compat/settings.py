@@ -149,7 +149,7 @@ class UpstreamDataset(Dataset):
         Raises: ConfigError for another file system.
         """
         scheme, _, host = fs_name.partition("://")
-        if scheme != "hdfs" or not host:
+        if scheme != "hdfs" or not host or "@" in host:
             raise ConfigError(
                 f"set_hdfs_config: expected hdfs://HOST:PORT, found {fs_name!r}: name files of "
                 "other file systems by URIs (s3://, gs://); afs is not public"
@@ -359,6 +359,9 @@ class UpstreamDataset(Dataset):
         if settings.get("fea_eval"):
             self.set_fea_eval(settings.get("candidate_size", 10000))
 
+    def _set_feed_type(self, data_feed_type: str) -> None:
+        self.set_feed_type(data_feed_type)
+
     _set_batch_size = Dataset.set_batch_size
     _set_thread = Dataset.set_thread
     _set_pipe_command = Dataset.set_pipe_command
@@ -368,7 +371,6 @@ class UpstreamDataset(Dataset):
     _set_input_type = set_input_type
     _set_hdfs_config = set_hdfs_config
     _set_download_cmd = set_download_cmd
-    _set_feed_type = set_feed_type
     _set_queue_num = set_queue_num
     _set_fleet_send_batch_size = set_fleet_send_batch_size
     _set_fleet_send_sleep_seconds = set_fleet_send_sleep_seconds

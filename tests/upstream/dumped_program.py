@@ -14,7 +14,7 @@ import paddle
 import paddlebox
 from paddlebox.compat.dump import BY_ID, RANDOM, TrainingDump
 from paddlebox.config import Slots, TableConfig
-from paddlebox.errors import StoreError
+from paddlebox.errors import PassError, StoreError
 
 folder, plain, with_ids = Path(sys.argv[1]), *sys.argv[2:]
 DIM = 4
@@ -52,14 +52,20 @@ def train(file: str, dump: TrainingDump) -> None:
     dataset.load_into_memory()
     dataset.begin_pass()
 
-    def add(values: list[np.ndarray]) -> None:
+    def take(values: list[np.ndarray]) -> None:
         weight = np.asarray(program.state_dict("param")["weight"])
         fetched.append([np.asarray(v).tolist() for v in (*values, weight)])
-        dump.add(values)
+        dump.take(values)
 
     with dump:
         paddlebox.train_from_dataset(
-            exe, program, dataset, loss=loss, fetch_list=dump.fields, fetch_handler=add
+            exe,
+            program,
+            dataset,
+            loss=loss,
+            fetch_list=dump.fields,
+            fetch_handler=take,
+            watch=dump.write,
         )
     dataset.end_pass()
 
@@ -89,9 +95,15 @@ with paddlebox.Table(config, folder=folder / "store", mem_budget_bytes=1 << 20) 
         "mode": refused(mode=3),
         "interval": refused(interval=0),
     }
+    unopened = TrainingDump(folder / "unopened", dataset, {})
+    try:
+        unopened.write(1, 0)
+    except PassError as error:
+        report["unopened"] = str(error)
     try:
         with TrainingDump(folder / "shapes", dataset, {"user": user, "loss": loss}) as dump:
-            dump.add([np.zeros((3, 1), np.int64), np.zeros((1,), np.float32)])
+            dump.take([np.zeros((3, 1), np.int64), np.zeros((1,), np.float32)])
+            dump.write(1, 3)
     except ValueError as error:
         report["shape"] = str(error)
     dataset.close()

@@ -190,6 +190,12 @@ class TestMistakes:
             ("MultiTaskAucCalculator", {}, "one cmatch_rank per prediction"),
             ("MultiMaskAucCalculator", {"mask_varname": "a b"}, "one value per mask"),
             ("CmatchRankAucCalculator", {"cmatch_rank_group": "222"}, "expected CMATCH_RANK num"),
+            ("CmatchRankAucCalculator", {}, "expected CMATCH_RANK num"),
+            (
+                "MultiMaskAucCalculator",
+                {"mask_varname": "mask", "cmatch_rank_group": "x"},
+                r"values of the masks, integers, found \['x'\]",
+            ),
             (
                 "CmatchRankAucCalculator",
                 {"cmatch_rank_group": "222_1", "ignore_rank": True},

@@ -64,4 +64,5 @@ def test_a_dump_has_what_the_steps_computed(
     assert "no parameter absent; there are: " in report["unknown"]
     assert "expected mode 0, 1 or 2, found 3" in report["mode"]
     assert "expected interval >= 1, found 0" in report["interval"]
+    assert report["unopened"].endswith("it writes only within a with statement")
     assert "expected one row for each of 3 instances, found shape (1,)" in report["shape"]

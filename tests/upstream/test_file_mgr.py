@@ -13,6 +13,15 @@ from paddlebox.compat import BoxFileMgr
 from paddlebox.errors import ConfigError, PassError
 
 
+def test_a_file_is_not_renamed_into_another_file_system(tmp_path: Path) -> None:
+    files = BoxFileMgr()
+    assert files.init("", "", "")
+    (tmp_path / "a").touch()
+    assert not files.rename(str(tmp_path / "a"), "mock:///a")
+    assert (tmp_path / "a").exists()
+    assert not files.truncate(str(tmp_path / "a"), -1)
+
+
 @pytest.fixture(params=["local", "file uri", "subtree"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[BoxFileMgr, str]:
     """A file manager, and its name of an empty folder on disk."""

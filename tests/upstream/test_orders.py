@@ -140,6 +140,23 @@ class TestPadBoxSlotDataset:
             dataset._table.close()
         assert orders[0] == orders[1]
 
+    def test_page_views_made_before_a_pass_do_not_depend_on_epochs_either(
+        self, open_upstream: OpenUpstream, pages: str
+    ) -> None:
+        orders = []
+        for epochs in (1, 2):
+            dataset = with_pages(open_upstream, "BoxPSDataset")
+            for reads in (epochs, 1):
+                dataset.set_filelist([pages])
+                dataset.load_into_memory()
+                dataset.preprocess_instance()
+                dataset.begin_pass()
+                found = [users(dataset) for _ in range(reads)]
+                dataset.end_pass()
+            orders.append(found[0])
+            dataset._table.close()
+        assert orders[0] == orders[1]
+
     def test_page_views_of_join_are_shuffled_and_update_is_by_instance(
         self, open_upstream: OpenUpstream, pages: str
     ) -> None:
@@ -314,6 +331,32 @@ class TestEpochs:
         _, rows = table_of(dataset).read_all()
         assert rows[:, 1].tolist() == [6.0, 6.0]
         assert head_of(dataset._table).version == 1
+
+    def test_slots_that_are_named_as_counted_count_once_too(
+        self, open_upstream: OpenUpstream, write_lines: WriteLines, tmp_path: Any
+    ) -> None:
+        from tests.data.test_protocol import push_ones
+
+        dataset = open_upstream("InMemoryDataset", {"folder": tmp_path / "store"}, batch_size=4)
+        dataset.set_counted_slots(["user"])
+        load(dataset, write_lines("a.txt", ["1 1 2 0 0 1 7 1 8"] * 6))
+        for _ in range(3):
+            for batch in dataset.batches():
+                push_ones(dataset, batch)
+        dataset.end_pass()
+        dataset._table.wait_commit()
+        feasigns, rows = table_of(dataset).read_all()
+        assert dict(zip(feasigns.tolist(), rows[:, 1].tolist(), strict=True)) == {7: 6.0, 8: 0.0}
+
+    def test_a_pass_that_nobody_read_is_not_committed(
+        self, open_upstream: OpenUpstream, write_lines: WriteLines, tmp_path: Any
+    ) -> None:
+        dataset = open_upstream("InMemoryDataset", {"folder": tmp_path / "store"}, batch_size=4)
+        load(dataset, write_lines("a.txt", multislot_lines(6)))
+        with pytest.raises(PassError, match="no batch of the pass was read"):
+            dataset.end_pass()
+        dataset.abandon_pass()
+        assert dataset._table.head is None
 
     def test_an_evaluation_may_be_read_again_without_a_warning(
         self,
