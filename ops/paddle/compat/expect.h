@@ -11,9 +11,9 @@ inline Tensor EmptyFloats(const Shape& shape, const Tensor& like) {
   return paddle::empty(shape, DataType::FLOAT32, like.place());
 }
 
-inline Status ExpectFloats(const Tensor& tensor, const char* name, const Shape& shape) {
-  PBX_RETURN_IF_ERROR(Expect(tensor, name, DataType::FLOAT32));
-  return ExpectShape(tensor, name, shape);
+inline Status ExpectFloats(const Tensor& tensor, const std::string& name, const Shape& shape) {
+  PBX_RETURN_IF_ERROR(Expect(tensor, name.c_str(), DataType::FLOAT32));
+  return ExpectShape(tensor, name.c_str(), shape);
 }
 
 // A matrix of floats. expected: its shape in letters, for the message.

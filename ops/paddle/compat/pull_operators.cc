@@ -2,7 +2,7 @@
 // In the gradient these columns are 1, which the push of the rows adds to their counts.
 #include <cstring>
 
-#include "paddle/operators/kernel_guard.h"
+#include "paddle/compat/expect.h"
 
 namespace pbx {
 namespace {
@@ -27,8 +27,8 @@ std::vector<Tensor> SkipForward(const Tensor& rows, int offset) {
   Guard("pull_box_sparse", [&]() -> Status {
     PBX_RETURN_IF_ERROR(Check(rows, offset));
     out = paddle::empty(Skipped(rows.shape(), offset), DataType::FLOAT32, rows.place());
-    const size_t width = static_cast<size_t>(rows.shape().back());
-    const size_t kept = width - static_cast<size_t>(offset);
+    const size_t width = Size(rows.shape().back());
+    const size_t kept = width - Size(offset);
     const float* from = rows.data<float>() + offset;
     float* to = out.data<float>();
     for (size_t i = 0, n = Count(rows) / width; i < n; ++i) {
@@ -46,8 +46,8 @@ std::vector<Tensor> SkipBackward(const Tensor& rows, const Tensor& grad, int off
     PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
     PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", Skipped(rows.shape(), offset)));
     drows = paddle::full(rows.shape(), 1, DataType::FLOAT32, rows.place());
-    const size_t width = static_cast<size_t>(rows.shape().back());
-    const size_t kept = width - static_cast<size_t>(offset);
+    const size_t width = Size(rows.shape().back());
+    const size_t kept = width - Size(offset);
     const float* from = grad.data<float>();
     float* to = drows.data<float>() + offset;
     for (size_t i = 0, n = Count(rows) / width; i < n; ++i) {

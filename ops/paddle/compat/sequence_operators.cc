@@ -7,24 +7,17 @@
 #include "compat/seq_tensor.h"
 #include "compat/weighted_seqpool.h"
 #include "dense/seqpool_cvm.h"
-#include "paddle/operators/kernel_guard.h"
+#include "paddle/compat/expect.h"
 #include "paddle/operators/outputs.h"
 
 namespace pbx {
 namespace {
-
-size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
 Status ExpectRank(const Tensor& tensor, const std::string& name, size_t rank,
                   const char* expected) {
   if (tensor.shape().size() == rank) return Status::Ok();
   return Error(Code::kInvalidArgument, "%s has shape %s, expected %s", name.c_str(),
                Describe(tensor.shape()).c_str(), expected);
-}
-
-Status ExpectFloats(const Tensor& tensor, const std::string& name, const Shape& shape) {
-  PBX_RETURN_IF_ERROR(Expect(tensor, name.c_str(), DataType::FLOAT32));
-  return ExpectShape(tensor, name.c_str(), shape);
 }
 
 // ---- box_fused_concat
