@@ -133,7 +133,8 @@ def data_norm(
         name: prefix of the parameters: name.batch_size, name.batch_sum and so on.
         slot_dim: width of a slot. A slot whose first column, its shows, is within 1e-7 of 0 gives
             zeros and does not enter the sums. -1: no slots.
-        sync_stats: must be False, because each process has its own sums.
+        sync_stats: must be False, because each process has its own sums;
+            `paddlebox.compat.layers.data_norm` can add those of all ranks.
         update_norm: whether to add this batch to the sums after they were used. Set it to False in
             programs for evaluation.
         summary_decay_rate: factor of the old sums at each update.

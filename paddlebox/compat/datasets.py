@@ -77,6 +77,7 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
             raise
 
     def end_pass(self, need_save_delta: bool = False, *, commit: bool = True) -> None:
+        """As our `end_pass`. Raises also: PassError if no batch of the pass was read."""
         if self._stager.current is not None and not self._reads:
             raise PassError(
                 "no batch of the pass was read: train_from_dataset is missing (or call "

@@ -189,7 +189,7 @@ class TrainingDump:
 
 
 def _texts(rows: np.ndarray) -> list[str]:
-    """ ":value:value..." for each row."""
+    """The text of each row, ":value:value..."."""
     flat = rows.reshape(len(rows), -1)
     if flat.dtype.kind == "f":
         return ["".join([f":{value:.9g}" for value in row]) for row in flat.tolist()]

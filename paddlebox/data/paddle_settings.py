@@ -1,4 +1,5 @@
-"""The settings of PaddleBox's datasets, under PaddleBox's names. docs/dataset.md lists them all.
+"""The settings of PaddleBox's datasets, under PaddleBox's names. docs/upstream_names.md lists
+PaddleBox's names, and docs/dataset.md ours.
 
 Unless its docstring says otherwise, a setting applies to the passes that are loaded after the call.
 """
