@@ -13,21 +13,12 @@ import paddle
 
 import paddlebox
 from paddlebox.compat.dump import BY_ID, RANDOM, TrainingDump
-from paddlebox.config import Slots, TableConfig
+from paddlebox.config import TableConfig
 from paddlebox.errors import PassError, StoreError
+from tests.support.instances import SLOTS
 
 folder, plain, with_ids = Path(sys.argv[1]), *sys.argv[2:]
 DIM = 4
-slots = Slots.model_validate(
-    {
-        "slots": [
-            {"name": "click", "type": "label"},
-            {"name": "age", "type": "dense", "dim": 2},
-            {"name": "user", "type": "sparse"},
-            {"name": "words", "type": "sparse"},
-        ]
-    }
-)
 paddle.enable_static()
 paddle.seed(1)
 program, startup = paddle.static.Program(), paddle.static.Program()
@@ -81,7 +72,7 @@ def refused(**options: Any) -> str:
 config = TableConfig(embedx_dim=DIM, embedx_threshold=0.0)
 with paddlebox.Table(config, folder=folder / "store", mem_budget_bytes=1 << 20) as table:
     dataset = paddlebox.InMemoryDataset(table)
-    dataset.init(slots=slots, batch_size=32, use_var=[user, age, label])
+    dataset.init(slots=SLOTS, batch_size=32, use_var=[user, age, label])
     whole = TrainingDump(folder / "whole", dataset, fields, program, ["weight"])
     train(plain, whole)
     again = refused()
