@@ -96,7 +96,7 @@ def test_the_programs_of_pages_on_datasets_metrics_and_operators_run(
     (with_words,) = programs("side_tables.md")
     (with_metrics,) = programs("metrics.md")
     (with_lists,) = programs("operators.md")
-    of_paddlebox, wrapped = programs("upstream_names.md")
+    of_paddlebox, wrapped, dumped = programs("upstream_names.md")
     parts = [
         PREAMBLE,
         one_pass,
@@ -113,6 +113,8 @@ def test_the_programs_of_pages_on_datasets_metrics_and_operators_run(
         "dataset.init(slots='slots.yaml', use_var=[user, item, click], batch_size=64)",
         "dataset.set_filelist(['part-0']); dataset.load_into_memory(); dataset.begin_pass()",
         wrapped,
+        dumped,
+        "assert len(open('dump/part-00-00000-00000').readlines()) == 600",
         "dataset.end_pass()",
         "table.close()",
         LISTS,
