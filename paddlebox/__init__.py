@@ -22,6 +22,7 @@ _LAZY = {
     "ReplicaCache": ("paddlebox.data.side_table", "ReplicaCache"),
     "Table": ("paddlebox.store.table", "Table"),
     "TableSet": ("paddlebox.store.table_set", "TableSet"),
+    "compat": ("paddlebox.compat", ""),
     "errors": ("paddlebox.errors", ""),
     "open_save": ("paddlebox.saves", "open_save"),
     "nn": ("paddlebox.nn", ""),
@@ -40,6 +41,7 @@ __all__ = [
     "Table",
     "TableSet",
     "__version__",
+    "compat",
     "errors",
     "nn",
     "open_save",
@@ -48,7 +50,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from paddlebox import errors, nn, ops
+    from paddlebox import compat, errors, nn, ops
     from paddlebox.compat.box_wrapper import BoxWrapper
     from paddlebox.compat.datasets import (
         BoxPSDataset,
