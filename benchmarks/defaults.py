@@ -20,12 +20,16 @@ Goals for each dataset: DeepFM, DCN v2 and FinalMLP are at most 0.002 below the 
 two standard errors, and at most 0.003 below the best of the grid. `lr` is at most 0.002 below the
 regression. A missed goal is printed with its figures. No default was chosen on the datasets that
 are held out.
+
+This takes some hours. With --resume DIR, the result of each training is kept in DIR, and a later
+call takes from there what was measured with the same code.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import io
 import json
 import multiprocessing
@@ -41,6 +45,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import measured_code
 import numpy as np
 import report
 from peers.small_data import DATA_SETS, DataSet, Rows
@@ -181,6 +186,23 @@ def judge_peers(job: Job, at: Path, out: Path) -> None:
         os._exit(0)  # the pass is not trained
 
 
+def results_of(jobs: Sequence[Job], folder: Path, options: argparse.Namespace) -> dict[Job, Any]:
+    """The result of each job, from the folder of --resume if it is there."""
+    if options.resume is None:
+        return dict(run(jobs, folder, options.jobs))
+    code = repr(measured_code.digests(Path(__file__), MEASURES))
+    options.resume.mkdir(parents=True, exist_ok=True)
+    kept = {
+        job: options.resume / f"{hashlib.sha256(f'{job} {code}'.encode()).hexdigest()[:32]}.npz"
+        for job in jobs
+    }
+    for job, found in run([job for job in jobs if not kept[job].exists()], folder, options.jobs):
+        unfinished = kept[job].with_name("unfinished.npz")
+        np.savez(unfinished, **found)
+        unfinished.rename(kept[job])
+    return {job: np.load(path) for job, path in kept.items()}
+
+
 def run(jobs: Sequence[Job], folder: Path, workers: int) -> Iterator[tuple[Job, Any]]:
     """Yields each job with its result. Jobs run in forks of this process, which has imported Paddle
     and has not started threads."""
@@ -311,7 +333,7 @@ def measure(data: DataSet, folder: Path, options: argparse.Namespace) -> dict[st
         ]
     aucs: dict[Job, float] = {}
     beside: dict[str, dict[int, float]] = {"regression": {}, "lightgbm": {}}
-    for job, found in run(jobs, folder, options.jobs):
+    for job, found in results_of(jobs, folder, options).items():
         if job.what == "peers":
             for name, auc in found.items():
                 beside[name][job.fold] = float(auc)
@@ -331,7 +353,7 @@ def measure(data: DataSet, folder: Path, options: argparse.Namespace) -> dict[st
         if point != "defaults"
         for fold in folds
     ]
-    for job, found in run(more, folder, options.jobs):
+    for job, found in results_of(more, folder, options).items():
         aucs[job] = auc_of(found["logits"], found["labels"])
 
     def of_folds(model: str, point: str) -> list[float]:
@@ -407,6 +429,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--seeds", type=int, default=1, help="runs per fold")
     parser.add_argument("--jobs", type=int, default=2, help="parallel runs, with one thread each")
+    parser.add_argument("--resume", type=Path, help="folder that keeps results between calls")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/defaults.json"))
     options = parser.parse_args()
     try:
