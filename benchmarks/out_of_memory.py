@@ -434,7 +434,7 @@ def measure_one(
     common = Work(
         folder=str(folder),
         wide_slots=wide_slots,
-        rows=options.rows // wide_slots * wide_slots,
+        rows=-(-options.rows // wide_slots) * wide_slots,  # at least --rows
         samples=options.samples,
         passes=options.turns * options.passes_per_turn,
         batch_size=512,
