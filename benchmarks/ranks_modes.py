@@ -129,7 +129,9 @@ def launched(
             *("tools/train.py", "-c", CONFIG, "--run-dir", str(run_dir)),
             *("-o", f"seed={seed}", *files, f"data.batch_size={STEP // ranks}"),
             *("table.embedx_dim=16", "model.hidden=[128,64]", "trainer.dense_threads=1"),
-            *("store.threads=1", "trainer.evaluate_after_pass=true", *overrides),
+            # Without optimizer.averaging, which ranks.sync_weight_step excludes.
+            *("store.threads=1", "trainer.evaluate_after_pass=true", "optimizer.averaging=0"),
+            *overrides,
         ],
         cwd=report.ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(report.ROOT)},
