@@ -18,7 +18,7 @@ from paddlebox.compat.page_views import alone, make_page_views, no_ranks, shuffl
 from paddlebox.compat.settings import UpstreamDataset
 from paddlebox.config.code import load_named
 from paddlebox.data import dataset as ours
-from paddlebox.data import variants
+from paddlebox.data import queue_dataset
 from paddlebox.data.batches import Feed, instances_of
 from paddlebox.data.options import JOIN
 from paddlebox.data.passes import Pass
@@ -323,8 +323,8 @@ class InputTableDataset(PadBoxSlotDataset):
         self.input_table.set_values(keys, np.concatenate(values))
 
 
-class QueueDataset(UpstreamDataset, variants.QueueDataset):
-    """PaddleBox's QueueDataset: `paddlebox.data.variants.QueueDataset` with all of its names."""
+class QueueDataset(UpstreamDataset, queue_dataset.QueueDataset):
+    """`paddlebox.data.queue_dataset.QueueDataset` with all names of PaddleBox's QueueDataset."""
 
     _feed_type = "MultiSlotDataFeed"
 

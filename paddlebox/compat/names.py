@@ -93,7 +93,7 @@ DATASETS = Group(
             _BASE,
             "set_use_var",
             "variables have shape (-1, n) and no LoD. Without `slots` in `init`, they are the "
-            "slots of a line, and `label=NAME` says which is the label",
+            "slots of a line; `label=NAME` makes one of them the click of the packed inputs",
         ),
         _different(
             _BASE,
@@ -354,7 +354,8 @@ WRAPPER = Group(
         *_same(
             _BOX_WRAPPER,
             "save_base",
-            note='`batch_model_path` gets every row; with `""`, no batch is written',
+            note='`batch_model_path` gets every row; with `""`, no batch is written. Paths are '
+            "local, or URIs if the wrapper has a `spool`",
         ),
         _different(
             _BOX_WRAPPER,
@@ -393,7 +394,8 @@ WRAPPER = Group(
             _BOX_WRAPPER,
             "init_metric",
             "`train_from_dataset` of the wrapper, or `add_data`, feeds the metrics of the phase. "
-            "`FloatMaskAucCalculator` and `sample_scale_varnam` (a weighted AUC) are refused",
+            "`sample_scale_varnam` also weights the errors in mae and rmse, which PaddleBox sums "
+            "without weights; methods other than AucCalculator refuse it",
         ),
         *_same(
             _BOX_WRAPPER,

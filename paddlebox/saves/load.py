@@ -41,7 +41,7 @@ def load_save(save: Save, tables: TableSet) -> int:
                 "the save into a new folder"
             )
     check_layout(save, layouts_of(tables.members), "the table", "open it with the save's layout")
-    chain = chain_of(save)
+    chain, described = chain_of(save), _description(save)
     log.info("loading %s: %s", save.folder, " and ".join(one.name for one in chain))
     of_each: list[FirstVersion] = []
     rows = 0
@@ -58,7 +58,7 @@ def load_save(save: Save, tables: TableSet) -> int:
                 day=save.meta["day"],
                 events=_days_ended(parts[-1]),
                 cursor={} if number else {"pass": 0, "epoch": 0, "loaded_from": save.name},
-                config={} if number else _description(save),
+                config={} if number else described,
             )
         )
     commit_initial(tables, of_each)
@@ -79,5 +79,5 @@ def _description(save: Save) -> dict[str, Any]:
         return {}
     config = json.loads(save.file("config.json"))
     save.file("slots.yaml")  # checks the CRC32C
-    slots = load_slots(save.folder / "slots.yaml")
+    slots = load_slots(save.folder / "slots.yaml", labelled=False)
     return {"config": config, "slots": slots.model_dump(mode="json")}

@@ -74,14 +74,23 @@ def read_meta(folder: Path) -> dict[str, Any]:
     path = folder / META
     try:
         content = path.read_bytes()
-        found = json.loads(content)
-        missing = [name for name in (*_FIELDS, "format", "crc32c") if name not in found]
-        crc = _crc_of(found)
     except OSError as error:
         raise StoreError(
             f"{folder}: holds no complete save ({META}: {error.strerror}); expected a folder such "
             "as OUT/20240101/base"
         ) from error
+    return parse_meta(content, str(path))
+
+
+def parse_meta(content: bytes, path: str) -> dict[str, Any]:
+    """Check the content of a meta.json. path: for messages.
+
+    Raises: StoreError if a later release wrote it; CorruptionError.
+    """
+    try:
+        found = json.loads(content)
+        missing = [name for name in (*_FIELDS, "format", "crc32c") if name not in found]
+        crc = _crc_of(found)
     except (ValueError, TypeError, AttributeError) as error:
         raise CorruptionError(f"{path}: not the record of a save: {error}") from error
     if crc != found.get("crc32c"):

@@ -193,16 +193,17 @@ class Saver:
             last is not None
             and head is not None
             and last.meta["pass_number"] == self.pass_number
-            and self.is_own(last)
+            and self.is_own(last.meta)
         )
         return last if self.as_first(is_of_it) else None
 
-    def is_own(self, save: Save) -> bool:
-        """Whether the save's version is in the history of the table's newest one.
+    def is_own(self, meta: Mapping[str, Any]) -> bool:
+        """Whether the version of a save, by its meta.json, is in the history of the table's newest
+        one.
 
         Not true for a save of another store, or of a version that a rollback discarded.
         """
-        return save.meta["commit"] in self._members[0].versions.journal()
+        return meta["commit"] in self._members[0].versions.journal()
 
     def is_done(self, kind: str, name: str) -> bool:
         return any(done.name == name for done in donefile.read(self.out, kind))

@@ -26,7 +26,7 @@ def _due(saver: Saver, config: SaveConfig) -> tuple[str, str] | None:
     base, delta = f"{saver.date}/base", f"{saver.date}/delta-{saver.pass_number}"
     # If the last save is of a discarded version, delta_score does not show which rows differ from
     # the save, so only a base is correct.
-    if last is None or not saver.is_own(last):
+    if last is None or not saver.is_own(last.meta):
         return BASE, saver.free_name(base)
     if config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base):
         return BASE, saver.free_name(base)

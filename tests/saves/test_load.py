@@ -86,6 +86,19 @@ def test_a_loaded_store_trains_on_as_the_old_one_does(tmp_path: Path) -> None:
         assert held(other) == expected
 
 
+def test_a_save_of_slots_without_a_label_is_loaded(tmp_path: Path) -> None:
+    slots = b"slots: [{name: spent, type: dense}, {name: user, type: sparse}]"
+    with open_table(tmp_path / "old") as table:
+        train(table, feasigns(1, 50), 1)
+        saver = Saver(table, tmp_path / "out", extra={"slots.yaml": slots, "config.json": b"{}"})
+        base = saver.base()
+    with open_table(tmp_path / "new") as table:
+        assert paddlebox.BoxWrapper(table).load_model(str(base.folder)) == 50
+        head = table.first.head
+        assert head is not None
+        assert [slot["name"] for slot in head.config["slots"]["slots"]] == ["spent", "user"]
+
+
 def test_a_base_resets_delta_score_and_keeps_the_rest_of_a_row(tmp_path: Path) -> None:
     with open_table(tmp_path / "old") as table:
         train(table, feasigns(1, 100), 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from paddlebox.saves import chain_of, donefile, open_save
 from paddlebox.store.table import Table
 from paddlebox.store.tiered_table import TieredTable, stored_table
 from paddlebox.tools.upkeep.store_files import newest, reading
+from paddlebox.train.hooks.save import Save
 from tests.conftest import ROOT, make_synthetic, run_python
 from tests.saves.common import apply, base_of
 
@@ -74,6 +76,31 @@ def test_a_run_saves_a_base_a_date_and_a_delta_a_pass_beside_the_next_ones_stagi
     lines = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["save"]["kind"] for line in lines] == ["base", "delta"] * 2
     assert (tmp_path / "a" / "store" / "parity").is_dir()
+
+
+def test_a_run_copies_its_saves_while_it_trains(data: Path, tmp_path: Path) -> None:
+    out, there = tmp_path / "out", tmp_path / "there"
+    train(data, tmp_path / "run", f"save.out={out}", f"save.copy_to=file://{there}")
+    last = open_save(there / "20240102" / "delta-4")
+    assert apply(chain_of(last)) == apply(chain_of(open_save(out / "20240102" / "delta-4")))
+    for kind in ("base", "delta"):
+        assert donefile.read(there, kind) == donefile.read(out, kind)
+    line = (there / donefile.NAMES["base"]).read_text().splitlines()[0]
+    assert json.loads(line)["input"] == f"file://{there}/20240101/base/000"
+
+
+def test_an_error_of_the_last_save_ends_the_copies_too() -> None:
+    closed = []
+
+    def fail() -> None:
+        raise OSError("a save")
+
+    hook = Save.__new__(Save)
+    hook._saves = SimpleNamespace(close=fail)  # type: ignore[assignment]
+    hook._copier = SimpleNamespace(close=lambda: closed.append("copies"))  # type: ignore[assignment]
+    with pytest.raises(OSError, match="a save"):
+        hook.close(None)
+    assert closed == ["copies"]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from paddlebox._native import paddle
 from paddlebox.compat.layers import pull_box_sparse
 from paddlebox.config import TableConfig
 from paddlebox.store.table import Table, sorted_unique_keys
+from tests.operators.row_model import LEARNING_RATE, Row
 
 DIM = 4
 COLUMNS = 3 + DIM
@@ -79,6 +80,111 @@ def test_a_slot_index_above_all_slots_leaves_the_gradient_unscaled(offset: int) 
 def test_one_column_is_left_for_each_id_of_a_slot() -> None:
     ids = np.array([[5, 9, 0], [9, 5, 5]], np.int64)
     assert pushed(1, -1, ids).shape == (2, COLUMNS)
+
+
+# ---- random calls
+
+CALLS = 1000
+BOUND = 1e-6  # of the sum of the absolute values of the terms
+
+
+class Expected:
+    """A row in float64, and for w and each v the sum of the absolute values of its terms."""
+
+    def __init__(self, dim: int) -> None:
+        self.row, self.terms = Row(dim), np.zeros(1 + dim)
+
+    def push(self, occurrences: np.ndarray, batch: int, first_v: np.ndarray) -> None:
+        """occurrences: (n, 3 + D) the gradients of the results of one call."""
+        show, click = occurrences[:, :2].sum(axis=0)
+        had_v, before = self.row.has_v, self.row.pulled()[2:]
+        self.row.push(show, click, batch * occurrences[:, 2:].sum(axis=0), first_v)
+        step = LEARNING_RATE * batch * np.abs(occurrences[:, 2:]).sum(axis=0) / show
+        self.terms += np.maximum(step, np.abs(self.row.pulled()[2:] - before))
+        if not had_v:
+            self.terms[1:] = np.abs(first_v)
+
+    def ratio(self, found: np.ndarray, offset: int) -> float:
+        """The largest error of columns that were pulled, relative to their terms."""
+        error = np.abs(found - self.row.pulled()[offset:])
+        terms = np.concatenate([[self.row.show, self.row.click], self.terms])[offset:]
+        assert not error[terms == 0].any()
+        return float((error[terms > 0] / terms[terms > 0]).max(initial=0.0))
+
+
+def drawn_call(random: np.random.Generator, first: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """Arguments, and the ids of each slot: 0, which is padding, and eight feasigns from `first`."""
+    listed, offset = bool(random.integers(2)), int(random.integers(4))
+    batch, slots = random.integers(1, 5), int(random.integers(1, 4)) if listed else 1
+    drawn = [random.integers(0, 9, (batch, random.integers(1, 4))) for _ in range(slots)]
+    slot_idx = int(random.choice([-1, 0] if listed else [-1, 0, 2]))
+    ids = [np.where(of > 0, first + of - 1, 0) for of in drawn]
+    return {"listed": listed, "offset": offset, "slot_idx": slot_idx}, ids
+
+
+def worst_call(table: Table, dim: int, random: np.random.Generator, first: int) -> float:
+    """The largest ratio of three pulls of the same ids, each with a push."""
+    given, ids = drawn_call(random, first)
+    offset, slot_idx = given["offset"], given["slot_idx"]
+    rows = {feasign: Expected(dim) for feasign in range(first, first + 8)}
+    largest = 0.0
+    for _ in range(3):
+        tensors = [paddle.to_tensor(of) for of in ids]
+        found = pull_box_sparse(
+            tensors if given["listed"] else tensors[0],
+            3 + dim - offset,
+            offset=offset,
+            slot_idx=slot_idx,
+            anchor=ops.create_anchor(),
+        )
+        found = found if given["listed"] else [found]
+        gradients = []
+        for of, result in zip(ids, found, strict=True):
+            shape = of.shape[:-1] if of.shape[1] == 1 else of.shape
+            assert result.shape == [*shape, 3 + dim - offset]
+            for feasign, row in zip(of.ravel(), result.numpy().reshape(of.size, -1), strict=True):
+                if feasign:
+                    largest = max(largest, rows[feasign].ratio(row, offset))
+                else:
+                    assert not row.any()
+            gradient = np.ones((of.size, 3 + dim), np.float32)
+            gradient[:, offset:] = random.uniform(0.5, 2, (of.size, 3 + dim - offset))
+            signed = gradient[:, max(2, offset) :]
+            signed *= random.choice([-1, 1], signed.shape)
+            gradients.append(gradient)
+        weighted = [
+            (result * paddle.to_tensor(gradient[:, offset:].reshape(result.shape))).sum()
+            for result, gradient in zip(found, gradients, strict=True)
+        ]
+        paddle.add_n(weighted).backward()
+        flat, of_each = np.concatenate([of.ravel() for of in ids]), np.concatenate(gradients)
+        batch = 1 if slot_idx > 1 else len(ids[0])
+        held = list(rows)
+        now = ops.pull_box_sparse(
+            paddle.to_tensor(np.array(held)[:, None]), 3 + dim, anchor=ops.create_anchor()
+        ).numpy()
+        for feasign, row in zip(held, now, strict=True):
+            if (flat == feasign).any():
+                occurrences = of_each[flat == feasign].astype(np.float64)
+                rows[feasign].push(occurrences, batch, row[3:].astype(np.float64))
+    return largest
+
+
+@pytest.mark.parametrize("calls", [40, pytest.param(CALLS, marks=pytest.mark.slow)])
+def test_random_calls_agree_with_a_plain_model(calls: int) -> None:
+    paddle.disable_static()
+    largest = 0.0
+    for dim in (1, 2, 5, 8):
+        of_dim = calls // 4
+        feasigns = np.arange(1, 1 + 8 * of_dim, dtype=np.uint64)
+        with Table(TableConfig(embedx_dim=dim, embedx_threshold=0.0)) as table:
+            table.begin(table.stage(sorted_unique_keys(feasigns)))
+            for call in range(of_dim):
+                random = np.random.default_rng([dim, call])
+                largest = max(largest, worst_call(table, dim, random, 1 + 8 * call))
+            table.end()
+    print(f"pull_box_sparse: worst ratio {largest:.2g} over {calls} cases")
+    assert largest < BOUND
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,242 @@
+"""A folder in a file system of pyarrow: on local disk, or at a URI such as hdfs:// or s3://."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyarrow import fs
+
+from paddlebox.errors import StoreError
+from paddlebox.store import files
+
+log = logging.getLogger("paddlebox")
+T = TypeVar("T")
+
+BLOCK_BYTES = 8 << 20
+WAITS_S = (1.0, 5.0)  # before the second and the third attempt
+
+
+def open_filesystem(place: str) -> tuple[Any, str]:
+    """The pyarrow file system of a URI or local path, and the path in it.
+
+    Raises: StoreError if it cannot be opened.
+    """
+    if "://" not in place:
+        return fs.LocalFileSystem(), os.path.abspath(place)
+    try:
+        system, base = fs.FileSystem.from_uri(place)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        why = str(error).replace(place, shown(place))
+        raise StoreError(f"{shown(place)}: cannot be opened: {why}") from None
+    return system, base.rstrip("/")
+
+
+def shown(place: str) -> str:
+    """A place without the parts of a URI that can hold credentials: USER:PASSWORD@ and ?OPTIONS."""
+    scheme, found, rest = place.partition("://")
+    if not found:
+        return place
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+class RemoteFolder:
+    """The files below a folder. Names are relative to it.
+
+    A method whose call of the file system fails tries it three times. Then it raises a StoreError
+    that names the file by its full place. An error of a local file is raised at once.
+
+    Args:
+        place: URI or local path. The folder need not exist.
+        stop: if it is set, methods give up and raise a StoreError.
+    """
+
+    def __init__(self, place: str, stop: threading.Event | None = None) -> None:
+        self.place = shown(place).rstrip("/")  # for messages and donefiles
+        self.moved_bytes = 0  # by `put` and `get`, repeated attempts included
+        self._stop = stop
+        self._system, self._base = open_filesystem(place)
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None if there is no such file."""
+
+        def read() -> bytes | None:
+            # While `write` replaces a file, it may have its old name, and then the new one.
+            for path in map(self._path, (name, _old(name), name)):
+                if self._is_file(path):
+                    with self._system.open_input_stream(path) as stream:
+                        return bytes(stream.read())
+            return None
+
+        return self._tried(name, "read", read)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The files at any depth below a folder: path relative to it -> bytes."""
+
+        def listed() -> dict[str, int]:
+            below = self._path(folder)
+            selector = fs.FileSelector(below, recursive=True, allow_not_found=True)
+            return {
+                os.path.relpath(info.path, below): info.size
+                for info in self._system.get_file_info(selector)
+                if info.type == fs.FileType.File
+            }
+
+        return self._tried(folder, "list", listed)
+
+    def put(self, local: Path, name: str) -> None:
+        """Copy a local file here. After an error there may be a part of it."""
+
+        def put() -> None:
+            size = 0
+            with self._new_file(name) as sink:
+                for block in _blocks_of(local):
+                    self._check_stop(name)
+                    sink.write(block)
+                    size += len(block)
+                    self.moved_bytes += len(block)
+            self._check_size(name, size)
+
+        self._tried(name, "copy", put)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file as a whole. After an error, `read` returns its earlier or new content."""
+
+        def write() -> None:
+            with self._new_file(f"{name}.tmp") as sink:
+                sink.write(content)
+            self._check_size(f"{name}.tmp", len(content))
+            self._move(f"{name}.tmp", name)
+
+        self._tried(name, "write", write)
+
+    def get(self, name: str, local: Path, size: int) -> None:
+        """Copy a file of `size` bytes to local disk, durably. Raises: OutOfSpaceError."""
+
+        def get() -> None:
+            with self._system.open_input_stream(self._path(name)) as source:
+                found = _write_blocks(local, self._blocks_of(name, source))
+            _check_bytes(name, found, size)
+
+        files.make_folder(str(local.parent))
+        self._tried(name, "copy", get)
+
+    def remove(self, folder: str) -> None:
+        """Remove a folder with its content, if there is one."""
+
+        def remove() -> None:
+            if self._system.get_file_info(self._path(folder)).type == fs.FileType.Directory:
+                self._system.delete_dir(self._path(folder))
+
+        self._tried(folder, "remove", remove)
+
+    def _path(self, name: str) -> str:
+        return f"{self._base}/{name}"
+
+    def _is_file(self, path: str) -> bool:
+        return bool(self._system.get_file_info(path).type == fs.FileType.File)
+
+    def _blocks_of(self, name: str, source: Any) -> Iterator[bytes]:
+        while block := source.read(BLOCK_BYTES):
+            self._check_stop(name)
+            self.moved_bytes += len(block)
+            yield block
+
+    def _new_file(self, name: str) -> Any:
+        path = self._path(name)
+        self._system.create_dir(os.path.dirname(path), recursive=True)
+        return self._system.open_output_stream(path)
+
+    def _check_size(self, name: str, expected: int) -> None:
+        _check_bytes(name, self._system.get_file_info(self._path(name)).size, expected)
+
+    def _move(self, name: str, to: str) -> None:
+        new, target, old = map(self._path, (name, to, _old(to)))
+        try:
+            self._system.move(new, target)
+            return
+        except OSError:  # HDFS does not replace a file
+            if not self._is_file(target):
+                raise
+        if self._is_file(old):
+            self._system.delete_file(old)  # of an earlier call: target has this content or a later
+        self._system.move(target, old)  # `read` falls back to it
+        self._system.move(new, target)
+        self._system.delete_file(old)
+
+    def _tried(self, name: str, action: str, work: Callable[[], T]) -> T:
+        """What `work` returns, from the first attempt that succeeds."""
+        where = f"{self.place}/{name}"
+        for attempt, wait_s in enumerate((*WAITS_S, None), 1):
+            self._check_stop(name)
+            try:
+                return work()
+            except StoreError:  # of a local file, or given up
+                raise
+            except (OSError, pa.ArrowException) as error:
+                if wait_s is None:
+                    raise StoreError(
+                        f"{where}: cannot {action}, after {attempt} attempts: {error}"
+                    ) from error
+                log.warning("%s: cannot %s, trying again: %s", where, action, error)
+                self._pause(wait_s)
+        raise AssertionError
+
+    def _pause(self, wait_s: float) -> None:
+        if self._stop is None:
+            time.sleep(wait_s)
+        else:
+            self._stop.wait(wait_s)
+
+    def _check_stop(self, name: str) -> None:
+        if self._stop is not None and self._stop.is_set():
+            raise StoreError(f"{self.place}/{name}: the copy was given up")
+
+
+def _old(name: str) -> str:
+    """The name of a file while it is replaced."""
+    return f"{name}.old"
+
+
+def _blocks_of(local: Path) -> Iterator[bytes]:
+    with files.store_errors(str(local), "read"), open(local, "rb") as source:
+        while block := source.read(BLOCK_BYTES):
+            yield block
+
+
+def _write_blocks(local: Path, blocks: Iterator[bytes]) -> int:
+    """Write a local file durably, and return its size. Raises: StoreError; errors of `blocks`."""
+    size = 0
+    with _local_errors(local):
+        sink = open(local, "wb", buffering=0)  # noqa: SIM115
+    with sink:
+        for block in blocks:
+            with _local_errors(local):
+                rest = memoryview(block)
+                while rest:
+                    rest = rest[sink.write(rest) :]
+            size += len(block)
+        with _local_errors(local):
+            os.fsync(sink.fileno())
+    return size
+
+
+@contextmanager
+def _local_errors(local: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise files.refused(str(local), "write", error) from error
+
+
+def _check_bytes(name: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise OSError(f"{name} has {found} bytes, expected {expected}")
