@@ -148,7 +148,8 @@ class Stepping:
         if coming is not None and coming[0].late is late:
             coming[1].result()
         else:
-            self._bring_early(step)
+            # On the thread of the channel, which may be at work for another table.
+            self._ahead.submit(self._bring_early, step).result()
         self._bring_some(self._channel, step, late.asked, late.own)
 
     def _bring_some(
