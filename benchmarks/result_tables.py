@@ -427,6 +427,14 @@ def sequences(run: Run) -> str:
     ]
     parts = [table(head, rows)] if rows else []
     parts += [table(["", "events/s", "memory of a step"], rates)] if rates else []
+    seeds = run["figures"].get("movielens", {})
+    if seeds:
+        low, high = seeds["interval"]
+        parts.append(
+            f"MovieLens, {len(seeds['hstu'])} seeds: mean AUC {statistics.mean(seeds['hstu']):.4f} "
+            f"of HSTU and {statistics.mean(seeds['din']):.4f} of DIN. The 95 % interval of the "
+            f"mean difference is {low:.4f} to {high:.4f}."
+        )
     return "\n\n".join([*parts, goals(run)])
 
 

@@ -23,6 +23,10 @@ class DataError(PaddleBoxError, ValueError):
     """The input cannot be trained on: for example a missing file, or too many malformed lines."""
 
 
+class HistoryMissing(DataError):  # noqa: N818  # the answer to a request, which is sent again
+    """A request goes on with a history of a user that is not kept. Send the whole history."""
+
+
 class StoreError(PaddleBoxError, OSError):
     """The store cannot be opened, read or written."""
 

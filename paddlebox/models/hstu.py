@@ -26,7 +26,7 @@ from paddlebox import ops
 from paddlebox.config.task_models import HstuConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import MLP, Linear, flat
-from paddlebox.nn.hstu import Causal, HstuLayer, Tokens
+from paddlebox.nn.hstu import Causal, Continued, HstuLayer, Tokens
 from paddlebox.nn.sequence import Histories
 
 paddle = ops.paddle
@@ -106,6 +106,26 @@ class OfUsers(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         both = paddle.concat([x + self.action(label), x], axis=0)
         y = paddle.split(self.encoder(both, tokens), 2, axis=0)[1]
         return self.mlp(paddle.concat([features, y], axis=1))
+
+    def continued(
+        self, events: Any, label: Any, candidates: Any, tokens: Continued, asked: Any
+    ) -> Any:
+        """The logits of candidates, each after the same events.
+
+        E = new events, G = candidates, F = features of an instance.
+
+        Args:
+            events: (E, F) pooled slots and dense features. label: (E, 1) float32.
+            candidates: (G, F).
+            tokens: the new events, then the candidates as targets.
+            asked: (G) int32, the places of the candidates among these, E and up.
+
+        Returns: (G, 1).
+        """
+        seen = self.event(events) + self.action(label)
+        both = paddle.concat([seen, self.event(candidates)], axis=0)
+        y = paddle.gather(self.encoder(both, tokens), asked, axis=0)
+        return self.mlp(paddle.concat([candidates, y], axis=1))
 
 
 class OfHistories(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types

@@ -17,7 +17,7 @@ paddle = ops.paddle
 
 
 class Causal(Protocol):
-    """The sequences of an array of tokens: `Tokens`, or rows of `paddlebox.nn.rows`."""
+    """The sequences of an array of tokens: `Tokens`, `Continued`, or rows of `paddlebox.nn.rows`."""
 
     def causal(
         self,
@@ -71,6 +71,59 @@ class Tokens:
             position_bias=position_bias,
             dtype=dtype,
         )
+
+
+class Continued:
+    """Tokens that follow events whose keys and values are known from an earlier call.
+
+    An HstuLayer calls `causal`, so a model has to call its layers once each, in their order. K = the
+    keys and values of an event in all layers, layers * 2 * H * A.
+
+    Args:
+        tokens: of P known events, E new ones and G targets, in this order, T = P + E + G. A known
+            event may see nothing: its result is not used.
+        known: (P, K) float32, what `made` gave.
+        new: (E + G) int32, the numbers of the other tokens, P and up.
+    """
+
+    def __init__(self, tokens: Tokens, known: Any, new: Any) -> None:
+        self._tokens, self._known, self._new = tokens, known, new
+        self._made: list[Any] = []
+
+    def causal(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        heads: int,
+        divisor: float,
+        position_bias: Any,
+        time_bias: Any | None,
+        dtype: str,
+    ) -> Any:
+        """q, k, v: (E + G, H * A). Returns (E + G, H * A)."""
+        width = q.shape[1]
+        begin = 2 * width * len(self._made)
+        self._made.append(paddle.concat([k, v], axis=1))
+        keys, values = (
+            paddle.slice(self._known, [1], [at], [at + width]) for at in (begin, begin + width)
+        )
+        out = self._tokens.causal(
+            paddle.concat([keys, q], axis=0),  # the queries of known events are not used
+            paddle.concat([keys, k], axis=0),
+            paddle.concat([values, v], axis=0),
+            heads=heads,
+            divisor=divisor,
+            position_bias=position_bias,
+            time_bias=time_bias,
+            dtype=dtype,
+        )
+        return paddle.gather(out, self._new, axis=0)
+
+    def made(self) -> Any:
+        """(E + G, K): the keys and values of the new tokens in the layers called so far."""
+        return paddle.concat(self._made, axis=1)
 
 
 class HstuLayer(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types

@@ -101,25 +101,34 @@ class FieldParser:
         self._empty = [""] * len(columns)
         self._empty[self._label] = "0"
 
-    def parse(self, instances: Sequence[Mapping[str, Any]]) -> Any:
+    def reads(self, name: str) -> bool:
+        """Whether a slot reads a field of this name."""
+        return name in self._places
+
+    def parse(self, instances: Sequence[Mapping[str, Any]], what: str = "instance") -> Any:
         """Parse at least one instance. Returns a native ParsedChunk.
+
+        Args:
+            what: what errors call an instance.
 
         Raises: DataError that names the instance and the field.
         """
         if isinstance(instances, Mapping):
             raise DataError("instances: expected a list of instances, found one: write [instance]")
-        text = "\n".join([self._line(number, fields) for number, fields in enumerate(instances)])
+        text = "\n".join(
+            [self._line(f"{what} {number}", one) for number, one in enumerate(instances)]
+        )
         chunk = core.parse_chunk(self._schema, text.encode("utf-8", "surrogateescape"))
         if chunk.bad_lines or chunk.instances != len(instances):
             for line, reason, _ in chunk.first_bad:
-                raise DataError(f"instance {line}: {self._said(reason)}")
+                raise DataError(f"{what} {line}: {self._said(reason)}")
             raise DataError(f"{len(instances)} instances became {chunk.instances} lines")
         return chunk
 
     def _said(self, reason: str) -> str:
         return _explained(reason.replace(CELL, " "), self._with_default)
 
-    def _line(self, number: int, fields: Mapping[str, Any]) -> str:
+    def _line(self, instance: str, fields: Mapping[str, Any]) -> str:
         cells = self._empty.copy()
         try:
             for name, value in fields.items():
@@ -130,9 +139,9 @@ class FieldParser:
             near = difflib.get_close_matches(name, list(self._places), 1)
             known = ", ".join(name for name in self._places if name != self._label_name)
             hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {known}"
-            raise DataError(f"instance {number}: no slot reads a field {name!r}{hint}") from None
+            raise DataError(f"{instance}: no slot reads a field {name!r}{hint}") from None
         except ValueError as error:
-            raise DataError(f"instance {number}: field {name!r}: {error}") from None
+            raise DataError(f"{instance}: field {name!r}: {error}") from None
         cells[self._label] = "0"
         return self._delimiter.join(cells)
 

@@ -14,7 +14,7 @@ from paddlebox.config.alerts import Bounds
 from paddlebox.data.loader import LoadedPass
 from paddlebox.data.positions import task_columns
 from paddlebox.data.whole_files import load_files
-from paddlebox.errors import TrainingError
+from paddlebox.errors import ConfigError, TrainingError
 from paddlebox.serving.generation import OpenGeneration
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,14 @@ class Gate:
 
         Returns: the metrics of the new version, by name.
 
-        Raises: TrainingError with the value found and the bound; DataError, ConfigError.
+        Raises: TrainingError with the value found and the bound; DataError; ConfigError, also for a
+            model that reads sequences.
         """
+        if new.reads_users:
+            raise ConfigError(
+                f"model.type {new.config.model.type.value} reads the history of a user, and the "
+                "gate predicts single instances: export it without gate files"
+            )
         loaded = load_files(new.config, new.slots, self.files, _BATCH, "gate files are read")
         metrics = _evaluate(new, loaded)
         name = f"version {new.record.version} on {', '.join(self.files)}"

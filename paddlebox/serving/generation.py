@@ -13,10 +13,12 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.check import validate
 from paddlebox.config.stored import completed
 from paddlebox.data.positions import Positions
-from paddlebox.errors import CorruptionError
+from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key
 from paddlebox.serving.program import DenseProgram
+from paddlebox.serving.user_program import UserProgram
+from paddlebox.serving.users import UserScorer
 from paddlebox.store.record import unseal
 
 _NO_DENSE = np.zeros(0, np.float32)
@@ -99,6 +101,7 @@ class OpenGeneration:
     Args:
         threads: threads of the dense part of one prediction.
         before, resident_bytes: as for `OpenRows`; the bytes are divided among the tables.
+        history_bytes: as for `Predictor`.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class OpenGeneration:
         threads: int,
         before: OpenGeneration | None = None,
         resident_bytes: int = 0,
+        history_bytes: int = 0,
     ) -> None:
         self.record, self._txn = record, txn
         self.users = 0  # requests in flight, counted by the Predictor
@@ -133,7 +137,17 @@ class OpenGeneration:
             )
         self._fields = FieldParser(self.config, self.slots)
         self._positions = Positions(self.slots, self.config.model.sequences)
-        self._dense = DenseProgram(*frozen, threads, self._rows.output_width)
+        self._users: UserScorer | None = None
+        if self.reads_users:
+            program = UserProgram(*frozen, threads)
+            self._users = UserScorer(self.config, self.slots, self._rows, program, history_bytes)
+        else:
+            self._dense = DenseProgram(*frozen, threads, self._rows.output_width)
+
+    @property
+    def reads_users(self) -> bool:
+        """Whether the model reads the history of a user: `predict_user` then predicts."""
+        return self.config.model.reads_sequences
 
     @property
     def rows(self) -> OpenRows:
@@ -145,7 +159,22 @@ class OpenGeneration:
         for part in self.parts:
             part.table.test_all()
 
+    def predict_user(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        candidates: Sequence[Mapping[str, Any]],
+        user: str,
+        after: int,
+    ) -> np.ndarray:
+        if self._users is None:
+            raise ConfigError(
+                f"model.type {self.config.model.type.value} reads no history: call predict with "
+                "instances"
+            )
+        return self._users.score(history, candidates, user, after)
+
     def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        self._check_reads_instances()
         if not instances and not isinstance(instances, Mapping):
             return np.zeros(0, np.float32)
         parsed = self._fields.parse(instances)
@@ -156,6 +185,7 @@ class OpenGeneration:
     def predict_feasigns(
         self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None
     ) -> np.ndarray:
+        self._check_reads_instances()
         if len(offsets) <= 1:
             return np.zeros(0, np.float32)
         instances = (len(offsets) - 1) // len(self.slots.sparse)
@@ -165,6 +195,13 @@ class OpenGeneration:
         elif dense is None:
             dense = _NO_DENSE
         return self._dense.run(instances, self._rows.pull, feasigns, offsets, dense)
+
+    def _check_reads_instances(self) -> None:
+        if self.reads_users:
+            raise ConfigError(
+                f"model.type {self.config.model.type.value} reads the history of a user, which "
+                "instances do not have: call predict_user with a history and candidates"
+            )
 
     def close(self) -> None:
         self._txn.abort()

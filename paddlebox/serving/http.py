@@ -27,9 +27,10 @@ from paddlebox import __version__
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.serving.counters import Counters
 from paddlebox.serving.openapi import page
-from paddlebox.serving.request import Refused, bad_field, parse_request
+from paddlebox.serving.request import Refused, bad_field, parse_request, parse_user_request
 
 if TYPE_CHECKING:
+    from paddlebox.serving.generation import OpenGeneration
     from paddlebox.serving.predictor import Predictor
 
 log = logging.getLogger(__name__)
@@ -200,9 +201,8 @@ class Server:
 
     def _answer(self, body: bytes) -> tuple[bytes, int]:
         """The JSON of the response, and its number of instances. Raises: Refused."""
-        instances = parse_request(body, self._options.max_batch)
         try:
-            predictions, generation = self._predictor.answer(instances)
+            predictions, generation = self._predicted(body)
         except (DataError, UnicodeEncodeError) as error:
             raise bad_field(error) from error
         finite = np.isfinite(predictions)
@@ -212,14 +212,21 @@ class Server:
                 422,
                 "not_finite",
                 "the model gives no finite prediction for these values",
-                f"instances[{infinite[0]}]",
+                f"{'candidates' if generation.reads_users else 'instances'}[{infinite[0]}]",
             )
         answer = {
             "predictions": _by_task(predictions, generation.slots.tasks),
             "version": generation.record.version,
             "model": generation.config.name,
         }
-        return json.dumps(answer).encode(), len(instances)
+        return json.dumps(answer).encode(), len(predictions)
+
+    def _predicted(self, body: bytes) -> tuple[np.ndarray, OpenGeneration]:
+        most = self._options.max_batch
+        if not self._predictor.reads_users:
+            return self._predictor.answer(parse_request(body, most))
+        asked = parse_user_request(body, most)
+        return self._predictor.answer_user(asked.history, asked.candidates, asked.user, asked.after)
 
     async def _health(self, _: web.Request) -> web.Response:
         if self._ended is not None:

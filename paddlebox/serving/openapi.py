@@ -19,6 +19,7 @@ _TEXT: dict[str, Any] = {
         {"type": "number"},
     ]
 }
+_TIME = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
 # For criteo_tsv. A token may not be sent as an integer: its decimal digits would be read as
 # hexadecimal ones.
 _CRITEO_INTEGER = {"type": "integer", "minimum": -(1 << 63), "maximum": (1 << 63) - 1}
@@ -40,6 +41,18 @@ def _field(slot: Slot, criteo: bool) -> dict[str, Any]:
     if slot.default is not None:
         forms.append({"type": "null"})
     return {"anyOf": forms}
+
+
+def _of_user(kind: str, config: Config, slots: Slots) -> dict[str, Any]:
+    """The JSON schema of an event of a history, or of a candidate."""
+    made = _instance(config, slots)
+    made["properties"][config.data.sequences.time] = _TIME
+    made["required"].append(config.data.sequences.time)
+    if kind == "Event":
+        label = slots.label.column or slots.label.name
+        made["properties"][label] = _FLOAT
+        made["required"].append(label)
+    return made
 
 
 def _instance(config: Config, slots: Slots) -> dict[str, Any]:
@@ -92,6 +105,7 @@ _NAME = {"type": "string"}
 _REFUSALS = {
     400: "The body is not JSON, or is incomplete.",
     408: "The body did not arrive in time.",
+    409: "The first `after` events of the user are not kept: send the whole history.",
     413: "The body is too large.",
     415: "The body is not application/json, or is compressed.",
     422: "The body is JSON, but not a request, or a slot cannot read the value of a field.",
@@ -108,13 +122,23 @@ def page(config: Config, slots: Slots, max_instances: int, package_version: str)
         max_instances: the most instances in a request.
         package_version: the version of paddlebox.
     """
+    users = config.model.reads_sequences
+    kinds = {"history": "Event", "candidates": "Candidate"} if users else {"instances": "Instance"}
     request = _object(
-        instances={
-            "type": "array",
-            "maxItems": max_instances,
-            "items": {"$ref": "#/components/schemas/Instance"},
+        **{
+            member: {
+                "type": "array",
+                "maxItems": max_instances,
+                "items": {"$ref": f"#/components/schemas/{kind}"},
+            }
+            for member, kind in kinds.items()
         }
     )
+    if users:
+        request["properties"] |= {
+            "user": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+            "after": {"type": "integer", "minimum": 0},
+        }
     answer = _object(
         predictions={
             "type": "array",
@@ -137,7 +161,8 @@ def page(config: Config, slots: Slots, max_instances: int, package_version: str)
                     },
                     "responses": {
                         "200": _json("A prediction for each instance, in order.", answer),
-                        **_refusals(400, 408, 413, 415, 422, 500, 503, 504),
+                        **_refusals(400, 408, *([409] if users else []), 413, 415, 422),
+                        **_refusals(500, 503, 504),
                     },
                 }
             },
@@ -156,7 +181,10 @@ def page(config: Config, slots: Slots, max_instances: int, package_version: str)
         },
         "components": {
             "schemas": {
-                "Instance": _instance(config, slots),
+                **{
+                    kind: _of_user(kind, config, slots) if users else _instance(config, slots)
+                    for kind in kinds.values()
+                },
                 "Error": _object(error=_object(code=_NAME, message=_NAME, where=_NAME)),
             }
         },

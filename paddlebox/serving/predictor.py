@@ -37,6 +37,8 @@ class Predictor(Closing):
         resident_bytes: the most bytes of a version's blocks to copy into huge pages of this
             process. A block is copied at its first use. A copy saves a TLB miss per row. Other
             blocks are read from the map of the file, which processes share.
+        history_bytes: the most bytes of histories of users to keep, for a model that reads them. A
+            new version starts without any.
 
     Raises: StoreError, CorruptionError; ValueError for a number out of range.
     """
@@ -49,13 +51,16 @@ class Predictor(Closing):
         *,
         follow_s: float = 1.0,
         resident_bytes: int = 256 << 20,
+        history_bytes: int = 256 << 20,
     ) -> None:
         if threads < 1:
             raise ValueError(f"threads {threads}: expected 1 or more")
         self.path, self._threads, self._pin = Path(path), threads, pin
         if resident_bytes < 0:
             raise ValueError(f"resident_bytes {resident_bytes}: expected 0 or more")
-        self._resident = resident_bytes
+        if history_bytes < 0:
+            raise ValueError(f"history_bytes {history_bytes}: expected 0 or more")
+        self._resident, self._histories = resident_bytes, history_bytes
         self._lock = threading.Lock()
         self._switching = threading.Lock()
         self._stop = threading.Event()
@@ -96,6 +101,45 @@ class Predictor(Closing):
         """
         with self._using() as generation:
             return generation.predict(instances), generation
+
+    def predict_user(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        candidates: Sequence[Mapping[str, Any]],
+        *,
+        user: str = "",
+        after: int = 0,
+    ) -> np.ndarray:
+        """Predict candidates, each after the same history, with a model that reads sequences.
+
+        Args:
+            history: events of the user, in the order of time: the fields of an instance as for
+                `predict`, the label, and the time in the field `data.sequences.time`.
+            candidates: instances with a time, without labels. They do not see each other.
+            user: if given, the history is kept under this name, and a later call needs only the
+                events after it.
+            after: the events of the user that earlier calls have given, which `history` follows.
+                Given events after these are forgotten.
+
+        Returns: probabilities of the candidates, (G) float32.
+
+        Raises: HistoryMissing if the first `after` events are not kept; DataError that names the
+            event or candidate and the field; ConfigError if the model reads no sequences;
+            CorruptionError.
+        """
+        with self._using() as generation:
+            return generation.predict_user(history, candidates, user, after)
+
+    def answer_user(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        candidates: Sequence[Mapping[str, Any]],
+        user: str,
+        after: int,
+    ) -> tuple[np.ndarray, OpenGeneration]:
+        """As `predict_user`, but also returns the generation, as `answer` does."""
+        with self._using() as generation:
+            return generation.predict_user(history, candidates, user, after), generation
 
     def predict_feasigns(
         self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None = None
@@ -158,6 +202,12 @@ class Predictor(Closing):
         with self._using() as generation:
             return generation.config, generation.slots
 
+    @property
+    def reads_users(self) -> bool:
+        """Whether the model reads sequences: `predict_user` then predicts, and not `predict`."""
+        with self._using() as generation:
+            return generation.reads_users
+
     def refresh(self) -> bool:
         """Switch to the current version of the file, if it has changed.
 
@@ -176,7 +226,13 @@ class Predictor(Closing):
                     txn.abort()
                     return False
                 opened = OpenGeneration(
-                    self._file, txn, record, self._threads, before, self._resident
+                    self._file,
+                    txn,
+                    record,
+                    self._threads,
+                    before,
+                    self._resident,
+                    self._histories,
                 )
             except BaseException:
                 txn.abort()

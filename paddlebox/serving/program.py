@@ -1,7 +1,8 @@
 """The dense part of a model as a Paddle inference program: created at export, run at prediction.
 
 Its only input is the result of a lookup, (B, S * width + W): for each instance its pooled slots
-followed by its dense features. So the program needs no operator of this package.
+followed by its dense features. So the program needs no operator of this package. Models that read
+sequences of users have another program (user_program.py).
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.fields import fields_of
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.models import create_model
+from paddlebox.models.scaled_dense import ScaledDense
 from paddlebox.nn import PooledSlots, PooledTables, TableSlots
 from paddlebox.nn.rows import use_padding
+from paddlebox.serving import user_program
+from paddlebox.serving.inference import create_predictor
 from paddlebox.store.averages import averaged
 
 paddle = ops.paddle
@@ -140,78 +144,108 @@ def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tup
 
 
 def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:
-    if config.model.reads_sequences:
-        raise ConfigError(
-            f"model.type {config.model.type.value} reads sequences of users, which a request does "
-            "not have: train it with model.history, which each request can name"
-        )
     program, startup = paddle.static.Program(), paddle.static.Program()
     # The name guard gives the parameters the same names as in training.
     with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
-        of_slot = slots.tables([table.name for table in config.tables])
-        first, *more = (
-            TableSlots(of_slot.count(number), table.embedx_dim, table.name)
-            for number, table in enumerate(config.tables)
-        )
-        model = create_model(
-            config.model,
-            slots=first.slots,
-            embedx_dim=first.embedx_dim,
-            dense_width=slots.dense_width,
-            table=first.table,
-            more=more,
-            tasks=slots.tasks,
-            fields=None if more else fields_of(slots, config.model.sequences),
-        )
-        use_padding(model)
-        model.eval()
-        scaled = bool(config.model.dense_scales)
-        if more:
-            pooled_width = _replace(model, PooledTables, _FedTables, scaled).width
-        else:
-            fed = _replace(model, PooledSlots, _FedSlots, scaled)
-            pooled_width = fed.slots * fed.width
-        _, dense_width = form(config, slots)
-        packed = fed_input = paddle.static.data(INPUT, [-1, pooled_width + dense_width], "float32")
-        if not more:
-            mask = _left_out(config, slots, fed.width, dense_width)
-            if mask is not None:
-                fed_input = packed * paddle.assign(mask)
-        features = paddle.slice(fed_input, [1], [pooled_width], [pooled_width + dense_width])
-        of_others = [None, None, None] * len(more)  # ids, offsets and plan of each table
-        dense_or_none = features if dense_width else None
-        logits = model(fed_input, None, None, None, dense_or_none, *of_others)
-        prediction = paddle.nn.functional.sigmoid(logits)
+        build = _build_of_users if config.model.reads_sequences else _build
+        inputs, outputs = build(config, slots)
     executor = paddle.static.Executor(paddle.CPUPlace())
     scope = paddle.static.Scope()
     with paddle.static.scope_guard(scope), tempfile.TemporaryDirectory() as folder:
         executor.run(startup)
-        served = averaged(dense)
-        wanted = 0  # bytes of parameters
-        for name, tensor in program.state_dict("param", scope).items():
-            value, shape = served.get(name), np.shape(np.array(tensor))
-            if value is None or value.shape != shape:
-                raise CorruptionError(
-                    f"the dense state is of another model: {name}: expected shape {shape}, found "
-                    f"{'nothing' if value is None else value.shape}"
-                )
-            wanted += value.nbytes
-            scope.find_var(name).get_tensor().set(value, paddle.CPUPlace())
-        prefix = Path(folder) / "model"
-        paddle.static.save_inference_model(
-            str(prefix), [packed], [prediction], executor, program=program
-        )
-        saved = {path.suffix: path.read_bytes() for path in Path(folder).iterdir()}
-        described = saved.get(".json") or saved.get(".pdmodel", b"")
-        parameters = saved.get(".pdiparams", b"")
-        # Paddle reports no error if the disk is full and a file is incomplete.
-        whole = described.rstrip().endswith(b"}") if ".json" in saved else described
-        if not whole or len(parameters) < wanted:
-            free = shutil.disk_usage(folder).free
-            raise StoreError(
-                f"{folder}: Paddle could not save the whole program there; {free} bytes are free. "
-                "Free some space, or set TMPDIR to a folder with enough"
+        wanted = _set_parameters(program, scope, averaged(dense))
+        prefix = str(Path(folder) / "model")
+        paddle.static.save_inference_model(prefix, inputs, outputs, executor, program=program)
+        return _saved(Path(folder), wanted)
+
+
+def _model(config: Config, slots: Slots) -> Any:
+    of_slot = slots.tables([table.name for table in config.tables])
+    first, *more = (
+        TableSlots(of_slot.count(number), table.embedx_dim, table.name)
+        for number, table in enumerate(config.tables)
+    )
+    model = create_model(
+        config.model,
+        slots=first.slots,
+        embedx_dim=first.embedx_dim,
+        dense_width=slots.dense_width,
+        table=first.table,
+        more=more,
+        tasks=slots.tasks,
+        fields=None if more else fields_of(slots, config.model.sequences),
+    )
+    model.eval()
+    return model
+
+
+def _build(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
+    """Build the program of a model. Returns its input INPUT and its output."""
+    model, more = _model(config, slots), len(config.tables) - 1
+    use_padding(model)
+    scaled = bool(config.model.dense_scales)
+    if more:
+        pooled_width = _replace(model, PooledTables, _FedTables, scaled).width
+    else:
+        fed = _replace(model, PooledSlots, _FedSlots, scaled)
+        pooled_width = fed.slots * fed.width
+    _, dense_width = form(config, slots)
+    packed = fed_input = paddle.static.data(INPUT, [-1, pooled_width + dense_width], "float32")
+    if not more:
+        mask = _left_out(config, slots, fed.width, dense_width)
+        if mask is not None:
+            fed_input = packed * paddle.assign(mask)
+    features = paddle.slice(fed_input, [1], [pooled_width], [pooled_width + dense_width])
+    of_others = [None, None, None] * more  # ids, offsets and plan of each table
+    dense_or_none = features if dense_width else None
+    logits = model(fed_input, None, None, None, dense_or_none, *of_others)
+    return [packed], [paddle.nn.functional.sigmoid(logits)]
+
+
+def _build_of_users(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
+    """Likewise of a model that reads sequences (user_program.py)."""
+    model = _model(config, slots)
+    users = model.model if isinstance(model, ScaledDense) else model
+    pulled, scales = users.sparse, config.model.dense_scales
+    pooled_width = pulled.slots * pulled.width
+    width = pooled_width + slots.dense_width
+    mask = _left_out(config, slots, pulled.width, slots.dense_width)
+    factor = np.ones((1, width), np.float32) if mask is None else mask
+    shift = np.zeros((1, width), np.float32)
+    if scales:
+        mean, deviation = np.array(scales, np.float32).T
+        shift[0, pooled_width:], factor[0, pooled_width:] = mean, 1 / deviation
+    return user_program.build(config, users, width, factor, shift)
+
+
+def _set_parameters(program: Any, scope: Any, state: Mapping[str, np.ndarray]) -> int:
+    """Set the parameters of a program. Returns their size in bytes."""
+    wanted = 0
+    for name, tensor in program.state_dict("param", scope).items():
+        value, shape = state.get(name), np.shape(np.array(tensor))
+        if value is None or value.shape != shape:
+            raise CorruptionError(
+                f"the dense state is of another model: {name}: expected shape {shape}, found "
+                f"{'nothing' if value is None else value.shape}"
             )
+        wanted += value.nbytes
+        scope.find_var(name).get_tensor().set(value, paddle.CPUPlace())
+    return wanted
+
+
+def _saved(folder: Path, wanted: int) -> tuple[bytes, bytes]:
+    """(program, parameters) that Paddle saved. wanted: bytes of the parameters."""
+    saved = {path.suffix: path.read_bytes() for path in folder.iterdir()}
+    described = saved.get(".json") or saved.get(".pdmodel", b"")
+    parameters = saved.get(".pdiparams", b"")
+    # Paddle reports no error if the disk is full and a file is incomplete.
+    whole = described.rstrip().endswith(b"}") if ".json" in saved else described
+    if not whole or len(parameters) < wanted:
+        free = shutil.disk_usage(folder).free
+        raise StoreError(
+            f"{folder}: Paddle could not save the whole program there; {free} bytes are free. "
+            "Free some space, or set TMPDIR to a folder with enough"
+        )
     return described, parameters
 
 
@@ -249,24 +283,11 @@ class DenseProgram:
     """
 
     def __init__(self, program: bytes, parameters: bytes, threads: int, width: int) -> None:
-        self._program, self._parameters = program, parameters
-        self._threads, self._width = threads, width
+        self._frozen, self._threads, self._width = (program, parameters), threads, width
         self._idle = [self._new()]  # pop and append of a list are atomic, so there is no lock
 
     def _new(self) -> _Runner:
-        inference = paddle.inference
-        suffix = ".json" if self._program[:1] == b"{" else ".pdmodel"
-        # From files, because Paddle 3.3.1 crashes if it gets a PIR program in buffers.
-        with tempfile.TemporaryDirectory() as folder:
-            paths = [str(Path(folder) / f"model{end}") for end in (suffix, ".pdiparams")]
-            for path, content in zip(paths, (self._program, self._parameters), strict=True):
-                Path(path).write_bytes(content)
-            config = inference.Config(*paths)
-            config.disable_gpu()
-            config.disable_glog_info()
-            config.disable_mkldnn()  # it prints to stdout, and is not faster here
-            config.set_cpu_math_library_num_threads(self._threads)
-            return _Runner(inference.create_predictor(config), self._width)
+        return _Runner(create_predictor(*self._frozen, self._threads), self._width)
 
     def run(self, instances: int, fill: Callable[..., None], *arguments: Any) -> np.ndarray:
         """Predict.

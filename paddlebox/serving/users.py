@@ -1,0 +1,242 @@
+"""Scores candidates after the history of a user, and keeps histories for the next request.
+
+Letters: as in user_program.py; n = events of a history.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paddlebox.config import Config, Slots
+from paddlebox.errors import DataError, HistoryMissing
+from paddlebox.serving.fields import FieldParser
+from paddlebox.serving.user_program import Events, UserProgram, known_width
+
+HISTORY, CANDIDATE = "history", "candidate"  # in messages, before the number
+_MOST_TIME = (1 << 63) - 1
+
+
+def first_seen(count: int, most: int | None) -> int:
+    """The number of the first event that a candidate sees after `count` events.
+
+    If the last `most` events are full, the older half of them is left out. So the place of the cut
+    depends on the count alone, and not on the requests in which the events arrived.
+
+    Args:
+        most: events that a candidate sees at most; None: no limit.
+    """
+    if most is None or count <= most:
+        return 0
+    half = max(1, (most + 1) // 2)
+    return -(-(count - most) // half) * half
+
+
+@dataclass(frozen=True)
+class Held:
+    """What is kept of a user."""
+
+    first: int  # events of the user before the first one kept
+    events: Events
+    known: np.ndarray  # (n, K) keys and values
+
+    @property
+    def count(self) -> int:
+        return self.first + len(self.events)
+
+    @property
+    def nbytes(self) -> int:
+        events = self.events
+        return sum(a.nbytes for a in (events.features, events.labels, events.times, self.known))
+
+
+class Histories:
+    """The histories of the users who asked last. It is thread-safe.
+
+    Args:
+        budget_bytes: of all histories. Over it, the users who asked longest ago are dropped. A
+            history over it is not kept.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget, self._bytes = budget_bytes, 0
+        self._of_user: OrderedDict[str, Held] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, user: str) -> Held | None:
+        with self._lock:
+            held = self._of_user.get(user)
+            if held is not None:
+                self._of_user.move_to_end(user)
+            return held
+
+    def put(self, user: str, held: Held) -> None:
+        with self._lock:
+            self._drop(user)
+            if held.nbytes > self._budget:
+                return
+            self._of_user[user] = held
+            self._bytes += held.nbytes
+            while self._bytes > self._budget:
+                self._drop(next(iter(self._of_user)))
+
+    def _drop(self, user: str) -> None:
+        held = self._of_user.pop(user, None)
+        self._bytes -= held.nbytes if held is not None else 0
+
+
+class UserScorer:
+    """Scores candidates with one version of a model.
+
+    Args:
+        rows: a native ServeTable.
+        program: the frozen program.
+        budget_bytes: as for `Histories`.
+    """
+
+    def __init__(
+        self, config: Config, slots: Slots, rows: Any, program: UserProgram, budget_bytes: int
+    ) -> None:
+        self._fields, self._rows, self._program = FieldParser(config, slots), rows, program
+        longest = config.data.sequences.max_length
+        self._most = longest - 1 if longest else None  # the candidate is one of max_length, too
+        self._time = config.data.sequences.time
+        label = slots.label
+        self._label_names = tuple({label.column or label.name, label.name})
+        self._known_width = known_width(config)
+        self._histories = Histories(budget_bytes)
+
+    def score(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        candidates: Sequence[Mapping[str, Any]],
+        user: str,
+        after: int,
+    ) -> np.ndarray:
+        """As `Predictor.predict_user`."""
+        before = self._held(user, after) if after else self._nothing()
+        new = self._events(history)
+        asked, times = self._pulled(candidates, CANDIDATE), self._times(candidates, CANDIDATE)
+        _check_order(before.events.times, new.times)
+        held, fresh = self._joined(before, new)
+        past = len(held.events) - len(fresh)
+        predictions, made = self._program.run(
+            held.events.times[:past], held.known, fresh, asked, times
+        )
+        if user:
+            known = np.concatenate([held.known, made])
+            self._histories.put(user, Held(held.first, held.events, known))
+        return predictions
+
+    def _nothing(self) -> Held:
+        none = Events(
+            np.zeros((0, self._rows.output_width), np.float32),
+            np.zeros((0, 1), np.float32),
+            np.zeros(0, np.int64),
+        )
+        return Held(0, none, np.zeros((0, self._known_width), np.float32))
+
+    def _held(self, user: str, after: int) -> Held:
+        """The first `after` events of a user. Raises: HistoryMissing."""
+        held = self._histories.get(user) if user else None
+        count = held.count if held is not None else 0
+        if held is None or count < after or first_seen(after, self._most) != held.first:
+            raise HistoryMissing(
+                f"after: expected at most {count}, the events of user {user!r} that are kept here, "
+                f"found {after}: send the whole history, and after 0"
+            )
+        kept = after - held.first
+        return Held(held.first, held.events.between(0, kept), held.known[:kept])
+
+    def _joined(self, held: Held, new: Events) -> tuple[Held, Events]:
+        """The events that candidates see, with the keys and values that stay valid, and the events
+        whose keys and values are not known."""
+        events = held.events.then(new)
+        first = first_seen(held.count + len(new), self._most)
+        if first == held.first:
+            return Held(first, events, held.known), new
+        # The events left out have changed the keys and values of the others in all layers but one.
+        events = events.between(first - held.first)
+        return Held(first, events, held.known[:0]), events
+
+    def _events(self, history: Sequence[Mapping[str, Any]]) -> Events:
+        labels = [self._label(number, fields) for number, fields in enumerate(history)]
+        return Events(
+            self._pulled(history, HISTORY),
+            np.array(labels, np.float32).reshape(-1, 1),
+            self._times(history, HISTORY),
+        )
+
+    def _pulled(self, instances: Sequence[Mapping[str, Any]], what: str) -> np.ndarray:
+        """(n, I) the results of the lookups."""
+        pulled = np.empty((len(instances), self._rows.output_width), np.float32)
+        if len(instances):
+            others = [self._without_time(fields) for fields in instances]
+            self._rows.pull_parsed(self._fields.parse(others, what), pulled)
+        return pulled
+
+    def _without_time(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._fields.reads(self._time):
+            return fields
+        return {name: value for name, value in fields.items() if name != self._time}
+
+    def _times(self, instances: Sequence[Mapping[str, Any]], what: str) -> np.ndarray:
+        found = [
+            _integer(fields.get(self._time), f"{what} {number}: field {self._time!r}")
+            for number, fields in enumerate(instances)
+        ]
+        return np.array(found, np.int64)
+
+    def _label(self, number: int, fields: Mapping[str, Any]) -> float:
+        for name in self._label_names:
+            if name in fields:
+                return _number(fields[name], f"{HISTORY} {number}: field {name!r}")
+        return _number(None, f"{HISTORY} {number}: field {self._label_names[0]!r}")
+
+
+def _integer(value: Any, where: str) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        found = int(value) if isinstance(value, str) else operator.index(value)
+    except (TypeError, ValueError):
+        found = -1
+    if 0 <= found <= _MOST_TIME:
+        return found
+    raise DataError(
+        f"{where}: expected a time, an integer from 0 to 2^63 - 1, found {_shown(value)}"
+    )
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if math.isfinite(found) and abs(found) <= 3.4e38:
+        return found
+    raise DataError(f"{where}: expected the label of the event, a number, found {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else repr(value)[:40]
+
+
+def _check_order(before: np.ndarray, times: np.ndarray) -> None:
+    """Raises: DataError if times do not ascend from the last one before."""
+    last = before[-1:]
+    joined = np.concatenate([last, times])
+    wrong = np.flatnonzero(joined[1:] < joined[:-1])
+    if len(wrong):
+        at = int(wrong[0]) + 1
+        raise DataError(
+            f"{HISTORY} {at - len(last)}: expected events in the order of time, found time "
+            f"{joined[at]} after {joined[at - 1]}"
+        )

@@ -1,0 +1,368 @@
+"""A served model that reads sequences: candidates after a history are predicted as in an evaluation,
+whether the history was sent whole or event by event."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from aiohttp import test_utils
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paddlebox.errors import ConfigError, DataError, HistoryMissing
+from paddlebox.serving import Predictor
+from paddlebox.serving.counters import Counters
+from paddlebox.serving.http import ServeOptions, Server
+from paddlebox.serving.source import RunSource
+from paddlebox.serving.user_program import Events
+from paddlebox.serving.users import Held, Histories, first_seen
+from paddlebox.serving.writer import Writer
+from tests.conftest import tool
+from tests.serving.json_schema import ANYTHING, bent, check, fitting
+from tests.support.configs import write_config, write_slots
+
+MAX_LENGTH = 10
+COLUMNS = ("click", "user", "item", "category", "age", "ts")
+
+Event = dict[str, Any]
+
+
+def write(path: Path, users: int, seed: int) -> list[list[Event]]:
+    """Users who click the items that they have seen."""
+    random, lists = np.random.default_rng(seed), []
+    lines = [",".join(COLUMNS)]
+    for user in range(users):
+        seen: set[int] = set()
+        times = np.sort(random.integers(0, 10**6, random.integers(1, MAX_LENGTH + 1)))
+        events = []
+        for time in times.tolist():
+            item = int(random.integers(1, 12))
+            click = int(random.random() < (0.9 if item in seen else 0.1))
+            seen.add(item)
+            events.append({"click": click, "user": user + 1, "item": item, "category": item % 4 + 1,
+                           "age": int(random.integers(90)), "ts": time})  # fmt: skip
+            lines.append(",".join(str(events[-1][name]) for name in COLUMNS))
+        lists.append(events)
+    path.write_text("\n".join(lines) + "\n")
+    return lists
+
+
+def ran(name: str, *arguments: Any) -> Any:
+    done = tool(name, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+class Run:
+    """A trained run, its test lists, the predictions of their evaluation, and an export."""
+
+    def __init__(self, folder: Path) -> None:
+        for number in range(2):
+            write(folder / f"train-{number}.csv", 120, number)
+        self.lists = write(folder / "test.csv", 25, 9)
+        sparse = {"type": "sparse"}
+        age = {"type": "dense", "log1p": True}
+        write_slots(folder, click="label", age=age, user=sparse, item=sparse, category=sparse)
+        config = write_config(
+            folder,
+            table={"embedx_dim": 4, "embedx_threshold": 0.0, "life": {"base_threshold": 0.0}},
+            data={
+                "format": "csv",
+                "train_files": [f"{folder}/train-*.csv"],
+                "test_files": [f"{folder}/test.csv"],
+                "files_per_pass": 1,
+                "batch_size": 64,
+                "sequences": {"user": "user", "time": "ts", "max_length": MAX_LENGTH},
+            },
+            model={"type": "hstu", "width": 8, "heads": 2, "head_dim": 4, "hidden": [8],
+                   "max_length": MAX_LENGTH, "use_cvm": False, "slots": ["item", "category"]},
+            optimizer={"learning_rate": 0.01, "averaging": 0.9},
+            checkpoint={"keep_versions": 9},
+        )  # fmt: skip
+        self.folder, self.export = folder / "run", folder / "model.pbx"
+        given = ("-c", config, "--run-dir", self.folder)
+        ran("train", *given)
+        ran("evaluate", *given, "--dump", folder / "dump.parquet")
+        self.evaluated = np.asarray(pq.read_table(folder / "dump.parquet")["prediction"])
+        ran("export", self.folder, "--out", self.export)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return Run(tmp_path_factory.mktemp("users"))
+
+
+@pytest.fixture
+def predictor(run: Run) -> Iterator[Predictor]:
+    with Predictor(run.export, follow_s=0) as opened:
+        yield opened
+
+
+def asked(event: Event) -> Event:
+    return {name: value for name, value in event.items() if name != "click"}
+
+
+def long_list(events: int) -> list[Event]:
+    """Events of a user who has seen more than a sequence holds."""
+    random = np.random.default_rng(5)
+    items = random.integers(1, 12, events).tolist()
+    return [
+        {"click": item % 2, "item": item, "category": item % 4 + 1, "age": 30, "ts": 100 * at + 7}
+        for at, item in enumerate(items)
+    ]
+
+
+@pytest.mark.slow
+def test_each_instance_is_predicted_as_in_the_evaluation(run: Run, predictor: Predictor) -> None:
+    served = [
+        predictor.predict_user(events[:at], [asked(event)])[0]
+        for events in run.lists
+        for at, event in enumerate(events)
+    ]
+    assert np.ptp(run.evaluated) > 0.05
+    np.testing.assert_allclose(served, run.evaluated, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_candidates_share_a_history_and_do_not_see_each_other(
+    run: Run, predictor: Predictor
+) -> None:
+    history = long_list(7)
+    candidates = [{**asked(event), "ts": 900 + at} for at, event in enumerate(long_list(30)[7:])]
+    together = predictor.predict_user(history, candidates)
+    alone = [predictor.predict_user(history, [one])[0] for one in candidates]
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-6)
+    assert predictor.predict_user(history, []).shape == (0,)
+    assert predictor.predict_user([], candidates[:1]).shape == (1,)
+    clicked = [{**event, "click": 1 - event["click"]} for event in history]
+    assert not np.allclose(predictor.predict_user(clicked, candidates), together, atol=1e-4)
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    steps=st.lists(st.integers(0, 7), min_size=1, max_size=8), retried=st.sampled_from([0, 1, 3])
+)
+def test_a_history_sent_in_parts_is_one_that_is_sent_whole(
+    predictor: Predictor, steps: list[int], retried: int
+) -> None:
+    """Through lengths that overflow, also if the last events are sent a second time."""
+    events, at = long_list(80), 0
+    candidates = [{**asked(event), "ts": 10**5} for event in events[-3:]]
+    predictor.predict_user(events[:1], candidates, user="7")
+    at = 1
+    for step in steps:
+        found = predictor.predict_user(events[at : at + step], candidates, user="7", after=at)
+        at += step
+        whole = predictor.predict_user(events[:at], candidates)
+        np.testing.assert_allclose(found, whole, rtol=0, atol=1e-6)
+        back = at - retried
+        if back > 0 and first_seen(back, MAX_LENGTH - 1) == first_seen(at, MAX_LENGTH - 1):
+            again = predictor.predict_user(events[back:at], candidates, user="7", after=back)
+            np.testing.assert_allclose(again, whole, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_history_that_is_not_kept_is_asked_for_again(run: Run, predictor: Predictor) -> None:
+    events = long_list(6)
+    with pytest.raises(HistoryMissing, match="at most 0, the events of user '8' that are kept"):
+        predictor.predict_user(events[5:], [asked(events[0])], user="8", after=5)
+    predictor.predict_user(events[:4], [], user="8")
+    with pytest.raises(HistoryMissing, match="at most 4, the events of user '8'"):
+        predictor.predict_user(events[5:], [asked(events[0])], user="8", after=5)
+    with Predictor(run.export, follow_s=0, history_bytes=100) as forgetful:
+        forgetful.predict_user(events[:4], [], user="8")
+        with pytest.raises(HistoryMissing, match="at most 0"):
+            forgetful.predict_user(events[4:], [], user="8", after=4)
+
+
+@pytest.mark.slow
+def test_a_new_version_drops_the_histories(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.pbx"
+    path.write_bytes(run.export.read_bytes())
+    events, candidates = long_list(6), [{**asked(long_list(1)[0]), "ts": 999}]
+    with Predictor(path, follow_s=0) as predictor:
+        predictor.predict_user(events[:5], candidates, user="7")
+        predictor.predict_user(events[5:], candidates, user="7", after=5)
+        with RunSource(run.folder) as source, Writer(path) as writer:
+            source.meta["version"] += 1
+            writer.apply(source)
+        assert predictor.refresh()
+        with pytest.raises(HistoryMissing):
+            predictor.predict_user([], candidates, user="7", after=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ts": None}, "history 1: field 'ts': expected a time, .* found nothing"),
+        ({"ts": -1}, "history 1: field 'ts': expected a time, .* found -1"),
+        ({"ts": 3.5}, "history 1: field 'ts': expected a time, .* found 3.5"),
+        ({"ts": 3}, "history 1: expected events in the order of time, found time 3 after 7"),
+        ({"click": None}, "history 1: field 'click': expected the label .* found nothing"),
+        ({"click": "yes"}, "history 1: field 'click': expected the label .* found 'yes'"),
+        ({"itm": 3}, "history 1: no slot reads a field 'itm'; did you mean 'item'"),
+    ],
+)
+def test_a_mistake_in_an_event_is_named(predictor: Predictor, change: Event, message: str) -> None:
+    events = long_list(3)
+    events[1] |= change
+    with pytest.raises(DataError, match=message):
+        predictor.predict_user(events, [asked(events[0])])
+
+
+@pytest.mark.slow
+def test_an_event_before_the_kept_ones_and_a_candidate_without_time(predictor: Predictor) -> None:
+    events = long_list(4)
+    predictor.predict_user(events[:3], [], user="7")
+    with pytest.raises(DataError, match=r"history 0: .* found time 100 after 207"):
+        predictor.predict_user([{**events[3], "ts": 100}], [], user="7", after=3)
+    with pytest.raises(DataError, match="candidate 0: field 'ts': expected a time"):
+        predictor.predict_user(events, [{"item": 3, "age": 2}])
+
+
+@pytest.mark.slow
+def test_instances_and_histories_are_not_mixed_up(predictor: Predictor) -> None:
+    with pytest.raises(ConfigError, match=r"hstu reads the history of a user, .* predict_user"):
+        predictor.predict([{"item": 3, "age": 2}])
+    with pytest.raises(ConfigError, match="hstu reads the history of a user"):
+        predictor.predict_feasigns(np.zeros(0, np.uint64), np.zeros(4, np.int32), np.zeros((1, 1)))
+
+
+# ---- over HTTP
+
+
+def asking(predictor: Predictor, *bodies: Any) -> list[tuple[int, Any]]:
+    """The answers of a server in this process, in order."""
+
+    async def answers() -> list[tuple[int, Any]]:
+        server = Server(predictor, ServeOptions(max_batch=40), Counters(1), 0)
+        async with test_utils.TestClient(test_utils.TestServer(server.application())) as client:
+            found = []
+            for body in bodies:
+                if body is None:
+                    answer = await client.get("/openapi.json")
+                else:
+                    answer = await client.post("/predict", json=body)
+                found.append((answer.status, await answer.json()))
+            return found
+
+    return asyncio.run(answers())
+
+
+@pytest.mark.slow
+def test_predict_answers_candidates(predictor: Predictor) -> None:
+    events, candidates = long_list(6), [{**asked(event), "ts": 999} for event in long_list(3)]
+    expected = predictor.predict_user(events, candidates).tolist()
+    whole, first, second, missing, not_one, late = asking(
+        predictor,
+        {"history": events, "candidates": candidates},
+        {"user": 7, "history": events[:4], "candidates": []},
+        {"user": 7, "after": 4, "history": events[4:], "candidates": candidates},
+        {"user": 6, "after": 4, "history": events[4:], "candidates": candidates},
+        {"instances": candidates},
+        {"history": [events[1], events[0]], "candidates": []},
+    )
+    assert whole[1]["predictions"] == expected
+    assert whole[1]["model"] == "test"
+    assert first[1]["predictions"] == []
+    np.testing.assert_allclose(second[1]["predictions"], expected, rtol=0, atol=1e-6)
+    assert (missing[0], missing[1]["error"]["code"]) == (409, "history_missing")
+    assert (not_one[0], not_one[1]["error"]["code"]) == (422, "unknown_member")
+    assert (late[0], late[1]["error"]["where"]) == (422, "history[1]")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "status", "where"),
+    [
+        ({"history": []}, 422, ""),
+        ({"history": {}, "candidates": []}, 422, "history"),
+        ({"history": [], "candidates": [3]}, 422, "candidates[0]"),
+        ({"history": [], "candidates": [{}] * 41}, 422, "candidates"),
+        ({"history": [], "candidates": [], "after": -1}, 422, "after"),
+        ({"history": [], "candidates": [], "user": 1.5}, 422, "user"),
+        ({"history": [{"ts": 1, "click": 10**400}], "candidates": []}, 422, "history[0].click"),
+        ({"history": [], "candidates": [{"item": 1, "ts": 1}]}, 422, "candidates[0].age"),
+    ],
+)
+def test_a_request_that_is_none_is_refused(
+    predictor: Predictor, body: Any, status: int, where: str
+) -> None:
+    [(found, answer)] = asking(predictor, body)
+    assert (found, answer["error"]["where"]) == (status, where), answer
+
+
+@pytest.mark.slow
+def test_the_openapi_page_describes_what_the_server_does(predictor: Predictor) -> None:
+    [(_, page)] = asking(predictor, None)
+    post = page["paths"]["/predict"]["post"]
+    schema = post["requestBody"]["content"]["application/json"]["schema"]
+
+    def answered(body: Any) -> int:
+        [(status, answer)] = asking(predictor, body)
+        described = post["responses"][str(status)]["content"]["application/json"]["schema"]
+        check(answer, described, page)
+        return status
+
+    @settings(max_examples=25, deadline=None)
+    @given(fitting(schema, page))
+    def fitting_bodies(body: Any) -> None:
+        body["history"].sort(key=lambda event: event["ts"])
+        status = answered({**body, "after": 0})
+        assert status == 200 or "no finite" in json.dumps(asking(predictor, body))
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.one_of(bent(schema, page), ANYTHING))
+    def other_bodies(body: Any) -> None:
+        try:
+            json.dumps(body, allow_nan=False).encode()
+        except (ValueError, UnicodeEncodeError):
+            return  # not a body that this client can send
+        assert answered(body) < 500
+
+    fitting_bodies()
+    other_bodies()
+
+
+# ---- without a model
+
+
+@given(most=st.integers(0, 40), counts=st.lists(st.integers(0, 300), min_size=1))
+def test_the_place_of_the_cut_depends_on_the_count(most: int, counts: list[int]) -> None:
+    for count in counts:
+        first = first_seen(count, most)
+        held = count - first
+        assert 0 <= held <= most
+        assert held >= min(count, most - (most + 1) // 2)
+        assert first_seen(count, None) == 0
+        assert first_seen(count + 1, most) >= first
+    assert [first_seen(n, 4) for n in range(10)] == [0, 0, 0, 0, 0, 2, 2, 4, 4, 6]
+
+
+def held(events: int) -> Held:
+    none = np.zeros((events, 0), np.float32)
+    return Held(0, Events(none, none, np.zeros(events, np.int64)), none)
+
+
+def test_histories_drop_those_who_asked_longest_ago() -> None:
+    histories = Histories(10 * 8)
+    for user in "abc":
+        histories.put(user, held(3))
+    assert histories.get("a") is not None
+    histories.put("d", held(3))
+    assert [user for user in "abcd" if histories.get(user) is not None] == ["a", "c", "d"]
+    histories.put("a", held(4))  # 10 events
+    assert histories.get("c") is not None
+    histories.put("e", held(11))
+    assert [user for user in "acde" if histories.get(user) is not None] == ["a", "c", "d"]
