@@ -17,7 +17,7 @@ paddle = ops.paddle
 
 
 class Causal(Protocol):
-    """The sequences of an array of tokens: `Tokens`, `Continued`, or rows of `paddlebox.nn.rows`."""
+    """The sequences of an array of tokens: `Tokens`, `Continued` or rows of `paddlebox.nn.rows`."""
 
     def causal(
         self,
@@ -76,7 +76,7 @@ class Tokens:
 class Continued:
     """Tokens that follow events whose keys and values are known from an earlier call.
 
-    An HstuLayer calls `causal`, so a model has to call its layers once each, in their order. K = the
+    A model calls its layers once each, in their order, and each of them calls `causal`. K = the
     keys and values of an event in all layers, layers * 2 * H * A.
 
     Args:

@@ -1,5 +1,5 @@
-"""A served model that reads sequences: candidates after a history are predicted as in an evaluation,
-whether the history was sent whole or event by event."""
+"""A served model that reads sequences: candidates after a history are predicted as in an
+evaluation, whether the history was sent whole or event by event."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_predict_answers_candidates(predictor: Predictor) -> None:
         {"history": [events[1], events[0]], "candidates": []},
     )
     assert whole[1]["predictions"] == expected
-    assert whole[1]["model"] == "test"
+    assert whole[1]["model"] == "run"
     assert first[1]["predictions"] == []
     np.testing.assert_allclose(second[1]["predictions"], expected, rtol=0, atol=1e-6)
     assert (missing[0], missing[1]["error"]["code"]) == (409, "history_missing")
