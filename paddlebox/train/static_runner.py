@@ -85,7 +85,7 @@ class StaticRunner(RankedRunner):
             }
             if config.model.page_views:
                 inputs[RANK_OFFSET] = paddle.static.data(RANK_OFFSET, [-1, 7], "int32")
-            if config.model.reads_sequences:
+            if config.data.sequences.user:
                 inputs |= {
                     name: paddle.static.data(name, shape, dtype)
                     for name, (dtype, shape) in SEQUENCES.items()
