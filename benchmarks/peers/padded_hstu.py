@@ -72,7 +72,12 @@ class _Subject:
         fields = {
             "name": "speed",
             "model": self.settings["model"],
-            "data": {"format": "csv", "slots": "slots.yaml", "train_files": ["none"]},
+            "data": {
+                "format": "csv",
+                "slots": "slots.yaml",
+                "train_files": ["none"],
+                "sequences": {"user": "user"},
+            },
         }
         config = Config.model_validate(fields, strict=False).model
         model = create_model(

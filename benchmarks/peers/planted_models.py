@@ -127,7 +127,12 @@ class Trainer:
             {
                 "name": "planted",
                 "seed": settings["seed"],
-                "data": {"format": "csv", "slots": "slots.yaml", "train_files": ["none"]},
+                "data": {
+                    "format": "csv",
+                    "slots": "slots.yaml",
+                    "train_files": ["none"],
+                    "sequences": {"user": "user" if settings["model"]["type"] == "hstu" else ""},
+                },
                 "model": settings["model"],
                 "table": {
                     "embedx_dim": DIM,

@@ -9,22 +9,23 @@ import pytest
 
 from paddlebox import ops
 from paddlebox.config.fields import fields_of
-from paddlebox.errors import ConfigError
 from paddlebox.models import create_model
 from paddlebox.nn import use_products
 from paddlebox.nn.rows import use_padding
-from paddlebox.serving.program import freeze
 from tests.models.test_formulas import SLOTS, Case, Pulled
 from tests.operators.test_jagged_attention import bucket
 from tests.operators.test_mlp import WITH_BFLOAT16
-from tests.support.configs import make_config, make_slots
+from tests.support.configs import make_config
 
 paddle = ops.paddle
 
 D, SLOT_COUNT, DENSE = 3, 3, 2
 LENGTHS = [0, 1, 9, 2, 20]
 MODEL = {"type": "hstu", "hidden": [6], "width": 10, "heads": 2, "head_dim": 4, "use_cvm": False}
-CONFIG = make_config(model={**MODEL, "layers": 3, "max_length": 12, "time_buckets": 9}).model
+OF_USERS = {"sequences": {"user": "user"}}
+CONFIG = make_config(
+    data=OF_USERS, model={**MODEL, "layers": 3, "max_length": 12, "time_buckets": 9}
+).model
 
 
 def layer_norm(p: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
@@ -229,10 +230,12 @@ def test_padding_changes_no_logit_of_an_evaluation(model: dict[str, Any]) -> Non
     np.testing.assert_allclose(case.evaluated(), logits, rtol=1e-5, atol=1e-5)
 
 
-def test_an_export_needs_histories() -> None:
-    slots = make_slots(click="label", user="sparse", item="sparse")
-    with pytest.raises(ConfigError, match=r"model\.type hstu reads sequences of users, which"):
-        freeze(make_config(model=MODEL), slots, {})
+def test_without_a_history_it_needs_sequences() -> None:
+    with pytest.raises(ValueError, match=r"model\.type hstu reads .* set data\.sequences\.user"):
+        make_config(model=MODEL)
+    dnn = {"model": {"type": "dnn"}}
+    with pytest.raises(ValueError, match=r"phases\.update\.model\.type hstu .* only join has"):
+        make_config(data=OF_USERS, model=None, phases={"join": dnn, "update": {"model": MODEL}})
 
 
 def test_a_history_makes_instances_of_their_own() -> None:

@@ -20,6 +20,7 @@ from tests.support.configs import make_config, make_slots
 mode, models, steps = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 configs = {
     name: make_config(
+        data={"sequences": {"user": "user" if name == "hstu_of_users" else ""}},
         model={"hidden": [16, 8], **model},
         table={"embedx_dim": 3, "embedx_threshold": 0.0, "embedx": {"initial_range": 0.1}},
         trainer={"program": mode},

@@ -1,4 +1,4 @@
-"""Runs of hstu over sequences of users: killed, in two phases, and without sequences."""
+"""Runs of hstu over sequences of users: killed, and in two phases."""
 
 from __future__ import annotations
 
@@ -56,14 +56,3 @@ def test_join_reads_sequences_and_update_single_instances(folder: Path) -> None:
     assert shows == 2 * ROWS * PASSES  # two slots; each instance counts in one phase
     first, last = found["lines"][0]["phases"]["join"], found["lines"][-1]["phases"]["join"]
     assert last["loss"] < first["loss"]
-
-
-@pytest.mark.slow
-def test_a_model_that_reads_sequences_needs_them(folder: Path) -> None:
-    rewritten(folder, model=MODEL)
-    error = train(folder, "none", "data.sequences={user: ''}")["error"]
-    assert "ConfigError: model.type hstu reads sequences of users: set data.sequences.user" in error
-    phases = {"join": {"model": {"type": "dnn"}}, "update": {"model": MODEL}}
-    rewritten(folder, model=None, optimizer=None, phases=phases)
-    error = train(folder, "update")["error"]
-    assert "phases.update.model: hstu reads sequences of users, but update trains single" in error
