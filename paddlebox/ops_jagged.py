@@ -74,8 +74,13 @@ def jagged_attention(
         raise ValueError(f"jagged_attention: dtype {dtype!r}, expected 'float32' or 'bfloat16'")
     if (times is None) != (time_bias is None):
         raise ValueError("jagged_attention: expected times and time_bias, or neither of them")
+    columns = int(q.shape[1])
+    if heads < 1 or columns < 1 or columns % heads:
+        raise ValueError(
+            f"jagged_attention: heads is {heads}, expected a divisor of {columns}, the columns of q"
+        )
     if scale is None:
-        scale = (int(q.shape[1]) // heads) ** -0.5 if form == "softmax" else 1.0
+        scale = (columns // heads) ** -0.5 if form == "softmax" else 1.0
     return call(
         "box_jagged_attention",
         {

@@ -98,7 +98,7 @@ void Softmax(size_t n, float* __restrict scores) {
     for (size_t l = 0; l < kLanes; ++l) {
       const float s = scores[j + l];
       const float e = Exp(s - highest);
-      scores[j + l] = s > kNothing ? e : 0.0f;
+      scores[j + l] = s <= kNothing ? 0.0f : e;  // NaN stays NaN
       lanes[l] += scores[j + l];
     }
   }

@@ -29,7 +29,8 @@ void Pointwise(size_t n, float factor, float* scores);
 // Likewise, and gradients of the weights become gradients of the scores.
 void PointwiseBackward(size_t n, float factor, float* scores, float* gradients);
 
-// Scores become the weights of their softmax. REQUIRES: a score above kNothing.
+// Scores become the weights of their softmax. A NaN makes all of them NaN. REQUIRES: a score above
+// kNothing, or a NaN.
 void Softmax(size_t n, float* scores);
 
 // Gradients of the weights of a softmax become gradients of its scores.

@@ -106,6 +106,9 @@ class Case:
         among = self.place[token] < seen
         return [(first + j, seen - j) for j in range(seen)] + ([] if among else [(token, 0)])
 
+    def sees(self, token: int, other: int) -> bool:
+        return other in [seen for seen, _ in self.seen_by(token)]
+
     def exact(
         self, rounded: Callable[[np.ndarray], np.ndarray], *, absolute: bool = False
     ) -> dict[str, np.ndarray]:
@@ -380,11 +383,36 @@ def test_a_mistake_in_an_argument_is_named() -> None:
     case = Case(1, [3, 2], [1, 1])
     with pytest.raises(ValueError, match="form mean, expected pointwise or softmax"):
         replace(case, form="mean").run()
-    with pytest.raises(ValueError, match="heads is 3, expected a divisor of 8 and 6"):
+    with pytest.raises(ValueError, match="heads is 4, expected a divisor of 8 and 6"):
         q, v = paddle.zeros([7, 8]), paddle.zeros([7, 6])
         fixed = [paddle.to_tensor(a) for a in (case.offsets, case.seen, case.target_offsets)]
-        ops.jagged_attention(q, q, v, *fixed, heads=3)
+        ops.jagged_attention(q, q, v, *fixed, heads=4)
+    for heads, form in ((0, "softmax"), (16, "softmax"), (-1, "pointwise"), (3, "pointwise")):
+        with pytest.raises(ValueError, match=f"heads is {heads}, expected a divisor of 8, the"):
+            ops.jagged_attention(q, q, q, *fixed, heads=heads, form=form)
     with pytest.raises(ValueError, match="expected times and time_bias, or neither"):
         ops.jagged_attention(q, q, v, *fixed, heads=2, times=paddle.zeros([7], "int64"))
     with pytest.raises(ValueError, match="dtype 'float16', expected 'float32' or 'bfloat16'"):
         case.run("float16")
+
+
+@pytest.mark.parametrize("form", ["pointwise", "softmax"])
+def test_a_nan_is_not_lost(form: str) -> None:
+    case = Case(1, [40], [2], form)
+    case.inputs["k"][20] = np.nan
+    found = np.isnan(case.run()["out"]).all(axis=1)
+    np.testing.assert_array_equal(found, [case.sees(i, 20) for i in range(42)])
+
+
+def test_mistakes_in_rows_are_named() -> None:
+    lengths = paddle.to_tensor([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0]])
+    with pytest.raises(ValueError, match=r"Lengths has shape \(2, 3\), expected \(B\) or \(B, 1\)"):
+        ops.jagged_offsets(lengths, 4)
+    lengths, rows = paddle.to_tensor([1.0, 2.0]), paddle.zeros([3, 2])
+    offsets = ops.jagged_offsets(lengths, 2)
+    for places, call in (
+        (-1, lambda: ops.jagged_offsets(lengths, -1)),
+        (-1, lambda: ops.jagged_unpack(rows, offsets, -1)),
+    ):
+        with pytest.raises(ValueError, match=f"places is {places}, expected 0 or more"):
+            call()

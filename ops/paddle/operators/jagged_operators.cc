@@ -32,6 +32,11 @@ Status ExpectOffsets(const Tensor& offsets, const char* name) {
                Describe(offsets.shape()).c_str());
 }
 
+Status CheckPlaces(int places) {
+  if (places >= 0) return Status::Ok();
+  return Error(Code::kInvalidArgument, "places is %d, expected 0 or more", places);
+}
+
 // ---- box_jagged_attention
 // Q, K (T, H * A), V (T, H * V), Offsets (U + 1), TargetOffsets (U + 1), Seen (T), Times (T), or any
 // shape if N is 1, TimeBias (H, N), PositionBias (H, P) -> Out (T, H * V)
@@ -194,9 +199,14 @@ std::vector<Tensor> OffsetsForward(const Tensor& lengths, int places) {
   Tensor offsets;
   Guard("jagged_offsets", [&]() -> Status {
     PBX_RETURN_IF_ERROR(Expect(lengths, "Lengths", DataType::FLOAT32));
+    PBX_RETURN_IF_ERROR(CheckPlaces(places));
+    const Shape& shape = lengths.shape();
+    if (shape.size() != 1 && (shape.size() != 2 || shape[1] != 1)) {
+      return Error(Code::kInvalidArgument, "Lengths has shape %s, expected (B) or (B, 1)",
+                   Describe(shape).c_str());
+    }
     offsets = NewOutput({lengths.numel() + 1}, lengths.place(), DataType::INT32);
-    return OffsetsOf(lengths.data<float>(), Count(lengths), Size(std::max(places, 0)),
-                     offsets.data<int32_t>());
+    return OffsetsOf(lengths.data<float>(), Count(lengths), Size(places), offsets.data<int32_t>());
   });
   return {offsets};
 }
@@ -317,6 +327,7 @@ std::vector<Tensor> UnpackForward(const Tensor& x, const Tensor& offsets, int pl
   Tensor out;
   Guard("jagged_unpack", [&]() -> Status {
     JaggedRows rows;
+    PBX_RETURN_IF_ERROR(CheckPlaces(places));
     PBX_RETURN_IF_ERROR(CheckRowArray(x, "X", offsets, &rows));
     out = NewOutput({static_cast<int64_t>(rows.sequences), places, x.shape()[1]}, x.place());
     PBX_RETURN_IF_ERROR(CheckPadded(out, "Out", offsets, places, x.shape()[0], &rows));
