@@ -129,6 +129,7 @@ def speed(options: argparse.Namespace) -> tuple[dict[str, Any], list[report.Goal
         for name, subject in subjects.items():
             figures[name]["resident_bytes"] = subject.ask("resident")
             figures[name]["first_loss"] = subject.ask("first_loss")
+            figures[name]["mean_length"] = subject.ask("mean_length")
         losses = [figures[name]["first_loss"] for name in subjects]
         if abs(losses[0] - losses[1]) > 1e-5 * abs(losses[0]):
             raise RuntimeError(f"the subjects differ: losses {losses[0]!r} and {losses[1]!r}")
@@ -143,7 +144,8 @@ def speed(options: argparse.Namespace) -> tuple[dict[str, Any], list[report.Goal
             subject.close()
     for name, one in figures.items():
         rate = report.spread(one["rate"])["median"]
-        print(f"{name}: {rate:,.0f} events/s, {one['step_bytes'] / 1e6:,.0f} MB")
+        of_users = f"{one['mean_length']:.1f} of {options.speed_most} events a user"
+        print(f"{name}: {rate:,.0f} events/s, {one['step_bytes'] / 1e6:,.0f} MB, {of_users}")
     jagged, padded = figures["jagged"], figures["padded"]
     memory = jagged["step_bytes"] / padded["step_bytes"]
     return figures, [

@@ -20,9 +20,14 @@ from peers import turns
 
 
 def lengths_of(settings: dict[str, Any], random: np.random.Generator) -> np.ndarray:
-    """(U) exponential lengths with a mean of about a quarter of N."""
-    drawn = random.exponential(settings["most"] / 4, settings["users"])
-    return np.clip(np.round(drawn), 1, settings["most"]).astype(np.int64)
+    """(U) exponential lengths, scaled to a mean of a quarter of N, to the rounding of a user."""
+    drawn, most = random.exponential(1.0, settings["users"]), settings["most"]
+    low, high = 0.0, 4.0 * most  # factors of too short and of too long users
+    for _ in range(50):
+        factor = (low + high) / 2
+        lengths = np.clip(np.round(factor * drawn), 1, most)
+        low, high = (factor, high) if lengths.mean() < most / 4 else (low, factor)
+    return np.asarray(np.clip(np.round(high * drawn), 1, most), np.int64)
 
 
 class _Subject:
@@ -100,6 +105,10 @@ class _Subject:
         seconds = time.perf_counter() - begin
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return {"rate": self.events / seconds, "peak_bytes": peak}
+
+    def mean_length(self) -> float:
+        """Events of a user."""
+        return self.events / (self.settings["batches"] * self.settings["users"])
 
     def resident(self) -> int:
         """Bytes of the process before its first step."""

@@ -22,6 +22,9 @@ _BOUNDS = (
 )
 
 
+_MOST_NAMED = 8  # types that are named with a default
+
+
 class Key(NamedTuple):
     """One row of the table."""
 
@@ -71,9 +74,14 @@ def _describe_choice(sections: Sequence[type[BaseModel]], prefix: str) -> Iterat
             scope = f"not {', '.join(others)}: " if others else ""
         else:
             scope = f"{', '.join(tags)}: "
-        texts = [f"{default} ({', '.join(types)})" for default, types in defaults.items()]
+        texts = [_of_types(default, types) for default, types in defaults.items()]
         default = ", ".join(texts) if len(texts) > 1 else next(iter(defaults))
         yield key._replace(default=default, meaning=scope + key.meaning)
+
+
+def _of_types(default: str, types: Sequence[str]) -> str:
+    """A default with the types that have it, unless these are most of them."""
+    return (default or "empty") + (f" ({', '.join(types)})" if len(types) <= _MOST_NAMED else "")
 
 
 def markdown() -> str:

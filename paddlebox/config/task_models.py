@@ -151,6 +151,17 @@ class HstuConfig(NetworkConfig):
         "each; 0: no bias of time",
     )
 
+    @model_validator(mode="after")
+    def _sequences_have_a_length(self) -> HstuConfig:
+        usual = type(self).model_fields
+        for name in ("max_length", "time_buckets") if self.history else ():
+            if getattr(self, name) != usual[name].default:
+                raise ValueError(
+                    f"{name} is for hstu without history, found {getattr(self, name)} with "
+                    f"history: take {name} out"
+                )
+        return self
+
     @property
     def reads_sequences(self) -> bool:
         return not self.history

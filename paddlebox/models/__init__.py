@@ -113,8 +113,8 @@ def create_model(
     if more and config.type not in _OF_SEVERAL_TABLES:
         able = ", ".join(model.value for model in _OF_SEVERAL_TABLES)
         raise ConfigError(
-            f"model.type {config.type.value} multiplies the vectors of all slots with each other, "
-            f"so they need one width: remove extra_tables, or use {able}"
+            f"model.type {config.type.value} reads slots of one table, and their vectors have one "
+            f"width: remove extra_tables, or use {able}"
         )
     if fields is not None and config.sequences:
         slots = fields.cell_count

@@ -15,6 +15,7 @@ from paddlebox.data.batches import SEQUENCES
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import TableSlots, log_loss, use_products
+from paddlebox.nn.rows import use_padding
 from paddlebox.store.hbm_place import gpu_number, host_is_device
 from paddlebox.train.dense_products import dense_products
 
@@ -34,11 +35,13 @@ def model_inputs(config: Config) -> list[str]:
     return first + [f"{name}_{table.name}" for table in config.tables[1:] for name in of_a_table]
 
 
+def _runs_on_gpu(config: Config) -> bool:
+    return config.hbm.place is not HbmPlace.HOST and not host_is_device()
+
+
 def place_of(config: Config) -> Any:
     """The Paddle place of the program: the device that holds the rows of the pass."""
-    if config.hbm.place is HbmPlace.HOST or host_is_device():
-        return paddle.CPUPlace()
-    return paddle.CUDAPlace(gpu_number())
+    return paddle.CUDAPlace(gpu_number()) if _runs_on_gpu(config) else paddle.CPUPlace()
 
 
 def dense_width(config: Config, slots: Slots) -> int:
@@ -49,7 +52,8 @@ def dense_width(config: Config, slots: Slots) -> int:
 def create_model_of(config: Config, slots: Slots) -> Any:
     """Build the zoo model of a config as a `paddle.nn.Layer`.
 
-    Raises: ConfigError as `create_model`, and as `dense_products`.
+    Raises: ConfigError as `create_model`, and as `dense_products`; also if the model has no
+        operators for the GPU of `hbm.place`.
     """
     table_of_slot = slots.tables([table.name for table in config.tables])
     tables = [
@@ -67,7 +71,20 @@ def create_model_of(config: Config, slots: Slots) -> Any:
         fields=fields_of(slots, config.model.sequences) if len(tables) == 1 else None,
     )
     use_products(model, dense_products(config).products)
+    if _runs_on_gpu(config):
+        _compute_on_gpu(config, model)
     return model
+
+
+def _compute_on_gpu(config: Config, model: Any) -> None:
+    """Make a model compute with Paddle's operators: those over rows of sequences have no GPU
+    kernels. Raises: ConfigError if it cannot."""
+    if config.model.reads_sequences:
+        raise ConfigError(
+            f"model.type {config.model.type.value} without history has no operators for a GPU, "
+            "found hbm.place: gpu: set hbm.place: host, or choose another model"
+        )
+    use_padding(model)
 
 
 def create_optimizer(config: Config, parameters: Any = None) -> Any:

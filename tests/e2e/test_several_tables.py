@@ -102,7 +102,7 @@ def test_a_model_of_one_width_refuses(wide_data: Path, tmp_path: Path) -> None:
         *overrides(wide_data),
     )  # fmt: skip
     assert done.returncode == 2
-    assert "ConfigError: model.type deepfm multiplies the vectors of all slots" in done.stderr
+    assert "ConfigError: model.type deepfm reads slots of one table" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,13 @@ import pytest
 
 from paddlebox import ops
 from paddlebox.config.fields import fields_of
+from paddlebox.errors import ConfigError
 from paddlebox.models import create_model
-from paddlebox.nn import use_products
+from paddlebox.nn import Linear, use_products
 from paddlebox.nn.rows import use_padding
+from paddlebox.train import program
 from tests.models.test_formulas import SLOTS, Case, Pulled
 from tests.operators.test_jagged_attention import bucket
-from tests.operators.test_mlp import WITH_BFLOAT16
 from tests.support.configs import make_config
 
 paddle = ops.paddle
@@ -188,12 +190,29 @@ def test_gradients_are_the_slopes_of_the_loss() -> None:
         assert (gradient * step).sum() == pytest.approx(slope, rel=2e-4, abs=1e-4), name
 
 
-@WITH_BFLOAT16
-def test_bfloat16_reaches_the_attention() -> None:
-    users = Users()
-    before = users.logits()
-    use_products(users.model, "bfloat16")
-    assert 1e-4 < np.abs(users.logits() - before).max() < 1
+@pytest.mark.parametrize("model", ["hstu", "bst"])
+def test_the_type_of_products_reaches_the_attention(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    case, found = Case(1, type=model, history={"history": "item"}), []
+    attention = ops.jagged_attention
+
+    def noting(*arguments: Any, dtype: str, **more: Any) -> Any:
+        found.append(dtype)
+        return attention(*arguments, dtype="float32", **more)
+
+    monkeypatch.setattr(ops, "jagged_attention", noting)
+    case.evaluated()
+    use_products(case.model, "bfloat16")
+    for linear in case.model.sublayers():
+        if isinstance(linear, Linear):  # `products` names a type that this processor may lack
+            monkeypatch.setattr(
+                linear, "forward", functools.partial(paddle.nn.Linear.forward, linear)
+            )
+    case.evaluated()
+    half = len(found) // 2
+    assert found == ["float32"] * half + ["bfloat16"] * half
+    assert half > 0
 
 
 def test_of_histories_is_a_plain_hstu_over_history_and_item() -> None:
@@ -243,3 +262,23 @@ def test_a_history_makes_instances_of_their_own() -> None:
     own = make_config(model={**MODEL, "history": {"history": "item"}}).model
     assert not own.reads_sequences
     assert fields_of(SLOTS, own.sequences).sequences == {"history": 2}
+
+
+def test_keys_of_sequences_are_for_sequences() -> None:
+    for key, value in (("max_length", 7), ("time_buckets", 0)):
+        model = {**MODEL, "history": {"history": "item"}, key: value}
+        with pytest.raises(ValueError, match=f"{key} is for hstu without history, found {value}"):
+            make_config(model=model)
+
+
+@pytest.mark.parametrize("model", ["hstu", "bst", "din"])
+def test_a_gpu_computes_with_paddles_operators(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    """The operators over rows have no GPU kernels."""
+    monkeypatch.setattr(program, "host_is_device", lambda: False)
+    history = {"type": model, "history": {"history": "item"}}
+    made = program.create_model_of(make_config(model=history, hbm={"place": "gpu"}), SLOTS)
+    assert made.parts.padded
+    assert not program.create_model_of(make_config(model=history), SLOTS).parts.padded
+    with pytest.raises(ConfigError, match=r"hstu without history has no operators for a GPU"):
+        users = make_config(data=OF_USERS, model=MODEL, hbm={"place": "gpu"})
+        program.create_model_of(users, SLOTS)

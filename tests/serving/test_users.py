@@ -194,7 +194,7 @@ def test_a_new_version_drops_the_histories(run: Run, tmp_path: Path) -> None:
         predictor.predict_user(events[:5], candidates, user="7")
         predictor.predict_user(events[5:], candidates, user="7", after=5)
         with RunSource(run.folder) as source, Writer(path) as writer:
-            source.meta["version"] += 1
+            source.meta = {**source.meta, "version": source.meta["version"] + 1}
             writer.apply(source)
         assert predictor.refresh()
         with pytest.raises(HistoryMissing):
