@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from parts import identity, open_text, report, side_by_side, write_parts
 
 LIKED = 3.5
-HEADER = "liked,user,movie,genres,year,history,user_count,user_mean"
+HEADER = "liked,user,movie,genres,year,history,user_count,user_mean,time"
 
 
 class Row(NamedTuple):
@@ -36,15 +36,15 @@ class Row(NamedTuple):
 
 def made(
     rating: float, user: str, movie: str, genres: list[str], year: str, history: list[str],
-    count: int, mean: float,
-) -> str:  # fmt: skip
-    """A CSV row. Ids get a letter in front, so that user 7 and movie 7 are different values."""
+    count: int, mean: float, at: int,
+) -> Row:  # fmt: skip
+    """A row. Ids get a letter in front, so that user 7 and movie 7 are different values."""
     cells = (
         *(f"{int(rating >= LIKED)}", f"u{user}", f"m{movie}", "|".join(genres)),
         *(f"y{year}" if year else "", "|".join(f"m{one}" for one in history)),
-        *(str(count), f"{mean:.3f}"),
+        *(str(count), f"{mean:.3f}", str(at)),
     )
-    return ",".join(cells)
+    return Row(at, ",".join(cells))
 
 
 def of_samples(path: Path, length: int) -> Iterator[Row]:
@@ -53,18 +53,16 @@ def of_samples(path: Path, length: int) -> Iterator[Row]:
         for line in csv.DictReader(file):
             liked = [line[f"userRatedMovie{k}"] for k in range(1, 6)]
             genres = [line[f"movieGenre{k}"] for k in range(1, 4)]
-            yield Row(
+            yield made(
+                float(line["rating"]),
+                line["userId"],
+                line["movieId"],
+                [genre for genre in genres if genre],
+                line["releaseYear"],
+                [movie for movie in liked if movie][:length],
+                int(line["userRatingCount"] or 0),
+                float(line["userAvgRating"] or 0),
                 int(line["timestamp"]),
-                made(
-                    float(line["rating"]),
-                    line["userId"],
-                    line["movieId"],
-                    [genre for genre in genres if genre],
-                    line["releaseYear"],
-                    [movie for movie in liked if movie][:length],
-                    int(line["userRatingCount"] or 0),
-                    float(line["userAvgRating"] or 0),
-                ),
             )
 
 
@@ -94,10 +92,8 @@ def _of_user(
         genres, year = about.get(movie, ([], ""))
         history = liked[: -length - 1 : -1]
         mean = summed / count if count else 0.0
-        yield Row(
-            int(line["timestamp"]),
-            made(rating, user, movie, genres, year, history, count, mean),
-        )
+        at = int(line["timestamp"])
+        yield made(rating, user, movie, genres, year, history, count, mean, at)
         summed += rating
         if rating >= LIKED:
             liked.append(movie)

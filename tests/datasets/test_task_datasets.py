@@ -115,12 +115,12 @@ def test_a_history_is_what_a_user_liked_before_the_latest_first(tmp_path: Path) 
     ]  # fmt: skip
     assert test[0] == {
         "liked": "0", "user": "u1", "movie": "m11", "genres": "", "year": "y1991",
-        "history": "m12|m10", "user_count": "2", "user_mean": "4.500",
+        "history": "m12|m10", "user_count": "2", "user_mean": "4.500", "time": "300",
     }  # fmt: skip
     assert (test[1]["history"], test[1]["liked"]) == ("m13|m10", "0")
     assert train[0]["genres"] == "Comedy|Drama"
     slots = load_slots(FOLDER / "movielens" / "slots.yaml")
-    assert {slot.name for slot in slots.slots} == set(test[0])
+    assert {slot.name for slot in slots.slots} | {"time"} == set(test[0])
 
 
 def test_ratings_that_do_not_lie_by_user_are_refused(tmp_path: Path) -> None:

@@ -88,6 +88,12 @@ def write(path: Path, config: Config, slots: Slots, seed: int) -> None:
             f"{line}{slots.csv.delimiter}{key}"
             for line, key in zip(lines, [slots.tags.logkey, *keys], strict=True)
         ]
+    if config.data.sequences.user:
+        times = [str(draw.randrange(1000)) for _ in range(INSTANCES)]
+        lines = [
+            f"{line}{slots.csv.delimiter}{time}"
+            for line, time in zip(lines, [config.data.sequences.time, *times], strict=True)
+        ]
     path.write_text("\n".join(lines) + "\n")
 
 
