@@ -125,7 +125,7 @@ class Predictor(Closing):
 
         Raises: HistoryMissing if the first `after` events are not kept; DataError that names the
             event or candidate and the field; ConfigError if the model reads no sequences;
-            CorruptionError.
+            ValueError if `after` is negative; CorruptionError.
         """
         with self._using() as generation:
             return generation.predict_user(history, candidates, user, after)

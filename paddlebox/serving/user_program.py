@@ -56,8 +56,9 @@ class Events:
         )
 
     def between(self, begin: int, end: int | None = None) -> Events:
+        """A copy, so that what is left out takes no memory."""
         part = slice(begin, end)
-        return Events(self.features[part], self.labels[part], self.times[part])
+        return Events(*(a[part].copy() for a in (self.features, self.labels, self.times)))
 
 
 def known_width(config: Config) -> int:

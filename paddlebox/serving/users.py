@@ -109,7 +109,7 @@ class UserScorer:
         self._most = longest - 1 if longest else None  # the candidate is one of max_length, too
         self._time = config.data.sequences.time
         label = slots.label
-        self._label_names = tuple({label.column or label.name, label.name})
+        self._label_names = tuple(dict.fromkeys((label.column or label.name, label.name)))
         self._known_width = known_width(config)
         self._histories = Histories(budget_bytes)
 
@@ -121,6 +121,11 @@ class UserScorer:
         after: int,
     ) -> np.ndarray:
         """As `Predictor.predict_user`."""
+        if after < 0:
+            raise ValueError(f"after {after}: expected 0 or more")
+        for name, given in (("history", history), ("candidates", candidates)):
+            if isinstance(given, Mapping):
+                raise DataError(f"{name}: expected a list, found one instance: write [instance]")
         before = self._held(user, after) if after else self._nothing()
         new = self._events(history)
         asked, times = self._pulled(candidates, CANDIDATE), self._times(candidates, CANDIDATE)

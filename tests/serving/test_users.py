@@ -228,6 +228,10 @@ def test_an_event_before_the_kept_ones_and_a_candidate_without_time(predictor: P
         predictor.predict_user([{**events[3], "ts": 100}], [], user="7", after=3)
     with pytest.raises(DataError, match="candidate 0: field 'ts': expected a time"):
         predictor.predict_user(events, [{"item": 3, "age": 2}])
+    with pytest.raises(DataError, match="candidates: expected a list, found one instance"):
+        predictor.predict_user(events, asked(events[0]))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="after -1: expected 0 or more"):
+        predictor.predict_user(events, [], user="7", after=-1)
 
 
 @pytest.mark.slow
