@@ -427,6 +427,13 @@ def sequences(run: Run) -> str:
     ]
     parts = [table(head, rows)] if rows else []
     parts += [table(["", "events/s", "memory of a step"], rates)] if rates else []
+    served = run["figures"].get("serving", {})
+    ways = [
+        [label, *(f"{served[way][p]:.2f} ms" for p in ("p50_ms", "p99_ms"))]
+        for way, label in (("whole", "whole history"), ("incremental", "one new event"))
+        if served
+    ]
+    parts += [table(["request", "p50", "p99"], ways)] if ways else []
     seeds = run["figures"].get("movielens", {})
     if seeds:
         low, high = seeds["interval"]

@@ -23,10 +23,13 @@ MovieLens. The configs hstu_movielens and din_movielens are trained and evaluate
 the same seeds, on the rows in $PADDLEBOX_DATA. The interval of the mean difference of their AUC is
 Student's, over the seeds.
 
+Serving. A user with 500 events and 50 candidates: the whole history is sent, or one new event after
+those that the Predictor keeps.
+
 Goals: HSTU is at most 0.01 below the best possible AUC, and at least 0.01 above DIN, or, where DIN
 can represent the function, at most 0.003 below it. The numbers of parameters differ by at most
 10 %. Without padding, there are at least 2 times the events/s, with at most half of the memory. On
-MovieLens, HSTU is not below DIN.
+MovieLens, HSTU is not below DIN. The predictions of both ways differ by at most 1e-6.
 """
 
 from __future__ import annotations
@@ -40,11 +43,16 @@ from typing import Any
 import numpy as np
 import report
 import zoo_claims
-from peers import planted_users
+from peers import planted_users, served_users
 from peers.planted_users import FORMS
 from peers.turns import Subject
 
-MEASURES = (*report.TRAINING, "configs/hstu_movielens.yaml", "configs/din_movielens.yaml")
+MEASURES = (
+    *report.TRAINING,
+    "paddlebox/serving",
+    "configs/hstu_movielens.yaml",
+    "configs/din_movielens.yaml",
+)
 ABOVE = {form: -0.003 if form == "match" else 0.01 for form in FORMS}
 HSTU = {"type": "hstu", "width": 32, "heads": 2, "head_dim": 16, "layers": 2, "hidden": [64],
         "use_cvm": False}  # fmt: skip
@@ -193,7 +201,54 @@ def movielens(options: argparse.Namespace) -> tuple[dict[str, Any], list[report.
     return figures, [report.at_least(name, mean, 0.0)]
 
 
-PARTS = {"speed": speed, "quality": quality, "movielens": movielens}
+def served_model(folder: Path, history: int) -> Path:
+    """An export of a model that was trained for one pass on planted users."""
+    kinds = {"click": "label", "user": "sparse", "item": "sparse", "category": "sparse"}
+    slots = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    (folder / "slots.yaml").write_text(json.dumps({"slots": slots}))
+    served_users.write(folder / "train.csv", planted_users.plant("decay", 200, 40, 1))
+    config = {
+        "name": "served",
+        "data": {
+            "format": "csv",
+            "slots": str(folder / "slots.yaml"),
+            "train_files": [str(folder / "train.csv")],
+            "sequences": {"user": "user", "max_length": 2 * history},
+        },
+        "model": {**SPEED, "max_length": 2 * history, "slots": ["item", "category"]},
+        "table": {"embedx_threshold": 0.0},
+        "hbm": {"budget_bytes": "64MiB"},
+        "mem": {"budget_bytes": "64MiB"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    run, model = folder / "run", folder / "model.pbx"
+    zoo_claims.tool("tools/train", "-c", folder / "config.json", "--run-dir", run)
+    zoo_claims.tool("tools/export", run, "--out", model)
+    return model
+
+
+def serving(options: argparse.Namespace) -> tuple[dict[str, Any], list[report.Goal]]:
+    with tempfile.TemporaryDirectory() as made:
+        settings = {
+            "model": str(served_model(Path(made), options.history)),
+            "history": options.history,
+            "candidates": options.candidates,
+            "seed": options.seed,
+        }
+        subject = Subject("served_users", "own", settings, {})
+        try:
+            difference = subject.ask("difference")
+            taken = subject.ask("turn", requests=options.requests)
+        finally:
+            subject.close()
+    figures: dict[str, Any] = {"difference": difference}
+    for name, times in taken.items():
+        figures[name] = {f"p{p}_ms": float(np.percentile(times, p)) for p in (50, 99)}
+        print(f"{name:12} p50 {figures[name]['p50_ms']:.2f} ms, p99 {figures[name]['p99_ms']:.2f}")
+    return figures, [report.at_most("incremental and whole histories differ by", difference, 1e-6)]
+
+
+PARTS = {"speed": speed, "quality": quality, "movielens": movielens, "serving": serving}
 
 
 def main() -> int:
@@ -214,12 +269,15 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="threads of the dense part")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=10, help="seeds of the MovieLens configs")
+    parser.add_argument("--history", type=int, default=500, help="events of the served user")
+    parser.add_argument("--candidates", type=int, default=50)
+    parser.add_argument("--requests", type=int, default=200, help="timed requests of each kind")
     parser.add_argument("--only", choices=[*PARTS], help="one of the parts")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/sequences.json"))
     options = parser.parse_args()
     if options.quick:
         options.users, options.held_out, options.epochs, options.rates = 300, 300, 2, [3e-3]
-        options.turns, options.seeds = 3, 2
+        options.turns, options.seeds, options.requests = 3, 2, 20
     figures: dict[str, Any] = {}
     goals: list[report.Goal] = []
     for name, part in PARTS.items():
