@@ -41,7 +41,8 @@ class Rows(Protocol):
 
     def attention(self, q: Any, k: Any, v: Any, *, heads: int, dtype: str) -> Any:
         """softmax(q k^T / sqrt(A)) v in each head, over all rows of a sequence. q, k, v: (T, H *
-        A). dtype: as for `paddlebox.ops.jagged_attention`. Returns (T, H * A)."""
+        A). dtype: as for `paddlebox.ops.jagged_attention`. Returns (T, H * A). REQUIRES: not all
+        sequences are empty."""
 
 
 class JaggedRows:
@@ -50,8 +51,8 @@ class JaggedRows:
     Args:
         lengths: (B, 1) float32, whole numbers from 0 to L.
         places: L.
-        reversed: whether the first place of a sequence is its last row. `causal` needs the oldest
-            row first.
+        reversed: whether the first place of a sequence is its last row. In `causal`, a row sees
+            the rows before it.
     """
 
     def __init__(self, lengths: Any, places: int, *, reversed: bool = False) -> None:  # noqa: A002
@@ -98,7 +99,8 @@ class JaggedRows:
         time_bias: Any | None,
         dtype: str,
     ) -> Any:
-        """The pointwise attention of `paddlebox.nn.hstu` over the earlier rows of a sequence."""
+        """The pointwise attention of `paddlebox.nn.hstu` over the earlier rows of a sequence.
+        REQUIRES: not all sequences are empty."""
         assert time_bias is None  # rows have no times
         return ops.jagged_attention(
             q,
@@ -117,12 +119,12 @@ class PaddedRows:
     """Rows for all places, T = B * L, with zeros in the results for empty places.
 
     Args:
-        lengths, places: as for `JaggedRows`. `causal` takes the oldest row to be the last.
+        lengths, places, reversed: as for `JaggedRows`. Rows are in the order of places, but
+            `causal` takes the first place to be the last row if `reversed`.
     """
 
     def __init__(self, lengths: Any, places: int, *, reversed: bool = False) -> None:  # noqa: A002
-        del reversed
-        self._places = places
+        self._places, self._reversed = places, reversed
         self._mask = mask_of(lengths, places)
 
     def pack(self, x: Any) -> Any:
@@ -170,6 +172,7 @@ class PaddedRows:
         assert time_bias is None
         length = self._places
         distance = np.arange(length) - np.arange(length)[:, None]
+        distance = distance if self._reversed else -distance
         at = np.clip(distance, 0, position_bias.shape[1] - 1).astype(np.int32)
         biases = paddle.gather(position_bias, paddle.assign(at.reshape(-1)), axis=1)
         scores = self._scores(q, k, heads) + paddle.reshape(biases, [1, heads, length, length])

@@ -13,7 +13,7 @@ from paddlebox.config.fields import fields_of
 from paddlebox.errors import ConfigError
 from paddlebox.models import create_model
 from paddlebox.nn import Linear, use_products
-from paddlebox.nn.rows import use_padding
+from paddlebox.nn.rows import JaggedRows, PaddedRows, use_padding
 from paddlebox.train import program
 from tests.models.test_formulas import SLOTS, Case, Pulled
 from tests.operators.test_jagged_attention import bucket
@@ -282,3 +282,23 @@ def test_a_gpu_computes_with_paddles_operators(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(ConfigError, match=r"hstu without history has no operators for a GPU"):
         users = make_config(data=OF_USERS, model=MODEL, hbm={"place": "gpu"})
         program.create_model_of(users, SLOTS)
+
+
+@pytest.mark.parametrize("reversed_", [False, True])
+def test_rows_with_and_without_padding_attend_to_the_same(reversed_: bool) -> None:
+    paddle.disable_static()
+    random, places, width = np.random.default_rng(2), 5, 8
+    lengths = paddle.to_tensor(np.array([[3], [5], [1]], np.float32))
+    made = [random.normal(size=(3, places, width)).astype(np.float32) for _ in range(3)]
+    bias = paddle.to_tensor(random.normal(size=(2, 4)).astype(np.float32))
+    found = []
+    for rows in (JaggedRows, PaddedRows):
+        of = rows(lengths, places, reversed=reversed_)
+        q, k, v = (of.pack(paddle.to_tensor(x)) for x in made)
+        causal = of.causal(
+            q, k, v, heads=2, divisor=3.0, position_bias=bias, time_bias=None, dtype="float32"
+        )
+        whole = of.attention(q, k, v, heads=2, dtype="float32")
+        found.append([of.unpack(one).numpy() for one in (causal, whole)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -414,3 +414,21 @@ def test_mistakes_in_rows_are_named() -> None:
         ops.jagged_offsets(lengths, -1)
     with pytest.raises(ValueError, match="places is -1, expected 0 or more"):
         ops.jagged_unpack(rows, offsets, -1)
+
+
+@pytest.mark.parametrize("columns", [1, 100])
+def test_offsets_that_change_before_the_backward_are_refused(columns: int) -> None:
+    """They would lead to places beyond the arrays."""
+    x = paddle.ones([2, 2, columns])
+    rows, of_each = paddle.ones([4, columns]), paddle.ones([2, columns])
+    for call, source, changed, message in (
+        (ops.jagged_pack, x, [0, 0, 4], "sequence 1 has 4 rows, expected at most 2 places"),
+        (ops.jagged_repeat, of_each, [0, 1, 2, 4], r"X has shape \(2, \d+\), expected \(3, "),
+        (ops.jagged_sum, rows, [0, 4], r"Out@GRAD has shape \(2, \d+\), expected \(1, "),
+    ):
+        offsets = paddle.to_tensor([0, 2, 4], dtype="int32")
+        source.stop_gradient = False
+        y = call(source, offsets)
+        offsets.get_tensor().set(np.array(changed, np.int32), paddle.CPUPlace())
+        with pytest.raises(ValueError, match=message), ops.raising_own_errors():
+            y.sum().backward()

@@ -306,8 +306,10 @@ std::vector<Tensor> PackBackward(const Tensor& x, const Tensor& offsets, const T
   Tensor dx;
   Guard("jagged_pack_grad", [&]() -> Status {
     JaggedRows rows;
-    PBX_RETURN_IF_ERROR(CheckRowArray(grad, "Out@GRAD", offsets, &rows));
+    PBX_RETURN_IF_ERROR(ExpectMatrix(grad, "Out@GRAD", "(T, C)"));
     dx = NewOutput(x.shape(), x.place());
+    PBX_RETURN_IF_ERROR(CheckPadded(dx, "X", offsets, places, grad.shape()[0], &rows));
+    PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", {grad.shape()[0], x.shape()[2]}));
     UnpackRows(rows, Size(places), OrderOf(reversed), grad.data<float>(), dx.data<float>());
     return Status::Ok();
   });
@@ -343,6 +345,7 @@ std::vector<Tensor> UnpackBackward(const Tensor& x, const Tensor& offsets, const
   Guard("jagged_unpack_grad", [&]() -> Status {
     JaggedRows rows;
     PBX_RETURN_IF_ERROR(CheckPadded(grad, "Out@GRAD", offsets, places, x.shape()[0], &rows));
+    PBX_RETURN_IF_ERROR(ExpectShape(x, "X", {x.shape()[0], grad.shape()[2]}));
     dx = NewRows(rows, x);
     PackRows(rows, Size(places), OrderOf(reversed), grad.data<float>(), dx.data<float>());
     return Status::Ok();
@@ -374,6 +377,8 @@ std::vector<Tensor> RepeatBackward(const Tensor& x, const Tensor& offsets, const
   Guard("jagged_repeat_grad", [&]() -> Status {
     JaggedRows rows;
     PBX_RETURN_IF_ERROR(CheckRowArray(grad, "Out@GRAD", offsets, &rows));
+    PBX_RETURN_IF_ERROR(
+        ExpectShape(x, "X", {static_cast<int64_t>(rows.sequences), grad.shape()[1]}));
     dx = NewOutput(x.shape(), x.place());
     SumRows(rows, grad.data<float>(), dx.data<float>());
     return Status::Ok();
@@ -404,6 +409,7 @@ std::vector<Tensor> SumBackward(const Tensor& x, const Tensor& offsets, const Te
   Guard("jagged_sum_grad", [&]() -> Status {
     JaggedRows rows;
     PBX_RETURN_IF_ERROR(CheckSequenceArray(grad, "Out@GRAD", offsets, x.shape()[0], &rows));
+    PBX_RETURN_IF_ERROR(ExpectShape(x, "X", {x.shape()[0], grad.shape()[1]}));
     dx = NewRows(rows, x);
     RepeatRows(rows, grad.data<float>(), dx.data<float>());
     return Status::Ok();
@@ -436,6 +442,7 @@ std::vector<Tensor> SoftmaxBackwardKernel(const Tensor& x, const Tensor& offsets
     JaggedRows rows;
     PBX_RETURN_IF_ERROR(CheckRowArray(grad, "Out@GRAD", offsets, &rows));
     PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", x.shape()));
+    PBX_RETURN_IF_ERROR(ExpectShape(out, "Out", x.shape()));
     dx = NewRows(rows, x);
     SoftmaxRowsBackward(rows, out.data<float>(), grad.data<float>(), dx.data<float>());
     return Status::Ok();
