@@ -42,7 +42,7 @@ def jagged_attention(
     log2 d) + (1 if d >= 1.5 * 2^floor(log2 d)), but at most N - 1.
 
     The bits of the result and of the gradients do not depend on the number of threads. A result
-    does not depend on tokens that the token does not see.
+    does not depend on tokens that the token does not see, if those are finite.
 
     Args:
         q, k: (T, H * A) float32. The tokens are the events of all sequences, followed by the

@@ -3,13 +3,7 @@
 #include <cstring>
 
 #include "base/exp.h"
-
-// The runtime of the thread sanitizer is not initialised yet when the loader chooses a clone.
-#if defined(__SANITIZE_THREAD__)
-#define PBX_VECTOR_CLONES
-#else
-#define PBX_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
+#include "base/vector_clones.h"
 
 namespace pbx {
 namespace {
@@ -98,7 +92,7 @@ void Softmax(size_t n, float* __restrict scores) {
     for (size_t l = 0; l < kLanes; ++l) {
       const float s = scores[j + l];
       const float e = Exp(s - highest);
-      scores[j + l] = s <= kNothing ? 0.0f : e;  // NaN stays NaN
+      scores[j + l] = s <= kMaskedScore ? 0.0f : e;  // NaN stays NaN
       lanes[l] += scores[j + l];
     }
   }

@@ -11,7 +11,7 @@ namespace pbx {
 
 constexpr size_t kLanes = 16;
 // The score of a token that a query does not see: its weight in a softmax is 0.
-constexpr float kNothing = -3e38f;
+constexpr float kMaskedScore = -3e38f;
 
 // to[j] = the bucket of the difference d = from - times[j]: 0 if d <= 0, otherwise 1 + 2 floor(log2
 // d) + (1 if d >= 1.5 * 2^floor(log2 d)), but at most buckets - 1. d is rounded to float32.
@@ -26,11 +26,11 @@ void AddBiases(size_t n, float scale, const float* positions, const float* times
 // Scores s become weights silu(s) * factor.
 void Pointwise(size_t n, float factor, float* scores);
 
-// Likewise, and gradients of the weights become gradients of the scores.
+// Scores become weights as in Pointwise, and gradients of the weights those of the scores.
 void PointwiseBackward(size_t n, float factor, float* scores, float* gradients);
 
 // Scores become the weights of their softmax. A NaN makes all of them NaN. REQUIRES: a score above
-// kNothing, or a NaN.
+// kMaskedScore, or a NaN.
 void Softmax(size_t n, float* scores);
 
 // Gradients of the weights of a softmax become gradients of its scores.

@@ -8,14 +8,8 @@
 #include <mutex>
 #include <vector>
 
+#include "base/vector_clones.h"
 #include "dense/onednn.h"
-
-// The runtime of the thread sanitizer is not initialised yet when the loader chooses a clone.
-#if defined(__SANITIZE_THREAD__)
-#define PBX_VECTOR_CLONES
-#else
-#define PBX_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
 
 namespace pbx {
 namespace {

@@ -47,7 +47,7 @@ Tile TileOf(const JaggedAttention& attention, size_t first_event, size_t token, 
   return tile;
 }
 
-// What one thread needs for a sequence.
+// The packed keys and values, biases and times of one sequence, in the memory of one thread.
 class Sequence {
  public:
   Sequence(const JaggedAttention& attention, const float* q, const float* k, const float* v)
@@ -210,14 +210,14 @@ class Sequence {
 };
 
 // Scores become weights: 0 for tokens that a query does not see.
-void Weigh(const JaggedAttention& attention, const Tile& tile, float* scores) {
+void ScoresToWeights(const JaggedAttention& attention, const Tile& tile, float* scores) {
   for (size_t r = 0; r < tile.rows; ++r) {
     float* row = scores + r * tile.stride;
     const size_t count = tile.row[r].count, padded = Padded(count);
     if (attention.form == AttentionForm::kPointwise) {
       Pointwise(padded, 1.0f / attention.divisor, row);
     } else {
-      std::fill(row + count, row + padded, kNothing);
+      std::fill(row + count, row + padded, kMaskedScore);
       Softmax(padded, row);
     }
     std::fill(row + count, row + tile.stride, 0.0f);
@@ -226,8 +226,8 @@ void Weigh(const JaggedAttention& attention, const Tile& tile, float* scores) {
 
 // The gradients of weights become those of scores, and, in the pointwise form, scores weights. In
 // the softmax form, `weights` holds the weights.
-void WeighBackward(const JaggedAttention& attention, const Tile& tile, float* weights,
-                   float* gradients) {
+void ScoresToWeightsBackward(const JaggedAttention& attention, const Tile& tile, float* weights,
+                             float* gradients) {
   for (size_t r = 0; r < tile.rows; ++r) {
     float *row = weights + r * tile.stride, *gradient = gradients + r * tile.stride;
     const size_t count = tile.row[r].count, padded = Padded(count);
@@ -242,7 +242,7 @@ void WeighBackward(const JaggedAttention& attention, const Tile& tile, float* we
 }
 
 // The weights of tokens with themselves that no column of the events holds. They become 0.
-void TakeOwn(const Tile& tile, float* weights, float* own) {
+void TakeSelf(const Tile& tile, float* weights, float* own) {
   for (size_t r = 0; r < tile.rows; ++r) {
     if (!tile.row[r].apart) continue;
     float* const at = weights + r * tile.stride + tile.row[r].seen;
@@ -252,8 +252,8 @@ void TakeOwn(const Tile& tile, float* weights, float* own) {
 }
 
 // to[r] += own[r] from[r] for each row that is apart.
-void AddOwn(const Tile& tile, const float* own, size_t width, size_t stride, const float* from,
-            float* to) {
+void AddSelf(const Tile& tile, const float* own, size_t width, size_t stride, const float* from,
+             float* to) {
   for (size_t r = 0; r < tile.rows; ++r) {
     if (!tile.row[r].apart) continue;
     for (size_t a = 0; a < width; ++a) to[r * stride + a] += own[r] * from[r * stride + a];
@@ -289,15 +289,15 @@ class Forward {
     float *const weights = weights_.data(), own[kRows];
     sequence_.Keys(tile, head, weights);
     sequence_.AddBiases(tile, head, weights);
-    Weigh(attention_, tile, weights);
+    ScoresToWeights(attention_, tile, weights);
     if (attention_.type == GemmType::kBfloat16)
       RoundToBfloat16(tile.rows * tile.stride, weights, weights);
-    TakeOwn(tile, weights, own);
+    TakeSelf(tile, weights, own);
     const size_t width = attention_.value_width, stride = sequence_.value_stride();
     float* const to = out + (tile.token * attention_.heads + head) * width;
     MatMulAdd(tile.rows, EventsOf(tile), width, {weights, tile.stride, 1},
               sequence_.v(sequence_.first(), head), stride, to, stride);
-    AddOwn(tile, own, width, stride, sequence_.v(tile.token, head), to);
+    AddSelf(tile, own, width, stride, sequence_.v(tile.token, head), to);
   }
 
   const JaggedAttention& attention_;
@@ -307,9 +307,14 @@ class Forward {
 
 class Backward {
  public:
+  // gradients.position_bias has `positions` columns.
   Backward(const JaggedAttention& attention, const float* q, const float* k, const float* v,
-           const float* dout, const JaggedGradients& gradients)
-      : attention_(attention), sequence_(attention, q, k, v), dout_(dout), to_(gradients) {}
+           const float* dout, const JaggedGradients& gradients, size_t positions)
+      : attention_(attention),
+        sequence_(attention, q, k, v),
+        dout_(dout),
+        to_(gradients),
+        positions_(positions) {}
 
   // Adds to the gradients.
   void Run(size_t number) {
@@ -317,8 +322,8 @@ class Backward {
     sequence_.PackKeys();
     sequence_.PackValues();
     sequence_.SetPositions();
-    of_positions_.assign(attention_.heads * sequence_.PositionLength(), 0.0f);
-    of_times_.assign(attention_.heads * attention_.buckets * kChains, 0.0f);
+    position_gradient_.assign(attention_.heads * sequence_.PositionLength(), 0.0f);
+    time_gradient_.assign(attention_.heads * attention_.buckets * kChains, 0.0f);
     for (const Tile& tile : sequence_.tiles()) {
       sequence_.SetBuckets(tile);
       weights_.resize(tile.rows * tile.stride);
@@ -337,9 +342,9 @@ class Backward {
     float *const weights = weights_.data(), *const gradients = gradients_.data();
     sequence_.Keys(tile, head, weights);
     sequence_.AddBiases(tile, head, weights);
-    if (attention_.form == AttentionForm::kSoftmax) Weigh(attention_, tile, weights);
+    if (attention_.form == AttentionForm::kSoftmax) ScoresToWeights(attention_, tile, weights);
     sequence_.Values(tile, head, dout_, gradients);
-    WeighBackward(attention_, tile, weights, gradients);
+    ScoresToWeightsBackward(attention_, tile, weights, gradients);
     SumBiases(tile, head, gradients);
     Multiply(tile.rows * tile.stride, attention_.scale, gradients);
     if (attention_.type == GemmType::kBfloat16) {
@@ -350,8 +355,8 @@ class Backward {
   }
 
   void SumBiases(const Tile& tile, size_t head, const float* gradients) {
-    float* positions = of_positions_.data() + head * sequence_.PositionLength();
-    float* times = of_times_.data() + head * attention_.buckets * kChains;
+    float* positions = position_gradient_.data() + head * sequence_.PositionLength();
+    float* times = time_gradient_.data() + head * attention_.buckets * kChains;
     for (size_t r = 0; r < tile.rows; ++r) {
       const float* row = gradients + r * tile.stride;
       AddRow(Padded(tile.row[r].count), row, positions + sequence_.PositionStart(tile.row[r]));
@@ -365,8 +370,8 @@ class Backward {
     const size_t a = attention_.key_width, b = attention_.value_width;
     const size_t keys = sequence_.key_stride(), values = sequence_.value_stride();
     float own_weights[kRows], own_gradients[kRows];
-    TakeOwn(tile, weights, own_weights);
-    TakeOwn(tile, gradients, own_gradients);
+    TakeSelf(tile, weights, own_weights);
+    TakeSelf(tile, gradients, own_gradients);
     const size_t first = sequence_.first(), events = EventsOf(tile), token = tile.token;
     const float* dout = sequence_.Of(dout_, token, head, b);
     float *dq = Place(to_.q, token, head, a), *dk = Place(to_.k, token, head, a);
@@ -376,9 +381,9 @@ class Backward {
               Place(to_.k, first, head, a), keys);
     MatMulAdd(events, tile.rows, b, {weights, 1, tile.stride}, dout, values,
               Place(to_.v, first, head, b), values);
-    AddOwn(tile, own_gradients, a, keys, sequence_.k(token, head), dq);
-    AddOwn(tile, own_gradients, a, keys, sequence_.q(token, head), dk);
-    AddOwn(tile, own_weights, b, values, dout, Place(to_.v, token, head, b));
+    AddSelf(tile, own_gradients, a, keys, sequence_.k(token, head), dq);
+    AddSelf(tile, own_gradients, a, keys, sequence_.q(token, head), dk);
+    AddSelf(tile, own_weights, b, values, dout, Place(to_.v, token, head, b));
   }
 
   float* Place(float* rows, size_t token, size_t head, size_t width) const {
@@ -388,8 +393,8 @@ class Backward {
   void AddPositions(size_t number) {
     const size_t events = At(attention_.offsets, number + 1) - At(attention_.offsets, number);
     for (size_t h = 0; h < attention_.heads; ++h) {
-      const float* from = of_positions_.data() + h * sequence_.PositionLength() + events;
-      float* to = to_.position_bias + h * attention_.positions;
+      const float* from = position_gradient_.data() + h * sequence_.PositionLength() + events;
+      float* to = to_.position_bias + h * positions_;
       for (size_t p = 0; p <= events; ++p) to[std::min(p, attention_.positions - 1)] += *(from - p);
     }
   }
@@ -397,14 +402,15 @@ class Backward {
   void AddTimes() {
     for (size_t i = 0; i < attention_.heads * attention_.buckets; ++i)
       for (size_t chain = 0; chain < kChains; ++chain)
-        to_.time_bias[i] += of_times_[i * kChains + chain];
+        to_.time_bias[i] += time_gradient_[i * kChains + chain];
   }
 
   const JaggedAttention& attention_;
   Sequence sequence_;
   const float* dout_;
   const JaggedGradients& to_;
-  std::vector<float> weights_, gradients_, of_positions_, of_times_;
+  const size_t positions_;
+  std::vector<float> weights_, gradients_, position_gradient_, time_gradient_;
 };
 
 // q, k, v and dout, rounded if the type is bfloat16.
@@ -429,6 +435,14 @@ class Factors {
 };
 
 size_t GroupsOf(const JaggedAttention& attention) { return std::min(attention.sequences, kGroups); }
+
+// The positions that have a gradient, the first ones: no distance exceeds the longest sequence.
+size_t PositionsUsed(const JaggedAttention& attention) {
+  size_t longest = 0;
+  for (size_t u = 0; u < attention.sequences; ++u)
+    longest = std::max(longest, At(attention.offsets, u + 1) - At(attention.offsets, u));
+  return std::min(attention.positions, longest + 1);
+}
 
 // Calls run(group, begin, end) with the sequences of each group. Groups depend on U alone.
 template <typename Run>
@@ -520,22 +534,26 @@ void JaggedAttentionBackward(const JaggedAttention& attention, const float* q, c
   std::memset(gradients.k, 0, keys * sizeof(float));
   std::memset(gradients.v, 0, values * sizeof(float));
   // Each group sums the gradients of its biases, and the groups are added in their order.
-  const size_t times = attention.heads * attention.buckets;
-  const size_t positions = attention.heads * attention.positions;
+  const size_t times = attention.heads * attention.buckets, columns = PositionsUsed(attention);
+  const size_t positions = attention.heads * columns;
   std::vector<float> sums(GroupsOf(attention) * (times + positions), 0.0f);
   ForGroups(attention, pool, [&](size_t group, size_t begin, size_t end) {
     JaggedGradients own = gradients;
     own.time_bias = sums.data() + group * (times + positions);
     own.position_bias = own.time_bias + times;
-    Backward backward(attention, q, k, v, dout, own);
+    Backward backward(attention, q, k, v, dout, own, columns);
     for (size_t u = begin; u < end; ++u) backward.Run(u);
   });
   std::fill(gradients.time_bias, gradients.time_bias + times, 0.0f);
-  std::fill(gradients.position_bias, gradients.position_bias + positions, 0.0f);
+  std::fill(gradients.position_bias,
+            gradients.position_bias + attention.heads * attention.positions, 0.0f);
   for (size_t group = 0; group < GroupsOf(attention); ++group) {
     const float* from = sums.data() + group * (times + positions);
     for (size_t i = 0; i < times; ++i) gradients.time_bias[i] += from[i];
-    for (size_t i = 0; i < positions; ++i) gradients.position_bias[i] += from[times + i];
+    for (size_t i = 0; i < positions; ++i) {
+      const size_t at = i / columns * attention.positions + i % columns;
+      gradients.position_bias[at] += from[times + i];
+    }
   }
 }
 

@@ -19,8 +19,9 @@
 // the events that it sees.
 //
 // Sequences are computed one by one, and a token's sums run over the events in ascending order. So
-// bits depend neither on the number of threads nor on the processor's vector width, and the result
-// of a token does not depend on tokens that it does not see, if those are finite.
+// bits depend neither on the number of threads nor on the processor's vector width. The result of a
+// token does not depend on tokens that it does not see, if those are finite: a NaN or infinity
+// spreads to neighbours that do not see it, because it is multiplied by their weight 0.
 #pragma once
 
 #include <cstddef>
@@ -66,7 +67,7 @@ Status CheckJaggedAttention(const JaggedAttention& attention, size_t tokens);
 void JaggedAttentionForward(const JaggedAttention& attention, const float* q, const float* k,
                             const float* v, float* out, ThreadPool* pool);
 
-// Written, each in the shape of what it is the gradient of.
+// Outputs, each in the shape of its input.
 struct JaggedGradients {
   float *q, *k, *v, *time_bias, *position_bias;
 };

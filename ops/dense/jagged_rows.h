@@ -1,4 +1,5 @@
-// Rows of sequences that lie one after another, without padding, and what leads to them and back.
+// Rows of sequences that lie one after another, without padding, and conversions from padded
+// arrays and back.
 //
 // Letters: B = sequences, L = places of a padded sequence, T = rows of all sequences, C = columns.
 //

@@ -1,4 +1,4 @@
-"""HSTU (Zhai et al., ICML 2024): a causal model over what a user did, with a logit for each event.
+"""HSTU (Zhai et al., ICML 2024): a causal model over the events of a user, with a logit for each.
 
 Without `history`, the instances of a user are the events of one sequence (data.sequences):
 
@@ -34,7 +34,7 @@ paddle = ops.paddle
 
 def hstu(config: HstuConfig, inputs: Inputs) -> Any:
     """The model of a config: over the instances of users, or over the histories of instances."""
-    return OfHistories(config, inputs) if config.history else OfUsers(config, inputs)
+    return HstuOverHistory(config, inputs) if config.history else HstuOverUsers(config, inputs)
 
 
 class _Layers(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
@@ -60,7 +60,7 @@ class _Layers(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         return x
 
 
-class OfUsers(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+class HstuOverUsers(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     def __init__(self, config: HstuConfig, inputs: Inputs) -> None:
         super().__init__()
         self.sparse = inputs.pooled_slots(config.use_cvm)
@@ -128,7 +128,7 @@ class OfUsers(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         return self.mlp(paddle.concat([candidates, y], axis=1))
 
 
-class OfHistories(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+class HstuOverHistory(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     def __init__(self, config: HstuConfig, inputs: Inputs) -> None:
         super().__init__()
         self.sparse = inputs.pooled_slots(config.use_cvm)

@@ -203,7 +203,8 @@ def _build(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
 
 
 def _build_of_users(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
-    """Likewise of a model that reads sequences (user_program.py)."""
+    """Build the program of a model that reads sequences (user_program.py). Returns its inputs and
+    outputs."""
     model = _model(config, slots)
     users = model.model if isinstance(model, ScaledDense) else model
     pulled, scales = users.sparse, config.model.dense_scales

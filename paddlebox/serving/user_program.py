@@ -73,7 +73,7 @@ def build(
     """Build the program in the current one.
 
     Args:
-        model: `paddlebox.models.hstu.OfUsers`.
+        model: `paddlebox.models.hstu.HstuOverUsers`.
         width: I.
         factor, shift: (1, I); the model reads (result of a lookup - shift) * factor.
 

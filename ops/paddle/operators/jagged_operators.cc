@@ -1,5 +1,5 @@
 // Operators over sequences that lie one after another, without padding: attention within them
-// (dense/jagged_attention.h), and what leads from padded arrays to rows and back
+// (dense/jagged_attention.h), and conversions between padded arrays and rows
 // (dense/jagged_rows.h). Each kernel checks dtype and shape, then calls one function of ops/dense.
 #include <algorithm>
 

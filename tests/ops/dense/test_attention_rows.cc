@@ -73,7 +73,7 @@ TEST(pointwise_weights_and_gradients_are_those_of_silu) {
 TEST(a_softmax_leaves_out_what_is_not_seen) {
   float scores[2 * kLanes], gradients[2 * kLanes];
   for (size_t j = 0; j < 2 * kLanes; ++j) {
-    scores[j] = kNothing;
+    scores[j] = kMaskedScore;
     gradients[j] = 5.0f;
   }
   scores[3] = 500.0f;
