@@ -245,6 +245,9 @@ def test_instances_and_histories_are_not_mixed_up(predictor: Predictor) -> None:
 # ---- over HTTP
 
 
+_PAGE = object()  # in place of a body: asks for the page
+
+
 def asking(predictor: Predictor, *bodies: Any) -> list[tuple[int, Any]]:
     """The answers of a server in this process, in order."""
 
@@ -253,7 +256,7 @@ def asking(predictor: Predictor, *bodies: Any) -> list[tuple[int, Any]]:
         async with test_utils.TestClient(test_utils.TestServer(server.application())) as client:
             found = []
             for body in bodies:
-                if body is None:
+                if body is _PAGE:
                     answer = await client.get("/openapi.json")
                 else:
                     answer = await client.post("/predict", json=body)
@@ -308,7 +311,7 @@ def test_a_request_that_is_none_is_refused(
 
 @pytest.mark.slow
 def test_the_openapi_page_describes_what_the_server_does(predictor: Predictor) -> None:
-    [(_, page)] = asking(predictor, None)
+    [(_, page)] = asking(predictor, _PAGE)
     post = page["paths"]["/predict"]["post"]
     schema = post["requestBody"]["content"]["application/json"]["schema"]
 
