@@ -28,9 +28,10 @@ from paddlebox.data.share import Share
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.world import World
 from paddlebox.store.coordinator import Coordinator
+from paddlebox.train.shares import set_files
 from tests.ranks.launched import run_launched, summary
 from tests.ranks.threads import coordination
-from tests.support.configs import make_slots, write_config, write_slots
+from tests.support.configs import make_config, make_slots, write_config, write_slots
 from tests.support.fixtures import OpenDataset
 
 PASSES, ROWS, USERS = 2, 800, 40
@@ -148,6 +149,24 @@ def test_a_share_that_divides_users_is_refused(
     monkeypatch.undo()
     dataset.load_into_memory()  # nothing has changed
     assert dataset.get_memory_data_size() == ROWS
+
+
+class Settings:
+    """Keeps what a dataset is told."""
+
+    def set_share(self, by: ShareBy, *, slot: str) -> None:
+        self.share = by, slot
+
+    def set_filelist(self, files: Sequence[str]) -> None:
+        self.files = files
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_each_rank_of_a_run_reads_all_files_and_trains_its_users(train: bool) -> None:
+    config = make_config(data={"sequences": {"user": "user"}})
+    dataset: Any = Settings()
+    set_files(dataset, config, TwoRanks(), ["a", "b"], [1, 1], train=train)
+    assert (dataset.share, dataset.files) == ((ShareBy.SLOT, "user"), ["a", "b"])
 
 
 @pytest.mark.slow
