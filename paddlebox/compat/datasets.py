@@ -231,6 +231,8 @@ class PadBoxSlotDataset(BoxPSDataset):
         """As in PaddleBox, ranks that shuffle exchange what they read from their own files."""
         super()._check_ready()
         chosen = self._options.share
+        if self._merge_by_uid:
+            return
         if self._table.world.size > 1 and (chosen.by is ShareBy.FILES or chosen.own_files):
             by, slot = self._shuffled_by()
             share = Share(ShareBy(by), slot, own_files=True)

@@ -14,10 +14,12 @@ from typing import Any, NoReturn
 from paddlebox.compat.derived_slots import slots_of
 from paddlebox.compat.names import DATASETS, PADDLE3, refusal
 from paddlebox.config import Format, Slots, SlotType, load_slots
+from paddlebox.config.data import ShareBy
 from paddlebox.config.sequences import Split
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.sequences import SequenceOptions
+from paddlebox.data.share import Share
 from paddlebox.errors import ConfigError, PassError
 from paddlebox.store.table_set import TableSet
 
@@ -137,11 +139,17 @@ class UpstreamDataset(Dataset):
             self._options.load = load
 
     def _check_ready(self) -> None:
-        """Call it before a pass is loaded. Raises: PassError if there are no slots."""
+        """Call it before a pass is loaded. With page views by user, ranks exchange the instances
+        of their own files. Raises: PassError if there are no slots."""
         if self._options.initialised().slots is _NO_SLOTS:
             raise PassError("the dataset has no slots yet: init or set_use_var is missing")
         time = self._sequences.time if self._needs_time else ""
         self.set_sequences(self._uid_sequences() if self._merge_by_uid else None, time=time)
+        chosen = self._options.share
+        own_files = chosen.by is ShareBy.FILES or chosen.own_files
+        if self._merge_by_uid and own_files and self._table.world.size > 1:
+            by, slot = self._options.initialised().kept_together
+            self._options.share = Share(ShareBy(by), slot, own_files=True)
 
     def _uid_sequences(self) -> SequenceOptions:
         """The options of sequences. Raises: ConfigError without the slot of the user."""

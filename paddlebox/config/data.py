@@ -131,7 +131,8 @@ class DataConfig(StreamConfig):
         default="auto",
         description="which of several ranks trains an instance: files (whole files), bytes (parts "
         "of files), instance (dealt evenly), ins_id, search_id or `slot NAME` (equal values go to "
-        "one rank), or auto (files if they are about equally large, else bytes)",
+        "one rank), or auto (files if they are about equally large, else bytes; with sequences, "
+        "their users)",
     )
     drop_last: bool = Field(
         default=False, description="drop the last batch of a training pass if it is incomplete"
@@ -159,7 +160,9 @@ class DataConfig(StreamConfig):
 
     @property
     def share_by(self) -> tuple[ShareBy, str]:
-        """The value of `share`, and the name of the slot."""
+        """The value of `share`, and the name of the slot. With sequences, auto is their user."""
+        if self.share == ShareBy.AUTO and self.sequences.user:
+            return ShareBy.SLOT, self.sequences.user
         by, _, slot = self.share.partition(" ")
         return ShareBy(by), slot.strip()
 
@@ -188,6 +191,11 @@ class DataConfig(StreamConfig):
             raise ValueError(
                 "drop_last with sequences: batches of sequences differ in size, so none is "
                 "incomplete: take drop_last out"
+            )
+        if self.sequences.user and self.share_by != (ShareBy.SLOT, self.sequences.user):
+            raise ValueError(
+                f"share: expected auto or `slot {self.sequences.user}`, found {self.share!r}: with "
+                "sequences, one rank trains all instances of a user"
             )
         return self
 

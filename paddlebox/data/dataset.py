@@ -225,8 +225,8 @@ class Dataset(PaddleSettings, ABC):
         self, fleet: Any = None, thread_num: int = 12, *, by: str = "instance", slot: str = ""
     ) -> None:
         """As `local_shuffle`, over all ranks: an instance, or a group of instances, goes to a rank
-        that is drawn by the seed. Every rank calls it. A pass that is loaded is loaded again, so it
-        is faster to call it before.
+        that is drawn by the seed. With sequences, a group is a user. Every rank calls it. A pass
+        that is loaded is loaded again, so it is faster to call it before.
 
         thread_num is accepted for compatibility; the result does not depend on it.
 
@@ -235,8 +235,7 @@ class Dataset(PaddleSettings, ABC):
         """
         del thread_num
         self.local_shuffle(by, slot=slot)
-        shuffled = self._options.initialised().instances
-        self._arranger.share_by(shuffled.shuffle_by, shuffled.shuffle_slot, fleet)
+        self._arranger.share_by(*self._options.initialised().kept_together, fleet)
 
     def set_share(self, by: str, *, slot: str = "") -> None:
         """Set how several ranks share the instances of the passes that are loaded from now on.

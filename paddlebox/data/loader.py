@@ -307,11 +307,9 @@ def _sequences(
     """
     wanted, context = options.user_sequences, context or SequenceContext()
     assert wanted is not None
-    users = found.users()
-    context.check_users(users)
     history = History.of(context.history, schema.sparse_slots, schema.dense_width)
     history = history.at(context.number, wanted.history)
-    carried = history.carried(users if wanted.history.length else users[:0])
+    carried = history.carried(found.users() if wanted.history.length else np.zeros(0, np.uint64))
     if carried.chunk is not None:
         instances.append(carried.chunk)
     sequences = PassSequences.of(wanted, found, carried, history, context.train)

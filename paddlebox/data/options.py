@@ -113,6 +113,27 @@ class LoadOptions:
                 "(set_merge_by_uid), users are shuffled: call local_shuffle() without arguments"
             )
 
+    def check_share(self, ranks: int) -> None:
+        """Raises: ConfigError if several of these ranks would have instances of a user."""
+        user = self.user_sequences.user if self.user_sequences is not None else ""
+        by, slot = self.kept_together
+        if not user or ranks == 1 or (self.share.by, self.share.slot) == (by, slot):
+            return
+        found = f"{self.share.by.value} {self.share.slot}".strip()
+        raise ConfigError(
+            f"data.sequences: {ranks} ranks share the instances of a pass by {found}; expected "
+            f"slot {user}, so that a rank has all instances of a user: call "
+            f"set_share('slot', slot={user!r}) if all ranks set the same files, and "
+            "global_shuffle() if each sets its own"
+        )
+
+    @property
+    def kept_together(self) -> tuple[str, str]:
+        """What keeps instances on one rank in a global shuffle, and its slot."""
+        if self.user_sequences is not None:
+            return "slot", self.user_sequences.user
+        return self.instances.shuffle_by, self.instances.shuffle_slot
+
     def check(self) -> None:
         """Raises: ConfigError or ValueError for options that contradict each other."""
         self.slots.check_format(self.format)

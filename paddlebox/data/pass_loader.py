@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from paddlebox.data.loader import load
 from paddlebox.data.options import DatasetOptions, LoadOptions
 from paddlebox.data.passes import Pass, PassStats, Wait
 from paddlebox.data.pipeline import BEFORE, LoadThreads, StageTimes
-from paddlebox.data.rank_users import check_apart
 from paddlebox.data.sequences import SequenceContext
 from paddlebox.data.side_table import SideTables
 from paddlebox.data.stager import Stager
@@ -60,7 +58,8 @@ class PassLoader:
         """Begin to load a pass of these files.
 
         Raises: PassError if a pass is loaded already, or there are no files; ValueError if the
-            variables of `use_var` cannot be fed.
+            variables of `use_var` cannot be fed; ConfigError if ranks would share the instances of
+            a user.
         """
         wanted = self._options
         if self.busy or self._stager.next is not None:
@@ -72,12 +71,13 @@ class PassLoader:
             check_use_var(
                 wanted.use_var, options.slots, wanted.rank_offset, names, wanted.user_sequences
             )
+        options = replace(options, share=wanted.share)
+        options.check_share(self._table.world.size)
         self._side_tables.begin_feed_pass()
         self.passes_loaded += 1
         number = self.passes_loaded
         if wanted.shuffle:
             options = replace(options, shuffle_seed=wanted.seed + number)
-        options = replace(options, share=wanted.share)
         times = StageTimes(tracer, number)
         settings = copy(wanted)  # later changes do not affect this pass
         self._loading = self._thread.submit(self._load, list(files), options, settings, times)
@@ -198,5 +198,4 @@ class PassLoader:
         history = self._table.histories if last is None else last
         # Another dataset of the table may have trained since.
         last_seen = int(history["seen"].max(initial=0)) if history else 0
-        number, check = max(self._trained, last_seen) + 1, partial(check_apart, self._table.world)
-        return SequenceContext(train, number, history, check)
+        return SequenceContext(train, max(self._trained, last_seen) + 1, history)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -230,10 +230,6 @@ class Plan:
         )
 
 
-def _no_check(users: np.ndarray) -> None:
-    """One rank has all users."""
-
-
 @dataclass(frozen=True)
 class SequenceContext:
     """What the sequences of a pass depend on, besides its files.
@@ -242,13 +238,11 @@ class SequenceContext:
         train: whether the pass trains.
         number: of the pass among the training passes of the store, from 1.
         history: the arrays of the histories before the pass; empty: none.
-        check_users: called with the users of the pass, ascending, without 0.
     """
 
     train: bool = True
     number: int = 1
     history: Mapping[str, np.ndarray] = field(default_factory=dict)
-    check_users: Callable[[np.ndarray], None] = _no_check
 
 
 @dataclass

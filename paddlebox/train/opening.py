@@ -53,8 +53,9 @@ def _check_share(config: Config, slots: Slots) -> None:
     by, slot = config.data.share_by
     names = [sparse.name for sparse in slots.sparse]
     if by is ShareBy.SLOT and slot not in names:
+        key = "data.sequences.user" if config.data.sequences.user else "data.share"
         raise ConfigError(
-            f"data.share: no sparse slot {slot!r} in {config.data.slots}; there are: "
+            f"{key}: no sparse slot {slot!r} in {config.data.slots}; there are: "
             f"{', '.join(names)}{did_you_mean([slot], names)}"
         )
 

@@ -177,6 +177,8 @@ def test_a_model_with_a_loss_of_its_own_needs_a_mask(folder: Path) -> None:
         ),
         ({"user": "u", "history": {"length": 1}, "max_length": 4}, {}, "history with split none"),
         ({"user": "u"}, {"drop_last": True}, "drop_last with sequences"),
+        ({"user": "u"}, {"share": "files"}, "share: expected auto or `slot u`, found 'files'"),
+        ({"user": "u"}, {"share": "slot v"}, "share: expected auto or `slot u`, found 'slot v'"),
         ({"user": "u", "lenght": 1}, {}, "did you mean|lenght"),
     ],
 )
