@@ -486,16 +486,19 @@ Result<AttentionForm> AttentionFormOf(const std::string& name) {
   return Error(Code::kInvalidArgument, "form %s, expected pointwise or softmax", name.c_str());
 }
 
-Status CheckJaggedAttention(const JaggedAttention& attention, size_t tokens) {
+Status CheckTokens(const JaggedAttention& attention, size_t tokens) {
   const size_t sequences = attention.sequences;
   PBX_RETURN_IF_ERROR(CheckOffsets("Offsets", attention.offsets, sequences));
   PBX_RETURN_IF_ERROR(CheckOffsets("TargetOffsets", attention.target_offsets, sequences));
-  if (attention.tokens() != tokens) {
-    return Error(Code::kInvalidArgument,
-                 "%zu events and %d targets by the offsets, but Q has %zu tokens",
-                 attention.events(), attention.target_offsets[sequences], tokens);
-  }
-  const size_t targets = attention.events();
+  if (attention.tokens() == tokens) return Status::Ok();
+  return Error(Code::kInvalidArgument,
+               "%zu events and %d targets by the offsets, but Q has %zu tokens", attention.events(),
+               attention.target_offsets[sequences], tokens);
+}
+
+Status CheckJaggedAttention(const JaggedAttention& attention, size_t tokens) {
+  PBX_RETURN_IF_ERROR(CheckTokens(attention, tokens));
+  const size_t sequences = attention.sequences, targets = attention.events();
   for (size_t u = 0; u < sequences; ++u) {
     PBX_RETURN_IF_ERROR(
         CheckSeen(attention, u, At(attention.offsets, u), At(attention.offsets, u + 1)));

@@ -59,8 +59,10 @@ struct JaggedAttention {
   size_t tokens() const { return events() + static_cast<size_t>(target_offsets[sequences]); }
 };
 
-// Both offsets ascend from 0, there are `tokens` tokens, and no token sees more events than its
-// sequence has.
+// Both offsets ascend from 0, and there are `tokens` tokens.
+Status CheckTokens(const JaggedAttention& attention, size_t tokens);
+
+// CheckTokens, and no token sees more events than its sequence has.
 Status CheckJaggedAttention(const JaggedAttention& attention, size_t tokens);
 
 // q, k (T, H * A), v (T, H * V) -> out (T, H * V). REQUIRES: CheckJaggedAttention.

@@ -199,6 +199,11 @@ class Config(Section):
         judged = self.alerts.given or self.publish.min_auc
         if self.publish.gate_files and not judged:
             raise ValueError(f"publish.gate_files needs publish.min_auc, {bounds}: set one of them")
+        if self.publish.gate_files and self.model.reads_sequences:
+            raise ValueError(
+                f"publish.gate_files: model.type {self.model.type.value} reads the history of a "
+                "user, and the gate predicts single instances: take publish.gate_files out"
+            )
         if self.publish.min_auc and not self.publish.gate_files:
             raise ValueError("publish.min_auc needs publish.gate_files")
         return self

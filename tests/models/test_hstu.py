@@ -257,6 +257,14 @@ def test_without_a_history_it_needs_sequences() -> None:
         make_config(data=OF_USERS, model=None, phases={"join": dnn, "update": {"model": MODEL}})
 
 
+def test_a_gate_needs_predictions_of_single_instances() -> None:
+    publish = {"file": "m", "gate_files": ["g"], "min_auc": 0.5}
+    with pytest.raises(
+        ValueError, match=r"publish\.gate_files: model\.type hstu reads the history"
+    ):
+        make_config(data=OF_USERS, model=MODEL, save={"out": "out"}, publish=publish)
+
+
 def test_a_history_makes_instances_of_their_own() -> None:
     assert CONFIG.reads_sequences
     own = make_config(model={**MODEL, "history": {"history": "item"}}).model

@@ -364,6 +364,10 @@ def test_a_network_of_all_of_them_trains_as_in_dygraph(
     [
         ({"offsets": [0, 4, 3]}, "Offsets: expected ascending values, found 4 before 3"),
         ({"offsets": [1, 2, 5]}, "Offsets: expected 0 as the first value, found 1"),
+        (
+            {"offsets": [0, 3, 4], "seen": [0] * 6},
+            "4 events and 2 targets by the offsets, but Q has 7 tokens",
+        ),
         ({"offsets": [0, 2, 4]}, "4 events and 2 targets by the offsets, but Q has 7 tokens"),
         ({"seen": [0, 1, 2, 0, 1, 4, 0]}, "Seen of token 5 is 4, expected 0 to 3, the events of "),
         ({"seen": [0, 1, 2, 0, 1, 2, -1]}, "Seen of token 6 is -1, expected 0 to 2"),

@@ -92,6 +92,10 @@ Status CheckSequences(const AttentionInputs& in, JaggedAttention* attention) {
   PBX_RETURN_IF_ERROR(ExpectOffsets(in.offsets, "Offsets"));
   PBX_RETURN_IF_ERROR(Expect(in.target_offsets, "TargetOffsets", DataType::INT32));
   PBX_RETURN_IF_ERROR(ExpectShape(in.target_offsets, "TargetOffsets", in.offsets.shape()));
+  attention->sequences = Count(in.offsets) - 1;
+  attention->offsets = in.offsets.data<int32_t>();
+  attention->target_offsets = in.target_offsets.data<int32_t>();
+  PBX_RETURN_IF_ERROR(CheckTokens(*attention, Size(tokens[0])));
   PBX_RETURN_IF_ERROR(Expect(in.seen, "Seen", DataType::INT32));
   PBX_RETURN_IF_ERROR(ExpectShape(in.seen, "Seen", tokens));
   if (attention->buckets > 1) {
@@ -99,9 +103,6 @@ Status CheckSequences(const AttentionInputs& in, JaggedAttention* attention) {
     PBX_RETURN_IF_ERROR(ExpectShape(in.times, "Times", tokens));
     attention->times = in.times.data<int64_t>();
   }
-  attention->sequences = Count(in.offsets) - 1;
-  attention->offsets = in.offsets.data<int32_t>();
-  attention->target_offsets = in.target_offsets.data<int32_t>();
   attention->seen = in.seen.data<int32_t>();
   return CheckJaggedAttention(*attention, Size(tokens[0]));
 }
