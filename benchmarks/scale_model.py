@@ -24,7 +24,8 @@ _SWAPS = 2  # exchanges per step: rows before it, gradients after it
 # Exchanges between hosts and step, counted by many_ranks.py: rows (early and late), gradients, and
 # row ids with the bits of late rows for 8 steps. A sum of many values takes two rounds.
 _EXCHANGES, _SUM_ROUNDS = 3.25, 2
-_CHANNELS = 4  # ranks/channel.py; a pair of ranks had a connection and a TCPStore for each
+_CHANNELS = 5  # ranks/channel.py, without that of sums
+_CHANNELS_BEFORE = 4  # a pair of ranks had a connection and a TCPStore for each
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def predict(ranks: int, work: Work, machine: Machine) -> Predicted:
 def _connections(ranks: int, nodes: int, on_node: int, machine: Machine) -> int:
     """Of the rank that has most. By hosts, each peer has one for control, too."""
     if not machine.by_hosts:
-        return _CHANNELS * 2 * (ranks - on_node)
+        return _CHANNELS_BEFORE * 2 * (ranks - on_node)
     return (_CHANNELS + 1) * math.ceil((nodes - 1) / on_node) + 2 * (nodes - 1)
 
 

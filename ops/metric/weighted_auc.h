@@ -1,8 +1,8 @@
-// WeightedAuc: the metrics of BucketAuc for samples that have weights and targets in [0, 1]. A sample
-// of weight w and target y counts as w * y positives and w * (1 - y) negatives. With weights of 1 and
-// targets of 0 and 1, the values are those of BucketAuc, up to rounding. The sums of a bucket are
-// multiples of 2^-64, so results do not depend on the order of Add and Merge. AUC and bucket_error
-// see only that part of a weight; the other values see all of it.
+// WeightedAuc: the metrics of BucketAuc for samples that have weights and targets in [0, 1]. A
+// sample of weight w and target y counts as w * y positives and w * (1 - y) negatives. With weights
+// of 1 and targets of 0 and 1, the values are those of BucketAuc, up to rounding. The sums of a
+// bucket are multiples of 2^-64, so results do not depend on the order of Add and Merge. AUC and
+// bucket_error see only that part of a weight; the other values see all of it.
 #pragma once
 
 #include <array>

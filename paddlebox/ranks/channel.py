@@ -19,8 +19,9 @@ from paddlebox.errors import RankError
 from paddlebox.ranks.link import COUNTERS, Hosts, Link, Routes
 from paddlebox.ranks.messages import from_hosts, opened, packed, to_hosts, unpacked
 
-#: In this order: for exchanges once per pass, for planning steps, within steps, for prefetching.
-CHANNELS = ("stage", "ask", "step", "early")
+#: In this order: for exchanges once per pass, for planning steps, within steps, for prefetching,
+#: and for instances while a pass is loaded.
+CHANNELS = ("stage", "ask", "step", "early", "share")
 #: The sums that programs compute (dense.py). Only `Channel.sum` uses it.
 DENSE = "dense"
 #: Each host sends its sum to all others, up to so many bytes; above, each host adds up one slice.

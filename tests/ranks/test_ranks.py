@@ -230,6 +230,8 @@ def test_ranks_with_different_configs_are_refused_by_all(tmp_path: Path) -> None
     for rank, dim in enumerate((4, 8)):
         folder = tmp_path / str(rank)
         told = _configured(folder, 2, dim=dim)
+        config = Path(told["config"])
+        config.write_text(config.read_text().replace(f"{folder}/train.csv", "train.csv"))
         settings.append(folder / "settings.json")
         settings[-1].write_text(json.dumps([{"passes": [], **told}]))
     codes, said = _fork(settings)

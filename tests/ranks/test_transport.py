@@ -10,6 +10,7 @@ from paddlebox import mpi
 from paddlebox.config.load import load_config
 from paddlebox.errors import ConfigError, RankError
 from paddlebox.ranks import World, connecting, world
+from paddlebox.ranks.channel import CHANNELS
 from paddlebox.ranks.link import Hosts
 
 _NAMES = ["rank 0 on host a", "rank 1 on host b"]
@@ -47,7 +48,7 @@ def test_hosts_exchange_over_the_transport(
     else:
         rank, names, peers, address, _ = arguments
         assert (rank, names, address) == (0, _NAMES, "10.0.0.1")
-        assert peers == {channel: [1] for channel in range(5)}
+        assert peers == {channel: [1] for channel in range(len(CHANNELS) + 1)}
 
 
 @pytest.mark.parametrize(

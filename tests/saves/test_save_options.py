@@ -55,3 +55,10 @@ def test_a_delta_is_written_after_so_many_passes(
 ) -> None:
     bases = ["20240101/base", "20240102/base"]
     assert saves_of(tmp_path, delta_every=every) == (bases, expected)
+
+
+def test_saves_are_copied_to_another_place(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    saves_of(tmp_path, copy_to=f"file://{there}")
+    copied = [[done.name for done in donefile.read(there, kind)] for kind in ("base", "delta")]
+    assert copied == [["20240101/base", "20240102/base"], ["20240101/delta-2", "20240102/delta-4"]]
