@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from paddlebox.config.dates import DigitText, day_of
 from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
+from paddlebox.config.sequences import SequencesConfig
 from paddlebox.config.stream import StreamConfig
 from paddlebox.config.units import GIB, MIB, Bytes
 
@@ -119,6 +120,7 @@ class DataConfig(StreamConfig):
     drop_last: bool = Field(
         default=False, description="drop the last batch of a training pass if it is incomplete"
     )
+    sequences: SequencesConfig = Field(default_factory=SequencesConfig)
 
     @model_validator(mode="after")
     def _files_are_named_once(self) -> DataConfig:
@@ -137,6 +139,15 @@ class DataConfig(StreamConfig):
                     f"{name} works with train_files only: leave it out, because path_template "
                     "defines passes and dates"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _sequences_are_whole(self) -> DataConfig:
+        if self.sequences.user and self.drop_last:
+            raise ValueError(
+                "drop_last with sequences: batches of sequences differ in size, so none is "
+                "incomplete: take drop_last out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -47,6 +47,8 @@ TUNED = (
     ),
     "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
     "data.max_line_bytes", "data.oversize_pass",
+    # Not the user and the time, by which stored histories were made.
+    *(f"data.sequences.{name}" for name in ("max_length", "split", "overlap", "history")),
 )  # fmt: skip
 # If a config does not name these sections, it has none: the stored ones are not taken over, because
 # `model` and the slots depend on them.

@@ -18,6 +18,7 @@ from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.pipeline import PackThreads, Threads
 from paddlebox.data.plugins import is_library
 from paddlebox.data.reader import CHUNK_BYTES
+from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.sources import RETRIES
 from paddlebox.errors import ConfigError, PassError
 
@@ -27,7 +28,7 @@ JOIN, UPDATE = 1, 0  # the phases
 _NOT_PARSING = {
     *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
     *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache", "tables"),
-    *("instances", "sequences"),
+    *("instances", "sequences", "user_sequences"),
 }
 
 
@@ -53,6 +54,7 @@ class LoadOptions:
     cache: ParsedCache | None = None
     tables: tuple[int, ...] = ()  # (S) the table of each sparse slot; empty: there is one table
     sequences: tuple[str, ...] = ()  # sparse slots whose ids are fed one by one
+    user_sequences: SequenceOptions | None = None  # None: instances are trained one by one
 
     def dedup(self) -> bool | list[int]:
         """`dedup_slots` for the native code: False for off, True for auto, otherwise the positions
@@ -85,10 +87,34 @@ class LoadOptions:
                 f"{', '.join(self.sequences)}: leave dedup_slots off"
             )
 
+    def check_user_sequences(self) -> None:
+        """Raises: ConfigError if the user is no sparse slot, or instances are sampled, merged or
+        shuffled by groups."""
+        if self.instances.time_column and not self.instances.may_spill:
+            raise ConfigError(
+                "data.sequences (set_merge_by_uid, set_need_time_info): instances that are sampled "
+                "or merged have no times: omit set_sample_rate and set_merge_by_lineid"
+            )
+        if self.user_sequences is None:
+            return
+        self.user_sequences.slot(self.slots)
+        tags = sorted(self.instances.tags - {"time"})
+        if self.user_sequences.history.length and tags:
+            raise ConfigError(
+                f"data.sequences.history keeps slots and times, but not {', '.join(tags)}: leave "
+                "one of them out"
+            )
+        if self.instances.shuffle_by != "instance":
+            raise ConfigError(
+                f"local_shuffle by {self.instances.shuffle_by}: with data.sequences "
+                "(set_merge_by_uid), users are shuffled: call local_shuffle() without arguments"
+            )
+
     def check(self) -> None:
         """Raises: ConfigError or ValueError for options that contradict each other."""
         self.slots.check_format(self.format)
         self.check_sequences()
+        self.check_user_sequences()
         self.dedup()
         self.schema()
 
@@ -112,7 +138,7 @@ class LoadOptions:
             return core.FeedSchema("plugin", *arguments, {}, os.path.abspath(parser))
         if parser:  # a Python function returns columns by name
             return core.FeedSchema("parquet", *arguments)
-        columns = self.slots.tags.model_dump()
+        columns = {**self.slots.tags.model_dump(), "time": self.instances.time_column}
         tags = {tag: columns[tag] for tag in self.instances.tags}
         return core.FeedSchema(
             self.format.value, *arguments, tags, csv_columns=csv.columns, csv_nulls=csv.null
@@ -145,6 +171,8 @@ class DatasetOptions:
     sequences: tuple[str, ...] | None = None  # the sequences among them; None: those of load
     # Slots whose shows and clicks count; None: all in the first phase of a pass, then none.
     counted_slots: tuple[str, ...] | None = None
+    # Names of variables -> the inputs of sequences (batches.SEQUENCES) that they take.
+    user_sequences: dict[str, str] = field(default_factory=dict)
 
     def initialised(self) -> LoadOptions:
         """`load`. Raises: PassError before init."""
@@ -159,9 +187,13 @@ class DatasetOptions:
             cannot be loaded.
         """
         load = self.initialised()
-        instances = replace(load.instances, **changed)
-        instances.check(load.format, load.slots)
-        load = replace(load, instances=instances)
+        self.set_load(replace(load, instances=replace(load.instances, **changed)))
+
+    def set_load(self, load: LoadOptions) -> None:
+        """Set `load`, of which `instances` or `user_sequences` changed. Raises: as
+        `set_instances`."""
+        load.instances.check(load.format, load.slots)
+        load.check_user_sequences()
         load.schema()  # loads the plugin, so that its error is raised here and not in a thread
         self.load = load
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, load_slots
 from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.zeros import zero_ids
 from paddlebox.errors import ConfigError
 from paddlebox.store.compaction import Policy
@@ -243,6 +244,7 @@ def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDat
     )
     if config.data.logkey:
         dataset.set_parse_logkey(True)
+    dataset.set_sequences(SequenceOptions.of(config.data.sequences, in_join=bool(config.phases)))
     if config.data.shuffle:
         dataset.local_shuffle()
     dataset.set_read_slots(config.model.slots)
