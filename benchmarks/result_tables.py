@@ -386,6 +386,23 @@ def dense_dtype(run: Run) -> str:
     return f"bfloat16: {by}.\n\n{table(head, rows)}\n\n{goals(run)}"
 
 
+def sequences(run: Run) -> str:
+    rows = [
+        [form, f"{of['bound']:.4f}", *(f"{of[model]['auc']:.4f}" for model in ("hstu", "din"))]
+        + [f"{of[model]['seconds']:.0f} s" for model in ("hstu", "din")]
+        for form, of in run["figures"].get("quality", {}).items()
+    ]
+    head = ["form", "best possible AUC", "HSTU", "DIN", "training of HSTU", "of DIN"]
+    speed = run["figures"].get("speed", {})
+    rates = [
+        [name, f"{statistics.median(of['rate']):,.0f}", f"{of['step_bytes'] / 1e6:,.0f} MB"]
+        for name, of in speed.items()
+    ]
+    parts = [table(head, rows)] if rows else []
+    parts += [table(["", "events/s", "memory of a step"], rates)] if rates else []
+    return "\n\n".join([*parts, goals(run)])
+
+
 # Without one of its own, a benchmark has the table of its goals.
 _OWN: tuple[Callable[[Run], str], ...] = (
     advise,
@@ -402,6 +419,7 @@ _OWN: tuple[Callable[[Run], str], ...] = (
     ranks_auc,
     ranks_modes,
     row_precision,
+    sequences,
     serving,
     serving_http,
     ssd_tier,

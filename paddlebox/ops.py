@@ -16,6 +16,16 @@ from typing import Any
 from paddlebox import _native
 from paddlebox._call import call, raising_own_errors
 from paddlebox.ops_dense import batch_fc, data_norm, mlp, rank_attention
+from paddlebox.ops_jagged import (
+    jagged_attention,
+    jagged_offsets,
+    jagged_pack,
+    jagged_places,
+    jagged_repeat,
+    jagged_softmax,
+    jagged_sum,
+    jagged_unpack,
+)
 from paddlebox.ops_seqpool import (
     fused_seqpool_cvm,
     fused_seqpool_cvm_with_conv,
@@ -35,6 +45,14 @@ __all__ = [
     "fused_seqpool_cvm_with_credit",
     "fused_seqpool_cvm_with_diff_thres",
     "fused_seqpool_cvm_with_pcoc",
+    "jagged_attention",
+    "jagged_offsets",
+    "jagged_pack",
+    "jagged_places",
+    "jagged_repeat",
+    "jagged_softmax",
+    "jagged_sum",
+    "jagged_unpack",
     "lookup_input",
     "mlp",
     "paddle",

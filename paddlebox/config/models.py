@@ -85,6 +85,7 @@ class ModelType(StrEnum):
     DIN = "din"
     DIEN = "dien"
     BST = "bst"
+    HSTU = "hstu"
     DSSM = "dssm"
     RANK_ATTENTION = "rank_attention"
     CUSTOM = "custom"
@@ -125,6 +126,11 @@ class ModelConfig(Section):
     @property
     def page_views(self) -> bool:
         """Whether the model reads the other instances of a page view. Only join provides them."""
+        return False
+
+    @property
+    def reads_sequences(self) -> bool:
+        """Whether the model reads the sequences of `data.sequences` (docs/data.md)."""
         return False
 
     @property

@@ -76,15 +76,17 @@ class Activation(StrEnum):
     RELU = "relu"
 
 
+_HISTORY = (
+    "sparse slot of the user's history (with a max_length): slot of the item that is compared with "
+    "it; several pairs, such as items and their categories, are joined position by position; "
+    "empty, for hstu only: the events are the instances of a user"
+)
+
+
 class SequenceConfig(NetworkConfig):
     """Keys of models that read slots with many ids in order, the latest first."""
 
-    history: dict[Text, Text] = Field(
-        min_length=1,
-        description="sparse slot of the user's history (with a max_length): slot of the item "
-        "that is compared with it; several pairs, such as items and their categories, are "
-        "joined position by position",
-    )
+    history: dict[Text, Text] = Field(min_length=1, description=_HISTORY)
 
     @property
     def sequences(self) -> tuple[str, ...]:
@@ -124,6 +126,42 @@ class BstConfig(SequenceConfig):
     layers: int = layers(1)
     heads: int = heads(2)
     head_dim: Width = head_dim(8)
+
+
+class HstuConfig(NetworkConfig):
+    type: Literal[ModelType.HSTU] = Field(description=_TYPE)
+    hidden: ListOf[Width] = Field(default=(64,), description="widths of the hidden layers")
+    history: dict[Text, Text] = Field(default={}, description=_HISTORY)
+    width: Width = Field(default=64, description="width of the vector of an event")
+    layers: int = layers(2)
+    heads: int = heads(2)
+    head_dim: Width = head_dim(32)
+    max_length: int = Field(
+        default=512,
+        ge=1,
+        le=1 << 20,
+        description="without history: divisor of the attention, and number of positions with a "
+        "bias of their own",
+    )
+    time_buckets: int = Field(
+        default=64,
+        ge=0,
+        le=256,
+        description="without history: buckets of relative time, two for each doubling, with a bias "
+        "each; 0: no bias of time",
+    )
+
+    @property
+    def reads_sequences(self) -> bool:
+        return not self.history
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        return tuple(self.history)
+
+    @property
+    def items(self) -> Mapping[str, str]:
+        return self.history
 
 
 class Matching(StrEnum):

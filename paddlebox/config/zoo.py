@@ -15,6 +15,7 @@ from paddlebox.config.task_models import (
     DinConfig,
     DssmConfig,
     EsmmConfig,
+    HstuConfig,
     MmoeConfig,
     PleConfig,
     SharedBottomConfig,
@@ -30,6 +31,7 @@ AnyModelConfig = Annotated[
     | DinConfig
     | DienConfig
     | BstConfig
+    | HstuConfig
     | DssmConfig
     | CustomConfig,
     Field(discriminator="type"),

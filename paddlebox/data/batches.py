@@ -39,6 +39,16 @@ Feed = dict[str, Any]
 # Prefix of the names of columns for metrics, (B). The program does not read them.
 METRIC_COLUMN = "metric:"
 
+# The inputs of sequences of users (docs/data.md), if the dataset has them. P = sequences.
+SEQUENCES = {
+    "box_seq_offsets": ("int32", [-1]),  # (P + 1)
+    "box_seq_time": ("int64", [-1, 1]),  # (B, 1)
+    "box_seq_position": ("int32", [-1, 1]),  # (B, 1)
+    "box_train_mask": ("float32", [-1, 1]),  # (B, 1)
+}
+MASK = "box_train_mask"
+SEQ_OFFSETS = "box_seq_offsets"
+
 _FLAT = ("box_ids", "box_offsets", "box_plan")  # each table has these; none has a dimension B
 
 
@@ -50,7 +60,7 @@ def packed(tables: Sequence[str] = ()) -> dict[str, tuple[str, list[int]]]:
 
 def is_flat(name: str) -> bool:
     name = name.removeprefix(BESIDE)
-    return name in _FLAT or name.startswith(tuple(f"{flat}_" for flat in _FLAT))
+    return name in (*_FLAT, SEQ_OFFSETS) or name.startswith(tuple(f"{flat}_" for flat in _FLAT))
 
 
 def instances_of(feed: Feed) -> int:

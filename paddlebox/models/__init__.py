@@ -30,6 +30,7 @@ from paddlebox.models.fibinet import FiBiNET
 from paddlebox.models.finalmlp import FinalMLP
 from paddlebox.models.fm import FM
 from paddlebox.models.gatenet import GateNet
+from paddlebox.models.hstu import hstu
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.lr import LogisticRegression
 from paddlebox.models.masknet import MaskNet
@@ -65,6 +66,7 @@ _MODELS: dict[ModelType, Any] = {
     ModelType.DIN: DIN,
     ModelType.DIEN: DIEN,
     ModelType.BST: BST,
+    ModelType.HSTU: hstu,
     ModelType.DSSM: DSSM,
     ModelType.RANK_ATTENTION: RankAttention,
     ModelType.CUSTOM: custom_layer,

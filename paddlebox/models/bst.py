@@ -4,7 +4,8 @@ DLP-KDD 2019): a transformer over the history and the item together.
     x = [e_1 .. e_L, v] + positions,   logit = MLP([other slots, dense, transformer(x)])
 
 Position vectors are learned: one for each place of the history, the latest first, and one for the
-item. Attention ignores the places that an instance does not have, and the MLP reads zeros for them.
+item. The transformer computes only the places that an instance has; the MLP reads zeros for the
+others.
 """
 
 from __future__ import annotations
@@ -44,12 +45,21 @@ class BST(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
         """Sparse inputs as for `PooledSlots`; dense: (B, W), followed by the lengths of the
         histories. Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
-        item, history, mask, others = self.parts(pooled, dense)
-        places, width = self.parts.length + 1, self.parts.width
-        x = paddle.concat([history, paddle.unsqueeze(item, 1)], axis=1) + self.positions
-        there = paddle.slice(mask, [1], [0], [1])
-        seen = paddle.concat([mask, paddle.ones_like(there)], axis=1)
+        item, history, length, others = self.parts(pooled, dense)
+        latest = self.parts.length  # the position of the item
+        of_history, of_item = (
+            paddle.slice(self.positions, [1], [begin], [end])
+            for begin, end in ((0, latest), (latest, latest + 1))
+        )
+        # The item comes first, so that the places of an instance are next to each other.
+        x = paddle.concat([paddle.unsqueeze(item, 1) + of_item, history + of_history], axis=1)
+        rows = self.parts.rows(length + 1.0, latest + 1)
+        x = rows.pack(x)
         for block in self.blocks:
-            x = block(x, seen)
-        x = x * paddle.reshape(seen, [-1, places, 1])
-        return self.mlp(paddle.concat([others, paddle.reshape(x, [-1, places * width])], axis=1))
+            x = block(x, rows)
+        flat = paddle.reshape(rows.unpack(x), [-1, (latest + 1) * self.parts.width])
+        asked, seen = (
+            paddle.slice(flat, [1], [begin], [end])
+            for begin, end in ((0, self.parts.width), (self.parts.width, flat.shape[1]))
+        )
+        return self.mlp(paddle.concat([others, seen, asked], axis=1))

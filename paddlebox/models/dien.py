@@ -21,7 +21,8 @@ from paddlebox.models.inputs import Inputs
 from paddlebox.nn import MLP, Linear, log_loss
 from paddlebox.nn.functional import sum_over
 from paddlebox.nn.recurrent import GRU
-from paddlebox.nn.sequence import Histories, masked_softmax
+from paddlebox.nn.rows import mask_of, masked_softmax
+from paddlebox.nn.sequence import Histories
 
 paddle = ops.paddle
 
@@ -43,7 +44,8 @@ class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         """Sparse inputs as for `PooledSlots`; dense: (B, W), followed by the lengths of the
         histories. Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
-        item, history, mask, others = self.parts(pooled, dense)
+        item, history, length, others = self.parts(pooled, dense)
+        mask = mask_of(length, self.parts.length)
         states = paddle.stack(self.interests(history, mask), axis=1)  # (B, L, E)
         if self.training and self.auxiliary > 0 and self.parts.length > 1:
             self.auxiliary_loss = self._auxiliary(states, history, mask)

@@ -5,7 +5,8 @@ over the history, weighted by the relevance of each place to the item.
     logit = MLP([other slots, item, dense, interest])
 
 v and e_l are embed_w and embedx of the item and of place l. As in the paper, the weights need not
-add up to 1, unless the option `softmax` is set.
+add up to 1, unless the option `softmax` is set. The network computes only the places that an
+instance has, and Dice takes its means over these.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from paddlebox import ops
 from paddlebox.config.task_models import DinConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import MLP
-from paddlebox.nn.sequence import AttentionUnit, Histories, weighted_sum
+from paddlebox.nn.sequence import AttentionUnit, Histories
 
 paddle = ops.paddle
 
@@ -36,6 +37,8 @@ class DIN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no
         """Sparse inputs as for `PooledSlots`; dense: (B, W), followed by the lengths of the
         histories. Returns logits (B, 1)."""
         pooled = self.sparse(ids, offsets, show_click, plan)
-        item, history, mask, others = self.parts(pooled, dense)
-        interest = weighted_sum(self.attention(item, history, mask), history)
+        item, history, length, others = self.parts(pooled, dense)
+        rows = self.parts.rows(length, self.parts.length)
+        events = rows.pack(history)
+        interest = rows.sum(self.attention(item, events, rows) * events)
         return self.mlp(paddle.concat([others, interest], axis=1))

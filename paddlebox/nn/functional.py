@@ -23,6 +23,11 @@ def sigmoid(x: Any) -> Any:
     return paddle.base.layer_helper.LayerHelper("sigmoid", act="sigmoid").append_activation(x)
 
 
+def silu(x: Any) -> Any:
+    """`paddle.nn.functional.silu`."""
+    return x * sigmoid(x)
+
+
 def exp(x: Any) -> Any:
     """`paddle.exp`."""
     return _unary("exp", x)

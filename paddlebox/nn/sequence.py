@@ -10,24 +10,27 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from paddlebox import ops
 from paddlebox.config.fields import Fields
 from paddlebox.config.task_models import Activation
 from paddlebox.errors import ConfigError
-from paddlebox.nn.functional import sigmoid, sum_over
+from paddlebox.nn.functional import sigmoid
 from paddlebox.nn.linear import Linear
 from paddlebox.nn.pooled_slots import PooledSlots
+from paddlebox.nn.rows import JaggedRows, PaddedRows, Rows
 
 paddle = ops.paddle
 
 
 class Histories(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Splits the result of the pull into item, history, mask and other features.
+    """Splits the result of the pull into item, history, its length and other features.
 
     Args:
         history: sequence slot -> slot of the item.
+
+    Attributes:
+        padded: whether `rows` has rows for empty places, too; `paddlebox.nn.rows.use_padding` sets
+            it.
 
     Raises: ConfigError if a slot does not exist, if the slot of an item is not a sparse slot or is
         itself a history, or if the sequences differ in max_length.
@@ -35,6 +38,7 @@ class Histories(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
 
     def __init__(self, history: Mapping[str, str], fields: Fields, sparse: PooledSlots) -> None:
         super().__init__()
+        self.padded = False
         fields.check([*history, *history.values()], "model.history")
         places = {name: end - begin for name, (begin, end) in fields.cells.items()}
         for sequence, item in history.items():
@@ -74,15 +78,12 @@ class Histories(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
             pooled: (B, C, width), the result of `PooledSlots`.
             dense: (B, W + sequences), dense features followed by the lengths of the sequences.
 
-        Returns: the item (B, E), the history (B, L, E), its mask (B, L), 1 for a place with an id
-            and 0 for one without, and the other features (B, others).
+        Returns: the item (B, E), the history (B, L, E), its length (B, 1), and the other features
+            (B, others).
         """
         item = paddle.reshape(self._vectors(pooled, self._items), [-1, self.width])
         history = self._vectors(pooled, self._history)
         length = paddle.slice(dense, [1], [self._length_at], [self._length_at + 1])
-        places = paddle.assign(np.arange(self.length, dtype=np.float32).reshape(1, -1))
-        mask = paddle.cast(paddle.less_than(places, length), "float32")
-        mask.stop_gradient = True
         # Adjacent slots become one slice.
         spans: list[list[int]] = []
         for begin, end in self._others:
@@ -99,7 +100,11 @@ class Histories(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         if self._dense_width:
             others.append(paddle.slice(dense, [1], [0], [self._dense_width]))
         features = others[0] if len(others) == 1 else paddle.concat(others, axis=1)
-        return item, history, mask, features
+        return item, history, length, features
+
+    def rows(self, lengths: Any, places: int, *, reversed: bool = False) -> Rows:  # noqa: A002
+        """The rows of sequences of these lengths (B, 1) and at most `places` places."""
+        return (PaddedRows if self.padded else JaggedRows)(lengths, places, reversed=reversed)
 
 
 class Dice(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
@@ -142,9 +147,9 @@ class _Activated(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle
 
 
 class AttentionUnit(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Computes a weight for each place of the history.
+    """Computes a weight for each event of the history.
 
-    The input of its network is the item, the place, their difference and their product.
+    The input of its network is the item, the event, their difference and their product.
     """
 
     def __init__(
@@ -158,27 +163,12 @@ class AttentionUnit(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Pad
         self.output = Linear(widths[-1], 1)
         self.softmax = softmax
 
-    def forward(self, item: Any, history: Any, mask: Any) -> Any:
-        """item: (B, E); history: (B, L, E); mask: (B, L). Returns weights (B, L), 0 for a place
-        with mask 0."""
-        length = history.shape[1]
-        asked = paddle.tile(paddle.unsqueeze(item, 1), [1, length, 1])
-        x = paddle.concat([asked, history, asked - history, asked * history], axis=2)
+    def forward(self, item: Any, events: Any, rows: Rows) -> Any:
+        """item: (B, E); events: (T, E), the places of the history as rows. Returns weights (T,
+        1)."""
+        asked = rows.repeat(item)
+        x = paddle.concat([asked, events, asked - events, asked * events], axis=1)
         for layer in self.layers:
             x = layer(x)
-        weights = paddle.reshape(self.output(x), [-1, length])
-        return masked_softmax(weights, mask) if self.softmax else weights * mask
-
-
-def masked_softmax(scores: Any, mask: Any) -> Any:
-    """Softmax over the places with mask 1; 0 elsewhere. scores, mask: (B, L). Returns (B, L).
-
-    The result is all 0 for an instance whose mask is all 0.
-    """
-    return paddle.nn.functional.softmax(scores + (mask - 1.0) * 1e9, axis=-1) * mask
-
-
-def weighted_sum(weights: Any, history: Any) -> Any:
-    """The sum of the places times their weights: (B, L) and (B, L, E) -> (B, E)."""
-    length = history.shape[1]
-    return sum_over(history * paddle.reshape(weights, [-1, length, 1]), 1)
+        weights = self.output(x)
+        return rows.softmax(weights) if self.softmax else weights

@@ -21,6 +21,7 @@ from paddlebox.config.fields import fields_of
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.models import create_model
 from paddlebox.nn import PooledSlots, PooledTables, TableSlots
+from paddlebox.nn.rows import use_padding
 from paddlebox.store.averages import averaged
 
 paddle = ops.paddle
@@ -139,6 +140,11 @@ def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tup
 
 
 def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:
+    if config.model.reads_sequences:
+        raise ConfigError(
+            f"model.type {config.model.type.value} reads sequences of users, which a request does "
+            "not have: train it with model.history, which each request can name"
+        )
     program, startup = paddle.static.Program(), paddle.static.Program()
     # The name guard gives the parameters the same names as in training.
     with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
@@ -157,6 +163,7 @@ def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tu
             tasks=slots.tasks,
             fields=None if more else fields_of(slots, config.model.sequences),
         )
+        use_padding(model)
         model.eval()
         scaled = bool(config.model.dense_scales)
         if more:

@@ -76,7 +76,12 @@ class Case:
         self.pooled = self.pooled.astype(np.float32).astype(np.float64)
         self.age = self.age.astype(np.float32).astype(np.float64)
         self.model.sparse = Pulled(self.model.sparse, self.pooled)
-        self.logits = self.model(None, None, None, None, paddle.to_tensor(dense.astype(np.float32)))
+        self.dense = dense.astype(np.float32)
+        self.logits = self.model(None, None, None, None, paddle.to_tensor(self.dense))
+
+    def evaluated(self) -> np.ndarray:
+        """The logits, computed again."""
+        return self.model(None, None, None, None, paddle.to_tensor(self.dense)).numpy()
 
     def loss(self) -> float:
         return float(self.model.loss(self.logits, paddle.to_tensor(self.labels)))
@@ -229,8 +234,8 @@ def test_din(activation: str, normalised: bool) -> None:
     parts = [asked, case.history, asked - case.history, asked * case.history]
     x = case.linear("attention.layers.0.linear", np.concatenate(parts, axis=2))
     if activation == "dice":
-        rows = x.reshape(-1, 5)
-        p = sigmoid((rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-8)).reshape(x.shape)
+        rows = x[case.mask > 0]  # no means over empty places
+        p = sigmoid((x - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-8))
         x = x * (p + (1 - p) * case.p["attention.layers.0.dice.alpha"])
     else:
         x = sigmoid(x) if activation == "sigmoid" else np.maximum(x, 0)
@@ -238,6 +243,17 @@ def test_din(activation: str, normalised: bool) -> None:
     weights = masked_softmax(scores, case.mask) if normalised else scores * case.mask
     interest = (weights[:, :, None] * case.history).sum(1)
     case.agrees(case.mlp("mlp", np.concatenate([case.others, interest], axis=1)))
+
+
+@pytest.mark.parametrize("model", ["din", "bst", "hstu"])
+def test_a_batch_without_any_history_trains(model: str) -> None:
+    case = Case(1, type=model, history={"history": "item"})
+    case.dense[:, -1] = 0
+    logits = case.model(None, None, None, None, paddle.to_tensor(case.dense))
+    paddle.mean(logits * paddle.to_tensor(case.labels)).backward()
+    for name, parameter in case.model.named_parameters():
+        assert np.isfinite(parameter.numpy()).all(), name
+        assert parameter.grad is None or np.isfinite(parameter.grad.numpy()).all(), name
 
 
 def gru(case: Case, name: str, x: np.ndarray, attention: np.ndarray | None = None) -> np.ndarray:

@@ -23,6 +23,8 @@ MODELS = {
     "din_sigmoid": {"type": "din", "activation": "sigmoid", "softmax": True, **HISTORY},
     "dien": {"type": "dien", **HISTORY},
     "bst": {"type": "bst", "layers": 2, **HISTORY},
+    "hstu": {"type": "hstu", "width": 8, "head_dim": 4, **HISTORY},
+    "hstu_of_users": {"type": "hstu", "width": 8, "head_dim": 4, "max_length": 8},
     "dssm": {"type": "dssm", "output_dim": 4, **TOWERS},
     "dssm_in_batch": {"type": "dssm", "output_dim": 4, "loss": "in_batch", **TOWERS},
 }

@@ -53,6 +53,7 @@ def write(path: Path, rows: int, seed: int) -> list[dict[str, Any]]:
         ({"type": "ple", "hidden": [8], "tower": [4], "use_cvm": True}, ["click", "buy"]),
         ({"type": "din", "hidden": [8], "attention_hidden": [4], **HISTORY}, ["click"]),
         ({"type": "bst", "hidden": [8], "use_cvm": False, **HISTORY}, ["click"]),
+        ({"type": "hstu", "width": 8, "head_dim": 4, **HISTORY}, ["click"]),
         (
             {"type": "dssm", "hidden": [8], "user": ["user", "history", "age"], "item": ["item"]},
             ["click"],

@@ -70,6 +70,17 @@ def feed_of(
     }
 
 
+def of_users(random: np.random.Generator, batch: int) -> dict[str, np.ndarray]:
+    """The inputs of the sequences of 5 users, some of whom may have no instance."""
+    cuts = np.sort(random.choice(batch + 1, 4))
+    return {
+        "box_seq_offsets": np.concatenate([[0], cuts, [batch]]).astype(np.int32),
+        "box_seq_time": np.sort(random.integers(0, 9999, (batch, 1)), axis=0),
+        "box_seq_position": np.zeros((batch, 1), np.int32),
+        "box_train_mask": np.ones((batch, 1), np.float32),
+    }
+
+
 def stepped(config: Config, tasks: int) -> list[Any]:
     random, slots = np.random.default_rng(7), slots_of(tasks)
     positions = Positions(slots, config.model.sequences)
@@ -83,7 +94,8 @@ def stepped(config: Config, tasks: int) -> list[Any]:
         staged = table.stage(sorted_unique_keys(np.arange(1, 300, dtype=np.uint64)))
 
         def feed(batch: int) -> dict[str, np.ndarray]:
-            return feed_of(random, positions, tasks, len(staged.row_of_key), batch)
+            made = feed_of(random, positions, tasks, len(staged.row_of_key), batch)
+            return made | (of_users(random, batch) if config.model.reads_sequences else {})
 
         table.begin(staged)
         losses = [runner.train_step(feed(BATCH))[0] for _ in range(steps)]
