@@ -315,6 +315,21 @@ def ranks_bytes(run: Run) -> str:
     return table(head, rows)
 
 
+def shares(run: Run) -> str:
+    rows = [
+        [
+            share,
+            f"{max(of['samples']) / min(of['samples']):.4f}",
+            f"{of['seconds']:.3g}",
+            f"{of['peak_bytes'] / 1e9:.2f}",
+        ]
+        for share, of in run["figures"].items()
+        if isinstance(of, Mapping) and "samples" in of
+    ]
+    head = ["", "largest to smallest share", "seconds", "GB of memory of a rank"]
+    return f"{table(head, rows)}\n\n{goals(run)}"
+
+
 def two_nodes(run: Run) -> str:
     rows = [
         [link, number(of["samples_per_s"]), number(of["bytes_between_nodes_a_sample"])]
@@ -404,6 +419,7 @@ _OWN: tuple[Callable[[Run], str], ...] = (
     row_precision,
     serving,
     serving_http,
+    shares,
     ssd_tier,
     ranks_bytes,
     two_nodes,

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "metric/bucket_error.h"
+
 namespace pbx {
 namespace {
 
 __extension__ typedef unsigned __int128 Wide;  // areas of 10^10 samples do not fit 64 bits
 
-// PaddleBox's constants: a group of neighbouring buckets ends when it is too wide, or large enough.
-constexpr double kMaxSpan = 0.01;
-constexpr double kRelativeErrorBound = 0.05;
 constexpr double kClip = 1e-7;
 
 // Twice the area under the ROC curve, in units of one negative times one positive.
@@ -22,32 +21,6 @@ Wide DoubledArea(const std::vector<uint64_t>& negative, const std::vector<uint64
     above += positive[i];
   }
   return area;
-}
-
-double BucketError(const std::vector<uint64_t>& negative, const std::vector<uint64_t>& positive) {
-  const double buckets = static_cast<double>(negative.size());
-  double last_ctr = -1, shows = 0, predicted = 0, clicks = 0;
-  double error_sum = 0, error_shows = 0;
-  for (size_t i = 0; i < negative.size(); ++i) {
-    const double ctr = static_cast<double>(i) / buckets;
-    if (std::fabs(ctr - last_ctr) > kMaxSpan) {
-      last_ctr = ctr;
-      shows = predicted = clicks = 0;
-    }
-    const double show = static_cast<double>(negative[i] + positive[i]);
-    if (show == 0) continue;
-    shows += show;
-    predicted += ctr * show;
-    clicks += static_cast<double>(positive[i]);
-    const double adjusted = predicted / shows;
-    const double relative_error = std::sqrt((1 - adjusted) / (adjusted * shows));
-    if (relative_error < kRelativeErrorBound) {  // false if adjusted == 0: infinite error
-      error_sum += std::fabs(clicks / shows / adjusted - 1) * shows;
-      error_shows += shows;
-      last_ctr = -1;
-    }
-  }
-  return error_shows > 0 ? error_sum / error_shows : 0;
 }
 
 }  // namespace
@@ -109,7 +82,9 @@ MetricValues BucketAuc::Compute() const {
     values.auc = static_cast<double>(DoubledArea(negative_, positive_)) / (2 * pairs);
   }
   const double n = static_cast<double>(values.size);
-  values.bucket_error = BucketError(negative_, positive_);
+  const std::vector<double> negative(negative_.begin(), negative_.end());
+  const std::vector<double> positive(positive_.begin(), positive_.end());
+  values.bucket_error = BucketError(negative.data(), positive.data(), negative.size());
   values.mae = errors_.mae();
   values.rmse = errors_.rmse();
   values.actual_ctr = static_cast<double>(positives) / n;

@@ -15,7 +15,7 @@ import numpy as np
 from paddlebox.config.metrics import MetricMethod
 from paddlebox.errors import ConfigError
 from paddlebox.store.coordinator import Coordinator
-from paddlebox.train.metric_set import Metric, create_metric
+from paddlebox.train.metric_set import Metric, as_floats, create_metric
 
 Columns = Mapping[str, np.ndarray]  # name -> (B) values
 
@@ -25,6 +25,7 @@ _KINDS = {
     "MultiTaskAucCalculator": MetricMethod.AUC,
     "CmatchRankAucCalculator": MetricMethod.AUC,
     "MaskAucCalculator": MetricMethod.AUC,
+    "FloatMaskAucCalculator": MetricMethod.WEIGHTED_AUC,
     "MultiMaskAucCalculator": MetricMethod.AUC,
     "CmatchRankMaskAucCalculator": MetricMethod.AUC,
     "ContinueMaskCalculator": MetricMethod.CONTINUOUS,
@@ -37,11 +38,15 @@ _VALUES = {
     MetricMethod.AUC: (
         *("auc", "bucket_error", "mae", "rmse", "actual_ctr", "predicted_ctr", "copc", "size"),
     ),
+    MetricMethod.WEIGHTED_AUC: (
+        *("auc", "bucket_error", "mae", "rmse", "actual_ctr", "predicted_ctr", "copc", "weight"),
+    ),
     MetricMethod.CONTINUOUS: ("mae", "rmse", "actual_value", "predicted_value", "size"),
     MetricMethod.NAN_INF: ("nan", "inf", "rate", "size"),
 }
 _GETTERS = {
     MetricMethod.AUC: "get_metric_msg",
+    MetricMethod.WEIGHTED_AUC: "get_metric_msg",
     MetricMethod.CONTINUOUS: "get_continue_metric_msg",
     MetricMethod.NAN_INF: "get_nan_inf_metric_msg",
 }
@@ -63,19 +68,19 @@ class BoxMetric:
     phase: int  # in which it is measured
     groups: Sequence[str]  # "222_1"; "222" with ignore_rank; with MultiMask the values of masks
     ignore_rank: bool = False
+    weight: str = ""
     _state: Metric = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.method == "FloatMaskAucCalculator":
-            raise ConfigError(
-                f"init_metric {self.name!r}: {self.method} needs a weighted AUC, which is not "
-                "supported yet: MaskAucCalculator takes labels of 0 and 1, ContinueMaskCalculator "
-                "any label"
-            )
         if self.method not in _KINDS:
             raise ConfigError(
                 f"init_metric {self.name!r}: expected one of {', '.join(_KINDS)}, found "
                 f"{self.method!r}"
+            )
+        if self.weight and self.method != "AucCalculator":
+            raise ConfigError(
+                f"init_metric {self.name!r}: sample_scale_varnam: {self.method} has no weights, "
+                f"which PaddleBox ignores: expected '', or AucCalculator, found {self.weight!r}"
             )
         tasks = len(self.groups) if "MultiTask" in self.method else 1
         values = len(self.groups) if "MultiMask" in self.method else len(self.masks)
@@ -101,12 +106,13 @@ class BoxMetric:
 
     @property
     def kind(self) -> MetricMethod:
-        return _KINDS[self.method]
+        return MetricMethod.WEIGHTED_AUC if self.weight else _KINDS[self.method]
 
     @property
     def columns(self) -> list[str]:
         """The names of the columns that `add` needs."""
         named = [self.label, *self.predictions, *self.masks]
+        named += [self.weight] if self.weight else []
         return [*named, *([self.cmatch_rank] if self._has_groups else [])]
 
     @property
@@ -132,13 +138,13 @@ class BoxMetric:
                 f"metric {self.name!r}: the batch has no {', '.join(missing)}; it has "
                 f"{', '.join(sorted(columns)) or 'none'}: name outputs of the program in `outputs`"
             )
-        labels = columns[self.label]
+        labels, weights = columns[self.label], columns.get(self.weight)
         for prediction, chosen in self._chosen(columns):
             try:
                 self._state.add(
-                    np.ascontiguousarray(prediction[chosen], np.float32),
-                    np.ascontiguousarray(labels[chosen], np.float32),
-                    None,
+                    as_floats(prediction[chosen]),
+                    as_floats(labels[chosen]),
+                    None if weights is None else as_floats(weights[chosen]),
                 )
             except ValueError as error:
                 raise ValueError(f"metric {self.name!r}: {error}") from error

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any, NoReturn
 
 from paddlebox.compat.box_metrics import BoxMetric, Columns, Measuring
+from paddlebox.compat.box_saves import BoxSaves
 from paddlebox.compat.datasets import InMemoryDataset, InputTableDataset
 from paddlebox.compat.names import WRAPPER, refusal
 from paddlebox.config.dates import day_of
 from paddlebox.data.dataset import Dataset
 from paddlebox.errors import ConfigError, PassError, StoreError
-from paddlebox.saves import donefile
-from paddlebox.saves.load import load_save
-from paddlebox.saves.merge import merge_saves
-from paddlebox.saves.reader import Save, open_save
+from paddlebox.saves.reader import Save
 from paddlebox.saves.saver import Saver
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.batch_loop import PassResult, Watcher, train_from_dataset
@@ -33,14 +30,18 @@ class BoxWrapper:
     the phase of an AucRunner; all else is in the table, the dataset and the donefiles.
 
     The path of a save is OUT/<day>/<name>, such as OUT/20240101/base or OUT/20240101/delta-3. The
-    donefiles are in OUT. Every call that saves raises ValueError for a path of another form, and
-    PassError while a pass is open. It can also raise StoreError and OutOfSpaceError.
+    donefiles are in OUT. OUT is a local folder, or with a spool a URI that pyarrow.fs opens. Every
+    call that saves raises ValueError for a path of another form, and PassError while a pass is
+    open. It can also raise StoreError and OutOfSpaceError, and ConfigError for a URI without a
+    spool.
 
     Args:
         table: the table, or group of tables, to save.
         dataset: the dataset that the calls for phases, metrics and test mode reach; without it they
             raise PassError.
         extra: files to put into each save, name -> content, such as slots.yaml and config.json.
+        spool: a local folder, which all ranks share, for saves at URIs. Each is written there and
+            copied; the newest chain of each URI stays there for the next delta.
     """
 
     def __init__(
@@ -49,10 +50,11 @@ class BoxWrapper:
         dataset: Dataset | None = None,
         *,
         extra: Mapping[str, bytes] | None = None,
+        spool: str = "",
     ) -> None:
         self._table = table
         self._dataset = dataset
-        self._extra = extra
+        self._saves = BoxSaves(table, extra, spool)
         self._metrics: dict[str, BoxMetric] = {}
         self._groups = 0  # of slots that an AucRunner evaluates; 0: there is none
         self._group = 0  # the phase of the AucRunner
@@ -67,22 +69,21 @@ class BoxWrapper:
             date: YYYYMMDD. The unseen days of a row are counted up to this day. "": the day of the
                 last pass.
 
-        Returns: xbox_model_path as an absolute path.
+        Returns: xbox_model_path as an absolute path or a URI.
         """
         day = day_of(date) if date else None
-        xbox_out, xbox_name = _split(xbox_model_path)
+        self._saves.check(xbox_model_path)
         if batch_model_path:
-            batch_out, batch_name = _split(batch_model_path)
-            self._saver(batch_out).batch(batch_name)
-        return str(self._saver(xbox_out).base(xbox_name, day=day).folder)
+            self._saves.write(batch_model_path, Saver.batch, extends=False)
+        base = partial(Saver.base, day=day)
+        return self._saves.write(xbox_model_path, base, extends=False)
 
     def save_delta(self, xbox_model_path: str) -> str:
         """Save the changes since the last save in the same OUT, including deletions.
 
-        Returns: xbox_model_path as an absolute path.
+        Returns: xbox_model_path as an absolute path or a URI.
         """
-        out, name = _split(xbox_model_path)
-        return str(self._saver(out).delta(name).folder)
+        return self._saves.write(xbox_model_path, Saver.delta, extends=True)
 
     def merge_model(self, path: str, out_path: str) -> str:
         """Merge a save and its chain into one base at out_path.
@@ -90,7 +91,7 @@ class BoxWrapper:
         Args:
             path: a base or a delta.
 
-        Returns: out_path as an absolute path.
+        Returns: out_path as an absolute path or a URI.
         """
         return self.merge_multi_models([path], out_path)
 
@@ -99,12 +100,11 @@ class BoxWrapper:
 
         If several models have a feasign, the base gets the row of the last one.
 
-        Returns: out_path as an absolute path.
+        Returns: out_path as an absolute path or a URI.
         """
         if not paths:
             raise ValueError("merge_multi_models: expected at least one path of a save")
-        out, name = _split(out_path)
-        return str(merge_saves([open_save(path) for path in paths], out, name).folder)
+        return self._saves.merge(paths, out_path)
 
     def load_model(self, path: str) -> int:
         """Fill an empty table from a save and its chain, as its first commit.
@@ -118,11 +118,11 @@ class BoxWrapper:
 
         Raises: the errors of `load_save`.
         """
-        return load_save(open_save(path), self._table)
+        return self._saves.load(path)
 
     def last_save(self, out: str) -> Save | None:
         """The save in out that the next delta will extend; None before the first base."""
-        return self._saver(Path(out)).last()
+        return self._saves.last(out)
 
     # ---- the table
 
@@ -234,17 +234,16 @@ class BoxWrapper:
             cmatch_rank_group: "222_1 223_2"; "222 223" with ignore_rank; with MultiMask the values
                 of the masks.
             mode_collect_in_gpu, max_batch_size: without effect.
-            sample_scale_varnam: must be empty. (The name is PaddleBox's.)
+            sample_scale_varnam: for AucCalculator, the name of the instances' weights; "": each
+                weight is 1. (The name is PaddleBox's.)
 
         Raises: ConfigError for a method, number of buckets or weight that is not supported, a name
             that exists, or lists that do not fit each other.
         """
-        if sample_scale_varnam or bucket_size != _BUCKETS or name in self._metrics:
+        if bucket_size != _BUCKETS or name in self._metrics:
             raise ConfigError(
-                f"init_metric {name!r}: found sample_scale_varnam {sample_scale_varnam!r}, "
-                f"bucket_size {bucket_size}, names {', '.join(self._metrics) or 'none'}: expected "
-                f"no weights, because a weighted AUC is not supported yet, {_BUCKETS} buckets, and "
-                "a new name"
+                f"init_metric {name!r}: found bucket_size {bucket_size}, names "
+                f"{', '.join(self._metrics) or 'none'}: expected {_BUCKETS} buckets, and a new name"
             )
         self._metrics[name] = BoxMetric(
             method,
@@ -256,6 +255,7 @@ class BoxWrapper:
             metric_phase,
             cmatch_rank_group.split(),
             ignore_rank,
+            sample_scale_varnam,
         )
 
     def get_metric_name_list(self, metric_phase: int = -1) -> list[str]:
@@ -264,7 +264,8 @@ class BoxWrapper:
 
     def get_metric_msg(self, name: str) -> list[float]:
         """[auc, bucket_error, mae, rmse, actual ctr, predicted ctr, copc, size] since the last
-        call. An AUC without one of the classes is -0.5. Every rank calls it.
+        call. An AUC without one of the classes is -0.5. With weights, size is their sum. Every
+        rank calls it.
 
         Raises: ConfigError for an unknown name, or a metric of another kind.
         """
@@ -436,18 +437,3 @@ class BoxWrapper:
         if self._dataset is None:
             raise PassError(f"{call}: the wrapper has no dataset: BoxWrapper(table, dataset)")
         return self._dataset
-
-    def _saver(self, out: Path) -> Saver:
-        return Saver(self._table, out, extra=self._extra)
-
-
-def _split(path: str) -> tuple[Path, str]:
-    """OUT, and the name of the save in it. Raises: ValueError for another path, or a URI."""
-    if "://" in path:
-        raise ValueError(
-            f"{path}: saves are written to local folders: copy them with BoxFileMgr.upload"
-        )
-    whole = Path(os.path.abspath(path))
-    name = f"{whole.parent.name}/{whole.name}"
-    donefile.check_name(name)
-    return whole.parents[1], name

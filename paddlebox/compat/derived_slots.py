@@ -18,17 +18,25 @@ def slots_of(variables: Sequence[Any], label: str, rank_offset: str = "") -> Slo
 
     Args:
         variables: have a name, a shape and a dtype.
-        label: the name of the variable that is the label.
+        label: the name of the variable that is the label; "": none.
         rank_offset: the name of the variable that takes RankOffset.
 
-    Raises: ConfigError if no variable is the label.
+    Raises: ConfigError if no variable is a slot, the label is not among them, or packed inputs are
+        read without a label.
     """
     made = {*packed(), *LOG_KEYS, rank_offset}
     read = [var for var in variables if var.name not in made]
-    if label not in [var.name for var in read]:
+    names = [var.name for var in read]
+    if not names or (label and label not in names):
         raise ConfigError(
-            f"set_use_var: expected one of {', '.join(var.name for var in read) or 'no variable'} "
-            f"as the label, found {label!r}: pass its name, set_use_var(variables, label=NAME)"
+            f"set_use_var: expected one of {', '.join(names) or 'no variable'} as the label, found "
+            f"{label!r}: pass its name, set_use_var(variables, label=NAME)"
+        )
+    inputs = [var.name for var in variables if var.name in packed()]
+    if inputs and not label:
+        raise ConfigError(
+            f"set_use_var: {', '.join(inputs)}: packed inputs hold all slots but the label, found "
+            "no label: pass its name, set_use_var(variables, label=NAME)"
         )
     return Slots(slots=tuple(_slot(var, label) for var in read))
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from paddlebox.compat.derived_slots import slots_of
 from paddlebox.compat.names import DATASETS, PADDLE3, refusal
-from paddlebox.config import Format, Slot, Slots, SlotType
+from paddlebox.config import Format, Slots, SlotType, load_slots
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.options import LoadOptions
 from paddlebox.errors import ConfigError, PassError
@@ -25,7 +25,7 @@ FEED_TYPES = (
     "MultiSlotFileInstantDataFeed",
 )
 _BATCH_SIZE = 32  # PaddleBox's default
-_NO_SLOTS = Slots(slots=(Slot(name="label", type=SlotType.LABEL),))
+_NO_SLOTS = Slots(slots=())
 _DISTRIBUTED = ("merge_size", "parse_ins_id", "parse_content", "fea_eval", "candidate_size")
 _TUNING = ("fleet_send_batch_size", "fleet_send_sleep_seconds")
 
@@ -76,12 +76,15 @@ class UpstreamDataset(Dataset):
         before the other setters: it resets how lines are parsed, and the batch size.
 
         Args:
-            slots: as in our `init`; None: `use_var` are the slots of a line, as in PaddleBox.
-            label: without slots, the name of the variable that is the label.
+            slots: as in our `init`, but they need no label; None: `use_var` are the slots of a
+                line, as in PaddleBox.
+            label: as for `set_use_var`.
             options: the other arguments of our `init`.
 
         The remaining arguments are as in the methods of the same name.
         """
+        if isinstance(slots, Path | str):
+            slots = load_slots(slots, labelled=False)
         super().init(slots=slots or _NO_SLOTS, batch_size=batch_size, **options)
         self._has_slots = slots is not None
         self.set_input_type(input_type)
@@ -110,9 +113,12 @@ class UpstreamDataset(Dataset):
 
         Args:
             variables: None: all packed inputs.
-            label: without slots, the name of the variable that is the label.
+            label: without slots, the name of the variable that is the label, a number in [0, 1]
+                whose value is the click of `box_show_click`. "": there is none: the program makes
+                its targets and clicks from any slot.
 
-        Raises: ValueError for an object that is not a variable; ConfigError without a label.
+        Raises: ValueError for an object that is not a variable; ConfigError for a label that is not
+            among the variables, or packed inputs without a label.
         """
         super().set_use_var(variables)
         if variables is not None and not self._has_slots:

@@ -21,6 +21,7 @@ CMATCH_RANK = "box_cmatch_rank"  # column of cmatch << 32 | rank; it needs parse
 class MetricMethod(StrEnum):
     AUC = "auc"
     WUAUC = "wuauc"
+    WEIGHTED_AUC = "weighted_auc"
     CONTINUOUS = "continuous"
     NAN_INF = "nan_inf"
 
@@ -36,7 +37,7 @@ class MetricConfig(Section):
         description="key in metrics.jsonl"
     )
     method: Choice[MetricMethod] = Field(
-        default=MetricMethod.AUC, description="auc, wuauc, continuous or nan_inf"
+        default=MetricMethod.AUC, description="auc, wuauc, weighted_auc, continuous or nan_inf"
     )
     label: str = Field(default="", description="column of the target; empty: the label")
     prediction: str = Field(
@@ -44,6 +45,9 @@ class MetricConfig(Section):
         description="column of the prediction, or name of a task; empty: the (first) probability",
     )
     group: str = Field(default="", description="wuauc: column whose equal values form a group")
+    weight: str = Field(
+        default="", description="weighted_auc: column of the weights; empty: each weight is 1"
+    )
     mask: dict[str, ListOf[float]] = Field(
         default_factory=dict,
         description="column: accepted values; instances with another value do not count",
@@ -63,6 +67,11 @@ class MetricConfig(Section):
                 f"metric {self.name!r}: group is for wuauc, which needs it; method is "
                 f"{self.method.value}, group {self.group!r}"
             )
+        if self.weight and self.method is not MetricMethod.WEIGHTED_AUC:
+            raise ValueError(
+                f"metric {self.name!r}: weight is for weighted_auc; method is "
+                f"{self.method.value}, weight {self.weight!r}"
+            )
         for text in self.cmatch_rank:
             if not re.fullmatch(r"[0-9]{1,9}(_[0-9]{1,9})?", text):
                 raise ValueError(
@@ -76,5 +85,5 @@ class MetricConfig(Section):
     @property
     def columns(self) -> set[str]:
         """The columns that the metric needs besides the model's probability and the label."""
-        named = {self.label, self.prediction, self.group, *self.mask}
+        named = {self.label, self.prediction, self.group, self.weight, *self.mask}
         return (named | ({CMATCH_RANK} if self.cmatch_rank else set())) - {""}

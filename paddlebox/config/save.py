@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from paddlebox.config.section import Choice, ListOf, Section, Text
 
@@ -19,6 +19,10 @@ class SaveConfig(Section):
     """Saves for serving that a run writes."""
 
     out: str = Field(default="", description="folder of base and delta saves; empty: no saves")
+    copy_to: str = Field(
+        default="",
+        description="folder or URI (hdfs://, s3://, gs://) to which saves are copied; empty: none",
+    )
     base_every: Choice[BaseEvery] = Field(
         default=BaseEvery.DATE,
         description="write a base after the first pass of each date, or after a run's first pass "
@@ -27,6 +31,15 @@ class SaveConfig(Section):
     delta_every: int = Field(
         default=1, ge=0, description="passes from one delta to the next; 0: no deltas"
     )
+
+    @model_validator(mode="after")
+    def _copies_need_saves(self) -> SaveConfig:
+        if self.copy_to and not self.out:
+            raise ValueError(
+                f"copy_to: found {self.copy_to!r} without out: saves are written to the folder out "
+                "before they are copied: set save.out"
+            )
+        return self
 
 
 class PublishConfig(Section):

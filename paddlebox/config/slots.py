@@ -213,17 +213,12 @@ class Slots(Section):
     tags: Tags = Field(default_factory=Tags)
 
     @model_validator(mode="after")
-    def _a_label_and_no_name_twice(self) -> Slots:
+    def _no_name_twice(self) -> Slots:
         names = [slot.name for slot in self.slots]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(
                 f"slots: expected each name once, found {', '.join(twice)} twice: rename one"
-            )
-        if not self.labels:
-            raise ValueError(
-                "slots: expected a slot of type label, found none: add the column of 0 and 1 to "
-                "predict, such as {name: click, type: label}"
             )
         if len(self.sparse) > 65535:
             raise ValueError(f"expected at most 65535 sparse slots, found {len(self.sparse)}")
@@ -293,7 +288,7 @@ class Slots(Section):
 
     @property
     def labels(self) -> tuple[Slot, ...]:
-        """(T) the labels, one per task."""
+        """(T) the labels, one per task. T is 0 only for a program that makes its own targets."""
         return tuple(slot for slot in self.slots if slot.type is SlotType.LABEL)
 
     @property
@@ -322,8 +317,8 @@ class Slots(Section):
 
         These are the dense slots and all labels except the first.
         """
-        first = self.label
-        return tuple(s for s in self.slots if s.type is not SlotType.SPARSE and s is not first)
+        first = self.labels[:1]
+        return tuple(s for s in self.slots if s.type is not SlotType.SPARSE and s not in first)
 
     @property
     def feed_dense_width(self) -> int:
@@ -460,14 +455,22 @@ def _known(first: str, name: str, usable: Iterable[str], kind: str) -> None:
     raise ValueError(f"{first} expected {kind}, found {name!r}{hint}")
 
 
-def load_slots(path: str | Path) -> Slots:
+def load_slots(path: str | Path, *, labelled: bool = True) -> Slots:
     """Load slots.yaml. If it has no sparse slot, an intercept is added.
+
+    Args:
+        labelled: whether there must be a label.
 
     Raises:
         ConfigError: the file cannot be read, a key or value is wrong, a name is given twice, or
             there is no label, or there are only labels.
     """
     slots = validate(Slots, read_yaml(path), str(path))
+    if labelled and not slots.labels:
+        raise ConfigError(
+            f"{path}: slots: expected a slot of type label, found none: add the column of 0 and 1 "
+            "to predict, such as {name: click, type: label}"
+        )
     for slot in slots.sparse:
         if slot.bucket is not None and not slot.bucket.boundaries:
             raise ConfigError(

@@ -27,7 +27,7 @@ PACKED = {
     "box_show_click": ("float32", [-1, 2]),  # (B, 2)
     "box_plan": ("int32", [-1]),  # the dedup plan (ops/row/plan.h)
     "box_dense": ("float32", [-1, -1]),  # (B, W)
-    "box_label": ("float32", [-1, 1]),  # (B, 1); (B, T) for T labels
+    "box_label": ("float32", [-1, 1]),  # (B, 1); (B, T) for T labels; absent without
 }
 
 # Inputs of shape (B, 1): the bits of the search id, and cmatch << 32 | rank. They are fed if log
@@ -76,6 +76,8 @@ def check_use_var(
     Raises: ValueError, naming the variable.
     """
     inputs = packed(tables)
+    if not slots.tasks:
+        inputs.pop("box_label")
     of_name = {slot.name: slot for slot in slots.slots}
     if all(is_flat(var.name) for var in variables):
         found = ", ".join(var.name for var in variables) or "none"

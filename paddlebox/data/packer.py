@@ -106,7 +106,9 @@ class BatchPacker:
             else:
                 arrays = held.pack_table(number, low, high, rows, table.stamp)
             packed |= {f"box_{name}{table.suffix}": array for name, array in arrays.items()}
-            if number == 0 and len(self._slots.tasks) > 1:
+            if number == 0 and not self._slots.tasks:
+                packed.pop("box_label")
+            elif number == 0 and len(self._slots.tasks) > 1:
                 self._take_labels(packed, begin)
             table.finish(packed, end - begin)
         return packed

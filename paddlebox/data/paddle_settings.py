@@ -176,11 +176,12 @@ class PaddleSettings:
 
     @property
     def label_variable(self) -> str | None:
-        """Name of the variable that is fed the label; None if use_var has no such variable."""
+        """Name of the variable that is fed the label; None if there is no label, or use_var has no
+        such variable."""
+        candidates = ("box_label", *self.tasks[:1]) if self.tasks else ()
         if self._options.use_var is None:
-            return "box_label"
+            return next(iter(candidates), None)
         fed = [var.name for var in self._options.use_var]
-        candidates = ("box_label", self._options.initialised().slots.label.name)
         return next((name for name in candidates if name in fed), None)
 
     # ---- tags at the beginning of a line

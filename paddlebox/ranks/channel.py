@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 paddle = _native.paddle
 
-#: In this order: for exchanges once per pass, for planning steps, within steps, for prefetching.
-CHANNELS = ("stage", "ask", "step", "early")
+#: In this order: for exchanges once per pass, for planning steps, within steps, for prefetching,
+#: and for instances while a pass is loaded.
+CHANNELS = ("stage", "ask", "step", "early", "share")
 #: Within a host: the gradients that programs sum (dense.py).
 DENSE = "dense"
 _T = TypeVar("_T")

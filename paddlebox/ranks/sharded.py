@@ -24,7 +24,6 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.ranks.batch_rows import batch_rows
-from paddlebox.ranks.channel import CHANNELS
 from paddlebox.ranks.exchange import Exchange
 from paddlebox.ranks.plans import ShardedPass
 from paddlebox.ranks.step_planner import StepPlanner
@@ -58,7 +57,9 @@ class ShardedTable:
     def __init__(self, table: TieredTable, world: World, exchange: Exchange, inputs: str) -> None:
         self._table, self.exchange = table, exchange
         self._starts = range_starts(world.size)
-        self._staging, asking, self._channel, early = (world.channels[name] for name in CHANNELS)
+        self._staging, asking, self._channel, early = (
+            world.channels[name] for name in ("stage", "ask", "step", "early")
+        )
         self.planner = StepPlanner(asking, exchange, inputs)
         table.native.unregister()  # operators find the batch under the table's name instead
         batch = batch_rows(table.config, table.options.hbm_place, table.options.threads)

@@ -177,6 +177,16 @@ class World(Coordinator):
     def share_files(self, files: Sequence[str], sizes: Sequence[int] = ()) -> list[str]:
         """Files are assigned from the largest to the smallest, each to the rank with the fewest
         bytes so far. Every rank computes the same shares."""
+        owner, _ = self._owners(files, sizes)
+        return [file for file in files if owner[file] == self.rank]
+
+    def loads(self, files: Sequence[str], sizes: Sequence[int] = ()) -> list[int]:
+        return self._owners(files, sizes)[1]
+
+    def _owners(
+        self, files: Sequence[str], sizes: Sequence[int]
+    ) -> tuple[dict[str, int], list[int]]:
+        """The rank of each file, and (R) the bytes of each rank."""
         bytes_ = dict(zip(files, sizes or map(_size, files), strict=True))
         loads = [0] * self.size
         owner: dict[str, int] = {}
@@ -184,7 +194,12 @@ class World(Coordinator):
             rank = loads.index(min(loads))
             owner[file] = rank
             loads[rank] += max(1, bytes_[file])
-        return [file for file in files if owner[file] == self.rank]
+        return owner, loads
+
+    def exchange_instances(self, out: Sequence[np.ndarray]) -> list[np.ndarray]:
+        channel = self.channels["share"]
+        channel.meet("instances")
+        return channel.do(channel.exchange, out)
 
     def finish_staging(self, wait: Callable[[], None]) -> None:
         wait()

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def append(out: Path, meta: dict[str, Any]) -> None:
         return
     path = out / NAMES[meta["kind"]]
     before = path.read_bytes() if path.exists() else b""
-    files.write_durably(str(path), before + _line(out, meta).encode() + b"\n")
+    files.write_durably(str(path), before + line_of(str(out), meta))
 
 
 def read(out: Path, kind: str) -> list[Done]:
@@ -48,10 +49,16 @@ def read(out: Path, kind: str) -> list[Done]:
     Raises: CorruptionError that names the line.
     """
     path = out / NAMES[kind]
-    if not path.exists():
-        return []
+    return parse(path.read_bytes(), kind, str(path)) if path.exists() else []
+
+
+def parse(content: bytes, kind: str, path: str) -> list[Done]:
+    """The saves that the content of a donefile names. path: for messages.
+
+    Raises: CorruptionError that names the line.
+    """
     done = []
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+    for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
         try:
             if kind == BATCH:
                 _, key, where, *_ = line.split("\t")
@@ -66,11 +73,13 @@ def read(out: Path, kind: str) -> list[Done]:
 
 def last(out: Path) -> str | None:
     """The name of the save that the next delta will extend; None before the first base."""
-    bases = read(out, BASE)
-    if not bases:
-        return None
-    of_chain = [done.name for done in read(out, DELTA) if done.key == bases[-1].key]
-    return of_chain[-1] if of_chain else bases[-1].name
+    chain = newest_chain(read(out, BASE), read(out, DELTA))
+    return chain[-1].name if chain else None
+
+
+def newest_chain(bases: Sequence[Done], deltas: Sequence[Done]) -> list[Done]:
+    """The newest base and its deltas, oldest first; empty before the first base."""
+    return [*bases[-1:], *(done for done in deltas if done.key == bases[-1].key)] if bases else []
 
 
 def check_name(name: str) -> None:
@@ -107,11 +116,12 @@ def new_key(out: Path) -> int:
     return max(int(time.time()), *(done.key + 1 for done in read(out, BASE)), 1)
 
 
-def _line(out: Path, meta: dict[str, Any]) -> str:
+def line_of(out: str, meta: dict[str, Any]) -> bytes:
+    """The line of a save. out: OUT, a path or a URI."""
     where = f"{out}/{meta['name']}"
     day, name = meta["name"].split("/")
     if meta["kind"] == BATCH:
-        return f"{day}\t{meta['key']}\t{where}/\t{name}\t0"
+        return f"{day}\t{meta['key']}\t{where}/\t{name}\t0\n".encode()
     # Names and constants are those of FleetUtil._get_xbox_str.
     fields = {
         "id": str(meta["key"] if meta["kind"] == BASE else meta["version"]),
@@ -129,4 +139,4 @@ def _line(out: Path, meta: dict[str, Any]) -> str:
         "monitor_path": f"{out}/monitor/{day}.txt",
         "mpi_size": "1",
     }
-    return json.dumps(fields)
+    return json.dumps(fields).encode() + b"\n"

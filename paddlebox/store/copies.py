@@ -31,10 +31,10 @@ from paddlebox.store.crc import crc32c
 from paddlebox.store.leases import Lease, take_lease
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame, unframe
+from paddlebox.store.remote import BLOCK_BYTES, open_filesystem
 
 log = logging.getLogger("paddlebox")
 
-_BLOCK_BYTES = 8 << 20
 _LABEL = re.compile(r"pass-\d+-\d+")  # see `label_of`
 
 
@@ -56,7 +56,7 @@ def copy_version(
 
     Raises: StoreError naming the file.
     """
-    target, base = _filesystem(uri)
+    target, base = open_filesystem(uri)
     with files.store_errors(uri, f"copy version {record.version}"):
         return sum(
             _copy_part(
@@ -97,7 +97,7 @@ def _copy_part(
             open(os.path.join(store, path), "rb") as source,
             target.open_output_stream(f"{base}/data/{name}") as sink,
         ):
-            while block := source.read(_BLOCK_BYTES):
+            while block := source.read(BLOCK_BYTES):
                 if stop is not None and stop.is_set():
                     raise StoreError(f"{base}: copying version {record.version} was given up")
                 sink.write(block)
@@ -120,7 +120,7 @@ def restore(uri: str, run_dir: Path, label: str = "") -> VersionRecord:
     store = run_dir / "store"
     if store.exists():
         raise StoreError(f"{store}: exists already; restore into another run dir")
-    source, base = _filesystem(uri)
+    source, base = open_filesystem(uri)
     with files.store_errors(uri, f"restore into {run_dir}"):
         record = _find(source, base, uri, label)
         files.make_folder(str(run_dir), 0o700)
@@ -144,7 +144,7 @@ def _restore_part(of: tuple[Any, str], folder: str, record: VersionRecord) -> No
         heartbeat.stage("load", f"a copy: {name}")
         files.make_folder(os.path.dirname(local))
         with source.open_input_stream(f"{base}/data/{name}") as stream, open(local, "wb") as to:
-            shutil.copyfileobj(stream, to, _BLOCK_BYTES)
+            shutil.copyfileobj(stream, to, BLOCK_BYTES)
             to.flush()
             os.fsync(to.fileno())
     for name in ("ssd", "dense"):
@@ -162,7 +162,7 @@ def copied_versions(uri: str, most: int = 16) -> list[tuple[str, VersionRecord]]
 
     Raises: StoreError; CorruptionError.
     """
-    source, base = _filesystem(uri)
+    source, base = open_filesystem(uri)
     with files.store_errors(uri, "list copies"):
         found = source.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True))
         labels = sorted(i.base_name for i in found if _LABEL.fullmatch(i.base_name))
@@ -235,16 +235,6 @@ class Copier:
         """Gives up a copy that is running."""
         self._stop.set()
         self._thread.shutdown()
-
-
-def _filesystem(uri: str) -> tuple[Any, str]:
-    if "://" not in uri:
-        return fs.LocalFileSystem(), os.path.abspath(uri)
-    try:
-        filesystem, base = fs.FileSystem.from_uri(uri)
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{uri}: cannot be opened: {error}") from error
-    return filesystem, base.rstrip("/")
 
 
 def _remote_names(record: VersionRecord) -> list[str]:

@@ -23,8 +23,9 @@ Columns = Mapping[str, np.ndarray]  # name -> (B) values
 class Metric(Protocol):
     """An accumulator. The order of additions and merges does not change its state."""
 
-    def add(self, predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> None:
-        """Add (n) float32 predictions and labels, and (n) uint64 groups if the method has any."""
+    def add(self, predictions: np.ndarray, labels: np.ndarray, third: np.ndarray | None) -> None:
+        """Add (n) float32 predictions and labels, and the (n) values of the method's own column:
+        uint64 groups of wuauc, float32 weights of weighted_auc."""
 
     def compute(self) -> dict[str, Any]: ...
 
@@ -41,11 +42,11 @@ class _Native:
     def __init__(self, native: Any) -> None:
         self._native = native
 
-    def add(self, predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> None:
-        if groups is None:
+    def add(self, predictions: np.ndarray, labels: np.ndarray, third: np.ndarray | None) -> None:
+        if third is None:
             self._native.add(predictions, labels)
         else:
-            self._native.add(groups, predictions, labels)
+            self._native.add(third, predictions, labels)
 
     def compute(self) -> dict[str, Any]:
         return defined(self._native.compute())
@@ -61,10 +62,22 @@ class _Native:
 
 
 class Auc(_Native):
-    """PaddleBox's set of metrics, plus the normalised entropy."""
+    """PaddleBox's set of metrics, plus the normalised entropy.
 
-    def __init__(self) -> None:
-        super().__init__(_native.core.BucketAuc())
+    Args:
+        weighted: whether samples have weights, 1 by default, and labels in [0, 1].
+    """
+
+    def __init__(self, *, weighted: bool = False) -> None:
+        super().__init__(_native.core.WeightedAuc() if weighted else _native.core.BucketAuc())
+        self._weighted = weighted
+
+    def add(self, predictions: np.ndarray, labels: np.ndarray, third: np.ndarray | None) -> None:
+        if not self._weighted:
+            self._native.add(predictions, labels)
+            return
+        weights = np.ones(len(labels), np.float32) if third is None else third
+        self._native.add(predictions, labels, weights)
 
     def compute(self) -> dict[str, Any]:
         values = super().compute()
@@ -77,8 +90,8 @@ class NanInf:
     def __init__(self) -> None:
         self._counts = np.zeros(3, np.int64)  # NaN, infinite, all
 
-    def add(self, predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> None:
-        del labels, groups
+    def add(self, predictions: np.ndarray, labels: np.ndarray, third: np.ndarray | None) -> None:
+        del labels, third
         found = (np.isnan(predictions).sum(), np.isinf(predictions).sum(), predictions.size)
         self._counts += np.array(found, np.int64)
 
@@ -116,8 +129,8 @@ def normalised_entropy(logloss: float, ctr: float) -> float | None:
 
 def create_metric(method: MetricMethod) -> Metric:
     """Create an empty accumulator for a method."""
-    if method is MetricMethod.AUC:
-        return Auc()
+    if method in (MetricMethod.AUC, MetricMethod.WEIGHTED_AUC):
+        return Auc(weighted=method is MetricMethod.WEIGHTED_AUC)
     if method is MetricMethod.WUAUC:
         return _Native(_native.core.GroupAuc())
     if method is MetricMethod.CONTINUOUS:
@@ -159,15 +172,13 @@ class MetricSet:
             p = _column(spec.prediction, predictions, predicted, name, "prediction")
             y = _column(spec.label, labels, columns, name, "label")
             chosen = self._chosen(spec, columns, len(p))
-            groups = None
+            third = None
             if spec.group:
-                groups = _as_groups(_named(spec.group, columns, name))[chosen]
+                third = _as_groups(_named(spec.group, columns, name))[chosen]
+            elif spec.weight:
+                third = as_floats(_named(spec.weight, columns, name)[chosen])
             try:
-                metric.add(
-                    np.ascontiguousarray(p[chosen], np.float32),
-                    np.ascontiguousarray(y[chosen], np.float32),
-                    groups,
-                )
+                metric.add(as_floats(p[chosen]), as_floats(y[chosen]), third)
             except ValueError as error:
                 raise ValueError(f"metric {name!r}: {error}") from error
 
@@ -260,6 +271,11 @@ def _column(
     if usual is None:
         raise ConfigError(f"metric {metric!r}: the program has no {what}; name one")
     return usual
+
+
+def as_floats(values: np.ndarray) -> np.ndarray:
+    """(n) values as a contiguous array of float32."""
+    return np.ascontiguousarray(values, np.float32)
 
 
 def _as_groups(values: np.ndarray) -> np.ndarray:

@@ -75,6 +75,7 @@ EFFECTS = {
     "::test_top_k_sends_the_largest_of_the_gradient_and_of_what_it_has_kept",
     "ranks.staleness": f"{_RANKS}::test_rows_lack_the_gradients_of_as_many_steps_as_staleness_says",
     "save.out": f"{_SAVE}::test_each_date_has_a_base_and_then_deltas_in_save_out",
+    "save.copy_to": "saves/test_run_saves.py::test_a_run_copies_its_saves_while_it_trains",
     "save.base_every": f"{_SAVE}::test_a_run_has_one_base_if_it_is_written_once",
     "save.delta_every": f"{_SAVE}::test_a_delta_is_written_after_so_many_passes[never]",
     "publish.file": f"{_PUBLISH}::test_saves_are_served_from_the_file_in_the_precision[int8]",

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from paddlebox.data.dataset import InMemoryDataset
-from paddlebox.data.variants import PadBoxSlotDataset
 from paddlebox.errors import ConfigError, DataError, OutOfSpaceError, PassError
-from tests.support.fixtures import OpenDataset, OpenTable, WriteLines
+from tests.support.fixtures import OpenDataset, WriteLines
 from tests.support.inside import head_of, table_of
-from tests.support.instances import SLOTS, multislot_lines
+from tests.support.instances import multislot_lines
 
 
 def log_key(search: int, cmatch: int = 222, rank: int = 1) -> str:
@@ -119,30 +118,6 @@ def test_the_update_phase_is_shuffled_instances_of_the_same_pass(opened: InMemor
     assert sorted(user for batch in update for user in batch) == [1, 2, 3, 4, 5, 6]
     assert update != [[1, 2, 3, 4], [5, 6]]
     assert opened._table.head is None or head_of(opened._table).version == 1  # one commit for both
-
-
-def test_both_phases_push_into_one_commit(
-    open_table: OpenTable, write_lines: WriteLines, tmp_path: Path
-) -> None:
-    from tests.data.test_protocol import push_ones
-
-    dataset = PadBoxSlotDataset(open_table(folder=tmp_path / "store"), seed=1)
-    dataset.init(slots=SLOTS, batch_size=4)
-    dataset.set_parse_logkey(True)
-    dataset.set_enable_pv_merge(True)
-    dataset.set_filelist([write_lines("a.txt", LINES)])
-    dataset.load_into_memory()
-    dataset.begin_pass()
-    for phase in (1, 0):  # it makes and undoes the page views itself
-        dataset.set_current_phase(phase)
-        for batch in dataset.batches():
-            push_ones(dataset, batch)
-    dataset.end_pass()
-    dataset._table.wait_commit()
-    assert head_of(dataset._table).version == 1
-    _, rows = table_of(dataset).read_all()
-    assert set(rows[:, 1].tolist()) == {1.0}  # shown in both phases, and counted in one
-    dataset.close()
 
 
 def test_log_keys_can_be_fed(opened: InMemoryDataset) -> None:

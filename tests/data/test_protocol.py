@@ -11,7 +11,7 @@ import pytest
 
 from paddlebox.data.batches import PACKED
 from paddlebox.data.dataset import InMemoryDataset
-from paddlebox.data.variants import PadBoxSlotDataset, QueueDataset
+from paddlebox.data.queue_dataset import QueueDataset
 from paddlebox.errors import DataError, OutOfSpaceError, PassError
 from paddlebox.store.table import Table, sorted_unique_keys
 from tests.support.fixtures import OpenDataset, OpenTable, WriteLines
@@ -25,9 +25,7 @@ def load(dataset: InMemoryDataset, *files: str) -> None:
     dataset.begin_pass()
 
 
-def push_ones(
-    dataset: InMemoryDataset | PadBoxSlotDataset | QueueDataset, batch: dict[str, Any]
-) -> np.ndarray:
+def push_ones(dataset: InMemoryDataset | QueueDataset, batch: dict[str, Any]) -> np.ndarray:
     """A push of gradient 0.01 for every segment, as a program's backward would do it."""
     from paddlebox import ops
     from paddlebox._native import paddle

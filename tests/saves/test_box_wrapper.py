@@ -48,8 +48,6 @@ def test_the_saves_of_two_days_by_paddleboxs_names(tmp_path: Path) -> None:
             box.flip_phase()
         with pytest.raises(ValueError, match="a save is named <day>/<name>"):
             box.save_delta(f"{out}/delta-4")
-        with pytest.raises(ValueError, match="hdfs://host/20240101/base: saves are written to loc"):
-            box.save_base("", "hdfs://host/20240101/base")
         box.finalize()
 
 

@@ -76,6 +76,17 @@ def test_a_run_saves_a_base_a_date_and_a_delta_a_pass_beside_the_next_ones_stagi
     assert (tmp_path / "a" / "store" / "parity").is_dir()
 
 
+def test_a_run_copies_its_saves_while_it_trains(data: Path, tmp_path: Path) -> None:
+    out, there = tmp_path / "out", tmp_path / "there"
+    train(data, tmp_path / "run", f"save.out={out}", f"save.copy_to=file://{there}")
+    last = open_save(there / "20240102" / "delta-4")
+    assert apply(chain_of(last)) == apply(chain_of(open_save(out / "20240102" / "delta-4")))
+    for kind in ("base", "delta"):
+        assert donefile.read(there, kind) == donefile.read(out, kind)
+    line = (there / donefile.NAMES["base"]).read_text().splitlines()[0]
+    assert json.loads(line)["input"] == f"file://{there}/20240101/base/000"
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_from_a_store_made_of_its_saves(data: Path, tmp_path: Path) -> None:
     out, again = tmp_path / "out", tmp_path / "b"

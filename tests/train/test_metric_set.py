@@ -140,6 +140,8 @@ ALL = [
         {"name": "users", "method": "wuauc", "group": "user"},
         {"name": "some", "mask": {"user": [1.0, 3.0]}},
         {"name": "error", "method": "continuous", "label": "user_float"},
+        {"name": "weighted", "method": "weighted_auc", "weight": "user_float"},
+        {"name": "soft", "method": "weighted_auc", "label": "soft", "mask": {"user": [1.0, 2.0]}},
         {"name": "bad", "method": "nan_inf"},
     )
 ]
@@ -150,7 +152,8 @@ def fed(rows: list[tuple[float, int, int]], *cuts: int) -> MetricSet:
     bounds = [0, *cuts, len(rows)]
     for begin, end in pairwise(bounds):
         p, y, g = columns(rows[begin:end])
-        metrics.add(p, y, {"user": g, "user_float": g.astype(np.float32) / 3})
+        given = {"user": g, "user_float": g.astype(np.float32) / 3, "soft": (y + p) / 2}
+        metrics.add(p, y, given)
     return metrics
 
 
@@ -230,6 +233,25 @@ def test_only_instances_of_the_mask_and_the_cmatch_count() -> None:
     assert size(mask={"page": [2.0]}, cmatch_rank=["222"]) == 1
 
 
+def test_weights_and_soft_labels_are_counted() -> None:
+    """Positives: 2 of 0.75 and 1 of 0.25; negatives: 1 of 0.5 and 3 of 0.25."""
+    p, y = np.array([0.75, 0.5, 0.25], np.float32), np.array([1, 0, 0.25], np.float32)
+    metrics = MetricSet([spec("weighted_auc", weight="price")])
+    metrics.add(p, y, {"price": np.array([2, 1, 4], np.float32)})
+    found = metrics.compute()["m"]
+    assert (found["auc"], found["size"], found["weight"]) == (9.5 / 12, 3, 7)
+    assert found["ne"] == pytest.approx(normalised_entropy(found["logloss"], 3 / 7))
+
+
+@settings(deadline=None)
+@given(ROWS)
+def test_a_weighted_auc_without_weights_is_the_usual_one(
+    rows: list[tuple[float, int, int]],
+) -> None:
+    usual, weighted = measured(spec("auc"), rows), measured(spec("weighted_auc"), rows)
+    assert weighted == {**usual, "weight": len(rows)}
+
+
 def test_tasks_have_their_own_predictions_and_labels() -> None:
     tasks = [
         MetricConfig(name="click", prediction="p_click"),
@@ -265,6 +287,7 @@ def test_a_column_that_is_missing_is_named() -> None:
     [
         ({"method": "wuauc"}, "group is for wuauc"),
         ({"group": "user"}, "group is for wuauc"),
+        ({"weight": "price"}, "weight is for weighted_auc; method is auc, weight 'price'"),
         ({"cmatch_rank": ["a"]}, "expected CMATCH_RANK or CMATCH"),
         ({"name": "copc"}, "a usual metric"),
     ],

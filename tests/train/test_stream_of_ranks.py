@@ -109,16 +109,17 @@ def test_files_are_shared_by_the_sizes_that_the_first_rank_saw(logs: Logs) -> No
     assert [len(share) for share in shares] == [2, 2, 2]
 
 
-def test_an_hour_with_fewer_files_than_ranks_is_warned_of_once(
-    logs: Logs, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("share", "times"), [("files", 1), ("auto", 0)])
+def test_an_hour_with_fewer_files_than_ranks_is_warned_of_once_if_ranks_read_whole_files(
+    logs: Logs, caplog: pytest.LogCaptureFixture, share: str, times: int
 ) -> None:
     logs.write("20240101/00")
     logs.write("20240101/01")
     logs.at_hour("2024010102")
     with caplog.at_level(logging.WARNING, "paddlebox"):
-        on_all(logs, hours, until_hour="2024010101")
-    (said,) = caplog.messages
-    assert said.startswith("hour 2024-01-01T00:00+00:00 has 1 files, and there are 3 ranks: ")
+        on_all(logs, hours, until_hour="2024010101", share=share)
+    first = "hour 2024-01-01T00:00+00:00 has 1 files, and there are 3 ranks: "
+    assert [said[: len(first)] for said in caplog.messages] == [first] * times
 
 
 def test_skipped_files_are_those_that_the_first_rank_sees(logs: Logs, tmp_path: Path) -> None:

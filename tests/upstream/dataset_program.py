@@ -110,10 +110,10 @@ class Program:
         return losses
 
 
-def opened(name: str, program: Program, lines: list[str], **init: Any) -> Any:
+def opened(name: str, program: Program, lines: list[str], label: str = "click", **init: Any) -> Any:
     dataset = compat.DatasetFactory(table, seed=1).create_dataset(name)
     dataset.init(batch_size=32, thread_num=3, pipe_command="cat", download_cmd="cat", **init)
-    dataset.set_use_var(program.variables, label="click")
+    dataset.set_use_var(program.variables, label=label)
     dataset.set_filelist(written(name, lines))
     return dataset
 
@@ -122,6 +122,12 @@ def loaded(dataset: Any) -> Any:
     dataset.load_into_memory()
     dataset.begin_pass()
     return dataset
+
+
+def counts() -> np.ndarray:
+    """The shows and clicks of all rows."""
+    table.wait_commit()
+    return np.asarray(table.first.read_all()[1][:, 1:3].sum(axis=0))
 
 
 def tagged(lines: list[str]) -> list[str]:
@@ -177,6 +183,14 @@ with paddlebox.Table(config, folder=folder / "store", mem_budget_bytes=1 << 22) 
         except Exception as error:
             errors.append(f"{type(error).__name__}: {error}")
     report["nothing to stream"] = errors
+
+    report["counted"] = []
+    for label in ("click", ""):
+        before_pass, program = counts(), Program()
+        dataset = loaded(opened("InMemoryDataset", program, LINES, label))
+        program.train(dataset)
+        dataset.end_pass()
+        report["counted"].append((counts() - before_pass).tolist())
 
     program = Program(trains=False)
     dataset = opened("InMemoryDataset", program, LINES, data_feed_type="SlotRecordInMemoryDataFeed")

@@ -12,6 +12,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.store.coordinator import Coordinator
 from tests.support.fixtures import OpenTable
 
+SCALED = (1_000_000, False, 0, "scale")  # the last arguments of init_metric
 CLICK = np.array([1, 0, 1, 0], np.int64)
 P = np.array([0.9, 0.8, 0.7, 0.1], np.float32)
 # cmatch 222 with ranks 1 and 2, cmatch 223 with ranks 1 and 3
@@ -24,6 +25,8 @@ COLUMNS: dict[str, np.ndarray] = {
     "mask": np.array([1, 0, 2, 1], np.int64),
     "age": np.array([3, 3, 4, 3], np.int64),
     "spend": np.array([2.5, 0, -1, 4], np.float32),
+    "scale": np.array([2, 1, 0.5, 3], np.float32),
+    "soft": np.array([1, 0.25, 0.5, 0], np.float32),
 }
 
 
@@ -150,6 +153,28 @@ def test_predictions_that_are_no_numbers_are_counted(box: Any) -> None:
     assert box.get_nan_inf_metric_msg("broken") == [1, 2, 0.75, 4]
 
 
+def test_scaled_samples_count_by_their_weights(box: Any) -> None:
+    """The pairs of (0.9: 2, 0.7: 0.5) positives and (0.8: 1, 0.1: 3) negatives."""
+    found = box.get_metric_msg(added(box, "AucCalculator", sample_scale_varnam="scale"))
+    auc, _, mae, rmse, actual, predicted, copc, size = found
+    assert auc == pytest.approx((2 * 4 + 0.5 * 3) / (2.5 * 4))
+    assert mae == pytest.approx((2 * 0.1 + 0.8 + 0.5 * 0.3 + 3 * 0.1) / 6.5)
+    squares = 2 * 0.01 + 0.64 + 0.5 * 0.09 + 3 * 0.01
+    assert rmse == pytest.approx(np.sqrt(squares / 6.5))
+    assert (actual, size) == (pytest.approx(2.5 / 6.5), 6.5)
+    assert predicted == pytest.approx((1.8 + 0.8 + 0.35 + 0.3) / 6.5)
+    assert copc == pytest.approx(2.5 / 3.25)
+
+
+def test_a_soft_label_is_a_part_of_a_click(box: Any) -> None:
+    """The mask leaves 0.9 (1 positive), 0.7 (half of each) and 0.1 (1 negative)."""
+    given = {"label_varname": "soft", "mask_varname": "mask"}
+    found = box.get_metric_msg(added(box, "FloatMaskAucCalculator", **given))
+    assert found[0] == pytest.approx((1 * 1.5 + 0.5 * (1 + 0.25)) / (1.5 * 1.5))
+    assert found[2] == pytest.approx((0.1 + 0.2 + 0.1) / 3)
+    assert (found[4], found[7]) == (0.5, 3)
+
+
 def test_metrics_are_of_their_phase(box: Any) -> None:
     for name, phase in (("join", 1), ("update", 0), ("join too", 1)):
         box.init_metric("AucCalculator", name, "click", "p", "", "", phase, "", False)
@@ -173,17 +198,23 @@ def test_ranks_are_summed(box: Any) -> None:
             return [mine, mine]
 
     name = added(box, "AucCalculator")
+    box.init_metric("AucCalculator", "scaled", "click", "p", "", "", 1, "", False, *SCALED)
+    box.add_data(COLUMNS)
     box._table.world = TwoRanks()
     found = box.get_metric_msg(name)
-    assert (found[0], found[7]) == (0.75, 8)
+    assert (found[0], found[7]) == (0.75, 16)
+    assert box.get_metric_msg("scaled")[7] == 13
 
 
 class TestMistakes:
     @pytest.mark.parametrize(
         ("method", "arguments", "message"),
         [
-            ("FloatMaskAucCalculator", {}, "FloatMaskAucCalculator needs a weighted AUC"),
-            ("AucCalculator", {"sample_scale_varnam": "w"}, "a weighted AUC is not supported yet"),
+            (
+                "MaskAucCalculator",
+                {"mask_varname": "mask", "sample_scale_varnam": "scale"},
+                "MaskAucCalculator has no weights, .*found 'scale'",
+            ),
             ("AucCalculator", {"bucket_size": 100}, "bucket_size 100.*1000000 buckets"),
             ("AucCalc", {}, "expected one of AucCalculator, .*found 'AucCalc'"),
             ("AucCalculator", {"pred_varname": "p q"}, "expected one prediction"),
@@ -224,3 +255,13 @@ class TestMistakes:
             box.add_data({"p": P})
         with pytest.raises(ValueError, match=r"metric 'metric': .*2"):
             box.add_data({"p": P, "click": 2 * CLICK})
+
+    def test_a_soft_label_outside_of_its_range_or_a_negative_weight(self, box: Any) -> None:
+        added(box, "AucCalculator", sample_scale_varnam="scale")
+        with pytest.raises(ValueError, match=r"'metric': .* label 1 and its weight -2,"):
+            box.add_data({**COLUMNS, "scale": -COLUMNS["scale"]})
+        with pytest.raises(ConfigError, match="the batch has no scale; it has click, p"):
+            box.add_data({"p": P, "click": CLICK})
+        box.init_metric("FloatMaskAucCalculator", "soft", "spend", "p", "", "mask", 1, "", False)
+        with pytest.raises(ValueError, match=r"'soft': prediction 0 is 0\.9, its label 2\.5"):
+            box.add_data(COLUMNS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from paddlebox.errors import ConfigError, OutOfSpaceError, PassError
 from paddlebox.store.coordinator import Coordinator
 from tests.support.fixtures import WriteLines
 from tests.support.inside import head_of, table_of
-from tests.support.instances import multislot_lines
+from tests.support.instances import SLOTS, multislot_lines
 from tests.upstream.conftest import OpenUpstream
 
 PAGES = 12
@@ -31,6 +32,11 @@ def page_lines(pages: int = PAGES, first: int = 1) -> list[str]:
         for page in range(first, first + pages)
         for rank in range(1, ADS + 1)
     ]
+
+
+def users_of(pages: int) -> list[list[int]]:
+    """The users of each page of `page_lines`."""
+    return [[10 * page + rank for rank in range(1, ADS + 1)] for page in range(1, pages + 1)]
 
 
 def users(dataset: Any) -> list[list[int]]:
@@ -179,6 +185,27 @@ class TestPadBoxSlotDataset:
         in_order = [10 * p + r for p in range(1, PAGES + 1) for r in range(1, ADS + 1)]
         assert flat(users(dataset)) == in_order
         dataset.end_pass()
+
+    def test_both_phases_push_into_one_commit(
+        self, open_upstream: OpenUpstream, pages: str, tmp_path: Path
+    ) -> None:
+        from tests.data.test_protocol import push_ones
+
+        dataset = open_upstream("PadBoxSlotDataset", {"folder": tmp_path / "store"})
+        dataset.init(slots=SLOTS, batch_size=4)
+        dataset.set_parse_logkey(True)
+        dataset.set_enable_pv_merge(True)
+        load(dataset, pages)
+        for phase in (1, 0):  # it makes and undoes the page views itself
+            dataset.set_current_phase(phase)
+            for batch in dataset.batches():
+                push_ones(dataset, batch)
+        dataset.end_pass()
+        dataset._table.wait_commit()
+        assert head_of(dataset._table).version == 1
+        feasigns, rows = table_of(dataset).read_all()
+        shows = dict(zip(feasigns.tolist(), rows[:, 1].tolist(), strict=True))
+        assert shows == {7: PAGES * ADS, **{user: 1 for page in users_of(PAGES) for user in page}}
 
     def test_page_views_of_a_pass_on_disk_are_shuffled_in_the_same_way(
         self, open_upstream: OpenUpstream, pages: str

@@ -98,6 +98,9 @@ def test_the_ways_to_train_a_dataset(
     first, second = found["nothing to stream"]
     assert first.startswith("PassError: there is nothing to stream: set_filelist is missing")
     assert second.startswith("PassError: there is nothing to stream")
+    with_label, without = found["counted"]
+    assert with_label == without
+    assert 0 < without[1] < without[0]
     unchanged, sizes = found["infer"]
     assert unchanged
     assert sizes == [7]

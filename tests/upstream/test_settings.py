@@ -71,10 +71,46 @@ class TestSlotsOfVariables:
                 list(getattr(dataset, call)() or [])
             dataset._table.close()
 
-    def test_no_label_and_an_open_width_are_errors(self, open_upstream: OpenUpstream) -> None:
+    def test_without_a_label_each_slot_may_be_a_target(
+        self, open_upstream: OpenUpstream, write_lines: WriteLines
+    ) -> None:
+        dataset = open_upstream("PadBoxSlotDataset")
+        dataset.disable_shuffle()
+        variables = [var("spent", dtype="float32"), var("stars"), var("user")]
+        dataset.set_use_var(variables)
+        lines = ["1 -2.5 1 5 1 7", "1 300 1 0 1 8"]
+        dataset.set_filelist([write_lines("a.txt", lines)])
+        dataset.load_into_memory()
+        dataset.begin_pass()
+        (batch,) = dataset.batches()
+        dataset.end_pass()
+        assert batch.keys() == {"spent", "stars", "user"}
+        assert batch["spent"].tolist() == [[-2.5], [300]]
+        assert batch["stars"].tolist() == [[5], [0]]
+        assert (dataset.tasks, dataset.label_variable) == ((), None)
+
+    def test_slots_yaml_may_have_no_label(
+        self, open_upstream: OpenUpstream, write_lines: WriteLines
+    ) -> None:
+        slots = ["slots:", "  - {name: spent, type: dense}", "  - {name: user, type: sparse}"]
+        dataset = open_upstream("InMemoryDataset", slots=write_lines("slots.yaml", slots))
+        dataset.set_filelist([write_lines("a.txt", ["1 -2.5 1 7", "1 300 1 8"])])
+        dataset.load_into_memory()
+        dataset.begin_pass()
+        (batch,) = dataset.batches()
+        dataset.end_pass()
+        assert "box_label" not in batch
+        assert batch["box_dense"].tolist() == [[-2.5], [300]]
+        assert batch["box_show_click"].tolist() == [[1, 0], [1, 0]]
+
+    def test_a_wrong_label_packed_inputs_without_one_and_an_open_width_are_errors(
+        self, open_upstream: OpenUpstream
+    ) -> None:
         dataset = open_upstream("InMemoryDataset")
         with pytest.raises(ConfigError, match="expected one of click, age, user, words as the lab"):
-            dataset.set_use_var(VARIABLES)
+            dataset.set_use_var(VARIABLES, label="clik")
+        with pytest.raises(ConfigError, match="box_ids: packed inputs hold all slots but the labe"):
+            dataset.set_use_var([*VARIABLES, var("box_ids")])
         with pytest.raises(ConfigError, match=r"'age' has shape \(-1, -1\)"):
             dataset.set_use_var([var("age", -1, "float32"), var("click")], label="click")
 

@@ -220,9 +220,9 @@ Status FeedSchema::Check() const {
                  hashed ? "a slot has hash, but a parser plugin returns feasigns"
                         : "no parser plugin was loaded");
   }
-  if (labels != 1) {
-    return Error(Code::kInvalidArgument, "the schema has %zu label slots, expected exactly one",
-                 labels);
+  if (labels > 1 || (labels == 0 && format == Format::kCriteoTsv)) {
+    return Error(Code::kInvalidArgument, "the schema has %zu label slots, expected %s", labels,
+                 format == Format::kCriteoTsv ? "one" : "at most one");
   }
   if (sparse_slots() > kMaxSparseSlots) {
     return Error(Code::kInvalidArgument, "the schema has %zu sparse slots, expected at most %zu",

@@ -28,7 +28,7 @@ enum class Format {
 };
 
 enum class SlotKind {
-  kLabel,   // one number in [0, 1], the click; there is exactly one label slot
+  kLabel,   // one number in [0, 1], the click; if there is no label slot, the label is 0
   kDense,   // dim floats, each finite
   kSparse,  // any number of feasigns; 0 is padding and dropped
 };
@@ -106,8 +106,8 @@ struct FeedSchema {
   size_t sparse_slots() const;  // S
   size_t dense_width() const;   // sum of dim over the dense slots
 
-  // InvalidArgument for an invalid schema: not exactly one label; a name that is empty or occurs
-  // twice; dim < 1; more than 65535 sparse slots; for criteo_tsv an unknown column, or one that
+  // InvalidArgument for an invalid schema: several labels, or none for criteo_tsv; a name that is
+  // empty or occurs twice; dim < 1; more than 65535 sparse slots; for criteo_tsv an unknown column, or one that
   // does not fit the kind of its slot; a transform that does not fit its slot or names an unknown
   // slot; key_slots with a size other than S, or naming a slot that is computed or is itself keyed
   // by another; tags in a format other than kMultiSlot, kCsv or kColumns; kPlugin without a plugin,

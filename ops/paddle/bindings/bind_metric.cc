@@ -4,6 +4,7 @@
 
 #include "metric/bucket_auc.h"
 #include "metric/group_auc.h"
+#include "metric/weighted_auc.h"
 #include "paddle/bindings/arrays.h"
 #include "paddle/bindings/bindings.h"
 
@@ -30,8 +31,7 @@ std::vector<T> ToVector(const py::dict& state, const char* name) {
 
 // ---- BucketAuc
 
-py::dict Values(const BucketAuc& metric) {
-  const MetricValues v = metric.Compute();
+py::dict ToDict(const MetricValues& v) {
   py::dict out;
   out["auc"] = v.auc;
   out["bucket_error"] = v.bucket_error;
@@ -44,6 +44,8 @@ py::dict Values(const BucketAuc& metric) {
   out["size"] = v.size;
   return out;
 }
+
+py::dict Values(const BucketAuc& metric) { return ToDict(metric.Compute()); }
 
 py::dict StateOf(const BucketAuc& metric) {
   BucketAuc::State state = metric.state();
@@ -65,6 +67,54 @@ void Load(BucketAuc& metric, const py::dict& fields) {
   state.positive = ToVector<uint64_t>(fields, "positive");
   state.sums = ToVector<int64_t>(fields, "sums");
   ThrowIfError(metric.SetState(state));
+}
+
+// ---- WeightedAuc
+
+py::dict Values(const WeightedAuc& metric) {
+  const WeightedValues v = metric.Compute();
+  py::dict out = ToDict(v);
+  out["weight"] = v.weight;
+  return out;
+}
+
+py::dict StateOf(const WeightedAuc& metric) {
+  WeightedAuc::State state = metric.state();
+  py::dict out;
+  out["counts"] = ToArray(std::vector<uint64_t>{state.buckets, state.size});
+  out["bucket"] = ToArray(std::move(state.bucket));
+  out["negative"] = ToArray(std::move(state.negative));
+  out["positive"] = ToArray(std::move(state.positive));
+  out["sums"] = ToArray(std::move(state.sums));
+  return out;
+}
+
+void Load(WeightedAuc& metric, const py::dict& fields) {
+  WeightedAuc::State state;
+  const std::vector<uint64_t> counts = ToVector<uint64_t>(fields, "counts");
+  if (counts.size() == 2) {
+    state.buckets = counts[0];
+    state.size = counts[1];
+  }
+  state.bucket = ToVector<uint64_t>(fields, "bucket");
+  state.negative = ToVector<uint64_t>(fields, "negative");
+  state.positive = ToVector<uint64_t>(fields, "positive");
+  state.sums = ToVector<int64_t>(fields, "sums");
+  ThrowIfError(metric.SetState(state));
+}
+
+void AddWeighted(WeightedAuc& metric, const Array<float>& predictions, const Array<float>& labels,
+                 const Array<float>& weights) {
+  const size_t n = SameSize(predictions, labels);
+  if (SizeOf(weights) != n) {
+    ThrowIfError(
+        Error(Code::kInvalidArgument, "%zu weights and %zu predictions", SizeOf(weights), n));
+  }
+  const float* p = predictions.data();
+  const float* y = labels.data();
+  const float* w = weights.data();
+  const py::gil_scoped_release release;
+  ThrowIfError(metric.Add(p, y, w, n));
 }
 
 // ---- ErrorSums
@@ -152,6 +202,14 @@ void BindMetric(py::module_& module) {
       .def("compute", [](const BucketAuc& self) { return Values(self); })
       .def("state", [](const BucketAuc& self) { return StateOf(self); })
       .def("load_state", [](BucketAuc& self, const py::dict& state) { Load(self, state); });
+  py::class_<WeightedAuc>(module, "WeightedAuc")
+      .def(py::init<size_t>(), py::arg("buckets") = 1000000)
+      .def("add", &AddWeighted)
+      .def("merge",
+           [](WeightedAuc& self, const WeightedAuc& other) { ThrowIfError(self.Merge(other)); })
+      .def("compute", [](const WeightedAuc& self) { return Values(self); })
+      .def("state", [](const WeightedAuc& self) { return StateOf(self); })
+      .def("load_state", [](WeightedAuc& self, const py::dict& state) { Load(self, state); });
   py::class_<ErrorSums>(module, "ErrorSums")
       .def(py::init<>())
       .def("add", &AddPairs<ErrorSums>)

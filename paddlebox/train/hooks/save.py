@@ -1,4 +1,4 @@
-"""Writes saves as the config schedules them (`save`), while the next passes train."""
+"""Writes saves as the config schedules them (`save`), and copies them while passes train."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paddlebox.config import Config
+from paddlebox.saves.remote import SaveCopier
 from paddlebox.saves.saver import Saver
 from paddlebox.saves.schedule import BackgroundSaves
 from paddlebox.store.table_set import TableSet
@@ -28,7 +29,17 @@ class Save(Hook):
             "config.json": config.canonical_json().encode(),
         }
         saver = Saver(table, config.save.out, extra=extra)
-        self._saves = BackgroundSaves(saver, config.save, saved)
+        copies = config.save.copy_to and table.world.rank == 0
+        self._copier = SaveCopier(config.save.out, config.save.copy_to) if copies else None
+
+        def done() -> None:
+            saved()
+            if self._copier is not None:
+                self._copier.offer()
+
+        self._saves = BackgroundSaves(saver, config.save, done)
+        if self._copier is not None:
+            self._copier.offer()  # what an earlier, killed run did not copy
 
     def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
         if not passes:
@@ -42,6 +53,10 @@ class Save(Hook):
 
     def end(self) -> None:
         self._saves.finish()
+        if self._copier is not None:
+            self._copier.finish()
 
     def close(self, error: BaseException | None) -> None:
         self._saves.close()
+        if self._copier is not None:
+            self._copier.close()

@@ -41,6 +41,18 @@ TEST(zero_is_padding_and_dropped) {
   CHECK_EQ(Text(chunk.lengths), "1 0");
 }
 
+TEST(without_a_label_slot_the_label_is_zero) {
+  const FeedSchema schema = Schema(Format::kMultiSlot, {Dense("spent", 1), Sparse("user")});
+  const ParsedChunk chunk = Parse(schema, "1 -2.5 2 7 8\n1 300 1 9\n");
+  CHECK_EQ(Text(chunk.labels), "0 0");
+  CHECK_EQ(Text(chunk.dense), "-2.5 300");
+  CHECK_EQ(Text(chunk.feasigns), "7 8 9");
+  FeedSchema criteo = Schema(Format::kCriteoTsv, {Sparse("C1")});
+  CHECK(criteo.Check().code() == Code::kInvalidArgument);  // its lines begin with a label
+  FeedSchema two = Schema(Format::kMultiSlot, {Label("click"), Label("buy"), Sparse("user")});
+  CHECK(two.Check().code() == Code::kInvalidArgument);
+}
+
 TEST(the_whole_uint64_range_is_legal) {
   const ParsedChunk chunk = Parse(
       Small(),
@@ -221,7 +233,6 @@ TEST(a_schema_that_makes_no_sense_is_refused) {
     return ParseChunk(Schema(Format::kMultiSlot, std::move(slots)), "", 0, &chunk);
   };
   CHECK_OK(parse({Label("y")}));
-  CHECK_CODE(parse({Sparse("a")}), Code::kInvalidArgument);
   CHECK_CODE(parse({Label("y"), Label("z")}), Code::kInvalidArgument);
   CHECK_CODE(parse({Label("y"), Sparse("a"), Sparse("a")}), Code::kInvalidArgument);
   CHECK_CODE(parse({Label("y"), Sparse("")}), Code::kInvalidArgument);

@@ -1,4 +1,4 @@
-"""Datasets under the names of PaddleBox and Paddle, and one that streams."""
+"""QueueDataset: a dataset that streams files."""
 
 from __future__ import annotations
 
@@ -6,35 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from paddlebox.data.batches import Feed
-from paddlebox.data.dataset import Dataset, InMemoryDataset
-from paddlebox.data.options import JOIN
+from paddlebox.data.dataset import Dataset
 from paddlebox.errors import PassError
 from paddlebox.store.table_set import TableSet
-
-
-class BoxPSDataset(InMemoryDataset):
-    """PaddleBox's name for `InMemoryDataset`."""
-
-
-class PadBoxSlotDataset(BoxPSDataset):
-    """Makes and undoes page views when the phase changes, so that no call of preprocess_instance or
-    postprocess_instance is needed."""
-
-    def disable_shuffle(self) -> None:
-        """Keep the order of the files in the passes that are loaded from now on."""
-        self._options.shuffle = False
-
-    def disable_polling(self) -> None:
-        """Accepted for compatibility, without effect. Several ranks always divide the files."""
-
-    def batches(self) -> Iterator[Feed]:
-        current, options = self._stager.current, self._options
-        if options.enable_pv_merge and current is not None and options.phase not in current.trained:
-            if options.phase == JOIN and current.views is None:
-                self.preprocess_instance()
-            elif options.phase != JOIN and current.views is not None:
-                self.postprocess_instance()
-        return super().batches()
 
 
 class QueueDataset(Dataset):
