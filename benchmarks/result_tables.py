@@ -324,6 +324,18 @@ def two_nodes(run: Run) -> str:
     return f"{table(['link', 'samples/s', 'bytes a sample'], rows)}\n\n{goals(run)}"
 
 
+def many_ranks(run: Run) -> str:
+    names = ("waits", "requests", "most_messages", "messages", "sent_bytes", "over_least", "share")
+    rows = [
+        [case, *(number(of[name]) for name in names)]
+        for case, of in run["figures"].items()
+        if case != "exchange"
+    ]
+    head = ["", "waits a step", "requests", "messages of an exchange", "messages a step"]
+    head += ["bytes a step", "bytes of the least", "share of ideal"]
+    return f"{table(head, rows)}\n\n{goals(run)}"
+
+
 def zoo_claims(run: Run) -> str:
     rows = []
     for config, of in run["figures"].items():
@@ -396,6 +408,7 @@ _OWN: tuple[Callable[[Run], str], ...] = (
     hot_path,
     mem_tier,
     kills,
+    many_ranks,
     model_sweep,
     partial_recovery,
     ranks,

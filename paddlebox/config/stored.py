@@ -27,6 +27,7 @@ FREE = (
     "data.test_files", "data.dedup_slots", "data.threads",
     "trainer.dense_threads", "trainer.grace_s", "trainer.evaluate_after_pass",
     "trainer.evaluate_before_pass", "trainer.exact", "trainer.trace", "trainer.visualdl",
+    "ranks.transport",
     "metrics", "save", "alerts", "publish",
 )  # fmt: skip
 # Keys that determine the passes. They may change as long as the trained passes stay the same.
@@ -47,6 +48,12 @@ TUNED = (
     ),
     "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
     "data.max_line_bytes", "data.oversize_pass",
+)  # fmt: skip
+# Keys that may differ between the ranks of a job. They affect only what a rank does by itself.
+OF_HOST = (
+    "name", "hbm", "mem", "ssd", "store", "feeder", "security", "alerts", "data.slots",
+    "data.threads", "trainer.dense_threads", "trainer.grace_s", "trainer.trace",
+    "trainer.visualdl",
 )  # fmt: skip
 # If a config does not name these sections, it has none: the stored ones are not taken over, because
 # `model` and the slots depend on them.

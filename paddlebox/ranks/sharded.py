@@ -68,12 +68,6 @@ class ShardedTable:
         self, keys: np.ndarray, slots: np.ndarray | None, *, train: bool, day: int
     ) -> ShardedPass:
         """`TieredTable.stage`. keys: (K) the keys of this rank's instances, of all ranges."""
-        self._staging.meet("stage")
-        return self._staging.do(self._stage, keys, slots, train, day)
-
-    def _stage(
-        self, keys: np.ndarray, slots: np.ndarray | None, train: bool, day: int
-    ) -> ShardedPass:
         keys = np.ascontiguousarray(keys, np.uint64)
         bounds = self._bounds(keys)
         slots = np.zeros(len(keys), np.uint16) if slots is None else slots
@@ -104,10 +98,6 @@ class ShardedTable:
 
     def count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
         """`TieredTable.count_keys`. Owners add up the counts of all ranks."""
-        self._staging.meet("count")
-        return self._staging.do(self._count_keys, keys, counts)
-
-    def _count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
         keys = np.ascontiguousarray(keys, np.uint64)
         bounds = self._bounds(keys)
         asked = self._to_owners(bounds, keys)
