@@ -315,6 +315,21 @@ def ranks_bytes(run: Run) -> str:
     return table(head, rows)
 
 
+def shares(run: Run) -> str:
+    rows = [
+        [
+            share,
+            f"{max(of['samples']) / min(of['samples']):.4f}",
+            f"{of['seconds']:.3g}",
+            f"{of['peak_bytes'] / 1e9:.2f}",
+        ]
+        for share, of in run["figures"].items()
+        if isinstance(of, Mapping) and "samples" in of
+    ]
+    head = ["", "largest to smallest share", "seconds", "GB of memory of a rank"]
+    return f"{table(head, rows)}\n\n{goals(run)}"
+
+
 def two_nodes(run: Run) -> str:
     rows = [
         [link, number(of["samples_per_s"]), number(of["bytes_between_nodes_a_sample"])]
@@ -322,6 +337,18 @@ def two_nodes(run: Run) -> str:
         if link != "one machine"
     ]
     return f"{table(['link', 'samples/s', 'bytes a sample'], rows)}\n\n{goals(run)}"
+
+
+def many_ranks(run: Run) -> str:
+    names = ("waits", "requests", "most_messages", "messages", "sent_bytes", "over_least", "share")
+    rows = [
+        [case, *(number(of[name]) for name in names)]
+        for case, of in run["figures"].items()
+        if case != "exchange"
+    ]
+    head = ["", "waits a step", "requests", "messages of an exchange", "messages a step"]
+    head += ["bytes a step", "bytes of the least", "share of ideal"]
+    return f"{table(head, rows)}\n\n{goals(run)}"
 
 
 def zoo_claims(run: Run) -> str:
@@ -396,6 +423,7 @@ _OWN: tuple[Callable[[Run], str], ...] = (
     hot_path,
     mem_tier,
     kills,
+    many_ranks,
     model_sweep,
     partial_recovery,
     ranks,
@@ -404,6 +432,7 @@ _OWN: tuple[Callable[[Run], str], ...] = (
     row_precision,
     serving,
     serving_http,
+    shares,
     ssd_tier,
     ranks_bytes,
     two_nodes,

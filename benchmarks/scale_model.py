@@ -21,7 +21,11 @@ from typing import Any
 
 _GATHERS_A_STEP = 1 / 8  # row ids are requested for 8 batches at a time (ranks/step_planner.py)
 _SWAPS = 2  # exchanges per step: rows before it, gradients after it
-_CHANNELS = 4  # ranks/channel.py; each has a connection and a TCPStore for a pair of ranks
+# Exchanges between hosts and step, counted by many_ranks.py: rows (early and late), gradients, and
+# row ids with the bits of late rows for 8 steps. A sum of many values takes two rounds.
+_EXCHANGES, _SUM_ROUNDS = 3.25, 2
+_CHANNELS = 5  # ranks/channel.py, without that of sums
+_CHANNELS_BEFORE = 4  # a pair of ranks had a connection and a TCPStore for each
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Machine:
     spread: float = 0.03  # relative standard deviation of a step's time between ranks
     pairwise: bool = True  # pairs of ranks exchange one after the other; False: one call for all
     overlap: float = 0.0  # share of the exchange that overlaps with the dense part
+    by_hosts: bool = False  # each two nodes exchange one message, through one rank of each
 
 
 @dataclass(frozen=True)
@@ -106,12 +111,19 @@ def predict(ranks: int, work: Work, machine: Machine) -> Predicted:
     moving += outside * on_node / machine.wire_bytes_per_s
     turns = ranks - 1 if machine.pairwise else math.ceil(math.log2(ranks)) if ranks > 1 else 0
     latency = machine.message_s + (machine.wire_s if nodes > 1 else 0.0)
-    messages = _SWAPS * turns * latency
+    messages, sum_turns = _SWAPS * turns * latency, 2 * math.log2(ranks)
+    if machine.by_hosts and ranks > 1:
+        # Within a node, to the rank that exchanges with the other node and back. The ranks of a
+        # node share the other nodes. Sums go through one rank.
+        within = 2 if nodes > 1 else 1
+        messages = _EXCHANGES * (within + math.ceil((nodes - 1) / on_node)) * latency
+        sum_turns = within + _SUM_ROUNDS * (nodes - 1)
+        moving += (within - 1) * 2 * outside / machine.memory_bytes_per_s
     dense_bytes = 4 * work.dense_parameters * 2 * (ranks - 1) / ranks
     dense = dense_bytes / machine.memory_bytes_per_s
     if nodes > 1:
         dense = dense_bytes / machine.wire_bytes_per_s
-    dense += 2 * math.log2(ranks) * latency if ranks > 1 else 0.0
+    dense += sum_turns * latency if ranks > 1 else 0.0
     # Each of the R ranks asks for the value of each rank, one after the other, in two requests. The
     # store answers all requests one by one.
     asking = max(ranks * machine.store_s, 2 * ranks * ranks * machine.store_turn_s)
@@ -126,10 +138,17 @@ def predict(ranks: int, work: Work, machine: Machine) -> Predicted:
     result = Predicted(
         ranks, compute, hidden * moving, hidden * messages, dense, store, wait,
         staging / training, sent / work.batch, 0.0, work.rows * work.row_bytes / nodes,
-        _CHANNELS * 2 * (ranks - on_node),
+        _connections(ranks, nodes, on_node, machine),
     )  # fmt: skip
     leaving = outside * on_node + (dense_bytes if nodes > 1 else 0.0)  # a ring crosses once
     return replace(result, node_bytes_per_s=leaving / result.step_s)
+
+
+def _connections(ranks: int, nodes: int, on_node: int, machine: Machine) -> int:
+    """Of the rank that has most. By hosts, each peer has one for control, too."""
+    if not machine.by_hosts:
+        return _CHANNELS_BEFORE * 2 * (ranks - on_node)
+    return (_CHANNELS + 1) * math.ceil((nodes - 1) / on_node) + 2 * (nodes - 1)
 
 
 def fitted(figures: Mapping[str, Any], work: Work, machine: Machine) -> Machine:
@@ -166,9 +185,10 @@ def check(path: Path, work: Work, machine: Machine) -> list[str]:
 #: The job that docs/scale.md calculates: 64 nodes of 8 GPUs, 10^11 rows.
 LARGE = Work(batch=4096, unique=60_000, dense_parameters=5_000_000, rows=1e11, keys=4e6,
              pass_samples=4e6)  # fmt: skip
-TODAY = Machine(ranks_a_node=8, samples_per_s=100_000, wire_bytes_per_s=25e9,
+PAIRS = Machine(ranks_a_node=8, samples_per_s=100_000, wire_bytes_per_s=25e9,
                 disk_read_per_s=10e9, disk_write_per_s=6e9)  # fmt: skip
-ONE_CALL = replace(TODAY, pairwise=False, message_s=1e-4, memory_bytes_per_s=50e9, overlap=0.5)
+BY_HOSTS = replace(PAIRS, by_hosts=True, store_s=0.0, store_turn_s=0.0)
+ONE_CALL = replace(PAIRS, pairwise=False, message_s=1e-4, memory_bytes_per_s=50e9, overlap=0.5)
 NO_STORE = replace(ONE_CALL, store_s=0.0, store_turn_s=0.0)
 SMALL_BYTES = replace(LARGE, wire=0.31)
 
@@ -196,9 +216,10 @@ def table(work: Work, machine: Machine) -> str:
 def tables() -> dict[str, str]:
     """The tables of docs/scale.md by heading."""
     return {
-        "As it is": table(LARGE, TODAY),
-        "One call for all ranks, half of it hidden": table(LARGE, ONE_CALL),
-        "And no store in steps, and int8 rows": table(SMALL_BYTES, NO_STORE),
+        "By pairs of ranks": table(LARGE, PAIRS),
+        "By hosts": table(LARGE, BY_HOSTS),
+        "One call for all ranks, half of it hidden": table(LARGE, NO_STORE),
+        "And int8 rows": table(SMALL_BYTES, NO_STORE),
     }
 
 

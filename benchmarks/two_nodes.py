@@ -5,9 +5,9 @@
 Each node is a network namespace with its own host name, address and run dir. A veth pair connects
 them, and tc limits its rate. The job runs there with the command of docs/deploy.md, and on this
 machine without namespaces. The rows must be equal. With more than two ranks, only the AUC of the
-last pass is compared, because Paddle's all-reduce between hosts adds in another order than between
-ranks of one host. While the job runs, the script notes every socket that listens inside a
-namespace: none may listen on every address. Without a supervisor, Paddle's launcher does.
+last pass is compared, because the dense gradients of a host are added first. While the job runs,
+the script notes every socket that listens inside a namespace: none may listen on every address.
+Without a supervisor, Paddle's launcher does.
 
 It needs root, `ip`, `tc`, `unshare` and `ss`.
 """

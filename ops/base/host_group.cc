@@ -278,10 +278,11 @@ struct Message {
 
 }  // namespace
 
-Status HostGroup::Move(int channel, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
+Status HostGroup::Move(int channel, const std::vector<Bytes>& out, const Room& room,
                        const GoOn& go_on) {
   constexpr size_t kHead = sizeof(uint64_t);
   std::vector<Message> sending(names_.size()), receiving(names_.size());
+  std::vector<Bytes> into(names_.size());  // set when the size of a message has arrived
   std::vector<bool> awaited(names_.size());
   awaited[static_cast<size_t>(member_)] = true;  // so that Leave ends its own wait
   int gone = -1;
@@ -305,10 +306,9 @@ Status HostGroup::Move(int channel, const std::vector<Bytes>& out, const std::ve
       if (receive.done < kHead) {
         auto* head = reinterpret_cast<unsigned char*>(&receive.size);
         receive.done += Read(channel, peer, head + receive.done, kHead - receive.done);
-        if (receive.done == kHead && receive.size != into[at].second) {
-          return Error(Code::kInvalidArgument, "%s sends %llu bytes, expected %zu",
-                       names_[at].c_str(), static_cast<unsigned long long>(receive.size),
-                       into[at].second);
+        if (receive.done == kHead) {
+          into[at].second = static_cast<size_t>(receive.size);
+          PBX_RETURN_IF_ERROR(room(peer, into[at].second, &into[at].first));
         }
       }
       if (receive.done >= kHead) {
@@ -337,23 +337,40 @@ Status HostGroup::Move(int channel, const std::vector<Bytes>& out, const std::ve
   }
 }
 
+Status HostGroup::CheckMessages(int channel, size_t out, size_t into) const {
+  if (channel >= 0 && channel < channels_ && out == names_.size() && into == names_.size()) {
+    return Status::Ok();
+  }
+  return Error(Code::kInvalidArgument, "channel %d of %d: %zu arrays out and %zu in, expected %zu",
+               channel, channels_, out, into, names_.size());
+}
+
 Status HostGroup::Swap(int channel, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
                        const GoOn& go_on) {
   const auto me = static_cast<size_t>(member_);
-  if (channel < 0 || channel >= channels_ || out.size() != names_.size() ||
-      into.size() != names_.size()) {
-    return Error(Code::kInvalidArgument,
-                 "channel %d of %d: %zu arrays out and %zu in, expected %zu", channel, channels_,
-                 out.size(), into.size(), names_.size());
-  }
+  PBX_RETURN_IF_ERROR(CheckMessages(channel, out.size(), into.size()));
   if (out[me].second != into[me].second) {
     return Error(Code::kInvalidArgument, "%s has %zu bytes for itself, expected %zu",
                  names_[me].c_str(), out[me].second, into[me].second);
   }
+  if (out[me].second != 0) std::memmove(into[me].first, out[me].first, out[me].second);
+  const Room exact = [&](int member, size_t size, unsigned char** at) {
+    const auto& [first, expected] = into[static_cast<size_t>(member)];
+    *at = first;
+    if (size == expected) return Status::Ok();
+    return Error(Code::kInvalidArgument, "%s sends %zu bytes, expected %zu",
+                 names_[static_cast<size_t>(member)].c_str(), size, expected);
+  };
+  return Exchange(channel, out, exact, go_on);
+}
+
+Status HostGroup::Exchange(int channel, const std::vector<Bytes>& out, const Room& room,
+                           const GoOn& go_on) {
+  const auto me = static_cast<size_t>(member_);
+  PBX_RETURN_IF_ERROR(CheckMessages(channel, out.size(), out.size()));
   Channel* of_channel = of_channel_[static_cast<size_t>(channel)].get();
   const uint64_t begin = NowNs();
-  if (out[me].second != 0) std::memmove(into[me].first, out[me].first, out[me].second);
-  const Status status = Move(channel, out, into, go_on);
+  const Status status = Move(channel, out, room, go_on);
   of_channel->ns += NowNs() - begin;
   for (size_t peer = 0; peer < out.size(); ++peer) {
     if (peer != me) of_channel->sent_bytes += out[peer].second;

@@ -6,7 +6,7 @@
 //   [channel][from][to]  a ring of bytes. The writer waits while the ring is full, the reader while
 //                        the ring is empty. Both spin briefly, then sleep (futex).
 //
-// Each message starts with its size, so members that expect different sizes get an error. If a
+// Each message starts with its size, so a member that expects another size gets an error. If a
 // member ends, in whatever way, the waits of the others end within a tenth of a second with an
 // error that names it. If it calls Leave, they end at once.
 //
@@ -41,6 +41,9 @@ class HostGroup {
   using Bytes = std::pair<unsigned char*, size_t>;
   // Called every tenth of a second during a wait. If it returns false, the wait ends with an error.
   using GoOn = std::function<bool()>;
+  // Called with the size of the message that a member sends. Sets *at to the memory for it.
+  // An error refuses it.
+  using Room = std::function<Status(int member, size_t size, unsigned char** at)>;
 
   // Bytes of a ring. With two members, each sends the other half of the rows of a batch; with more
   // members, less. A message that fits is sent without waiting for its reader.
@@ -73,6 +76,10 @@ class HostGroup {
   // one has ended or left.
   Status Swap(int channel, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
               const GoOn& go_on = {});
+  // As Swap, for messages whose sizes their receiver does not know. room is called once for each
+  // other member. A member's entry for itself is not copied.
+  Status Exchange(int channel, const std::vector<Bytes>& out, const Room& room,
+                  const GoOn& go_on = {});
   // Replaces values (n) by their sums over all members, added in the order of members: every member
   // gets the same bits.
   Status Sum(int channel, float* values, size_t n, const GoOn& go_on = {});
@@ -99,8 +106,8 @@ class HostGroup {
   void RingBell(int channel, int member) const;
   size_t Write(int channel, int to, const unsigned char* bytes, size_t size) const;
   size_t Read(int channel, int from, unsigned char* bytes, size_t size) const;
-  Status Move(int channel, const std::vector<Bytes>& out, const std::vector<Bytes>& into,
-              const GoOn& go_on);
+  Status CheckMessages(int channel, size_t out, size_t into) const;
+  Status Move(int channel, const std::vector<Bytes>& out, const Room& room, const GoOn& go_on);
   bool Sleep(int channel, uint32_t rung) const;
   int GoneOf(const std::vector<bool>& awaited, bool closely) const;
 

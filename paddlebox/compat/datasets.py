@@ -17,11 +17,13 @@ from paddlebox.compat.names import DATASETS, refusal
 from paddlebox.compat.page_views import alone, make_page_views, no_ranks, shuffle_seed
 from paddlebox.compat.settings import UpstreamDataset
 from paddlebox.config.code import load_named
+from paddlebox.config.data import ShareBy
 from paddlebox.data import dataset as ours
 from paddlebox.data import queue_dataset
 from paddlebox.data.batches import Feed, instances_of
 from paddlebox.data.options import JOIN
 from paddlebox.data.passes import Pass
+from paddlebox.data.share import NOT_SHARED, Share
 from paddlebox.data.side_table import InputTable
 from paddlebox.data.sources import expand, open_source
 from paddlebox.errors import ConfigError, PassError
@@ -193,7 +195,7 @@ class PadBoxSlotDataset(BoxPSDataset):
     """PaddleBox's PadBoxSlotDataset. It shuffles by itself: the instances of each pass, and the
     page views of join, each time that they are read. It also makes and undoes page views when the
     phase changes, so that preprocess_instance and postprocess_instance are optional. With several
-    ranks, it divides the list of files among them."""
+    ranks, it divides the list of files among them, and shuffles over all ranks."""
 
     _feed_type = "SlotPaddleBoxDataFeed"
 
@@ -220,6 +222,24 @@ class PadBoxSlotDataset(BoxPSDataset):
                 "name at least one for each rank, or call disable_polling if each has its own list"
             )
         super().set_filelist(filelist[world.rank :: world.size] if self._polls else filelist)
+
+    def _check_ready(self) -> None:
+        """As in PaddleBox, ranks that shuffle exchange what they read from their own files."""
+        super()._check_ready()
+        chosen = self._options.share
+        if self._table.world.size > 1 and (chosen.by is ShareBy.FILES or chosen.own_files):
+            by, slot = self._shuffled_by()
+            share = Share(ShareBy(by), slot, own_files=True)
+            self._options.share = share if self._options.shuffle else NOT_SHARED
+
+    def _shuffled_by(self) -> tuple[str, str]:
+        """What keeps instances together, as for `global_shuffle`."""
+        instances = self._options.initialised().instances
+        if instances.shuffle_by != "instance":
+            return instances.shuffle_by, instances.shuffle_slot
+        if instances.merge_size is not None:
+            return "ins_id", ""
+        return ("search_id" if self._options.enable_pv_merge else "instance"), ""
 
     def set_archivefile(self, archive: bool = False) -> None:
         if archive:

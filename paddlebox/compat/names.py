@@ -231,11 +231,14 @@ DATASETS = Group(
         _different(
             _MEMORY,
             "global_shuffle",
-            "with one rank, the same as `local_shuffle`; with several, an error",
+            "seeded; over all ranks, which exchange instances. A loaded pass is loaded again, so "
+            "it is faster to call it before. Also by ins_id, search id or slot",
         ),
         _different(_MEMORY, "release_memory", "only a check: `end_pass` has freed the instances"),
         *_same(_MEMORY, "get_memory_data_size", "get_pv_data_size"),
-        _different(_MEMORY, "get_shuffle_data_size", "the same as `get_memory_data_size`"),
+        _different(
+            _MEMORY, "get_shuffle_data_size", "the same as `get_memory_data_size`, of this rank"
+        ),
         *_refused(
             _MEMORY, "set_graph_config", "there is no graph training: PGLBox is not part of this"
         ),
@@ -246,8 +249,8 @@ DATASETS = Group(
         _different(
             _PAD,
             "disable_shuffle",
-            "keeps the order of the files, and of search ids in join. In PaddleBox it keeps "
-            "instances on their node, and two flags keep the order. Its default here is True",
+            "keeps instances on their rank, in the order of the files, and page views in that of "
+            "search ids. In PaddleBox two flags keep the order. Its default here is True",
         ),
         _different(
             _PAD,

@@ -38,6 +38,16 @@ class OversizePass(StrEnum):
     ERROR = "error"
 
 
+class ShareBy(StrEnum):
+    AUTO = "auto"
+    FILES = "files"
+    BYTES = "bytes"
+    INSTANCE = "instance"
+    INS_ID = "ins_id"
+    SEARCH_ID = "search_id"
+    SLOT = "slot"
+
+
 def _auto_is_0(value: Any) -> Any:
     return 0 if value == "auto" else value
 
@@ -116,6 +126,12 @@ class DataConfig(StreamConfig):
         description="threads that read and parse files; 1: also only one thread that packs "
         "batches; 0: tuned during the run, at most 8",
     )
+    share: Text = Field(
+        default="auto",
+        description="which of several ranks trains an instance: files (whole files), bytes (parts "
+        "of files), instance (dealt evenly), ins_id, search_id or `slot NAME` (equal values go to "
+        "one rank), or auto (files if they are about equally large, else bytes)",
+    )
     drop_last: bool = Field(
         default=False, description="drop the last batch of a training pass if it is incomplete"
     )
@@ -137,6 +153,31 @@ class DataConfig(StreamConfig):
                     f"{name} works with train_files only: leave it out, because path_template "
                     "defines passes and dates"
                 )
+        return self
+
+    @property
+    def share_by(self) -> tuple[ShareBy, str]:
+        """The value of `share`, and the name of the slot."""
+        by, _, slot = self.share.partition(" ")
+        return ShareBy(by), slot.strip()
+
+    @model_validator(mode="after")
+    def _share_is_known(self) -> DataConfig:
+        by, _, slot = self.share.partition(" ")
+        if by not in list(ShareBy) or (by == ShareBy.SLOT) != bool(slot.strip()):
+            known = [str(one) for one in ShareBy if one is not ShareBy.SLOT]
+            raise ValueError(
+                f"share: expected {', '.join(known)} or `slot NAME`, found {self.share!r}"
+            )
+        if by == ShareBy.SEARCH_ID and not self.logkey:
+            raise ValueError(
+                "share: search_id needs log keys: set data.logkey: true, if the data has them"
+            )
+        if by == ShareBy.INS_ID and not self.logkey:
+            raise ValueError(
+                "share: ins_id needs ids, which a config reads as log keys: set data.logkey: true, "
+                "if the data has them"
+            )
         return self
 
     @model_validator(mode="after")

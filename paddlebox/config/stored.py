@@ -27,6 +27,7 @@ FREE = (
     "data.test_files", "data.dedup_slots", "data.threads",
     "trainer.dense_threads", "trainer.grace_s", "trainer.evaluate_after_pass",
     "trainer.evaluate_before_pass", "trainer.exact", "trainer.trace", "trainer.visualdl",
+    "ranks.transport",
     "metrics", "save", "alerts", "publish",
 )  # fmt: skip
 # Keys that determine the passes. They may change as long as the trained passes stay the same.
@@ -46,7 +47,13 @@ TUNED = (
         for name in ("learning_rate", "l1", "l2", "min_bound", "max_bound")
     ),
     "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
-    "data.max_line_bytes", "data.oversize_pass",
+    "data.max_line_bytes", "data.oversize_pass", "data.share",
+)  # fmt: skip
+# Keys that may differ between the ranks of a job. They affect only what a rank does by itself.
+OF_HOST = (
+    "name", "hbm", "mem", "ssd", "store", "feeder", "security", "alerts", "data.slots",
+    "data.threads", "trainer.dense_threads", "trainer.grace_s", "trainer.trace",
+    "trainer.visualdl",
 )  # fmt: skip
 # If a config does not name these sections, it has none: the stored ones are not taken over, because
 # `model` and the slots depend on them.
@@ -60,7 +67,10 @@ _PHASE = re.compile(r"phases\.(?:join|update)\.")  # keys there count as `model`
 _BEFORE_THE_KEY: dict[tuple[str, ...], Any] = {
     ("optimizer", "averaging"): 0.0,
     ("model", "dense_scale"): "none",
+    ("data", "share"): "files",
 }
+
+_OF_PHASES = ("model", "optimizer")  # sections that a phase has, too
 
 # Values that a new run replaces by values it chooses.
 _AUTO = {"batch_size": 0, "dense_scale": "auto"}
@@ -81,7 +91,7 @@ def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
     translate(fields)
     phases = fields.get("phases") or {}
     for (section, key), value in _BEFORE_THE_KEY.items():
-        for place in (fields, *phases.values()):
+        for place in (fields, *(phases.values() if section in _OF_PHASES else ())):
             if place is fields and phases and section not in fields:
                 continue  # with phases, the top-level section is that of update
             of_place = place.setdefault(section, {})

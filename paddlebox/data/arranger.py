@@ -8,11 +8,13 @@ from concurrent.futures import wait
 from typing import Any
 
 from paddlebox import _native
+from paddlebox.config.data import ShareBy
 from paddlebox.data.instance_options import SHUFFLES
 from paddlebox.data.loader import split
 from paddlebox.data.options import DatasetOptions, LoadOptions
 from paddlebox.data.pass_loader import PassLoader
 from paddlebox.data.passes import Pass
+from paddlebox.data.share import Share
 from paddlebox.data.stager import Stager
 from paddlebox.errors import ConfigError, PassError
 from paddlebox.store.table_set import TableSet
@@ -101,15 +103,27 @@ class Arranger:
         if changed and self._stager.next is not None:
             self._shuffle_loaded(self._stager.next)
 
-    def check_world(self, fleet: Any) -> None:
-        """Raises: ConfigError if there are several ranks, because they do not exchange
-        instances."""
-        world = fleet.worker_num() if fleet is not None else _world_size()
-        if world != 1:
+    def share_by(self, by: str, slot: str, fleet: Any) -> None:
+        """Share the instances that ranks read from their own files: the loaded pass, which is
+        loaded again, and later ones. Without effect on one rank."""
+        jobs, ranks = fleet.worker_num() if fleet is not None else _world_size(), self._ranks
+        if jobs != ranks:
             raise ConfigError(
-                f"global_shuffle over {world} ranks is not supported yet; expected one, or "
-                "local_shuffle and files that are shuffled already"
+                f"global_shuffle: the job has {jobs} ranks, but the table is one of {ranks}: open "
+                "it with world=World.join() (docs/ranks.md)"
             )
+        share = Share(ShareBy(by), slot, own_files=True)
+        if ranks == 1 or share == self._options.share:
+            return
+        if self._loader.busy:
+            raise PassError("global_shuffle: a pass is being loaded: wait_preload_done is missing")
+        self._options.share = share
+        if self._stager.next is not None:
+            self._loader.reload()
+
+    @property
+    def _ranks(self) -> int:
+        return int(self._table.world.size)
 
     def _shuffle_loaded(self, chosen: Pass) -> None:
         if chosen.views is not None:

@@ -18,6 +18,7 @@ from paddlebox import _native
 from paddlebox.config import Format
 from paddlebox.config.hints import did_you_mean
 from paddlebox.data import csv_hints
+from paddlebox.data.file_part import FilePart
 from paddlebox.data.sources import RETRIES, Source, is_uri, open_source
 from paddlebox.errors import DataError
 
@@ -71,12 +72,17 @@ class Piece:
 
 
 def read_pieces(
-    path: str, data_format: Format, schema: Any, retries: int = RETRIES
+    path: str,
+    data_format: Format,
+    schema: Any,
+    retries: int = RETRIES,
+    part: FilePart | None = None,
 ) -> Iterator[Piece]:
     """The pieces of one file, in order.
 
     Args:
         schema: the native FeedSchema.
+        part: the part of the file to read; None: the whole file.
 
     Raises: DataError that names the file if it cannot be opened or has another format; DataError
         that names the file and the column if a column is missing, or its slot cannot read its type.
@@ -88,8 +94,19 @@ def read_pieces(
     hint = (did_you_mean(missing, type_.names) or csv_hints.OTHER_NAME) if missing else ""
     with _data_errors(path, hint):
         schema.check_columns(pa.schema([pa.field(f.name, _plain_type(f.type)) for f in type_]))
-    for number in range(pieces):
+    first, step = (part.number, part.parts) if part is not None else (0, 1)
+    for number in range(first, pieces, step):
         yield Piece(path, number, read)
+
+
+def count_pieces(path: str, data_format: Format, retries: int = RETRIES) -> int:
+    """The number of pieces of a file, by its metadata.
+
+    Raises: DataError that names the file if it cannot be opened or has another format.
+    """
+    opened = _parquet if data_format is Format.PARQUET else _arrow
+    with _data_errors(path, _other_format(data_format)):
+        return opened(path, [], retries)[1]
 
 
 def count_rows(path: str, data_format: Format, retries: int = RETRIES) -> int:

@@ -201,16 +201,31 @@ class Dataset(PaddleSettings, ABC):
     def global_shuffle(
         self, fleet: Any = None, thread_num: int = 12, *, by: str = "instance", slot: str = ""
     ) -> None:
-        """The same as `local_shuffle`. It is not supported on several ranks.
+        """As `local_shuffle`, over all ranks: an instance, or a group of instances, goes to a rank
+        that is drawn by the seed. Every rank calls it. A pass that is loaded is loaded again, so it
+        is faster to call it before.
 
-        Groups of instances are ordered by a hash of the seed and the id that they share.
         thread_num is accepted for compatibility; the result does not depend on it.
 
-        Raises: ConfigError if there are several ranks.
+        Raises: as `local_shuffle`; ConfigError if the table is not one of as many ranks as the job
+            has.
         """
         del thread_num
-        self._arranger.check_world(fleet)
         self.local_shuffle(by, slot=slot)
+        shuffled = self._options.initialised().instances
+        self._arranger.share_by(shuffled.shuffle_by, shuffled.shuffle_slot, fleet)
+
+    def set_share(self, by: str, *, slot: str = "") -> None:
+        """Set how several ranks share the instances of the passes that are loaded from now on.
+
+        Args:
+            by: a value of `data.share` other than auto (docs/ranks.md). With "files", the default,
+                `set_filelist` sets the files of this rank; otherwise all ranks set the same files.
+            slot: for by="slot", the name of a sparse slot.
+
+        Raises: ConfigError for another value, an unknown slot, or an id that is not parsed.
+        """
+        self._options.set_share(by, slot)
 
     # ---- outside the passes
 

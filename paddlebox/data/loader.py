@@ -6,8 +6,9 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +19,16 @@ from paddlebox.config import Format, OversizePass
 from paddlebox.data.bad_lines import BadLines
 from paddlebox.data.cache import Parsable
 from paddlebox.data.columnar import read_pieces
+from paddlebox.data.file_part import FilePart
 from paddlebox.data.findings import Findings
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.pipeline import InOrder, StageTimes, Threads
 from paddlebox.data.reader import read_chunks
+from paddlebox.data.sharing import OwnChunk, Place, ReadPart, plan
 from paddlebox.data.sources import expand
 from paddlebox.data.spill import SpillingInstances, indexed, new_instances
 from paddlebox.errors import OutOfSpaceError
+from paddlebox.store.coordinator import ONE_RANK, Coordinator
 
 core = _native.core
 log = logging.getLogger(__name__)
@@ -108,19 +112,23 @@ class LoadedPass:
         return Part(chosen.begin, chosen.end, keys, slots, positions)
 
 
-def read(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
-    """The chunks of one file, in order. Any thread may parse a chunk.
+def read(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
+    """The chunks of one file, or of a part of it, in order. Any thread may parse a chunk.
 
     Raises: DataError that names the file if it cannot be read.
     """
     if options.cache is None or not options.instances.cacheable:
-        return _read_source(path, options, schema)
-    return options.cache.parts(path, options.parsing(), lambda: _read_source(path, options, schema))
+        return _read_source(part, options, schema)
+    parsing = options.parsing()
+    if not part.is_whole:
+        parsing["part"] = (part.number, part.parts)
+    return options.cache.parts(part.path, parsing, lambda: _read_source(part, options, schema))
 
 
-def _read_source(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
+def _read_source(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
+    path = part.path
     if options.format.is_columnar:
-        return read_pieces(path, options.format, schema, options.retries)
+        return read_pieces(path, options.format, schema, options.retries, part)
     wanted = options.instances
     csv = options.format is Format.CSV and not wanted.parser
     chunks = read_chunks(
@@ -131,6 +139,7 @@ def _read_source(path: str, options: LoadOptions, schema: Any) -> Iterator[Parsa
         through=wanted.filter_of(path),
         skip=options.slots.csv.skip if csv else 0,
         delimiter=options.slots.csv.delimiter,
+        part=part,
     )
     return wanted.chunks(chunks, options.slots)
 
@@ -143,9 +152,12 @@ def load(
     *,
     times: StageTimes | None = None,
     threads: Threads | None = None,
+    world: Coordinator = ONE_RANK,
+    seed: int = 0,
 ) -> LoadedPass:
     """Read and parse the files of one pass. The order of the instances does not depend on the
-    number of threads.
+    number of threads. Several ranks share the instances as options.share says; then every rank
+    calls this.
 
     Args:
         filelist: paths and globs.
@@ -153,13 +165,16 @@ def load(
         cancelled: once it is set, loading ends soon with CancelledError.
         times: the times of the stages read, parse and key are added to it.
         threads: the number of threads, which may change; None: options.threads.
+        world, seed: the ranks, and the seed by which they share the instances.
 
     Raises: DataError for a missing file or too many malformed lines; OutOfSpaceError if the pass
-        does not fit the HBM budget and may not be split, or a single batch does not fit.
+        does not fit the HBM budget and may not be split, or a single batch does not fit; RankError
+        if another rank cannot load its share.
     """
     core.release_thread_affinity()
     files = expand(filelist, options.retries)
     schema = options.schema()
+    parts, exchange = plan(files, options, world, seed)
     instances = _empty_instances(options, schema)
     csv = options.format is Format.CSV and not options.instances.parser
     bad = BadLines(
@@ -169,15 +184,25 @@ def load(
     times = times or StageTimes()
     threads = threads or Threads(options.threads, options.threads)
     started, hits = time.perf_counter(), _cache_hits(options)
-    with _parsed(files, options, schema, times, threads) as chunks:
-        for path, columns in chunks:
+
+    def own(chunks: Iterable[tuple[str, OwnChunk]]) -> Iterator[OwnChunk]:
+        for path, chunk in chunks:
             if cancelled is not None and cancelled.is_set():
                 raise CancelledError(f"loading was cancelled in {path}")
+            columns = chunk.columns
             with times.time("key"):
                 findings.add(options.slots, bad.begin(path), columns)
                 bad.add(path, columns.lines, columns.bad_lines, columns.first_bad)
-                instances.append(columns)
-    bad.check()
+            yield chunk
+        bad.check()
+
+    with _parsed(parts, options, schema, times, threads) as chunks:
+        if exchange is None:
+            for chunk in own(chunks):
+                with times.time("key"):
+                    instances.append(chunk.columns)
+        else:
+            _append_in_order(instances, exchange.shared(own(chunks)), times)
     bad.warn()
     parsed = time.perf_counter()
     if instances.size == 0:
@@ -217,17 +242,48 @@ def _empty_instances(options: LoadOptions, schema: Any) -> Any:
     return instances
 
 
+def _append_in_order(
+    instances: Any, chunks: Generator[tuple[Place, Any], None, None], times: StageTimes
+) -> None:
+    """Append chunks that come in any order, in the order of their places."""
+    places, held = [], []
+    with closing(chunks):
+        for place, columns in chunks:
+            places.append(place)
+            if isinstance(instances, SpillingInstances):
+                with times.time("key"):
+                    instances.append(columns)
+            else:
+                held.append(columns)
+    order = sorted(range(len(places)), key=places.__getitem__)
+    with times.time("key"):
+        if isinstance(instances, SpillingInstances):
+            instances.reorder(order)
+        else:
+            for at in order:
+                instances.append(held[at])
+
+
 def _parsed(
-    files: Sequence[str], options: LoadOptions, schema: Any, times: StageTimes, threads: Threads
-) -> InOrder[Parsable, tuple[str, Any]]:
-    """(path, columns) of each chunk of the files, in their order."""
+    parts: Sequence[ReadPart],
+    options: LoadOptions,
+    schema: Any,
+    times: StageTimes,
+    threads: Threads,
+) -> InOrder[tuple[Place, bool, Parsable], tuple[str, OwnChunk]]:
+    """The chunks of the parts, in their order, with the name of each for messages."""
 
-    def chunks() -> Iterator[Parsable]:
-        for path in files:
-            yield from read(path, options, schema)
+    def chunks() -> Iterator[tuple[Place, bool, Parsable]]:
+        for file, part in parts:
+            for number, chunk in enumerate(read(part, options, schema)):
+                place = Place(file, part.number, number)
+                if options.format.is_columnar:  # a part has each `parts`-th piece of the file
+                    place = Place(file, 0, part.number + part.parts * number)
+                yield place, not part.is_whole, chunk
 
-    def parse(chunk: Parsable) -> tuple[str, Any]:
-        return chunk.path, chunk.parse(schema)
+    def parse(item: tuple[Place, bool, Parsable]) -> tuple[str, OwnChunk]:
+        place, in_parts, chunk = item
+        return chunk.path, OwnChunk(chunk.parse(schema), place, in_parts)
 
     return InOrder(
         chunks(),

@@ -12,12 +12,14 @@ from typing import Any
 
 from paddlebox._native import core
 from paddlebox.config import Format, KeySpace, OversizePass, Slots
+from paddlebox.config.data import ShareBy
 from paddlebox.config.hints import did_you_mean
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.pipeline import PackThreads, Threads
 from paddlebox.data.plugins import is_library
 from paddlebox.data.reader import CHUNK_BYTES
+from paddlebox.data.share import NOT_SHARED, Share
 from paddlebox.data.sources import RETRIES
 from paddlebox.errors import ConfigError, PassError
 
@@ -27,7 +29,7 @@ JOIN, UPDATE = 1, 0  # the phases
 _NOT_PARSING = {
     *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
     *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache", "tables"),
-    *("instances", "sequences"),
+    *("instances", "sequences", "share"),
 }
 
 
@@ -53,6 +55,7 @@ class LoadOptions:
     cache: ParsedCache | None = None
     tables: tuple[int, ...] = ()  # (S) the table of each sparse slot; empty: there is one table
     sequences: tuple[str, ...] = ()  # sparse slots whose ids are fed one by one
+    share: Share = NOT_SHARED  # among several ranks
 
     def dedup(self) -> bool | list[int]:
         """`dedup_slots` for the native code: False for off, True for auto, otherwise the positions
@@ -131,6 +134,7 @@ class DatasetOptions:
     day: int = 0  # of the passes that are loaded next, in days since 1970
     test_mode: bool = False  # whether these passes evaluate
     shuffle: bool = False  # whether they are shuffled, as load.instances says
+    share: Share = NOT_SHARED  # how several ranks share them
     load_threads: Threads = field(default_factory=lambda: Threads(1, 1))
     pack_threads: PackThreads = field(default_factory=lambda: PackThreads(1, 1))
     allow_commands: bool = False  # whether pipe commands and parser plugins may run
@@ -164,6 +168,29 @@ class DatasetOptions:
         load = replace(load, instances=instances)
         load.schema()  # loads the plugin, so that its error is raised here and not in a thread
         self.load = load
+
+    def set_share(self, by: str, slot: str) -> None:
+        """Raises: ConfigError for an unknown value or slot, or an id that is not parsed."""
+        known = [str(one) for one in ShareBy if one is not ShareBy.AUTO]
+        if by not in known or (by == ShareBy.SLOT) != bool(slot):
+            raise ConfigError(
+                f"share {by!r}, slot {slot!r}: expected one of {', '.join(known)}, and a slot with "
+                "slot only"
+            )
+        if slot and slot not in self.sparse_names():
+            raise ConfigError(
+                f"share: slot {slot!r}: not a sparse slot; expected "
+                + ", ".join(self.sparse_names())
+                + did_you_mean([slot], self.sparse_names())
+            )
+        tags = self.initialised().instances.tags
+        needed = {ShareBy.INS_ID: {"ins_id", "logkey"}, ShareBy.SEARCH_ID: {"logkey"}}
+        if by in needed and not tags & needed[ShareBy(by)]:
+            raise ConfigError(
+                f"share by {by}: instances have no {by}: set_parse_ins_id(True) or "
+                "set_parse_logkey(True) is missing (data.logkey in a config)"
+            )
+        self.share = Share(ShareBy(by), slot)
 
     def sparse_names(self) -> list[str]:
         """Names of the sparse slots, in the order of the columns."""

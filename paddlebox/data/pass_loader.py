@@ -66,9 +66,22 @@ class PassLoader:
         number = self.passes_loaded
         if wanted.shuffle:
             options = replace(options, shuffle_seed=wanted.seed + number)
+        options = replace(options, share=wanted.share)
         times = StageTimes(tracer, number)
         settings = copy(wanted)  # later changes do not affect this pass
         self._loading = self._thread.submit(self._load, list(files), options, settings, times)
+
+    def reload(self, tracer: Tracer | None = None) -> None:
+        """Load the loaded pass again, to memory or disk as before, with the options as they are
+        now."""
+        dropped = self._stager.take_back().loaded
+        self._side_tables.drop_feed_pass()
+        self.passes_loaded -= 1
+        before = dropped.options
+        options = self._options.initialised()
+        options = replace(options, to_disk=before.to_disk, spill_dir=before.spill_dir)
+        self.preload(options, dropped.files, tracer)
+        self.wait()
 
     def on_disk(self, call: str, path: str) -> LoadOptions:
         """The options for a pass that is written to local disk.
@@ -141,6 +154,8 @@ class PassLoader:
             self._closing,
             times=times,
             threads=threads,
+            world=self._table.world,
+            seed=settings.seed + times.pass_number,
         )
         loaded.in_parts(self._table.world.max("parts", len(loaded.ranges)))
         stats = PassStats.of(loaded, times, threads.now)

@@ -9,6 +9,7 @@ from typing import Any
 from paddlebox import _native
 from paddlebox.data import csv_hints
 from paddlebox.data.decompress import read_blocks
+from paddlebox.data.file_part import FilePart
 from paddlebox.data.sources import RETRIES, open_source
 from paddlebox.errors import DataError
 
@@ -41,6 +42,7 @@ def read_chunks(
     through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None,
     skip: int = 0,
     delimiter: str = ",",
+    part: FilePart | None = None,
 ) -> Iterator[Chunk]:
     """The lines of one file, in chunks of about chunk_bytes that end with a whole line.
 
@@ -55,17 +57,26 @@ def read_chunks(
         through: a filter of the blocks of the file.
         skip: number of lines before the header to replace by empty ones.
         delimiter: the delimiter of the header.
+        part: the part of the file to read; None: the whole file. Only a file that is neither
+            compressed nor filtered has parts. The first one has the lines to skip and the header.
 
     Raises: DataError if the file cannot be opened, read or decompressed, changes while it is read,
         or its header lacks a column.
     """
-    chunks = _line_chunks(path, chunk_bytes, line_bytes, retries, through or iter)
-    if skip:
-        chunks = _emptied(chunks, path, skip)
+    part = part or FilePart(path)
+    head_lines = skip + (header_for is not None)
+    chunks = _line_chunks(part, head_lines, chunk_bytes, line_bytes, retries, through or iter)
+    if part.number and header_for is not None:
+        options = (chunk_bytes, line_bytes, retries, header_for, None, skip, delimiter)
+        schema = next(read_chunks(path, *options)).schema
+        yield from (Chunk(chunk.path, chunk.data, schema) for chunk in chunks)
+        return
+    if skip and part.number == 0:
+        chunks = _emptied(chunks, part.label, skip)
     if header_for is None:
         yield from chunks
         return
-    first = next(chunks, Chunk(path, b""))
+    first = next(chunks, Chunk(part.label, b""))
     line, end, rest = first.data[skip:].partition(b"\n")
     line = line.removesuffix(b"\r")
     try:
@@ -75,9 +86,9 @@ def read_chunks(
     except ValueError as error:
         hint = csv_hints.of_header(line, header_for.column_names, delimiter)
         raise DataError(f"{path}: {error}{hint}") from error
-    yield Chunk(path, first.data[:skip] + end + rest, schema)
+    yield Chunk(part.label, first.data[:skip] + end + rest, schema)
     for chunk in chunks:
-        yield Chunk(path, chunk.data, schema)
+        yield Chunk(part.label, chunk.data, schema)
 
 
 def _not_utf8(path: str, why: str) -> DataError:
@@ -106,7 +117,8 @@ def _emptied(chunks: Iterator[Chunk], path: str, lines: int) -> Iterator[Chunk]:
 
 
 def _line_chunks(
-    path: str,
+    part: FilePart,
+    head_lines: int,
     chunk_bytes: int,
     line_bytes: int,
     retries: int,
@@ -114,12 +126,16 @@ def _line_chunks(
 ) -> Iterator[Chunk]:
     rest = b""
     overlong = False  # inside a line whose beginning was yielded already
-    beginning = True
-    with open_source(path, retries) as source:
-        for block in through(read_blocks(source, chunk_bytes)):
+    path, beginning = part.label, part.number == 0
+    with open_source(part.path, retries) as source:
+        if part.is_whole:
+            blocks = read_blocks(source, chunk_bytes)
+        else:
+            blocks = part.blocks(source, chunk_bytes, head_lines)
+        for block in through(blocks):
             if beginning:
                 if block.startswith(_BOMS_16) and 0 in block[:64]:
-                    raise _not_utf8(path, "the file begins like UTF-16")
+                    raise _not_utf8(part.path, "the file begins like UTF-16")
                 block, beginning = block.removeprefix(_BOM), False
             if overlong:
                 end = block.find(b"\n") + 1

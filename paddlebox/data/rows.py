@@ -10,6 +10,7 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.config import Config, DataConfig, Slots, SlotType
 from paddlebox.data.columnar import count_rows as count_columnar
+from paddlebox.data.file_part import FilePart
 from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import read
 from paddlebox.data.options import LoadOptions
@@ -63,7 +64,7 @@ def dense_scales(
     schema = options.schema()
     parts: list[np.ndarray] = []
     for path in files:
-        for chunk in read(path, options, schema):
+        for chunk in read(FilePart(path), options, schema):
             parts.append(_dense_of(chunk.parse(schema), schema))
             if sum(map(len, parts)) >= at_least:
                 return _scales(parts, slots)

@@ -161,6 +161,14 @@ class SpillingInstances:
                 self._layout.add(held)
             self._held.clear()
 
+    def reorder(self, order: Sequence[int]) -> None:
+        """Put at place i the chunk that was appended as number order[i]. Call it before the pass is
+        indexed. None of the chunks may be empty."""
+        if self._layout.spilled:
+            self._layout.reorder(order)
+        else:
+            self._held = [self._held[at] for at in order]
+
     def shuffle(self, seed: int) -> None:
         """The order of `Instances.shuffle`."""
         self.arrange_by("instance", seed)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,14 @@ class SpillLayout:
         self._pieces.append(_Piece(self._file.add(chunk), self._size, rows, size))
         self._size += rows
         self._bytes += size
+
+    def reorder(self, order: Sequence[int]) -> None:
+        """Put at place i the chunk that was added as number order[i]. Call it before `arrange`."""
+        pieces, self._pieces, begin = self._pieces, [], 0
+        for at in order:
+            self._pieces.append(replace(pieces[at], begin=begin))
+            begin += pieces[at].rows
+        self._order.reorder(order)
 
     def arrange(self, by: str, seed: int, slot: int) -> None:
         """As native `Instances.arrange_by`. No window may be in memory or be read meanwhile."""

@@ -6,7 +6,7 @@ Instances are numbered in the order of the files. N = instances.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ class SpillOrder:
     def __init__(self, sparse_slots: int, budget_bytes: int) -> None:
         self._sparse_slots = sparse_slots
         self._budget_bytes = budget_bytes
+        self._taken: list[Any] = []  # native chunks with only the tags, until the first `arrange`
+        self._taken_rows, self._taken_bytes = 0, 0
         self._tags: Any = None  # native Instances without slots
         self.numbers: np.ndarray | None = None  # (N) uint32; None: the order of the files
 
@@ -44,15 +46,27 @@ class SpillOrder:
         taken = core.take_tags(chunk)
         if taken is None:
             return
-        if self._tags is None:
-            self._tags = core.Instances(0, 0)
-        self._tags.append(taken)
-        if self._tags.bytes > self._budget_bytes:
+        self._taken.append(taken)
+        self._taken_rows += taken.instances
+        self._taken_bytes += taken.tag_bytes
+        if self._taken_bytes > self._budget_bytes:
             raise OutOfSpaceError(
                 f"the ids and log keys of a pass on disk stay in memory: those of the first "
-                f"{self._tags.size} instances take {self._tags.bytes} bytes, feeder.budget_bytes "
+                f"{self._taken_rows} instances take {self._taken_bytes} bytes, feeder.budget_bytes "
                 f"is {self._budget_bytes}: raise it, or use fewer files a pass"
             )
+
+    def reorder(self, order: Sequence[int]) -> None:
+        """Put the tags of the chunk that was number order[i] at place i."""
+        self._taken = [self._taken[at] for at in order] if self._taken else []
+
+    def _seal(self) -> None:
+        """Make Instances of the tags."""
+        for taken in self._taken:
+            if self._tags is None:
+                self._tags = core.Instances(0, 0)
+            self._tags.append(taken)
+        self._taken = []
 
     def arrange(self, by: str, seed: int, slot: int, size: int, chunks: Iterable[Any]) -> None:
         """Set the order that native `Instances.arrange_by` would give.
@@ -63,6 +77,7 @@ class SpillOrder:
 
         Raises: PassError if the instances lack the tag.
         """
+        self._seal()
         if by in _MISSING and self._tags is None:
             raise PassError(f"order by {by}: the instances have no tags: {_MISSING[by]} is missing")
         if by == "file":

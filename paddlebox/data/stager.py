@@ -73,6 +73,14 @@ class Stager:
         forgotten, self.current = self.current, None
         return forgotten
 
+    def take_back(self) -> Pass:
+        """Forget the loaded pass, and drop its staged rows. Returns it."""
+        assert self.next is not None
+        with self._lock:
+            taken, self.next = self.next, None
+            self._unstage(taken)
+        return taken
+
     @contextmanager
     def rearranging(self, loaded: Pass) -> Iterator[None]:
         """A context for changing the order of the loaded pass, which may change its parts."""
@@ -94,9 +102,17 @@ class Stager:
             if chosen is not None and chosen.staged is not None:
                 self._drop(chosen.staged)
                 chosen.staged = None
-        if self.next is not None and self.next.counted is not None:
-            self._table.uncount_keys(self.next.counted)
-            self.next.counted = None
+        if self.next is not None:
+            self._unstage(self.next)
+
+    def _unstage(self, loaded: Pass) -> None:
+        """Drop what was staged of a pass that has not begun, and its counts of keys."""
+        if loaded.staged is not None:
+            self._drop(loaded.staged)
+            loaded.staged = None
+        if loaded.counted is not None:
+            self._table.uncount_keys(loaded.counted)
+            loaded.counted = None
 
     def _stage_when_free(self) -> None:
         """Begin to stage the next part of the open pass, or of the loaded one if the open pass has

@@ -56,7 +56,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         from paddlebox.train.run import train
 
         with (
-            joined() as world,
+            joined(config) as world,
             interrupt.remembered(),
             interrupt.stopped_with_others(world),
         ):
@@ -242,7 +242,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
         prepare(config.trainer, arguments.verbose)
         from paddlebox.train.evaluation import evaluate
 
-        with joined() as world:
+        with joined(config) as world:
             result = evaluate(
                 config,
                 arguments.run_dir,

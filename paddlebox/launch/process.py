@@ -13,7 +13,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from paddlebox.config import TrainerConfig
+from paddlebox import mpi
+from paddlebox.config import Config, TrainerConfig
 from paddlebox.errors import (
     ConfigError,
     DataError,
@@ -43,6 +44,7 @@ _EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
 
 def configure(trainer: TrainerConfig, verbose: bool = False) -> None:
     """Set up the log and the CPU libraries. The arguments are those of `prepare`."""
+    mpi.adopt()  # the settings depend on the number of ranks of this host
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
     for line in cpu.apply(trainer.program, trainer.dense_threads):
@@ -73,11 +75,15 @@ def prepare(trainer: TrainerConfig, verbose: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[Coordinator]:
-    """Join the ranks of this job. The end of the block waits for all ranks."""
+def joined(config: Config) -> Iterator[Coordinator]:
+    """Join the ranks of this job. The end of the block waits for all ranks.
+
+    Args:
+        config: the config, as for `World.join`.
+    """
     from paddlebox.ranks import World
 
-    world = World.join()
+    world = World.join(config)
     try:
         yield world
         world.wait("end")

@@ -2,8 +2,15 @@
 
 world.py                the coordinator of several ranks
 job_store.py            small messages between all ranks
+joining.py              checks that all ranks run one build and one config
 host.py                 memory that the ranks of a host share
-channel.py              arrays between every two ranks
+channel.py              exchanges of arrays between all ranks
+messages.py             messages between hosts
+link.py                 which ranks share a host, and what carries messages between hosts
+connecting.py           connects ranks of different hosts over TCP
+tcp.py                  the link over TCP
+mpi_link.py             the link over MPI
+varints.py              integers in few bytes
 sharded.py              a table whose rows all ranks use: keys once per pass
 plans.py                what a pass and its steps exchange, as planned
 step_planner.py         plans the steps of some batches at a time

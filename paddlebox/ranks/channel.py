@@ -1,166 +1,248 @@
-"""Channel: an all-to-all exchange of arrays of any sizes between the ranks.
+"""Channel: exchanges arrays between all ranks (docs/formats/exchange.md).
 
-Ranks of one host exchange through shared memory (ops/base/host_group.h). Ranks of different hosts
-use point-to-point messages of Paddle, because Gloo has no all-to-all. Paddle numbers the messages
-of a group, so only one thread may use a group. Each channel has its own thread. So each pair of
-ranks has a group for each channel. Pairs exchange in the order of a round-robin tournament; the
-lower rank sends first.
+Ranks of one host exchange through shared memory (ops/base/host_group.h). Each two hosts exchange
+one message each way, over the link of one rank on each side, their *relays* (link.py).
+
+Letters: R = ranks, H = hosts, L = ranks of this host, n = values.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 
-from paddlebox import _native
+from paddlebox.errors import RankError
+from paddlebox.ranks.link import COUNTERS, Hosts, Link, Routes
+from paddlebox.ranks.messages import from_hosts, opened, packed, to_hosts, unpacked
 
-if TYPE_CHECKING:
-    from paddlebox.ranks.world import World
-
-paddle = _native.paddle
-
-#: In this order: for exchanges once per pass, for planning steps, within steps, for prefetching.
-CHANNELS = ("stage", "ask", "step", "early")
-#: Within a host: the gradients that programs sum (dense.py).
+#: In this order: for exchanges once per pass, for planning steps, within steps, for prefetching,
+#: and for instances while a pass is loaded.
+CHANNELS = ("stage", "ask", "step", "early", "share")
+#: The sums that programs compute (dense.py). Only `Channel.sum` uses it.
 DENSE = "dense"
-_T = TypeVar("_T")
-_COUNTERS = ("sent_bytes", "seconds", "waiting_seconds", "waits")
+#: Each host sends its sum to all others, up to so many bytes; above, each host adds up one slice.
+_MOST_BYTES_AT_ONCE = 256 << 10
+_NOTHING = np.empty(0, np.uint8)
 
 
-def rounds(rank: int, size: int) -> Iterator[int]:
-    """The peers of a rank, in the order of its exchanges. A rank may skip a round."""
-    even = size + size % 2
-    for turn in range(even - 1):
-        if rank == even - 1:  # the fixed player of the tournament
-            peer = next(r for r in range(even - 1) if 2 * r % (even - 1) == turn)
-        elif 2 * rank % (even - 1) == turn:
-            peer = even - 1
-        else:
-            peer = (turn - rank) % (even - 1)
-        if peer < size:
-            yield peer
+class Peers(Protocol):
+    """What a channel needs of a `World`."""
+
+    hosts: Hosts
+    memory: Any  # the HostGroup of this host; None: this rank shares memory with no other
+    link: Link | None  # None: there is one host
 
 
 class Channel:
-    """One of CHANNELS, created by `World.join`.
+    """One of CHANNELS, or DENSE, created by `World.join`.
 
-    Exchanges on a channel run one at a time, in the order in which they were submitted. If there
-    are other hosts, they run on a thread of the channel. That thread never enters static mode, in
-    which Paddle cannot create tensors.
+    Exchanges on a channel run one at a time, in the same order on all ranks. So only one thread at
+    a time may use a channel.
 
     Args:
         world: the ranks.
         name: the name of the channel.
-        number: its number in the memory that the ranks of this host share.
+        number: its number in shared memory and on the link.
     """
 
-    def __init__(self, world: World, name: str, number: int) -> None:
+    def __init__(self, world: Peers, name: str, number: int) -> None:
         self._world, self.name, self._number = world, name, number
-        self._groups: dict[int, tuple[Any, Any]] = {}  # by peer: process group, and its store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"paddlebox-channel-{name}")
-        self._far_bytes, self._far_seconds = 0, 0.0
-        self._create_groups()
-
-    def _create_groups(self) -> None:
-        collective = paddle.distributed.collective
-        for peer in rounds(self._world.rank, self._world.size):
-            if peer in self._world.near:
-                continue
-            pair = sorted((self._world.rank, peer))
-            held = self._world.store.rendezvous(f"{self.name}/{pair[0]}-{pair[1]}", pair[0])
-            default, collective._default_store = collective._default_store, held[0]
-            try:
-                group = paddle.distributed.new_group(pair, backend="gloo")
-            finally:
-                collective._default_store = default
-            self._groups[peer] = (group.process_group, held)
-
-    def meet(self, what: str) -> None:
-        """Wait for all ranks before an exchange to which some rank may be late.
-
-        On the network, a peer gives up after 30 s. Shared memory has no time limit and needs no
-        such wait.
-        """
-        if self._groups:
-            self._world.wait(what)
-
-    def do(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """`submit(...).result()`, but without the thread if no other host is involved."""
-        if self._groups:
-            return self._thread.submit(call, *arguments).result()
-        return call(*arguments)
 
     def submit(self, call: Any, *arguments: Any) -> Future[Any]:
-        """Run a function on the thread of the channel.
-
-        `swap` and `exchange` must be called within `submit` or `do`.
-        """
+        """Run a function on the thread of the channel."""
         return self._thread.submit(call, *arguments)
 
-    def swap(self, out: Sequence[np.ndarray], into: Sequence[np.ndarray]) -> None:
+    def swap(self, out: Sequence[np.ndarray], into: Sequence[np.ndarray], within: int = 0) -> None:
         """Send out[r] to rank r, and fill into[r] with what rank r sends.
 
         Args:
-            out: (R) contiguous arrays. Empty ones are not sent to other hosts; out[rank] is copied.
+            out: (R) contiguous arrays. out[rank] is copied.
             into: (R) contiguous arrays of the sizes and dtypes that the other ranks send.
+            within: if set, only ranks of the same block of so many ranks send each other anything.
 
         Raises:
-            RankError: a rank of this host has ended or left.
+            RankError: another rank has ended or left, or sends another size.
         """
-        me, near, memory = self._world.rank, self._world.near, self._world.memory
-        if memory is None:
-            np.copyto(into[me], out[me])
-        else:
-            memory.swap(self._number, [out[rank] for rank in near], [into[rank] for rank in near])
-        begin = time.perf_counter()
-        for peer, (group, _) in self._groups.items():
-            other = 0 if peer < me else 1  # the peer's rank within the group
-            steps = [(group.send, out[peer]), (group.recv, into[peer])]
-            for move, array in steps if me < peer else reversed(steps):
-                if array.size:
-                    move(_tensor(array), other, True)
-            self._far_bytes += out[peer].nbytes
-        self._far_seconds += time.perf_counter() - begin
+        hosts, memory = self._world.hosts, self._world.memory
+        if len(hosts.ranks) == 1 or (within and _blocks_are_near(hosts, within)):
+            near = hosts.near
+            if memory is None:
+                np.copyto(into[near[0]], out[near[0]])
+            else:
+                memory.swap(self._number, [out[r] for r in near], [into[r] for r in near])
+            return
+        for rank, found in enumerate(self._all_to_all([_bytes(array) for array in out])):
+            room = _bytes(into[rank])
+            if found.size != room.size:
+                raise RankError(f"rank {rank} sends {found.size} bytes, expected {room.size}")
+            np.copyto(room, found)
 
     def exchange(self, out: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """(R) what each rank sends to this one. Sizes are sent first.
+        """(R) what each rank sends to this one. The sizes are found on arrival.
 
         Args:
-            out: (R) 1-d arrays of one dtype, by receiver.
+            out: (R) arrays of one dtype, by receiver.
+
+        Returns: 1-d arrays of that dtype.
+
+        Raises:
+            RankError: another rank has ended or left.
         """
-        size = self._world.size
-        sizes = np.array([array.size for array in out], np.int64)
-        theirs = np.zeros(size, np.int64)
-        self.swap([sizes[r : r + 1] for r in range(size)], [theirs[r : r + 1] for r in range(size)])
-        into = [np.empty(int(count), out[0].dtype) for count in theirs]
-        self.swap([np.ascontiguousarray(array) for array in out], into)
-        return into
+        dtype = out[0].dtype
+        return [_as(found, dtype) for found in self._all_to_all([_bytes(array) for array in out])]
+
+    def _all_to_all(self, out: list[np.ndarray]) -> list[np.ndarray]:
+        """`exchange` for bytes."""
+        hosts, link, found = self._world.hosts, self._world.link, [_NOTHING] * len(out)
+        if link is None:
+            of_near = self._in_host([out[rank] for rank in hosts.near])
+        else:
+            of_near, of_far = self._over_hosts(link, out)
+            for rank, part in of_far.items():
+                found[rank] = part
+        for rank, part in zip(hosts.near, of_near, strict=True):
+            found[rank] = part
+        found[hosts.rank] = out[hosts.rank]
+        return found
+
+    def _over_hosts(
+        self, link: Link, out: list[np.ndarray]
+    ) -> tuple[list[np.ndarray], dict[int, np.ndarray]]:
+        """The bytes of the ranks of this host, and of the ranks of other hosts."""
+        routes = self._world.hosts.routes
+        of_near, of_ranks = self._to_relays(routes, out)
+        messages = dict(zip(routes.peers, to_hosts(of_ranks, routes.counts), strict=True))
+        arrived = link.exchange(self._number, messages)
+        parts = from_hosts([arrived[p] for p in routes.peers], routes.counts, len(of_near))
+        return of_near, self._from_relays(routes, parts)
+
+    def _to_relays(
+        self, routes: Routes, out: list[np.ndarray]
+    ) -> tuple[list[np.ndarray], list[tuple[np.ndarray, np.ndarray]]]:
+        """Give the ranks of this host what is for them, and what they pass on.
+
+        Returns: (L) the bytes for this rank, and (L) what this rank passes on (`to_hosts`).
+        """
+        me, far = routes.me, routes.far
+        sending = [
+            packed([out[rank], *(out[one] for one in of_rank)])
+            for rank, of_rank in zip(self._world.hosts.near, far, strict=True)
+        ]
+        arrived = self._in_host(_joined(sending, me))
+        arrived[me] = np.concatenate(sending[me])
+        parts = [opened(message, 1 + len(far[me])) for message in arrived]
+        of_near = [data[: sizes[0]] for sizes, data in parts]
+        return of_near, [(sizes[1:], data[sizes[0] :]) for sizes, data in parts]
+
+    def _from_relays(self, routes: Routes, parts: list[list[np.ndarray]]) -> dict[int, np.ndarray]:
+        """The bytes of the ranks of other hosts. parts: (L) for each rank, those that came here."""
+        me, far = routes.me, routes.far
+        found = dict(zip(far[me], parts[me], strict=True))
+        messages = self._in_host(_joined([packed(of_rank) for of_rank in parts], me))
+        for at, message in enumerate(messages):
+            if at != me:
+                found |= zip(far[at], unpacked(message, len(far[at])), strict=True)
+        return found
+
+    def _in_host(self, out: list[np.ndarray]) -> list[np.ndarray]:
+        """What each rank of this host sends; nothing from this one."""
+        if self._world.memory is None:
+            return [_NOTHING]
+        found: list[np.ndarray] = self._world.memory.exchange(self._number, out)
+        return found
+
+    def sum(self, values: np.ndarray) -> None:
+        """Replace the sums of this host by the sums of all hosts, in the order of hosts.
+
+        Args:
+            values: (n) float32, equal on all ranks of this host.
+
+        Raises:
+            RankError: another rank has ended or left, or sums another number of values.
+        """
+        hosts, link = self._world.hosts, self._world.link
+        is_first, sending = hosts.rank == hosts.near[0], [_NOTHING] * len(hosts.near)
+        assert link is not None
+        self._sum_over_hosts(link, values, hosts.firsts if is_first else [])
+        if is_first:
+            sending[1:] = [_bytes(values)] * (len(sending) - 1)
+        found = self._in_host(sending)
+        if not is_first:
+            values[:] = _as(found[0], values.dtype)
+
+    def _sum_over_hosts(self, link: Link, values: np.ndarray, firsts: list[int]) -> None:
+        """firsts: (H) the first ranks of the hosts; empty if this rank is none of them."""
+        count, me = len(self._world.hosts.ranks), self._world.hosts.here
+        others = [first for first in firsts if first != self._world.hosts.rank]
+        if count == 2 or values.nbytes * (count - 1) <= _MOST_BYTES_AT_ONCE:
+            found = link.exchange(self._number, {first: [values] for first in others})
+            if firsts:
+                values[:] = _sum_in_order(firsts, {**found, firsts[me]: _bytes(values)})
+            return
+        starts = [len(values) * number // count for number in range(count + 1)]
+        slices = [values[first:end] for first, end in pairwise(starts)]
+        of_first = dict(zip(firsts, slices, strict=False))
+        found = link.exchange(self._number, {first: [of_first[first]] for first in others})
+        if firsts:
+            slices[me][:] = _sum_in_order(firsts, {**found, firsts[me]: _bytes(slices[me])})
+        sums = link.exchange(self._number, {first: [slices[me]] for first in others})
+        for first in others:
+            of_first[first][:] = _values(first, sums[first], len(of_first[first]))
 
     def counters(self) -> dict[str, float]:
-        """Bytes sent to other ranks, seconds in exchanges, and the waits for ranks of this host.
-
-        The seconds in exchanges include these waits.
-        """
-        found: dict[str, float] = dict.fromkeys(_COUNTERS, 0.0)
-        if self._world.memory is not None:
-            found = self._world.memory.counters(self._number)
-        found["sent_bytes"] += self._far_bytes
-        found["seconds"] += self._far_seconds
+        """Bytes sent to other ranks, seconds in exchanges, and waits (`Link.counters`)."""
+        found = dict.fromkeys(COUNTERS, 0.0)
+        for one in (self._world.memory, self._world.link):
+            if one is not None:
+                for name, value in one.counters(self._number).items():
+                    found[name] += value
         return found
 
     def close(self) -> None:
         self._thread.shutdown()
-        self._groups.clear()
 
 
-def _tensor(array: np.ndarray) -> Any:
-    """A Paddle tensor that shares the memory of an array."""
-    flat = array.reshape(-1).view(np.uint8)
-    core = paddle.base.core
-    return core.eager.Tensor(
-        core.from_dlpack(flat.__dlpack__()), paddle.CPUPlace(), "paddlebox_channel"
+def _blocks_are_near(hosts: Hosts, size: int) -> bool:
+    """Whether each block of `size` ranks is on one host."""
+    return all(
+        len({rank // size for rank in of_host}) * size == len(of_host) for of_host in hosts.ranks
     )
+
+
+def _joined(messages: Sequence[Sequence[np.ndarray]], me: int) -> list[np.ndarray]:
+    """(L) each message as one array; an empty one for this rank."""
+    return [_NOTHING if at == me else np.concatenate(parts) for at, parts in enumerate(messages)]
+
+
+def _sum_in_order(firsts: Sequence[int], found: Mapping[int, np.ndarray]) -> np.ndarray:
+    """(n) the sum of the values that the first ranks of the hosts found, in the order of hosts."""
+    count = min(part.size for part in found.values()) // 4
+    total = _values(firsts[0], found[firsts[0]], count).copy()
+    for first in firsts[1:]:
+        total += _values(first, found[first], count)
+    return total
+
+
+def _values(rank: int, found: np.ndarray, count: int) -> np.ndarray:
+    if found.size != 4 * count:
+        raise RankError(
+            f"rank {rank} sums {found.size // 4} values, expected {count}: do all ranks train the "
+            "same model?"
+        )
+    return _as(found, np.dtype(np.float32))
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """The memory of an array as (bytes) uint8; a copy if the array is not contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _as(found: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Bytes as aligned values of a dtype."""
+    values = found.view(dtype)
+    return values if values.flags.aligned else values.copy()

@@ -17,16 +17,15 @@ SHARE = "box_share"
 def sum_gradients(gradients: Sequence[Any], share: Any, *, on_gpu: bool = False) -> list[Any]:
     """The gradients of the mean loss over the instances of all ranks.
 
-    It works in dygraph and in PIR programs. All gradients go into one message, because a call of
-    Gloo takes as long as sending 100 KB. On one host, the message goes through shared memory; from
-    a GPU, through Paddle's NCCL.
+    It works in dygraph and in PIR programs. All gradients go into one message. From a GPU, it goes
+    through Paddle's NCCL.
 
     Args:
         gradients: float32 gradients of this rank's mean loss.
         share: (1) `SHARE`.
         on_gpu: whether the gradients are on a GPU.
     """
-    if not on_gpu and _native.core.HostGroup.sums_here():
+    if not on_gpu:
         of_all = {"Gradients": list(gradients), "Share": share}
         flat = call("box_sum_over_ranks", of_all, {}, ["Sum"])[0]
     else:

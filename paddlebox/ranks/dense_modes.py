@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from paddlebox.config.ranks import RanksConfig
-from paddlebox.ranks.channel import Channel
 from paddlebox.ranks.world import World
 from paddlebox.store.coordinator import Coordinator
 
@@ -49,18 +48,13 @@ class TopK:
         kept = kept.copy()
         kept[places] = 0
         self._kept = kept
-        channel = self._world.channels["step"]
-        found = channel.do(self._to_all, channel, message)
+        found = [np.empty_like(message) for _ in range(self._world.size)]
+        self._world.channels["step"].swap([message] * self._world.size, found)
         total = np.zeros(len(kept), np.float32)
         for theirs in found:  # in the order of ranks; the positions of a rank are distinct
             total[theirs[:count]] += theirs[count:].view(np.float32)
         self.sent_bytes += message.nbytes * (self._world.size - 1)
         return total
-
-    def _to_all(self, channel: Channel, message: np.ndarray) -> list[np.ndarray]:
-        found = [np.empty_like(message) for _ in range(self._world.size)]
-        channel.swap([message] * self._world.size, found)
-        return found
 
     def left(self) -> np.ndarray | None:
         """Return (n), the sum of what all ranks kept, and forget it. None before any step."""
@@ -116,17 +110,13 @@ def _all_sum(world: World, flat: np.ndarray) -> tuple[np.ndarray, int]:
     Each rank sums one part for all ranks.
     """
     channel = world.channels["step"]
-
-    def swap() -> tuple[np.ndarray, int]:
-        parts = np.array_split(np.ascontiguousarray(flat, np.float32), world.size)
-        theirs = [np.empty_like(parts[world.rank]) for _ in parts]
-        channel.swap(parts, theirs)
-        mine = theirs[0].copy()
-        for part in theirs[1:]:
-            mine += part
-        total = np.empty(len(flat), np.float32)
-        channel.swap([mine] * world.size, np.array_split(total, world.size))
-        others = sum(part.nbytes for r, part in enumerate(parts) if r != world.rank)
-        return total, others + mine.nbytes * (world.size - 1)
-
-    return channel.do(swap)
+    parts = np.array_split(np.ascontiguousarray(flat, np.float32), world.size)
+    theirs = [np.empty_like(parts[world.rank]) for _ in parts]
+    channel.swap(parts, theirs)
+    mine = theirs[0].copy()
+    for part in theirs[1:]:
+        mine += part
+    total = np.empty(len(flat), np.float32)
+    channel.swap([mine] * world.size, np.array_split(total, world.size))
+    others = sum(part.nbytes for r, part in enumerate(parts) if r != world.rank)
+    return total, others + mine.nbytes * (world.size - 1)

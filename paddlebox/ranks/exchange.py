@@ -33,7 +33,7 @@ core = _native.core
 class Exchange:
     """The exchange of one table.
 
-    Methods with the argument `channel` are collective and run on that channel, except `end`.
+    Methods with the argument `channel` are collective and use that channel.
 
     Args:
         native: the core's table of this rank's range.
@@ -93,13 +93,12 @@ class Exchange:
         self._residual = None
 
     def end(self, channel: Channel) -> None:
-        """Send the owners the rounding errors of the pass. Not called on the channel."""
+        """Send the owners the rounding errors of the pass."""
         residual, self._residual = self._residual, None
         # Not sent if a rule has momentum, as Adam has: each of its steps moves a row by the
         # momentum, which is far larger than a rounding error.
         if residual is not None and not any(rule.has_momentum for rule, _ in self._rules):
-            channel.meet("flush")
-            channel.do(self._flush, residual, channel)
+            self._flush(residual, channel)
 
     @property
     def _rules(self) -> list[tuple[Rule, int]]:
@@ -135,32 +134,39 @@ class Exchange:
     # ---- each batch
 
     def request(
-        self, staged: ShardedPass, wanted: list[list[np.ndarray]], channel: Channel
-    ) -> list[Asked]:
-        """Tell the owners which rows this rank needs.
+        self,
+        staged: ShardedPass,
+        wanted: list[list[np.ndarray]],
+        instances: np.ndarray,
+        channel: Channel,
+    ) -> tuple[list[Asked], list[np.ndarray]]:
+        """Tell the owners which rows this rank needs, and all ranks how many instances it has.
 
         Args:
             staged: the pass.
             wanted: (steps, R) the int32 row ids that this rank needs from each owner.
+            instances: (steps) int32, of this rank.
             channel: the channel.
 
-        Returns: (steps) the row ids of this rank that each rank needs.
+        Returns: (steps) the row ids of this rank that each rank needs, and (R, steps) instances.
         """
         del staged
-        ranks = self.world.size
-        counts = np.array([[len(rows) for rows in of_step] for of_step in wanted], np.int64)
-        heads = self.all_to_all(channel, "ids", [counts[:, rank] for rank in range(ranks)])
-        asked = self._send_ids(
-            channel,
-            [np.concatenate([of_step[rank] for of_step in wanted]) for rank in range(ranks)],
-        )
-        of_rank = [
-            np.split(found, np.cumsum(head)[:-1]) for found, head in zip(asked, heads, strict=True)
+        steps = len(wanted)
+        counts = np.array([[len(rows) for rows in of_step] for of_step in wanted], np.int32)
+        out = [
+            np.concatenate([instances, counts[:, rank], *(of_step[rank] for of_step in wanted)])
+            for rank in range(self.world.size)
         ]
-        return [Asked([parts[step] for parts in of_rank]) for step in range(len(wanted))]
+        found = self._send_ids(channel, out)
+        of_rank = [
+            np.split(message[2 * steps :], np.cumsum(message[steps : 2 * steps])[:-1])
+            for message in found
+        ]
+        asked = [Asked([parts[step] for parts in of_rank]) for step in range(steps)]
+        return asked, [message[:steps] for message in found]
 
     def _send_ids(self, channel: Channel, out: list[np.ndarray]) -> list[np.ndarray]:
-        """`all_to_all` for row ids."""
+        """`all_to_all` for int32 counts and row ids."""
         if not self._between_nodes:
             return self.all_to_all(channel, "ids", out)
         packed = self.all_to_all(channel, "ids", [pack_ids(ids) for ids in out])
@@ -213,12 +219,11 @@ class Exchange:
             self._pass_on(channel, "rows", out, np.split(mine, np.cumsum(counts)[:-1]))
             return form.unpack(mine)
         bare.asked = core.have_embedx(self._native, ids) == 0
-        bits = bare_rows.bits_room(counts)
-        self._pass_on(channel, "rows", bare_rows.packed(bare.asked, sizes), bits)
-        bare.own = bare_rows.unpacked(bits, counts)
         whole, thin = form.pack(rows[~bare.asked]), rows[bare.asked, :THIN]
-        into = bare_rows.room(bare.own, counts, form.record_bytes)
-        self._pass_on(channel, "rows", bare_rows.joined(whole, thin, bare.asked, sizes), into)
+        out = bare_rows.joined(whole, thin, bare.asked, sizes)
+        out = bare_rows.with_bits(bare.asked, sizes, out)
+        bare.own, into = bare_rows.without_bits(self._pass_any(channel, "rows", out), counts)
+        bare_rows.check_sizes(into, bare.own, counts, form.record_bytes)
         whole, thin = bare_rows.parted(into, bare.own, counts, form.record_bytes)
         return bare_rows.spread(form.unpack(whole), thin, bare.own)
 
@@ -271,3 +276,7 @@ class Exchange:
         """Exchange with the ranks that own rows or need them. out, into: (R)."""
         self._traffic.add(what, out)
         channel.swap(out, into)
+
+    def _pass_any(self, channel: Channel, what: str, out: list[np.ndarray]) -> list[np.ndarray]:
+        """`_pass_on` for messages of sizes that their receivers do not know."""
+        return self.all_to_all(channel, what, out)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paddlebox import _native
+from paddlebox import _native, mpi
 from paddlebox.errors import StoreError
 from paddlebox.store.coordinator import Coordinator
 
@@ -66,7 +66,7 @@ def _host() -> str:
     """A text that is equal for two ranks if one launcher started them on one system, in the same
     namespaces of processes and of the network."""
     local = int(os.environ.get("PADDLE_LOCAL_RANK", "0"))
-    launcher = int(os.environ.get("PADDLE_TRAINER_ID", "0")) - local
+    launcher = os.environ.get(mpi.HOST, int(os.environ.get("PADDLE_TRAINER_ID", "0")) - local)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("pid", "net")]
     return " ".join([str(launcher), boot, *spaces])

@@ -1,7 +1,6 @@
 """JobStore: small messages between all ranks, through the TCPStore of the job.
 
-Waits use this store and never a collective of Gloo. Gloo gives up on a peer that is 30 s late, and
-a rank may read, stage or compile for longer than that.
+Steps do not use it: its server has one thread, and each rank asks it for the value of every rank.
 
 Where a TCPStore opens its own server, the server listens on every address of the host. So the
 servers are opened here, on sockets that listen on one address, and all TCPStores are clients.
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paddlebox import _native, heartbeat
-from paddlebox.errors import ConfigError, RankError
+from paddlebox.errors import ConfigError, PaddleBoxError, RankError
 
 paddle, core = _native.paddle, _native.core
 
@@ -29,7 +28,8 @@ _servers: list[Any] = []
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _LONGER = 1e-4, 0.02, 1.25
 _CHECKED_EVERY_S = 0.2
 _BACKLOG = 4096
-_PATIENCE_S = 24 * 3600  # if a rank is gone, the launcher ends the job
+#: Seconds until a rank that does not join, or cannot reach the first rank, is an error.
+JOIN_S = 600.0
 
 
 class JobStore:
@@ -48,14 +48,15 @@ class JobStore:
         self._clients = threading.local()
 
     def open(self) -> None:
-        """Open the store that PADDLE_MASTER names, on the first rank. Wait for all ranks, because
-        Gloo waits for only 30 s.
+        """Open the store that PADDLE_MASTER names, on the first rank. Wait for all ranks.
 
         Raises:
-            ConfigError: the first rank cannot listen at this address.
+            ConfigError: the first rank cannot listen at this address, or a rank was started twice.
+            RankError: a rank cannot reach the store, or does not join within JOIN_S.
         """
-        if self._rank == 0:
-            host, port = os.environ["PADDLE_MASTER"].rsplit(":", 1)
+        host, port = os.environ["PADDLE_MASTER"].rsplit(":", 1)
+        # Otherwise Paddle serves it.
+        if self._rank == 0 and not paddle.distributed.is_initialized():
             try:
                 _servers.append(_serve(host, int(port))[0])
             except OSError as error:
@@ -63,14 +64,69 @@ class JobStore:
                     f"PADDLE_MASTER is {host}:{port}: the first rank cannot listen there: {error}: "
                     "start the job where this is an address of the host, with a port that is free"
                 ) from None
-            # Paddle's own client of the store, for its process groups. In the process of rank 0 it
-            # would open a server.
-            os.environ["PADDLE_TRAINER_ID"] = "1"
+            self._open_paddles_client()
+        self._reach(host, int(port))
+        started = self._client.add(f"paddlebox/started/{self._rank}", 1)
+        mine = f"process {os.getpid()} on host {socket.gethostname()}"
+        self._client.set(f"paddlebox/started/{self._rank}/{started}", mine.encode())
+        if started > 1:
+            raise self._started_twice(self._rank)
+        self._join()
+
+    def _reach(self, host: str, port: int) -> None:
+        """Wait until the first rank listens. Paddle's client of the store would wait forever."""
+        until = time.monotonic() + JOIN_S
+        while True:
             try:
-                paddle.base.core.create_or_get_global_tcp_store()
-            finally:
-                os.environ["PADDLE_TRAINER_ID"] = "0"
-        self.gather("join", b"")
+                socket.create_connection((host, port), JOIN_S).close()
+                return
+            except OSError as error:
+                if time.monotonic() > until:
+                    raise RankError(
+                        f"rank {self._rank} on host {socket.gethostname()} cannot reach the first "
+                        f"rank at {host}:{port} within {JOIN_S:g} s: {error}"
+                    ) from None
+            time.sleep(_CHECKED_EVERY_S)
+
+    def _join(self) -> None:
+        """Wait for all ranks. The first rank notices one that was started twice."""
+        began, check = time.monotonic(), self._check
+
+        def check_start(rank: int) -> None:
+            check(rank)
+            for one in range(self._size if self._rank == 0 else 0):
+                if self._client.add(f"paddlebox/started/{one}", 0) > 1:
+                    raise self._started_twice(one)
+            if time.monotonic() - began > JOIN_S:
+                raise RankError(
+                    f"rank {rank} has not joined within {JOIN_S:g} s: expected {self._size} ranks; "
+                    f"can its host reach {os.environ['PADDLE_MASTER']}?"
+                )
+
+        self._check = check_start
+        try:
+            self.gather("join", b"")
+        finally:
+            self._check = check
+
+    def _started_twice(self, rank: int) -> ConfigError:
+        both = [self._client.get(f"paddlebox/started/{rank}/{n}").decode() for n in (1, 2)]
+        return ConfigError(
+            f"rank {rank} was started twice: expected one process, found {' and '.join(both)}: "
+            "give each process its own PADDLE_TRAINER_ID"
+        )
+
+    @staticmethod
+    def _open_paddles_client() -> None:
+        """Open the client of the store that Paddle's own process groups use, in the first rank.
+
+        `init_parallel_env` would open a server there, at the address that is in use.
+        """
+        os.environ["PADDLE_TRAINER_ID"] = "1"
+        try:
+            paddle.base.core.create_or_get_global_tcp_store()
+        finally:
+            os.environ["PADDLE_TRAINER_ID"] = "0"
 
     @property
     def _client(self) -> Any:
@@ -78,7 +134,7 @@ class JobStore:
         client = getattr(self._clients, "client", None)
         if client is None:
             host, port = os.environ["PADDLE_MASTER"].rsplit(":", 1)
-            client = paddle.base.core.TCPStore(host, int(port), False, self._size, _PATIENCE_S)
+            client = paddle.base.core.TCPStore(host, int(port), False, self._size, int(JOIN_S))
             _send_at_once(int(port))
             self._clients.client = client
         return client
@@ -108,32 +164,13 @@ class JobStore:
                 checked = time.monotonic()
                 try:
                     self._check(rank)
-                except RankError:
+                except PaddleBoxError:
                     if client.add(key, 0) < number:  # otherwise it ended after writing
                         raise
             if pause == _LONGEST_PAUSE_S:
                 heartbeat.waits(rank, what)
         if pause == _LONGEST_PAUSE_S:
             heartbeat.waits(rank, "")
-
-    def rendezvous(self, name: str, first: int) -> tuple[Any, Any]:
-        """A TCPStore for two ranks only, opened by rank `first` on a free port.
-
-        If groups share a store, they mix up each other's keys.
-
-        Returns: the store, and its server on rank `first`. Keep both.
-        """
-        key, server = f"paddlebox/rendezvous/{name}", None
-        if self._rank == first:
-            host = os.environ["PADDLE_CURRENT_ENDPOINT"].rsplit(":", 1)[0]
-            server, at = _serve(host, 0)
-            self._client.set(key, f"{host}:{at}".encode())
-        self._client.wait(key)
-        host, port = self._client.get(key).decode().rsplit(":", 1)
-        store = paddle.base.core.TCPStore(host, int(port), False, 2, _PATIENCE_S)
-        store.set(f"joined/{self._rank == first:d}", b"1")
-        store.wait(f"joined/{self._rank != first:d}")
-        return store, server
 
 
 def _serve(host: str, port: int) -> tuple[Any, int]:

@@ -2,8 +2,9 @@
 
 A *bare* row has no embedx yet (`table.embedx_threshold`). A rank gets the same bits as with whole
 rows: an embedx that does not exist reads as zeros, and its gradient is ignored. Only the owner
-knows which rows are bare. It sends one bit per row before the rows. A message has the whole rows
-first, in their format, then [show, click, embed_w] of the bare rows as float32.
+knows which rows are bare. A message with rows begins with one bit per row. Then it has the whole
+rows, in their format, then [show, click, embed_w] of the bare rows as float32. A message with
+gradients has no bits.
 
 Letters: n = rows of all messages, R = messages, w = whole rows, b = bare rows, P = columns.
 """
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from paddlebox.errors import RankError
 
 THIN = 3  # columns of a bare row
 _NOTHING = np.empty(0, np.bool_)
@@ -35,20 +38,44 @@ class Bare:
         return Bare(np.zeros(asked, np.bool_), np.zeros(own, np.bool_))
 
 
-def packed(bare: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
-    """(R) one bit per row for each rank. bare: (n) bool. counts: (R) rows for each rank."""
-    return [np.packbits(part) for part in np.split(bare, np.cumsum(counts)[:-1])]
+def with_bits(
+    bare: np.ndarray, counts: Sequence[int], messages: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """(R) messages of `joined`, each after one bit per row. bare: (n) bool. counts: (R) rows."""
+    of_message = np.split(bare, np.cumsum(counts)[:-1])
+    return [
+        np.concatenate([np.packbits(bits), message])
+        for bits, message in zip(of_message, messages, strict=True)
+    ]
 
 
-def bits_room(counts: Sequence[int]) -> list[np.ndarray]:
-    """(R) buffers for the bits of `packed`. counts: (R) rows from each rank."""
-    return [np.empty((count + 7) // 8, np.uint8) for count in counts]
+def without_bits(
+    messages: Sequence[np.ndarray], counts: Sequence[int]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """What `with_bits` was given: (n) bool, and the messages. counts: (R) rows of each message."""
+    sizes = [(count + 7) // 8 for count in counts]
+    bits = [
+        np.unpackbits(message[:size], count=int(count))
+        for message, size, count in zip(messages, sizes, counts, strict=True)
+    ]
+    left = [message[size:] for message, size in zip(messages, sizes, strict=True)]
+    return np.concatenate(bits).astype(np.bool_), left
 
 
-def unpacked(bits: Sequence[np.ndarray], counts: Sequence[int]) -> np.ndarray:
-    """(n) bool: the bits of all ranks. counts: (R) rows from each rank."""
-    parts = [np.unpackbits(b, count=int(n)) for b, n in zip(bits, counts, strict=True)]
-    return np.concatenate(parts).astype(np.bool_)
+def check_sizes(
+    messages: Sequence[np.ndarray], bare: np.ndarray, counts: Sequence[int], record_bytes: int
+) -> None:
+    """Check that each message has the size that its bits say.
+
+    Raises:
+        RankError: one has not.
+    """
+    expected = sizes_of(bare, counts, record_bytes)
+    for number, (message, size) in enumerate(zip(messages, expected, strict=True)):
+        if message.size != size:
+            raise RankError(
+                f"message {number} with rows: expected {size} bytes, found {message.size}"
+            )
 
 
 def joined(
@@ -73,11 +100,13 @@ def joined(
 
 def room(bare: np.ndarray, counts: Sequence[int], record_bytes: int) -> list[np.ndarray]:
     """(R) buffers for messages of `joined`."""
+    return [np.empty(size, np.uint8) for size in sizes_of(bare, counts, record_bytes)]
+
+
+def sizes_of(bare: np.ndarray, counts: Sequence[int], record_bytes: int) -> list[int]:
+    """(R) the bytes of messages of `joined`."""
     thin = _bare_of(bare, counts)
-    return [
-        np.empty(int((n - b) * record_bytes + b * 4 * THIN), np.uint8)
-        for n, b in zip(counts, thin, strict=True)
-    ]
+    return [int((n - b) * record_bytes + b * 4 * THIN) for n, b in zip(counts, thin, strict=True)]
 
 
 def parted(

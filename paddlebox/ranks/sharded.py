@@ -24,7 +24,6 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.ranks.batch_rows import batch_rows
-from paddlebox.ranks.channel import CHANNELS
 from paddlebox.ranks.exchange import Exchange
 from paddlebox.ranks.plans import ShardedPass
 from paddlebox.ranks.step_planner import StepPlanner
@@ -58,7 +57,9 @@ class ShardedTable:
     def __init__(self, table: TieredTable, world: World, exchange: Exchange, inputs: str) -> None:
         self._table, self.exchange = table, exchange
         self._starts = range_starts(world.size)
-        self._staging, asking, self._channel, early = (world.channels[name] for name in CHANNELS)
+        self._staging, asking, self._channel, early = (
+            world.channels[name] for name in ("stage", "ask", "step", "early")
+        )
         self.planner = StepPlanner(asking, exchange, inputs)
         table.native.unregister()  # operators find the batch under the table's name instead
         batch = batch_rows(table.config, table.options.hbm_place, table.options.threads)
@@ -68,12 +69,6 @@ class ShardedTable:
         self, keys: np.ndarray, slots: np.ndarray | None, *, train: bool, day: int
     ) -> ShardedPass:
         """`TieredTable.stage`. keys: (K) the keys of this rank's instances, of all ranges."""
-        self._staging.meet("stage")
-        return self._staging.do(self._stage, keys, slots, train, day)
-
-    def _stage(
-        self, keys: np.ndarray, slots: np.ndarray | None, train: bool, day: int
-    ) -> ShardedPass:
         keys = np.ascontiguousarray(keys, np.uint64)
         bounds = self._bounds(keys)
         slots = np.zeros(len(keys), np.uint16) if slots is None else slots
@@ -104,10 +99,6 @@ class ShardedTable:
 
     def count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
         """`TieredTable.count_keys`. Owners add up the counts of all ranks."""
-        self._staging.meet("count")
-        return self._staging.do(self._count_keys, keys, counts)
-
-    def _count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
         keys = np.ascontiguousarray(keys, np.uint64)
         bounds = self._bounds(keys)
         asked = self._to_owners(bounds, keys)

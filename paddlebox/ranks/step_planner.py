@@ -69,7 +69,6 @@ class StepPlanner:
                 return None
             own = list(itertools.islice(source, most))
             fill = [idle_batch() for _ in range(most - len(own))]
-            self._channel.meet("ask")
             return self._channel.submit(plan, own, fill)
 
         made, coming = 0, begin(0)
@@ -112,8 +111,8 @@ class StepPlanner:
             for of_batch, cut in zip(rows, cuts, strict=True)
         ]
         sizes = [_instances(feed) for feed in own] + [0] * len(fill)
-        asked = self._exchange.request(staged, wanted, channel)
-        all_sizes = channel.exchange([np.array(sizes, np.int64)] * self._world.size)
+        instances = np.array(sizes, np.int32)
+        asked, all_sizes = self._exchange.request(staged, wanted, instances, channel)
         late: list[Late | None] = [None] * len(feeds)
         if changes is not None:
             asked_late = [changes.late(of_step.rows) for of_step in asked]

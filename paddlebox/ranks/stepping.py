@@ -88,7 +88,7 @@ class Stepping:
             elif step.late is not None:
                 self._bring_late(step, step.late)
             elif self._brought is not step.keys:  # the first step of a pass
-                self._channel.do(self._bring, step)
+                self._bring(step)
             self._batch.open()
             if step.following is not None and step.late is not None:
                 ahead = self._ahead.submit(self._bring_early, step.following)
@@ -98,7 +98,7 @@ class Stepping:
                 self.progress.steps += 1
                 self.progress.samples += step.all_instances
             if step.push is not None and rows is None:
-                self._channel.do(self._exchange.give, step, self._channel, self._batch.merged())
+                self._exchange.give(step, self._channel, self._batch.merged())
             elif step.push is not None:
                 # A copy: the memory of `merged` is valid until the next batch only.
                 merged = self._batch.merged().copy()
@@ -106,7 +106,7 @@ class Stepping:
                 self._given.append(give)
                 self.settle(self.steps_ahead)
             if step.following is not None and step.late is None:
-                self._channel.do(self._bring, step.following)
+                self._bring(step.following)
                 self._brought = step.following.keys
         except BaseException as error:
             self._exchange.world.leave(error)  # the other ranks wait in this step
@@ -148,8 +148,9 @@ class Stepping:
         if coming is not None and coming[0].late is late:
             coming[1].result()
         else:
-            self._ahead.do(self._bring_early, step)
-        self._channel.do(self._bring_some, self._channel, step, late.asked, late.own)
+            # On the thread of the channel, which may be at work for another table.
+            self._ahead.submit(self._bring_early, step).result()
+        self._bring_some(self._channel, step, late.asked, late.own)
 
     def _bring_some(
         self, channel: Channel, step: Step, asked: list[np.ndarray], own: np.ndarray

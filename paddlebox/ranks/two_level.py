@@ -114,8 +114,12 @@ class TwoLevelExchange(Exchange):
         return [_split(found[mate], self._nodes) for mate in self._mates]
 
     def request(
-        self, staged: ShardedPass, wanted: list[list[np.ndarray]], channel: Channel
-    ) -> list[Asked]:
+        self,
+        staged: ShardedPass,
+        wanted: list[list[np.ndarray]],
+        instances: np.ndarray,
+        channel: Channel,
+    ) -> tuple[list[Asked], list[np.ndarray]]:
         steps = range(len(wanted))
         # One message for all steps: the rows at each owner, step by step.
         sizes = np.array([[len(rows) for rows in of_step] for of_step in wanted], np.int32)
@@ -150,7 +154,8 @@ class TwoLevelExchange(Exchange):
             out[peer] = np.concatenate([np.array([len(p) for p in parts], np.int32), *parts])
         arrived = self._send_ids(channel, out)
         of_node = [_split(arrived[peer], len(wanted)) for peer in self._peers]
-        return [Asked([rows[step] for rows in of_node], ways[step]) for step in steps]
+        of_steps = [Asked([rows[step] for rows in of_node], ways[step]) for step in steps]
+        return of_steps, channel.exchange([instances] * self.world.size)
 
     def _places(self, staged: ShardedPass, unions: list[np.ndarray]) -> np.ndarray:
         if staged.way is None:
@@ -214,11 +219,20 @@ class TwoLevelExchange(Exchange):
         """Exchange between nodes, with the l-th rank of each. out, into: (N)."""
         self._swap_some(channel, what, dict(zip(self._peers, out, strict=True)), self._peers, into)
 
+    def _pass_any(self, channel: Channel, what: str, out: list[np.ndarray]) -> list[np.ndarray]:
+        """`_pass_on` for messages of sizes that their receivers do not know. out: (N)."""
+        all_out = [np.empty(0, np.uint8)] * self.world.size
+        for peer, message in zip(self._peers, out, strict=True):
+            all_out[peer] = message
+        found = self.all_to_all(channel, what, all_out)
+        return [found[peer] for peer in self._peers]
+
     def _inside_node(
         self, channel: Channel, what: str, out: list[np.ndarray], into: list[np.ndarray]
     ) -> list[np.ndarray]:
         """Exchange within the node. out, into: (L). Returns `into`."""
-        self._swap_some(channel, what, dict(zip(self._mates, out, strict=True)), self._mates, into)
+        of_mates = dict(zip(self._mates, out, strict=True))
+        self._swap_some(channel, what, of_mates, self._mates, into, self._local)
         return into
 
     def _swap_some(
@@ -228,13 +242,14 @@ class TwoLevelExchange(Exchange):
         out: dict[int, np.ndarray],
         ranks: range,
         into: list[np.ndarray],
+        within: int = 0,
     ) -> None:
         nothing = np.empty(0, np.uint8)
         all_out, all_into = [nothing] * self.world.size, [nothing] * self.world.size
         for rank, room in zip(ranks, into, strict=True):
             all_out[rank], all_into[rank] = np.ascontiguousarray(out[rank]), room
         self._traffic.add(what, all_out)
-        channel.swap(all_out, all_into)
+        channel.swap(all_out, all_into, within)
 
 
 def _split(message: np.ndarray, parts: int) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""World: the coordinator of several ranks, as `python -m paddle.distributed.launch` started them.
+"""World: the coordinator of several ranks, as Paddle's launcher, mpiexec or srun started them.
 
 Each table is exchanged by its `ShardedTable`, over the same channels. All ranks go through the
 tables in the same order, so that the messages of a table match. A rank owns the same key range in
@@ -10,19 +10,24 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
-from paddlebox import _native
+from paddlebox import _native, mpi
 from paddlebox.config import Config
-from paddlebox.config.ranks import RanksConfig
+from paddlebox.config.ranks import RanksConfig, Transport
 from paddlebox.errors import ConfigError, PaddleBoxError, RankError
+from paddlebox.ranks import connecting
 from paddlebox.ranks.channel import CHANNELS, DENSE, Channel
 from paddlebox.ranks.host import share_memory
 from paddlebox.ranks.job_store import JobStore
+from paddlebox.ranks.joining import address_of_host, check_same, meet
+from paddlebox.ranks.link import Hosts, Link
+from paddlebox.ranks.mpi_link import MpiLink
 from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.plans import ShardedPass
 from paddlebox.ranks.sharded import ShardedTable
@@ -34,7 +39,7 @@ from paddlebox.store.staged import StagedPass
 from paddlebox.store.table_set import StagedSet
 from paddlebox.store.tiered_table import TieredTable
 
-paddle = _native.paddle
+paddle, core = _native.paddle, _native.core
 
 _OF_THE_LAUNCHER = ("PADDLE_TRAINER_ID", "PADDLE_MASTER", "PADDLE_CURRENT_ENDPOINT")
 
@@ -49,24 +54,32 @@ class World(Coordinator):
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        #: The ranks of this host that share `memory`, a HostGroup, including this rank.
-        self.near = [rank]
+        #: A host is a set of ranks that share `memory`, a HostGroup.
+        self.hosts = Hosts(rank, tuple((one,) for one in range(size)))
         self.memory: Any = None
+        #: To ranks of other hosts, if there are any.
+        self.link: Link | None = None
+        self._failed = False
         self.store = JobStore(rank, size, self._check_alive)
         self.shards: dict[str, ShardedTable] = {}  # the open tables, by name
         self.traffic = Traffic(rank, size)  # of the open tables
-        #: By name (CHANNELS). Only one thread at a time may use a channel.
+        #: By name (CHANNELS, DENSE). Only one thread at a time may use a channel.
         self.channels: dict[str, Channel] = {}
 
     @staticmethod
-    def join() -> Coordinator:
-        """Join the ranks that the environment names. Call it before a program is built.
+    def join(config: Config | None = None) -> Coordinator:
+        """Join the ranks that the environment names. Collective.
 
-        The groups of Paddle need dygraph mode.
+        Args:
+            config: has `ranks.transport`. It must be the same on all ranks, but for keys of a host
+                (config/stored.py). None: the default transport, and no check.
 
         Raises:
-            ConfigError: the environment lacks variables that the launcher sets.
+            ConfigError: the environment lacks variables that the launcher sets, or ranks have
+                another build or config.
+            RankError: a rank does not join, or cannot be reached.
         """
+        mpi.adopt()
         names = ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")
         try:
             rank, size = int(os.environ.get(names[0], "0")), int(os.environ.get(names[1], "1"))
@@ -80,28 +93,71 @@ class World(Coordinator):
         if missing:
             raise ConfigError(
                 f"{names[1]} is {size}, but {', '.join(missing)} is not set: start the ranks with "
-                "python -m paddle.distributed.launch"
+                "python -m paddle.distributed.launch, or with mpiexec"
             )
         world = World(rank, size)
-        if not paddle.distributed.is_initialized():
-            world.store.open()
-        paddle.distributed.init_parallel_env()
-        world.near, world.memory = share_memory(world, len(CHANNELS) + 1)
-        if world.on_one_host:
-            world.memory.sums(len(CHANNELS))
-        world.channels = {name: Channel(world, name, at) for at, name in enumerate(CHANNELS)}
+        world.store.open()
+        try:
+            world._connect(config)
+        except BaseException as error:
+            world.leave(error)
+            world.close()
+            raise
         return world
+
+    def _connect(self, config: Config | None) -> None:
+        """Check the other ranks and connect with them."""
+        if paddle.is_compiled_with_cuda():  # gradients on GPUs are summed by NCCL
+            paddle.distributed.init_parallel_env()
+        names = meet(self.gather)
+        if config is not None:
+            check_same(config, names, self.gather)
+        options, channels = config.ranks if config is not None else RanksConfig(), len(CHANNELS) + 1
+        near, self.memory = share_memory(self, channels)
+        self.hosts = Hosts.of(self.rank, self.gather("near", near[0]))
+        if not self.on_one_host:
+            self.link = self._link_hosts(options.transport, channels, names)
+        names_of_channels = [*CHANNELS, DENSE]
+        self.channels = {name: Channel(self, name, at) for at, name in enumerate(names_of_channels)}
+        between = None if self.on_one_host else self.channels[DENSE].sum
+        core.set_sums(self.memory, len(CHANNELS), between)
+
+    def _link_hosts(self, transport: Transport, channels: int, names: Sequence[str]) -> Link | None:
+        """Connect ranks of different hosts with `ranks.transport`. Collective."""
+        if transport is Transport.SHARED_MEMORY:
+            firsts = ", ".join(names[first] for first in self.hosts.firsts)
+            raise ConfigError(
+                "ranks.transport is shared_memory: expected all ranks on one host, found "
+                f"{len(self.hosts.ranks)}, whose first ranks are {firsts}: use tcp or mpi"
+            )
+        if transport is Transport.MPI and mpi.loaded() is None:
+            raise ConfigError(
+                "ranks.transport is mpi, but MPI did not start the ranks: start them with mpiexec "
+                "or srun, or use tcp"
+            )
+        if transport is not Transport.TCP and mpi.loaded() is not None:
+            return MpiLink(mpi.loaded(), channels)
+        hosts, rank = self.hosts, self.rank
+        of_sums = [one for one in hosts.firsts if one != rank and rank in hosts.firsts]
+        peers = dict.fromkeys(range(len(CHANNELS)), hosts.routes.peers) | {len(CHANNELS): of_sums}
+        return connecting.connect(rank, names, peers, address_of_host(), self.gather)
 
     @property
     def on_one_host(self) -> bool:
         """Whether all ranks share memory."""
-        return len(self.near) == self.size
+        return len(self.hosts.ranks) == 1
 
     def close(self) -> None:
+        failed = self._failed or sys.exc_info()[0] is not None
+        core.set_sums(None, 0, None)
         for channel in self.channels.values():
             channel.close()
         self.channels.clear()
-        self.memory = None
+        if self.link is not None:
+            self.link.close()
+        self.memory = self.link = None
+        if not failed:  # otherwise the others are not here, and mpiexec ends them
+            mpi.finish()
 
     # ---- agreement
 
@@ -109,11 +165,8 @@ class World(Coordinator):
         return [json.loads(text) for text in self.store.gather(what, json.dumps(mine).encode())]
 
     def gather_bytes(self, mine: bytes) -> list[bytes]:
-        channel = self.channels["step"]
-        channel.meet("gather")
-        array = np.frombuffer(bytearray(mine), np.uint8)  # a tensor's bytes must be writable
-        found = channel.do(channel.exchange, [array] * self.size)
-        return [theirs.tobytes() for theirs in found]
+        array = np.frombuffer(mine, np.uint8)
+        return [theirs.tobytes() for theirs in self.channels["step"].exchange([array] * self.size)]
 
     # ---- the end of a rank
 
@@ -122,31 +175,37 @@ class World(Coordinator):
         return False
 
     def is_from_others(self, error: BaseException) -> bool:
-        """The errors of the job's TCPStore and of Gloo are not PaddleBox errors."""
+        """The errors of the job's TCPStore are not PaddleBox errors."""
         foreign = isinstance(error, Exception) and not isinstance(error, PaddleBoxError)
         return foreign or isinstance(error, RankError)
 
     def why_gone(self) -> list[str]:
         found = []
-        for rank in self.near:
+        for rank in self.hosts.near:
             try:
                 self._check_alive(rank)
             except RankError as error:
                 found.append(str(error))
-        return found
+        return [*found, *(self.link.why_gone() if self.link is not None else ())]
 
     def leave(self, error: BaseException) -> None:
-        if self.memory is not None:
-            self.memory.leave(f"{type(error).__name__}: {error}")
+        self._failed, why = True, f"{type(error).__name__}: {error}"
+        for one in (self.memory, self.link):
+            if one is not None:
+                one.leave(why)
 
     def _check_alive(self, rank: int) -> None:
-        """Check a rank, if it is on this host.
+        """Check a rank that this one waits for.
 
         Raises:
-            RankError: it has ended or left the job.
+            RankError: it has ended or left the job. If it is on another host: any rank has of which
+                this rank knows, because all of them will end.
         """
-        if self.memory is not None and rank in self.near:
-            self.memory.check(self.near.index(rank))
+        if rank not in self.hosts.near:
+            for why in self.why_gone() if self.link is not None else ():
+                raise RankError(why)
+        elif self.memory is not None:
+            self.memory.check(self.hosts.near.index(rank))
 
     # ---- work
 
@@ -166,7 +225,7 @@ class World(Coordinator):
         if not self.on_one_host:
             raise ConfigError(
                 "checkpoint.partial_recovery: expected all ranks on one host, found that this rank "
-                f"shares memory with {len(self.near)} of {self.size}: leave the key out"
+                f"shares memory with {len(self.hosts.near)} of {self.size}: leave the key out"
             )
         if config.extra_tables:
             raise ConfigError(
@@ -177,6 +236,16 @@ class World(Coordinator):
     def share_files(self, files: Sequence[str], sizes: Sequence[int] = ()) -> list[str]:
         """Files are assigned from the largest to the smallest, each to the rank with the fewest
         bytes so far. Every rank computes the same shares."""
+        owner, _ = self._owners(files, sizes)
+        return [file for file in files if owner[file] == self.rank]
+
+    def loads(self, files: Sequence[str], sizes: Sequence[int] = ()) -> list[int]:
+        return self._owners(files, sizes)[1]
+
+    def _owners(
+        self, files: Sequence[str], sizes: Sequence[int]
+    ) -> tuple[dict[str, int], list[int]]:
+        """The rank of each file, and (R) the bytes of each rank."""
         bytes_ = dict(zip(files, sizes or map(_size, files), strict=True))
         loads = [0] * self.size
         owner: dict[str, int] = {}
@@ -184,7 +253,10 @@ class World(Coordinator):
             rank = loads.index(min(loads))
             owner[file] = rank
             loads[rank] += max(1, bytes_[file])
-        return [file for file in files if owner[file] == self.rank]
+        return owner, loads
+
+    def exchange_instances(self, out: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return self.channels["share"].exchange(out)
 
     def finish_staging(self, wait: Callable[[], None]) -> None:
         wait()
@@ -286,10 +358,7 @@ class World(Coordinator):
 
     def channel_counters(self) -> dict[str, dict[str, float]]:
         """Sums since the ranks joined, by channel (`Channel.counters`)."""
-        found = {name: channel.counters() for name, channel in self.channels.items()}
-        if self.on_one_host and self.memory is not None:
-            found[DENSE] = self.memory.counters(len(CHANNELS))
-        return found
+        return {name: channel.counters() for name, channel in self.channels.items()}
 
     def _times(self) -> dict[str, dict[str, float]]:
         """Seconds and waits, by channel. Bytes are counted by content instead (traffic.py)."""

@@ -7,7 +7,7 @@ ranks.
 
     agreement       gather, wait, any, all, min, max, first
     end of a rank   commits_alone, is_from_others, why_gone, leave, close
-    work            check_config, share_files, finish_staging, merge
+    work            check_config, share_files, loads, exchange_instances, finish_staging, merge
     tables          connect, stage, count_keys, begin, feeds, step, end, drop, disconnect
     reports         counters, exchanged, report
 
@@ -134,6 +134,18 @@ class Coordinator:
             sizes: bytes of each file, equal on all ranks; if empty, local files are looked up.
         """
         return list(files)
+
+    def loads(self, files: Sequence[str], sizes: Sequence[int] = ()) -> list[int]:
+        """(R) the bytes of the files that each rank reads, if they are shared by `share_files`."""
+        return [0]
+
+    def exchange_instances(self, out: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """(R) what each rank sends to this one. Collective, on the thread that loads a pass.
+
+        Args:
+            out: (R) uint8 arrays, by receiver.
+        """
+        return list(out)
 
     def finish_staging(self, wait: Callable[[], None]) -> None:
         """Wait until the next pass is staged. Call this before another pass is read.

@@ -32,6 +32,7 @@ from paddlebox.train.opening import create_dataset, feeding, open_table, read_sl
 from paddlebox.train.phases import enter
 from paddlebox.train.run_dir import own_dir, write_json
 from paddlebox.train.runner import Runner, build_runner
+from paddlebox.train.shares import set_files
 
 log = logging.getLogger("paddlebox")
 
@@ -98,8 +99,9 @@ def evaluate(
         _seen(table, as_served, threshold) as filters,
     ):
         with _dumping(dump, dump_slots) as dumped:
-            own = world.share_files(tests)
-            measured = evaluate_files(config, slots, table, runner, own, dumped, dump_ins_id, phase)
+            measured = evaluate_files(
+                config, slots, table, runner, tests, dumped, dump_ins_id, phase
+            )
         result = {
             **measured,
             "version": version,
@@ -190,18 +192,21 @@ def evaluate_files(
     dump: PredictionDump | None = None,
     ins_id: bool = False,
     phase: Phase = Phase.UPDATE,
+    *,
+    sizes: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Evaluate files with a runner and the current rows of a table.
+    """Evaluate files with a runner and the current rows of a table. Every rank calls it.
 
     Args:
         config: the config of the run.
         slots: its slots.
         table: the table to read rows from.
         runner: the model.
-        files: the files to evaluate.
+        files: the files to evaluate, which the ranks share.
         dump: receives the predictions.
         ins_id: read the instance ids from the data.
         phase: the phase that `runner` belongs to, for a run with phases.
+        sizes: as for `Coordinator.share_files`.
 
     Returns: samples, loss, metrics and calibration.
     """
@@ -214,7 +219,7 @@ def evaluate_files(
             if dump is not None:
                 dump.ins_ids = dataset.ins_ids
         dataset.set_test_mode(True)
-        dataset.set_filelist(files)
+        set_files(dataset, config, table.world, files, sizes, train=False)
         dataset.load_into_memory()
         dataset.begin_pass()
         if phase is Phase.JOIN:

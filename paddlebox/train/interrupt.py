@@ -191,8 +191,8 @@ def stopped_with_others(world: Coordinator) -> Iterator[None]:
 def _is_of_a_stop(error: Exception, world: Coordinator) -> bool:
     """Whether an error on this rank comes from another rank that was stopped.
 
-    The reason why a rank on another host ended is unknown. If a signal reached this rank too, a
-    stop is likely.
+    If nothing is known of the others, as when the job's store is gone, and a signal reached this
+    rank too, a stop is likely.
     """
     if not world.is_from_others(error):
         return False

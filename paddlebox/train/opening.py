@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, load_slots
+from paddlebox.config.data import ShareBy
+from paddlebox.config.hints import did_you_mean
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.zeros import zero_ids
 from paddlebox.errors import ConfigError
@@ -42,7 +44,18 @@ def read_slots(config: Config, slots: Slots | None = None) -> Slots:
     for key, model in models_of(config).items():
         _check_read_slots(config, slots, key, model)
     check_columns(config.metrics, slots, log_keys=config.data.logkey)
+    _check_share(config, slots)
     return slots
+
+
+def _check_share(config: Config, slots: Slots) -> None:
+    by, slot = config.data.share_by
+    names = [sparse.name for sparse in slots.sparse]
+    if by is ShareBy.SLOT and slot not in names:
+        raise ConfigError(
+            f"data.share: no sparse slot {slot!r} in {config.data.slots}; there are: "
+            f"{', '.join(names)}{did_you_mean([slot], names)}"
+        )
 
 
 def warn_of_unshared(config: Config, slots: Slots) -> None:
@@ -100,8 +113,8 @@ def warn_of_idle(passes: Sequence[Sequence[str]], world: Coordinator) -> None:
     if few and world.rank == 0:
         log.warning(
             "%d of %d passes have fewer files than the %d ranks (the smallest has %d): a rank "
-            "without a file trains nothing and only serves its rows; raise data.files_per_pass, or "
-            "split the files",
+            "without a file trains nothing and only serves its rows; raise data.files_per_pass, "
+            "split the files, or set data.share: auto",
             len(few),
             len(passes),
             world.size,

@@ -24,6 +24,7 @@ from paddlebox.train.plan import PlannedPass
 from paddlebox.train.repeats import repeats
 from paddlebox.train.resume import ResumePoint
 from paddlebox.train.runner import seed_pass
+from paddlebox.train.shares import set_files
 from paddlebox.train.stream import Passes
 from paddlebox.train.training import Training
 
@@ -71,7 +72,7 @@ class PassLoop:
         if planned is not None:
             if planned.date:
                 self._dataset.set_date(planned.date)
-            self._dataset.set_filelist(self._world.share_files(planned.files, planned.sizes))
+            set_files(self._dataset, self._config, self._world, planned.files, planned.sizes)
             self._dataset.preload_into_memory()
         return planned
 

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from paddlebox import _native, heartbeat
 from paddlebox.config import Config, DenseDtype, Slots
+from paddlebox.config.data import ShareBy
 from paddlebox.data.sources import expand
 from paddlebox.errors import PaddleBoxError, TrainingError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
@@ -228,8 +229,9 @@ def _prepare(run: _Resumed) -> None:
         warn_of_unshared(config, run.slots)
         if point.plan and not point.passes:
             warn_of_zeros(config, run.slots, point.plan[0].files[0])
-    left = [planned.files for planned in point.plan[point.passes :]]
-    warn_of_idle(left, run.world)
+    if config.data.share == ShareBy.FILES:
+        left = [planned.files for planned in point.plan[point.passes :]]
+        warn_of_idle(left, run.world)
 
 
 def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paddlebox.config import Config, Slots
+from paddlebox.config.data import ShareBy
 from paddlebox.config.hours import Hour, end_of, hour_at, moment, zone_of
 from paddlebox.data.file_state import FileState, changed, states_of
 from paddlebox.data.hours import Log, look
@@ -251,12 +252,14 @@ class Hourly:
         return self._world.first("hours", what)
 
     def _warn_of_few(self, found: PlannedPass | None) -> None:
-        if found is None or len(found.files) >= self._world.size or self._warned:
+        shared = self._data.share != ShareBy.FILES
+        if found is None or len(found.files) >= self._world.size or self._warned or shared:
             return
         self._warned = True
         log.warning(
             "hour %s has %d files, and there are %d ranks: a rank without a file trains nothing "
-            "and only serves its rows; write each hour into more files, of similar size",
+            "and only serves its rows; set data.share: auto, or write each hour into more files, "
+            "of similar size",
             found.hour,
             len(found.files),
             self._world.size,

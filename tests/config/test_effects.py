@@ -64,6 +64,7 @@ EFFECTS = {
     "feeder.spill_dir": f"{_FEEDER}::test_instances_over_budget_bytes_go_to_spill_dir",
     "feeder.cache_bytes": f"{_FEEDER}::test_cache_dir_holds_parsed_files_up_to_cache_bytes",
     "feeder.cache_dir": f"{_FEEDER}::test_cache_dir_holds_parsed_files_up_to_cache_bytes",
+    "ranks.transport": "ranks/test_transport.py::test_hosts_exchange_over_the_transport",
     "ranks.rows": f"{_RANKS}::test_rows_are_rounded_to_the_format_of_ranks_rows",
     "ranks.gradients": "ranks/test_error_feedback.py"
     "::test_what_was_applied_and_what_was_kept_are_the_sum_of_the_gradients",

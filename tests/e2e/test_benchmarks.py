@@ -20,8 +20,11 @@ result_tables = scripts.load("result_tables", "benchmarks")
 
 PAGE = (ROOT / "docs/benchmarks.md").read_text()
 SCRIPTS = {path.name: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
-# A part of serving.py, what all of them write with, and what publishes the results.
-PARTS = {"measured_code.py", "report.py", "result_tables.py", "results.py", "serving_load.py"}
+# Parts of many_ranks.py and serving.py, what all write with, and what publishes the results.
+PARTS = {
+    *("counted_exchange.py", "measured_code.py", "report.py", "result_tables.py", "results.py"),
+    "serving_load.py",
+}
 
 
 def test_every_benchmark_is_on_the_page() -> None:

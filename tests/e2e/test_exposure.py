@@ -158,7 +158,7 @@ def test_ranks_listen_where_the_page_says_and_share_memory_without_a_name(tmp_pa
         workers = [pid for pid in descendants(launcher) if pid != launcher]
         assert len(workers) >= 2
         heard = listening(workers)
-        assert heard  # the job's store, and Gloo
+        assert heard  # the job's store
         assert {at for at in heard if at[0] in _EVERYWHERE} == set()
         shared = {name for pid in workers for name in links(pid).values() if "memfd" in name}
         assert any("paddlebox-ranks" in name for name in shared)

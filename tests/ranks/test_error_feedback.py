@@ -55,7 +55,8 @@ class _Pass:
         self._exchange._feedback &= feedback
         staged = self._begin()
         rows = [staged.row_at_owner[a:b] for a, b in itertools.pairwise(staged.bounds.tolist())]
-        (asked,) = self._exchange.request(staged, [rows], self.channel)
+        of_step = np.ones(1, np.int32)
+        (asked,), _ = self._exchange.request(staged, [rows], of_step, self.channel)
         ids = np.concatenate(asked.rows)
         self._step = Step(
             staged.stamp,

@@ -7,12 +7,11 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import pytest
 
 from paddlebox import _native
-from paddlebox.errors import ConfigError
+from paddlebox.errors import ConfigError, RankError
 from paddlebox.ranks import job_store
 
 
@@ -61,25 +60,6 @@ def test_a_store_is_served_at_one_address_until_its_server_is_dropped() -> None:
     assert _listening() == before
 
 
-def test_two_ranks_meet_in_a_store_at_the_address_of_the_first() -> None:
-    server, port = job_store._serve("127.0.0.1", 0)
-    before = _listening()
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as ranks:
-        patch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
-        patch.setenv("PADDLE_CURRENT_ENDPOINT", "127.0.0.3:1")
-
-        def meet(rank: int) -> tuple[Any, Any]:
-            return job_store.JobStore(rank, 2, lambda _: None).rendezvous("a pair", 1)
-
-        (theirs, none), (ours, held) = ranks.map(meet, range(2))
-    assert none is None
-    assert held is not None
-    ours.set("a key", b"a value")
-    assert bytes(theirs.get("a key")) == b"a value"
-    assert [address for address, _ in _listening() - before] == ["127.0.0.3"]
-    del server
-
-
 def test_a_first_rank_that_cannot_listen_at_its_address_names_it() -> None:
     store = job_store.JobStore(0, 2, lambda _: None)
     with pytest.MonkeyPatch.context() as patch:
@@ -99,3 +79,52 @@ def test_requests_to_the_store_do_not_wait_for_acknowledgements() -> None:
         for connection in connections:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert store.add("a key", 1) == 1
+
+
+def test_a_rank_that_is_started_twice_is_an_error_on_it_and_on_the_first_rank() -> None:
+    """Ranks 0, 1 and 1 of three: the last one never comes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def start(rank: int) -> str:
+        try:
+            job_store.JobStore(rank, 3, lambda _: None).open()
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(3) as ranks:
+        patch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
+        # The other process of rank 1 waits as long as there is a store.
+        patch.setattr(job_store, "JOIN_S", 20.0)
+        patch.setattr(job_store.JobStore, "_open_paddles_client", staticmethod(lambda: None))
+        first, *others = [ranks.submit(start, rank) for rank in (0, 1, 1)]
+        text = first.result()
+        assert text.startswith("rank 1 was started twice: expected one process, found process ")
+        assert text.count(f"process {os.getpid()} on host ") == 2
+        del job_store._servers[:]
+        done = [other.result() for other in others if other.exception(60) is None]
+    assert text in done
+
+
+def test_a_rank_that_does_not_join_is_named() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
+        patch.setattr(job_store, "JOIN_S", 1.0)
+        patch.setattr(job_store.JobStore, "_open_paddles_client", staticmethod(lambda: None))
+        with pytest.raises(RankError, match="rank 1 has not joined within 1 s: expected 2 ranks"):
+            job_store.JobStore(0, 2, lambda _: None).open()
+        del job_store._servers[:]
+
+
+def test_a_rank_that_cannot_reach_the_first_one_names_its_address() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PADDLE_MASTER", "127.0.0.1:1")
+        patch.setattr(job_store, "JOIN_S", 1.0)
+        told = r"rank 1 on host \S+ cannot reach the first rank at 127\.0\.0\.1:1 within 1 s"
+        with pytest.raises(RankError, match=told):
+            job_store.JobStore(1, 2, lambda _: None).open()

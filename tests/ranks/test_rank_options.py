@@ -71,9 +71,6 @@ def test_two_levels_send_rows_and_gradients_once_between_two_nodes(tmp_path: Pat
 class _Inline:
     """A channel that does its tasks at once, in their order."""
 
-    def do(self, call: Any, *arguments: Any) -> Any:
-        return call(*arguments)
-
     def submit(self, call: Any, *arguments: Any) -> Future[Any]:
         done: Future[Any] = Future()
         done.set_result(call(*arguments))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.support import processes
 from tests.support.configs import write_config, write_slots
 
 _ROOT = Path(__file__).parents[2]
+_WORKER = str(_ROOT / "tests/ranks/worker.py")
 _BATCH = 64
 
 
@@ -59,9 +61,10 @@ def _configured(
     return {"folder": str(folder), "config": str(config), "failing_rank": failing_rank}
 
 
-def _fork(ranks: int, settings: Path) -> tuple[list[int], str]:
+def _fork(settings: list[Path]) -> tuple[list[int], str]:
     """As `_launch` with one launcher, whose part is done here: it takes longer to import Paddle
-    once more for it and each rank than to train."""
+    once more for it and each rank than to train. settings: of each rank."""
+    ranks = len(settings)
     endpoints = [f"127.0.0.1:{_free_port()}" for _ in range(ranks + 1)]
     master = endpoints.pop()
     jobs = []
@@ -70,15 +73,15 @@ def _fork(ranks: int, settings: Path) -> tuple[list[int], str]:
         sizes = {"PADDLE_TRAINERS_NUM": ranks, "PADDLE_LOCAL_SIZE": ranks, "PADDLE_NNODES": 1}
         env = {name: str(number) for name, number in {**numbers, **sizes}.items()}
         env |= {"PADDLE_MASTER": master, "PADDLE_CURRENT_ENDPOINT": endpoints[rank]}
-        env |= {"PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints), "PADDLE_DISTRI_BACKEND": "gloo"}
-        jobs.append(processes.start([str(_ROOT / "tests/ranks/worker.py"), str(settings)], env))
+        env |= {"PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints)}
+        jobs.append(processes.start([_WORKER, str(settings[rank])], env))
     said = ["".join(job.communicate(timeout=PATIENCE_S))[-4000:] for job in jobs]
     return [job.wait() for job in jobs], "\n".join(said)
 
 
 def _launch(folder: Path, ranks: int, launchers: int, settings: Path) -> tuple[list[int], str]:
     """Runs worker.py. Returns the launchers' exit codes, and what they and the ranks said."""
-    worker = [str(_ROOT / "tests/ranks/worker.py"), str(settings)]
+    worker = [_WORKER, str(settings)]
     launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks // launchers)]
     if launchers > 1:
         launch += ["--master", f"127.0.0.1:{_free_port()}", "--nnodes", str(launchers)]
@@ -120,7 +123,7 @@ def _train_each(
     if launchers > 1:
         codes, said = _launch(settings.parent, ranks, launchers, settings)
     else:
-        codes, said = _fork(ranks, settings)
+        codes, said = _fork([settings] * ranks)
     assert set(codes) == {0}, said
     return {name: _written(folder / name, ranks) for name in trainings}
 
@@ -220,6 +223,21 @@ def test_a_failed_step_of_a_rank_is_reported_to_the_others(tmp_path: Path) -> No
     assert codes != [0]
     expected = "rank 1 has left the job: ValueError: the step of this rank fails"
     assert expected in (tmp_path / "log-0/workerlog.0").read_text()
+
+
+def test_ranks_with_different_configs_are_refused_by_all(tmp_path: Path) -> None:
+    settings = []
+    for rank, dim in enumerate((4, 8)):
+        folder = tmp_path / str(rank)
+        told = _configured(folder, 2, dim=dim)
+        config = Path(told["config"])
+        config.write_text(config.read_text().replace(f"{folder}/train.csv", "train.csv"))
+        settings.append(folder / "settings.json")
+        settings[-1].write_text(json.dumps([{"passes": [], **told}]))
+    codes, said = _fork(settings)
+    assert 0 not in codes
+    expected = r"ConfigError: rank 1 on host \S+: table\.embedx_dim is 8, expected 4 as on rank 0"
+    assert len(re.findall(expected, said)) == 2, said
 
 
 @pytest.mark.slow

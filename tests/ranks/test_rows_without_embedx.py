@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from paddlebox.config.ranks import Wire
+from paddlebox.errors import RankError
 from paddlebox.ranks import rows_without_embedx as bare_rows
 from paddlebox.ranks.quantize import RowFormat
 
@@ -37,10 +38,16 @@ def test_a_row_without_embedx_arrives_bit_for_bit_and_a_whole_one_in_its_format(
     np.testing.assert_array_equal(found[~bare], form.unpack(form.pack(rows[~bare])))
 
 
-def test_one_bit_per_row_marks_rows_without_embedx() -> None:
+def test_one_bit_per_row_before_the_rows_marks_those_without_embedx() -> None:
     bare = np.random.default_rng(3).random(sum(_COUNTS)) < 0.5
-    bits = bare_rows.packed(bare, _COUNTS)
-    assert (
-        [b.nbytes for b in bits] == [r.nbytes for r in bare_rows.bits_room(_COUNTS)] == [1, 0, 2, 1]
-    )
-    np.testing.assert_array_equal(bare_rows.unpacked(bits, _COUNTS), bare)
+    rows = [np.full(n, 7, np.uint8) for n in bare_rows.sizes_of(bare, _COUNTS, 44)]
+    messages = bare_rows.with_bits(bare, _COUNTS, rows)
+    assert [m.nbytes - r.nbytes for m, r in zip(messages, rows, strict=True)] == [1, 0, 2, 1]
+    found, left = bare_rows.without_bits(messages, _COUNTS)
+    np.testing.assert_array_equal(found, bare)
+    for message, row in zip(left, rows, strict=True):
+        np.testing.assert_array_equal(message, row)
+    bare_rows.check_sizes(left, found, _COUNTS, 44)
+    expected = bare_rows.sizes_of(bare, _COUNTS, 44)[2]
+    with pytest.raises(RankError, match=f"message 2 .*expected {expected} bytes, found 3"):
+        bare_rows.check_sizes([*left[:2], left[2][:3], left[3]], found, _COUNTS, 44)

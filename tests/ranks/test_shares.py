@@ -1,4 +1,4 @@
-"""What every rank finds alike: whom it meets when, which keys are whose, which files it reads."""
+"""What every rank finds alike: which keys are whose, which files it reads."""
 
 from __future__ import annotations
 
@@ -8,32 +8,10 @@ import numpy as np
 import pytest
 
 from paddlebox.errors import ConfigError
-from paddlebox.ranks.channel import rounds
 from paddlebox.ranks.sharded import range_starts
 from paddlebox.ranks.world import World
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.train.opening import warn_of_idle
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 13])
-def test_each_two_ranks_meet_once_and_in_the_same_round(size: int) -> None:
-    met = [list(rounds(rank, size)) for rank in range(size)]
-    for rank, peers in enumerate(met):
-        assert sorted(peers) == [peer for peer in range(size) if peer != rank]
-    # A schedule in which two wait for others would stand still: each takes its next peer only when
-    # that one is at it too.
-    done, pairs = [0] * size, 0
-    while moved := [
-        (a, b)
-        for a in range(size)
-        for b in met[a][done[a] : done[a] + 1]
-        if a < b and met[b][done[b] : done[b] + 1] == [a]
-    ]:
-        for pair in moved:
-            for rank in pair:
-                done[rank] += 1
-        pairs += len(moved)
-    assert pairs == size * (size - 1) // 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

@@ -1,27 +1,33 @@
-"""Ranks as threads of one process: the channels of a job without its launcher and processes."""
+"""Ranks as threads of one process: the channels of a job without its launcher and processes.
+
+The ranks can be on several hosts. What the hosts send each other is counted.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
-from paddlebox.ranks.channel import _COUNTERS, CHANNELS, Channel
+from paddlebox.ranks.channel import CHANNELS, DENSE, Channel
+from paddlebox.ranks.link import COUNTERS, Hosts
 from paddlebox.ranks.world import World
 from tests.conftest import PATIENCE_S
 
 _T = TypeVar("_T")
+_NOTHING = np.empty(0, np.uint8)
 
 
 class _Meeting:
     """Where so many threads exchange what they have, in places of their own for each purpose."""
 
-    def __init__(self, size: int) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, size: int, patience_s: float) -> None:
+        self._lock, self._patience_s = threading.Lock(), patience_s
         self._brought: dict[str, list[Any]] = defaultdict(lambda: [None] * size)
         #: Of each purpose: all have brought, all have used.
         self._barriers: dict[str, tuple[threading.Barrier, threading.Barrier]] = defaultdict(
@@ -39,9 +45,9 @@ class _Meeting:
             if self._is_over:
                 all_brought.abort()
         brought[rank] = mine
-        all_brought.wait(PATIENCE_S)
+        all_brought.wait(self._patience_s)
         found = use(brought)
-        all_used.wait(PATIENCE_S)
+        all_used.wait(self._patience_s)
         return found
 
     def end(self, *, failed: bool) -> None:
@@ -54,51 +60,151 @@ class _Meeting:
                     all_used.abort()
 
 
+@dataclass
+class Counts:
+    """What hosts sent, by channel: messages, bytes with their sizes, and exchanges of a host.
+
+    Each is of all hosts together. `requests` are calls of `gather`, by question, of the first rank.
+    """
+
+    requests: Counter[str] = field(default_factory=Counter)
+    messages: Counter[str] = field(default_factory=Counter)
+    sent_bytes: Counter[str] = field(default_factory=Counter)
+    exchanges: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, channel: str, messages: Sequence[Sequence[np.ndarray]], is_first: bool) -> None:
+        # Eight bytes for the length of each message (docs/formats/exchange.md).
+        sent = sum(8 + sum(part.nbytes for part in message) for message in messages)
+        with self._lock:
+            self.messages[channel] += len(messages)
+            self.sent_bytes[channel] += sent
+            self.exchanges[channel] += is_first
+
+    def clear(self) -> None:
+        for one in (self.requests, self.messages, self.sent_bytes, self.exchanges):
+            one.clear()
+
+
 class _Memory:
     """What a `World` needs of the memory that the ranks of a host share."""
 
-    def __init__(self, meeting: _Meeting, rank: int) -> None:
-        self._meeting, self._rank = meeting, rank
+    def __init__(self, meetings: Sequence[_Meeting], meeting: _Meeting, member: int) -> None:
+        self._meetings, self._meeting, self._member = meetings, meeting, member
 
     def swap(self, channel: int, out: Sequence[np.ndarray], into: Sequence[np.ndarray]) -> None:
         def copy(of_all: list[Any]) -> None:
             for theirs, room in zip(of_all, into, strict=True):
-                np.copyto(room, theirs[self._rank])
+                np.copyto(room, theirs[self._member])
 
-        self._meeting.take(f"channel {channel}", self._rank, out, copy)
+        self._meeting.take(f"channel {channel}", self._member, out, copy)
+
+    def exchange(self, channel: int, out: Sequence[np.ndarray]) -> list[np.ndarray]:
+        def copies(of_all: list[Any]) -> list[np.ndarray]:
+            return [
+                _NOTHING if member == self._member else theirs[self._member].copy()
+                for member, theirs in enumerate(of_all)
+            ]
+
+        return self._meeting.take(f"channel {channel}", self._member, out, copies)
 
     def counters(self, channel: int) -> dict[str, float]:
         del channel
-        return dict.fromkeys(_COUNTERS, 0.0)
+        return dict.fromkeys(COUNTERS, 0.0)
+
+    def leave(self, why: str) -> None:
+        del why
+        for meeting in self._meetings:
+            meeting.end(failed=True)
+
+
+class _Link:
+    """A `Link` between all ranks."""
+
+    def __init__(self, meeting: _Meeting, hosts: Hosts, counts: Counts) -> None:
+        self._meeting, self._hosts, self._counts = meeting, hosts, counts
+
+    def exchange(
+        self, channel: int, out: Mapping[int, Sequence[np.ndarray]]
+    ) -> dict[int, np.ndarray]:
+        rank = self._hosts.rank
+        is_first = rank == self._hosts.near[0]
+        self._counts.add([*CHANNELS, DENSE][channel], list(out.values()), is_first)
+        messages = {
+            peer: np.concatenate([_NOTHING, *(part.reshape(-1).view(np.uint8) for part in parts)])
+            for peer, parts in out.items()
+        }
+
+        def use(of_all: list[Any]) -> dict[int, np.ndarray]:
+            return {peer: of_all[peer][rank] for peer in out}
+
+        return self._meeting.take(f"link {channel}", rank, messages, use)
+
+    def counters(self, channel: int) -> dict[str, float]:
+        del channel
+        return dict.fromkeys(COUNTERS, 0.0)
 
     def leave(self, why: str) -> None:
         del why
         self._meeting.end(failed=True)
 
+    def why_gone(self) -> list[str]:
+        return []
+
+    def close(self) -> None: ...
+
 
 class _Thread(World):
-    def __init__(self, rank: int, size: int, meeting: _Meeting) -> None:
-        super().__init__(rank, size)
-        self.near, self.memory = list(range(size)), _Memory(meeting, rank)
-        self._meeting = meeting
-        self.channels = {name: Channel(self, name, at) for at, name in enumerate(CHANNELS)}
+    def __init__(self, hosts: Hosts, meetings: Sequence[_Meeting], counts: Counts) -> None:
+        """meetings: of all ranks, and of the ranks of each host."""
+        size = sum(map(len, hosts.ranks))
+        super().__init__(hosts.rank, size)
+        self.hosts, self._meeting, self._counts = hosts, meetings[0], counts
+        if len(hosts.near) > 1:
+            member = hosts.near.index(self.rank)
+            self.memory = _Memory(meetings, meetings[1 + hosts.here], member)
+        if len(hosts.ranks) > 1:
+            self.link = _Link(meetings[0], hosts, counts)
+        names = [*CHANNELS, DENSE]
+        self.channels = {name: Channel(self, name, at) for at, name in enumerate(names)}
 
     def gather(self, what: str, mine: Any) -> list[Any]:
+        if self.rank == 0:
+            self._counts.requests[what] += 1
         return self._meeting.take(what, self.rank, mine, list)
 
 
-def coordination(size: int, call: Callable[[World], _T]) -> list[_T]:
+def coordination(
+    size: int,
+    call: Callable[[World], _T],
+    per_host: int = 0,
+    counts: Counts | None = None,
+    patience_s: float = PATIENCE_S,
+) -> list[_T]:
     """(size) what `call` gives on each rank; an error of one of them is raised. The first rank is
-    the calling thread: Paddle's static mode is a thread's own."""
-    meeting = _Meeting(size)
-    worlds = [_Thread(rank, size, meeting) for rank in range(size)]
+    the calling thread: Paddle's static mode is a thread's own.
+
+    Args:
+        size: number of ranks.
+        call: the work of a rank.
+        per_host: ranks of a host; 0: all.
+        counts: counts what hosts send each other.
+        patience_s: a rank that is later than this to an exchange is an error.
+    """
+    firsts = [rank - rank % (per_host or size) for rank in range(size)]
+    hosts = [Hosts.of(rank, firsts) for rank in range(size)]
+    sizes = (size, *map(len, hosts[0].ranks))
+    meetings = [_Meeting(one, patience_s) for one in sizes]
+    worlds = [_Thread(of_rank, meetings, counts or Counts()) for of_rank in hosts]
 
     def run(world: World) -> _T | BaseException:
         try:
             found: _T | BaseException = call(world)
         except BaseException as error:
             found = error
-        meeting.end(failed=isinstance(found, BaseException))
+        failed = isinstance(found, BaseException)
+        for meeting in meetings if failed else (meetings[0], meetings[1 + world.hosts.here]):
+            meeting.end(failed=failed)
         return found
 
     with ThreadPoolExecutor(size) as pool:

@@ -107,6 +107,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
         "digest": digest,
         "dense": dense,
         "on_one_host": world.size == 1 or world.on_one_host,
+        "link": type(world.link).__name__ if world.size > 1 and world.link is not None else "",
         "sent": {name: n - sent_before.get(name, 0) for name, n in _sent(world).items()},
         "traffic": traffic,
         "order": order,
@@ -133,12 +134,14 @@ def _failing(feed: Any) -> Any:
 
 
 def main() -> None:
+    from paddlebox.config.load import load_config
     from paddlebox.ops import paddle
     from paddlebox.ranks import World
 
-    world = World.join()
+    trainings = json.loads(Path(sys.argv[1]).read_text())
+    world = World.join(load_config(trainings[0]["config"], trainings[0].get("override", [])))
     try:
-        for settings in json.loads(Path(sys.argv[1]).read_text()):
+        for settings in trainings:
             with paddle.utils.unique_name.guard():  # parameters have the names of a first network
                 result = run(settings, world)
             out = Path(settings["folder"]) / f"result-{world.size}-{world.rank}.json"

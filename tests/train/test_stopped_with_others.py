@@ -10,6 +10,7 @@ import pytest
 
 from paddlebox.errors import RankError, StoreError
 from paddlebox.ranks import World
+from paddlebox.ranks.link import Hosts
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.train import interrupt
 from paddlebox.train.interrupt import stopped_with_others
@@ -27,7 +28,7 @@ def _world(gone: str = "") -> World:
             raise RankError(gone)
 
     world = World(0, 2)
-    world.near, world.memory = [0, 1], SimpleNamespace(check=check)
+    world.hosts, world.memory = Hosts.of(0, [0, 0]), SimpleNamespace(check=check)
     return world
 
 

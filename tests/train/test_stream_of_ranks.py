@@ -116,7 +116,7 @@ def test_an_hour_with_fewer_files_than_ranks_is_warned_of_once(
     logs.write("20240101/01")
     logs.at_hour("2024010102")
     with caplog.at_level(logging.WARNING, "paddlebox"):
-        on_all(logs, hours, until_hour="2024010101")
+        on_all(logs, hours, until_hour="2024010101", share="files")
     (said,) = caplog.messages
     assert said.startswith("hour 2024-01-01T00:00+00:00 has 1 files, and there are 3 ranks: ")
 

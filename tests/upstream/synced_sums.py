@@ -15,6 +15,7 @@ import numpy as np
 import paddle
 
 from paddlebox.compat import layers
+from paddlebox.ranks import World
 
 COLUMNS, STEPS = 7, 3  # 7 = 1 * (3 * 2 + 1)
 
@@ -69,7 +70,7 @@ def static(name: str, batches: list[tuple[np.ndarray, np.ndarray]]) -> list[Any]
     return [found[part] for part in order if part in found]
 
 
-paddle.distributed.init_parallel_env()
+world = World.join()
 number = int(os.environ["PADDLE_TRAINER_ID"])
 report: dict[str, Any] = {}
 for name in ("data_norm", "masked_data_norm", "cross_norm_layer_hadamard"):
@@ -80,3 +81,4 @@ for name in ("data_norm", "masked_data_norm", "cross_norm_layer_hadamard"):
         "static": static(name, batches),
     }
 (Path(sys.argv[1]) / f"{number}.json").write_text(json.dumps(report))
+world.close()

@@ -600,10 +600,9 @@ size_t BytesOf(const ParsedChunk& chunk) {
 
 Status ScatterRows(const ParsedChunk& chunk, size_t sparse_slots, const uint32_t* part_of_row,
                    std::vector<ParsedChunk>* out) {
-  PBX_RETURN_IF_ERROR(CheckUntagged(chunk));
   const size_t n = chunk.instances, width = n == 0 ? 0 : chunk.dense.size() / n;
   if (chunk.labels.size() != n || chunk.dense.size() != n * width ||
-      chunk.lengths.size() != n * sparse_slots) {
+      chunk.lengths.size() != n * sparse_slots || !chunk.tags.Fits(n)) {
     return Error(Code::kInvalidArgument, "chunk of %zu instances: its columns do not fit", n);
   }
   const size_t parts = out->size();
@@ -626,6 +625,7 @@ Status ScatterRows(const ParsedChunk& chunk, size_t sparse_slots, const uint32_t
     to.lengths.insert(to.lengths.end(), lengths, lengths + sparse_slots);
     const uint64_t* const feasigns = chunk.feasigns.data() + at;
     to.feasigns.insert(to.feasigns.end(), feasigns, feasigns + values);
+    to.tags.AddRow(chunk.tags, i);
     at += values;
   }
   return Status::Ok();

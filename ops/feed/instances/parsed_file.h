@@ -100,8 +100,8 @@ class SpillFile {
 // The memory of the columns of a chunk.
 size_t BytesOf(const ParsedChunk& chunk);
 
-// Appends row i of the chunk to (*out)[part_of_row[i]], in order. InvalidArgument if rows or
-// columns do not fit. Counts of lines and bad lines are not copied. S: sparse slots.
+// Appends row i of the chunk, with its tags, to (*out)[part_of_row[i]], in order. InvalidArgument
+// if rows or columns do not fit. Counts of lines and bad lines are not copied. S: sparse slots.
 Status ScatterRows(const ParsedChunk& chunk, size_t sparse_slots, const uint32_t* part_of_row,
                    std::vector<ParsedChunk>* out);
 

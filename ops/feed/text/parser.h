@@ -49,8 +49,8 @@ struct ParsedChunk {
 // dropped, and so is a UTF-8 byte order mark at the start of a line. Empty lines are only counted
 // in `lines`. A malformed line adds only a count and, for the first 8, a BadLine. Never reads
 // outside [data, data + size). The result is the same on every vector path. InvalidArgument only
-// for an invalid schema (no label, duplicate name, unknown Criteo column, dim < 1, more than 65535
-// sparse slots).
+// for an invalid schema (two labels, duplicate name, unknown Criteo column, dim < 1, more than
+// 65535 sparse slots).
 //
 // The schema's transforms are applied to the good lines: see transform.h.
 //

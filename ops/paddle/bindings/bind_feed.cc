@@ -385,6 +385,7 @@ void BindFeed(py::module_& module) {
                                                      ToArray(std::vector<uint64_t>(c.cut_values)));
                              })
       .def("sample", &Sample, py::arg("most_rows"))
+      .def_property_readonly("tag_bytes", [](const ParsedChunk& c) { return c.tags.held(); })
       .def_property_readonly("occurrences", [](const ParsedChunk& c) { return c.feasigns.size(); });
   module.def("select_parser_path",
              [](const std::string& name) { ThrowIfError(feed::SelectTokenKernels(name.c_str())); });

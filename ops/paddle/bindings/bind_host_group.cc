@@ -1,8 +1,11 @@
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -52,6 +55,65 @@ void Patiently(const Call& call) {
   ThrowIfError(status);
 }
 
+// The bytes of a message, owned by numpy once it has arrived.
+struct Arrived {
+  std::unique_ptr<unsigned char[]> bytes;
+  size_t size = 0;
+
+  py::array_t<unsigned char> ToNumpy() {
+    unsigned char* at = bytes.release();
+    const py::capsule owner(at, [](void* p) { delete[] static_cast<unsigned char*>(p); });
+    return py::array_t<unsigned char>({static_cast<py::ssize_t>(size)}, at, owner);
+  }
+};
+
+// What each member sends. The entry of this member is empty.
+py::list Exchange(HostGroup& group, int channel, const std::vector<py::buffer>& out) {
+  std::vector<py::buffer_info> held;
+  const auto from = BytesOf(out, false, &held);
+  std::vector<Arrived> arrived(from.size());
+  const HostGroup::Room room = [&](int member, size_t size, unsigned char** at) {
+    Arrived& message = arrived[static_cast<size_t>(member)];
+    message.bytes.reset(new (std::nothrow) unsigned char[std::max(size, size_t{1})]);
+    message.size = size;
+    *at = message.bytes.get();
+    if (*at != nullptr) return Status::Ok();
+    return Error(Code::kOutOfSpace, "no memory for %zu bytes of another rank", size);
+  };
+  Patiently(
+      [&](const HostGroup::GoOn& go_on) { return group.Exchange(channel, from, room, go_on); });
+  arrived[static_cast<size_t>(group.member())].bytes.reset(new unsigned char[1]);
+  py::list found;
+  for (Arrived& message : arrived) found.append(message.ToNumpy());
+  return found;
+}
+
+// The Python function `add` as SummingGroup::Between.
+//
+// It runs on a thread of its own. On the main thread, Python would run signal handlers in it, whose
+// exceptions the executor of the program would lose.
+SummingGroup::Between BetweenHosts(const py::object& add) {
+  if (add.is_none()) return {};
+  const std::shared_ptr<py::object> held(new py::object(add), [](py::object* one) {
+    const py::gil_scoped_acquire acquired;
+    delete one;
+  });
+  return [held](float* values, size_t n) {
+    Status status;
+    std::thread thread([&] {
+      const py::gil_scoped_acquire acquired;
+      try {
+        const py::capsule borrowed(values, [](void*) {});
+        (*held)(py::array_t<float>({static_cast<py::ssize_t>(n)}, values, borrowed));
+      } catch (py::error_already_set& error) {
+        status = Error(Code::kPeerGone, "%s", error.what());
+      }
+    });
+    thread.join();
+    return status;
+  };
+}
+
 }  // namespace
 
 void BindHostGroup(py::module_& module) {
@@ -87,20 +149,21 @@ void BindHostGroup(py::module_& module) {
                return group.Swap(channel, from, to, go_on);
              });
            })
-      .def("counters",
-           [](const HostGroup& group, int channel) {
-             const ChannelCounters found = group.counters(channel);
-             py::dict out;
-             out["sent_bytes"] = found.sent_bytes;
-             out["seconds"] = static_cast<double>(found.ns) / 1e9;
-             out["waiting_seconds"] = static_cast<double>(found.waiting_ns) / 1e9;
-             out["waits"] = found.waits;
-             return out;
-           })
-      .def_static("sums_here", [] { return !FindSummingGroup().group.expired(); })
-      .def("sums", [](const std::shared_ptr<HostGroup>& group, int channel) {
-        SetSummingGroup(group, channel);  // for the programs of this process
+      .def("exchange", &Exchange)
+      .def("counters", [](const HostGroup& group, int channel) {
+        const ChannelCounters found = group.counters(channel);
+        py::dict out;
+        out["sent_bytes"] = found.sent_bytes;
+        out["seconds"] = static_cast<double>(found.ns) / 1e9;
+        out["waiting_seconds"] = static_cast<double>(found.waiting_ns) / 1e9;
+        out["waits"] = found.waits;
+        return out;
       });
+  // For the programs of this process. group may be None, and so may between_hosts.
+  module.def("set_sums", [](const std::shared_ptr<HostGroup>& group, int channel,
+                            const py::object& between_hosts) {
+    SetSummingGroup(group, channel, BetweenHosts(between_hosts));
+  });
 }
 
 }  // namespace pbx

@@ -3,6 +3,7 @@
 
 #include "feed/instances/instances.h"
 #include "feed/instances/parsed_file.h"
+#include "feed/instances/sharing.h"
 #include "feed/instances/side_columns.h"
 #include "feed/instances/sorted_keys.h"
 #include "paddle/bindings/arrays.h"
@@ -44,6 +45,39 @@ std::vector<std::unique_ptr<ParsedChunk>> Scatter(const std::vector<const Parsed
   return out;
 }
 
+py::array_t<uint64_t> Groups(const ParsedChunk& chunk, size_t sparse_slots, const std::string& by,
+                             size_t slot) {
+  const GroupBy kind = by == "ins_id"      ? GroupBy::kInsId
+                       : by == "search_id" ? GroupBy::kSearchId
+                                           : GroupBy::kSlot;
+  std::vector<uint64_t> groups;
+  {
+    const py::gil_scoped_release release;
+    ThrowIfError(GroupsOf(chunk, sparse_slots, kind, slot, &groups));
+  }
+  return ToArray(std::move(groups));
+}
+
+py::array_t<uint8_t> Encoded(const ParsedChunk& chunk) {
+  std::string bytes;
+  {
+    const py::gil_scoped_release release;
+    EncodeInstances(chunk, &bytes);
+  }
+  const uint8_t* const data = reinterpret_cast<const uint8_t*>(bytes.data());
+  return ToArray(std::vector<uint8_t>(data, data + bytes.size()));
+}
+
+// bytes: aligned to 8.
+std::unique_ptr<ParsedChunk> Decoded(const Array<uint8_t>& bytes, const std::string& where) {
+  auto chunk = std::make_unique<ParsedChunk>();
+  const char* const data = reinterpret_cast<const char*>(bytes.data());
+  const size_t size = SizeOf(bytes);
+  const py::gil_scoped_release release;
+  ThrowIfError(DecodeInstances(data, size, where, chunk.get()));
+  return chunk;
+}
+
 // a, b: (u), (v) ascending keys, with the slots of each. Returns the keys of both, with the lower
 // slots.
 py::tuple Merge(const Array<uint64_t>& a, const Array<uint16_t>& a_slots, const Array<uint64_t>& b,
@@ -79,6 +113,10 @@ void BindParsed(py::module_& module) {
   module.def("chunk_bytes", &BytesOf);
   module.def("scatter_rows", &Scatter, py::arg("chunks"), py::arg("sparse_slots"),
              py::arg("part_of_row"), py::arg("parts"));
+  module.def("groups_of", &Groups, py::arg("chunk"), py::arg("sparse_slots"), py::arg("by"),
+             py::arg("slot"));
+  module.def("encode_instances", &Encoded);
+  module.def("decode_instances", &Decoded, py::arg("bytes"), py::arg("where"));
   module.def("shuffled_order",
              [](size_t size, uint64_t seed) { return ToArray(ShuffledOrder(size, seed)); });
   module.def("draw_donors", [](size_t instances, size_t pool_size, uint64_t seed) {

@@ -4,6 +4,7 @@
 
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "paddle/operators/kernel_guard.h"
 
@@ -13,8 +14,25 @@ namespace {
 std::mutex mutex;
 SummingGroup summing;
 
-// Sum (n) = sum over members of Gradients (n values in total) * Share (1). Every member gets the
-// same bits.
+// The sums over the ranks of this host, in the order of ranks.
+Status SumOverHost(const SummingGroup& found, const std::vector<HostSum::Part>& parts, float share,
+                   float* sum) {
+  if (const std::shared_ptr<HostGroup> group = found.group.lock()) {
+    return found.sum->Add(parts, share, sum);
+  }
+  if (!found.joined || found.sum != nullptr) {
+    return Error(Code::kFailedPrecondition,
+                 "no ranks have joined: call World.join before the program runs");
+  }
+  for (const auto& [values, size] : parts) {
+    for (size_t i = 0; i < size; ++i) sum[i] = values[i] * share;
+    sum += size;
+  }
+  return Status::Ok();
+}
+
+// Sum (n) = sum over ranks of Gradients (n values in total) * Share (1). Every rank gets the same
+// bits (docs/formats/exchange.md).
 std::vector<Tensor> SumOverRanks(const std::vector<Tensor>& gradients, const Tensor& share) {
   size_t n = 0;
   for (const Tensor& gradient : gradients) n += Count(gradient);
@@ -30,15 +48,11 @@ std::vector<Tensor> SumOverRanks(const std::vector<Tensor>& gradients, const Ten
       parts.emplace_back(gradient.data<float>(), Count(gradient));
     }
     const SummingGroup found = FindSummingGroup();
-    const std::shared_ptr<HostGroup> group = found.group.lock();
-    if (group == nullptr) {
-      return Error(Code::kFailedPrecondition,
-                   "no ranks have joined on this host: call World.join before the program runs");
-    }
     // Dygraph holds the GIL, and another thread of this process may have to answer other ranks.
     std::optional<pybind11::gil_scoped_release> release;
     if (PyGILState_Check() != 0) release.emplace();
-    return found.sum->Add(parts, *share.data<float>(), sum.data<float>());
+    PBX_RETURN_IF_ERROR(SumOverHost(found, parts, *share.data<float>(), sum.data<float>()));
+    return found.between == nullptr ? Status::Ok() : found.between(sum.data<float>(), n);
   });
   return {sum};
 }
@@ -58,9 +72,12 @@ std::vector<DataType> InferDtype(const std::vector<DataType>&, const DataType& s
 
 }  // namespace
 
-void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int channel) {
+void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int channel,
+                     SummingGroup::Between between) {
   const std::lock_guard<std::mutex> lock(mutex);
-  summing = {group, group != nullptr ? std::make_shared<HostSum>(group.get(), channel) : nullptr};
+  summing = {group != nullptr || between != nullptr, group,
+             group != nullptr ? std::make_shared<HostSum>(group.get(), channel) : nullptr,
+             std::move(between)};
 }
 
 SummingGroup FindSummingGroup() {

@@ -1,6 +1,8 @@
-// The group over which the operator `box_sum_over_ranks` adds. A process has at most one.
+// The ranks over which the operator `box_sum_over_ranks` adds.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "base/host_group.h"
@@ -8,13 +10,20 @@
 
 namespace pbx {
 
-// group: null means that the operator fails. channel: a channel used for these sums only.
-void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int channel);
-
 struct SummingGroup {
+  // Replaces the sums (n) of this host by the sums of all hosts. It is called without the GIL.
+  using Between = std::function<Status(float* values, size_t n)>;
+
+  bool joined = false;
   std::weak_ptr<HostGroup> group;
-  std::shared_ptr<HostSum> sum;  // valid while `group` is locked
+  std::shared_ptr<HostSum> sum;  // valid while `group` is locked; null: there is no group
+  Between between;               // null: there is one host
 };
+
+// A process has at most one. group and between: both null means that the operator fails. channel: a
+// channel of the group that is used for these sums only.
+void SetSummingGroup(const std::shared_ptr<HostGroup>& group, int channel,
+                     SummingGroup::Between between);
 SummingGroup FindSummingGroup();
 
 }  // namespace pbx

@@ -38,8 +38,8 @@ from paddlebox.tools.supervise.wire import Alone, Link, Met, address_of
 PASSED_ON = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LC_*", "VIRTUAL_ENV"),
     *("PYTHONPATH", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "OMP_*", "MKL_*", "KMP_*", "OPENBLAS_*"),
-    *("CUDA_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "FLAGS_*", "GLOG_*", "PADDLE_*"),
-    *("PORT_RANGE", "POD_IP"),
+    *("CUDA_*", "NVIDIA_*", "NCCL_*", "FLAGS_*", "GLOG_*", "PADDLE_*"),
+    *("PORT_RANGE", "POD_IP", "PADDLEBOX_SECRET_FILE"),
 )
 _LOOK_S = 0.2
 _ENDING_S = 3.0

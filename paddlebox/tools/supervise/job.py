@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 #: Exit codes (docs/running.md) of errors that a restart would only repeat.
 FINAL = {2: "configuration", 3: "data", 5: "training", 6: "lock", 7: "guard"}
 STOPPED = {130, 143}
-#: Seconds without progress, by stage. Gloo gives up on a peer after 30 s in a step.
+#: Seconds without progress, by stage.
 LIMITS_S: dict[str, float] = {
     "start": 300.0, "load": 3600.0, "step": 25.0, "commit": 1800.0, "evaluate": 3600.0,
     "end": 1800.0, "rescue": 1800.0,

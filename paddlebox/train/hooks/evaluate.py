@@ -34,8 +34,7 @@ class Evaluate(Hook):
     def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
         if not self._training.config.trainer.evaluate_before_pass:
             return {}
-        files = self._training.world.share_files(planned.files, planned.sizes)
-        return {"before": self._evaluate(files)}
+        return {"before": self._evaluate(planned.files, planned.sizes)}
 
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
         if self._tests:
@@ -43,10 +42,10 @@ class Evaluate(Hook):
 
     def _evaluate_tests(self, number: int) -> dict[str, Any]:
         heartbeat.stage("evaluate", f"after pass {number}")
-        return self._evaluate(self._training.world.share_files(self._tests))
+        return self._evaluate(self._tests)
 
-    def _evaluate(self, files: Sequence[str]) -> dict[str, Any]:
+    def _evaluate(self, files: Sequence[str], sizes: Sequence[int] = ()) -> dict[str, Any]:
         own = self._training
         own.world.finish_staging(own.dataset.wait_staged)
         runner = own.runners.of(Phase.UPDATE)
-        return evaluate_files(own.config, own.slots, own.table, runner, files)
+        return evaluate_files(own.config, own.slots, own.table, runner, files, sizes=sizes)

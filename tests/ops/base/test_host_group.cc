@@ -59,6 +59,31 @@ TEST(every_member_gets_what_each_sent_whatever_its_size) {
   }
 }
 
+TEST(messages_of_sizes_that_the_receiver_does_not_know_arrive_whole) {
+  const std::vector<int> outcomes = RunMembers(4, [](HostGroup* group, int me) {
+    for (int turn = 0; turn < 60; ++turn) {
+      std::vector<std::vector<unsigned char>> out, into(4);
+      std::vector<Bytes> from;
+      for (int peer = 0; peer < 4; ++peer) {
+        out.push_back(Letter(me, peer, turn, SizeOf(me, peer, turn)));
+      }
+      for (auto& letter : out) from.emplace_back(letter.data(), letter.size());
+      const auto room = [&](int member, size_t size, unsigned char** at) {
+        into[static_cast<size_t>(member)].resize(size);
+        *at = into[static_cast<size_t>(member)].data();
+        return Status::Ok();
+      };
+      if (!group->Exchange(turn % 2, from, room).ok()) return 1;
+      for (int peer = 0; peer < 4; ++peer) {
+        const size_t size = peer == me ? 0 : SizeOf(peer, me, turn);
+        if (into[static_cast<size_t>(peer)] != Letter(peer, me, turn, size)) return 2;
+      }
+    }
+    return 0;
+  });
+  CHECK(outcomes == std::vector<int>(4, 0));
+}
+
 TEST(a_sum_is_added_up_in_the_order_of_members_on_each) {
   const auto value = [](int member, size_t i) {
     return 1.0f / static_cast<float>(i + 1) + 1e6f * static_cast<float>(member % 2);

@@ -1,0 +1,273 @@
+"""How several ranks share the instances of a pass: which parts of its files each rank reads, and
+which rank trains an instance.
+
+    files ─ parts of this rank ─▶ parsed chunks ─ exchange ─▶ instances of this rank
+
+Without an exchange, a rank trains what it reads. With one, the chunks of all ranks are exchanged in
+rounds, so that only a few of them are on the way. A rank's instances are in the order of the files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterable, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from paddlebox import _native
+from paddlebox.config.data import ShareBy
+from paddlebox.data.columnar import count_pieces
+from paddlebox.data.decompress import codec_of
+from paddlebox.data.file_part import FilePart
+from paddlebox.data.share import Share
+from paddlebox.data.sources import open_source
+from paddlebox.errors import RankError
+from paddlebox.store.coordinator import Coordinator
+
+if TYPE_CHECKING:
+    from paddlebox.data.options import LoadOptions
+
+core = _native.core
+log = logging.getLogger(__name__)
+
+_CHUNKS_A_ROUND = 4  # of each rank. A chunk is CHUNK_BYTES of text, or a row group
+
+
+class Place(NamedTuple):
+    """Where a chunk comes from. In ascending order, chunks are in the order of the files."""
+
+    file: int  # among the files of all ranks
+    part: int
+    chunk: int  # within the part
+
+
+class ReadPart(NamedTuple):
+    """What a rank reads of one file."""
+
+    file: int  # among the files of all ranks
+    part: FilePart
+
+
+def plan(
+    files: Sequence[str], options: LoadOptions, world: Coordinator, seed: int
+) -> tuple[list[ReadPart], Exchange | None]:
+    """The parts of the files of a pass that this rank reads, and the exchange of their instances;
+    None if the rank trains what it reads.
+
+    Args:
+        seed: of the pass.
+
+    Raises: DataError that names a file if it cannot be read.
+    """
+    share = options.share
+    if world.size == 1 or share.by is ShareBy.FILES:
+        return [ReadPart(at, FilePart(path)) for at, path in enumerate(files)], None
+    splittable = [False]
+    if share.own_files:
+        numbered = enumerate(files)
+        parts = [ReadPart(at * world.size + world.rank, FilePart(path)) for at, path in numbered]
+    else:
+        splittable = _splittable(files, options, world.size)
+        parts = _parts_of(files, splittable, world)
+    if share.by is ShareBy.BYTES and all(splittable):
+        return parts, None
+    names = [slot.name for slot in options.slots.sparse]
+    return parts, Exchange(world, share, names, seed)
+
+
+def _splittable(files: Sequence[str], options: LoadOptions, ranks: int) -> list[bool]:
+    """Whether each file is read in parts by several ranks."""
+    if options.format.is_columnar:
+        # With fewer pieces than ranks, some ranks would read nothing.
+        pieces = sum(count_pieces(path, options.format, options.retries) for path in files)
+        return [pieces >= ranks] * len(files)
+    if options.instances.pipe_command:
+        return [False] * len(files)
+    return [_is_plain(path, options.retries) for path in files]
+
+
+def _is_plain(path: str, retries: int) -> bool:
+    with open_source(path, retries) as source:
+        return codec_of(source) is None
+
+
+def _parts_of(
+    files: Sequence[str], splittable: Sequence[bool], world: Coordinator
+) -> list[ReadPart]:
+    """The parts that this rank reads of files that all ranks share, in the order of the files.
+
+    Args:
+        splittable: whether each file can be read in parts. Each other file is read by one rank.
+    """
+    known = list(enumerate(zip(files, splittable, strict=True)))
+    own = set(world.share_files([path for _, (path, splits) in known if not splits]))
+    size, parts = world.size, []
+    for at, (path, splits) in known:
+        if splits:
+            # A file may have fewer pieces than there are ranks, so each file begins at another one.
+            parts.append(ReadPart(at, FilePart(path, (world.rank + at) % size, size)))
+        elif path in own:
+            parts.append(ReadPart(at, FilePart(path)))
+    return parts
+
+
+class OwnChunk(NamedTuple):
+    """A chunk that this rank has read."""
+
+    columns: Any  # native ParsedChunk
+    place: Place
+    in_parts: bool  # whether its file is read in parts
+
+
+class Exchange:
+    """Exchanges the instances of one pass. Every rank loads the pass, and makes one.
+
+    Args:
+        world: the ranks.
+        share: which rank gets an instance. INSTANCE deals all of them, and BYTES those of files
+            that are not read in parts. The others go by a hash of what they are shared by.
+        sparse_names: (S) the sparse slots.
+        seed: of the pass.
+    """
+
+    def __init__(
+        self, world: Coordinator, share: Share, sparse_names: Sequence[str], seed: int
+    ) -> None:
+        self._world, self._by, self._seed = world, share.by, seed % (1 << 64)
+        self._slots = len(sparse_names)
+        self._slot = sparse_names.index(share.slot) if share.by is ShareBy.SLOT else 0
+        self._dealt = 0  # instances that this rank has dealt
+
+    def shared(self, own: Iterable[OwnChunk]) -> Generator[tuple[Place, Any], None, None]:
+        """The chunks that this rank trains, and where they come from, in the order of rounds.
+
+        Close it after an error, so that the other ranks do not wait.
+
+        Raises: an error of `own`; RankError if another rank has an error.
+        """
+        source, more = iter(own), True
+        while more:
+            try:
+                chunks = list(islice(source, _CHUNKS_A_ROUND))
+                out = [self._scattered(chunk) for chunk in chunks if chunk.columns.instances]
+            except BaseException as error:
+                self._tell(f"{type(error).__name__}: {error}")
+                raise
+            found, more = self._round(out, _DONE if len(chunks) < _CHUNKS_A_ROUND else _MORE)
+            try:
+                yield from found
+            except GeneratorExit:
+                if more:  # otherwise the other ranks expect no message
+                    self._tell("it cannot keep its share; its own error says why")
+                raise
+
+    def _scattered(self, chunk: OwnChunk) -> list[_Piece]:
+        """(R) the instances of a chunk, by the rank that trains them."""
+        ranks = self._ranks(chunk.columns, chunk.in_parts)
+        scattered = core.scatter_rows([chunk.columns], self._slots, ranks, self._world.size)
+        return [(chunk.place, columns) for columns in scattered]
+
+    def _ranks(self, chunk: Any, in_parts: bool) -> np.ndarray:
+        """(N) uint32 the rank of each instance."""
+        if self._by is ShareBy.BYTES and in_parts:
+            return np.full(chunk.instances, self._world.rank, np.uint32)
+        dealt = self._deal(chunk.instances)
+        if self._by in (ShareBy.BYTES, ShareBy.INSTANCE):
+            return dealt.astype(np.uint32)
+        groups = core.groups_of(chunk, self._slots, self._by.value, self._slot)
+        half, size = np.uint64(32), np.uint64(self._world.size)
+        of_group = (_mixed(groups, self._seed) >> half) * size >> half
+        return np.where(groups == 0, dealt, of_group).astype(np.uint32)
+
+    def _deal(self, count: int) -> np.ndarray:
+        """(count) the ranks of the next instances. Each R successive instances go to R ranks, in an
+        order that is drawn for them."""
+        size = self._world.size
+        first, self._dealt = self._dealt, self._dealt + count
+        begin, end = first // size * size, -(-self._dealt // size) * size
+        numbers = np.arange(begin, end, dtype=np.uint64) + np.uint64((self._world.rank << 48) + 1)
+        drawn = np.argsort(_mixed(numbers, self._seed).reshape(-1, size), axis=1)
+        return drawn.reshape(-1)[first - begin : self._dealt - begin]
+
+    def _round(self, out: Sequence[list[_Piece]], state: int) -> tuple[list[_Piece], bool]:
+        """Exchange the instances of a round.
+
+        Args:
+            out: of each chunk, (R) the instances by the rank that trains them.
+
+        Returns: those of this rank; whether there is another round.
+        """
+        me = self._world.rank
+        to_ranks = [
+            [pieces[rank] for pieces in out if pieces[rank][1].instances]
+            for rank in range(self._world.size)
+        ]
+        sent = [
+            _message(state, pieces if rank != me else []) for rank, pieces in enumerate(to_ranks)
+        ]
+        received = list(map(_Received, self._world.exchange_instances(sent)))
+        for rank, message in enumerate(received):
+            if message.state == _FAILED:
+                raise RankError(f"rank {rank} could not load the pass: {message.text()}")
+        found = [
+            to_ranks[me] if rank == me else message.pieces(f"the instances of rank {rank}")
+            for rank, message in enumerate(received)
+        ]
+        return list(chain(*found)), any(message.state == _MORE for message in received)
+
+    def _tell(self, text: str) -> None:
+        """Tell the other ranks about an error, in place of the next round."""
+        message = np.concatenate([_head(_FAILED, 0), np.frombuffer(text.encode(), np.uint8)])
+        try:
+            self._world.exchange_instances([message] * self._world.size)
+        except Exception as gone:
+            log.debug("the other ranks were not told about an error: %s", gone)
+
+
+# A message: its state, the number of pieces, the place and the bytes of each piece, and the pieces.
+# Each is a multiple of 8 bytes, so that pieces are aligned.
+_Piece = tuple[Place, Any]
+_DONE, _MORE, _FAILED = range(3)  # the last round of this rank, another one follows, an error
+
+
+def _head(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.uint64).view(np.uint8)
+
+
+def _message(state: int, pieces: Sequence[_Piece]) -> np.ndarray:
+    encoded = [core.encode_instances(columns) for _, columns in pieces]
+    about = [
+        number
+        for (place, _), data in zip(pieces, encoded, strict=True)
+        for number in (*place, data.size)
+    ]
+    return np.concatenate([_head(state, len(pieces), *about), *encoded])
+
+
+class _Received:
+    """A message of another rank. message: (n) uint8."""
+
+    def __init__(self, message: np.ndarray) -> None:
+        self._message = message
+        self.state, self._count = map(int, message[:16].view(np.uint64))
+
+    def text(self) -> str:
+        return self._message[16:].tobytes().decode(errors="replace")
+
+    def pieces(self, where: str) -> list[_Piece]:
+        """Raises: CorruptionError."""
+        at = 16 + 32 * self._count
+        found = []
+        for file, part, chunk, size in self._message[16:at].view(np.uint64).reshape(-1, 4).tolist():
+            data = self._message[at : at + size]
+            found.append((Place(file, part, chunk), core.decode_instances(data, where)))
+            at += size
+        return found
+
+
+def _mixed(numbers: np.ndarray, seed: int) -> np.ndarray:
+    """(n) uint64 hashes of (n) uint64 numbers."""
+    mixed: np.ndarray = core.keys_of(numbers ^ np.uint64(core.mix((seed + 1) % (1 << 64))))
+    return mixed

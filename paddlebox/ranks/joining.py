@@ -1,0 +1,101 @@
+"""What ranks check when they join: that they run the same build with the same config."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paddlebox.config import Config
+from paddlebox.config.stored import OF_HOST, within
+from paddlebox.errors import ConfigError
+from paddlebox.ranks.connecting import SECRET_FILE, read_secret
+
+Gather = Callable[[str, Any], list[Any]]
+
+
+def build() -> str:
+    """Names this build: a digest of the package's modules. One of them has the version, and one
+    describes the native library (setup.py)."""
+    folder, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def meet(gather: Gather) -> list[str]:
+    """Check that all ranks run one build, and have a secret or have none. Collective.
+
+    Returns: (R) what errors call each rank, such as "rank 1 on host b".
+
+    Raises:
+        ConfigError: they do not. All ranks raise it.
+    """
+    try:
+        secret = "a secret" if read_secret() else "no secret"
+    except ConfigError as error:
+        secret = str(error)
+    hello = {"host": socket.gethostname(), "build": build(), "secret": secret}
+    of_ranks = gather("hello", hello)
+    names = [f"rank {rank} on host {found['host']}" for rank, found in enumerate(of_ranks)]
+    for name, found in zip(names, of_ranks, strict=True):
+        if found["secret"].startswith(SECRET_FILE):
+            raise ConfigError(f"{name}: {found['secret']}")
+        if found["secret"] != of_ranks[0]["secret"]:
+            raise ConfigError(
+                f"{name} has {found['secret']} ({SECRET_FILE}), expected {of_ranks[0]['secret']} "
+                f"as {names[0]}: give all ranks the same file, or none of them"
+            )
+        if found["build"] != of_ranks[0]["build"]:
+            raise ConfigError(
+                f"{name} runs build {found['build']} of paddlebox, expected "
+                f"{of_ranks[0]['build']} as {names[0]}: install the same paddlebox on all hosts"
+            )
+    return names
+
+
+def check_same(config: Config, names: Sequence[str], gather: Gather) -> None:
+    """Check that all ranks have one config, except for the keys of OF_HOST. Collective.
+
+    Args:
+        config: the config of this rank.
+        names: as from `meet`.
+        gather: `Coordinator.gather`.
+
+    Raises:
+        ConfigError: they have not. All ranks raise it.
+    """
+    mine = {
+        key: value
+        for key, value in _leaves(config.model_dump(mode="json"), "")
+        if not within(key, OF_HOST)
+    }
+    text = json.dumps(mine, sort_keys=True)
+    if len(set(gather("config", hashlib.sha256(text.encode()).hexdigest()))) == 1:
+        return
+    first, *others = gather("config keys", mine)
+    for name, theirs in zip(names[1:], others, strict=True):
+        for key in sorted({*first, *theirs}):
+            if first.get(key) != theirs.get(key):
+                raise ConfigError(
+                    f"{name}: {key} is {theirs.get(key)!r}, expected {first.get(key)!r} as on "
+                    f"{names[0]}: start all ranks with the same config"
+                )
+
+
+def _leaves(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def address_of_host() -> str:
+    """The address of this host that the launcher names."""
+    return os.environ["PADDLE_CURRENT_ENDPOINT"].rsplit(":", 1)[0]

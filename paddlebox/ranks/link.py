@@ -1,0 +1,131 @@
+"""Link: messages between ranks of different hosts. A transport implements it (tcp.py, mpi_link.py).
+
+Letters: H = hosts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+COUNTERS = ("sent_bytes", "seconds", "waiting_seconds", "waits")
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Where the messages of an all-to-all go. L = ranks of this host."""
+
+    me: int  # this rank's position among the ranks of its host
+    far: list[
+        list[int]
+    ]  # (L) the ranks of other hosts with which each rank exchanges for this host
+    peers: list[int]  # the ranks to which this rank sends messages
+    counts: list[int]  # the ranks of the host of each peer
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Which ranks share a host, as this rank sees it.
+
+    Args:
+        rank: number of this rank.
+        ranks: (H) the ranks of each host, ascending. Hosts are in the order of their first ranks.
+    """
+
+    rank: int
+    ranks: tuple[tuple[int, ...], ...]
+    here: int = field(init=False)  # number of this rank's host
+
+    def __post_init__(self) -> None:
+        here = next(number for number, of_host in enumerate(self.ranks) if self.rank in of_host)
+        object.__setattr__(self, "here", here)
+
+    @staticmethod
+    def of(rank: int, firsts: Sequence[int]) -> Hosts:
+        """firsts: (R) the first rank of each rank's host."""
+        ranks = [
+            tuple(one for one, of_one in enumerate(firsts) if of_one == first)
+            for first in sorted(set(firsts))
+        ]
+        return Hosts(rank, tuple(ranks))
+
+    @property
+    def near(self) -> tuple[int, ...]:
+        """The ranks of this host."""
+        return self.ranks[self.here]
+
+    @property
+    def firsts(self) -> list[int]:
+        """(H) the first rank of each host. These ranks exchange sums."""
+        return [of_host[0] for of_host in self.ranks]
+
+    @property
+    def _others(self) -> list[int]:
+        return [host for host in range(len(self.ranks)) if host != self.here]
+
+    @functools.cached_property
+    def routes(self) -> Routes:
+        relayed = [self.relayed(rank) for rank in self.near]
+        me = self.near.index(self.rank)
+        return Routes(
+            me,
+            [[rank for host in of_rank for rank in self.ranks[host]] for of_rank in relayed],
+            [self.relay(host) for host in relayed[me]],
+            [len(self.ranks[host]) for host in relayed[me]],
+        )
+
+    def relayed(self, rank: int) -> list[int]:
+        """The numbers of the hosts with which a rank of this host exchanges messages.
+
+        The other hosts are shared out among the ranks of a host.
+        """
+        at, count = self.near.index(rank), len(self.near)
+        return [host for host in self._others if (self.here + host) % count == at]
+
+    def relay(self, host: int) -> int:
+        """The rank of another host that exchanges messages with this one."""
+        ranks = self.ranks[host]
+        return ranks[(self.here + host) % len(ranks)]
+
+
+class Link(Protocol):
+    """Messages between this rank and ranks of other hosts, its *peers* on a channel.
+
+    One thread at a time may use a channel. Any thread may call `leave`.
+    """
+
+    def exchange(
+        self, channel: int, out: Mapping[int, Sequence[np.ndarray]]
+    ) -> dict[int, np.ndarray]:
+        """Send a message to each peer, and get one from each. All ranks of the job call it.
+
+        Args:
+            channel: number of the channel.
+            out: for each peer, contiguous arrays to send one after the other.
+
+        Returns: uint8, what each peer sent.
+
+        Raises:
+            RankError: a peer is gone, or has left the job.
+        """
+        ...
+
+    def counters(self, channel: int) -> dict[str, float]:
+        """COUNTERS since the link was made. `waits` are waits with nothing to move."""
+        ...
+
+    def leave(self, why: str) -> None:
+        """End the waits of the peers, and own ones, with an error that contains `why`."""
+        ...
+
+    def why_gone(self) -> list[str]:
+        """Why peers are gone, as far as this rank knows, one line each."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...

@@ -1,0 +1,89 @@
+"""Messages of an all-to-all with several hosts (docs/formats/exchange.md).
+
+A message has the sizes of its parts as varints, and then the parts.
+
+Letters: H = hosts with which this rank exchanges messages, L = ranks of this host, F = ranks of
+these hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from paddlebox.errors import RankError
+from paddlebox.ranks.varints import pack_varints, take_varints
+
+
+def packed(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """A message, as arrays to send one after the other. parts: uint8."""
+    sizes = pack_varints(np.array([part.size for part in parts], np.uint64))
+    return [sizes, *(part for part in parts if part.size)]
+
+
+def opened(message: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The sizes (count) int64 of the parts of a message, and their bytes.
+
+    Raises:
+        RankError: the message is not as long as its sizes say.
+    """
+    try:
+        sizes, data = take_varints(message, count)
+    except ValueError as error:
+        raise RankError(f"a message of another rank: its sizes: {error}") from None
+    total = int(sizes.sum())
+    if total != data.size:
+        raise RankError(f"a message of another rank: expected {total} bytes, found {data.size}")
+    return sizes.astype(np.int64), data
+
+
+def unpacked(message: np.ndarray, count: int) -> list[np.ndarray]:
+    """(count) the parts of a message. Errors: see `opened`."""
+    sizes, data = opened(message, count)
+    return np.split(data, np.cumsum(sizes)[:-1]) if count else []
+
+
+def to_hosts(
+    of_ranks: Sequence[tuple[np.ndarray, np.ndarray]], counts: Sequence[int]
+) -> list[list[np.ndarray]]:
+    """(H) the messages of this host to others, each as `packed` returns it.
+
+    Args:
+        of_ranks: (L) for each rank of this host, the sizes (F) of its parts for the ranks of other
+            hosts, host by host, and the bytes of these parts.
+        counts: (H) the number of ranks of each host.
+    """
+    starts = [np.concatenate([[0], np.cumsum(sizes)]) for sizes, _ in of_ranks]
+    messages = []
+    for first, end in pairwise([0, *np.cumsum(counts).tolist()]):
+        sizes = np.concatenate([sizes[first:end] for sizes, _ in of_ranks])
+        parts = [
+            data[start[first] : start[end]]
+            for start, (_, data) in zip(starts, of_ranks, strict=True)
+        ]
+        head = pack_varints(sizes.astype(np.uint64))
+        messages.append([head, *(part for part in parts if part.size)])
+    return messages
+
+
+def from_hosts(
+    messages: Sequence[np.ndarray], counts: Sequence[int], local: int
+) -> list[list[np.ndarray]]:
+    """(L, F) the parts for each rank of this host, of each rank of other hosts, host by host.
+
+    Args:
+        messages: (H) what the other hosts sent.
+        counts: (H) the number of ranks of each host.
+        local: L.
+
+    Raises:
+        RankError: as for `opened`.
+    """
+    found: list[list[np.ndarray]] = [[] for _ in range(local)]
+    for message, count in zip(messages, counts, strict=True):
+        parts = unpacked(message, count * local)  # by sender, then by receiver
+        for receiver, of_receiver in enumerate(found):
+            of_receiver += parts[receiver::local]
+    return found

@@ -1,0 +1,105 @@
+"""MpiLink: a Link over MPI_Ialltoallv (docs/formats/exchange.md).
+
+Each channel has a communicator of its own, of all ranks. MPI waits in a busy loop, so calls here do
+not block: they test and yield the processor.
+
+Letters: R = ranks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paddlebox.errors import RankError
+from paddlebox.ranks.link import COUNTERS
+
+_TESTS_AT_ONCE = 200  # each yields the processor; then the pauses begin
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _LONGER = 2e-5, 1e-3, 1.25
+
+
+class MpiLink:
+    """A `Link`.
+
+    Args:
+        mpi: the module mpi4py.MPI.
+        channels: number of channels.
+    """
+
+    def __init__(self, mpi: Any, channels: int) -> None:
+        self._mpi = mpi
+        self._communicators = [mpi.COMM_WORLD.Dup() for _ in range(channels)]
+        self._counters = [dict.fromkeys(COUNTERS, 0.0) for _ in range(channels)]
+        self._left = ""
+
+    def exchange(
+        self, channel: int, out: Mapping[int, Sequence[np.ndarray]]
+    ) -> dict[int, np.ndarray]:
+        began, counters = time.perf_counter(), self._counters[channel]
+        try:
+            found = self._all_to_all(self._communicators[channel], out, counters)
+        except self._mpi.Exception as error:
+            raise RankError(f"MPI could not exchange with the other hosts: {error}") from None
+        counters["seconds"] += time.perf_counter() - began
+        return {peer: found[peer] for peer in out}
+
+    def _all_to_all(
+        self,
+        communicator: Any,
+        out: Mapping[int, Sequence[np.ndarray]],
+        counters: dict[str, float],
+    ) -> list[np.ndarray]:
+        """(R) what each rank sends."""
+        sizes = np.zeros(communicator.size, np.int64)
+        for peer, parts in out.items():
+            sizes[peer] = sum(part.nbytes for part in parts)
+        arrays = [_bytes(part) for peer in sorted(out) for part in out[peer]]
+        sending = np.concatenate([np.empty(0, np.uint8), *arrays])
+        theirs, byte = np.empty_like(sizes), self._mpi.BYTE
+        self._finish(communicator.Ialltoall(sizes, theirs), counters)
+        room = np.empty(int(theirs.sum()), np.uint8)
+        starts = [np.cumsum(counts) - counts for counts in (sizes, theirs)]
+        self._finish(
+            communicator.Ialltoallv(
+                [sending, (sizes, starts[0]), byte], [room, (theirs, starts[1]), byte]
+            ),
+            counters,
+        )
+        counters["sent_bytes"] += sending.nbytes + sizes.itemsize * len(out)
+        return np.split(room, np.cumsum(theirs)[:-1])
+
+    def _finish(self, request: Any, counters: dict[str, float]) -> None:
+        """Wait for a request."""
+        began, tests, pause = time.perf_counter(), 0, _SHORTEST_PAUSE_S
+        while not request.Test():
+            if self._left:
+                raise RankError(f"this rank has left the job: {self._left}")
+            tests += 1
+            if tests < _TESTS_AT_ONCE:
+                time.sleep(0)
+                continue
+            time.sleep(pause)
+            pause = min(_LONGER * pause, _LONGEST_PAUSE_S)
+        if tests:
+            counters["waits"] += 1
+            counters["waiting_seconds"] += time.perf_counter() - began
+
+    def counters(self, channel: int) -> dict[str, float]:
+        return dict(self._counters[channel])
+
+    def leave(self, why: str) -> None:
+        """Ends own waits only: mpiexec ends the other hosts when this process ends."""
+        self._left = self._left or why or "no reason"
+
+    def why_gone(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """`paddlebox.mpi.finish` frees the communicators."""
+
+
+def _bytes(part: np.ndarray) -> np.ndarray:
+    return part.reshape(-1).view(np.uint8)

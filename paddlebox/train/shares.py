@@ -1,0 +1,58 @@
+"""Which rank trains which instances of a run (`data.share`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paddlebox.config import Config
+from paddlebox.config.data import ShareBy
+from paddlebox.data.dataset import Dataset
+from paddlebox.store.coordinator import Coordinator
+
+_EVEN = 1.1  # whole files are shared if the largest share is at most this times the mean
+
+
+def set_files(
+    dataset: Dataset,
+    config: Config,
+    world: Coordinator,
+    files: Sequence[str],
+    sizes: Sequence[int] = (),
+    *,
+    train: bool = True,
+) -> None:
+    """Set the files of the next pass, and how the ranks share its instances.
+
+    Args:
+        files: all files of the pass.
+        sizes: as for `Coordinator.share_files`.
+        train: whether the pass trains. With auto, ranks evaluate whole files.
+    """
+    by, slot = share_of(config, world, files, sizes) if train else _evaluated(config)
+    dataset.set_share(by, slot=slot)
+    whole = by is ShareBy.FILES
+    dataset.set_filelist(world.share_files(files, sizes) if whole else files)
+
+
+def share_of(
+    config: Config, world: Coordinator, files: Sequence[str], sizes: Sequence[int] = ()
+) -> tuple[ShareBy, str]:
+    """How the ranks share the instances of these files: not AUTO; and the name of the slot."""
+    if world.size == 1:
+        return ShareBy.FILES, ""
+    by, slot = config.data.share_by
+    if by is not ShareBy.AUTO:
+        return by, slot
+    if _is_even(world.loads(files, sizes)):
+        return ShareBy.FILES, ""
+    return (ShareBy.SEARCH_ID if config.phases else ShareBy.BYTES), ""
+
+
+def _evaluated(config: Config) -> tuple[ShareBy, str]:
+    by, slot = config.data.share_by
+    return (ShareBy.FILES if by is ShareBy.AUTO else by), slot
+
+
+def _is_even(loads: Sequence[int]) -> bool:
+    """loads: (R) the bytes of each rank."""
+    return 0 < max(loads) * len(loads) <= _EVEN * sum(loads)

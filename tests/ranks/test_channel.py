@@ -1,0 +1,169 @@
+"""Every rank gets what each sent, whichever of them share a host, and sums have one order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paddlebox.errors import RankError
+from paddlebox.ranks import channel as channels
+from paddlebox.ranks.channel import DENSE
+from paddlebox.ranks.link import Hosts
+from paddlebox.ranks.messages import from_hosts, opened, packed, to_hosts, unpacked
+from paddlebox.ranks.world import World
+from tests.conftest import ROOT
+from tests.ranks.threads import Counts, coordination
+
+#: Ranks, and ranks of a host. The last host of five ranks has one.
+_LAYOUTS = [(2, 2), (2, 1), (3, 1), (4, 2), (5, 2), (6, 3)]
+
+
+def _letter(sender: int, receiver: int, turn: int) -> np.ndarray:
+    """Of any size, also of none."""
+    size = (3 * sender + 5 * receiver + turn) % 7 * 50
+    return np.arange(size, dtype=np.int32) + 1000 * sender + receiver
+
+
+@pytest.mark.parametrize(("size", "per_host"), _LAYOUTS)
+def test_every_rank_gets_what_each_sent_to_it(size: int, per_host: int) -> None:
+    def work(world: World) -> None:
+        step = world.channels["step"]
+        for turn in range(4):
+            out = [_letter(world.rank, rank, turn) for rank in range(size)]
+            expected = [_letter(rank, world.rank, turn) for rank in range(size)]
+            for found, letter in zip(step.exchange(out), expected, strict=True):
+                np.testing.assert_array_equal(found, letter)
+                assert found.dtype == np.int32
+            into = [np.zeros_like(letter) for letter in expected]
+            step.swap(out, into)
+            for found, letter in zip(into, expected, strict=True):
+                np.testing.assert_array_equal(found, letter)
+
+    coordination(size, work, per_host)
+
+
+@pytest.mark.parametrize(("size", "per_host"), _LAYOUTS)
+def test_a_host_sends_one_message_to_each_other_host_and_exchange(size: int, per_host: int) -> None:
+    counts = Counts()
+
+    def work(world: World) -> None:
+        for turn in range(3):
+            out = [_letter(world.rank, rank, turn) for rank in range(size)]
+            world.channels["step"].exchange(out)
+
+    coordination(size, work, per_host, counts)
+    hosts = -(-size // per_host)
+    assert counts.messages["step"] == 3 * hosts * (hosts - 1)
+
+
+@pytest.mark.parametrize("sizes", [[4, 4, 4], [2, 2], [1, 3, 2], [8] * 16])
+def test_each_two_hosts_have_one_relay_on_each_side_and_ranks_share_the_hosts(
+    sizes: list[int],
+) -> None:
+    firsts = np.repeat(np.cumsum([0, *sizes])[:-1], sizes).tolist()
+    views = [Hosts.of(rank, firsts) for rank in range(sum(sizes))]
+    pairs = []
+    for view in views:
+        for host in view.relayed(view.rank):
+            peer = views[view.relay(host)]
+            assert peer.here == host
+            assert view.here in peer.relayed(peer.rank)
+            assert peer.relay(view.here) == view.rank
+            pairs.append((view.here, host))
+    count = len(sizes)
+    assert sorted(pairs) == [(a, b) for a in range(count) for b in range(count) if a != b]
+    shares = [len(view.relayed(view.rank)) for view in views if len(view.near) > 1]
+    assert max(shares) - min(shares) <= 1
+
+
+def test_a_message_of_another_size_than_expected_names_its_sender() -> None:
+    def work(world: World) -> None:
+        out = [np.zeros(4 + (world.rank == 2), np.uint8) for _ in range(3)]
+        into = [np.zeros(4 + (rank == world.rank == 2), np.uint8) for rank in range(3)]
+        world.channels["step"].swap(out, into)
+
+    with pytest.raises(RankError, match="rank 2 sends 5 bytes, expected 4"):
+        coordination(3, work, 1)
+
+
+def test_exchanges_within_blocks_that_share_a_host_send_nothing_to_others() -> None:
+    counts = Counts()
+
+    def work(world: World) -> list[int]:
+        mates = [rank for rank in range(4) if rank // 2 == world.rank // 2]
+        out = [np.full(int(rank in mates), world.rank, np.int32) for rank in range(4)]
+        into = [np.full(int(rank in mates), -1, np.int32) for rank in range(4)]
+        world.channels["step"].swap(out, into, within=2)
+        return [int(into[rank][0]) for rank in mates]
+
+    assert coordination(4, work, 2, counts) == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    assert not counts.messages
+    assert coordination(4, work, 1, counts)[3] == [2, 3]
+    assert counts.messages["step"] == 4 * 3
+
+
+def _values(host: int, count: int) -> np.ndarray:
+    """Whose sum depends on the order."""
+    return (np.random.default_rng(host).normal(size=count) * 10.0 ** (2 * host)).astype(np.float32)
+
+
+@pytest.mark.parametrize("most_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("count", [0, 1, 1000])
+def test_sums_of_hosts_are_added_in_the_order_of_hosts_on_each_rank(
+    count: int, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "_MOST_BYTES_AT_ONCE", most_bytes)
+
+    def work(world: World) -> np.ndarray:
+        values = _values(world.hosts.here, count)
+        world.channels[DENSE].sum(values)
+        return values
+
+    for size, per_host in _LAYOUTS[1:]:
+        hosts = -(-size // per_host)
+        expected = _values(0, count)
+        for host in range(1, hosts):
+            expected += _values(host, count)
+        for found in coordination(size, work, per_host):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_ranks_that_sum_other_numbers_of_values_are_told() -> None:
+    def work(world: World) -> None:
+        world.channels[DENSE].sum(np.zeros(3 + world.rank, np.float32))
+
+    with pytest.raises(RankError, match=r"rank \d sums \d values, expected \d: do all ranks"):
+        coordination(2, work, 1)
+
+
+def test_the_example_of_the_page_has_these_bytes() -> None:
+    """docs/formats/exchange.md: ranks 0 and 1 on a host, rank 2 on another."""
+    of_ranks = [
+        opened(np.concatenate(packed([np.array(part, np.uint8)])), 1) for part in ([0xAA, 0xBB], [])
+    ]
+    (message,) = to_hosts(of_ranks, [1])
+    found = np.concatenate(message)
+    text = " ".join(f"{byte:02X}" for byte in [*len(found).to_bytes(8, "little"), *found.tolist()])
+    page = Path(ROOT, "docs/formats/exchange.md").read_text()
+    assert text in " ".join(page.split())
+    ((mine, other),) = from_hosts([found], [2], 1)
+    assert (mine.tolist(), other.tolist()) == ([0xAA, 0xBB], [])
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ([], "expected 2 varints, found 0"),
+        ([0x80, 0x80], "expected 2 varints, found 0"),
+        ([1, 1, 7], "expected 2 bytes, found 1"),
+        ([0, 1, 7, 7], "expected 1 bytes, found 2"),
+        ([*[0xFF] * 9, 1, 0], "expected 18446744073709551615 bytes, found 0"),
+    ],
+)
+def test_a_message_that_is_not_as_long_as_its_sizes_say_is_refused(
+    message: list[int], told: str
+) -> None:
+    with pytest.raises(RankError, match=f"a message of another rank: .*{told}"):
+        unpacked(np.array(message, np.uint8), 2)

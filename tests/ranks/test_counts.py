@@ -1,0 +1,36 @@
+"""What a step of many ranks costs, counted in the real planning and exchange."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.ci import scripts
+
+counted_exchange = scripts.load("counted_exchange", "benchmarks")
+
+
+@pytest.mark.parametrize("bare", [0.0, 0.5])
+def test_a_step_of_many_ranks_waits_three_times_and_asks_no_store(bare: float) -> None:
+    setting = counted_exchange.Setting(ranks=16, per_host=4, steps=10, bare=bare)
+    found = counted_exchange.counted(setting, counted_exchange.zipf_batches(64, 8, 40_000))
+    assert found.waits <= 3  # the sum, the gradients, and the rows that the step changed
+    assert found.requests == 0
+    assert found.most_messages == 2 * 3  # of four hosts: one to each other one, one from each
+    assert found.over_least < 1.1
+    # Rows early and late, gradients, the sum, and twice in ten steps ids and bits of late rows; the
+    # first window of a pass has two steps.
+    assert found.messages == pytest.approx(3 * (4 + 2 * 2 / 10))
+
+
+def test_the_least_bytes_are_those_of_ids_rows_bits_and_gradients() -> None:
+    """Two hosts of one rank; each needs the same eight keys in a single step."""
+    setting = counted_exchange.Setting(ranks=2, per_host=1, steps=1, dim=16, dense=10)
+    batch = np.arange(1, 9).reshape(2, 4)
+    found = counted_exchange.counted(setting, lambda _rank, _step: batch)
+    keys = counted_exchange.mixed(batch)
+    of_second = int(np.count_nonzero(keys >= np.uint64(1 << 63)))
+    # Per host: rows of 76 bytes and their gradients, ids of one byte each, and a bit per row.
+    bits = (of_second > 0) + (of_second < 8)
+    assert found.least_bytes == (8 * (2 * 76 + 1) + bits) / 2
+    assert found.sum_bytes == 8 + 40

@@ -1,0 +1,88 @@
+"""Ranks that do not fit together say so when they join, all of them the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddlebox.config.load import load_config
+from paddlebox.errors import ConfigError
+from paddlebox.ranks import joining
+from paddlebox.ranks.connecting import SECRET_FILE
+from tests.ranks.gathering import Gather, on_ranks
+
+_CONFIG = "configs/dnn_synthetic.yaml"
+_HELLO = {"host": "a", "build": "1", "secret": "no secret"}
+
+
+def _gathering(*found: Any) -> Callable[[str, Any], list[Any]]:
+    return lambda _what, _mine: list(found)
+
+
+def test_ranks_of_one_build_are_named_with_their_hosts() -> None:
+    assert joining.meet(_gathering(_HELLO, _HELLO | {"host": "b"})) == [
+        "rank 0 on host a",
+        "rank 1 on host b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"build": "2"}, "rank 1 on host b runs build 2 of paddlebox, expected 1 as rank 0 on"),
+        (
+            {"secret": "a secret"},
+            rf"rank 1 on host b has a secret \({SECRET_FILE}\), expected no secret as rank 0 on",
+        ),
+        ({"secret": f"{SECRET_FILE}: no file"}, f"rank 1 on host b: {SECRET_FILE}: no file"),
+    ],
+)
+def test_a_rank_of_another_build_or_without_the_secret_is_named(
+    other: dict[str, str], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{told}"):
+        joining.meet(_gathering(_HELLO, _HELLO | {"host": "b"} | other))
+
+
+def test_a_build_is_another_one_when_a_module_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "paddlebox"
+    (folder / "ranks").mkdir(parents=True)
+    monkeypatch.setattr(joining, "__file__", str(folder / "ranks/joining.py"))
+    found = []
+    for text in ("x = 1", "x = 2", "x = 1"):
+        (folder / "module.py").write_text(text)
+        found.append(joining.build())
+    assert found[0] == found[2] != found[1]
+
+
+def _compared(*of_ranks: list[str]) -> list[str]:
+    """What each rank says to the configs with these overrides; "" if nothing is wrong."""
+    names = ["rank 0 on host a", "rank 1 on host b"]
+
+    def work(rank: int, gather: Gather) -> str:
+        try:
+            joining.check_same(load_config(_CONFIG, of_ranks[rank]), names, gather)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    return on_ranks(2, work)
+
+
+def test_a_rank_with_another_config_is_named_with_the_key() -> None:
+    first, second = _compared(["table.embedx_dim=8"], ["table.embedx_dim=4"])
+    expected = "rank 1 on host b: table.embedx_dim is 4, expected 8 as on rank 0 on host a: "
+    assert first.startswith(expected)
+    assert second == first
+    first, _ = _compared([], ["ranks.transport=tcp"])
+    assert "ranks.transport is 'tcp', expected 'auto'" in first
+
+
+def test_keys_of_a_host_may_differ_between_ranks() -> None:
+    own = (["store.threads=1", "trainer.dense_threads=1"], ["store.threads=2"])
+    assert _compared(*own) == ["", ""]
