@@ -63,9 +63,14 @@ def text(tmp_path: Path) -> str:
 
 
 def loaded_by(
-    files: Sequence[str], share: Share, ranks: int = 4, seed: int = 3, **options: Any
+    files: Sequence[str],
+    share: Share,
+    ranks: int = 4,
+    seed: int = 3,
+    per_host: int = 0,
+    **options: Any,
 ) -> list[list[Instance]]:
-    """The instances of each rank, in their order."""
+    """The instances of each rank, in their order. per_host: ranks of a host; 0: all."""
     given = {"instances": InstanceOptions(parse_logkey=True), "threads": 2, **options}
     chosen = LoadOptions(Format.MULTISLOT, SLOTS, BATCH, share=share, **given)
 
@@ -74,7 +79,7 @@ def loaded_by(
         found = load(own, chosen, 1 << 30, world=world, seed=seed)
         return told(found.instances)
 
-    return coordination(ranks, on)
+    return coordination(ranks, on, per_host)
 
 
 def told(instances: Any) -> list[Instance]:
@@ -134,6 +139,12 @@ def test_instances_are_dealt_evenly_and_by_chance(text: str) -> None:
     numbers = [int(one[0][:11]) for one in of_ranks[0]]
     assert min(Counter(number % 4 for number in numbers).values()) > ROWS / 4 / 8
     assert loaded_by([text], Share(ShareBy.INSTANCE), seed=4) != of_ranks
+
+
+@pytest.mark.parametrize("by", ["bytes", "instance", "search_id"])
+def test_shares_do_not_depend_on_hosts(text: str, by: str) -> None:
+    share = Share(ShareBy(by))
+    assert loaded_by([text], share, per_host=2) == loaded_by([text], share)
 
 
 @pytest.mark.parametrize(

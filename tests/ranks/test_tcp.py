@@ -210,7 +210,7 @@ def test_a_stranger_does_not_take_the_place_of_a_relay() -> None:
 
 
 def test_strangers_that_say_nothing_or_little_do_not_delay_the_peers() -> None:
-    strangers = []
+    strangers: list[socket.socket] = []
     ended = threading.Event()
 
     def drip() -> None:
