@@ -148,10 +148,12 @@ class Connector:
     def _reach(self, peer: int, address: str, channel: int, until: float) -> socket.socket:
         where, port = address.rsplit(":", 1)
         try:
-            connection = socket.create_connection(
-                (where, int(port)), max(0.1, until - time.monotonic()), (self._address, 0)
-            )
-            self._introduce(connection, peer, channel, until)
+            limit = max(0.1, until - time.monotonic())
+            with contextlib.ExitStack() as unless_introduced:
+                connection = socket.create_connection((where, int(port)), limit, (self._address, 0))
+                unless_introduced.callback(connection.close)
+                self._introduce(connection, peer, channel, until)
+                unless_introduced.pop_all()
         except ConnectionError as error:
             raise RankError(
                 f"{self._names[self._rank]}: {self._names[peer]} at {address} did not accept the "
@@ -181,7 +183,7 @@ class Connector:
     ) -> None:
         assert self._listener is not None
         greeted: _Greeted = queue.SimpleQueue()
-        for _ in range(_GREETERS):
+        for _ in range(_GREETERS if wanted - found.keys() else 0):
             arguments = (self._listener, greeted, until)
             threading.Thread(target=self._greet_all, args=arguments, daemon=True).start()
         while missing := wanted - found.keys():

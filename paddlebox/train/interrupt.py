@@ -167,7 +167,7 @@ def stop_together(table: TableSet) -> None:
     if table.world.any("stop", asked()) and not table.world.commits_alone:
         table.wait_commit()
         table.commit_ended()
-        with contextlib.suppress(PaddleBoxError):  # another rank could not commit, and has left
+        with contextlib.suppress(Exception):  # another rank could not commit, and has left
             table.world.any("stopped", False)
         if not asked():
             raise Stopped(signal.SIGTERM)
