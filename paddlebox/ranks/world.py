@@ -136,7 +136,7 @@ class World(Coordinator):
                 "or srun, or use tcp"
             )
         if transport is not Transport.TCP and mpi.loaded() is not None:
-            return MpiLink(mpi.loaded(), channels)
+            return MpiLink(mpi.loaded(), channels, self.store)
         hosts, rank = self.hosts, self.rank
         of_sums = [one for one in hosts.firsts if one != rank and rank in hosts.firsts]
         peers = dict.fromkeys(range(len(CHANNELS)), hosts.routes.peers) | {len(CHANNELS): of_sums}
