@@ -16,7 +16,7 @@ from paddlebox.nn.rows import JaggedRows, PaddedRows, use_padding
 from paddlebox.train import program
 from tests.models.test_formulas import SLOTS, Case, Pulled
 from tests.operators.test_jagged_attention import bucket
-from tests.support.configs import make_config
+from tests.support.configs import make_config, make_slots
 
 paddle = ops.paddle
 
@@ -280,14 +280,15 @@ def test_keys_of_sequences_are_for_sequences() -> None:
 @pytest.mark.parametrize("model", ["hstu", "bst", "din"])
 def test_a_gpu_computes_with_paddles_operators(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     """The operators over rows have no GPU kernels."""
+    slots = make_slots(click="label", user="sparse", history={"max_length": 2}, item="sparse")
     monkeypatch.setattr(program, "host_is_device", lambda: False)
     history = {"type": model, "history": {"history": "item"}}
-    made = program.create_model_of(make_config(model=history, hbm={"place": "gpu"}), SLOTS)
+    made = program.create_model_of(make_config(model=history, hbm={"place": "gpu"}), slots)
     assert made.parts.padded
-    assert not program.create_model_of(make_config(model=history), SLOTS).parts.padded
+    assert not program.create_model_of(make_config(model=history), slots).parts.padded
     with pytest.raises(ConfigError, match=r"hstu without history has no operators for a GPU"):
         users = make_config(data=OF_USERS, model=MODEL, hbm={"place": "gpu"})
-        program.create_model_of(users, SLOTS)
+        program.create_model_of(users, slots)
 
 
 @pytest.mark.parametrize("reversed_", [False, True])
