@@ -9,10 +9,10 @@
 
 namespace pbx {
 
-// e^x, within 2 ulp. x below -87.3 counts as -87.3 and x above 87.3 as 87.3, which gives 1.2e-38 and
-// 8.2e37. NaN and infinity give NaN. With n = x / ln 2 to the nearest integer, e^x = 2^n e^(x - n ln
-// 2), and a polynomial gives the second factor (the coefficients of Cephes' expf). It has no branch,
-// no comparison of floats and no conversion to an integer, so it vectorises.
+// e^x, within 2 ulp. x below -87.3 counts as -87.3 and x above 87.3 as 87.3, which gives 1.2e-38
+// and 8.2e37. NaN and infinity give NaN. With n = x / ln 2 to the nearest integer, e^x = 2^n e^(x -
+// n ln 2), and a polynomial gives the second factor (the coefficients of Cephes' expf). It has no
+// branch, no comparison of floats and no conversion to an integer, so it vectorises.
 PBX_INLINE float Exp(float x) {
   constexpr uint32_t kMost = 0x42ae999au;  // 87.3
   uint32_t given;

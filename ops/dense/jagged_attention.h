@@ -9,8 +9,8 @@
 // Letters: U = sequences, E = events, G = targets, T = E + G tokens, H = heads, A, V = widths of a
 // head's keys and values, N = buckets of time, P = positions.
 //
-// The tokens are the events of all sequences, followed by the targets of all sequences. A token sees
-// the first seen[i] events of its sequence, and itself. So no token sees a target but itself.
+// The tokens are the events of all sequences, followed by the targets of all sequences. A token
+// sees the first seen[i] events of its sequence, and itself. So no token sees a target but itself.
 //
 //     events   a a a b b    offsets         0 3 5      causal: seen[i] is the place of event i
 //     targets  a a b        target_offsets  0 2 3      seen of a target: the length of its history

@@ -18,8 +18,8 @@
 
 namespace pbx {
 
-// offsets (B + 1) of sequences of these lengths, (B). The lengths are floats, as the batch has them.
-// InvalidArgument unless each is a whole number from 0 to `places`.
+// offsets (B + 1) of sequences of these lengths, (B). The lengths are floats, as the batch has
+// them. InvalidArgument unless each is a whole number from 0 to `places`.
 Status OffsetsOf(const float* lengths, size_t sequences, size_t places, int32_t* offsets);
 
 // offsets (B + 1) ascend from 0 to at most `rows`.

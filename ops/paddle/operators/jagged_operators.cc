@@ -38,8 +38,8 @@ Status CheckPlaces(int places) {
 }
 
 // ---- box_jagged_attention
-// Q, K (T, H * A), V (T, H * V), Offsets (U + 1), TargetOffsets (U + 1), Seen (T), Times (T), or any
-// shape if N is 1, TimeBias (H, N), PositionBias (H, P) -> Out (T, H * V)
+// Q, K (T, H * A), V (T, H * V), Offsets (U + 1), TargetOffsets (U + 1), Seen (T), Times (T), or
+// any shape if N is 1, TimeBias (H, N), PositionBias (H, P) -> Out (T, H * V)
 
 struct AttentionInputs {
   const Tensor &q, &k, &v, &offsets, &target_offsets, &seen, &times, &time_bias, &position_bias;
