@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import Format, KeySpace, OversizePass, Slots
@@ -24,12 +26,14 @@ from paddlebox.data.sources import RETRIES
 from paddlebox.errors import ConfigError, PassError
 
 JOIN, UPDATE = 1, 0  # the phases
+#: Receives the click rate and the strength of each slot with click priors, (2, K) float32.
+TakePriors = Callable[[np.ndarray], None]
 
 # Fields of LoadOptions that do not affect how a line is parsed.
 _NOT_PARSING = {
     *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
     *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache", "tables"),
-    *("instances", "sequences", "share"),
+    *("instances", "sequences", "share", "click_slots"),
 }
 
 
@@ -56,6 +60,7 @@ class LoadOptions:
     tables: tuple[int, ...] = ()  # (S) the table of each sparse slot; empty: there is one table
     sequences: tuple[str, ...] = ()  # sparse slots whose ids are fed one by one
     share: Share = NOT_SHARED  # among several ranks
+    click_slots: tuple[int, ...] = ()  # (K) positions of the sparse slots with click priors
 
     def dedup(self) -> bool | list[int]:
         """`dedup_slots` for the native code: False for off, True for auto, otherwise the positions
@@ -149,6 +154,9 @@ class DatasetOptions:
     sequences: tuple[str, ...] | None = None  # the sequences among them; None: those of load
     # Slots whose shows and clicks count; None: all in the first phase of a pass, then none.
     counted_slots: tuple[str, ...] | None = None
+    # Whether the instances of the open pass were trained in an earlier pass, with click priors.
+    repeated: bool = False
+    take_priors: TakePriors | None = None  # called when a part begins to train
 
     def initialised(self) -> LoadOptions:
         """`load`. Raises: PassError before init."""
