@@ -10,7 +10,7 @@ import pytest
 
 from paddlebox.errors import ConfigError
 from paddlebox.train.plan import PlannedPass
-from paddlebox.train.repeats import check_click_priors, repeats, warn
+from paddlebox.train.repeats import check_click_priors, repeats, trained_before, warn
 from tests.conftest import make_synthetic, tool
 from tests.support.configs import make_config
 
