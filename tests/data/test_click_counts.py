@@ -14,7 +14,8 @@ from paddlebox._native import core
 from paddlebox.config import TableConfig
 from paddlebox.data.click_counts import FOLDS, estimate, seed_of
 from paddlebox.data.dataset import InMemoryDataset
-from paddlebox.errors import PassError
+from paddlebox.data.sequences import SequenceOptions
+from paddlebox.errors import ConfigError, PassError
 from paddlebox.store.table import Table
 from tests.data.test_protocol import push_ones
 from tests.support.fixtures import WriteLines
@@ -212,6 +213,11 @@ def test_page_views_are_refused(tmp_path: Path, files: list[str]) -> None:
         run.dataset.load_into_memory()
         with pytest.raises(PassError, match="counted for one order"):
             run.dataset.preprocess_instance()
+
+
+def test_sequences_of_users_are_refused(tmp_path: Path) -> None:
+    with Run(tmp_path / "a") as run, pytest.raises(ConfigError, match="in several pieces"):
+        run.dataset.set_sequences(SequenceOptions("user"))
 
 
 def test_the_prior_is_the_rate_and_how_alike_the_rows_of_a_slot_are() -> None:

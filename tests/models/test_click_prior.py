@@ -94,6 +94,7 @@ def test_slots_that_a_model_pools_have_click_priors() -> None:
     [
         ({"hbm": {"place": "gpu"}}, "does not work together with hbm.place gpu"),
         ({"extra_tables": {"wide": {}}}, "does not work together with extra_tables"),
+        ({"data": {"sequences": {"user": "u"}}}, "does not work together with data.sequences"),
         (
             {"model": {"type": "dssm", "user": ["user"], "item": ["item"], "click_prior": True}},
             "a tower reads only its own slots",

@@ -443,3 +443,11 @@ def test_logistic_regression_has_one_epoch_if_click_priors_of_a_second_are_refus
     assert settle(config(folder, model=model), folder / "run").trainer.epochs == 5
     counted = config(folder, model=model, table={"admission": {"min_count": 2}})
     assert settle(counted, folder / "run").trainer.epochs == 1
+
+
+def test_histories_of_users_have_one_epoch(folder: Path) -> None:
+    plain = settle(config(folder, model={"type": "lr"}), folder / "plain")
+    assert plain.trainer.epochs == 5
+    users = {"sequences": {"user": "a", "history": {"length": 4}}}
+    made = settle(config(folder, model={"type": "lr"}, data=users), folder / "run")
+    assert made.trainer.epochs == 1
