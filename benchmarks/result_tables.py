@@ -367,10 +367,18 @@ def zoo_claims(run: Run) -> str:
 def zoo_criteo(run: Run) -> str:
     models = {name: of for name, of in run["figures"].items() if "runs" in of}
     peers = [name for name in run["figures"] if name not in models]
+    averaged = any("average" in of for of in run["figures"].values())
+
+    def average(of: Mapping[str, Any]) -> list[str]:
+        pair = of.get("average")
+        cell = f"{pair['auc']:.4f} / {pair['logloss']:.4f}" if pair else ""
+        return [cell] if averaged else []
+
     rows = [
         [
             name,
             *(f"{run['figures'][name][what]:.4f}" for what in ("auc", "logloss")),
+            *average(run["figures"][name]),
             *([""] * len(peers)),
         ]
         for name in peers
@@ -379,8 +387,19 @@ def zoo_criteo(run: Run) -> str:
         aucs = [one["auc"] for one in of["runs"]]
         less = [f"{d:+.4f} ({low:+.4f} to {high:+.4f})" for d, low, high in of["less"].values()]
         auc = f"{of['mean']:.4f} ({min(aucs):.4f} to {max(aucs):.4f})"
-        rows.append([f"`{name}`", auc, f"{of['logloss']:.4f}", *less])
-    head = ["", "AUC", "logloss", *(f"minus the AUC of `{peer}` (95 %)" for peer in peers)]
+        rows.append([f"`{name}`", auc, f"{of['logloss']:.4f}", *average(of), *less])
+    mean = ["average of 3"] if averaged else []
+    head = ["", "AUC", "logloss", *mean, *(f"minus the AUC of `{peer}` (95 %)" for peer in peers)]
+    return f"{table(head, rows)}\n\n{goals(run)}"
+
+
+def epochs(run: Run) -> str:
+    counts = range(1, run["settings"]["epochs"] + 1)
+    head = ["", *(f"epoch {number}" for number in counts), "chosen on the middle part"]
+    rows = [
+        [way, *(f"{auc:.4f}" for auc in of["last"]["auc"]), str(of["chosen"])]
+        for way, of in run["figures"].items()
+    ]
     return f"{table(head, rows)}\n\n{goals(run)}"
 
 
@@ -452,6 +471,7 @@ _OWN: tuple[Callable[[Run], str], ...] = (
     defaults,
     dense_dtype,
     end_to_end,
+    epochs,
     hot_path,
     mem_tier,
     kills,

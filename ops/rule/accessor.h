@@ -20,6 +20,8 @@ struct AccessorConfig {
   RuleConfig embedx;
   RuleConfig expand;  // if the layout has expand
   RowLayout layout;
+  float rate = 1.0f;          // factor of all learning rates
+  float weight_decay = 0.0f;  // see table/decay_clock.h
   // (65536) factor of the learning rates, by the slot of the row; null: all 1.
   const float* slot_rates = nullptr;
   // (65536) by the slot of the row: 1 if pushes add to its counts, 0 if they only train its
@@ -61,7 +63,7 @@ PBX_INLINE float ScaleOf(const AccessorConfig& config, float show) {
 constexpr uint32_t kExpandColumn = 1u << 16;  // of InitialWeight: beyond the columns of embedx
 
 PBX_INLINE float RateOf(const AccessorConfig& config, const float* row) {
-  return config.slot_rates == nullptr ? 1.0f : config.slot_rates[SlotOf(row)];
+  return config.slot_rates == nullptr ? config.rate : config.rate * config.slot_rates[SlotOf(row)];
 }
 
 PBX_INLINE float CountedOf(const AccessorConfig& config, const float* row) {
@@ -92,6 +94,24 @@ PBX_HOST_DEVICE inline void CreateEmbedx(const AccessorConfig& config, uint64_t 
     rule::InitState(config.expand, layout.expand_dim, expand, row + layout.expand_state_at());
   }
   SetFlag(row, kHasEmbedx);
+}
+
+// Gives the weights of a row, and the states of their rules, the values that they had when they
+// were new. The counts do not change.
+inline void ResetWeights(const AccessorConfig& config, uint64_t key, float* row) {
+  const RowLayout& layout = config.layout;
+  for (int i = RowLayout::kEmbed; i < layout.words(); ++i) row[i] = 0.0f;
+  row[RowLayout::kEmbed] = InitialWeight(config.seed, key, 0, config.embed.initial_range);
+  rule::InitState(config.embed, 1, row + RowLayout::kEmbed, row + layout.embed_state_at());
+  if (HasEmbedx(row)) CreateEmbedx(config, key, row);
+}
+
+// Multiplies embed_w, and embedx and expand, by a factor each. The states do not change.
+inline void ScaleWeights(const RowLayout& layout, float embed, float embedx, float* row) {
+  row[RowLayout::kEmbed] *= embed;
+  if (!HasEmbedx(row)) return;
+  for (int i = 0; i < layout.embedx_dim; ++i) row[layout.embedx_at() + i] *= embedx;
+  for (int i = 0; i < layout.expand_dim; ++i) row[layout.expand_at() + i] *= embedx;
 }
 
 // The counts of a row: its words 1 to 3.

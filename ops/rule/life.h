@@ -3,22 +3,27 @@
 // and the code that reads a row (staging, compaction, export) first applies the later events in
 // order. So the decay of a table of terabytes costs nothing until a row is needed.
 //
-// Only words 0 to 5 of a row are read and written (docs/formats/row.md), so these functions also
-// work on packed rows. The formulas are those of PaddleBox's CtrCommonAccessor: Shrink and
-// UpdateStatAfterSave.
+// The events that change counts read and write only words 0 to 5 of a row (docs/formats/row.md).
+// The formulas are those of PaddleBox's CtrCommonAccessor: Shrink and UpdateStatAfterSave. An event
+// that changes weights also rounds embedx to the precision of the tiers. So the bits of a row
+// depend neither on when the event is applied, nor on whether the row is packed then.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
+#include "row/codec.h"
 #include "rule/accessor.h"
 
 namespace pbx {
 
 enum class LifeKind : uint8_t {
-  kDecay,       // show and click are multiplied by decay
-  kShrink,      // rows with a low score, or not seen for long, are deleted
-  kDeltaReset,  // a delta was saved: delta_score of its rows becomes 0
+  kDecay,        // show and click are multiplied by decay
+  kShrink,       // rows with a low score, or not seen for long, are deleted
+  kDeltaReset,   // a delta was saved: delta_score of its rows becomes 0
+  kResetRows,    // an epoch begins: weights and states become those of a new row
+  kWeightDecay,  // a pass ended: weights are multiplied by embed_decay and embedx_decay
 };
 
 // An event holds all its parameters, so later changes of the configuration do not change it.
@@ -30,6 +35,8 @@ struct LifeEvent {
   float min_score = 0.0f;        // below: kShrink deletes the row; kDeltaReset leaves it
   float min_delta_score = 0.0f;  // below: kDeltaReset leaves the row
   uint32_t max_unseen_days = 0;  // above: kShrink deletes the row; kDeltaReset leaves it
+  float embed_decay = 1.0f;
+  float embedx_decay = 1.0f;  // of embedx and expand
 };
 
 // Which rows a base or a delta for serving holds: rows with a high enough score that were seen
@@ -58,9 +65,20 @@ inline bool Saved(const AccessorConfig& config, const SaveFilter& filter, const 
          UnseenDays(row, filter.day) <= filter.max_unseen_days;
 }
 
-// Applies the events after the row's last one. events: (n) with seq 1 to n. False: an event deleted
-// the row; then its bytes are meaningless.
-inline bool Apply(const AccessorConfig& config, const LifeEvent* events, size_t n, float* row) {
+inline bool ChangesWeights(const LifeEvent& event) {
+  return event.kind == LifeKind::kResetRows || event.kind == LifeKind::kWeightDecay;
+}
+
+// Rounds embedx for an event. The passes have other numbers.
+inline void Round(const AccessorConfig& config, const RowCodec& codec, const LifeEvent& event,
+                  uint64_t key, float* row) {
+  if (HasEmbedx(row)) codec.Round(config.seed, key, uint64_t{1} << 63 | event.seq, row);
+}
+
+// Applies the events after the row's last one. codec: of the tiers. events: (n) with seq 1 to n.
+// False: an event deleted the row; then its bytes are meaningless.
+inline bool Apply(const AccessorConfig& config, const RowCodec& codec, const LifeEvent* events,
+                  size_t n, uint64_t key, float* row) {
   for (size_t i = GetWord(row, RowLayout::kLifeSeq); i < n; ++i) {
     const LifeEvent& event = events[i];
     switch (event.kind) {
@@ -82,9 +100,31 @@ inline bool Apply(const AccessorConfig& config, const LifeEvent* events, size_t 
           row[RowLayout::kDeltaScore] = 0.0f;
         }
         break;
+      case LifeKind::kResetRows: accessor::ResetWeights(config, key, row); break;
+      case LifeKind::kWeightDecay:
+        accessor::ScaleWeights(config.layout, event.embed_decay, event.embedx_decay, row);
+        break;
     }
+    if (ChangesWeights(event)) Round(config, codec, event, key, row);
     SetWord(row, RowLayout::kLifeSeq, event.seq);
   }
+  return true;
+}
+
+// The same for a packed row, aligned to 4.
+inline bool ApplyPacked(const AccessorConfig& config, const RowCodec& codec,
+                        const LifeEvent* events, size_t n, uint64_t key, char* packed) {
+  auto* const counts = reinterpret_cast<float*>(packed);
+  bool whole = false;  // whether the weights are needed
+  for (size_t i = GetWord(counts, RowLayout::kLifeSeq); i < n && !codec.identity(); ++i) {
+    whole = whole || ChangesWeights(events[i]);
+  }
+  if (!whole) return Apply(config, codec, events, n, key, counts);
+  thread_local std::vector<float> row;
+  row.resize(static_cast<size_t>(config.layout.words()));
+  codec.Unpack(packed, row.data());
+  if (!Apply(config, codec, events, n, key, row.data())) return false;
+  codec.Pack(row.data(), packed);
   return true;
 }
 

@@ -21,14 +21,15 @@ bool MayHold(const Bytes& table, const FuseHash& hash, uint64_t key) {
 }  // namespace
 
 ServeTable::ServeTable(std::string name, const ServeCodec& codec, size_t slots, size_t dense_width,
-                       size_t resident_bytes)
+                       size_t resident_bytes, ServedCounts counts)
     : name_(std::move(name)),
       codec_(codec),
       slots_(slots),
       dense_width_(dense_width),
-      resident_bytes_(resident_bytes) {
+      resident_bytes_(resident_bytes),
+      counts_(std::move(counts)) {
   accessor_.layout = codec.decoded();
-  width_ = static_cast<size_t>(codec.embedx_dim()) + (codec.counts() ? 3 : 1);
+  width_ = static_cast<size_t>(codec.embedx_dim()) + (counts_.cvm ? 3 : 1);
 }
 
 Status ServeTable::AddLayer(LayerParts parts) {
@@ -285,11 +286,32 @@ Status ServeTable::PullPooled(const uint64_t* feasigns, const int32_t* offsets, 
     output.out = out;
     output.slots = slots_;
     output.extra = stride - pooled_width();
-    kernels.pull_pooled(block, ids.data(), offsets, begin * slots_, end * slots_, codec_.counts(),
+    kernels.pull_pooled(block, ids.data(), offsets, begin * slots_, end * slots_, counts_.cvm,
                         output);
+    for (size_t b = begin; b < end && !counts_.clicks.empty(); ++b) {
+      SumClicks(rows.data(), ids.data(), offsets + b * slots_,
+                out + b * stride + pooled_width() + dense_width_);
+    }
     begin = end;
   }
   return Status::Ok();
+}
+
+void ServeTable::SumClicks(const float* rows, const int32_t* ids, const int32_t* offsets,
+                           float* out) const {
+  const size_t words = accessor_.layout.bytes() / 4, count = counts_.clicks.size();
+  for (size_t k = 0; k < count; ++k) {
+    const size_t slot = counts_.clicks[k];
+    float show = 0.0f, click = 0.0f;
+    for (int32_t i = offsets[slot]; i < offsets[slot + 1]; ++i) {
+      if (ids[i] < 0) continue;
+      const float* const row = rows + static_cast<size_t>(ids[i]) * words;
+      show += row[RowLayout::kShow];
+      click += row[RowLayout::kClick];
+    }
+    out[k] = show;
+    out[count + k] = click;
+  }
 }
 
 Status ServeTable::Contains(const uint64_t* feasigns, size_t n, uint8_t* found) const {

@@ -1,6 +1,7 @@
 // ServeTable: the rows of one version of an export file, looked up in the memory-mapped file.
 //
-// Letters: B = instances, S = sparse slots, W = dense width, width = floats of a pooled slot.
+// Letters: B = instances, S = sparse slots, W = dense width, width = floats of a pooled slot, K =
+// slots whose clicks are returned.
 #pragma once
 
 #include <atomic>
@@ -32,13 +33,24 @@ struct LayerParts {
   Bytes filter_table{};
 };
 
+// What a pull returns of the shows and clicks that rows have.
+struct ServedCounts {
+  bool cvm = false;            // the CVM features of each slot
+  std::vector<size_t> clicks;  // (K) slots whose shows and clicks follow the dense features
+};
+
 class ServeTable {
  public:
   // name: of the file, for messages. resident_bytes: blocks are copied to huge pages of this
   // process when they are checked, up to this many bytes in total. Other blocks are read from the
-  // mapped file, on small pages.
+  // mapped file, on small pages. REQUIRES: codec.counts() if `counts` has any.
   ServeTable(std::string name, const ServeCodec& codec, size_t slots, size_t dense_width,
-             size_t resident_bytes = 0);
+             size_t resident_bytes, ServedCounts counts);
+  // Returns the CVM features if rows have counts.
+  ServeTable(std::string name, const ServeCodec& codec, size_t slots, size_t dense_width,
+             size_t resident_bytes = 0)
+      : ServeTable(std::move(name), codec, slots, dense_width, resident_bytes,
+                   {codec.counts(), {}}) {}
 
   // Adds layers, newest first. The memory that parts point to must outlive the table.
   // InvalidArgument if bits, blocks and filter contradict each other.
@@ -50,12 +62,13 @@ class ServeTable {
 
   // Pools the rows of each (instance, slot) and applies CVM, by the kernels of training.
   //   feasigns (nnz), offsets (B * S + 1), ascending from 0 to nnz, dense (B, W)
-  //   out (B, S * width + W)
+  //   out (B, S * width + W + 2 K): the slots, the dense features, and the sums of the shows and
+  //       then of the clicks of the K slots
   // An absent feasign reads as zeros. Corruption names a damaged block. Thread safe.
   Status Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
               const float* dense, float* out) const;
 
-  // The same without the dense part. out (B, stride), of which the first S * width are written.
+  // The same without the dense features, which are not written. out (B, stride).
   Status PullInto(const uint64_t* feasigns, const int32_t* offsets, size_t instances, float* out,
                   size_t stride) const;
 
@@ -73,7 +86,7 @@ class ServeTable {
   size_t slots() const { return slots_; }
   size_t dense_width() const { return dense_width_; }
   size_t pooled_width() const { return slots_ * width_; }
-  size_t output_width() const { return pooled_width() + dense_width_; }
+  size_t output_width() const { return pooled_width() + dense_width_ + 2 * counts_.clicks.size(); }
 
   // Goes through the rows of layers [first, last), in the order of keys, each key once with its
   // newest row. Layers are numbered newest first.
@@ -163,10 +176,14 @@ class ServeTable {
   Status PullCopies(const uint64_t* feasigns, size_t instances, float* out, size_t stride) const;
   Status PullPooled(const uint64_t* feasigns, const int32_t* offsets, size_t instances, float* out,
                     size_t stride) const;
+  // Writes the shows and clicks of one instance to out (2 K). rows: decoded; ids: of the rows;
+  // offsets: (S + 1) of the instance.
+  void SumClicks(const float* rows, const int32_t* ids, const int32_t* offsets, float* out) const;
 
   const std::string name_;
   const ServeCodec codec_;
   const size_t slots_, dense_width_, resident_bytes_;
+  const ServedCounts counts_;
   AccessorConfig accessor_;  // for decoded rows
   size_t width_;
   std::vector<Layer> layers_;

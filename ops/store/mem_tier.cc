@@ -201,7 +201,7 @@ Status MemTier::Visit(const std::function<Status(uint64_t key, const char* row)>
   return Status::Ok();
 }
 
-size_t MemTier::Sweep(const std::function<bool(char* row)>& keep) {
+size_t MemTier::Sweep(const std::function<bool(uint64_t key, char* row)>& keep) {
   constexpr size_t kAtOnce = 4096;
   std::vector<char> taken(kAtOnce * arena_.row_bytes);
   std::vector<uint8_t> found;
@@ -213,7 +213,7 @@ size_t MemTier::Sweep(const std::function<bool(char* row)>& keep) {
     gone.clear();
     range.List(&rows);
     for (const auto& [key, row] : rows) {
-      if (!keep(arena_.Row(row))) gone.push_back(key);
+      if (!keep(key, arena_.Row(row))) gone.push_back(key);
     }
     std::sort(gone.begin(), gone.end());
     for (size_t i = 0; i < gone.size(); i += kAtOnce) {

@@ -68,7 +68,7 @@ class MemTier : public Tier {
   // Calls keep for every row, which it may change, and removes the rows for which it returns false.
   // Returns the number of removed rows. Only for tables without an SSD tier, because an SSD tier's
   // copies of the rows would not change.
-  size_t Sweep(const std::function<bool(char* row)>& keep);
+  size_t Sweep(const std::function<bool(uint64_t key, char* row)>& keep);
 
   Status Visit(const std::function<Status(uint64_t key, const char* row)>& visit) override;
   size_t rows() const override;

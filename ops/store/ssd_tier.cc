@@ -429,7 +429,7 @@ Status SsdTier::Impl::MergeRange(const MergeRequest& request, const MergePlan& p
     const char* copied = cursor.row();
     if (request.life != nullptr) {
       std::copy_n(copied, row.size(), row.data());
-      if (request.life(row.data())) {
+      if (request.life(cursor.key(), row.data())) {
         copied = row.data();
       } else if (plan.bottom) {
         ++result->rows_dropped;

@@ -52,7 +52,7 @@ struct MergeRequest {
   // Applies life events to a copied row and returns false if the row is dead. If `life` is null,
   // rows are copied unchanged. A dead row is dropped if no older segment may hold its key.
   // Otherwise it is kept as stored, because dropping it would bring the older row back.
-  std::function<bool(char* row)> life;
+  std::function<bool(uint64_t key, char* row)> life;
 };
 
 struct MergeResult {

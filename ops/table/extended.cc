@@ -51,6 +51,7 @@ Status RowAccess::PullExtended(const int32_t* ids, size_t n, float* out) {
   if (!opened.ok()) return opened.status();
   const OpenRows& open = opened.value();
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
+  CatchUp(open, ids, n);
   const RowLayout& layout = this->layout();
   const auto dim = static_cast<size_t>(layout.embedx_dim);
   const auto expand = static_cast<size_t>(layout.expand_dim);
@@ -99,6 +100,7 @@ Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, siz
   if (!viewed.ok()) return viewed.status();
   const PlanView& view = viewed.value();
   if (!open.read_only) {
+    CatchUpUnique(open, view.rows, view.unique);
     // Before the push of embedx, so that the push that creates both parts only initialises them.
     std::vector<size_t> bad;
     std::mutex bad_mutex;

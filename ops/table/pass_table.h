@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "store/hbm_tier.h"
+#include "table/decay_clock.h"
 
 namespace pbx {
 
@@ -31,6 +32,7 @@ struct PassTable {
   std::vector<uint64_t> refused;  // keys of the pass that were not admitted, ascending
   // The ids of rows that the training pass holds. These rows are copied when that pass ends.
   std::vector<uint32_t> awaited;
+  std::unique_ptr<DecayClock> clock;  // while the pass trains with weight decay; otherwise null
 
   size_t rows() const { return table->rows(); }
   // A new row that no push has changed does not exist: it is never written.
@@ -39,7 +41,8 @@ struct PassTable {
            (origin[id] != Origin::kNew && origin[id] != Origin::kDead);
   }
 
-  // A pass of n rows takes at most n times this: table, origin, touched, slots and awaited.
+  // A pass of n rows takes at most n times this: table, origin, touched, slots, awaited and,
+  // instead of the last two, the steps of the clock.
   static uint64_t BytesPerRow(uint32_t row_bytes) { return HbmTier::BytesPerRow(row_bytes) + 8; }
 };
 

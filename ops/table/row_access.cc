@@ -103,12 +103,25 @@ Status RowAccess::CheckOffsets(const int32_t* offsets, size_t segments, size_t n
                ascending ? "" : ", not ascending or not from 0");
 }
 
+Result<std::vector<float>> RowAccess::ShowClicks() const {
+  Result<OpenRows> opened = Open("show_clicks");
+  if (!opened.ok()) return opened.status();
+  const OpenRows& open = opened.value();
+  std::vector<float> out(2 * open.rows);
+  for (size_t id = 0; id < open.rows; ++id) {
+    const char* const row = open.block.rows + id * open.block.row_bytes;
+    std::memcpy(out.data() + 2 * id, row + 4 * RowLayout::kShow, 8);
+  }
+  return out;
+}
+
 Status RowAccess::Pull(const int32_t* ids, size_t n, float* out) {
   const Timed timed(&pull_ns_);
   Result<OpenRows> opened = Open("pull");
   if (!opened.ok()) return opened.status();
   const OpenRows& open = opened.value();
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
+  CatchUp(open, ids, n);
   const Kernels& kernels = ActiveKernels();
   const size_t width = 3 + static_cast<size_t>(layout().embedx_dim);
   pool_->ParallelRanges(n, kSegmentsPerTask, [&](size_t begin, size_t end) {
@@ -116,6 +129,18 @@ Status RowAccess::Pull(const int32_t* ids, size_t n, float* out) {
   });
   rows_pulled_ += n;
   return Status::Ok();
+}
+
+void RowAccess::CatchUp(const OpenRows& open, const int32_t* ids, size_t n) const {
+  if (open.clock != nullptr) open.clock->CatchUp(open.block, ids, n);
+}
+
+// Different threads get different rows.
+void RowAccess::CatchUpUnique(const OpenRows& open, const int32_t* rows, size_t n) const {
+  if (open.clock == nullptr) return;
+  pool_->ParallelRanges(n, kRowsPerTask, [&](size_t begin, size_t end) {
+    open.clock->CatchUp(open.block, rows + begin, end - begin);
+  });
 }
 
 Status RowAccess::HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) const {
@@ -132,13 +157,21 @@ Status RowAccess::HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) const {
 
 Status RowAccess::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets,
                              size_t instances, size_t slots, bool use_cvm, float* out,
-                             const float* dense, size_t dense_width, const SharedCells& shared) {
+                             const float* dense, size_t dense_width, const SharedCells& shared,
+                             const int32_t* plan, size_t plan_size) {
   const Timed timed(&pull_ns_);
   Result<OpenRows> opened = Open("pull");
   if (!opened.ok()) return opened.status();
   const OpenRows& open = opened.value();
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, nnz));
   const size_t segments = instances * slots;
+  if (open.clock != nullptr && plan_size != 0) {
+    Result<PlanView> view = ViewPlan(plan, plan_size, open.rows, segments);
+    if (!view.ok()) return view.status();
+    CatchUpUnique(open, view.value().rows, view.value().unique);
+  } else {
+    CatchUp(open, ids, nnz);
+  }
   const size_t lists = shared.list_of != nullptr ? shared.lists : segments;
   PBX_RETURN_IF_ERROR(CheckOffsets(offsets, lists, nnz));
   const Kernels& kernels = ActiveKernels();
@@ -181,11 +214,13 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
   gradient.merged = open.merged;
   gradient.report = BadRows::Report;
   gradient.context = &bad;
+  CatchUpUnique(open, view.rows, view.unique);  // of a push without a pull in this step
   pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
     kernels.push(open.block, view.rows, view.starts, view.segments, begin, end, gradient, open.day);
   });
   rows_pushed_ += view.unique;
   ids_pushed_ += view.occurrences;
+  if (open.clock != nullptr) open.clock->Tick(*open.block.config);
   return bad.rows.empty() ? Status::Ok() : CountBad(open, &bad.rows);
 }
 

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "base/threads.h"
 #include "row/lists.h"
+#include "table/decay_clock.h"
 #include "table/kernels.h"
 
 namespace pbx {
@@ -35,6 +36,7 @@ struct OpenRows {
   bool read_only = false;          // in an evaluation: a push is an error
   float* merged = nullptr;         // see GradientView
   float* merged_expand = nullptr;  // (rows, E), the same for expand
+  DecayClock* clock = nullptr;     // if the rows have weight decay
   std::shared_ptr<const void> hold;
 };
 
@@ -71,6 +73,8 @@ class RowAccess {
 
   // ids: (n), each in [-1, rows). out: (n, P).
   Status Pull(const int32_t* ids, size_t n, float* out);
+  // (rows, 2) the show and click of every open row, by row id.
+  Result<std::vector<float>> ShowClicks() const;
   // out: (n) 1 if the id has a row with embedx, otherwise 0. For an id with 0, Pull gives zeros for
   // embedx, and a push drops the embedx gradient.
   Status HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) const;
@@ -94,9 +98,11 @@ class RowAccess {
   // slots * width + dense_width), width = P with use_cvm, otherwise P - 2. dense: (instances,
   // dense_width), copied after the slots, which saves programs a concatenation. shared: if
   // instances share lists, each list is pooled once, and offsets has shared.lists + 1 entries.
+  // plan: (plan_size) as in row/plan.h, which makes weight decay faster; plan_size 0: none.
   Status PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                     size_t slots, bool use_cvm, float* out, const float* dense = nullptr,
-                    size_t dense_width = 0, const SharedCells& shared = {});
+                    size_t dense_width = 0, const SharedCells& shared = {},
+                    const int32_t* plan = nullptr, size_t plan_size = 0);
   // The backward of PullPooled. plan: (plan_size) as in row/plan.h; if plan_size is 0, the plan is
   // made here. show_click: (instances, 2). grad: (instances, slots * width + dense_width). Applies
   // the rules to the gradient times `instances`. The plan names the occurrences in all instances,
@@ -131,6 +137,9 @@ class RowAccess {
   Status PushView(const OpenRows& open, const int32_t* plan, size_t plan_size, size_t segments,
                   GradientView gradient);
   Status CountBad(const OpenRows& open, std::vector<size_t>* rows);
+  // Brings rows that are read or pushed next up to the step of the clock, if there is one.
+  void CatchUp(const OpenRows& open, const int32_t* ids, size_t n) const;
+  void CatchUpUnique(const OpenRows& open, const int32_t* rows, size_t n) const;
 
   OnBadGrad on_bad_grad_;
   float bad_grad_bound_;  // of kClip

@@ -71,12 +71,12 @@ void Table::BringUpToDate(PassTable* pass, uint8_t* found) {
     uint64_t dead = 0;
     for (size_t i = begin; i < end; ++i) {
       if (found[i] == 0) continue;
-      if (pass->origin[i] == Origin::kNew) {
+      if (pass->origin[i] == Origin::kNew || pass->origin[i] == Origin::kDead) {
         found[i] = 0;  // the pass that held the row did not create it, so it is a new row
         continue;
       }
-      if (life::Apply(config_.accessor, events_.data(), events_.size(),
-                      reinterpret_cast<float*>(pass->table->row(i)))) {
+      if (life::Apply(config_.accessor, codec_, events_.data(), events_.size(),
+                      pass->table->keys()[i], reinterpret_cast<float*>(pass->table->row(i)))) {
         continue;
       }
       found[i] = 0;

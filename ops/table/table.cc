@@ -36,6 +36,11 @@ Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
     return Error(Code::kInvalidArgument, "table '%s': expand_dim is %d, expected 0 to 253",
                  config.name.c_str(), config.accessor.layout.expand_dim);
   }
+  const bool decays = config.accessor.weight_decay > 0;
+  if (decays && (device != nullptr || config.precision != Precision::kFloat32)) {
+    return Error(Code::kInvalidArgument,
+                 "table '%s': weight_decay needs rows of float32 on the host", config.name.c_str());
+  }
   std::unique_ptr<Table> table(new Table(config));
   table->device_ = std::move(device);
   // The sizes of the states follow from the rules; they are set only here.
@@ -120,9 +125,18 @@ Status Table::Begin(int32_t stamp) {
   }
   std::shared_ptr<PassTable> pass = train ? staged_train_ : *it;
   if (device_ != nullptr) PBX_RETURN_IF_ERROR(device_->Begin(*pass, events_.size()));
+  if (train && config_.accessor.weight_decay > 0) {
+    std::vector<uint32_t> steps(pass->rows(), 0);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const bool fresh = pass->origin[i] == Origin::kNew || pass->origin[i] == Origin::kDead;
+      if (fresh) steps[i] = DecayClock::kNotYet;
+    }
+    pass->clock = std::make_unique<DecayClock>(std::move(steps));
+  }
   if (train) {
     staged_train_ = nullptr;
     std::vector<uint16_t>().swap(pass->slots);
+    std::vector<uint32_t>().swap(pass->awaited);
   } else {
     staged_evaluate_.erase(it);
   }
@@ -153,6 +167,7 @@ Status Table::End(uint64_t pass_number) {
     training_ = nullptr;
   }
   if (ended->purpose == Purpose::kEvaluate) return Status::Ok();
+  if (ended->clock != nullptr) EndClock(ended.get());
   // Pushes set a flag in the row: a separate array would cost a cache miss per row.
   ended->touched.resize(ended->rows());
   pool_->ParallelRanges(ended->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
@@ -185,7 +200,42 @@ Status Table::End(uint64_t pass_number) {
     }
   });
   next.awaited.clear();
+  // A pass whose rows are still being read is brought up to date when they are there.
+  if (!pass_events_.empty()) BringStagedUpToDate();
   return Status::Ok();
+}
+
+// Brings the changed rows of the pass up to its last step, and adds the event for all other rows.
+void Table::EndClock(PassTable* ended) {
+  LifeEvent event;
+  event.seq = static_cast<uint32_t>(events_.size()) + 1;
+  event.kind = LifeKind::kWeightDecay;
+  event.embed_decay = static_cast<float>(ended->clock->total().embed);
+  event.embedx_decay = static_cast<float>(ended->clock->total().embedx);
+  pool_->ParallelRanges(ended->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      float* const row = reinterpret_cast<float*>(ended->table->row(i));
+      // A row that was pulled and not pushed, because its gradient was bad, has changed too.
+      const bool existed = ended->origin[i] != Origin::kNew && ended->origin[i] != Origin::kDead;
+      if (existed && ended->clock->moved(i)) SetFlag(row, kTouched);
+      if ((GetWord(row, 0) & (uint32_t{kTouched} << 16)) == 0) continue;
+      ended->clock->CatchUp(config_.accessor, i, row);
+      SetWord(row, RowLayout::kLifeSeq, event.seq);
+    }
+  });
+  ended->clock = nullptr;
+  events_.push_back(event);
+  pass_events_.push_back(event);
+}
+
+std::vector<LifeEvent> Table::TakePassEvents() {
+  const std::lock_guard<std::mutex> lock(residency_);
+  return std::exchange(pass_events_, {});
+}
+
+void Table::NoteDurableEvents() {
+  const std::lock_guard<std::mutex> lock(residency_);
+  durable_events_ = events_.size();
 }
 
 Status Table::Abandon() {
@@ -284,15 +334,21 @@ Status Table::AppendEvents(const std::vector<LifeEvent>& events) {
                  config_.name.c_str(), events[i].seq, events_.size() + i + 1);
   }
   events_.insert(events_.end(), events.begin(), events.end());
+  durable_events_ = events_.size();
   const bool shrunk = std::any_of(events.begin(), events.end(), [](const LifeEvent& event) {
     return event.kind == LifeKind::kShrink;
   });
   if (shrunk && mem_ != nullptr && ssd_ == nullptr) {
-    dead_swept_ += mem_->Sweep([&](char* row) {
-      return life::Apply(config_.accessor, events_.data(), events_.size(),
-                         reinterpret_cast<float*>(row));
+    dead_swept_ += mem_->Sweep([&](uint64_t key, char* row) {
+      return life::ApplyPacked(config_.accessor, codec_, events_.data(), events_.size(), key, row);
     });
   }
+  BringStagedUpToDate();
+  return Status::Ok();
+}
+
+// The caller holds residency_.
+void Table::BringStagedUpToDate() {
   std::vector<std::shared_ptr<PassTable>> staged = staged_evaluate_;
   if (staged_train_ != nullptr) staged.push_back(staged_train_);
   for (const std::shared_ptr<PassTable>& pass : staged) {
@@ -308,7 +364,6 @@ Status Table::AppendEvents(const std::vector<LifeEvent>& events) {
       }
     }
   }
-  return Status::Ok();
 }
 
 Result<SsdTier*> Table::Ssd() const {
@@ -325,12 +380,11 @@ Result<MergeResult> Table::Merge(const std::vector<uint64_t>& inputs, bool urgen
   std::vector<LifeEvent> events;
   {
     const std::lock_guard<std::mutex> lock(residency_);
-    events = events_;
+    events.assign(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(durable_events_));
   }
   if (!events.empty()) {
-    request.life = [this, events](char* row) {
-      return life::Apply(config_.accessor, events.data(), events.size(),
-                         reinterpret_cast<float*>(row));
+    request.life = [this, events](uint64_t key, char* row) {
+      return life::ApplyPacked(config_.accessor, codec_, events.data(), events.size(), key, row);
     };
   }
   Result<MergeResult> merged = ssd.value()->Merge(request);
@@ -353,6 +407,16 @@ Status Table::SetCounted(const uint8_t* slots, size_t n) {
   for (size_t i = 0; i < n && i < counted_.size(); ++i) counted_[i] = slots[i] != 0 ? 1.0f : 0.0f;
   config_.accessor.counted = n == 0 ? nullptr : counted_.data();
   return device_ == nullptr ? Status::Ok() : device_->SetCounted(counted_);
+}
+
+Status Table::SetRate(float rate) {
+  if (device_ != nullptr) {
+    return Error(Code::kFailedPrecondition,
+                 "table '%s': its rows are on the GPU, where learning rates are fixed",
+                 config_.name.c_str());
+  }
+  config_.accessor.rate = rate;
+  return Status::Ok();
 }
 
 bool Table::training() const {
@@ -411,6 +475,7 @@ Result<OpenRows> Table::Open(const char* what) const {
   open.stamp = table.stamp;
   open.day = table.day;
   open.read_only = table.purpose == Purpose::kEvaluate;
+  open.clock = table.clock.get();
   open.hold = std::move(pass.value());
   return Result<OpenRows>(std::move(open));
 }
@@ -463,7 +528,7 @@ Status Table::Visit(uint64_t low, uint64_t high,
   std::vector<float> row(static_cast<size_t>(config_.accessor.layout.words()));
   const auto brought_up = [&](uint64_t key, const char* stored) {
     codec_.Unpack(stored, row.data());
-    if (!life::Apply(config_.accessor, events_.data(), events_.size(), row.data())) {
+    if (!life::Apply(config_.accessor, codec_, events_.data(), events_.size(), key, row.data())) {
       return Status::Ok();
     }
     return visit(key, reinterpret_cast<const char*>(row.data()));
@@ -484,8 +549,10 @@ Status Table::Lookup(const uint64_t* keys, size_t n, float* rows, uint8_t* found
   for (size_t i = 0; i < n; ++i) {
     if (found[i] == 0) continue;
     codec_.Unpack(stored.data() + i * stored_row_bytes(), rows + i * words);
-    found[i] =
-        life::Apply(config_.accessor, events_.data(), events_.size(), rows + i * words) ? 1 : 0;
+    found[i] = life::Apply(config_.accessor, codec_, events_.data(), events_.size(), keys[i],
+                           rows + i * words)
+                   ? 1
+                   : 0;
   }
   return Status::Ok();
 }

@@ -56,7 +56,7 @@ struct TableConfig {
   uint64_t admission_filter_bytes = 64ull << 20;
   OnBadGrad on_bad_grad = OnBadGrad::kError;
   float bad_grad_bound = 10.0f;   // of kClip
-  std::vector<LifeEvent> events;  // the events so far: seq 1, 2, 3 ...
+  std::vector<LifeEvent> events;  // the events so far: seq 1, 2, 3 ...; all are durable
 };
 
 struct StagedPass {
@@ -127,8 +127,15 @@ class Table : public RowAccess {
   Status Begin(int32_t stamp);
   // Freezes an open training pass; FailedPrecondition while an earlier pass is frozen. Drops an
   // open evaluation pass. pass_number: counted over the whole job, so it is the same in a resumed
-  // run; the random rounding of 16-bit rows depends on it.
+  // run; the random rounding of 16-bit rows depends on it. With weight decay, a training pass ends
+  // with an event, which TakePassEvents returns.
   Status End(uint64_t pass_number = 0);
+  // The events that ends of passes have added since the last call. The version that names the rows
+  // of the passes must have them too. Until NoteDurableEvents, merges do not apply them: otherwise
+  // a pass that is trained again after a crash could find rows to which its event was applied.
+  std::vector<LifeEvent> TakePassEvents();
+  // All events are in a version.
+  void NoteDurableEvents();
   // Abandons the open training pass: its changes are dropped, and the store is as at the last
   // commit. Afterwards the table accepts no pass and must be reopened. A table without an SSD tier
   // has no commit, and cannot be read any more.
@@ -160,6 +167,10 @@ class Table : public RowAccess {
   // row, 1: counts, 0: does not. Slots from n on count; with n = 0 all slots count. Pushes that do
   // not count only train weights. Must not run during a push.
   Status SetCounted(const uint8_t* slots, size_t n);
+
+  // Multiplies the learning rates from now on. FailedPrecondition if rows of open passes are on a
+  // device. Must not run during a push.
+  Status SetRate(float rate);
 
   bool training() const;  // a pass is open, of either purpose
   bool has_frozen() const;
@@ -207,6 +218,8 @@ class Table : public RowAccess {
   Result<StagedPass> FinishEvaluation(const std::shared_ptr<PassTable>& pass,
                                       const std::vector<uint8_t>& found);
   Result<SsdTier*> Ssd() const;
+  void EndClock(PassTable* ended);
+  void BringStagedUpToDate();
 
   TableConfig config_;
   std::vector<float> counted_;  // config_.accessor.counted points to it
@@ -230,7 +243,9 @@ class Table : public RowAccess {
   std::shared_ptr<PassTable> frozen_;
   int32_t next_stamp_ = 1;
   bool abandoned_ = false;
-  std::vector<LifeEvent> events_;  // events_[i] has seq i + 1
+  std::vector<LifeEvent> events_;       // events_[i] has seq i + 1
+  size_t durable_events_ = 0;           // of events_, from the first on
+  std::vector<LifeEvent> pass_events_;  // see TakePassEvents
   mutable std::mutex admission_mutex_;
   std::unique_ptr<AdmissionFilter> admission_;  // null: every feasign is admitted
   std::atomic<uint64_t> keys_refused_{0};

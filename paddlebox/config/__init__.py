@@ -14,6 +14,7 @@ from paddlebox.config.trainer import (
     OptimizerConfig,
     OptimizerType,
     Program,
+    Schedule,
     TrainerConfig,
 )
 from paddlebox.config.units import parse_bytes
@@ -42,6 +43,7 @@ __all__ = [
     "Program",
     "Rule",
     "RuleConfig",
+    "Schedule",
     "SecurityConfig",
     "Slot",
     "SlotType",

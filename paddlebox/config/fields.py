@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from paddlebox.config.models import ModelConfig
 from paddlebox.config.slots import Slots
 from paddlebox.errors import ConfigError
 
@@ -15,12 +16,13 @@ class Fields:
     """The positions of all slots. Spans are [begin, end).
 
     C = number of cells: one per pooled slot, max_length per sequence. W = floats of all dense
-    slots.
+    slots, and of the click priors after them.
     """
 
     cells: Mapping[str, tuple[int, int]]  # sparse slot -> its span in C
     dense: Mapping[str, tuple[int, int]]  # dense slot -> its span in W
     sequences: Mapping[str, int]  # sequence -> column of its length, from W on
+    click_priors: int = 0  # floats of click priors (models/click_prior.py)
 
     @property
     def cell_count(self) -> int:
@@ -30,7 +32,12 @@ class Fields:
     @property
     def dense_width(self) -> int:
         """W"""
-        return max((end for _, end in self.dense.values()), default=0)
+        return max((end for _, end in self.dense.values()), default=0) + self.click_priors
+
+    def with_click_priors(self, floats: int) -> Fields:
+        """The positions if click priors of so many floats follow the dense slots."""
+        moved = {name: at + floats for name, at in self.sequences.items()}
+        return replace(self, sequences=moved, click_priors=floats)
 
     def check(self, names: Sequence[str], key: str) -> None:
         """Check that names are slots.
@@ -72,3 +79,25 @@ def fields_of(slots: Slots, sequences: Sequence[str] = ()) -> Fields:
         at += slot.dim
     ordered = [slot.name for slot in slots.sparse if slot.name in sequences]
     return Fields(cells, dense, {name: at + place for place, name in enumerate(ordered)})
+
+
+def click_slots(model: ModelConfig, slots: Slots) -> tuple[int, ...]:
+    """(K) the sparse slots with click priors, by their positions among all sparse slots.
+
+    They are the slots that the model reads, except sequences. None without `click_prior`.
+    """
+    if not model.click_prior:
+        return ()
+    left_out = {*model.sequences}
+    read = model.slots or [slot.name for slot in slots.sparse]
+    return tuple(
+        number
+        for number, slot in enumerate(slots.sparse)
+        if slot.name in read and slot.name not in left_out
+    )
+
+
+def click_cells(model: ModelConfig, slots: Slots) -> tuple[int, ...]:
+    """(K) the cells of `click_slots`."""
+    cells = fields_of(slots, model.sequences).cells
+    return tuple(cells[slots.sparse[number].name][0] for number in click_slots(model, slots))

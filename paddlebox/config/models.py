@@ -115,6 +115,12 @@ class ModelConfig(Section):
         "/ deviation; auto: measured on the first rows when a run begins; none: no scaling",
     )
 
+    click_prior: bool = Field(
+        default=False,
+        description="feed the network each slot's smoothed log-odds of a click, and their "
+        "confidence",
+    )
+
     @property
     def dense_scales(self) -> tuple[tuple[float, float], ...]:
         """(W) mean and deviation of each dense feature.

@@ -23,8 +23,8 @@ from paddlebox.config.save import PublishConfig, SaveConfig
 from paddlebox.config.section import ListOf, Section
 from paddlebox.config.sequences import SequencesConfig
 from paddlebox.config.table import TableConfig
-from paddlebox.config.tiers import HbmConfig, MemConfig, SsdConfig, StoreConfig
-from paddlebox.config.trainer import OptimizerConfig, TrainerConfig
+from paddlebox.config.tiers import HbmConfig, HbmPlace, MemConfig, SsdConfig, StoreConfig
+from paddlebox.config.trainer import OptimizerConfig, Schedule, TrainerConfig
 from paddlebox.config.zoo import AnyModelConfig
 
 MAX_TABLES = 64
@@ -129,6 +129,83 @@ class Config(Section):
         alone = [m.name for m in self.metrics if m.phase != "both" and not self.phases]
         if alone:
             raise ValueError(f"metric {alone[0]!r}: phase needs a config with phases")
+        return self
+
+    @model_validator(mode="after")
+    def _click_priors_have_one_table_of_the_host(self) -> Config:
+        models = {f"phases.{name}.model": phase.model for name, phase in self.phases.items()}
+        wanted = [key for key, one in (models or {"model": self.model}).items() if one.click_prior]
+        if not wanted:
+            return self
+        for other, found in {
+            "phases": bool(self.phases),
+            "extra_tables": bool(self.extra_tables),
+            "data.sequences": bool(self.data.sequences.user),
+            "hbm.place gpu": self.hbm.place is not HbmPlace.HOST,
+        }.items():
+            if found:
+                raise ValueError(
+                    f"{wanted[0]}.click_prior does not work together with {other}: take one of "
+                    "them out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _schedules_have_what_they_need(self) -> Config:
+        optimizers = {f"phases.{n}.optimizer": phase.optimizer for n, phase in self.phases.items()}
+        for key, one in (optimizers or {"optimizer": self.optimizer}).items():
+            if one.schedule is Schedule.PLATEAU and not (
+                self.trainer.evaluate_after_pass and self.data.test_files
+            ):
+                raise ValueError(
+                    f"{key}.schedule plateau needs trainer.evaluate_after_pass: true and "
+                    "data.test_files, files that are not trained"
+                )
+            changes = one.schedule is not Schedule.CONSTANT or one.warmup_steps
+            if changes and self.hbm.place is not HbmPlace.HOST:
+                raise ValueError(
+                    f"{key}.schedule and warmup_steps do not work together with hbm.place "
+                    f"{self.hbm.place.value}"
+                )
+        self._check_phases_have_one_schedule()
+        return self
+
+    def _check_phases_have_one_schedule(self) -> None:
+        """The phases train the same rows, whose rates follow the schedule of each step."""
+        for key in ("schedule", "schedule_steps", "warmup_steps", "patience"):
+            found = {name: getattr(phase.optimizer, key) for name, phase in self.phases.items()}
+            if len({*found.values()}) > 1:
+                told = " and ".join(f"{value} in {name}" for name, value in found.items())
+                raise ValueError(
+                    f"phases: optimizer.{key} is {told}: the phases train the same rows, so give "
+                    "both the same value"
+                )
+
+    @model_validator(mode="after")
+    def _weights_decay_on_one_host(self) -> Config:
+        decays = any(table.weight_decay for table in self.tables)
+        if decays and self.hbm.place is not HbmPlace.HOST:
+            raise ValueError("table.weight_decay does not work together with hbm.place gpu")
+        if decays and self.save.out:
+            raise ValueError(
+                "table.weight_decay changes all rows, but a delta in save.out has only rows of its "
+                "passes: take one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rows_are_reset_between_epochs(self) -> Config:
+        if not self.trainer.reset_rows:
+            return self
+        if self.trainer.epochs == 1:
+            raise ValueError(
+                "trainer.reset_rows needs trainer.epochs above 1: set it, or take it out"
+            )
+        if self.save.out:
+            raise ValueError(
+                "trainer.reset_rows resets all rows, but a delta in save.out has only rows of its "
+                "passes: take one of them out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -223,6 +223,12 @@ class TableConfig(Section):
         default=True,
         description="divide a row's gradient by its shows in the batch (adagrad rules, ftrl)",
     )
+    weight_decay: float = Field(
+        default=0.0,
+        ge=0,
+        description="each step multiplies the weights of all rows by 1 - learning_rate * "
+        "weight_decay, after the rows of its batch were updated (naive, adagrad, adam)",
+    )
     admission: AdmissionConfig = Field(default_factory=AdmissionConfig)
     on_bad_grad: Choice[OnBadGrad] = Field(
         default=OnBadGrad.ERROR,
@@ -249,3 +255,30 @@ class TableConfig(Section):
         description="with extra_tables: weight of a table; each table gets hbm.budget_bytes, "
         "mem.budget_bytes and ssd.disk_budget_bytes in proportion to its share",
     )
+
+    @model_validator(mode="after")
+    def _weights_decay_by_rules_that_allow_it(self) -> TableConfig:
+        if not self.weight_decay:
+            return self
+        for part, own in (("embed", self.embed), ("embedx", self.embedx)):
+            if own.rule is Rule.FTRL:
+                raise ValueError(
+                    f"weight_decay does not work with {part}.rule ftrl: set {part}.l2, which that "
+                    "rule has"
+                )
+            if own.rule not in (Rule.NAIVE, Rule.ADAGRAD, Rule.ADAM):
+                raise ValueError(
+                    f"weight_decay does not work with {part}.rule {own.rule.value}: expected "
+                    "naive, adagrad or adam"
+                )
+            if own.learning_rate * self.weight_decay >= 1:
+                raise ValueError(
+                    f"weight_decay {self.weight_decay} times {part}.learning_rate "
+                    f"{own.learning_rate} is not below 1"
+                )
+        if self.row_precision is not RowPrecision.FLOAT32:
+            raise ValueError(
+                "weight_decay changes rows a little at a time, which rows of 16 bits would round "
+                "away: set row_precision float32"
+            )
+        return self

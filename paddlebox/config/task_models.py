@@ -198,4 +198,9 @@ class DssmConfig(NetworkConfig):
             raise ValueError(
                 f"user and item both have {', '.join(both)}; use each slot in one tower"
             )
+        if self.click_prior:
+            raise ValueError(
+                "click_prior adds features of all slots, but a tower reads only its own slots: "
+                "leave it out"
+            )
         return self

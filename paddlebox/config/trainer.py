@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from paddlebox.config.section import Choice, Section
 
@@ -13,6 +13,13 @@ class OptimizerType(StrEnum):
     ADAM = "adam"
     SGD = "sgd"
     ADAGRAD = "adagrad"
+    ADAMW = "adamw"
+
+
+class Schedule(StrEnum):
+    CONSTANT = "constant"
+    COSINE = "cosine"
+    PLATEAU = "plateau"
 
 
 class Program(StrEnum):
@@ -34,7 +41,35 @@ class OptimizerConfig(Section):
     learning_rate: float = Field(
         default=0.001, gt=0, description="step size; if it is not given, 0.1 for models lr and fm"
     )
-    weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on dense parameters")
+    weight_decay: float = Field(
+        default=0.0,
+        ge=0,
+        description="L2 penalty on dense parameters; adamw multiplies them by 1 - learning_rate * "
+        "weight_decay in each step instead",
+    )
+    clip_norm: float = Field(
+        default=0.0,
+        ge=0,
+        description="largest norm of the gradient of all dense parameters together; a longer one "
+        "is scaled down; 0: no bound",
+    )
+    schedule: Choice[Schedule] = Field(
+        default=Schedule.CONSTANT,
+        description="how the learning rates of dense parameters and rows change; cosine: they fall "
+        "to a hundredth over schedule_steps; plateau: they are divided by 10 when the logloss on "
+        "data.test_files stops improving (trainer.evaluate_after_pass)",
+    )
+    schedule_steps: int = Field(
+        default=0, ge=0, description="steps of the cosine, including warm-up"
+    )
+    warmup_steps: int = Field(
+        default=0, ge=0, description="steps in which the learning rates rise from 0"
+    )
+    patience: int = Field(
+        default=1,
+        ge=1,
+        description="evaluations without a lower logloss before plateau divides the rates",
+    )
     averaging: float = Field(
         default=0.999,
         ge=0,
@@ -42,6 +77,25 @@ class OptimizerConfig(Section):
         description="EMA decay of the dense parameters per step; evaluation, exports and serving "
         "use the averages; in the first steps the decay is lower; 0: no averages",
     )
+
+    @model_validator(mode="after")
+    def _schedule_has_its_keys_alone(self) -> OptimizerConfig:
+        if self.schedule is Schedule.COSINE and self.schedule_steps <= self.warmup_steps:
+            raise ValueError(
+                f"schedule cosine needs schedule_steps above warmup_steps ({self.warmup_steps}), "
+                f"found {self.schedule_steps}"
+            )
+        if self.schedule_steps and self.schedule is not Schedule.COSINE:
+            raise ValueError(
+                f"schedule_steps is set, but schedule is {self.schedule.value}: set schedule "
+                "cosine, or take schedule_steps out"
+            )
+        if self.patience > 1 and self.schedule is not Schedule.PLATEAU:
+            raise ValueError(
+                f"patience is set, but schedule is {self.schedule.value}: set schedule plateau, or "
+                "take patience out"
+            )
+        return self
 
 
 class TrainerConfig(Section):
@@ -61,6 +115,11 @@ class TrainerConfig(Section):
         ge=0,
         le=1024,
         description="OpenMP threads of the dense part; 0: half the cores, at most 4",
+    )
+    reset_rows: bool = Field(
+        default=False,
+        description="begin each epoch after the first with the weights of new rows; shows and "
+        "clicks, and dense parameters, stay",
     )
     dense_dtype: Choice[DenseDtype] = Field(
         default=DenseDtype.FLOAT32,

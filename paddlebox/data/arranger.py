@@ -45,6 +45,11 @@ class Arranger:
         if not self._options.enable_pv_merge:
             raise PassError("preprocess_instance: set_enable_pv_merge(True) is missing")
         chosen = self._arrangeable("preprocess_instance")
+        if chosen.train and chosen.loaded.options.click_slots:
+            raise PassError(
+                "preprocess_instance: the pass has click priors (init: click_slots), which are "
+                "counted for one order of its instances: leave one of them out"
+            )
         chosen.check_in_one_part("page views")
         if chosen.loaded.sequences is not None:
             self.make_sequences(chosen, chosen.shuffle_seed)

@@ -23,6 +23,7 @@ import numpy as np
 
 from paddlebox.data.arranger import Arranger
 from paddlebox.data.batches import Feed
+from paddlebox.data.options import TakePriors
 from paddlebox.data.paddle_settings import PaddleSettings
 from paddlebox.data.pass_feeder import PassFeeder
 from paddlebox.data.pass_loader import PassLoader
@@ -103,6 +104,17 @@ class Dataset(PaddleSettings, ABC):
         """Exchange bytes with the other ranks. Returns the bytes of all ranks, in the order of
         ranks."""
         return self._table.world.gather_bytes(mine)
+
+    def set_click_priors(self, take: TakePriors | None = None, *, repeated: bool = False) -> None:
+        """Set how passes that begin to train from now on treat click priors
+        (data/click_counts.py).
+
+        Args:
+            take: called with the priors of each part of a pass before its first batch.
+            repeated: whether the instances of these passes were trained before. Then they see other
+                counts, and are not counted again.
+        """
+        self._options.take_priors, self._options.repeated = take, repeated
 
     # ---- the pass that is loaded or open
 

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import Format, KeySpace, OversizePass, Slots
@@ -25,12 +27,14 @@ from paddlebox.data.sources import RETRIES
 from paddlebox.errors import ConfigError, PassError
 
 JOIN, UPDATE = 1, 0  # the phases
+#: Receives the click rate and the strength of each slot with click priors, (2, K) float32.
+TakePriors = Callable[[np.ndarray], None]
 
 # Fields of LoadOptions that do not affect how a line is parsed.
 _NOT_PARSING = {
     *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
     *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache", "tables"),
-    *("instances", "sequences", "user_sequences", "share"),
+    *("instances", "sequences", "user_sequences", "share", "click_slots"),
 }
 
 
@@ -57,6 +61,7 @@ class LoadOptions:
     tables: tuple[int, ...] = ()  # (S) the table of each sparse slot; empty: there is one table
     sequences: tuple[str, ...] = ()  # sparse slots whose ids are fed one by one
     share: Share = NOT_SHARED  # among several ranks
+    click_slots: tuple[int, ...] = ()  # (K) positions of the sparse slots with click priors
     user_sequences: SequenceOptions | None = None  # None: instances are trained one by one
 
     def dedup(self) -> bool | list[int]:
@@ -91,8 +96,8 @@ class LoadOptions:
             )
 
     def check_user_sequences(self) -> None:
-        """Raises: ConfigError if the user is no sparse slot, or instances are sampled, merged or
-        shuffled by groups."""
+        """Raises: ConfigError if the user is no sparse slot, instances are sampled, merged or
+        shuffled by groups, or there are click priors."""
         if self.instances.time_column and not self.instances.may_spill:
             raise ConfigError(
                 "data.sequences (set_merge_by_uid, set_need_time_info): instances that are sampled "
@@ -101,6 +106,11 @@ class LoadOptions:
         if self.user_sequences is None:
             return
         self.user_sequences.slot(self.slots)
+        if self.click_slots:
+            raise ConfigError(
+                "data.sequences with click priors (init: click_slots): an instance may be in "
+                "several pieces, which would count its click several times: leave one of them out"
+            )
         tags = sorted(self.instances.tags - {"time"})
         if self.user_sequences.history.length and tags:
             raise ConfigError(
@@ -196,6 +206,9 @@ class DatasetOptions:
     sequences: tuple[str, ...] | None = None  # the sequences among them; None: those of load
     # Slots whose shows and clicks count; None: all in the first phase of a pass, then none.
     counted_slots: tuple[str, ...] | None = None
+    # Whether the instances of the open pass were trained in an earlier pass, with click priors.
+    repeated: bool = False
+    take_priors: TakePriors | None = None  # called when a part begins to train
     # Names of variables -> the inputs of sequences (batches.SEQUENCES) that they take.
     user_sequences: dict[str, str] = field(default_factory=dict)
 

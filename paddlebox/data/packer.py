@@ -24,6 +24,7 @@ from paddlebox.data.batches import (
     is_flat,
     is_int64,
 )
+from paddlebox.data.click_counts import ClickCounts
 from paddlebox.data.loader import LoadedPass
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.positions import Positions, task_columns
@@ -40,6 +41,7 @@ class BatchPacker:
         row_of_position: (U) int32 row ids by position, -1 for none.
         stamps: the stamp of the pass table, for each table.
         inputs: the inputs of a batch.
+        clicks: the counts that follow the dense features; None without click priors.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class BatchPacker:
         row_of_position: np.ndarray,
         stamps: Sequence[int],
         inputs: BatchInputs,
+        clicks: ClickCounts | None = None,
     ) -> None:
+        self._clicks = clicks
         self._loaded = loaded
         self._rows = row_of_position
         self._inputs = inputs
@@ -121,6 +125,9 @@ class BatchPacker:
             elif number == 0 and len(self._slots.tasks) > 1:
                 self._take_labels(packed, begin)
             table.finish(packed, end - begin)
+        if self._clicks is not None:
+            counts = self._clicks.columns(self._loaded, self._rows, begin, end)
+            packed["box_dense"] = np.concatenate([packed["box_dense"], counts], axis=1)
         sequences, times = self._loaded.sequences, self._loaded.times
         if sequences is not None:
             packed |= sequences.inputs(begin, end, times=self._feeds_times)

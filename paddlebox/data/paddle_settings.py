@@ -63,6 +63,7 @@ class PaddleSettings:
         allow_commands: bool = False,
         dedup_slots: str | Sequence[str] = "off",
         sequences: Sequence[str] = (),
+        click_slots: Sequence[int] = (),
         budget_bytes: int = 0,
         spill_dir: Path | str = "",
         cache_bytes: int = 0,
@@ -80,6 +81,8 @@ class PaddleSettings:
                 parser are errors.
             sequences: sparse slots with a max_length whose ids the packed inputs hold one by one
                 (data/positions.py).
+            click_slots: positions of the sparse slots whose shows and clicks follow the dense
+                features in the packed inputs (data/click_counts.py).
 
         The other arguments are as in sections `data` and `feeder` of docs/config.md.
         """
@@ -98,6 +101,7 @@ class PaddleSettings:
             retries=retries,
             dedup_slots=dedup_slots,
             sequences=tuple(sequences),
+            click_slots=tuple(click_slots),
             budget_bytes=budget_bytes,
             spill_dir=Path(spill_dir) if spill_dir else None,
             cache=open_cache(cache_dir, cache_bytes),

@@ -11,6 +11,13 @@ from typing import Any
 import numpy as np
 
 from paddlebox.data.batches import BatchInputs, Feed
+from paddlebox.data.click_counts import (
+    ClickCounts,
+    count_folds,
+    estimate,
+    seed_of,
+    seen_in_training,
+)
 from paddlebox.data.loader import Part
 from paddlebox.data.options import JOIN, UPDATE, DatasetOptions
 from paddlebox.data.packer import BatchPacker
@@ -111,7 +118,8 @@ class PassFeeder:
         names, counted = self._options.sparse_names(), self._options.counted_slots
         if counted is not None:
             return [name in counted for name in names]
-        return [False] * len(names) if current.trained else []
+        again = self._options.repeated and bool(current.loaded.options.click_slots)
+        return [False] * len(names) if current.trained or again else []
 
     def _warn_of_no_batch(self, current: Pass) -> None:
         views, options = current.views, self._options
@@ -155,7 +163,44 @@ class PassFeeder:
             self._table.begin(staged.pass_table)
         wait.add(current.stats, "commit", AFTER)
         self._stager.part_begun(current)
+        if current.loaded.options.click_slots:
+            with Wait() as wait:
+                staged.clicks = self._clicks(current, staged)
+            wait.add(current.stats, "stage", BEFORE)
         return staged
+
+    def _clicks(self, current: Pass, staged: Staged) -> ClickCounts:
+        """The shows and clicks that instances of a part see. Takes the priors of its slots.
+
+        The instances are counted here and not earlier, so that their order is that of the batches.
+        """
+        slots, seed = current.loaded.options.click_slots, seed_of(current.number)
+        before = self._table.show_clicks()
+        if not current.train:
+            return ClickCounts(before[:, None, :], slots, seed)
+        folds = count_folds(
+            current.loaded,
+            self._spans(current, staged.part),
+            staged.row_of_position,
+            len(before),
+            seed,
+            self._slots_that_count(),
+        )
+        known = before if self._options.repeated else before + folds.sum(axis=1)
+        if self._options.take_priors is not None and len(known):
+            slot_of_row = np.zeros(len(known), np.uint16)
+            ids = staged.row_of_position[staged.part.positions]
+            slot_of_row[ids[ids >= 0]] = staged.part.slots[ids >= 0]
+            self._options.take_priors(estimate(known, slot_of_row, slots))
+        return ClickCounts(seen_in_training(known, folds), slots, seed)
+
+    def _slots_that_count(self) -> list[int]:
+        """Positions of the sparse slots whose shows and clicks the first training of instances
+        adds to rows."""
+        names, options = self._options.sparse_names(), self._options
+        counted = {*(names if options.counted_slots is None else options.counted_slots)}
+        counted &= {*(options.read_slots or names)}
+        return [number for number, name in enumerate(names) if name in counted]
 
     def _end_part(self, current: Pass) -> None:
         with Wait() as wait:
@@ -204,7 +249,8 @@ class PassFeeder:
             exchanged=self._table.world.size > 1,
         )
         stamps = staged.pass_table.stamps
-        return BatchPacker(current.loaded, staged.row_of_position, stamps, inputs)
+        clicks = staged.clicks
+        return BatchPacker(current.loaded, staged.row_of_position, stamps, inputs, clicks)
 
     def _spans(self, current: Pass, part: Part) -> list[tuple[int, int]]:
         """The batches [begin, end) of a part."""

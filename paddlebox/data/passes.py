@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from paddlebox.data.click_counts import ClickCounts
 from paddlebox.data.loader import LoadedPass, Part
 from paddlebox.data.pipeline import StageTimes
 from paddlebox.errors import OutOfSpaceError
@@ -100,6 +101,7 @@ class Staged:
     part: Part
     pass_table: StagedSet
     row_of_position: np.ndarray  # (U) int32
+    clicks: ClickCounts | None = None  # with click priors, once the part has begun
 
 
 @dataclass

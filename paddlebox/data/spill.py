@@ -318,9 +318,10 @@ class SpillingInstances:
         """The native Instances that hold [begin, end), the begin and end in them, and the rows of
         their keys. All inputs of a batch are packed from them."""
         window = self._windows.holding(begin, end)
-        if window.rows is None or window.rows_of is not row_of_position:
-            window.rows, window.rows_of = row_of_position[window.positions], row_of_position
-        return window.instances, begin - window.begin, end - window.begin, window.rows
+        known = window.rows
+        if known is None or known[0] is not row_of_position:
+            known = window.rows = (row_of_position, row_of_position[window.positions])
+        return window.instances, begin - window.begin, end - window.begin, known[1]
 
     def pack_batch(
         self, begin: int, end: int, row_of_position: np.ndarray, stamp: int, dense_width: int

@@ -29,8 +29,9 @@ class Window:
     end: int
     instances: Any  # native Instances
     positions: np.ndarray  # (u) int32 among the keys of the pass
-    rows_of: np.ndarray | None = None  # the row ids from which `rows` was computed
-    rows: np.ndarray | None = None  # (u) int32
+    # The last row ids of the pass, and those of the window, (u) int32. One attribute, because
+    # several threads use it.
+    rows: tuple[np.ndarray, np.ndarray] | None = None
 
 
 class SlottedKeys(NamedTuple):

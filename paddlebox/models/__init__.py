@@ -16,6 +16,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.models.aitm import AITM
 from paddlebox.models.autoint import AutoInt
 from paddlebox.models.bst import BST
+from paddlebox.models.click_prior import ClickPrior
 from paddlebox.models.custom import custom_layer
 from paddlebox.models.dcn import DCN
 from paddlebox.models.dcn_v2 import DCNv2
@@ -88,6 +89,7 @@ def create_model(
     more: Sequence[TableSlots] = (),
     tasks: Sequence[str] = ("click",),
     fields: Fields | None = None,
+    click_slots: int = 0,
 ) -> Any:
     """Create the layer for `config.type`.
 
@@ -99,6 +101,7 @@ def create_model(
         more: the other tables, if any, with their slots.
         tasks: (T) the names of the labels.
         fields: the position of each slot; None if there are several tables.
+        click_slots: K, the number of slots with click priors (click_prior.py).
 
     Raises: ConfigError if there are several tables and the model supports only one, if there are
         several labels and the model has only one output, or if `dense_scale` does not have W
@@ -118,8 +121,18 @@ def create_model(
         )
     if fields is not None and config.sequences:
         slots = fields.cell_count
-    inputs = Inputs(slots, embedx_dim, dense_width, table, tuple(more), tuple(tasks), fields)
-    model = _MODELS[config.type](config, inputs)
+    priors = 2 * click_slots  # a log-odds and a confidence for each slot
+    if fields is not None and priors:
+        fields = fields.with_click_priors(priors)
+    inputs = Inputs(
+        slots, embedx_dim, dense_width + priors, table, tuple(more), tuple(tasks), fields
+    )
+    model = _scaled(_MODELS[config.type](config, inputs), config, dense_width)
+    return ClickPrior(model, dense_width, click_slots) if priors else model
+
+
+def _scaled(model: Any, config: ModelConfig, dense_width: int) -> Any:
+    """The model, behind the scaling of its dense features if `dense_scale` has values."""
     if not config.dense_scales:
         return model
     if len(config.dense_scales) != dense_width:

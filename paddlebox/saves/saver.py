@@ -24,7 +24,13 @@ from paddlebox.saves.layout import check_layout
 from paddlebox.saves.meta import BASE, BATCH, DELTA, NO_DATE
 from paddlebox.saves.reader import Save, chain_of, open_save
 from paddlebox.saves.writer import PartWriter, SaveWriter, Shape
-from paddlebox.store.life import DELTA_RESET, SaveFilter, last_day_ended
+from paddlebox.store.life import (
+    DELTA_RESET,
+    RESET_ROWS,
+    WEIGHT_DECAY,
+    SaveFilter,
+    last_day_ended,
+)
 from paddlebox.store.snapshot import Snapshot
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
@@ -86,14 +92,17 @@ class Saver:
         Args:
             name: default `<day>/delta-<pass>`.
 
-        Raises: the errors of `base`; StoreError before the first base; ConfigError if the chain has
-            other tables, or rows of another layout.
+        Raises: the errors of `base`; StoreError before the first base, or if all rows have changed
+            since the last save; ConfigError if the chain has other tables, or rows of another
+            layout.
         """
         parent = self.last()
         if parent is None:
             raise StoreError(f"{self.out}: has no base for a delta: save a base first")
         name = name or f"{self.date}/delta-{self.pass_number}"
         check_layout(parent, layouts_of(self._members), "the table", "save a base")
+        for table in self._members:
+            _check_all_rows_same(table, parent)
         with self._writer(name) as writer:
             chain, world = chain_of(parent), self._table.world
             chosen = [
@@ -310,6 +319,18 @@ def _of_table(table: TieredTable, chosen: SaveFilter | None) -> dict[str, Any]:
         "sequence": max((s["sequence"] for s in head.segments), default=0) if head else 0,
         "commit": journal[-1] if journal else None,
     }
+
+
+def _check_all_rows_same(table: TieredTable, parent: Save) -> None:
+    """Raises: StoreError if an event has changed all rows since a save. A delta with a threshold
+    does not have them, because their delta_score has not grown."""
+    later = table.events[parent.parts[table.name].meta["events"] :]
+    found = {event["kind"] for event in later} & {RESET_ROWS, WEIGHT_DECAY}
+    if found and table.config.life.delta_threshold > 0:
+        raise StoreError(
+            f"table '{table.name}': {' and '.join(sorted(found))} changed all rows since "
+            f"{parent.name}, but a delta has only rows of passes: save a base"
+        )
 
 
 def _add(part: PartWriter, feasigns: np.ndarray, rows: np.ndarray, words: Any = ()) -> None:

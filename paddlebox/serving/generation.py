@@ -11,6 +11,7 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import Config, Slots
 from paddlebox.config.check import validate
+from paddlebox.config.fields import click_cells
 from paddlebox.config.stored import completed
 from paddlebox.data.positions import Positions
 from paddlebox.errors import ConfigError, CorruptionError
@@ -32,6 +33,8 @@ class OpenRows:
             not tested again.
         resident_bytes: the most bytes of blocks to copy into memory of this process.
         number: index of the table.
+        cvm: whether the model reads the CVM features; None: if rows have counts.
+        clicks: cells whose shows and clicks a pull returns (models/click_prior.py).
 
     Raises: CorruptionError if a layer is incomplete.
     """
@@ -45,6 +48,8 @@ class OpenRows:
         resident_bytes: int = 0,
         *,
         number: int = 0,
+        cvm: bool | None = None,
+        clicks: Sequence[int] = (),
     ) -> None:
         part = record.parts[number]
         self.table = core.ServeTable(
@@ -55,6 +60,8 @@ class OpenRows:
             part.slots,
             record.dense_width,
             resident_bytes,
+            record.counts if cvm is None else cvm,
+            list(clicks),
         )
         self.rows: list[int] = []  # rows of each layer, including deletions
         for layer in part.layers:
@@ -117,7 +124,8 @@ class OpenGeneration:
         self.record, self._txn = record, txn
         self.users = 0  # requests in flight, counted by the Predictor
         self.config, self.slots, frozen = read_model(file, txn, record.model)
-        parts = record.parts
+        parts, model = record.parts, self.config.model
+        clicks = click_cells(model, self.slots)
         self.parts: list[OpenRows] = [
             OpenRows(
                 file,
@@ -126,6 +134,8 @@ class OpenGeneration:
                 before.parts[number] if before is not None else None,
                 resident_bytes // len(parts),
                 number=number,
+                cvm=model.use_cvm,
+                clicks=clicks,
             )
             for number in range(len(parts))
         ]

@@ -1,8 +1,9 @@
 """The dense part of a model as a Paddle inference program: created at export, run at prediction.
 
 Its only input is the result of a lookup, (B, S * width + W): for each instance its pooled slots
-followed by its dense features. So the program needs no operator of this package. Models that read
-sequences of users have another program (user_program.py).
+followed by its dense features. With click priors, the shows and clicks of slots follow. So the
+program needs no operator of this package. Models that read sequences of users have another program
+(user_program.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from paddlebox import ops
 from paddlebox.config import Config, Slots
-from paddlebox.config.fields import fields_of
+from paddlebox.config.fields import click_slots, fields_of
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.models import create_model
 from paddlebox.models.scaled_dense import ScaledDense
@@ -94,11 +95,11 @@ def _replace(model: Any, pulling: type, fed: type, scaled: bool) -> Any:
 
 def uses_counts(config: Config) -> bool:
     """Whether the model reads shows and clicks."""
-    return bool(config.model.use_cvm)
+    return bool(config.model.use_cvm) or config.model.click_prior
 
 
 def form(config: Config, slots: Slots) -> tuple[int, int]:
-    """The form of a lookup's result: the number of cells, and of floats after them.
+    """The form of a lookup's result: the number of cells, and of dense floats after them.
 
     A sequence has max_length cells, and its length is one of the floats (data/positions.py).
     """
@@ -174,6 +175,7 @@ def _model(config: Config, slots: Slots) -> Any:
         more=more,
         tasks=slots.tasks,
         fields=None if more else fields_of(slots, config.model.sequences),
+        click_slots=len(click_slots(config.model, slots)),
     )
     model.eval()
     return model
@@ -183,13 +185,14 @@ def _build(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
     """Build the program of a model. Returns its input INPUT and its output."""
     model, more = _model(config, slots), len(config.tables) - 1
     use_padding(model)
-    scaled = bool(config.model.dense_scales)
+    scaled = bool(config.model.dense_scales) or config.model.click_prior
     if more:
         pooled_width = _replace(model, PooledTables, _FedTables, scaled).width
     else:
         fed = _replace(model, PooledSlots, _FedSlots, scaled)
         pooled_width = fed.slots * fed.width
     _, dense_width = form(config, slots)
+    dense_width += 2 * len(click_slots(config.model, slots))
     packed = fed_input = paddle.static.data(INPUT, [-1, pooled_width + dense_width], "float32")
     if not more:
         mask = _left_out(config, slots, fed.width, dense_width)

@@ -14,7 +14,10 @@ import numpy as np
 
 from paddlebox.config.table import LifeConfig, TableConfig
 
-DECAY, SHRINK, DELTA_RESET = "decay", "shrink", "delta_reset"
+DECAY, SHRINK, DELTA_RESET, RESET_ROWS = "decay", "shrink", "delta_reset", "reset_rows"
+#: Added by the core at the end of a pass with weight decay: {seq, kind, embed_decay, embedx_decay}.
+WEIGHT_DECAY = "weight_decay"
+_KINDS = (DECAY, SHRINK, DELTA_RESET, RESET_ROWS)
 
 _NO_EVENT = {
     "day": 0,
@@ -138,6 +141,16 @@ def after_save(saved: SaveFilter) -> dict[str, Any]:
     return {"kind": DELTA_RESET, **asdict(saved)}
 
 
+def reset_rows() -> dict[str, Any]:
+    """Gives all rows the weights of new rows. Their counts stay."""
+    return {"kind": RESET_ROWS}
+
+
+def resets(events: Sequence[Mapping[str, Any]]) -> int:
+    """How often all rows were reset."""
+    return sum(event["kind"] == RESET_ROWS for event in events)
+
+
 def last_day_ended(events: Sequence[Mapping[str, Any]]) -> int:
     """The newest day that has ended; 0 if none has. Only a decay counts as the end of a day."""
     return max((event["day"] for event in events if event["kind"] == DECAY), default=0)
@@ -157,9 +170,9 @@ def _check(event: Mapping[str, Any]) -> None:
     unknown = sorted(set(event) - {"kind", *_NO_EVENT})
     if unknown:
         raise ValueError(f"life event: unknown {', '.join(unknown)}; known: {', '.join(_NO_EVENT)}")
-    if event.get("kind") not in (DECAY, SHRINK, DELTA_RESET):
+    if event.get("kind") not in _KINDS:
         raise ValueError(
-            f"life event: kind {event.get('kind')!r}, expected {DECAY}, {SHRINK} or {DELTA_RESET}"
+            f"life event: kind {event.get('kind')!r}, expected one of {', '.join(_KINDS)}"
         )
     for name in ("day", "max_unseen_days"):
         value = event.get(name, 0)

@@ -57,6 +57,7 @@ class PassParts:
         self._unnamed: list[dict[str, Any]] = []  # parts of the open pass
         self._kept: list[dict[str, Any]] = []  # parts of the kept passes
         self._kept_fields: PassFields | None = None  # of the last kept pass, with its counts
+        self._events: list[dict[str, Any]] = []  # of ended passes that no version names yet
         self._last_day: int | None = None  # of the pass that ended last, written or not
 
     @property
@@ -119,6 +120,7 @@ class PassParts:
 
     def _ended(self, fields: PassFields) -> tuple[list[dict[str, Any]], PassFields]:
         self._last_day = fields.day
+        self._events += self.native.take_pass_events()
         return self.take(), replace(fields, counted=self._counted_by_now(fields.counted))
 
     def _counted_by_now(self, counted: int | None) -> int:
@@ -143,13 +145,15 @@ class PassParts:
             self.native.publish(written["segments"])
         self._kept += [*parts, written]
         self._kept_fields = replace(fields, dense=dense)
+        if self._versions.manifest is None:
+            self._without_folder(fields.day)
 
     def _commit(self, parts: list[dict[str, Any]], fields: PassFields) -> int:
         with self._given_back(parts):
             written = self.native.write_frozen()
         fields = replace(fields, dense=self.with_counts(fields.dense, fields.counted))
         if self._versions.manifest is None:
-            self._versions.pass_without_folder(fields.day)
+            self._without_folder(fields.day)
             self.native.publish(written["segments"])
             return 0
         with self._versions.committing:  # no merge is planned before the segments are published
@@ -158,10 +162,19 @@ class PassParts:
             self.native.publish(written["segments"])
         return version
 
+    def _without_folder(self, day: int) -> None:
+        self._versions.pass_without_folder(day, self._events)
+        self._events = []
+
     def _name(self, parts: Sequence[Mapping[str, Any]], fields: PassFields) -> int:
         """Commits these parts and those of the kept passes."""
         record = self._versions.commit_rows(
-            "pass", [*self._kept, *parts], dense=fields.dense, **fields.of_record()
+            "pass",
+            [*self._kept, *parts],
+            dense=fields.dense,
+            events=[*self._versions.events, *self._events],
+            **fields.of_record(),
         )
-        self._kept, self._kept_fields = [], None
+        self._kept, self._kept_fields, self._events = [], None, []
+        self.native.note_durable_events()
         return record.version

@@ -42,6 +42,19 @@ class TableLife:
         ]
         return bool(ending) and self._end_day(ending)
 
+    @property
+    def resets(self) -> int:
+        """How often `reset_rows` was called, also in runs from which rows were taken."""
+        return life.resets(self._tables[0].events)
+
+    def reset_rows(self) -> None:
+        """Gives all rows the weights of new rows, without embedx if they have none. Their counts
+        stay.
+
+        Raises: as `append`.
+        """
+        self.append([[life.reset_rows()] for _ in self._tables])
+
     def shrink_table(self) -> bool:
         """Ends the day of the last pass: rows decay, then rows with a low score and rows that were
         unseen for long are deleted, as each table's ``life`` says. A day ends once, also if

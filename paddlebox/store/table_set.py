@@ -244,6 +244,17 @@ class TableSet(Closing):
             table.native.begin(part.own.stamp)
         self.world.begin(staged)
 
+    def show_clicks(self) -> np.ndarray:
+        """(R, 2) float32, the show and click of each row of the open pass, by row id. The set has
+        one table."""
+        found: np.ndarray = self.first.native.show_clicks()
+        return found
+
+    def set_rate(self, rate: float) -> None:
+        """Multiplies the learning rates of all rows, from the next push on. It is 1 at first."""
+        for table in self._tables:
+            table.native.set_rate(rate)
+
     def end(self, pass_number: int = 0) -> None:
         """Ends the open pass. A training pass first waits for the commit of the previous pass; then
         it is frozen until `commit`, `keep` or `spill` takes it.

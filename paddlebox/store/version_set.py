@@ -159,7 +159,8 @@ class VersionSet:
 
         Args:
             dense: the whole dense state; None: as in the newest version.
-            changes: fields of the record with new values.
+            changes: fields of the record with new values. `events` are all events, including those
+                added since the newest version.
 
         Raises: OutOfSpaceError, StoreError. The head is then unchanged.
         """
@@ -227,9 +228,10 @@ class VersionSet:
                 self.commit("life", tables=self.others())
                 self.prune()
 
-    def pass_without_folder(self, day: int) -> None:
-        """Notes the day of a pass whose rows stay in memory."""
+    def pass_without_folder(self, day: int, events: Sequence[Mapping[str, Any]]) -> None:
+        """Notes the day and the events of a pass whose rows stay in memory."""
         self._day = day
+        self._events += [dict(event) for event in events]
 
     def prune(self) -> None:
         """Drops versions that need not be kept, with their files."""

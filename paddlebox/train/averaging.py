@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from paddlebox.data.batches import Feed
+from paddlebox.models.click_prior import CLICK_PRIOR
 from paddlebox.store.averages import STEPS, SUFFIX
 from paddlebox.train.ranked import RankedRunner
 
@@ -51,6 +52,15 @@ class Averaged:
     def finish_pass(self) -> None:
         self._put_back()
         self._runner.finish_pass()
+
+    def set_rate(self, rate: float) -> None:
+        self._runner.set_rate(rate)
+
+    def set_click_prior(self, prior: np.ndarray) -> None:
+        self._put_back()
+        self._runner.set_click_prior(prior)
+        # It is not averaged over passes.
+        self._averages[CLICK_PRIOR] = self._runner.look()[CLICK_PRIOR].copy()
 
     @property
     def dense_sent_bytes(self) -> int:

@@ -36,11 +36,11 @@ class DygraphRunner(RankedRunner):
         paddle.disable_static(self._place)
         with paddle.utils.unique_name.guard():
             self._model = create_model_of(config, slots)
-            self._optimizer = create_optimizer(config, self._model.parameters())
+            self._optimizer = create_optimizer(config, self._trained())
             # Paddle creates the optimizer's state in the first step. That is too late to load a
             # stored state, and its names would depend on what else the process has created.
             block = paddle.static.default_main_program().global_block()
-            self._optimizer._create_accumulators(block, self._model.parameters())
+            self._optimizer._create_accumulators(block, self._trained())
         self._gradient_size = sum(p.size for p in self._trained())
         self._inputs = model_inputs(config)
 
@@ -59,6 +59,9 @@ class DygraphRunner(RankedRunner):
         self._optimizer.step()
         self._optimizer.clear_grad()
         return float(loss), logits.numpy()
+
+    def set_rate(self, rate: float) -> None:
+        self._optimizer.set_lr(rate)
 
     def _trained(self) -> list[Any]:
         return [p for p in self._model.parameters() if not p.stop_gradient]

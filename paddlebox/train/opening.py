@@ -12,6 +12,7 @@ from pathlib import Path
 
 from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, load_slots
 from paddlebox.config.data import ShareBy
+from paddlebox.config.fields import click_slots
 from paddlebox.config.hints import did_you_mean
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.sequences import SequenceOptions
@@ -171,9 +172,14 @@ def open_table(
 
     Raises:
         ConfigError: slot_learning_rates names a slot that does not exist or belongs to another
-            table; a slot names a table that does not exist; or the store has tables that the
-            config lacks.
+            table; a slot names a table that does not exist; the store has tables that the config
+            lacks; or weights decay on several ranks.
     """
+    if world.size > 1 and any(table.weight_decay for table in config.tables):
+        raise ConfigError(
+            f"table.weight_decay with {world.size} ranks: the steps of a row are known only where "
+            "it is trained; train with one rank, or leave weight_decay out"
+        )
     options = replace(table_options(config), folder=folder, read_only=read_only, version=version)
     if config.extra_tables:
         slots = slots or read_slots(config)
@@ -251,6 +257,7 @@ def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDat
         allow_commands=config.security.allow_commands,
         dedup_slots=config.data.dedup_slots,
         sequences=config.model.sequences,
+        click_slots=click_slots(config.model, slots),
         budget_bytes=config.feeder.budget_bytes,
         spill_dir=config.feeder.spill_dir,
         cache_bytes=config.feeder.cache_bytes,

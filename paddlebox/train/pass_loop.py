@@ -7,6 +7,7 @@ commit                       |  3  |  4  |  5  |
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,12 +22,14 @@ from paddlebox.train.guard import check_pass
 from paddlebox.train.hooks.hook import Hook, Line
 from paddlebox.train.phases import Runners, enter
 from paddlebox.train.plan import PlannedPass
-from paddlebox.train.repeats import repeats
+from paddlebox.train.repeats import repeats, trained_before
 from paddlebox.train.resume import ResumePoint
 from paddlebox.train.runner import seed_pass
 from paddlebox.train.shares import set_files
 from paddlebox.train.stream import Passes
 from paddlebox.train.training import Training
+
+log = logging.getLogger("paddlebox")
 
 
 class PassLoop:
@@ -47,6 +50,7 @@ class PassLoop:
         self._table, self._dataset = training.table, training.dataset
         self._lines = point.lines
         self._repeated = repeats(point.plan)
+        self._trained_before = trained_before(point.plan)
         passes.told = self._waits
 
     def run(self) -> None:
@@ -95,6 +99,8 @@ class PassLoop:
         heartbeat.stage("load", f"pass {planned.number}")
         for hook in self._hooks:
             hook.pass_begins(planned)
+        if self._config.trainer.reset_rows:
+            before |= {"resets": self._reset_rows(planned)}
         self._dataset.begin_pass()
         self._training.rescue.begin_pass()
         before |= self._training.rescue.line
@@ -110,6 +116,18 @@ class PassLoop:
         heartbeat.committed(min(head, planned.number - 1))
         return following
 
+    def _reset_rows(self, planned: PlannedPass) -> int:
+        """Reset the rows if a pass begins an epoch, once, also if the run was killed since.
+
+        Returns: the number of resets in the store, which the line of the pass has too.
+        """
+        life, number = self._table.life, planned.number
+        begins = number > 1 and self._point.plan[number - 2].epoch < planned.epoch
+        if begins and life.resets == self._lines.last.get("resets", life.resets):
+            life.reset_rows()
+            log.info("epoch %d: the rows have the weights of new rows", planned.epoch)
+        return life.resets
+
     def _train(
         self,
         planned: PlannedPass,
@@ -121,6 +139,9 @@ class PassLoop:
         config, dataset, runners = self._config, self._dataset, self._training.runners
         stats = dataset.stats
         seed_pass(config.seed, planned.number)
+        if config.model.click_prior:
+            repeated = planned.number in self._trained_before
+            dataset.set_click_priors(runners.of(Phase.UPDATE).set_click_prior, repeated=repeated)
         with pass_line.progress(begin.title, stats.samples) as watch:
             result, of_phases = _train_with_each(config, dataset, runners, watch)
         interrupt.no_deadline()

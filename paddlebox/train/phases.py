@@ -6,7 +6,7 @@ commit holds both dense states.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from paddlebox.data.options import JOIN, UPDATE
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.train.program import RANK_OFFSET
 from paddlebox.train.runner import Runner, build_runner
+from paddlebox.train.schedule import Scheduled
 
 State = Mapping[str, np.ndarray]
 
@@ -30,6 +31,19 @@ class Runners:
 
     def of(self, phase: Phase) -> Runner:
         return self._of[phase]
+
+    def rate_rows(self, rate: Callable[[float], None]) -> None:
+        """Set what multiplies the learning rates of rows, for programs with a schedule."""
+        for runner in self._scheduled():
+            runner.rate_rows = rate
+
+    def reduce_rates(self, times: int) -> None:
+        """Set how often the learning rates have been divided by 10."""
+        for runner in self._scheduled():
+            runner.reduce_rates(times)
+
+    def _scheduled(self) -> list[Scheduled]:
+        return [runner for runner in self._of.values() if isinstance(runner, Scheduled)]
 
     def finish_pass(self) -> None:
         """Finish a pass after its last step, before its commit. Every rank calls it."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from paddlebox import ops
 from paddlebox.config import Config, HbmPlace, OptimizerType, Slots
-from paddlebox.config.fields import fields_of
+from paddlebox.config.fields import click_slots, fields_of
 from paddlebox.data.batches import SEQUENCES
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
@@ -45,8 +45,10 @@ def place_of(config: Config) -> Any:
 
 
 def dense_width(config: Config, slots: Slots) -> int:
-    """Width of box_dense: the dense features, followed by the lengths of the sequences."""
-    return slots.dense_width + len(config.model.sequences)
+    """Width of box_dense: the dense features, the lengths of the sequences, and the shows and
+    clicks behind click priors."""
+    clicks = 2 * len(click_slots(config.model, slots))
+    return slots.dense_width + len(config.model.sequences) + clicks
 
 
 def create_model_of(config: Config, slots: Slots) -> Any:
@@ -69,6 +71,7 @@ def create_model_of(config: Config, slots: Slots) -> Any:
         more=tables[1:],
         tasks=slots.tasks,
         fields=fields_of(slots, config.model.sequences) if len(tables) == 1 else None,
+        click_slots=len(click_slots(config.model, slots)),
     )
     use_products(model, dense_products(config).products)
     if _runs_on_gpu(config):
@@ -98,11 +101,15 @@ def create_optimizer(config: Config, parameters: Any = None) -> Any:
         OptimizerType.ADAM: paddle.optimizer.Adam,
         OptimizerType.SGD: paddle.optimizer.SGD,
         OptimizerType.ADAGRAD: paddle.optimizer.Adagrad,
+        OptimizerType.ADAMW: paddle.optimizer.AdamW,
     }
-    return optimizers[config.optimizer.type](
-        learning_rate=config.optimizer.learning_rate,
-        weight_decay=config.optimizer.weight_decay or None,
+    own = config.optimizer
+    decoupled = own.type is OptimizerType.ADAMW  # takes 0, and has another default for None
+    return optimizers[own.type](
+        learning_rate=own.learning_rate,
+        weight_decay=own.weight_decay if decoupled else own.weight_decay or None,
         parameters=parameters,
+        grad_clip=paddle.nn.ClipGradByGlobalNorm(own.clip_norm) if own.clip_norm else None,
     )
 
 

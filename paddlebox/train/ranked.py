@@ -9,6 +9,7 @@ import numpy as np
 
 from paddlebox.config import Config
 from paddlebox.data.batches import Feed
+from paddlebox.models.click_prior import CLICK_PRIOR
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.dense_modes import Average, TopK, dense_mode
 from paddlebox.store.coordinator import Coordinator
@@ -66,6 +67,14 @@ class RankedRunner(ABC):
     @abstractmethod
     def _set(self, state: Mapping[str, np.ndarray]) -> None:
         """Set part of the dense state, by name."""
+
+    @abstractmethod
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the dense parameters, from the next step on."""
+
+    def set_click_prior(self, prior: np.ndarray) -> None:
+        known = self.look()[CLICK_PRIOR]
+        self._set({CLICK_PRIOR: np.where(np.isnan(prior), known, prior)})
 
     @property
     def dense_sent_bytes(self) -> int:

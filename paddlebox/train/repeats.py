@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from paddlebox.config import Config
+from paddlebox.errors import ConfigError
 from paddlebox.train.plan import PlannedPass
 
 log = logging.getLogger("paddlebox")
@@ -26,6 +28,52 @@ def repeats(passes: Sequence[PlannedPass]) -> dict[int, int]:
         if len({*planned.files}) < len(planned.files):
             found.setdefault(planned.number, planned.number)
     return found
+
+
+def trained_before(passes: Sequence[PlannedPass]) -> set[int]:
+    """The numbers of the passes that have only files of earlier passes."""
+    seen: set[str] = set()
+    found = set()
+    for planned in passes:
+        if planned.files and seen.issuperset(planned.files):
+            found.add(planned.number)
+        seen.update(planned.files)
+    return found
+
+
+def check_click_priors(config: Config, passes: Sequence[PlannedPass], done: int) -> None:
+    """Check that instances with click priors cannot see their own clicks.
+
+    Args:
+        config: the config of the run.
+        passes: all passes of the run.
+        done: how many of them are trained.
+
+    Raises:
+        ConfigError: a pass that is not trained yet has a file twice, or files of earlier passes
+            besides others; or it repeats files, but their rows were not all counted.
+    """
+    if not config.model.click_prior:
+        return
+    repeated, again = repeats(passes), trained_before(passes)
+    for number, first in repeated.items():
+        files = passes[number - 1].files
+        if number <= done or (number in again and len({*files}) == len(files)):
+            continue
+        known = {file for planned in passes[: number - 1] for file in planned.files}
+        twice = next(file for file in files if file in known or files.count(file) > 1)
+        raise ConfigError(
+            f"model.click_prior: pass {number} trains {twice}, which pass {first} trains too, "
+            "together with other files: its instances would see their own clicks: list each file "
+            "once, or repeat whole passes (trainer.epochs)"
+        )
+    counts = config.table.admission.min_count
+    if counts > 1 and max(again, default=0) > done:
+        raise ConfigError(
+            f"model.click_prior with table.admission.min_count {counts}: pass {max(again)} trains "
+            "files again, but not all of their occurrences were counted: set min_count 1, "
+            "trainer.epochs 1, or leave click_prior out"
+        )
 
 
 def warn(passes: Sequence[PlannedPass], done: int) -> None:

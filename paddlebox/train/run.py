@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paddlebox import _native, heartbeat
-from paddlebox.config import Config, DenseDtype, Slots
+from paddlebox.config import Config, DenseDtype, Phase, Schedule, Slots
 from paddlebox.config.data import ShareBy
 from paddlebox.data.sources import expand
 from paddlebox.errors import PaddleBoxError, TrainingError
@@ -38,6 +38,7 @@ from paddlebox.train.hooks.copy import Copy
 from paddlebox.train.hooks.evaluate import Evaluate
 from paddlebox.train.hooks.hook import Hook, run_by
 from paddlebox.train.hooks.metrics_file import MetricsFile
+from paddlebox.train.hooks.plateau import Plateau
 from paddlebox.train.hooks.publish import Publish
 from paddlebox.train.hooks.save import Save
 from paddlebox.train.hooks.scalars import Scalars
@@ -171,6 +172,7 @@ def _resume(config: Config, run_dir: Path, start: _Start, world: Coordinator) ->
         check_same_source(source, run_dir)
     if not chose_epochs:
         repeats.warn(point.plan, point.passes)
+    repeats.check_click_priors(config, point.plan, point.passes)
     return _Resumed(config, slots, run_dir, world, passes, source, point, recovered)
 
 
@@ -263,7 +265,8 @@ def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict
         training.dataset.tracer = trace.tracer if trace is not None else None
         evaluate, metrics_file = Evaluate(training, tests), MetricsFile(run.run_dir)
         # The order matters: a hook sees what earlier hooks added to the line of a pass.
-        hooks = run_by(world.rank, [save, evaluate, metrics_file, alerts, scalars, copy])
+        plateau = _plateau(run, training)
+        hooks = run_by(world.rank, [save, evaluate, plateau, metrics_file, alerts, scalars, copy])
         with feeding(training.dataset), training.rescue.guarding():
             PassLoop(training, run.passes, run.point, hooks).run()
         heartbeat.stage("end", "of the run: the last commit")
@@ -291,10 +294,18 @@ def _publish(run: _Resumed, alerts: Alerts) -> Publish | None:
     return Publish(run.config, run.run_dir, alerts.watch)
 
 
+def _plateau(run: _Resumed, training: Training) -> Plateau | None:
+    point, own = run.point, run.config.of_phase(Phase.UPDATE).optimizer
+    if own.schedule is not Schedule.PLATEAU:
+        return None
+    return Plateau(training.runners, own.patience, point.lines.last)
+
+
 def _open_training(run: _Resumed, table: TableSet) -> Training:
     """Build the programs and the dataset, with the state of the newest commit."""
     config, slots, world = run.config, run.slots, run.world
     runners = Runners(config, slots, world)
+    runners.rate_rows(table.set_rate)
     described: dict[str, Any] = {
         "config": {**description(config, slots), "products": dense_products(config).name},
         "config_hash": config.fingerprint(),

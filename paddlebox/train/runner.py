@@ -19,6 +19,7 @@ from paddlebox.store.hbm_place import check_place
 from paddlebox.train.averaging import Averaged
 from paddlebox.train.dygraph_runner import DygraphRunner
 from paddlebox.train.ranked import RankedRunner
+from paddlebox.train.schedule import Scheduled, is_scheduled
 from paddlebox.train.static_runner import StaticRunner
 
 paddle = ops.paddle
@@ -46,6 +47,13 @@ class Runner(Protocol):
     def dense_sent_bytes(self) -> int:
         """Bytes of dense parameters and gradients that this rank has sent to other ranks."""
 
+    def set_click_prior(self, prior: np.ndarray) -> None:
+        """Set the parameter of a model with click priors.
+
+        Args:
+            prior: (2, K) float32, as in paddlebox/models/click_prior.py. NaN: as before.
+        """
+
     def dense_state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and the optimizer state, by variable name."""
 
@@ -67,9 +75,15 @@ def build_runner(config: Config, slots: Slots, world: Coordinator = ONE_RANK) ->
 
     Raises:
         ConfigError: an old-IR program on several ranks; `optimizer.averaging` together with
-            `ranks.sync_weight_step`; or rows on a GPU that this machine or build does not have.
+            `ranks.sync_weight_step`; `model.click_prior` on several ranks; or rows on a GPU that
+            this machine or build does not have.
     """
     decay = config.optimizer.averaging
+    if world.size > 1 and config.model.click_prior:
+        raise ConfigError(
+            f"model.click_prior with {world.size} ranks: a rank sees the clicks of its own "
+            "instances only; train with one rank, or set click_prior: false"
+        )
     check_place(config.hbm.place)
     if world.size > 1 and decay and config.ranks.sync_weight_step:
         raise ConfigError(
@@ -77,7 +91,8 @@ def build_runner(config: Config, slots: Slots, world: Coordinator = ONE_RANK) ->
             "each rank has its own parameters; use only one of these options"
         )
     runner = _build_runner(config, slots, world)
-    return Averaged(runner, decay) if decay else runner
+    averaged = Averaged(runner, decay) if decay else runner
+    return Scheduled(averaged, config.optimizer) if is_scheduled(config.optimizer) else averaged
 
 
 def _build_runner(config: Config, slots: Slots, world: Coordinator) -> RankedRunner:

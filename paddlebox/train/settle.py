@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config, Format, KeySpace, ModelType, Phase, Rule, Slots, TableConfig
+from paddlebox.config.check import validate
 from paddlebox.config.stored import with_batch_size, with_stored
 from paddlebox.config.trainer import OptimizerConfig
 from paddlebox.config.zoo import AnyModelConfig
@@ -130,9 +131,13 @@ def batch_size_for(rows: int) -> int:
 
 
 def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config:
-    """The config with the key_space, use_cvm and dense_scale of another run, unless it names them.
+    """The config with the key_space, use_cvm, click_prior and dense_scale of another run, unless it
+    names them.
 
     The rows and layers of the other run have no meaning with other values.
+
+    Raises:
+        ConfigError: the config does not allow one of these values.
     """
     data, theirs = config.data, source["data"]["key_space"]
     if "key_space" not in data.model_fields_set and theirs in [*KeySpace]:
@@ -144,7 +149,10 @@ def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config
         for name, phase in config.phases.items()
     }
     model = _model_like(config.model, source, Phase.UPDATE, dense_width)
-    return config.model_copy(update={"data": data, "model": model, "phases": phases})
+    made = config.model_copy(update={"data": data, "model": model, "phases": phases})
+    origin = "--init-from (what the config does not name is taken over from the source)"
+    validate(Config, made.model_dump(mode="json"), origin)
+    return made
 
 
 def _model_like(
@@ -153,8 +161,9 @@ def _model_like(
     of_phases = source.get("phases") or {}
     theirs = of_phases.get(phase, source).get("model", {})
     update: dict[str, Any] = {}
-    if "use_cvm" in type(model).model_fields and "use_cvm" in theirs:
-        update["use_cvm"] = theirs["use_cvm"]
+    for key in ("use_cvm", "click_prior"):
+        if key in type(model).model_fields and key in theirs:
+            update[key] = theirs[key]
     scale = theirs.get("dense_scale", "none")
     if isinstance(scale, str) or len(scale) == dense_width:
         update["dense_scale"] = scale if isinstance(scale, str) else tuple(map(tuple, scale))
@@ -168,7 +177,8 @@ def _may_have_epochs(config: Config) -> bool:
     data, named = config.data, "epochs" in config.trainer.model_fields_set
     in_order = data.date or data.path_template or data.files_per_day
     in_order = in_order or data.sequences.history.length
-    return config.model.type is ModelType.LR and not (config.phases or named or in_order)
+    once = config.model.click_prior and config.table.admission.min_count > 1  # repeats.py
+    return config.model.type is ModelType.LR and not (config.phases or named or in_order or once)
 
 
 def _rates(config: Config, slots: Slots, reasons: list[str]) -> Config:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,7 @@ class StaticRunner(RankedRunner):
         self._startup = paddle.static.Program()
         self._train = paddle.static.Program()
         self._gradient_size = 0  # n
+        self._rate = config.optimizer.learning_rate
         self._train_fetch = self._build(config, slots, self._train, self._startup, train=True)
         self._state = self._train  # the program that holds the whole dense state
         if isinstance(self._mode, TopK):
@@ -125,6 +127,17 @@ class StaticRunner(RankedRunner):
             gradient = paddle.static.data(_GRADIENT, [self._gradient_size], "float32")
             parts = split_gradient(gradient, parameters)
             create_optimizer(config).apply_gradients(list(zip(parameters, parts, strict=True)))
+
+    def set_rate(self, rate: float) -> None:
+        if rate != self._rate:
+            self._rate = rate
+            self._set({k: np.full(shape, rate, np.float32) for k, shape in self._rates.items()})
+
+    @cached_property
+    def _rates(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the learning rates, by name. They differ between PIR and the old IR."""
+        state = self._state.state_dict("all", self._scope)
+        return {k: np.shape(np.array(v)) for k, v in state.items() if k.startswith(RATE)}
 
     def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
         with paddle.static.scope_guard(self._scope):

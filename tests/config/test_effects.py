@@ -42,6 +42,8 @@ EFFECTS = {
     "table.nonclk_coeff": f"{_TABLE}::test_five_shows_with_two_clicks_score[nonclk_coeff-3.5]",
     "table.click_coeff": f"{_TABLE}::test_five_shows_with_two_clicks_score[click_coeff-1.3]",
     "table.show_scale": f"{_TABLE}::test_without_show_scale_a_gradient_is_not_divided_by_shows",
+    "table.weight_decay": f"{_TABLE}"
+    "::test_each_step_halves_the_weights_of_all_rows_also_of_those_that_are_absent",
     "table.admission.min_count": "store/test_admission.py"
     "::test_a_feasign_gets_a_row_in_the_pass_that_makes_its_count_full",
     "table.admission.filter_bytes": f"{_TABLE}::test_a_filter_has_filter_bytes",

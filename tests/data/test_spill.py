@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -268,3 +269,21 @@ def test_a_window_that_a_thread_waits_for_is_read_though_another_goes_on(files: 
         for batch in waiting:
             feasigns, offsets = batch.result(timeout=60)
             assert len(feasigns) == offsets[-1]
+
+
+def test_threads_get_the_rows_of_the_row_ids_that_they_give(files: list[str]) -> None:
+    """The last batches of a part are packed while the next part is prepared."""
+    spilled = loaded(files, MIB, 64)
+    assert spilled.spilled_bytes
+    interval = sys.getswitchinterval()
+
+    def wrong(thread: int) -> int:
+        rows = np.full(spilled.instances.unique_keys, thread, np.int32)
+        return sum(int(spilled.within(0, 64, rows)[3][0]) != thread for _ in range(3000))
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(wrong, range(4))) == [0] * 4
+    finally:
+        sys.setswitchinterval(interval)

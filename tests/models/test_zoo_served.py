@@ -59,6 +59,21 @@ def write(path: Path, rows: int, seed: int) -> list[dict[str, Any]]:
             ["click"],
         ),
         ({"type": "fm"}, ["click"]),
+        (
+            {"type": "ple", "hidden": [8], "tower": [4], "use_cvm": True, "click_prior": True},
+            ["click", "buy"],
+        ),
+        (
+            {
+                "type": "din",
+                "hidden": [8],
+                "attention_hidden": [4],
+                **HISTORY,
+                "click_prior": True,
+                "slots": ["history", "item"],
+            },
+            ["click"],
+        ),
     ],
 )
 def test_an_export_predicts_what_the_runs_evaluation_does(

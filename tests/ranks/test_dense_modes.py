@@ -52,6 +52,9 @@ class Plain(RankedRunner):
         self._apply(self._gradient)
         return 0.0, _LOSS
 
+    def set_rate(self, rate: float) -> None:
+        raise AssertionError("no schedule")
+
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         del feed
         self.evaluated += 1

@@ -127,6 +127,28 @@ def read_whole(table: Table, saver: Saver, name: str) -> bool:
     return bool(seen)
 
 
+def test_a_delta_after_a_change_of_all_rows_is_refused(tmp_path: Path) -> None:
+    with open_table(tmp_path / "store", config(delta_threshold=0.25)) as table:
+        train(table, feasigns(1, 30), 1)
+        saver = Saver(table, tmp_path / "out")
+        first = saver.base("20240101/first")
+        table.life.reset_rows()
+        with pytest.raises(StoreError, match=f"reset_rows changed all rows since {first.name}"):
+            saver.delta()
+        saver.base("20240101/second")
+        train(table, feasigns(1, 3), 2)
+        saver.delta()
+
+
+def test_a_delta_without_a_threshold_has_a_change_of_all_rows(tmp_path: Path) -> None:
+    with open_table(tmp_path / "store") as table:
+        train(table, feasigns(1, 30), 1)
+        saver = Saver(table, tmp_path / "out")
+        saver.base()
+        table.life.reset_rows()
+        assert apply(chain_of(saver.delta())) == base_of(table)
+
+
 def test_only_touched_feasigns_are_looked_at_while_nothing_else_can_have_changed(
     tmp_path: Path,
 ) -> None:

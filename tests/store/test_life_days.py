@@ -446,7 +446,7 @@ def test_events_that_no_reader_could_apply_are_refused_before_they_are_durable(
     with open_table(tmp_path / "s") as table:
         train(table, work_of(FIRST_DAY, MANY))
         for event, message in (
-            ({"kind": "decays"}, "kind 'decays', expected decay, shrink or delta_reset"),
+            ({"kind": "decays"}, "kind 'decays', expected one of decay, shrink, delta_reset"),
             ({"kind": "decay", "decay": 0.0}, "decay 0.0, expected above 0"),
             ({"kind": "decay", "decay": float("nan")}, "decay nan"),
             ({"kind": "shrink", "min_score": float("inf")}, "min_score inf"),

@@ -10,8 +10,11 @@ import pytest
 
 from paddlebox import ops
 from paddlebox._native import paddle
-from paddlebox.config import load_slots
+from paddlebox.config import TableConfig, load_slots
+from paddlebox.errors import ConfigError
+from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.staged import sorted_unique_keys
+from paddlebox.store.table import Table
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.opening import open_table
 from tests.support.configs import make_config, write_slots
@@ -136,6 +139,69 @@ def test_without_show_scale_a_gradient_is_not_divided_by_shows(tmp_path: Path) -
     with opened(tmp_path, embed=adagrad, show_scale=False) as table:
         (row,) = rows_after(table, {"gradient": (2, 0), "show": 4.0})
     assert row[EMBED_W] == -2
+
+
+def test_each_step_halves_the_weights_of_all_rows_also_of_those_that_are_absent(
+    tmp_path: Path,
+) -> None:
+    push_of_one = {"gradient": (-1, -1)}
+    with opened(tmp_path, weight_decay=0.5) as table:
+        (row,) = rows_after(table, push_of_one, push_of_one)  # the first creates embedx
+        assert [*row[EMBED_W:]] == [(1 / 2 + 1) / 2, 1 / 2]
+        absent, other = rows_after(table, push_of_one, feasigns=np.array([9]))
+        assert [*absent[EMBED_W:]] == [3 / 8, 1 / 4]
+        assert other[EMBED_W] == 1 / 2
+        assert [event["kind"] for event in table.first.events] == ["weight_decay"] * 2
+    with opened(tmp_path, weight_decay=0.5) as table:
+        absent, _ = rows_after(table, push_of_one, feasigns=np.array([9]))
+    assert [*absent[EMBED_W:]] == [3 / 16, 1 / 8]
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({"embed": {"rule": "ftrl"}}, r"set embed\.l2"),
+        ({"embedx": {"rule": "adagrad_v2"}}, "expected naive, adagrad or adam"),
+        ({"row_precision": "float16"}, "set row_precision float32"),
+        ({"embed": {"learning_rate": 20.0}}, "is not below 1"),
+    ],
+)
+def test_weight_decay_of_other_rules_and_rows_is_an_error(table: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        make_config(table={"weight_decay": 0.1, **table})
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ({"hbm": {"place": "gpu"}}, r"weight_decay does not work together with hbm\.place gpu"),
+        ({"save": {"out": "saves"}}, r"a delta in save\.out has only rows of its passes"),
+    ],
+)
+def test_weight_decay_on_a_device_or_with_saves_is_an_error(
+    sections: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        make_config(table={"weight_decay": 0.1}, **sections)
+
+
+def test_weight_decay_needs_one_rank(tmp_path: Path) -> None:
+    class Two(Coordinator):
+        size = 2
+
+    with pytest.raises(ConfigError, match=r"table\.weight_decay with 2 ranks"):
+        open_table(make_config(table={"weight_decay": 0.1}), tmp_path, world=Two())
+
+
+def test_events_of_kept_passes_are_numbered_without_a_folder() -> None:
+    fields = {"embedx_dim": 1, "embed": NAIVE, "embedx": NAIVE, "weight_decay": 0.5}
+    with Table(TableConfig.model_validate(fields, strict=False), mem_budget_bytes=1 << 20) as table:
+        table.begin(table.stage(sorted_unique_keys(KEY)))
+        push(KEY)
+        table.end()
+        table.keep(pass_number=1)
+        table.life.reset_rows()
+        assert [event["seq"] for event in table.first.events] == [1, 2]
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("skip", 0), ("clip", 10)])

@@ -54,6 +54,32 @@ def feasigns_of(number: int) -> np.ndarray:
     return np.random.default_rng(number).choice(np.arange(1, 20000), 4000, replace=False)
 
 
+def test_rows_are_reset_to_the_weights_of_new_rows_and_keep_their_counts(tmp_path: Path) -> None:
+    first, second = np.arange(1, 40, dtype=np.uint64), np.arange(20, 60, dtype=np.uint64)
+    with open_table(tmp_path / "a") as table:
+        train(table, first, 1)
+        train(table, second, 2)  # rows of both passes, and rows of one of them alone
+        trained = dict(zip(*table.read_all(), strict=True))
+        table.life.reset_rows()
+        assert table.life.resets == 1
+    with open_table(tmp_path / "a") as table:
+        assert table.life.resets == 1
+        found = dict(zip(*table.read_all(), strict=True))
+        train(table, first, 3)  # pushes to a row that was reset act as pushes to a new row
+        again = dict(zip(*table.read_all(), strict=True))
+    with open_table(tmp_path / "b") as table:
+        train(table, first, 3)
+        fresh = dict(zip(*table.read_all(), strict=True))
+    assert found.keys() == trained.keys()
+    for feasign, row in found.items():
+        np.testing.assert_array_equal(row[1:5], trained[feasign][1:5])  # the counts and the day
+        assert not np.array_equal(row[6:], trained[feasign][6:])
+    for feasign in first:
+        assert again[feasign][1] == trained[feasign][1] + 1
+        # embed_w and its state
+        np.testing.assert_array_equal(again[feasign][6:8], fresh[feasign][6:8])
+
+
 def test_compaction_and_day_ends_change_no_row(tmp_path: Path) -> None:
     digests = []
     for name, policy in (("merged", OFTEN), ("left", None), ("memory", None)):

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from paddlebox.errors import ConfigError
 from paddlebox.train.plan import PlannedPass
-from paddlebox.train.repeats import repeats, warn
+from paddlebox.train.repeats import check_click_priors, repeats, trained_before, warn
 from tests.conftest import make_synthetic, tool
+from tests.support.configs import make_config
 
 
 def passes(*files: str, date: str = "") -> list[PlannedPass]:
@@ -22,6 +24,10 @@ def test_a_pass_repeats_the_first_that_has_one_of_its_files() -> None:
     assert repeats(passes("ab", "cd")) == {}
 
 
+def test_a_pass_of_files_that_earlier_passes_trained_is_known() -> None:
+    assert trained_before(passes("ab", "cd", "eb", "c", "f", "ad", "gg", "g")) == {4, 6, 8}
+
+
 def test_a_start_warns_once_of_what_is_still_to_come(caplog: pytest.LogCaptureFixture) -> None:
     planned = passes("a", "a", "a", date="20240131")
     with caplog.at_level(logging.WARNING, "paddlebox"):
@@ -31,6 +37,40 @@ def test_a_start_warns_once_of_what_is_still_to_come(caplog: pytest.LogCaptureFi
     said = caplog.messages[0]
     assert "pass 2 (20240131) trains files again that pass 1 trained, and so do 1 more" in said
     assert "judge it by data.test_files" in said
+
+
+PRIORS = make_config(model={"type": "lr", "click_prior": True})
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (("ab", "bc"), "pass 2 trains b, which pass 1 trains too"),
+        (("ab", "c", "ca"), None),  # every file was trained before
+        (("a", "bb"), "pass 2 trains b, which pass 2 trains too"),
+        (("a", "aa"), "pass 2 trains a, which pass 1 trains too"),
+        (("a", "b", "a", "b"), None),
+    ],
+)
+def test_click_priors_of_partly_repeated_passes_are_refused(
+    files: tuple[str, ...], told: str | None
+) -> None:
+    if told is None:
+        check_click_priors(PRIORS, passes(*files), 0)
+        return
+    with pytest.raises(ConfigError, match=told):
+        check_click_priors(PRIORS, passes(*files), 0)
+    check_click_priors(PRIORS, passes(*files), 2)  # it is trained
+    check_click_priors(make_config(model={"type": "lr"}), passes(*files), 0)
+
+
+def test_click_priors_of_repeated_passes_are_refused_where_rows_are_not_counted_at_once() -> None:
+    config = make_config(
+        model={"type": "lr", "click_prior": True}, table={"admission": {"min_count": 2}}
+    )
+    check_click_priors(config, passes("a", "b"), 0)
+    with pytest.raises(ConfigError, match=r"admission\.min_count 2: pass 3 trains files again"):
+        check_click_priors(config, passes("a", "b", "a"), 0)
 
 
 @pytest.mark.slow

@@ -44,6 +44,8 @@ def assert_same(resumed: dict[str, Any], unbroken: dict[str, Any]) -> None:
 ALL = ["model.dropout=0.3", "data.shuffle=true", "table.admission.min_count=2"]
 DATES = ["data.date=20240130", "data.files_per_day=2", "table.life.delete_threshold=0.2"]
 
+EPOCHS = ["trainer.epochs=2", "data.files_per_pass=2"]  # the second begins with pass 4
+
 
 def _slow(name: str, *overrides: str) -> Any:
     return pytest.param(overrides, id=name, marks=pytest.mark.slow)
@@ -56,6 +58,26 @@ def _slow(name: str, *overrides: str) -> Any:
         _slow("parts, every 2", *ALL, *DATES, "hbm.budget_bytes=1MiB", "checkpoint.every=2"),
         _slow("old IR", "trainer.program=old_ir", *ALL),
         _slow("dygraph", "trainer.program=dygraph", *ALL, *DATES),
+        _slow("click priors, epochs", *ALL[:2], "model.click_prior=true", *EPOCHS),
+        _slow(
+            "click priors, parts, days",
+            *(*ALL, *DATES, "model.click_prior=true", "hbm.budget_bytes=1MiB"),
+            *("checkpoint.every=2", "trainer.program=dygraph"),
+        ),
+        _slow(
+            "reset rows, 16 bits",
+            *(*EPOCHS, "trainer.reset_rows=true", "table.row_precision=float16"),
+        ),
+        _slow(
+            "schedule",
+            *("optimizer.schedule=plateau", "trainer.evaluate_after_pass=true"),
+            *("optimizer.warmup_steps=10", "optimizer.type=adamw", "optimizer.clip_norm=0.1"),
+            *("optimizer.weight_decay=0.01", *EPOCHS),
+        ),
+        _slow(
+            "weight decay, parts",
+            *("table.weight_decay=0.1", "hbm.budget_bytes=1MiB", "checkpoint.every=2"),
+        ),
         _slow("every date", *ALL, *DATES, "checkpoint.every=date"),
         _slow(
             "epochs, never",

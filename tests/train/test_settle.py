@@ -18,7 +18,7 @@ import pytest
 from paddlebox.config import Config, Phase, Slots, load_config, load_slots
 from paddlebox.config.slots import Csv
 from paddlebox.data.rows import count_rows
-from paddlebox.errors import DataError
+from paddlebox.errors import ConfigError, DataError
 from paddlebox.ranks import World
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.manifest import Manifest
@@ -423,6 +423,26 @@ def test_a_run_stores_what_it_chose_and_later_starts_continue_with_it(folder: Pa
     assert "ends after 8 training steps of data.batch_size 1;" in third[2][-1]
     assert refused[1] == third[1]
     assert ['data.key_space: was "per_slot", now "shared"' in text for text in refused[2]] == [True]
+
+
+def test_a_value_of_the_source_that_the_config_does_not_allow_is_an_error(folder: Path) -> None:
+    theirs = config(folder, model={"type": "lr", "click_prior": True})
+    source = settle(theirs, folder / "source").model_dump(mode="json")
+    own = config(folder, model={"type": "lr"}, extra_tables={"wide": {}})
+    with pytest.raises(ConfigError, match=r"taken over from the source\): model\.click_prior does"):
+        settle(own, folder / "run", source=source)
+    named = {"type": "lr", "click_prior": False}
+    own = config(folder, model=named, extra_tables={"wide": {}})
+    assert not settle(own, folder / "run", source=source).model.click_prior
+
+
+def test_logistic_regression_has_one_epoch_if_click_priors_of_a_second_are_refused(
+    folder: Path,
+) -> None:
+    model = {"type": "lr", "click_prior": True}
+    assert settle(config(folder, model=model), folder / "run").trainer.epochs == 5
+    counted = config(folder, model=model, table={"admission": {"min_count": 2}})
+    assert settle(counted, folder / "run").trainer.epochs == 1
 
 
 def test_histories_of_users_have_one_epoch(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,26 @@ import pytest
 SCRIPT = (Path(__file__).parent / "three_modes.py").read_text()
 
 
+SCHEDULED = {
+    "type": "adamw",
+    "weight_decay": 0.1,
+    "clip_norm": 0.05,
+    "schedule": "cosine",
+    "schedule_steps": 90,
+    "warmup_steps": 9,
+    "learning_rate": 0.01,
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["dnn", "deepfm"])
+@pytest.mark.parametrize(
+    ("model", "optimizer"), [("dnn", {}), ("deepfm", {}), ("deepfm", SCHEDULED)]
+)
 def test_the_same_loss_over_100_steps_on_the_same_feed(
-    in_new_process: Callable[..., Any], model: str
+    in_new_process: Callable[..., Any], model: str, optimizer: dict[str, Any]
 ) -> None:
     losses = {
-        mode: np.array(in_new_process(SCRIPT, mode, model, "100")[0])
+        mode: np.array(in_new_process(SCRIPT, mode, model, "100", json.dumps(optimizer))[0])
         for mode in ("pir", "old_ir", "dygraph")
     }
     assert len(losses["pir"]) == 100

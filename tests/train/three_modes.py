@@ -1,4 +1,6 @@
-"""Steps a zoo model over one feed and prints the losses: python three_modes.py MODE MODEL STEPS.
+"""Steps a zoo model over one feed and prints the losses.
+
+    python three_modes.py MODE MODEL STEPS [OPTIMIZER, as JSON]
 
 The dense parameters start from the same numbers in every mode, set by order of name.
 """
@@ -12,10 +14,12 @@ from paddlebox.launch import cpu
 from tests.support.configs import make_config, make_slots
 
 mode, model, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+optimizer = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
 config = make_config(
     model={"type": model, "hidden": [32, 16]},
     table={"embedx_dim": 4, "embedx_threshold": 1.0},
     trainer={"program": mode},
+    optimizer=optimizer,
 )
 cpu.apply(config.trainer.program)
 

@@ -12,7 +12,7 @@
 // Arrange | ArrangeBy | ArrangePlaces)? -> Index -> (Split, SelectRange, PackBatch)*. Another order
 // is FailedPrecondition. Arrange, ArrangeBy, ArrangePlaces, ReplaceSlots and FeedFrom may also be
 // called after Index, between batches. Gather is called before Index. Not thread safe, except
-// PackBatch and PackTable, which any number of threads may call.
+// PackBatch, PackTable and PackClickCounts, which any number of threads may call.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "base/threads.h"
 #include "feed/text/parser.h"
@@ -76,6 +77,24 @@ struct SharedCounts {
   // Occurrences in these lists. Each takes 8 bytes as a feasign, 4 as a position.
   size_t values = 0;
   size_t index_bytes = 0;  // memory of the index that finds the shared lists
+};
+
+// Instances [begin, end) of which the first has this number in its pass. A window of a pass holds
+// only some of its instances.
+struct NumberedRange : InstanceRange {
+  size_t first = 0;
+
+  size_t NumberOf(size_t i) const { return first + (i - begin); }
+};
+
+// The fold of each instance of a pass: a hash of the seed and the number of the instance.
+struct Folds {
+  uint64_t seed = 0;
+  size_t count = 1;  // F
+
+  size_t Of(size_t number) const {
+    return count == 1 ? 0 : static_cast<size_t>(Mix(seed + Mix(number + 1)) % count);
+  }
 };
 
 // (size) the instance that Shuffle(seed) puts at each place.
@@ -178,6 +197,19 @@ class Instances {
   // pass of that table.
   Status PackTable(size_t table, size_t begin, size_t end, const int32_t* row_of_position,
                    int32_t stamp, SparseBatch* out) const;
+
+  // Adds the instances of a range to counts (rows, F, 2): one show and the label, for each
+  // occurrence of a row that a batch gets in these slots of table 0, in the fold of the instance.
+  // row_of_position: as in PackBatch. InvalidArgument for a row that is not below rows.
+  Status AddClickCounts(const NumberedRange& range, const int32_t* row_of_position,
+                        const Folds& folds, const std::vector<uint16_t>& slots, size_t rows,
+                        float* counts) const;
+
+  // out: (B, 2 * K) for these K slots of table 0: the sums of the shows of their rows, then of
+  // their clicks, from counts (rows, F, 2) at the fold of the instance. Rows of -1 add nothing.
+  Status PackClickCounts(const NumberedRange& range, const int32_t* row_of_position,
+                         const Folds& folds, const std::vector<uint16_t>& slots,
+                         const float* counts, size_t rows, float* out) const;
 
   // The feasigns of instances [begin, end), in the layout of Batch::ids and Batch::offsets, for the
   // slots of all tables. For programs whose inputs are feasigns.

@@ -327,6 +327,55 @@ void PutSparse(SparseBatch* batch, py::dict* out) {
   (*out)["plan"] = ToArray(std::move(batch->plan));
 }
 
+// The rows and folds of counts (rows, F, 2).
+Folds FoldsOf(const Array<float>& counts, uint64_t seed) {
+  if (counts.ndim() != 3 || counts.shape(1) < 1 || counts.shape(2) != 2) {
+    ThrowIfError(Error(Code::kInvalidArgument, "counts: expected shape (rows, folds, 2)"));
+  }
+  return {seed, static_cast<size_t>(counts.shape(1))};
+}
+
+NumberedRange RangeFrom(size_t begin, size_t end, size_t first) {
+  NumberedRange range;
+  range.begin = begin;
+  range.end = end;
+  range.first = first;
+  return range;
+}
+
+// counts: (rows, F, 2), an array of the caller to add to.
+void AddClickCounts(const Instances& instances, size_t begin, size_t end, size_t first,
+                    const Array<int32_t>& row_of_position, uint64_t seed,
+                    const std::vector<uint16_t>& slots,
+                    py::array_t<float, py::array::c_style>& counts) {
+  CheckRowOfEach(instances, row_of_position);
+  const Folds folds = FoldsOf(counts, seed);
+  const auto rows = static_cast<size_t>(counts.shape(0));
+  float* const to = counts.mutable_data();
+  const int32_t* const of_position = row_of_position.data();
+  const py::gil_scoped_release release;
+  ThrowIfError(
+      instances.AddClickCounts(RangeFrom(begin, end, first), of_position, folds, slots, rows, to));
+}
+
+py::array PackClickCounts(const Instances& instances, size_t begin, size_t end, size_t first,
+                          const Array<int32_t>& row_of_position, uint64_t seed,
+                          const std::vector<uint16_t>& slots, const Array<float>& counts) {
+  CheckRowOfEach(instances, row_of_position);
+  const Folds folds = FoldsOf(counts, seed);
+  const auto rows = static_cast<size_t>(counts.shape(0));
+  std::vector<float> out(end < begin ? 0 : (end - begin) * 2 * slots.size());
+  {
+    const int32_t* const of_position = row_of_position.data();
+    const float* const from = counts.data();
+    const py::gil_scoped_release release;
+    ThrowIfError(instances.PackClickCounts(RangeFrom(begin, end, first), of_position, folds, slots,
+                                           from, rows, out.data()));
+  }
+  return ToArray(std::move(out), {static_cast<py::ssize_t>(end - begin),
+                                  static_cast<py::ssize_t>(2 * slots.size())});
+}
+
 py::dict PackTable(const Instances& instances, size_t table, size_t begin, size_t end,
                    const Array<int32_t>& row_of_position, int32_t stamp) {
   CheckRowOfEach(instances, row_of_position);
@@ -492,6 +541,12 @@ void BindFeed(py::module_& module) {
            py::arg("stamp"), py::arg("dense_width"))
       .def("pack_table", &PackTable, py::arg("table"), py::arg("begin"), py::arg("end"),
            py::arg("row_of_position"), py::arg("stamp"))
+      .def("add_click_counts", &AddClickCounts, py::arg("begin"), py::arg("end"), py::arg("first"),
+           py::arg("row_of_position"), py::arg("seed"), py::arg("slots"),
+           py::arg("counts").noconvert())
+      .def("pack_click_counts", &PackClickCounts, py::arg("begin"), py::arg("end"),
+           py::arg("first"), py::arg("row_of_position"), py::arg("seed"), py::arg("slots"),
+           py::arg("counts").noconvert())
       .def("pack_feasigns", [](const Instances& self, size_t begin, size_t end) {
         std::vector<uint64_t> feasigns;
         std::vector<int32_t> offsets;

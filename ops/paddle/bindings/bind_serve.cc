@@ -75,6 +75,16 @@ py::list TakeBlocks(LayerWriter& writer) {
   return blocks;
 }
 
+void CheckCounts(bool counts, size_t slots, bool cvm, const std::vector<size_t>& clicks) {
+  if (!counts && (cvm || !clicks.empty())) {
+    ThrowIfError(Error(Code::kInvalidArgument, "cvm and clicks need rows with counts"));
+  }
+  for (const size_t slot : clicks) {
+    if (slot < slots) continue;
+    ThrowIfError(Error(Code::kInvalidArgument, "clicks: slot %zu, but there are %zu", slot, slots));
+  }
+}
+
 void CheckOffsets(const int32_t* offsets, size_t n, size_t feasigns) {
   bool fits = n != 0 && offsets[0] == 0 && static_cast<size_t>(offsets[n - 1]) == feasigns;
   fits = fits && ActiveKernels().check_offsets(offsets, n - 1);
@@ -152,12 +162,15 @@ void BindServe(py::module_& module) {
   table
       .def(py::init([](const std::string& name, int embedx_dim, bool counts,
                        const std::string& precision, size_t slots, size_t dense_width,
-                       size_t resident_bytes) {
+                       size_t resident_bytes, bool cvm, const std::vector<size_t>& clicks) {
+             CheckCounts(counts, slots, cvm, clicks);
              return std::make_unique<ServeTable>(name, CodecFrom(embedx_dim, counts, precision),
-                                                 slots, dense_width, resident_bytes);
+                                                 slots, dense_width, resident_bytes,
+                                                 ServedCounts{cvm, clicks});
            }),
            py::arg("name"), py::arg("embedx_dim"), py::arg("counts"), py::arg("precision"),
-           py::arg("slots"), py::arg("dense_width"), py::arg("resident_bytes"))
+           py::arg("slots"), py::arg("dense_width"), py::arg("resident_bytes"), py::arg("cvm"),
+           py::arg("clicks") = std::vector<size_t>())
       .def("add_layer", &AddLayer)
       .def("adopt_tests", &ServeTable::AdoptTests)
       .def("pull", &Pull<ServeTable>, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),

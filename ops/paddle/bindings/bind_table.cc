@@ -193,6 +193,31 @@ void BindTable(py::module_& module) {
              const py::gil_scoped_release released;
              ThrowIfError(t.SetCounted(slots.data(), slots.size()));
            })
+      .def("take_pass_events",
+           [](Table& t) {
+             std::vector<py::dict> events;
+             for (const LifeEvent& event : t.TakePassEvents()) {
+               py::dict out;
+               out["seq"] = event.seq;
+               out["kind"] = "weight_decay";
+               out["embed_decay"] = event.embed_decay;
+               out["embedx_decay"] = event.embedx_decay;
+               events.push_back(out);
+             }
+             return events;
+           })
+      .def("note_durable_events", &Table::NoteDurableEvents)
+      .def("set_rate", [](Table& t, float rate) { ThrowIfError(t.SetRate(rate)); })
+      .def("show_clicks",
+           [](const Table& t) {
+             std::vector<float> counts;
+             {
+               const py::gil_scoped_release released;
+               counts = ValueOrThrow(t.ShowClicks());
+             }
+             const auto rows = static_cast<py::ssize_t>(counts.size() / 2);
+             return ToArray(std::move(counts), {rows, 2});
+           })
       .def("cancel_merges", &Table::CancelMerges, release)
       .def("append_events",
            [](Table& t, const std::vector<py::dict>& records) {

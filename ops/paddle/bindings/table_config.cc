@@ -78,10 +78,21 @@ std::vector<LifeEvent> EventsFrom(const std::vector<py::dict>& records) {
       event.kind = LifeKind::kShrink;
     } else if (kind == "delta_reset") {
       event.kind = LifeKind::kDeltaReset;
+    } else if (kind == "reset_rows") {
+      event.kind = LifeKind::kResetRows;
+    } else if (kind == "weight_decay") {
+      event.kind = LifeKind::kWeightDecay;
+      event.embed_decay = record["embed_decay"].cast<float>();
+      event.embedx_decay = record["embedx_decay"].cast<float>();
     } else {
       ThrowIfError(Error(Code::kInvalidArgument,
-                         "life event %u: kind '%s', expected decay, shrink or delta_reset",
+                         "life event %u: kind '%s', expected decay, shrink, delta_reset, "
+                         "reset_rows or weight_decay",
                          event.seq, kind.c_str()));
+    }
+    if (event.kind == LifeKind::kWeightDecay) {  // has no other fields
+      events.push_back(event);
+      continue;
     }
     event.day = record["day"].cast<uint32_t>();
     event.decay = record["decay"].cast<float>();
@@ -101,6 +112,7 @@ TableConfig ConfigFrom(const py::dict& fields) {
   config.accessor.click_coeff = fields["click_coeff"].cast<float>();
   config.accessor.embedx_threshold = fields["embedx_threshold"].cast<float>();
   config.accessor.show_scale = fields["show_scale"].cast<bool>();
+  config.accessor.weight_decay = fields["weight_decay"].cast<float>();
   config.accessor.embed = RuleFrom(fields["embed"].cast<py::dict>());
   config.accessor.embedx = RuleFrom(fields["embedx"].cast<py::dict>());
   config.accessor.expand = RuleFrom(fields["expand"].cast<py::dict>());

@@ -182,7 +182,7 @@ Tensor PullPooled(const char* op, const std::string& table, const PooledInputs& 
     out = NewOutput(PooledShape(*rows, batch), inputs.ids.place());
     return rows->PullPooled(batch.ids, batch.nnz, batch.offsets, batch.instances, batch.slots,
                             batch.use_cvm, out.data<float>(), DenseOf(inputs), batch.dense_width,
-                            batch.shared);
+                            batch.shared, pooled.plan, pooled.plan_size);
   });
   return out;
 }

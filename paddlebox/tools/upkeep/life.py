@@ -102,7 +102,7 @@ def life(
             "day": day,
             "date": date_of(day),
             "settings": chosen.model_dump(),
-            "events": [{**event, "date": date_of(event["day"])} for event in table.events],
+            "events": [{**event, "date": date_of(event.get("day", 0))} for event in table.events],
             "rows": counts.rows,
             "kept_by": counts.kept,
             "deleted_by_day_end": counts.deleted,

@@ -200,10 +200,14 @@ def show_life(folder: Path, arguments: argparse.Namespace) -> int:
 
 
 def _event(event: dict[str, Any]) -> tuple[Any, ...]:
-    limits = f"score {event['min_score']:g}, unseen days {event['max_unseen_days']}"
-    what = {
-        "decay": f"by {event['decay']:g}",
-        "shrink": limits,
-        "delta_reset": f"{limits}, delta_score {event['min_delta_score']:g}",
-    }
-    return event["seq"], event["kind"], event["date"], what[event["kind"]]
+    return event["seq"], event["kind"], event["date"], _WHAT[event["kind"]].format(**event)
+
+
+_LIMITS = "score {min_score:g}, unseen days {max_unseen_days}"
+_WHAT = {
+    "decay": "by {decay:g}",
+    "shrink": _LIMITS,
+    "delta_reset": f"{_LIMITS}, delta_score {{min_delta_score:g}}",
+    "reset_rows": "weights of new rows",
+    "weight_decay": "embed_w by {embed_decay:g}, embedx by {embedx_decay:g}",
+}

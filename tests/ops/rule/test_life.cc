@@ -1,5 +1,6 @@
 #include "rule/life.h"
 
+#include <algorithm>
 #include <tuple>
 #include <vector>
 
@@ -9,7 +10,7 @@ namespace pbx {
 namespace {
 
 std::vector<float> Row(float show, float click, float delta, uint32_t day, uint32_t seq) {
-  std::vector<float> row(8, 0.5f);
+  std::vector<float> row(static_cast<size_t>(RowLayout().words()), 0.5f);
   row[RowLayout::kShow] = show;
   row[RowLayout::kClick] = click;
   row[RowLayout::kDeltaScore] = delta;
@@ -20,6 +21,8 @@ std::vector<float> Row(float show, float click, float delta, uint32_t day, uint3
 
 // Coefficients 0.1 and 1: a row of 10 shows and 2 clicks scores 2.8.
 const AccessorConfig kConfig;
+const RowCodec kCodec;
+constexpr uint64_t kKey = 0x123456789abcdef0ULL;
 
 LifeEvent Shrink(uint32_t seq, uint32_t day, float min_score, uint32_t max_unseen) {
   return {seq, LifeKind::kShrink, day, 1, min_score, 0, max_unseen};
@@ -28,7 +31,7 @@ LifeEvent Shrink(uint32_t seq, uint32_t day, float min_score, uint32_t max_unsee
 TEST(a_decay_multiplies_shows_and_clicks_and_nothing_else) {
   std::vector<float> row = Row(10, 2, 3, 100, 0);
   const LifeEvent event{1, LifeKind::kDecay, 101, 0.5f, 0, 0, 0};
-  CHECK(life::Apply(kConfig, &event, 1, row.data()));
+  CHECK(life::Apply(kConfig, kCodec, &event, 1, kKey, row.data()));
   CHECK(row == Row(5, 1, 3, 100, 1));
 }
 
@@ -37,19 +40,19 @@ TEST(a_row_sees_each_event_once) {
   const LifeEvent events[3] = {{1, LifeKind::kDecay, 101, 0.5f, 0, 0, 0},
                                {2, LifeKind::kDecay, 102, 0.5f, 0, 0, 0},
                                {3, LifeKind::kDecay, 103, 0.5f, 0, 0, 0}};
-  CHECK(life::Apply(kConfig, events, 3, row.data()));
+  CHECK(life::Apply(kConfig, kCodec, events, 3, kKey, row.data()));
   CHECK(row == Row(4, 0, 0, 100, 3));
-  CHECK(life::Apply(kConfig, events, 3, row.data()));
+  CHECK(life::Apply(kConfig, kCodec, events, 3, kKey, row.data()));
   CHECK(row == Row(4, 0, 0, 100, 3));
 }
 
 TEST(a_shrink_deletes_low_scores) {
   std::vector<float> row = Row(10, 2, 0, 100, 0);
   LifeEvent event = Shrink(1, 100, 2.8f, 30);
-  CHECK(life::Apply(kConfig, &event, 1, row.data()));
+  CHECK(life::Apply(kConfig, kCodec, &event, 1, kKey, row.data()));
   row = Row(10, 2, 0, 100, 0);
   event = Shrink(1, 100, 2.9f, 30);
-  CHECK(!life::Apply(kConfig, &event, 1, row.data()));
+  CHECK(!life::Apply(kConfig, kCodec, &event, 1, kKey, row.data()));
 }
 
 TEST(a_shrink_deletes_what_was_not_seen_for_longer_than_it_says) {
@@ -59,7 +62,7 @@ TEST(a_shrink_deletes_what_was_not_seen_for_longer_than_it_says) {
                                          {140u, 100u, true}}) {
     std::vector<float> row = Row(10, 2, 0, seen, 0);
     const LifeEvent event = Shrink(1, day, 0, 30);
-    CHECK_EQ(life::Apply(kConfig, &event, 1, row.data()), lives);
+    CHECK_EQ(life::Apply(kConfig, kCodec, &event, 1, kKey, row.data()), lives);
   }
 }
 
@@ -69,9 +72,9 @@ TEST(what_happens_in_order_matters) {
   LifeEvent second[2] = {Shrink(1, 100, 2.0f, 30), decay};       // 2.8, then 1.4
   second[1].seq = 2;
   std::vector<float> row = Row(10, 2, 0, 100, 0);
-  CHECK(!life::Apply(kConfig, first, 2, row.data()));
+  CHECK(!life::Apply(kConfig, kCodec, first, 2, kKey, row.data()));
   row = Row(10, 2, 0, 100, 0);
-  CHECK(life::Apply(kConfig, second, 2, row.data()));
+  CHECK(life::Apply(kConfig, kCodec, second, 2, kKey, row.data()));
 }
 
 TEST(a_saved_delta_resets_the_rows_that_were_in_it) {
@@ -81,8 +84,58 @@ TEST(a_saved_delta_resets_the_rows_that_were_in_it) {
                                                {20.0f, 0.2f, 100u, 0.2f},    // little new
                                                {20.0f, 0.5f, 80u, 0.5f}}) {  // long unseen
     std::vector<float> row = Row(show, 0, delta, day, 0);
-    CHECK(life::Apply(kConfig, &event, 1, row.data()));
+    CHECK(life::Apply(kConfig, kCodec, &event, 1, kKey, row.data()));
     CHECK_EQ(row[RowLayout::kDeltaScore], left);
+  }
+}
+
+// A row of the default layout after a push.
+std::vector<float> Trained(const AccessorConfig& config) {
+  std::vector<float> row(static_cast<size_t>(config.layout.words()));
+  const std::vector<float> gradient(static_cast<size_t>(1 + config.layout.embedx_dim), 0.3f);
+  accessor::Create(config, kKey, 3, row.data());
+  for (int i = 0; i < 3; ++i) {
+    accessor::Push(config, kKey, 8, 5, gradient.data(), 100, row.data());
+  }
+  return row;
+}
+
+TEST(a_reset_gives_back_the_weights_of_a_new_row_and_keeps_its_counts) {
+  for (const float threshold : {1.0f, 1e6f}) {
+    AccessorConfig config;
+    config.embedx_threshold = threshold;
+    std::vector<float> row = Trained(config), fresh(row.size());
+    accessor::Create(config, kKey, 3, fresh.data());
+    if (threshold == 1.0f) accessor::CreateEmbedx(config, kKey, fresh.data());
+    const auto weights = fresh.begin() + RowLayout::kEmbed;
+    CHECK(!std::equal(weights, fresh.end(), row.begin() + RowLayout::kEmbed));
+    const std::vector<float> before = row;
+    const LifeEvent event{1, LifeKind::kResetRows, 0, 1, 0, 0, 0};
+    CHECK(life::Apply(config, kCodec, &event, 1, kKey, row.data()));
+    CHECK(std::equal(weights, fresh.end(), row.begin() + RowLayout::kEmbed));
+    CHECK(std::equal(before.begin(), before.begin() + RowLayout::kLifeSeq, row.begin()));
+    CHECK_EQ(GetWord(row.data(), RowLayout::kLifeSeq), 1u);
+  }
+}
+
+TEST(a_packed_row_gets_the_bits_of_a_row) {
+  AccessorConfig config;
+  config.embedx_threshold = 1.0f;
+  config.embedx.initial_range = 0.1f;
+  const LifeEvent events[2] = {{1, LifeKind::kResetRows, 0, 1, 0, 0, 0},
+                               {2, LifeKind::kDecay, 1, 0.5f, 0, 0, 0}};
+  for (const Precision precision :
+       {Precision::kFloat32, Precision::kFloat16, Precision::kBfloat16}) {
+    const RowCodec codec(config.layout, precision);
+    std::vector<float> row = Trained(config), unpacked(row.size());
+    codec.Round(1, kKey, 1, row.data());
+    std::vector<float> packed(codec.bytes() / 4);
+    codec.Pack(row.data(), reinterpret_cast<char*>(packed.data()));
+    CHECK(life::Apply(config, codec, events, 2, kKey, row.data()));
+    CHECK(
+        life::ApplyPacked(config, codec, events, 2, kKey, reinterpret_cast<char*>(packed.data())));
+    codec.Unpack(reinterpret_cast<const char*>(packed.data()), unpacked.data());
+    CHECK(unpacked == row);
   }
 }
 
@@ -99,7 +152,7 @@ TEST(a_save_and_the_event_after_it_mean_the_same_rows) {
           saved += in ? 1 : 0;
           CHECK_EQ(in, show >= 15.0f && delta >= min_delta && day != 88);
           const LifeEvent event{1, LifeKind::kDeltaReset, 105, 1, 1.5f, min_delta, 16};
-          CHECK(life::Apply(kConfig, &event, 1, row.data()));
+          CHECK(life::Apply(kConfig, kCodec, &event, 1, kKey, row.data()));
           CHECK_EQ(row[RowLayout::kDeltaScore], in ? 0.0f : delta);
         }
       }

@@ -116,6 +116,36 @@ TEST(every_row_is_found_in_each_precision_and_absent_feasigns_read_as_zeros) {
   }
 }
 
+TEST(shows_and_clicks_of_slots_follow_the_dense_features_with_and_without_cvm) {
+  const ServeCodec codec(kDim, true, ServePrecision::kFloat32);
+  Rows rows;
+  for (const uint64_t feasign : {5, 6, 7}) {
+    rows[KeyOf(feasign)] = MakeRow(static_cast<float>(8 * feasign), 0.5f, feasign != 6);
+  }
+  const Made made = MakeLayer(codec, rows, 1, false);
+  // Two instances of three slots; feasign 9 has no row.
+  const std::vector<uint64_t> feasigns = {5, 6, 7, 9, 7};
+  const std::vector<int32_t> offsets = {0, 2, 2, 3, 4, 4, 5};
+  const std::vector<float> dense = {-1, -2};
+  for (const bool cvm : {false, true}) {
+    ServeTable table("test", codec, 3, 1, 0, {cvm, {2, 0}});
+    ServeTable plain("test", codec, 3, 1, 0, {cvm, {}});
+    CHECK_OK(table.AddLayer(made.parts));
+    CHECK_OK(plain.AddLayer(made.parts));
+    CHECK_EQ(table.output_width(), static_cast<size_t>(3 * (kDim + (cvm ? 3 : 1)) + 1 + 4));
+    std::vector<float> out(2 * table.output_width()), expected(2 * plain.output_width());
+    CHECK_OK(table.Pull(feasigns.data(), offsets.data(), 2, dense.data(), out.data()));
+    CHECK_OK(plain.Pull(feasigns.data(), offsets.data(), 2, dense.data(), expected.data()));
+    const std::vector<float> counts[2] = {{56, 40 + 48, 14, 10 + 12}, {56, 0, 14, 0}};
+    for (size_t b = 0; b < 2; ++b) {
+      const float* const found = out.data() + b * table.output_width();
+      const size_t width = plain.output_width();
+      CHECK(std::equal(found, found + width, expected.data() + b * width));
+      CHECK(std::equal(counts[b].begin(), counts[b].end(), found + width));
+    }
+  }
+}
+
 TEST(keys_in_a_cluster_and_at_both_ends_are_found) {
   Rows rows;
   for (uint64_t i = 0; i < 3000; ++i) rows[(uint64_t{1} << 40) + i * i] = MakeRow(1, 1, false);

@@ -298,14 +298,10 @@ TEST(a_sweep_removes_what_is_not_kept_and_leaves_the_rest_to_be_found) {
   const Batch batch(keys, 3);
   CHECK_OK(tier->Write(keys.data(), batch.rows.data(), keys.size()));
   // Every third row goes; the others' last byte is changed.
-  std::map<std::vector<char>, uint64_t> key_of;
   Keys gone, left;
-  for (const uint64_t key : keys) {
-    key_of[RowOf(key, 3, kRowBytes)] = key;
-    (key % 3 == 0 ? gone : left).push_back(key);
-  }
-  CHECK_EQ(tier->Sweep([&](char* row) {
-    const uint64_t key = key_of.at(std::vector<char>(row, row + kRowBytes));
+  for (const uint64_t key : keys) { (key % 3 == 0 ? gone : left).push_back(key); }
+  CHECK_EQ(tier->Sweep([&](uint64_t key, char* row) {
+    CHECK(RowOf(key, 3, kRowBytes) == std::vector<char>(row, row + kRowBytes));
     row[kRowBytes - 1] = 'x';
     return key % 3 != 0;
   }),

@@ -358,7 +358,8 @@ TEST(dead_rows_are_dropped_at_the_bottom_and_kept_where_an_older_copy_would_come
     CHECK_OK(WriteKeys(tier.get(), keys, generation));
   }
   // A row is dead when its first byte is odd; a living one gets a mark.
-  const auto life = [](char* row) {
+  const auto life = [](uint64_t key, char* row) {
+    CHECK_EQ(row[0], RowOf(key, 2, kRowBytes)[0]);
     row[1] = 'L';
     return (row[0] & 1) == 0;
   };
@@ -391,7 +392,7 @@ TEST(a_dead_copy_under_a_younger_row_is_dropped_and_its_key_is_not_gone) {
   const auto tier = OpenTier(Options(scratch), &pool);
   CHECK_OK(WriteKeys(tier.get(), Keys(0, 1000), 0));
   CHECK_OK(WriteKeys(tier.get(), Keys(400, 1000), 1));
-  const auto merged = tier->Merge({{1}, false, [](char*) { return false; }});
+  const auto merged = tier->Merge({{1}, false, [](uint64_t, char*) { return false; }});
   CHECK_OK(merged.status());
   CHECK_EQ(merged.value().rows_dropped, 1000u);
   // 12 bits of filter take about one key in 4000 for another.
@@ -410,7 +411,7 @@ TEST(a_merge_of_rows_that_are_all_dead_makes_no_file) {
   ThreadPool pool(1);
   const auto tier = OpenTier(Options(scratch), &pool);
   CHECK_OK(WriteKeys(tier.get(), Keys(0, 100), 0));
-  const auto merged = tier->Merge({{1}, false, [](char*) { return false; }});
+  const auto merged = tier->Merge({{1}, false, [](uint64_t, char*) { return false; }});
   CHECK_OK(merged.status());
   CHECK_EQ(merged.value().segments.size(), size_t{0});
   CHECK_OK(tier->Replace({1}, {}));

@@ -139,14 +139,55 @@ class Model {
     for (auto& [key, sum] : merged) {
       for (float& g : sum.g) g *= static_cast<float>(batch.instances);
       auto it = rows_.find(key);
-      if (it == rows_.end()) it = rows_.emplace(key, Created(pass, key)).first;
+      if (it == rows_.end()) {
+        it = rows_.emplace(key, Created(pass, key)).first;
+        step_of_[key] = products_.size() - 1;
+      }
+      Decay(key, &it->second);
       accessor::Push(config_, key, sum.show, sum.click, sum.g.data(), pass.day, it->second.data());
       touched_.insert(key);
+      step_of_[key] = products_.size() - 1;
+    }
+    const auto next = [&](long double product, const RuleConfig& rule) {
+      const double rate = double{rule.learning_rate} * double{config_.rate};
+      return product * (1.0 - rate * double{config_.weight_decay});
+    };
+    products_.push_back({next(products_.back().first, config_.embed),
+                         next(products_.back().second, config_.embedx)});
+  }
+
+  // Multiplies all weights, as a table without a clock would do it in each step. The factors are
+  // not rounded: the error of a rounded factor would grow with each step.
+  void Scale(double embed, double embedx) {
+    const RowLayout& layout = config_.layout;
+    for (auto& [key, row] : rows_) {
+      const auto scale = [&row = row](int word, double factor) {
+        float& w = row[static_cast<size_t>(word)];
+        w = static_cast<float>(w * factor);
+      };
+      scale(RowLayout::kEmbed, embed);
+      for (int i = 0; i < layout.embedx_dim; ++i) scale(layout.embedx_at() + i, embedx);
     }
   }
+  void SetRate(float rate) { config_.rate = rate; }
 
   void EndPass(uint64_t number) {
     const RowCodec codec(config_.layout, precision_);
+    if (config_.weight_decay > 0) {
+      LifeEvent event;
+      event.seq = static_cast<uint32_t>(events_.size()) + 1;
+      event.kind = LifeKind::kWeightDecay;
+      event.embed_decay = static_cast<float>(products_.back().first);
+      event.embedx_decay = static_cast<float>(products_.back().second);
+      for (const uint64_t key : touched_) {
+        Floats& row = rows_.at(key);
+        Decay(key, &row);
+        SetWord(row.data(), RowLayout::kLifeSeq, event.seq);
+      }
+      Happen(event);
+    }
+    products_ = {{1, 1}};
+    step_of_.clear();
     for (const uint64_t key : touched_) {
       codec.Round(config_.seed, key, number, rows_.at(key).data());
     }
@@ -157,8 +198,9 @@ class Model {
   size_t Happen(const LifeEvent& event) {
     events_.push_back(event);
     const size_t before = rows_.size();
+    const RowCodec codec(config_.layout, precision_);
     for (auto it = rows_.begin(); it != rows_.end();) {
-      it = life::Apply(config_, events_.data(), events_.size(), it->second.data())
+      it = life::Apply(config_, codec, events_.data(), events_.size(), it->first, it->second.data())
                ? std::next(it)
                : rows_.erase(it);
     }
@@ -171,7 +213,8 @@ class Model {
     Floats out(3 + static_cast<size_t>(Dim()), 0.0f);
     const auto it = rows_.find(KeyOf(feasign));
     if (feasign == 0 || (it == rows_.end() && pass == nullptr)) return out;
-    const Floats row = it != rows_.end() ? it->second : Created(*pass, KeyOf(feasign));
+    Floats row = it != rows_.end() ? it->second : Created(*pass, KeyOf(feasign));
+    if (it != rows_.end()) Decay(KeyOf(feasign), &row);
     out[0] = row[RowLayout::kShow];
     out[1] = row[RowLayout::kClick];
     out[2] = row[RowLayout::kEmbed];
@@ -206,8 +249,19 @@ class Model {
     return row;
   }
 
+  // The decay since the last push of the row in this pass, or since the pass began.
+  void Decay(uint64_t key, Floats* row) const {
+    const auto found = step_of_.find(key);
+    const auto& from = products_[found == step_of_.end() ? 0 : found->second];
+    const auto& now = products_.back();
+    accessor::ScaleWeights(config_.layout, static_cast<float>(now.first / from.first),
+                           static_cast<float>(now.second / from.second), row->data());
+  }
+
   AccessorConfig config_;
   Precision precision_;
+  std::vector<std::pair<long double, long double>> products_ = {{1, 1}};  // of embed_w, of embedx
+  std::map<uint64_t, size_t> step_of_;  // of the rows that were pushed in this pass
   std::map<uint64_t, Floats> rows_;
   std::set<uint64_t> touched_;  // since the last EndPass
   std::vector<LifeEvent> events_;

@@ -44,13 +44,18 @@ struct Workload {
   std::vector<Pass> passes;
 };
 
-// What happens at the end of day n: a decay every day, a shrink every other, a delta between.
+// What happens at the end of day n: a decay every day, a shrink every other, a delta between. Every
+// third day the rows are reset in between.
 std::vector<LifeEvent> EndOfDay(uint64_t n, uint32_t first_seq) {
   const auto day = static_cast<uint32_t>(20000 + n);
   LifeEvent decay{first_seq, LifeKind::kDecay, day, 0.75f, 0, 0, 0};
   LifeEvent shrink{first_seq + 1, LifeKind::kShrink, day, 1, 0.3f, 0, 2};
   LifeEvent delta{first_seq + 1, LifeKind::kDeltaReset, day, 1, 0.2f, 0.1f, 5};
-  return {decay, n % 2 == 1 ? shrink : delta};
+  if (n % 3 != 1) return {decay, n % 2 == 1 ? shrink : delta};
+  const LifeEvent reset{first_seq + 1, LifeKind::kResetRows, 0, 1, 0, 0, 0};
+  ++shrink.seq;
+  ++delta.seq;
+  return {decay, reset, n % 2 == 1 ? shrink : delta};
 }
 
 // What the model has at each look of a job at its rows, in order. It is the same for every way of
@@ -174,6 +179,7 @@ class Job {
   }
   void Publish() {
     const auto written = test::Commit(table_.get());
+    table_->NoteDurableEvents();
     segments_.insert(segments_.end(), written.begin(), written.end());
   }
 
@@ -253,6 +259,30 @@ TEST(life_events_and_16_bit_rows_end_the_same_whichever_way_a_row_came) {
         CHECK_EQ(job.table()->counters().ssd_rows, course.rows);
         CHECK_EQ(test::DigestOf(test::OpenTable(config, job.segments()).get()), course.digest);
       }
+    }
+  }
+}
+
+TEST(weight_decay_ends_the_same_whichever_way_a_row_came) {
+  const Workload work(40000, 5000);
+  TableConfig config = test::SmallConfig();
+  config.threads = 2;
+  config.accessor.weight_decay = 0.05f;
+  const Course course(config, work, true);
+  for (const Overlap overlap : kOverlaps) {
+    for (const bool ssd : {true, false}) {
+      const test::Scratch scratch;
+      config.mem_budget_bytes = ssd ? MemTier::kMinBudgetBytes : uint64_t{64} << 20;
+      config.ssd_folder = ssd ? scratch.path() : "";
+      config.events.clear();
+      Job job(config, course, overlap);
+      job.Run();
+      CHECK_EQ(job.table()->counters().life_events, course.events.size());
+      if (!ssd) continue;
+      config.events = course.events;
+      CHECK_EQ(test::DigestOf(test::OpenTable(config, job.segments()).get()), course.digest);
+      job.Merge();
+      CHECK_EQ(test::DigestOf(test::OpenTable(config, job.segments()).get()), course.digest);
     }
   }
 }

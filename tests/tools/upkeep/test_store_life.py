@@ -112,3 +112,18 @@ def test_the_text_says_what_a_person_needs(store: Path, capsys: pytest.CaptureFi
     assert "a base would hold        400 of 1,000 rows" in text
     assert "score from  rows  rows below" in text
     assert "delta_reset  20231226" in text
+
+
+def test_the_text_names_events_that_change_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paddle.disable_static()
+    config = CONFIG.model_copy(update={"weight_decay": 0.5})
+    with Table(config, folder=tmp_path / "s", mem_budget_bytes=1 << 20) as table:
+        train(table, np.arange(1, 9), 2, DAY, 1)
+        table.life.reset_rows()
+    capsys.readouterr()
+    assert main(["life", str(tmp_path / "s")]) == 0
+    text = capsys.readouterr().out
+    assert "embed_w by 0.975, embedx by 0.975" in text  # one step at a rate of 0.05
+    assert "weights of new rows" in text

@@ -1,0 +1,64 @@
+// DecayClock: decoupled weight decay of the rows of one training pass.
+//
+// Each step multiplies the weights of every row by 1 - learning_rate * weight_decay, after the rows
+// of its batch were updated. Nothing is done to a row until it is needed. The clock holds the
+// product P(t) of the factors of the first t steps, and for each row the step s up to which its
+// weights are multiplied. Before a row is read at step t, it is multiplied by P(t) / P(s).
+//
+// When the pass ends, its changed rows are brought to the last step. All other rows of the table
+// get the product of the pass by one life event (rule/life.h).
+//
+// Not thread safe, except that CatchUp may run at the same time for different rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "rule/accessor.h"
+#include "table/kernels.h"
+
+namespace pbx {
+
+class DecayClock {
+ public:
+  // Products of the factors of embed_w, and of embedx and expand. The range of a long double (down
+  // to 1e-4932) is enough for any pass; that of a double is not.
+  struct Product {
+    long double embed = 1, embedx = 1;
+  };
+
+  // The step of a row that begins with its first CatchUp: a new row.
+  static constexpr uint32_t kNotYet = UINT32_MAX;
+
+  // step_of_row: (rows), 0 or kNotYet.
+  explicit DecayClock(std::vector<uint32_t> step_of_row) : step_of_row_(std::move(step_of_row)) {}
+
+  // Brings a row up to the current step.
+  void CatchUp(const AccessorConfig& config, size_t id, float* row) {
+    const uint32_t from = step_of_row_[id];
+    const auto now = static_cast<uint32_t>(products_.size() - 1);
+    step_of_row_[id] = now;
+    if (from == now || from == kNotYet) return;
+    const Product &before = products_[from], &after = products_[now];
+    accessor::ScaleWeights(config.layout, static_cast<float>(after.embed / before.embed),
+                           static_cast<float>(after.embedx / before.embedx), row);
+  }
+
+  // The same for rows of a batch. ids: (n), -1 for none.
+  void CatchUp(const RowBlock& block, const int32_t* ids, size_t n);
+
+  // A step has ended. The factors are those of the learning rates in the config.
+  void Tick(const AccessorConfig& config);
+
+  // Whether CatchUp was called for the row after the first step.
+  bool moved(size_t id) const { return step_of_row_[id] != 0; }
+  const Product& total() const { return products_.back(); }
+
+ private:
+  std::vector<uint32_t> step_of_row_;     // (rows)
+  std::vector<Product> products_ = {{}};  // (steps + 1)
+};
+
+}  // namespace pbx
