@@ -51,7 +51,7 @@ class OptimizerConfig(Section):
         default=0.0,
         ge=0,
         description="largest norm of the gradient of all dense parameters together; a longer one "
-        "is scaled down; 0: no bound",
+        "is scaled down; 0: no bound; not with trainer.program old_ir",
     )
     schedule: Choice[Schedule] = Field(
         default=Schedule.CONSTANT,

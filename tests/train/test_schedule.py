@@ -237,3 +237,9 @@ def test_a_run_rates_its_rows_by_the_schedule(tmp_path: Path) -> None:
             moved.append(np.abs(table.first.read_all()[1][:, 6]).max())  # embed_w
     assert moved[0] > 1e-3
     assert 0 < moved[1] < 1e-4 * moved[0]
+
+
+def test_gradients_are_not_clipped_in_the_old_ir() -> None:
+    told = r"optimizer\.clip_norm does not work together with trainer\.program old_ir"
+    with pytest.raises(ValueError, match=told):
+        make_config(optimizer={"clip_norm": 1.0}, trainer={"program": "old_ir"})
