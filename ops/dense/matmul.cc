@@ -18,7 +18,7 @@ constexpr size_t kRows = 6;      // likewise, with one row of b
 template <typename V, size_t N, size_t Rows>
 PBX_INLINE void Tile(size_t inner, const MatrixView& a, const float* b, size_t b_stride, float* c,
                      size_t c_stride) {
-  constexpr size_t kLanes = sizeof(V) / sizeof(float);
+  constexpr size_t kLanes = sizeof(V) / 4;  // floats in a V
   V sums[Rows][N];
   for (size_t r = 0; r < Rows; ++r)
     for (size_t n = 0; n < N; ++n)

@@ -79,21 +79,22 @@ const char* TakeText(const char* name, const char* p, const char* end, std::stri
 bool SetLogKey(std::string_view text, LineTags* out, LineError* error) {
   out->ins_id = text;
   if (ParseLogKey(text, &out->log_key)) return true;
+  const char* const begin = text.data();
   return error->wanted() &&
          error->Set(
              "logkey: '%s' is not a log key: expected at least 32 characters, [11, 32) hexadecimal",
-             Printable(text.data(), text.data() + text.size(), 80).c_str());
+             Printable(begin, begin + text.size(), 80).c_str());
 }
 
 bool SetTime(std::string_view text, LineTags* out, LineError* error) {
-  const char* const end = text.data() + text.size();
+  const char *const begin = text.data(), *const end = begin + text.size();
   uint64_t time = 0;
-  if (!text.empty() && ScanUint64(text.data(), end, &time) == end && time <= INT64_MAX) {
+  if (!text.empty() && ScanUint64(begin, end, &time) == end && time <= INT64_MAX) {
     out->time = static_cast<int64_t>(time);
     return true;
   }
   return error->wanted() && error->Set("time: '%s' is not an integer in [0, 2^63 - 1]",
-                                       Printable(text.data(), end, 40).c_str());
+                                       Printable(begin, end, 40).c_str());
 }
 
 const char* TakeTags(const TagSpec& spec, const char* p, const char* end, LineTags* out,
