@@ -127,7 +127,10 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
         chosen.check_in_one_part(call)
         load = chosen.loaded.options
         seed = shuffle_seed(self._options, chosen, self._reads.total())
-        load.instances.arrange(chosen.loaded.instances, load.slots, seed)
+        if chosen.loaded.sequences is not None:
+            chosen.loaded.arrange_alone(seed)
+        else:
+            load.instances.arrange(chosen.loaded.instances, load.slots, seed)
 
     def slots_shuffle(self, slots: Sequence[str]) -> None:
         super().slots_shuffle(sorted(slots))
@@ -174,9 +177,10 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
     def _completed(self, feeds: Iterator[Feed], current: Pass) -> Iterator[Feed]:
         """The batches, with the rank offset that PaddleBox gives them."""
         name, views = self._options.rank_offset, current.views is not None
+        ranked = views and current.loaded.sequences is None
         for feed in feeds:
             size = instances_of(feed)
-            if name and not views:
+            if name and not ranked:
                 feed[name] = no_ranks(size)
             elif name and not self._merge_by_sid:
                 feed[name] = alone(feed[name])
@@ -227,6 +231,8 @@ class PadBoxSlotDataset(BoxPSDataset):
         """As in PaddleBox, ranks that shuffle exchange what they read from their own files."""
         super()._check_ready()
         chosen = self._options.share
+        if self._merge_by_uid:
+            return
         if self._table.world.size > 1 and (chosen.by is ShareBy.FILES or chosen.own_files):
             by, slot = self._shuffled_by()
             share = Share(ShareBy(by), slot, own_files=True)
@@ -272,7 +278,10 @@ class PadBoxSlotDataset(BoxPSDataset):
         self._arranger.undo_page_views()
         if not self._shuffles_views:
             chosen = self._arranger._arrangeable("postprocess_instance")
-            chosen.loaded.instances.arrange_by("file", 0)
+            if chosen.loaded.sequences is not None:
+                chosen.loaded.arrange_alone(None)
+            else:
+                chosen.loaded.instances.arrange_by("file", 0)
 
 
 class InputTableDataset(PadBoxSlotDataset):

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from paddlebox.config import Slot, Slots, SlotType
-from paddlebox.data.batches import LOG_KEYS, packed
+from paddlebox.data.batches import LOG_KEYS, SEQUENCES, packed
 from paddlebox.errors import ConfigError
 
 
-def slots_of(variables: Sequence[Any], label: str, rank_offset: str = "") -> Slots:
+def slots_of(variables: Sequence[Any], label: str, others: Collection[str] = ()) -> Slots:
     """One slot per variable, in the order of a line. A float variable (-1, n) is a dense slot of
-    dim n, an integer variable a sparse slot. Packed inputs, log keys and the rank offset are no
-    slots.
+    dim n, an integer variable a sparse slot. Packed inputs and log keys are no slots.
 
     Args:
         variables: have a name, a shape and a dtype.
         label: the name of the variable that is the label; "": none.
-        rank_offset: the name of the variable that takes RankOffset.
+        others: the names of further variables that are no slots, such as the rank offset.
 
     Raises: ConfigError if no variable is a slot, the label is not among them, or packed inputs are
         read without a label.
     """
-    made = {*packed(), *LOG_KEYS, rank_offset}
+    made = {*packed(), *SEQUENCES, *LOG_KEYS, *others}
     read = [var for var in variables if var.name not in made]
     names = [var.name for var in read]
     if not names:

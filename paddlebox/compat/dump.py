@@ -36,7 +36,8 @@ class TrainingDump:
         <ins_id>\\t<variable>:<n>:<value>:<value>...
         (<batch>,<parameter>,<n>):<value>:<value>...
 
-    Floats have nine significant digits. int64 is written as uint64, as feasigns are. Without
+    Instances that are only context, in sequences of users, have no lines. Floats have nine
+    significant digits. int64 is written as uint64, as feasigns are. Without
     set_parse_ins_id the id is the number of the instance in the pass. Batches count from 0. Each
     call of train_from_dataset begins with the first instance and batch again.
 
@@ -76,7 +77,7 @@ class TrainingDump:
         self._program, self._params = program, list(params)
         self._mode, self._interval = mode, interval
         self._draws = random.Random(0)
-        self._instances = self._files = 0
+        self._instances = self._batches = self._files = 0
         self._taken: list[np.ndarray] = []
         self._file: TextIO | None = None
         self._parameters()  # checks the names
@@ -115,16 +116,18 @@ class TrainingDump:
         Raises: ValueError if a value has not one row for each instance.
         """
         self._check_open()
-        begin = self._instances if batches > 1 else 0
-        size, self._instances = samples - begin, samples
+        begin = self._instances if batches > self._batches else 0
+        size, self._instances, self._batches = samples - begin, samples, batches
+        rows = self._rows(begin, begin + size)
+        size = max(size, int(rows.max(initial=-1)) + 1)
         for name, array in zip(self._names, self._taken, strict=True):
             if array.ndim == 0 or len(array) < size:
                 raise ValueError(
                     f"TrainingDump: {name}: expected one row for each of {size} instances, "
                     f"found shape {array.shape}"
                 )
-        arrays = [array[:size] for array in self._taken]
-        ids = self._ids(begin, begin + size)
+        arrays = [array[rows] for array in self._taken]
+        ids = self._ids(begin, begin + len(rows))
         written = [row for row, ins_id in enumerate(ids) if self._wanted(ins_id)]
         columns = [
             [f"\t{name}:{text.count(':')}{text}" for text in _texts(array[written])]
@@ -136,7 +139,15 @@ class TrainingDump:
             (text,) = _texts(array.reshape(1, -1))
             self._write(f"({batches - 1},{name},{array.size}){text}\n")
 
+    def _rows(self, begin: int, end: int) -> np.ndarray:
+        """The rows of the instances [begin, end) in their batch. A batch of sequences of users has
+        other rows too, of instances that are only context."""
+        sequences = self._dataset._open_sequences
+        return np.arange(end - begin) if sequences is None else sequences.rows(begin, end)
+
     def _ids(self, begin: int, end: int) -> list[str]:
+        if self._dataset._open_sequences is not None:
+            return self._dataset.trained_ids(begin, end)
         if "ins_id" in self._dataset._options.initialised().instances.tags:
             return self._dataset.ins_ids(begin, end)
         return [str(number) for number in range(begin, end)]

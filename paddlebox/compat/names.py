@@ -70,10 +70,6 @@ _BASE, _MEMORY, _BOX, _PAD, _TABLE = (
     "PadBoxSlotDataset",
     "InputTableDataset",
 )
-_SEQUENCES = (
-    'user sequences are not supported yet. `local_shuffle("slot", slot=NAME)`, with the slot of '
-    "the user, puts the instances of a user side by side, in the order of the files"
-)
 _ONE_LOAD = "a pass that is loaded must begin before the next one is loaded"
 _NO_SERVER = "accepted without effect, because there is no parameter server"
 
@@ -138,11 +134,15 @@ DATASETS = Group(
             "files are not fetched by a command: name them by URIs (hdfs://, s3://, gs://), or "
             "copy them to local disk first. Only `cat` is accepted",
         ),
-        *_refused(
-            _BASE,
-            "set_ads_offset set_ads_cur_timestamp set_ads_show_timestamp set_ads_train_mask",
-            _SEQUENCES,
+        *_same(
+            _BASE, "set_ads_offset", "set_ads_train_mask", note="also for split methods 0 and 1"
         ),
+        _different(
+            _BASE,
+            "set_ads_cur_timestamp",
+            "the same time as `set_ads_show_timestamp`: an instance has one time",
+        ),
+        *_same(_BASE, "set_ads_show_timestamp"),
         *_same(
             _MEMORY,
             "set_parse_ins_id",
@@ -152,29 +152,31 @@ DATASETS = Group(
         ),
         *_same(_MEMORY, "set_enable_pv_merge"),
         *_same(_MEMORY, "set_merge_by_sid", note="with False, each instance is a page view"),
-        *_refused(
-            _MEMORY, "set_merge_by_uid", f"{_SEQUENCES}. `set_merge_by_uid(False, ...)` is accepted"
-        ),
-        *_refused(
-            _MEMORY,
-            "set_need_time_info set_shuffle_and_sort",
-            f"{_SEQUENCES}. False is accepted",
-        ),
-        *_refused(
-            _MEMORY,
-            "set_invalid_users",
-            f'{_SEQUENCES}. An empty set and `{{""}}` are accepted',
-        ),
-        *_refused(
-            _MEMORY,
-            "set_train_timestamp_range set_test_timestamp_range",
-            f"instances have no timestamps, because {_SEQUENCES}. (0, 0) is accepted",
-        ),
         _different(
             _MEMORY,
-            "set_test_mode",
-            "later passes only evaluate; there are no timestamps to filter by",
+            "set_merge_by_uid",
+            "`user=SLOT`, or `_set_uid_slot(SLOT)`, names the slot of the user, and `time=COLUMN` "
+            "the column of the time. Equal times keep the order of the files. A page view without "
+            "an instance that trains is left out",
         ),
+        *_same(_MEMORY, "set_need_time_info"),
+        _different(
+            _MEMORY,
+            "set_shuffle_and_sort",
+            "the page views of a user stay in the order of time when page views are shuffled. The "
+            "public code of PaddleBox stores the flag and never reads it",
+        ),
+        *_same(_MEMORY, "set_invalid_users", note='`""` is always one of them'),
+        _different(
+            _MEMORY,
+            "set_train_timestamp_range",
+            "an instance before the range is context, one after it is left out, and update trains "
+            "the instances within. PaddleBox only drops page views that end before the range; with "
+            "`FLAGS_enable_update_filter_ins`, update trains the same instances as here. A range "
+            "that begins with 0 leaves later instances out; in PaddleBox it has no effect",
+        ),
+        _different(_MEMORY, "set_test_timestamp_range", "as `set_train_timestamp_range`"),
+        _different(_MEMORY, "set_test_mode", "later passes only evaluate"),
         _different(
             _MEMORY,
             "preprocess_instance",

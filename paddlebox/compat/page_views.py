@@ -17,7 +17,8 @@ _RANKS = 3  # as in RankOffset
 def make_page_views(
     arranger: Arranger, options: DatasetOptions, *, by_search_id: bool, shuffle: bool, call: int
 ) -> None:
-    """Group the open pass, or the loaded one if none is open, into page views.
+    """Group the open pass, or the loaded one if none is open, into page views, which are sequences
+    of users if the pass has them.
 
     Args:
         by_search_id: whether a page view is the instances of a search id, not a single instance.
@@ -30,6 +31,10 @@ def make_page_views(
     """
     chosen = arranger._arrangeable("preprocess_instance")
     chosen.check_in_one_part("page views")
+    if chosen.loaded.sequences is not None:
+        drawn = shuffle_seed(options, chosen, call) if shuffle else None
+        arranger.make_sequences(chosen, drawn)
+        return
     instances, seed = chosen.loaded.instances, shuffle_seed(options, chosen, call)
     if by_search_id:
         instances.arrange_by("search_id" if shuffle else "page_views", seed)

@@ -14,8 +14,12 @@ from typing import Any, NoReturn
 from paddlebox.compat.derived_slots import slots_of
 from paddlebox.compat.names import DATASETS, PADDLE3, refusal
 from paddlebox.config import Format, Slots, SlotType, load_slots
+from paddlebox.config.data import ShareBy
+from paddlebox.config.sequences import Split
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.options import LoadOptions
+from paddlebox.data.sequences import SequenceOptions
+from paddlebox.data.share import Share
 from paddlebox.errors import ConfigError, PassError
 from paddlebox.store.table_set import TableSet
 
@@ -48,6 +52,11 @@ class UpstreamDataset(Dataset):
         self._uid_slot = ""
         self._shuffle_by_uid = False
         self._merge_by_sid = True
+        self._merge_by_uid = False
+        self._needs_time = False
+        # The options of sequences, which apply with _merge_by_uid.
+        self._sequence_names: dict[tuple[str, str], str] = {}  # (input, kind) -> variable
+        self._sequences = SequenceOptions("", in_join=True, by_count=True, shuffle_pieces=True)
         self._hdfs = ""  # scheme, user and host of paths that begin with hdfs:
 
     # ---- slots
@@ -122,16 +131,35 @@ class UpstreamDataset(Dataset):
         """
         super().set_use_var(variables)
         if variables is not None and not self._has_slots:
-            slots = slots_of(variables, label, self._options.rank_offset)
+            others = (self._options.rank_offset, *self._options.user_sequences)
+            slots = slots_of(variables, label, others)
             load = replace(self._options.initialised(), slots=slots)
             load = replace(load, tables=self._table.slot_tables(slots))
             load.check()
             self._options.load = load
 
     def _check_ready(self) -> None:
-        """Call it before a pass is loaded. Raises: PassError if there are no slots."""
+        """Call it before a pass is loaded. With page views by user, ranks exchange the instances
+        of their own files. Raises: PassError if there are no slots."""
         if self._options.initialised().slots is _NO_SLOTS:
             raise PassError("the dataset has no slots yet: init or set_use_var is missing")
+        time = self._sequences.time if self._needs_time else ""
+        self.set_sequences(self._uid_sequences() if self._merge_by_uid else None, time=time)
+        chosen = self._options.share
+        own_files = chosen.by is ShareBy.FILES or chosen.own_files
+        if self._merge_by_uid and own_files and self._table.world.size > 1:
+            by, slot = self._options.initialised().kept_together
+            self._options.share = Share(ShareBy(by), slot, own_files=True)
+
+    def _uid_sequences(self) -> SequenceOptions:
+        """The options of sequences. Raises: ConfigError without the slot of the user."""
+        user = self._sequences.user or self._uid_slot
+        if not user:
+            raise ConfigError(
+                "set_merge_by_uid: expected the slot of the user, found none: call "
+                "set_merge_by_uid(..., user=NAME), or _set_uid_slot(NAME)"
+            )
+        return replace(self._sequences, user=user)
 
     # ---- settings
 
@@ -272,7 +300,7 @@ class UpstreamDataset(Dataset):
     def _set_heter_ps(self, enable_heter_ps: bool = False) -> None:
         """Accepted without effect: there is no parameter server."""
 
-    # ---- refused: names.py says why
+    # ---- sequences of users
 
     def set_merge_by_uid(
         self,
@@ -280,41 +308,92 @@ class UpstreamDataset(Dataset):
         merge_by_uid_split_method: int = 0,
         merge_by_uid_split_size: int = 0,
         merge_by_uid_split_train_size: int = 0,
+        *,
+        user: str = "",
+        time: str = "time",
     ) -> None:
-        if merge_by_uid:
-            raise refusal(DATASETS, "set_merge_by_uid")
+        """Set whether page views of join are the instances of a user, in the order of time.
+
+        Args:
+            merge_by_uid_split_method: 0: one page view of each user; 1: pieces of split_size; 2:
+                pieces of split_size, of which the last train_size instances train. A split_size of
+                0 is method 0.
+            merge_by_uid_split_train_size: 0: half of split_size.
+            user: the sparse slot of the user; "": that of `_set_uid_slot`.
+            time: the column of the time. In MultiSlot lines, `1 <time>` comes before the slots.
+
+        Raises: ConfigError for another method, or sizes that do not fit.
+        """
+        self._merge_by_uid = merge_by_uid
+        if not merge_by_uid:
+            return
+        method, size = merge_by_uid_split_method, max(0, merge_by_uid_split_size)
+        train = merge_by_uid_split_train_size or size // 2
+        if method not in (0, 1, 2):
+            raise ConfigError(f"set_merge_by_uid: expected split method 0, 1 or 2, found {method}")
+        method = method if size else 0
+        if method == 2 and not 0 < train <= size:
+            raise ConfigError(
+                f"set_merge_by_uid: expected a train size in [1, {size}], found {train}"
+            )
+        self._sequences = replace(
+            self._sequences,
+            user=user,
+            time=time,
+            split=(Split.NONE, Split.DIRECT, Split.MASK)[method],
+            max_length=size if method else 0,
+            overlap=size - train if method == 2 else 0,
+        )
 
     def set_need_time_info(self, need_time_info: bool) -> None:
-        if need_time_info:
-            raise refusal(DATASETS, "set_need_time_info")
+        """Set whether batches have times also in update, and without `set_merge_by_uid`."""
+        self._needs_time = need_time_info
 
     def set_shuffle_and_sort(self, shuffle_and_sort: bool) -> None:
-        if shuffle_and_sort:
-            raise refusal(DATASETS, "set_shuffle_and_sort")
+        """Set whether the pieces of a user stay in the order of time when page views are
+        shuffled."""
+        self._sequences = replace(self._sequences, sort_pieces=shuffle_and_sort)
 
     def set_invalid_users(self, invalid_users: Collection[str]) -> None:
-        if set(invalid_users) - {""}:
-            raise refusal(DATASETS, "set_invalid_users")
+        """Set the users whose instances are page views by themselves."""
+        users = tuple(sorted({*invalid_users} - {""}))
+        self._sequences = replace(self._sequences, invalid_users=users)
 
     def set_train_timestamp_range(self, train_timestamp_range: tuple[int, int]) -> None:
-        if any(train_timestamp_range):
-            raise refusal(DATASETS, "set_train_timestamp_range")
+        """Set the times [begin, end) of the instances that train; (0, 0): all. Earlier ones are
+        context, later ones are left out."""
+        times = _times("set_train_timestamp_range", train_timestamp_range)
+        self._sequences = replace(self._sequences, train_times=times)
 
     def set_test_timestamp_range(self, test_timestamp_range: tuple[int, int]) -> None:
-        if any(test_timestamp_range):
-            raise refusal(DATASETS, "set_test_timestamp_range")
+        """As `set_train_timestamp_range`, for passes that only evaluate."""
+        times = _times("set_test_timestamp_range", test_timestamp_range)
+        self._sequences = replace(self._sequences, test_times=times)
 
-    def set_ads_offset(self, ads_offset: str) -> NoReturn:
-        raise refusal(DATASETS, "set_ads_offset")
+    def set_ads_offset(self, ads_offset: str) -> None:
+        """Set the variable (P + 1, 1) int32 that takes the offsets of the page views by user."""
+        self._feed_sequences("box_seq_offsets", ads_offset)
 
-    def set_ads_cur_timestamp(self, ads_cur_timestamp: str) -> NoReturn:
-        raise refusal(DATASETS, "set_ads_cur_timestamp")
+    def set_ads_train_mask(self, ads_train_mask: str) -> None:
+        """Set the variable (B, 1) int64 that takes 1 for instances that train, 0 for context."""
+        self._feed_sequences("box_train_mask", ads_train_mask)
 
-    def set_ads_show_timestamp(self, ads_show_timestamp: str) -> NoReturn:
-        raise refusal(DATASETS, "set_ads_show_timestamp")
+    def set_ads_cur_timestamp(self, ads_cur_timestamp: str) -> None:
+        """Set a variable (B, 1) int64 that takes the times of the instances."""
+        self._feed_sequences("box_seq_time", ads_cur_timestamp, "cur")
 
-    def set_ads_train_mask(self, ads_train_mask: str) -> NoReturn:
-        raise refusal(DATASETS, "set_ads_train_mask")
+    def set_ads_show_timestamp(self, ads_show_timestamp: str) -> None:
+        """Set a variable (B, 1) int64 that takes the times of the instances."""
+        self._feed_sequences("box_seq_time", ads_show_timestamp)
+
+    def _feed_sequences(self, taken: str, name: str, kind: str = "show") -> None:
+        """Feed an input of sequences to a variable, in place of an earlier one of the same kind."""
+        self._sequence_names[taken, kind] = name
+        self._options.user_sequences = {
+            name: of for (of, _), name in self._sequence_names.items() if name
+        }
+
+    # ---- refused: names.py says why
 
     def set_graph_config(self, config: Any) -> NoReturn:
         raise refusal(DATASETS, "set_graph_config")
@@ -383,6 +462,16 @@ class UpstreamDataset(Dataset):
     _set_generate_unique_feasigns = set_generate_unique_feasigns
     _generate_local_tables_unlock = generate_local_tables_unlock
     _desc = desc
+
+
+def _times(call: str, given: tuple[int, int]) -> tuple[int, int] | None:
+    """The range of times; None: all. Raises: ConfigError if it is empty."""
+    begin, end = (int(bound) for bound in given)
+    if begin == end == 0:
+        return None
+    if not 0 <= begin < end:
+        raise ConfigError(f"{call}: expected 0 <= begin < end, found ({begin}, {end})")
+    return begin, end
 
 
 def _check_known(call: str, settings: Collection[str], known: Collection[str]) -> None:

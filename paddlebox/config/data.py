@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from paddlebox.config.dates import DigitText, day_of
 from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
+from paddlebox.config.sequences import SequencesConfig
 from paddlebox.config.stream import StreamConfig
 from paddlebox.config.units import GIB, MIB, Bytes
 
@@ -130,11 +131,13 @@ class DataConfig(StreamConfig):
         default="auto",
         description="which of several ranks trains an instance: files (whole files), bytes (parts "
         "of files), instance (dealt evenly), ins_id, search_id or `slot NAME` (equal values go to "
-        "one rank), or auto (files if they are about equally large, else bytes)",
+        "one rank), or auto (files if they are about equally large, else bytes; with sequences, "
+        "their users)",
     )
     drop_last: bool = Field(
         default=False, description="drop the last batch of a training pass if it is incomplete"
     )
+    sequences: SequencesConfig = Field(default_factory=SequencesConfig)
 
     @model_validator(mode="after")
     def _files_are_named_once(self) -> DataConfig:
@@ -157,7 +160,9 @@ class DataConfig(StreamConfig):
 
     @property
     def share_by(self) -> tuple[ShareBy, str]:
-        """The value of `share`, and the name of the slot."""
+        """The value of `share`, and the name of the slot. With sequences, auto is their user."""
+        if self.share == ShareBy.AUTO and self.sequences.user:
+            return ShareBy.SLOT, self.sequences.user
         by, _, slot = self.share.partition(" ")
         return ShareBy(by), slot.strip()
 
@@ -177,6 +182,20 @@ class DataConfig(StreamConfig):
             raise ValueError(
                 "share: ins_id needs ids, which a config reads as log keys: set data.logkey: true, "
                 "if the data has them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sequences_are_whole(self) -> DataConfig:
+        if self.sequences.user and self.drop_last:
+            raise ValueError(
+                "drop_last with sequences: batches of sequences differ in size, so none is "
+                "incomplete: take drop_last out"
+            )
+        if self.sequences.user and self.share_by != (ShareBy.SLOT, self.sequences.user):
+            raise ValueError(
+                f"share: expected auto or `slot {self.sequences.user}`, found {self.share!r}: with "
+                "sequences, one rank trains all instances of a user"
             )
         return self
 

@@ -128,6 +128,11 @@ class ModelConfig(Section):
         return False
 
     @property
+    def reads_sequences(self) -> bool:
+        """Whether the model reads the sequences of `data.sequences` (docs/data.md)."""
+        return False
+
+    @property
     def sequences(self) -> tuple[str, ...]:
         """Sparse slots whose ids the model reads one by one."""
         return ()

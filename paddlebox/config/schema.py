@@ -21,6 +21,7 @@ from paddlebox.config.phases import Phase, PhaseConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.config.save import PublishConfig, SaveConfig
 from paddlebox.config.section import ListOf, Section
+from paddlebox.config.sequences import SequencesConfig
 from paddlebox.config.table import TableConfig
 from paddlebox.config.tiers import HbmConfig, MemConfig, SsdConfig, StoreConfig
 from paddlebox.config.trainer import OptimizerConfig, TrainerConfig
@@ -120,7 +121,7 @@ class Config(Section):
                 f"{key}.type {self.model.type.value} reads page views, which only the join phase "
                 "has: set phases.join.model (docs/phases.md)"
             )
-        if self.phases and not self.data.logkey:
+        if self.phases and not self.data.logkey and not self.data.sequences.user:
             raise ValueError(
                 "phases: join trains on page views, and a page view is the instances of one search "
                 "id, which is read from log keys: set data.logkey: true"
@@ -128,6 +129,34 @@ class Config(Section):
         alone = [m.name for m in self.metrics if m.phase != "both" and not self.phases]
         if alone:
             raise ValueError(f"metric {alone[0]!r}: phase needs a config with phases")
+        return self
+
+    @model_validator(mode="after")
+    def _sequences_are_there(self) -> Config:
+        joins = self.phases[Phase.JOIN].model if self.phases else None
+        for key, model in (("phases.join.model", joins), ("model", self.model)):
+            if model is None:
+                continue
+            if model.reads_sequences and not self.data.sequences.user:
+                raise ValueError(
+                    f"{key}.type {model.type.value} reads sequences of users: set "
+                    "data.sequences.user, the slot of the user"
+                )
+            if model.page_views and self.data.sequences.user:
+                raise ValueError(
+                    f"{key}.type {model.type.value} reads page views, but with data.sequences "
+                    "join trains on sequences: leave data.sequences out, or choose another model"
+                )
+        if self.data.sequences.history.length and self.trainer.epochs > 1:
+            raise ValueError(
+                f"data.sequences.history with trainer.epochs {self.trainer.epochs}: histories go "
+                "forward in time, and an epoch goes back: take one of these keys out"
+            )
+        if self.phases and self.model.reads_sequences:
+            raise ValueError(
+                f"phases.update.model.type {self.model.type.value} reads sequences of users, which "
+                "only join has: set phases.join.model"
+            )
         return self
 
     @model_validator(mode="after")
@@ -247,8 +276,12 @@ class Config(Section):
         own = self.phases[phase]
         chosen = [m for m in self.metrics if m.phase in ("both", phase)]
         metrics = tuple(m.model_copy(update={"phase": "both"}) for m in chosen)
+        data = self.data
+        if phase is Phase.UPDATE:  # only join trains sequences
+            data = data.model_copy(update={"sequences": SequencesConfig()})
         return self.model_copy(
             update={
+                "data": data,
                 "model": own.model,
                 "optimizer": own.optimizer,
                 "phases": dict[str, PhaseConfig](),

@@ -48,6 +48,8 @@ TUNED = (
     ),
     "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
     "data.max_line_bytes", "data.oversize_pass", "data.share",
+    # Not the user and the time, by which stored histories were made.
+    *(f"data.sequences.{name}" for name in ("max_length", "split", "overlap", "history")),
 )  # fmt: skip
 # Keys that may differ between the ranks of a job. They affect only what a rank does by itself.
 OF_HOST = (

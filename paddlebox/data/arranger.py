@@ -46,16 +46,31 @@ class Arranger:
             raise PassError("preprocess_instance: set_enable_pv_merge(True) is missing")
         chosen = self._arrangeable("preprocess_instance")
         chosen.check_in_one_part("page views")
+        if chosen.loaded.sequences is not None:
+            self.make_sequences(chosen, chosen.shuffle_seed)
+            return
         instances = chosen.loaded.instances
         instances.arrange_by("page_views", 0)
         chosen.loaded.cut_views(self._options.pv_batch_size)
         chosen.views = instances.page_view_starts()
 
+    def make_sequences(self, chosen: Pass, seed: int | None) -> None:
+        """Make the sequences of users the page views. seed: shuffles; None: the order of files."""
+        count = self._options.pv_batch_size
+        sequences = chosen.loaded.arrange_sequences(seed=seed, views_a_batch=count)
+        assert sequences.plan is not None
+        chosen.views = sequences.plan.starts.tolist()
+        chosen.stats.sequences = sequences.counts()
+
     def undo_page_views(self) -> None:
         chosen = self._arrangeable("postprocess_instance")
         if chosen.views is None:
             raise PassError("the pass is not in page views: preprocess_instance is missing")
-        chosen.loaded.instances.arrange_by("instance", self._options.seed + chosen.number)
+        seed = self._options.seed + chosen.number
+        if chosen.loaded.sequences is not None:
+            chosen.loaded.arrange_alone(seed)
+        else:
+            chosen.loaded.instances.arrange_by("instance", seed)
         chosen.views = None
 
     # ---- values of slots
@@ -65,6 +80,8 @@ class Arranger:
             raise PassError("slots_shuffle: set_fea_eval is missing")
         numbers = self._options.sparse_numbers("slots_shuffle", slots)
         chosen = self._arrangeable("slots_shuffle")
+        if chosen.loaded.sequences is not None:
+            raise PassError("slots_shuffle: expected a pass without sequences of users")
         if chosen.train and chosen.trained:
             raise PassError("slots_shuffle: the pass has been trained already: end_pass is missing")
         chosen.check_in_one_part("slots_shuffle")
@@ -132,10 +149,14 @@ class Arranger:
             )
         options, loaded = self._options.initialised(), chosen.loaded
         with self._stager.rearranging(chosen):
-            seed = self._options.seed + chosen.number
-            options.instances.arrange(loaded.instances, options.slots, seed)
+            seed = chosen.shuffle_seed = self._options.seed + chosen.number
+            if loaded.sequences is None:
+                options.instances.arrange(loaded.instances, options.slots, seed)
+            elif not loaded.sequences.options.in_join:
+                loaded.arrange_sequences(seed=seed)
             if len(loaded.ranges) > 1:
-                loaded.ranges = split(loaded.instances, loaded.options, self._table.max_pass_rows)
+                most = self._table.max_pass_rows
+                loaded.ranges = split(loaded.instances, loaded.options, most, loaded.sequences)
                 chosen.stats.parts = len(loaded.ranges)
 
 

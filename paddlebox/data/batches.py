@@ -9,8 +9,8 @@ sequence are not pooled: a sequence of max_length L counts as L slots (data/posi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,17 @@ Feed = dict[str, Any]
 # Prefix of the names of columns for metrics, (B). The program does not read them.
 METRIC_COLUMN = "metric:"
 
+# The inputs of sequences of users (docs/data.md), if the dataset has them. P = sequences.
+SEQUENCES = {
+    "box_seq_offsets": ("int32", [-1]),  # (P + 1)
+    "box_seq_time": ("int64", [-1, 1]),  # (B, 1)
+    "box_seq_position": ("int32", [-1, 1]),  # (B, 1)
+    "box_train_mask": ("float32", [-1, 1]),  # (B, 1)
+}
+MASK = "box_train_mask"
+SEQ_OFFSETS = "box_seq_offsets"
+SEQ_TIME = "box_seq_time"
+
 _FLAT = ("box_ids", "box_offsets", "box_plan")  # each table has these; none has a dimension B
 
 
@@ -50,11 +61,11 @@ def packed(tables: Sequence[str] = ()) -> dict[str, tuple[str, list[int]]]:
 
 def is_flat(name: str) -> bool:
     name = name.removeprefix(BESIDE)
-    return name in _FLAT or name.startswith(tuple(f"{flat}_" for flat in _FLAT))
+    return name in (*_FLAT, SEQ_OFFSETS) or name.startswith(tuple(f"{flat}_" for flat in _FLAT))
 
 
 def instances_of(feed: Feed) -> int:
-    """B of a feed."""
+    """B of a feed. The offsets of sequences come last if they have another name."""
     return next(len(array) for name, array in feed.items() if not is_flat(name))
 
 
@@ -65,25 +76,31 @@ def take_metric_columns(feed: Feed) -> dict[str, np.ndarray]:
 
 
 def check_use_var(
-    variables: Sequence[Any], slots: Slots, rank_offset: str = "", tables: Sequence[str] = ()
+    variables: Sequence[Any],
+    slots: Slots,
+    rank_offset: str = "",
+    tables: Sequence[str] = (),
+    sequences: Collection[str] = (),
 ) -> None:
     """Check that the variables of a user's program can be fed.
 
     Args:
         rank_offset: name of the variable that takes RankOffset; "": none.
         tables: names of the tables, if there are several.
+        sequences: names of the variables that take inputs of sequences.
 
     Raises: ValueError, naming the variable.
     """
-    inputs = packed(tables)
+    inputs = {**packed(tables), **SEQUENCES}
     if not slots.tasks:
         inputs.pop("box_label")
+    others = {*inputs, *LOG_KEYS, *sequences, *([rank_offset] if rank_offset else [])}
     of_name = {slot.name: slot for slot in slots.slots}
     if all(is_flat(var.name) for var in variables):
         found = ", ".join(var.name for var in variables) or "none"
         raise ValueError(f"use_var: expected a variable of shape (-1, n), found {found}")
     for var in variables:
-        if var.name in inputs or var.name in LOG_KEYS or (rank_offset and var.name == rank_offset):
+        if var.name in others:
             continue
         if var.name not in of_name:
             raise ValueError(
@@ -128,6 +145,7 @@ class BatchInputs:
             every instance.
         tables: names of the tables, if there are several.
         read_slots: sparse slots in the packed inputs; empty: all.
+        user_sequences: name of a variable -> the input of SEQUENCES that it takes.
         sequences: slots whose ids are fed one by one; None: the sequences of the loaded pass.
         exchanged: whether several ranks exchange rows. Batches then also have the inputs that only
             the exchange needs, under names that begin with BESIDE.
@@ -139,6 +157,7 @@ class BatchInputs:
     tables: Sequence[str] = ()
     read_slots: Sequence[str] = ()
     sequences: Sequence[str] | None = None
+    user_sequences: Mapping[str, str] = field(default_factory=dict)
     exchanged: bool = False
 
     def has(self, name: str) -> bool:

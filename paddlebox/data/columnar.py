@@ -49,6 +49,7 @@ class Piece:
     path: str
     number: int
     _read: Callable[[int], list[Any]] = field(repr=False)  # record batches of the piece
+    time: str = ""  # the column of the time, which may be a timestamp
 
     def batches(self) -> list[Any]:
         """The pyarrow.RecordBatches of the piece. Any thread may call it.
@@ -56,7 +57,7 @@ class Piece:
         Raises: DataError that names the file if it cannot be read.
         """
         with self._data_errors():
-            return [_plain(batch) for batch in self._read(self.number)]
+            return [_plain(batch, self.time) for batch in self._read(self.number)]
 
     def parse(self, schema: Any) -> Any:
         """The native ParsedChunk. Any thread may call it.
@@ -77,12 +78,14 @@ def read_pieces(
     schema: Any,
     retries: int = RETRIES,
     part: FilePart | None = None,
+    time: str = "",
 ) -> Iterator[Piece]:
     """The pieces of one file, in order.
 
     Args:
         schema: the native FeedSchema.
         part: the part of the file to read; None: the whole file.
+        time: the column of the time, which may be a timestamp; "": none.
 
     Raises: DataError that names the file if it cannot be opened or has another format; DataError
         that names the file and the column if a column is missing, or its slot cannot read its type.
@@ -93,10 +96,11 @@ def read_pieces(
     missing = [name for name in schema.column_names if name not in type_.names]
     hint = (did_you_mean(missing, type_.names) or csv_hints.OTHER_NAME) if missing else ""
     with _data_errors(path, hint):
-        schema.check_columns(pa.schema([pa.field(f.name, _plain_type(f.type)) for f in type_]))
+        plain = [pa.field(f.name, _plain_type(f.type, f.name == time)) for f in type_]
+        schema.check_columns(pa.schema(plain))
     first, step = (part.number, part.parts) if part is not None else (0, 1)
     for number in range(first, pieces, step):
-        yield Piece(path, number, read)
+        yield Piece(path, number, read, time)
 
 
 def count_pieces(path: str, data_format: Format, retries: int = RETRIES) -> int:
@@ -187,15 +191,17 @@ def _file(source: Source) -> Any:
     return pa.PythonFile(source, mode="r") if is_uri(source.path) else pa.OSFile(source.path)
 
 
-def _plain_type(type_: Any) -> Any:
+def _plain_type(type_: Any, is_time: bool) -> Any:
     if pa.types.is_dictionary(type_):
-        return _plain_type(type_.value_type)
+        return _plain_type(type_.value_type, is_time)
+    if is_time and pa.types.is_timestamp(type_):
+        return pa.int64()  # in the unit of the column
     return _PLAIN.get(type_, type_)
 
 
-def _plain(batch: Any) -> Any:
+def _plain(batch: Any, time: str) -> Any:
     types = batch.schema.types
-    wanted = [_plain_type(type_) for type_ in types]
+    wanted = [_plain_type(field.type, field.name == time) for field in batch.schema]
     if wanted == types:
         return batch
     columns = [column.cast(type_) for column, type_ in zip(batch.columns, wanted, strict=True)]

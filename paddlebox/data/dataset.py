@@ -27,6 +27,7 @@ from paddlebox.data.paddle_settings import PaddleSettings
 from paddlebox.data.pass_feeder import PassFeeder
 from paddlebox.data.pass_loader import PassLoader
 from paddlebox.data.passes import PassStats
+from paddlebox.data.sequences import PassSequences
 from paddlebox.data.side_table import SideTable, SideTables
 from paddlebox.data.stager import Stager
 from paddlebox.data.trace import Tracer
@@ -141,11 +142,33 @@ class Dataset(PaddleSettings, ABC):
             raise PassError("ins_ids: set_parse_ins_id(True) is missing")
         return list(current.loaded.instances.ins_ids(begin, end))
 
+    @property
+    def _open_sequences(self) -> PassSequences | None:
+        """The sequences of users of the open pass, if it has them."""
+        current = self._stager.current
+        return current.loaded.sequences if current is not None else None
+
+    def trained_ids(self, begin: int, end: int) -> list[str]:
+        """Ids of the trained instances [begin, end) of an open pass with sequences of users, in the
+        order of its batches: the ins_ids, if they are parsed, or the numbers of the instances in
+        the order of the files.
+
+        Raises: PassError if no such pass is open.
+        """
+        current, sequences = self._stager.current, self._open_sequences
+        if current is None or sequences is None:
+            raise PassError("trained_ids: no pass with sequences is open")
+        places, numbers = sequences.trained_places(begin, end)
+        if "ins_id" not in self._options.initialised().instances.tags:
+            return [str(number) for number in numbers.tolist()]
+        of_place = current.loaded.instances.ins_ids
+        return [of_place(at, at + 1)[0] for at in places.tolist()]
+
     def get_memory_data_size(self, fleet: Any = None) -> int:
         """The number of instances of the loaded pass, or of the open one; 0 if there is none."""
         del fleet  # accepted for compatibility
         newest = self._stager.newest
-        return newest.loaded.size if newest is not None else 0
+        return newest.loaded.count if newest is not None else 0
 
     def get_shuffle_data_size(self, fleet: Any = None) -> int:
         """The same as `get_memory_data_size`, because shuffling adds and drops no instances."""
@@ -202,8 +225,8 @@ class Dataset(PaddleSettings, ABC):
         self, fleet: Any = None, thread_num: int = 12, *, by: str = "instance", slot: str = ""
     ) -> None:
         """As `local_shuffle`, over all ranks: an instance, or a group of instances, goes to a rank
-        that is drawn by the seed. Every rank calls it. A pass that is loaded is loaded again, so it
-        is faster to call it before.
+        that is drawn by the seed. With sequences, a group is a user. Every rank calls it. A pass
+        that is loaded is loaded again, so it is faster to call it before.
 
         thread_num is accepted for compatibility; the result does not depend on it.
 
@@ -212,8 +235,7 @@ class Dataset(PaddleSettings, ABC):
         """
         del thread_num
         self.local_shuffle(by, slot=slot)
-        shuffled = self._options.initialised().instances
-        self._arranger.share_by(shuffled.shuffle_by, shuffled.shuffle_slot, fleet)
+        self._arranger.share_by(*self._options.initialised().kept_together, fleet)
 
     def set_share(self, by: str, *, slot: str = "") -> None:
         """Set how several ranks share the instances of the passes that are loaded from now on.

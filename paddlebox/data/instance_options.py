@@ -28,6 +28,7 @@ class InstanceOptions:
     parse_ins_id: bool = False
     parse_content: bool = False
     parse_logkey: bool = False
+    time_column: str = ""  # of the time of an instance; "": times are not parsed
     sample_rate: float = 1.0
     sample_seed: int = 0
     merge_size: int | None = None  # instances per id that are merged; 0: any number; None: no merge
@@ -43,6 +44,8 @@ class InstanceOptions:
         # A log key serves as the id.
         if self.parse_ins_id or (self.merge_size is not None and not self.parse_logkey):
             wanted.add("ins_id")
+        if self.time_column:
+            wanted.add("time")
         return wanted | ({"content"} if self.parse_content else set())
 
     @property
@@ -62,9 +65,11 @@ class InstanceOptions:
         tagged = columnar or data_format in (Format.MULTISLOT, Format.CSV)
         if self.tags and (not tagged or self.parser):
             found = f"parser {self.parser}" if self.parser else data_format.value
+            names = {"time": "data.sequences.time (set_merge_by_uid, set_need_time_info)"}
+            tags = ", ".join(names.get(tag, tag) for tag in sorted(self.tags))
             raise ConfigError(
-                f"{', '.join(sorted(self.tags))}: only data.format multislot, csv, parquet and "
-                f"arrow can have these, found {found}"
+                f"{tags}: only data.format multislot, csv, parquet and arrow can have these, found "
+                f"{found}"
             )
         if columnar and (self.pipe_command or self.parser):
             name = "pipe_command" if self.pipe_command else "parser"

@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -21,9 +21,11 @@ from paddlebox.data.cache import Parsable
 from paddlebox.data.columnar import read_pieces
 from paddlebox.data.file_part import FilePart
 from paddlebox.data.findings import Findings
+from paddlebox.data.history import History
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.pipeline import InOrder, StageTimes, Threads
 from paddlebox.data.reader import read_chunks
+from paddlebox.data.sequences import PassSequences, SequenceContext, UserTimes
 from paddlebox.data.sharing import OwnChunk, Place, ReadPart, plan
 from paddlebox.data.sources import expand
 from paddlebox.data.spill import SpillingInstances, indexed, new_instances
@@ -58,10 +60,25 @@ class LoadedPass:
     seconds: dict[str, float] = field(default_factory=dict)  # by stage: read, parse, index
     files_from_cache: int = 0
     findings: Findings = field(default_factory=Findings)
+    sequences: PassSequences | None = None  # None: instances are trained one by one
+    times: np.ndarray | None = None  # (N) int64, by number, without sequences; None: not read
+    history: Mapping[str, np.ndarray] | None = None  # of users after this pass; None: no histories
 
     @property
     def size(self) -> int:
+        """The number of places. An instance may have several in sequences of users."""
         return int(self.instances.size)
+
+    @property
+    def trained(self) -> int:
+        """The number of instances that are trained, or evaluated."""
+        return self.size if self.sequences is None else int(self.sequences.trained.sum())
+
+    @property
+    def count(self) -> int:
+        """The number of instances that were read, N."""
+        own = self.sequences
+        return self.size if own is None else len(own.users) - own.carried
 
     @property
     def dedup(self) -> dict[str, int]:
@@ -77,15 +94,57 @@ class LoadedPass:
         return self.instances.spilled_bytes if spills else 0
 
     def cut_views(self, views_a_batch: int) -> None:
-        """Set the number of page views in a batch. Without effect on a pass in memory."""
-        if isinstance(self.instances, SpillingInstances):
+        """Set the number of page views in a batch, or of sequences of users."""
+        plan = self.sequences.plan if self.sequences is not None else None
+        if self.sequences is not None and plan is not None:
+            before = plan.ends
+            plan.cut(self.options.batch_size, views_a_batch * self.sequences.options.by_count)
+            if not np.array_equal(before, plan.ends):
+                place(self.instances, plan.order, plan.ends)
+        elif isinstance(self.instances, SpillingInstances):
             self.instances.cut_views(views_a_batch)
 
     def key_counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(U) uint64 unique keys of the pass, ordered as in `Part`; (U) uint32 occurrences of each;
         (U) uint16 lowest slot of each."""
-        keys, slots, _ = self.instances.select(core.InstanceRange(0, self.instances.size))
-        return keys, self.instances.key_counts(), slots
+        keys, slots, positions = self.instances.select(core.InstanceRange(0, self.size))
+        counted = self.sequences.counted if self.sequences is not None else None
+        return keys, self.instances.key_counts(counted)[positions], slots
+
+    def arrange_sequences(self, *, seed: int | None, views_a_batch: int = 0) -> PassSequences:
+        """Make the sequences of users the order of the pass.
+
+        Args:
+            seed: as for `PassSequences.arrange`.
+            views_a_batch: as for `cut_views`.
+
+        Raises: DataError if the list of a user is too long.
+        """
+        assert self.sequences is not None
+        count = views_a_batch * self.sequences.options.by_count
+        plan = self.sequences.arrange(self.options.batch_size, seed=seed, sequences_a_batch=count)
+        place(self.instances, plan.order, plan.ends)
+        return self.sequences
+
+    @property
+    def waits_for_join(self) -> bool:
+        """Whether only join makes sequences, and instances are in no order of training yet."""
+        own = self.sequences
+        return own is not None and own.options.in_join and own.plan is None and not own.alone
+
+    def sequence_spans(self, part: Part) -> list[tuple[int, int]]:
+        """The batches [begin, end) of a part of a pass with sequences."""
+        assert self.sequences is not None
+        one = len(self.ranges) == 1
+        begin, end = (0, self.size) if one else (part.begin, part.end)
+        ends = np.array(batch_ends(self.size, self.options, self.sequences), np.int64)
+        ends = ends[(ends > begin) & (ends <= end)].tolist()
+        return list(zip([begin, *ends], ends, strict=False))
+
+    def arrange_alone(self, seed: int | None) -> None:
+        """Undo `arrange_sequences`: the trained instances, one by one. seed: shuffles."""
+        assert self.sequences is not None
+        place(self.instances, self.sequences.arrange_alone(seed))
 
     def within(
         self, begin: int, end: int, row_of_position: np.ndarray
@@ -101,9 +160,9 @@ class LoadedPass:
         empty."""
         if parts == len(self.ranges):
             return
-        size = self.options.batch_size
-        batches = -(-self.size // size)
-        cuts = [min(self.size, size * (batches * i // parts)) for i in range(parts + 1)]
+        ends = [0, *batch_ends(self.size, self.options, self.sequences)]
+        batches = len(ends) - 1
+        cuts = [ends[batches * i // parts] for i in range(parts + 1)]
         self.ranges = [core.InstanceRange(a, b) for a, b in itertools.pairwise(cuts)]
 
     def part(self, number: int) -> Part:
@@ -128,7 +187,8 @@ def read(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[Parsable
 def _read_source(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
     path = part.path
     if options.format.is_columnar:
-        return read_pieces(path, options.format, schema, options.retries, part)
+        column = options.instances.time_column
+        return read_pieces(path, options.format, schema, options.retries, part, column)
     wanted = options.instances
     csv = options.format is Format.CSV and not wanted.parser
     chunks = read_chunks(
@@ -154,6 +214,7 @@ def load(
     threads: Threads | None = None,
     world: Coordinator = ONE_RANK,
     seed: int = 0,
+    context: SequenceContext | None = None,
 ) -> LoadedPass:
     """Read and parse the files of one pass. The order of the instances does not depend on the
     number of threads. Several ranks share the instances as options.share says; then every rank
@@ -166,6 +227,7 @@ def load(
         times: the times of the stages read, parse and key are added to it.
         threads: the number of threads, which may change; None: options.threads.
         world, seed: the ranks, and the seed by which they share the instances.
+        context: of the sequences of the pass; None: there is no history.
 
     Raises: DataError for a missing file or too many malformed lines; OutOfSpaceError if the pass
         does not fit the HBM budget and may not be split, or a single batch does not fit; RankError
@@ -181,6 +243,9 @@ def load(
         options.max_bad_line_ratio, options.slots.csv if csv else None, schema.column_names
     )
     findings = Findings()
+    wanted = options.user_sequences
+    timed = bool(options.instances.time_column)
+    found = UserTimes(wanted, options.slots, schema) if timed else None
     times = times or StageTimes()
     threads = threads or Threads(options.threads, options.threads)
     started, hits = time.perf_counter(), _cache_hits(options)
@@ -200,16 +265,19 @@ def load(
         if exchange is None:
             for chunk in own(chunks):
                 with times.time("key"):
-                    instances.append(chunk.columns)
+                    _append(instances, chunk.columns, found)
         else:
-            _append_in_order(instances, exchange.shared(own(chunks)), times)
+            _append_in_order(instances, exchange.shared(own(chunks)), found, times)
     bad.warn()
     parsed = time.perf_counter()
     if instances.size == 0:
         log.warning("no instances in %s: the pass trains nothing", ", ".join(files) or "no files")
     with times.time("key"):
-        instances = _arranged(instances, options, threads)
-        ranges = split(instances, options, max_rows)
+        sequences, history = None, None
+        if found is not None and wanted is not None:
+            sequences, history = _sequences(instances, found, options, schema, context)
+        instances = _arranged(instances, options, threads, sequences)
+        ranges = split(instances, options, max_rows, sequences)
     return LoadedPass(
         instances,
         options,
@@ -220,7 +288,34 @@ def load(
         {"read_parse": parsed - started, "index": time.perf_counter() - parsed},
         _cache_hits(options) - hits,
         findings,
+        sequences,
+        found.times() if found is not None and wanted is None else None,
+        history,
     )
+
+
+def _sequences(
+    instances: Any,
+    found: UserTimes,
+    options: LoadOptions,
+    schema: Any,
+    context: SequenceContext | None,
+) -> tuple[PassSequences, Mapping[str, np.ndarray] | None]:
+    """Add the histories of the users of a pass to its instances.
+
+    Returns: the sequences, and the histories after a training pass, if there are any.
+    """
+    wanted, context = options.user_sequences, context or SequenceContext()
+    assert wanted is not None
+    history = History.of(context.history, schema.sparse_slots, schema.dense_width)
+    history = history.at(context.number, wanted.history)
+    carried = history.carried(found.users() if wanted.history.length else np.zeros(0, np.uint64))
+    if carried.chunk is not None:
+        instances.append(carried.chunk)
+    sequences = PassSequences.of(wanted, found, carried, history, context.train)
+    if not (wanted.history.length and context.train):
+        return sequences, None
+    return sequences, sequences.next_history(instances, history, context.number).arrays()
 
 
 def _cache_hits(options: LoadOptions) -> int:
@@ -242,8 +337,18 @@ def _empty_instances(options: LoadOptions, schema: Any) -> Any:
     return instances
 
 
+def _append(instances: Any, columns: Any, found: UserTimes | None) -> None:
+    """Append a chunk. found: takes the users and times out of it; None: they are not read."""
+    if found is not None:
+        found.take(columns)
+    instances.append(columns)
+
+
 def _append_in_order(
-    instances: Any, chunks: Generator[tuple[Place, Any], None, None], times: StageTimes
+    instances: Any,
+    chunks: Generator[tuple[Place, Any], None, None],
+    found: UserTimes | None,
+    times: StageTimes,
 ) -> None:
     """Append chunks that come in any order, in the order of their places."""
     places, held = [], []
@@ -252,16 +357,18 @@ def _append_in_order(
             places.append(place)
             if isinstance(instances, SpillingInstances):
                 with times.time("key"):
-                    instances.append(columns)
+                    _append(instances, columns, found)
             else:
                 held.append(columns)
     order = sorted(range(len(places)), key=places.__getitem__)
     with times.time("key"):
         if isinstance(instances, SpillingInstances):
             instances.reorder(order)
+            if found is not None:
+                found.reorder(order)
         else:
             for at in order:
-                instances.append(held[at])
+                _append(instances, held[at], found)
 
 
 def _parsed(
@@ -297,15 +404,49 @@ def _parsed(
     )
 
 
-def _arranged(instances: Any, options: LoadOptions, threads: Threads) -> Any:
+def _arranged(
+    instances: Any, options: LoadOptions, threads: Threads, sequences: PassSequences | None
+) -> Any:
     """Merge, shuffle and index the instances."""
     options.instances.merge(instances, options.slots)
-    if options.shuffle_seed is not None:
+    if sequences is not None:
+        if not sequences.options.in_join:
+            plan = sequences.arrange(options.batch_size, seed=options.shuffle_seed)
+            place(instances, plan.order, plan.ends)
+    elif options.shuffle_seed is not None:
         options.instances.shuffle(instances, options.slots, options.shuffle_seed)
     return indexed(instances, core.ThreadPool(threads.now))
 
 
-def split(instances: Any, options: LoadOptions, max_rows: int | Sequence[int]) -> list[Any]:
+def place(instances: Any, order: np.ndarray, ends: np.ndarray | None = None) -> None:
+    """Give each place the instance with this number.
+
+    Args:
+        instances: native Instances or SpillingInstances.
+        order: the numbers. An instance may have several places, or none.
+        ends: where the batches end; None: at multiples of the batch size.
+    """
+    if isinstance(instances, SpillingInstances):
+        instances.arrange_places(order, ends)
+    else:
+        instances.arrange_places(order)
+
+
+def batch_ends(
+    size: int, options: LoadOptions, sequences: PassSequences | None = None
+) -> list[int]:
+    """The place where each batch of a pass ends. size: the number of places."""
+    if sequences is not None and sequences.plan is not None:
+        return [int(end) for end in sequences.plan.ends]
+    return [min(at + options.batch_size, size) for at in range(0, size, options.batch_size)]
+
+
+def split(
+    instances: Any,
+    options: LoadOptions,
+    max_rows: int | Sequence[int],
+    sequences: PassSequences | None = None,
+) -> list[Any]:
     """Split a pass into parts. max_rows: as for `load`."""
     limits = [max_rows] if isinstance(max_rows, int) else list(max_rows)
     if options.oversize_pass is OversizePass.ERROR:
@@ -317,6 +458,8 @@ def split(instances: Any, options: LoadOptions, max_rows: int | Sequence[int]) -
                     "data.oversize_pass: split"
                 )
     try:
+        if sequences is not None:
+            return list(instances.split_at(limits, batch_ends(instances.size, options, sequences)))
         return list(instances.split(limits, options.batch_size))
     except ValueError as error:
         raise OutOfSpaceError(f"hbm.budget_bytes: {error}") from error

@@ -19,6 +19,7 @@ from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.pipeline import PackThreads, Threads
 from paddlebox.data.plugins import is_library
 from paddlebox.data.reader import CHUNK_BYTES
+from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.share import NOT_SHARED, Share
 from paddlebox.data.sources import RETRIES
 from paddlebox.errors import ConfigError, PassError
@@ -29,7 +30,7 @@ JOIN, UPDATE = 1, 0  # the phases
 _NOT_PARSING = {
     *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
     *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache", "tables"),
-    *("instances", "sequences", "share"),
+    *("instances", "sequences", "user_sequences", "share"),
 }
 
 
@@ -56,6 +57,7 @@ class LoadOptions:
     tables: tuple[int, ...] = ()  # (S) the table of each sparse slot; empty: there is one table
     sequences: tuple[str, ...] = ()  # sparse slots whose ids are fed one by one
     share: Share = NOT_SHARED  # among several ranks
+    user_sequences: SequenceOptions | None = None  # None: instances are trained one by one
 
     def dedup(self) -> bool | list[int]:
         """`dedup_slots` for the native code: False for off, True for auto, otherwise the positions
@@ -88,10 +90,55 @@ class LoadOptions:
                 f"{', '.join(self.sequences)}: leave dedup_slots off"
             )
 
+    def check_user_sequences(self) -> None:
+        """Raises: ConfigError if the user is no sparse slot, or instances are sampled, merged or
+        shuffled by groups."""
+        if self.instances.time_column and not self.instances.may_spill:
+            raise ConfigError(
+                "data.sequences (set_merge_by_uid, set_need_time_info): instances that are sampled "
+                "or merged have no times: omit set_sample_rate and set_merge_by_lineid"
+            )
+        if self.user_sequences is None:
+            return
+        self.user_sequences.slot(self.slots)
+        tags = sorted(self.instances.tags - {"time"})
+        if self.user_sequences.history.length and tags:
+            raise ConfigError(
+                f"data.sequences.history keeps slots and times, but not {', '.join(tags)}: leave "
+                "one of them out"
+            )
+        if self.instances.shuffle_by != "instance":
+            raise ConfigError(
+                f"local_shuffle by {self.instances.shuffle_by}: with data.sequences "
+                "(set_merge_by_uid), users are shuffled: call local_shuffle() without arguments"
+            )
+
+    def check_share(self, ranks: int) -> None:
+        """Raises: ConfigError if several of these ranks would have instances of a user."""
+        user = self.user_sequences.user if self.user_sequences is not None else ""
+        by, slot = self.kept_together
+        if not user or ranks == 1 or (self.share.by, self.share.slot) == (by, slot):
+            return
+        found = f"{self.share.by.value} {self.share.slot}".strip()
+        raise ConfigError(
+            f"data.sequences: {ranks} ranks share the instances of a pass by {found}; expected "
+            f"slot {user}, so that a rank has all instances of a user: call "
+            f"set_share('slot', slot={user!r}) if all ranks set the same files, and "
+            "global_shuffle() if each sets its own"
+        )
+
+    @property
+    def kept_together(self) -> tuple[str, str]:
+        """What keeps instances on one rank in a global shuffle, and its slot."""
+        if self.user_sequences is not None:
+            return "slot", self.user_sequences.user
+        return self.instances.shuffle_by, self.instances.shuffle_slot
+
     def check(self) -> None:
         """Raises: ConfigError or ValueError for options that contradict each other."""
         self.slots.check_format(self.format)
         self.check_sequences()
+        self.check_user_sequences()
         self.dedup()
         self.schema()
 
@@ -115,7 +162,7 @@ class LoadOptions:
             return core.FeedSchema("plugin", *arguments, {}, os.path.abspath(parser))
         if parser:  # a Python function returns columns by name
             return core.FeedSchema("parquet", *arguments)
-        columns = self.slots.tags.model_dump()
+        columns = {**self.slots.tags.model_dump(), "time": self.instances.time_column}
         tags = {tag: columns[tag] for tag in self.instances.tags}
         return core.FeedSchema(
             self.format.value, *arguments, tags, csv_columns=csv.columns, csv_nulls=csv.null
@@ -149,6 +196,8 @@ class DatasetOptions:
     sequences: tuple[str, ...] | None = None  # the sequences among them; None: those of load
     # Slots whose shows and clicks count; None: all in the first phase of a pass, then none.
     counted_slots: tuple[str, ...] | None = None
+    # Names of variables -> the inputs of sequences (batches.SEQUENCES) that they take.
+    user_sequences: dict[str, str] = field(default_factory=dict)
 
     def initialised(self) -> LoadOptions:
         """`load`. Raises: PassError before init."""
@@ -163,9 +212,13 @@ class DatasetOptions:
             cannot be loaded.
         """
         load = self.initialised()
-        instances = replace(load.instances, **changed)
-        instances.check(load.format, load.slots)
-        load = replace(load, instances=instances)
+        self.set_load(replace(load, instances=replace(load.instances, **changed)))
+
+    def set_load(self, load: LoadOptions) -> None:
+        """Set `load`, of which `instances` or `user_sequences` changed. Raises: as
+        `set_instances`."""
+        load.instances.check(load.format, load.slots)
+        load.check_user_sequences()
         load.schema()  # loads the plugin, so that its error is raised here and not in a thread
         self.load = load
 

@@ -15,7 +15,10 @@ from paddlebox._native import core
 from paddlebox.config import Slots
 from paddlebox.data.batches import (
     LOG_KEYS,
+    MASK,
     METRIC_COLUMN,
+    SEQ_OFFSETS,
+    SEQ_TIME,
     BatchInputs,
     Feed,
     is_flat,
@@ -24,7 +27,7 @@ from paddlebox.data.batches import (
 from paddlebox.data.loader import LoadedPass
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.positions import Positions, task_columns
-from paddlebox.errors import DataError
+from paddlebox.errors import DataError, PassError
 from paddlebox.store.coordinator import BESIDE
 
 
@@ -64,6 +67,11 @@ class BatchPacker:
         }
         self._known = {*LOG_KEYS, *(slot.name for slot in self._slots.slots)}
         self._pads = any(var.name in self._sparse for var in inputs.use_var or ())
+        self._feeds_times = SEQ_TIME in inputs.user_sequences.values()
+        # (N) the number of the instance at each place, if times of instances one by one are fed.
+        self._numbers: np.ndarray | None = None
+        if self._feeds_times and loaded.times is not None:
+            self._numbers = loaded.instances.numbers()
 
     @property
     def rows_not_pulled(self) -> list[int]:
@@ -92,6 +100,8 @@ class BatchPacker:
                 feed[name] = np.full(1, -1, array.dtype)  # programs need at least one id
             elif bare in slots_of:
                 feed[name] = np.minimum(np.arange(slots_of[bare] + 1, dtype=array.dtype), 1)
+            elif self._inputs.user_sequences.get(bare, bare) == SEQ_OFFSETS:
+                feed[name] = np.array([0, 1], array.dtype).reshape(-1, *array.shape[1:])
             elif not is_flat(name):
                 feed[name] = np.zeros((1, *array.shape[1:]), array.dtype)
         return feed
@@ -111,6 +121,14 @@ class BatchPacker:
             elif number == 0 and len(self._slots.tasks) > 1:
                 self._take_labels(packed, begin)
             table.finish(packed, end - begin)
+        sequences, times = self._loaded.sequences, self._loaded.times
+        if sequences is not None:
+            packed |= sequences.inputs(begin, end, times=self._feeds_times)
+        elif self._numbers is not None and times is not None:
+            packed[SEQ_TIME] = times[self._numbers[begin:end]].reshape(-1, 1)
+        mask = packed.get(MASK)
+        if mask is not None:
+            packed["box_show_click"] *= mask  # an instance counts once, where it is trained
         return packed
 
     def _take_labels(self, packed: Feed, begin: int) -> None:
@@ -137,14 +155,35 @@ class BatchPacker:
         for var in self._inputs.use_var:
             if var.name in packed:
                 feed[var.name] = packed[var.name]
+            elif var.name in self._inputs.user_sequences:
+                continue
             elif var.name in self._sparse:
                 feed[var.name] = self._padded_slot(var, of_slots, end - begin)
             elif var.name in self._known:  # otherwise it is the rank offset, which `pack` adds
                 feed[var.name] = self._column(var, packed, begin, end)
+        feed |= self._of_sequences(packed)
         if self._inputs.exchanged:
             wanted = ("box_ids", "box_plan", "box_show_click")
             beside = [n for n in packed if n.startswith(wanted) and n not in feed]
             feed |= {BESIDE + name: packed[name] for name in beside}
+        return feed
+
+    def _of_sequences(self, packed: Feed) -> Feed:
+        """The inputs of sequences under the names and with the types of the program's variables. A
+        variable that use_var does not list is int64, but offsets are int32. They come last, because
+        the offsets have no dimension B."""
+        listed = {var.name: var for var in self._inputs.use_var or ()}
+        feed: Feed = {}
+        for name, taken in self._inputs.user_sequences.items():
+            if taken in packed:
+                wide = is_int64(listed[name]) if name in listed else taken != SEQ_OFFSETS
+                array = packed[taken].reshape(-1, 1)
+                feed[name] = array.astype(np.int64) if wide else array
+            elif name in listed:
+                raise PassError(
+                    f"variable {name!r} takes {taken}, which only a pass in sequences of users "
+                    "has: feed it in the join phase only"
+                )
         return feed
 
     def _column(self, var: Any, packed: Feed, begin: int, end: int) -> np.ndarray:
@@ -184,6 +223,8 @@ class BatchPacker:
     def _first_values(self, name: str, packed: Feed, begin: int, end: int) -> np.ndarray:
         """The first value of a slot in each instance, (B): uint64 feasigns, 0 for none, or
         float32."""
+        if name == MASK:
+            return packed[MASK].reshape(-1) if MASK in packed else np.ones(end - begin, np.float32)
         if name in LOG_KEYS:
             return self._log_keys(name, begin, end)
         if name in self._sparse:

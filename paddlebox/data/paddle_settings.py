@@ -15,11 +15,13 @@ from typing import Any
 
 from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
 from paddlebox.config.dates import day_of
+from paddlebox.data.batches import MASK
 from paddlebox.data.cache import open_cache
 from paddlebox.data.options import JOIN, UPDATE, DatasetOptions, LoadOptions
 from paddlebox.data.pipe import TIMEOUT_S
 from paddlebox.data.pipeline import LoadThreads, PackThreads, Threads
 from paddlebox.data.plugins import is_library, load_function
+from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.sources import RETRIES
 from paddlebox.errors import ConfigError
 from paddlebox.store.table_set import TableSet
@@ -175,6 +177,11 @@ class PaddleSettings:
         return self._options.initialised().slots.tasks
 
     @property
+    def mask_column(self) -> set[str]:
+        """The column for metrics with the mask of trained instances; empty without sequences."""
+        return {MASK} if self._options.initialised().user_sequences is not None else set()
+
+    @property
     def label_variable(self) -> str | None:
         """Name of the variable that is fed the label; None if there is no label, or use_var has no
         such variable."""
@@ -203,6 +210,32 @@ class PaddleSettings:
         lines have `1 <logkey>`, after ins_id and content. A line with an invalid log key is
         malformed."""
         self._options.set_instances(parse_logkey=parse_logkey)
+
+    # ---- sequences of users
+
+    def set_sequences(self, sequences: SequenceOptions | None, *, time: str = "") -> None:
+        """Set how the instances of users are trained as sequences; None: one by one.
+
+        Args:
+            time: without sequences, the column of times that batches may have; "": none.
+
+        Raises: ConfigError if the data has no times, or other options do not allow sequences.
+            Nothing changes then.
+        """
+        options = self._options
+        if sequences is not None and options.drop_last:
+            raise ConfigError(
+                "data.drop_last with sequences of users: a batch has any number of instances: "
+                "leave drop_last off"
+            )
+        if sequences is not None and sequences.history.length and self._table.world.size > 1:
+            raise ConfigError(
+                f"data.sequences.history: expected one rank, found {self._table.world.size}: a "
+                "user may be on another rank in the next pass: set history.length: 0"
+            )
+        load = replace(options.initialised(), user_sequences=sequences)
+        time = time if sequences is None else sequences.time
+        options.set_load(replace(load, instances=replace(load.instances, time_column=time)))
 
     # ---- which instances there are
 

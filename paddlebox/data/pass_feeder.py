@@ -22,6 +22,7 @@ from paddlebox.data.stager import Stager
 from paddlebox.errors import PassError
 from paddlebox.store.commit_queue import When
 from paddlebox.store.table_set import TableSet
+from paddlebox.store.version_set import HISTORY
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,9 @@ class PassFeeder:
             current.check_in_one_part("a second phase")
         if current.views is not None:
             current.loaded.cut_views(options.pv_batch_size)  # it may have changed
+        elif current.loaded.waits_for_join:
+            current.check_in_one_part("sequences of the join phase")
+            current.loaded.arrange_alone(current.shuffle_seed)
         counted = self._counted_now(current)
         current.trained.add(options.phase)
         self._warn_of_no_batch(current)
@@ -188,13 +192,15 @@ class PassFeeder:
 
     def _packer(self, current: Pass, staged: Staged, metric_columns: Sequence[str]) -> BatchPacker:
         options = self._options
+        has_ranks = current.views is not None and current.loaded.sequences is None
         inputs = BatchInputs(
             use_var=options.use_var,
-            rank_offset=options.rank_offset if current.views is not None else "",
+            rank_offset=options.rank_offset if has_ranks else "",
             metric_columns=metric_columns,
             tables=tuple(member.name for member in self._table.members),
             read_slots=options.read_slots,
             sequences=options.sequences,
+            user_sequences=options.user_sequences,
             exchanged=self._table.world.size > 1,
         )
         stamps = staged.pass_table.stamps
@@ -203,6 +209,8 @@ class PassFeeder:
     def _spans(self, current: Pass, part: Part) -> list[tuple[int, int]]:
         """The batches [begin, end) of a part."""
         size, views = current.loaded.options.batch_size, current.views
+        if current.loaded.sequences is not None:
+            return current.loaded.sequence_spans(part)
         if views is None:
             starts = range(part.begin, part.end, size)
             spans = [(begin, min(begin + size, part.end)) for begin in starts]
@@ -256,9 +264,14 @@ class PassFeeder:
         self._passes_committed += 1
         times, begin = ended.stats.times, time.perf_counter_ns()
         take = self._table.keep if keep else self._table.commit
+        dense = _copies(dense_state) if dense_state is not None else None
+        if ended.loaded.history is not None:
+            self._table.histories = ended.loaded.history
+            own = {HISTORY + name: array for name, array in ended.loaded.history.items()}
+            dense = {**(dense or {}), **own}
         taken: Future[Any] = take(
             when=When.BACKGROUND,
-            dense=_copies(dense_state) if dense_state is not None else None,
+            dense=dense,
             day=ended.day,
             pass_number=self._passes_committed,
             cursor={"files": ended.loaded.files, **cursor},

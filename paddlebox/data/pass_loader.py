@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from paddlebox.data.batches import check_use_var
 from paddlebox.data.findings import Told
@@ -16,6 +18,7 @@ from paddlebox.data.loader import load
 from paddlebox.data.options import DatasetOptions, LoadOptions
 from paddlebox.data.passes import Pass, PassStats, Wait
 from paddlebox.data.pipeline import BEFORE, LoadThreads, StageTimes
+from paddlebox.data.sequences import SequenceContext
 from paddlebox.data.side_table import SideTables
 from paddlebox.data.stager import Stager
 from paddlebox.data.trace import Tracer
@@ -39,6 +42,10 @@ class PassLoader:
         self._told = Told()
         self._begun_ns = 0  # when the open pass, or the last one, began
         self.passes_loaded = 0
+        # The number of the training pass that was loaded last, counted from the first of the store.
+        self._trained = table.head.pass_number if table.head is not None else 0
+        # The histories after the training pass that was loaded last; None: none was.
+        self._histories: Mapping[str, np.ndarray] | None = None
 
     @property
     def busy(self) -> bool:
@@ -51,7 +58,8 @@ class PassLoader:
         """Begin to load a pass of these files.
 
         Raises: PassError if a pass is loaded already, or there are no files; ValueError if the
-            variables of `use_var` cannot be fed.
+            variables of `use_var` cannot be fed; ConfigError if ranks would share the instances of
+            a user.
         """
         wanted = self._options
         if self.busy or self._stager.next is not None:
@@ -60,13 +68,16 @@ class PassLoader:
             raise PassError("load_into_memory: there is nothing to load: set_filelist is missing")
         if wanted.use_var is not None:
             names = tuple(member.name for member in self._table.members)
-            check_use_var(wanted.use_var, options.slots, wanted.rank_offset, names)
+            check_use_var(
+                wanted.use_var, options.slots, wanted.rank_offset, names, wanted.user_sequences
+            )
+        options = replace(options, share=wanted.share)
+        options.check_share(self._table.world.size)
         self._side_tables.begin_feed_pass()
         self.passes_loaded += 1
         number = self.passes_loaded
         if wanted.shuffle:
             options = replace(options, shuffle_seed=wanted.seed + number)
-        options = replace(options, share=wanted.share)
         times = StageTimes(tracer, number)
         settings = copy(wanted)  # later changes do not affect this pass
         self._loading = self._thread.submit(self._load, list(files), options, settings, times)
@@ -156,11 +167,12 @@ class PassLoader:
             threads=threads,
             world=self._table.world,
             seed=settings.seed + times.pass_number,
+            context=self._context(options, train),
         )
         loaded.in_parts(self._table.world.max("parts", len(loaded.ranges)))
         stats = PassStats.of(loaded, times, threads.now)
         if train:
-            self._told.tell(options, loaded.findings, loaded.size)
+            self._told.tell(options, loaded.findings, loaded.count)
         made = Pass(
             loaded,
             train,
@@ -168,9 +180,22 @@ class PassLoader:
             stats,
             times.pass_number,
             free_ns=time.perf_counter_ns(),
+            shuffle_seed=options.shuffle_seed,
         )
         if train and self._table.counts_keys:
             with times.time("key"):
                 made.to_count = loaded.key_counts()
         self._stager.add(made)
+        self._trained += train
+        if loaded.history is not None:
+            self._histories = loaded.history
         return made
+
+    def _context(self, options: LoadOptions, train: bool) -> SequenceContext | None:
+        if options.user_sequences is None:
+            return None
+        last = self._histories if train and self._histories is not None else None
+        history = self._table.histories if last is None else last
+        # Another dataset of the table may have trained since.
+        last_seen = int(history["seen"].max(initial=0)) if history else 0
+        return SequenceContext(train, max(self._trained, last_seen) + 1, history)

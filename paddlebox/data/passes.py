@@ -31,6 +31,8 @@ class PassStats:
     large: dict[str, tuple[float, str]] = field(default_factory=dict)
     # Sparse slots -> the number of lists that max_length cut, and of values left out.
     truncated: dict[str, dict[str, int]] = field(default_factory=dict)
+    # Counts of `PassSequences.counts`; empty if instances are trained one by one.
+    sequences: dict[str, int] = field(default_factory=dict)
     # Savings from sharing equal lists: lists, ids and bytes in the feeder; rows and row_bytes that
     # are not pulled.
     dedup: dict[str, int] = field(default_factory=dict)
@@ -52,7 +54,7 @@ class PassStats:
     def of(cls, loaded: LoadedPass, times: StageTimes, load_threads: int) -> PassStats:
         """The statistics of loading a pass."""
         return cls(
-            samples=loaded.size,
+            samples=loaded.trained,
             lines=loaded.lines,
             bad_lines=loaded.bad_lines,
             unique_feasigns=int(loaded.instances.unique_keys),
@@ -63,6 +65,7 @@ class PassStats:
             large=loaded.findings.large,
             truncated=loaded.findings.cut,
             dedup=loaded.dedup,
+            sequences=loaded.sequences.counts() if loaded.sequences is not None else {},
             times=times,
             load_threads=load_threads,
         )
@@ -119,6 +122,7 @@ class Pass:
     counted: int | None = None
     views: list[int] | None = None  # (V + 1) starts of page views; None: not in page views
     replacements: int = 0  # calls of slots_shuffle
+    shuffle_seed: int | None = None  # None: not shuffled when it was loaded
 
     def check_in_one_part(self, what: str) -> None:
         """Raises: OutOfSpaceError if the pass was split. what: the call that needs a whole pass."""

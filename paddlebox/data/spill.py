@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.data.spill_layout import SpillLayout
+from paddlebox.data.spill_layout import SpillLayout, gathered
 from paddlebox.data.spill_windows import SpillWindows
 
 core = _native.core
@@ -109,6 +109,9 @@ class SpillingInstances:
         self._size = 0
         self._occurrences = 0
         self._first_order = ("file", 0, 0)  # by, seed and slot; applied when it is indexed
+        # Or, by arrange_places: the number of the instance at each place, and the ends of batches.
+        self._first_places: tuple[np.ndarray, np.ndarray | None] | None = None
+        self._sparse_slots, self._dense_width = sparse_slots, dense_width
         self._new_instances = partial(_native_instances, sparse_slots, dense_width, dedup, tables)
         folder = folder or Path(tempfile.gettempdir())
         self._layout = SpillLayout(
@@ -120,7 +123,7 @@ class SpillingInstances:
 
     @property
     def size(self) -> int:
-        return self._size
+        return self._layout.places if self._windows.indexed else self._size
 
     @property
     def occurrences(self) -> int:
@@ -182,6 +185,27 @@ class SpillingInstances:
         elif self._size:
             self._first_order = (by, seed, slot)
 
+    def arrange_places(self, order: np.ndarray, ends: np.ndarray | None = None) -> None:
+        """As native `Instances.arrange_places`.
+
+        Args:
+            ends: where the batches end; None: at multiples of the batch size.
+        """
+        if self._windows.indexed:
+            self._windows.drop()
+            self._layout.arrange_places(order, ends)
+        else:
+            self._first_places = (order, ends)
+
+    def numbers(self) -> np.ndarray:
+        """As native `Instances.numbers`, (N) uint32."""
+        return self._layout.numbers_of(0, self.size)
+
+    def gather(self, numbers: np.ndarray) -> Any:
+        """As native `Instances.gather`. Call it before the pass is indexed."""
+        chunks = self._layout.chunks() if self._layout.spilled else self._held
+        return gathered(chunks, self._sparse_slots, self._dense_width, numbers)
+
     def cut_views(self, views_a_batch: int) -> None:
         """Set the number of page views in a batch, after arrange_by("page_views")."""
         if views_a_batch != self._layout.views_a_batch:
@@ -189,7 +213,10 @@ class SpillingInstances:
             self._layout.scatter(views_a_batch)
 
     def index(self, pool: Any) -> None:
-        self._layout.arrange(*self._first_order)
+        if self._first_places is not None:
+            self._layout.arrange_places(*self._first_places)
+        else:
+            self._layout.arrange(*self._first_order)
         self._shared += self._windows.index(pool)
 
     def in_memory(self) -> Any:
@@ -198,7 +225,9 @@ class SpillingInstances:
         for chunk in self._held:
             instances.append(chunk)
         self._held.clear()
-        if self._first_order[0] != "file":
+        if self._first_places is not None:
+            instances.arrange_places(self._first_places[0])
+        elif self._first_order[0] != "file":
             instances.arrange_by(*self._first_order)
         return instances
 
@@ -230,19 +259,23 @@ class SpillingInstances:
 
     def split(self, max_rows: Sequence[int], batch_size: int) -> list[Any]:
         """As native `Instances.split`. max_rows: (T)."""
+        ends = [min(at + batch_size, self.size) for at in range(0, self.size, batch_size)]
+        return self.split_at(max_rows, ends)
+
+    def split_at(self, max_rows: Sequence[int], ends: Sequence[int]) -> list[Any]:
+        """As native `Instances.split_at`. max_rows: (T)."""
         most = np.array(max_rows, np.int64)
         if np.all(np.diff(self._windows.keys.bounds) <= most):
-            return [core.InstanceRange(0, self._size)] if self._size else []
-        return self._split_into_parts(most, batch_size)
+            return [core.InstanceRange(0, self.size)] if self.size else []
+        return self._split_into_parts(most, ends)
 
-    def _split_into_parts(self, most: np.ndarray, batch_size: int) -> list[Any]:
+    def _split_into_parts(self, most: np.ndarray, ends: Sequence[int]) -> list[Any]:
         keys = self._windows.keys
         seen_in = np.zeros(len(keys.keys), np.uint32)  # number of the last range with the key
         ranges: list[Any] = []
         begin = 0
         rows = np.zeros(len(most), np.int64)  # rows of the current range, by table
-        for at in range(0, self._size, batch_size):
-            end = min(at + batch_size, self._size)
+        for at, end in itertools.pairwise([0, *ends]):
             positions = self._windows.positions(at, end)
             new = positions[seen_in[positions] != len(ranges) + 1]
             rows += keys.by_table(new)
@@ -256,19 +289,20 @@ class SpillingInstances:
                     f"table holds {most[over]}; raise its budget or lower the batch size"
                 )
             seen_in[new] = len(ranges) + 1
-        return [*ranges, core.InstanceRange(begin, self._size)]
+        return [*ranges, core.InstanceRange(begin, self.size)]
 
-    def key_counts(self) -> np.ndarray:
+    def key_counts(self, counted: np.ndarray | None = None) -> np.ndarray:
         """As native `Instances.key_counts`, (U) uint32. Reads the whole pass again."""
         counts = np.zeros(self.unique_keys, np.uint32)
         for number in range(self._layout.windows):
             window = self._windows.load(number)
-            counts[window.positions] += window.instances.key_counts()
+            own = None if counted is None else counted[window.begin : window.end]
+            counts[window.positions] += window.instances.key_counts(own)
         return counts
 
     def select(self, chosen: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         keys, slots, _ = self._windows.keys
-        if (chosen.begin, chosen.end) == (0, self._size):
+        if (chosen.begin, chosen.end) == (0, self.size):
             return keys, slots, np.arange(len(keys), dtype=np.int32)
         used = np.zeros(len(keys), bool)
         bounds = self._layout.bounds

@@ -1,6 +1,7 @@
 """SpillLayout: the files of a pass on disk, and its division into windows.
 
 N = instances, W = windows. Instances are numbered by their place in the current order of the pass.
+M = places, which are N unless `arrange_places` was called.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.data.spill_order import DonorPool, SpillOrder
+from paddlebox.data.spill_order import DonorPool, PlacesOf, SpillOrder
 from paddlebox.errors import DataError
 from paddlebox.store.files import store_errors
 
@@ -31,6 +32,20 @@ class _Piece:
     begin: int  # the instances are [begin, begin + rows)
     rows: int
     bytes: int  # in memory
+
+
+def gathered(chunks: Iterable[Any], sparse_slots: int, width: int, numbers: np.ndarray) -> Any:
+    """The instances with these numbers, as native `Instances.gather`. chunks: all of the input."""
+    wanted, copies = np.unique(numbers, return_inverse=True)
+    found = core.Instances(sparse_slots, width)
+    begin = 0
+    for chunk in chunks:
+        chosen = np.zeros(chunk.instances, np.uint32)
+        first, last = np.searchsorted(wanted, [begin, begin + chunk.instances])
+        chosen[wanted[first:last] - begin] = 1
+        found.append(core.scatter_rows([chunk], sparse_slots, chosen, 2)[1])
+        begin += chunk.instances
+    return found.gather(copies.astype(np.uint32))
 
 
 class SpillLayout:
@@ -62,6 +77,14 @@ class SpillLayout:
         self._shuffled: list[list[tuple[int, np.ndarray]]] = []
         self.bounds = np.zeros(0, np.int64)  # (W + 1); window i is [bounds[i], bounds[i + 1])
         self.views_a_batch = 0  # 0: not in page views
+        self._ends: np.ndarray | None = None  # of the batches; None: multiples of the batch size
+        self._repeats = False  # whether an instance may have several places, or none
+
+    @property
+    def places(self) -> int:
+        """M"""
+        numbers = self._order.numbers
+        return self._size if numbers is None else len(numbers)
 
     @property
     def windows(self) -> int:
@@ -81,6 +104,10 @@ class SpillLayout:
         """Where a batch may begin, for errors."""
         views = f", or {self.views_a_batch} page views" if self.views_a_batch else ""
         return f"a batch that begins at a multiple of {self._batch_size}{views}"
+
+    def numbers_of(self, begin: int, end: int) -> np.ndarray:
+        """The numbers of the instances at places [begin, end), in the order of the input."""
+        return self._order.numbers_of(begin, end)
 
     def tags(self, call: str) -> Any:
         """Native Instances that hold only the tags. call: the caller's name, for the PassError."""
@@ -110,42 +137,69 @@ class SpillLayout:
 
     def arrange(self, by: str, seed: int, slot: int) -> None:
         """As native `Instances.arrange_by`. No window may be in memory or be read meanwhile."""
-        if by != "file" and self._size > _MOST_INSTANCES:
-            raise DataError(
-                f"cannot change the order of a pass of {self._size} instances, which is over "
-                f"feeder.budget_bytes; expected at most {_MOST_INSTANCES}: use fewer files a pass"
-            )
-        self._order.arrange(by, seed, slot, self._size, self._chunks())
+        self._ends, self._repeats = None, False
+        if by != "file":
+            self._check_size()
+        self._order.arrange(by, seed, slot, self._size, self.chunks())
         if by == "file":
             self._arranged, self._shuffled, self.views_a_batch = None, [], 0
             self.bounds = self._cut_by_pieces()
         else:
             self.scatter(1 if by == "page_views" else 0)
 
+    def arrange_places(self, order: np.ndarray, ends: np.ndarray | None) -> None:
+        """As native `Instances.arrange_places`. No window may be in memory or be read meanwhile.
+
+        Args:
+            ends: where the batches end; None: at multiples of the batch size.
+        """
+        self._check_size()
+        self._order.place(order)
+        self._ends, self._repeats = ends, True
+        self.scatter(0)
+
+    def _check_size(self) -> None:
+        if self._size > _MOST_INSTANCES:
+            raise DataError(
+                f"cannot change the order of a pass of {self._size} instances, which is over "
+                f"feeder.budget_bytes; expected at most {_MOST_INSTANCES}: use fewer files a pass"
+            )
+
     def scatter(self, views_a_batch: int) -> None:
         """Write the instances to a new file, grouped by window. Their order within the window is
         established when it is read. No window may be in memory or be read meanwhile."""
         self._arranged = None  # frees its disk space before the new file is written
         assert self._order.numbers is not None
-        place = np.empty(self._size, np.uint32)  # the place of each instance of the input
-        place[self._order.numbers] = np.arange(self._size, dtype=np.uint32)
         self.views_a_batch = views_a_batch
         bounds = self._cut_evenly()
-        self.bounds = np.append(bounds, self._size).astype(np.int64)
+        self.bounds = np.append(bounds, self.places).astype(np.int64)
         self._shuffled = [[] for _ in bounds]
-        arranged = self._new_file()
+        arranged, rounds = self._new_file(), self._rounds()
         for group in self._groups():
             begin, end = group[0].begin, group[-1].begin + group[-1].rows
-            places = place[begin:end]
-            window_of = np.searchsorted(bounds, places, side="right").astype(np.uint32) - 1
             chunks = [self._file.read(piece.number) for piece in group]
-            parts = core.scatter_rows(chunks, self._sparse_slots, window_of, len(bounds))
-            del chunks
-            for window, part in enumerate(parts):
-                if part.instances:
-                    within = places[window_of == window] - np.uint32(bounds[window])
-                    self._shuffled[window].append((arranged.add(part), within))
+            for places, chosen in rounds(begin, end):
+                window_of = np.searchsorted(bounds, places, side="right").astype(np.uint32) - 1
+                window_of[~chosen] = len(bounds)
+                parts = core.scatter_rows(chunks, self._sparse_slots, window_of, len(bounds) + 1)
+                if not self._repeats:
+                    chunks.clear()  # before the parts are written, to save memory
+                for window, part in enumerate(parts[: len(bounds)]):
+                    if part.instances:
+                        within = places[window_of == window] - np.uint32(bounds[window])
+                        self._shuffled[window].append((arranged.add(part), within))
         self._arranged = arranged
+
+    def _rounds(self) -> Callable[[int, int], Iterable[tuple[np.ndarray, np.ndarray]]]:
+        """A function from a range of the input to the places of its instances, as
+        `PlacesOf.rounds`."""
+        numbers = self._order.numbers
+        assert numbers is not None
+        if self._repeats:
+            return PlacesOf(numbers, self._size).rounds
+        place = np.empty(self._size, np.uint32)  # the place of each instance of the input
+        place[numbers] = np.arange(self._size, dtype=np.uint32)
+        return lambda begin, end: [(place[begin:end], np.ones(end - begin, bool))]
 
     def choose_donors(self, slots: list[int], pool_size: int, seed: int) -> None:
         """Replace the values of these slots with those of other instances, in windows that are read
@@ -161,7 +215,7 @@ class SpillLayout:
                 seed,
                 size=self._size,
                 sparse_slots=self._sparse_slots,
-                chunks=self._chunks(),
+                chunks=self.chunks(),
                 room_bytes=self._window_bytes,
             )
 
@@ -176,7 +230,7 @@ class SpillLayout:
         finally:
             shutil.rmtree(own, ignore_errors=True)
 
-    def _chunks(self) -> Iterator[Any]:
+    def chunks(self) -> Iterator[Any]:
         """All chunks, in the order of the input."""
         return (self._file.read(piece.number) for piece in self._pieces)
 
@@ -192,9 +246,17 @@ class SpillLayout:
         return np.array([*bounds, self._size], np.int64)
 
     def _cut_evenly(self) -> np.ndarray:
-        """(W) the first instances of windows that have about the same number of batches."""
-        windows = max(1, -(-self._bytes // self._window_bytes))
-        batches = np.arange(0, self._size, self._batch_size)  # where they begin
+        """(W) the first instances of windows that have about the same number of batches; or, if
+        batches have different sizes, of places. A batch over the size of a window is a window by
+        itself."""
+        bytes_ = self._bytes * self.places // max(1, self._size)
+        windows = max(1, -(-bytes_ // self._window_bytes))
+        batches = np.arange(0, self.places, self._batch_size)  # where they begin
+        if self._ends is not None and len(self._ends):
+            batches = np.append(0, self._ends[:-1])
+            targets = np.arange(windows) * self.places // windows
+            chosen = np.unique(np.searchsorted(batches, targets))
+            return batches[chosen[chosen < len(batches)]]
         if self.views_a_batch:
             starts = self.tags("page views").page_view_starts()
             batches = np.array(starts[: -1 : self.views_a_batch], np.int64)

@@ -6,7 +6,7 @@ Instances are numbered in the order of the files. N = instances.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,12 @@ class SpillOrder:
         if self._tags is not None:
             self._tags.arrange(np.arange(size, dtype=np.uint32) if by == "file" else self.numbers)
 
+    def place(self, order: np.ndarray) -> None:
+        """Give each place the instance with this number. order: (M) uint32."""
+        self.numbers = order
+        if self._tags is not None:
+            self._tags.arrange_places(order)
+
     def numbers_of(self, begin: int, end: int) -> np.ndarray:
         """(end - begin) the numbers of the instances at places [begin, end)."""
         if self.numbers is None:
@@ -109,6 +115,28 @@ class SpillOrder:
                 f"{call}: the instances have no tags: set_parse_logkey(True) is missing"
             )
         return self._tags
+
+
+class PlacesOf:
+    """The places of the instances of an order in which an instance may have several, or none.
+
+    Args:
+        numbers: (M) the number of the instance at each place.
+        size: N.
+    """
+
+    def __init__(self, numbers: np.ndarray, size: int) -> None:
+        self._places = np.argsort(numbers, kind="stable").astype(np.uint32)  # by number
+        counts = np.bincount(numbers, minlength=size)
+        self._starts = np.concatenate([[0], np.cumsum(counts)])
+
+    def rounds(self, begin: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """For instances [begin, end): their first places, then their second places, and so on. Each
+        item is the places, and a mask of the instances that have such a place."""
+        starts, counts = self._starts[begin:end], np.diff(self._starts[begin : end + 1])
+        for number in range(int(counts.max(initial=0))):
+            at = np.minimum(starts + number, len(self._places) - 1)
+            yield self._places[at], counts > number
 
 
 class DonorPool:

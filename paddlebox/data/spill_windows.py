@@ -106,7 +106,7 @@ class SpillWindows:
         while len(merged) > 1:
             right, left = merged.pop(), merged.pop()
             merged.append(left.merged(right))
-        self.keys, self.indexed = merged[0], True
+        self.keys, self.indexed = (merged[0] if merged else self.keys), True
         if len(self.keys.keys) >= 1 << 31:
             raise DataError(
                 f"{len(self.keys.keys)} unique feasigns in one load, expected at most 2^31 - 1; "

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -71,12 +72,18 @@ def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dic
     }
 
 
-def read_dense(folder: Path, named: Mapping[str, Mapping[str, int]]) -> dict[str, np.ndarray]:
-    """Reads the tensors and checks every byte once: `dense.json` against the version's record, each
+def read_dense(
+    folder: Path,
+    named: Mapping[str, Mapping[str, int]],
+    wanted: Callable[[str], bool] | None = None,
+) -> dict[str, np.ndarray]:
+    """Reads tensors and checks every byte once: `dense.json` against the version's record, each
     tensor against `dense.json`, and that the padding is zeros.
 
     Args:
         named: as `write_dense` returned it.
+        wanted: whether to read the tensor of a name; the others are neither read nor checked. None:
+            all are read.
 
     Raises: CorruptionError naming the file, and the tensor; StoreError when a file is missing.
     """
@@ -95,7 +102,8 @@ def read_dense(folder: Path, named: Mapping[str, Mapping[str, int]]) -> dict[str
     path = folder / _TENSORS
     try:
         with open(path, "rb") as file:
-            return _read_tensors(path, file, json.loads(index)["tensors"], named[_TENSORS]["bytes"])
+            tensors = json.loads(index)["tensors"]
+            return _read_tensors(path, file, tensors, named[_TENSORS]["bytes"], wanted)
     except CorruptionError:  # it is an OSError too
         raise
     except OSError as error:
@@ -103,7 +111,11 @@ def read_dense(folder: Path, named: Mapping[str, Mapping[str, int]]) -> dict[str
 
 
 def _read_tensors(
-    path: Path, file: BinaryIO, tensors: list[dict[str, Any]], size: int
+    path: Path,
+    file: BinaryIO,
+    tensors: list[dict[str, Any]],
+    size: int,
+    wanted: Callable[[str], bool] | None,
 ) -> dict[str, np.ndarray]:
     arrays, end = {}, 0
     for tensor in tensors:
@@ -111,6 +123,9 @@ def _read_tensors(
         _check_padding(path, end, file.read(begin - end))
         dtype, shape = np.dtype(tensor["dtype"]), tuple(tensor["shape"])
         end = begin + dtype.itemsize * math.prod(shape)
+        if wanted is not None and not wanted(name):
+            file.seek(end)
+            continue
         raw = file.read(end - begin)
         found, expected = crc32c(raw), tensor["crc32c"]
         if len(raw) != end - begin or found != expected:
@@ -120,8 +135,9 @@ def _read_tensors(
             )
         arrays[name] = np.frombuffer(raw, dtype).reshape(shape).copy()
     rest = file.read()
-    if end + len(rest) != size:
-        raise CorruptionError(f"{path}: expected {size} bytes, found {end + len(rest)}{_NEXT_STEP}")
+    found = os.fstat(file.fileno()).st_size
+    if found != size:
+        raise CorruptionError(f"{path}: expected {size} bytes, found {found}{_NEXT_STEP}")
     _check_padding(path, end, rest)
     return arrays
 

@@ -51,7 +51,7 @@ def commit_partial(
     cursor = {**fields.pop("cursor", last.cursor), "partial": dict(partial)}
     config = dict(fields.pop("config", last.config))
     # The pass is counted again when training continues, so the version has the counts before it.
-    counts = table.versions.read_dense().get(ADMISSION)
+    counts = table.versions.read_dense(ADMISSION.__eq__).get(ADMISSION)
     own = {} if counts is None else {ADMISSION: counts}
     return table.versions.commit_rows(
         "partial", parts, dense={**dense, **own}, cursor=cursor, config=config, **fields

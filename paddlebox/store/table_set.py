@@ -30,6 +30,7 @@ from paddlebox.store.rank_stores import sum_of_digests
 from paddlebox.store.staged import StagedPass
 from paddlebox.store.table_life import TableLife
 from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.version_set import HISTORY
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class TableSet(Closing):
         self._table_of_slot = slots.tables(self.names) if slots is not None else ()
         self.world = world
         self._tables: list[TieredTable] = []
+        self._histories: Mapping[str, np.ndarray] | None = None  # None: not read yet
         self.queue = CommitQueue(self._tables, lambda: world.wait("committed"))
         #: Days and life events.
         self.life = TableLife(self._tables, self.queue)
@@ -313,6 +315,19 @@ class TableSet(Closing):
     def load_dense(self) -> dict[str, np.ndarray]:
         """Dense state of the newest version; empty without one."""
         return self.first.load_dense()
+
+    @property
+    def histories(self) -> Mapping[str, np.ndarray]:
+        """The histories of users after the last pass that ended: arrays of data/history.py, by
+        name; empty without histories."""
+        if self._histories is None:
+            own = self.first.versions.read_dense(lambda name: name.startswith(HISTORY))
+            self._histories = {name.removeprefix(HISTORY): own[name] for name in own}
+        return self._histories
+
+    @histories.setter
+    def histories(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._histories = arrays
 
     @property
     def day(self) -> int:

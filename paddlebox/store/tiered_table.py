@@ -222,12 +222,13 @@ class TieredTable(Closing):
 
     def load_dense(self) -> dict[str, np.ndarray]:
         """The dense state of the newest version; empty if there is none."""
-        arrays = self.versions.read_dense()
-        return {name: array for name, array in arrays.items() if not name.startswith(OWN)}
+        return self.versions.read_dense(lambda name: not name.startswith(OWN))
 
     def admission_counts(self) -> np.ndarray | None:
         """The committed version's counts of feasigns without a row; None if it does not count."""
-        return self.versions.read_dense().get(ADMISSION) if self.counts_keys else None
+        if not self.counts_keys:
+            return None
+        return self.versions.read_dense(ADMISSION.__eq__).get(ADMISSION)
 
     @property
     def events(self) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ log = logging.getLogger("paddlebox")
 # Prefix of arrays in a version's dense state that belong to the table, not to the program.
 OWN = "paddlebox."
 ADMISSION = OWN + "admission"
+HISTORY = OWN + "history."  # then the name of an array of data/history.py
 
 
 @dataclass(frozen=True)
@@ -128,12 +129,16 @@ class VersionSet:
         """Whether rows decay or expire: passes have dates, or the caller ended a day."""
         return self.day > 0 or any(event["kind"] in (DECAY, SHRINK) for event in self.events)
 
-    def read_dense(self) -> dict[str, np.ndarray]:
-        """The dense state of the head, with the table's own arrays; empty without a head."""
+    def read_dense(self, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
+        """Arrays of the dense state of the head; empty without a head.
+
+        Args:
+            wanted: whether to read the array of a name. The table's own ones begin with OWN.
+        """
         if self.head is None:
             return {}
         folder = Path(files.dense_folder(str(self.folder), self.head.dense_version))
-        return read_dense(folder, self.head.dense)
+        return read_dense(folder, self.head.dense, wanted)
 
     def journal(self) -> list[dict[str, Any]]:
         return self.manifest.journal() if self.manifest is not None else []

@@ -12,7 +12,14 @@ import numpy as np
 
 from paddlebox import heartbeat, ops
 from paddlebox.config.metrics import MetricConfig
-from paddlebox.data.batches import LOG_KEYS, Feed, instances_of, take_metric_columns
+from paddlebox.data.batches import (
+    LOG_KEYS,
+    MASK,
+    Feed,
+    instances_of,
+    is_flat,
+    take_metric_columns,
+)
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.findings import large_inputs
 from paddlebox.errors import TrainingError
@@ -93,7 +100,7 @@ def run_pass(
     """
     measured = _Measured(label or dataset.label_variable, metrics, outputs, tasks, watched)
     known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
-    dataset.metric_columns = sorted(measured.columns(known))
+    dataset.metric_columns = sorted(measured.columns(known) | dataset.mask_column)
     batches = 0
     started = time.perf_counter()
     feeds = dataset.batches()
@@ -105,7 +112,11 @@ def run_pass(
             size, loss, logits = _step(dataset, step, feed, batches, measured.samples)
             if size == 0:  # only other ranks have instances in this step
                 continue
-            measured.add(feed, columns, size, loss, logits)
+            mask = columns.pop(MASK, None)
+            if mask is None:
+                measured.add(feed, columns, size, loss, logits)
+            else:
+                measured.add_trained(mask > 0, feed, columns, loss, logits)
             if watch is not None:
                 watch(batches, measured.samples, loss, measured.usual.first)
     except BaseException as error:
@@ -186,6 +197,7 @@ class _Measured:
         size: int,
         loss: float,
         logits: np.ndarray | None,
+        outputs: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """Add a batch.
 
@@ -195,6 +207,7 @@ class _Measured:
             size: B, the number of instances.
             loss: mean loss of the batch.
             logits: (B, T), or None if the step returns none.
+            outputs: of these instances; None: those of the step.
         """
         self.samples += size
         self._loss_sum += loss * size
@@ -205,7 +218,29 @@ class _Measured:
             if self._watched is not None:
                 _show(self._watched, predicted, np.asarray(feed[self._label]), columns, self._tasks)
         if self._metrics:
-            self._add_named(feed, columns, size, predicted)
+            computed = self._outputs if outputs is None else outputs
+            self._add_named(feed, columns, size, predicted, computed)
+
+    def add_trained(
+        self,
+        trained: np.ndarray,
+        feed: Feed,
+        columns: Mapping[str, np.ndarray],
+        loss: float,
+        logits: np.ndarray | None,
+    ) -> None:
+        """Add the instances of a batch that are trained, not those that are only context.
+
+        Args:
+            trained: (B) bool.
+        """
+        size, whole = int(np.count_nonzero(trained)), len(trained)
+        if size == 0:
+            return
+        chosen, outputs = (_rows(values, trained) for values in (feed, self._outputs))
+        of_columns = {name: array[trained] for name, array in columns.items()}
+        predicted = logits.reshape(whole, -1)[trained] if logits is not None else None
+        self.add(chosen, of_columns, size, loss * whole / size, predicted, outputs)
 
     def _add_named(
         self,
@@ -213,13 +248,14 @@ class _Measured:
         columns: Mapping[str, np.ndarray],
         size: int,
         predicted: np.ndarray | None,
+        outputs: Mapping[str, np.ndarray],
     ) -> None:
         of_tasks = predicted.reshape(size, -1) if predicted is not None else None
         labels = np.asarray(feed[self._label]).reshape(size, -1) if self._label in feed else None
         self._named.add(
             of_tasks[:, 0] if of_tasks is not None else None,
             labels[:, 0] if labels is not None else None,
-            {**_first_columns({**feed, **self._outputs}, size), **columns},
+            {**_first_columns({**feed, **outputs}, size), **columns},
             {name: of_tasks[:, at] for at, name in enumerate(self._tasks)}
             if of_tasks is not None
             else {},
@@ -262,6 +298,16 @@ def _show(
     for at, name in enumerate(tasks if len(tasks) > 1 else ()):
         of_tasks |= {f"label_{name}": labels[:, at], f"prediction_{name}": predictions[:, at]}
     watched.add(predictions[:, 0], labels[:, 0], {**columns, **of_tasks})
+
+
+def _rows(values: Mapping[str, Any], chosen: np.ndarray) -> dict[str, np.ndarray]:
+    """The chosen rows of each array that has one row per instance; the others are left out."""
+    arrays = {name: np.asarray(value) for name, value in values.items() if not is_flat(name)}
+    return {
+        name: array[chosen]
+        for name, array in arrays.items()
+        if array.ndim >= 1 and len(array) == len(chosen)
+    }
 
 
 def _first_columns(values: Mapping[str, Any], size: int) -> dict[str, np.ndarray]:

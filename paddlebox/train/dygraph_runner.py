@@ -9,7 +9,7 @@ import numpy as np
 
 from paddlebox import ops
 from paddlebox.config import Config, Slots
-from paddlebox.data.batches import Feed
+from paddlebox.data.batches import MASK, Feed
 from paddlebox.ranks.dense import SHARE, split_gradient, sum_gradients
 from paddlebox.ranks.dense_modes import AllReduce
 from paddlebox.store.coordinator import Coordinator
@@ -47,7 +47,7 @@ class DygraphRunner(RankedRunner):
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
         tensors = {name: paddle.to_tensor(array, place=self._place) for name, array in feed.items()}
         logits = self._model(*(tensors[name] for name in self._inputs))
-        return mean_loss(self._model, logits, tensors["box_label"]), logits
+        return mean_loss(self._model, logits, tensors["box_label"], tensors.get(MASK)), logits
 
     def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
         self._model.train()

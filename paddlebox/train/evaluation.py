@@ -218,6 +218,8 @@ def evaluate_files(
             dataset.set_parse_ins_id(True)
             if dump is not None:
                 dump.ins_ids = dataset.ins_ids
+        if config.data.sequences.user and dump is not None:
+            dump.ins_ids = dataset.trained_ids
         dataset.set_test_mode(True)
         set_files(dataset, config, table.world, files, sizes, train=False)
         dataset.load_into_memory()

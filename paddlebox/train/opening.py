@@ -14,6 +14,7 @@ from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, 
 from paddlebox.config.data import ShareBy
 from paddlebox.config.hints import did_you_mean
 from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.zeros import zero_ids
 from paddlebox.errors import ConfigError
 from paddlebox.store.compaction import Policy
@@ -52,8 +53,9 @@ def _check_share(config: Config, slots: Slots) -> None:
     by, slot = config.data.share_by
     names = [sparse.name for sparse in slots.sparse]
     if by is ShareBy.SLOT and slot not in names:
+        key = "data.sequences.user" if config.data.sequences.user else "data.share"
         raise ConfigError(
-            f"data.share: no sparse slot {slot!r} in {config.data.slots}; there are: "
+            f"{key}: no sparse slot {slot!r} in {config.data.slots}; there are: "
             f"{', '.join(names)}{did_you_mean([slot], names)}"
         )
 
@@ -256,6 +258,7 @@ def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDat
     )
     if config.data.logkey:
         dataset.set_parse_logkey(True)
+    dataset.set_sequences(SequenceOptions.of(config.data.sequences, in_join=bool(config.phases)))
     if config.data.shuffle:
         dataset.local_shuffle()
     dataset.set_read_slots(config.model.slots)

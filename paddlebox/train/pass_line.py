@@ -118,6 +118,7 @@ def outcome(
         "truncated": stats.truncated,
         "unique_feasigns": stats.unique_feasigns,
         "refused": stats.refused,
+        **({"sequences": stats.sequences} if stats.sequences else {}),
         **({"phases": dict(of_phases)} if of_phases else {}),
     }
 

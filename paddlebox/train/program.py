@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, HbmPlace, OptimizerType, Slots
 from paddlebox.config.fields import fields_of
-from paddlebox.errors import CorruptionError
+from paddlebox.data.batches import SEQUENCES
+from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import TableSlots, log_loss, use_products
 from paddlebox.store.hbm_place import gpu_number, host_is_device
@@ -26,6 +28,8 @@ def model_inputs(config: Config) -> list[str]:
     first = ["box_ids", "box_offsets", "box_show_click", "box_plan", "box_dense"]
     if config.model.page_views:
         first.append(RANK_OFFSET)
+    if config.model.reads_sequences:
+        first += [*SEQUENCES, "box_label"]
     of_a_table = ("box_ids", "box_offsets", "box_plan")
     return first + [f"{name}_{table.name}" for table in config.tables[1:] for name in of_a_table]
 
@@ -85,15 +89,31 @@ def create_optimizer(config: Config, parameters: Any = None) -> Any:
     )
 
 
-def mean_loss(model: Any, logits: Any, label: Any) -> Any:
+def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None) -> Any:
     """The loss of a model, as a mean over instances.
 
     It is the log loss, unless the model has a method `loss`. The push multiplies the gradients by
     the number of instances.
+
+    Args:
+        mask: (B, 1) 1 for the instances that are trained, 0 for context, which adds no loss; None:
+            all are trained.
+
+    Raises:
+        ConfigError: there is a mask, and the model's `loss` takes none.
     """
-    if hasattr(model, "loss"):
+    if hasattr(model, "loss") and mask is None:
         return model.loss(logits, label)
-    return log_loss(logits, label)
+    if hasattr(model, "loss"):
+        if "mask" not in inspect.signature(model.loss).parameters:
+            raise ConfigError(
+                f"data.sequences: {type(model).__name__} computes a loss without a mask of the "
+                "trained instances: choose another model, or give its `loss` a parameter `mask`"
+            )
+        return model.loss(logits, label, mask=mask)
+    if mask is None:
+        return log_loss(logits, label)
+    return paddle.mean(log_loss(logits, label, reduction="none") * mask)
 
 
 def check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:

@@ -163,9 +163,11 @@ def _model_like(
 
 
 def _may_have_epochs(config: Config) -> bool:
-    """Whether several epochs may be chosen. Not for data ordered by day or hour."""
+    """Whether several epochs may be chosen. Not for data ordered by day or hour, nor with histories
+    of users, because an epoch goes back in time."""
     data, named = config.data, "epochs" in config.trainer.model_fields_set
     in_order = data.date or data.path_template or data.files_per_day
+    in_order = in_order or data.sequences.history.length
     return config.model.type is ModelType.LR and not (config.phases or named or in_order)
 
 

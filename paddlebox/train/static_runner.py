@@ -10,7 +10,7 @@ import numpy as np
 
 from paddlebox import ops
 from paddlebox.config import Config, Slots
-from paddlebox.data.batches import Feed, packed
+from paddlebox.data.batches import MASK, SEQUENCES, Feed, packed
 from paddlebox.ranks.dense import SHARE, split_gradient, sum_gradients
 from paddlebox.ranks.dense_modes import Average, TopK
 from paddlebox.store.coordinator import Coordinator
@@ -85,11 +85,16 @@ class StaticRunner(RankedRunner):
             }
             if config.model.page_views:
                 inputs[RANK_OFFSET] = paddle.static.data(RANK_OFFSET, [-1, 7], "int32")
+            if config.data.sequences.user:
+                inputs |= {
+                    name: paddle.static.data(name, shape, dtype)
+                    for name, (dtype, shape) in SEQUENCES.items()
+                }
             model = create_model_of(config, slots)
             if not train:
                 model.eval()
             logits = model(*(inputs[name] for name in model_inputs(config)))
-            loss = mean_loss(model, logits, inputs["box_label"])
+            loss = mean_loss(model, logits, inputs["box_label"], inputs.get(MASK))
             if not train:
                 return [loss, logits]
             if self._mode is None or isinstance(self._mode, Average):

@@ -679,3 +679,13 @@ def test_transforms_do_not_depend_on_the_format(
     assert [len(pair) for pair in of_slot(loaded, 3)] == [len(words) for words in after]
     assert {len(third) for third in of_slot(loaded, 4)} == {1}
     assert len({x for pair in of_slot(loaded, 3) for x in pair}) > 300
+
+
+@COLUMNAR
+@pytest.mark.parametrize("name", ["user", "age"])
+def test_a_slot_over_a_timestamp_is_an_error(write: Write, data_format: Format, name: str) -> None:
+    data = rows(3)
+    data[name] = [1, 2, 3]
+    path = write(table(data, **{name: pa.timestamp("us")}), data_format)
+    with pytest.raises(DataError, match=f"column '{name}' of slot '{name}': expected .*'tsu:'"):
+        load_file(path, data_format)

@@ -96,7 +96,7 @@ def test_the_programs_of_pages_on_datasets_metrics_and_operators_run(
     (with_words,) = programs("side_tables.md")
     (with_metrics,) = programs("metrics.md")
     (with_lists,) = programs("operators.md")
-    of_paddlebox, wrapped, dumped = programs("upstream_names.md")
+    of_paddlebox, wrapped, dumped, by_user = programs("upstream_names.md")
     parts = [
         PREAMBLE,
         one_pass,
@@ -116,6 +116,7 @@ def test_the_programs_of_pages_on_datasets_metrics_and_operators_run(
         dumped,
         "assert len(open('dump/part-00-00000-00000').readlines()) == 600",
         "dataset.end_pass()",
+        by_user,
         "table.close()",
         LISTS,
         with_lists,

@@ -234,6 +234,7 @@ FeedSchema SchemaOf(uint8_t options) {
   schema.tags.ins_id = (options & 8) != 0;
   schema.tags.content = (options & 16) != 0;
   schema.tags.log_key = (options & 32) != 0;
+  schema.tags.time = (options & 64) != 0;
   return schema;
 }
 
@@ -251,6 +252,8 @@ void Check(const FeedSchema& schema, const ParsedChunk& chunk, int64_t rows) {
   REQUIRE(chunk.tags.ins_ids.size() == (schema.tags.has_ids() ? chunk.instances : 0));
   REQUIRE(chunk.tags.contents.size() == (schema.tags.content ? chunk.instances : 0));
   REQUIRE(chunk.tags.log_keys.size() == (schema.tags.log_key ? chunk.instances : 0));
+  REQUIRE(chunk.tags.times.size() == (schema.tags.time ? chunk.instances : 0));
+  for (const int64_t time : chunk.tags.times) REQUIRE(time >= 0);
   for (size_t i = 0; i < chunk.tags.ins_ids.size(); ++i) REQUIRE(!chunk.tags.ins_ids[i].empty());
   for (const uint64_t feasign : chunk.feasigns) REQUIRE(feasign != 0);
   for (const float label : chunk.labels) REQUIRE(label >= 0 && label <= 1);
@@ -276,6 +279,7 @@ void RequireJoined(const pbx::TagColumns& whole, const pbx::TagColumns& a,
                    const pbx::TagColumns& b) {
   RequireJoined(whole.ins_ids, a.ins_ids, b.ins_ids);
   RequireJoined(whole.contents, a.contents, b.contents);
+  RequireJoined(whole.times, a.times, b.times);
   REQUIRE(whole.log_keys.size() == a.log_keys.size() + b.log_keys.size());
   for (size_t i = 0; i < whole.log_keys.size(); ++i) {
     const pbx::LogKey& one = whole.log_keys[i];
@@ -302,6 +306,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (schema.tags.ins_id) batch.AddTag("ins_id", rows, "uUlzCiLZ", false);
   if (schema.tags.content) batch.AddTag("content", rows, "uUzZ", false);
   if (schema.tags.log_key) batch.AddTag("logkey", rows, "uUzZ", true);
+  if (schema.tags.time) batch.AddTag("time", rows, "lLiIcC", false);
   ParsedChunk whole, first, second;
   const Status status = batch.Parse(schema, 0, rows, &whole);
   if (!status.ok()) {
@@ -327,7 +332,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
 // Columns that fit and are of one kind of list, with and without nulls, over 5 to 20 rows; those
 // with tags have no zeros among their values.
 void AddFuzzSeeds(std::vector<std::string>* seeds) {
-  for (int options : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 32, 40, 56}) {
+  for (int options : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 32, 40, 56, 64, 72}) {
     const int least = options < 8 ? 0 : 1;
     for (int list = 0; list < 4; ++list) {
       for (int nulls : {0, 1, 3}) {

@@ -83,7 +83,7 @@ FeedSchema SchemaOf(uint8_t choice) {
   }
   if ((choice & 64) != 0) AddTransforms(&schema);
   if (schema.format == Format::kMultiSlot && (choice & 128) != 0) {
-    schema.tags = {true, true, (choice & 64) != 0};
+    schema.tags = {true, true, (choice & 64) != 0, (choice & 16) != 0};
   }
   return schema;
 }
@@ -103,6 +103,7 @@ ParsedChunk Parse(const FeedSchema& schema, const char* data, size_t size) {
   if (chunk.instances > 0) {
     REQUIRE(chunk.tags.spec().ins_id == schema.tags.has_ids());
     REQUIRE(chunk.tags.spec().log_key == schema.tags.log_key);
+    REQUIRE(chunk.tags.spec().time == schema.tags.time);
   }
   REQUIRE(chunk.first_bad.size() == std::min<uint64_t>(chunk.bad_lines, 8));
   for (const uint64_t feasign : chunk.feasigns) REQUIRE(feasign != 0);
@@ -138,6 +139,7 @@ void CheckEveryPath(const FeedSchema& schema, const char* data, size_t size) {
     for (size_t i = 0; i < plain.tags.ins_ids.size(); ++i) {
       REQUIRE(chunk.tags.ins_ids[i] == plain.tags.ins_ids[i]);
     }
+    REQUIRE(SameBytes(chunk.tags.times, plain.tags.times));
     for (size_t i = 0; i < plain.first_bad.size(); ++i) {
       REQUIRE(chunk.first_bad[i].line == plain.first_bad[i].line);
       REQUIRE(chunk.first_bad[i].reason == plain.first_bad[i].reason);

@@ -78,6 +78,22 @@ def run(world: Any) -> dict[str, Any]:
         dataset.load_into_memory()
         found["shuffled before"] = read(dataset)
 
+        for name in ("PadBoxSlotDataset", "InMemoryDataset"):
+            dataset = opened(name)
+            files = [str(path) for path in sorted(folder.glob("timed-*.txt"))]
+            shared = files[world.rank :: world.size]
+            dataset.set_filelist(files if name == "PadBoxSlotDataset" else shared)
+            dataset.set_enable_pv_merge(True)
+            dataset.set_merge_by_uid(True, 0, 0, 0, user="user")
+            if name == "PadBoxSlotDataset":
+                dataset.disable_shuffle()
+            dataset.load_into_memory()
+            dataset.begin_pass()
+            dataset.preprocess_instance()
+            found[f"users of {name}"] = users(dataset)
+            dataset.end_pass()
+            dataset.wait_staged()
+
         dataset = opened("InMemoryDataset")
         dataset.set_share("slot", slot="user")
         dataset.load_into_memory()

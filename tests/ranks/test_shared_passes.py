@@ -20,6 +20,7 @@ LINES = [
     for rank in range(1, ADS + 1)
     for view in range(1, VIEWS + 1)
 ]
+TIMES, TIMED_USERS = 150, 15
 ALL = sorted(10 * view + rank for view in range(1, VIEWS + 1) for rank in range(1, ADS + 1))
 
 
@@ -30,11 +31,19 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     parts = {"a": LINES[:100], "b": LINES[100:110], "c": LINES[110:175], "d": LINES[175:]}
     for name, lines in parts.items():
         (folder / f"part-{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+    for name, first in (("a", 0), ("b", 1)):
+        timed = (timed_line(time) for time in reversed(range(1 + first, TIMES + 1, 2)))
+        (folder / f"timed-{name}.txt").write_text("".join(timed))
     program = str(ROOT / "tests/ranks/sharing_program.py")
     launcher = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(RANKS)]
     done = processes.run([*launcher, "--log_dir", str(folder / "log"), program, str(folder)])
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def timed_line(time: int) -> str:
+    """A line whose search id is its time."""
+    return f"1 {'k' * 11}0de01{time:016x} 1 {time} 1 0 1 {1 + time % TIMED_USERS}\n"
 
 
 def flat(batches: list[list[list[int]]]) -> list[list[int]]:
@@ -59,6 +68,21 @@ def test_page_views_are_those_of_one_rank(found: list[dict[str, Any]]) -> None:
     assert sorted(ranks) == list(range(1, VIEWS + 1))
     assert all(len(once) == 1 for once in ranks.values())
     assert {rank for (rank,) in ranks.values()} == {0, 1}
+
+
+@pytest.mark.parametrize("name", ["PadBoxSlotDataset", "InMemoryDataset"])
+def test_page_views_by_user_are_those_of_one_rank(found: list[dict[str, Any]], name: str) -> None:
+    """The instances of a user are in both files."""
+    ranks: dict[int, set[int]] = defaultdict(set)
+    times: dict[int, list[int]] = defaultdict(list)
+    for rank, of_rank in enumerate(found):
+        for time, user in flat(of_rank[f"users of {name}"]):
+            ranks[user].add(rank)
+            times[user].append(time)
+    assert sorted(map(len, ranks.values())) == [1] * TIMED_USERS
+    assert set.union(*ranks.values()) == {0, 1}
+    assert all(of_user == sorted(of_user) for of_user in times.values())
+    assert sum(map(len, times.values())) == TIMES
 
 
 def test_without_shuffling_a_rank_trains_its_own_files(found: list[dict[str, Any]]) -> None:

@@ -123,3 +123,17 @@ def test_the_digest_is_that_of_every_name_dtype_shape_and_byte_in_order_of_name(
 )
 def test_other_tensors_have_another_digest(other: dict[str, np.ndarray]) -> None:
     assert dense_digest(other) != dense_digest({"weights": np.array([0.5, -2.0], np.float32)})
+
+
+def test_tensors_that_are_not_wanted_are_neither_read_nor_checked(
+    written: tuple[Path, dict[str, dict[str, int]]],
+) -> None:
+    path = written[0] / "dense.bin"
+    whole = path.read_bytes()
+    path.write_bytes(b"\1" * 8 + whole[8:])
+    found = read_dense(*written, lambda name: name == "weights")
+    assert list(found) == ["weights"]
+    np.testing.assert_array_equal(found["weights"], _ARRAYS["weights"])
+    path.write_bytes(whole[:200])
+    with pytest.raises(CorruptionError, match="expected 320 bytes, found 200"):
+        read_dense(*written, lambda name: name == "bias")

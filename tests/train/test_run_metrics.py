@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from paddlebox.config.metrics import MetricConfig
-from paddlebox.train.batch_loop import run_pass
+from paddlebox.train.batch_loop import _Measured, run_pass
 from paddlebox.train.metrics import format_metrics, warn_of_one_class
 from tests.data.test_protocol import load, push_ones
 from tests.support.fixtures import OpenDataset, WriteLines
@@ -139,3 +139,19 @@ def test_a_pass_of_one_class_has_no_auc_and_a_warning(
     first, of_a_task = (record.message for record in caplog.records)
     assert first.startswith(f"pass 3: all 4 labels are {label}, so AUC is not defined")
     assert of_a_task.startswith(f"pass 3: all 4 labels 'buy' are {label}, so AUC is not defined")
+
+
+def test_an_output_wins_over_a_variable_of_its_name_and_a_scalar_is_left_out() -> None:
+    labels, mask = np.array([[1], [0], [1], [0]], np.float32), np.array([1, 0, 1, 1], bool)
+    feed = {"click": labels, "second": 1 - labels}
+    outputs = {"second": labels, "scalar": np.array(0.5, np.float32)}
+    for trained in (None, mask):
+        specs = [MetricConfig(name="task", prediction="second")]
+        found = _Measured("click", specs, outputs, (), None)
+        logits = np.zeros((4, 1), np.float32)
+        if trained is None:
+            found.add(feed, {}, 4, 0.5, logits)
+        else:
+            found.add_trained(trained, feed, {}, 0.5, logits)
+        task = found._named.compute()["task"]
+        assert (task["size"], task["auc"]) == (4 if trained is None else 3, 1.0)

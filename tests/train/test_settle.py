@@ -423,3 +423,11 @@ def test_a_run_stores_what_it_chose_and_later_starts_continue_with_it(folder: Pa
     assert "ends after 8 training steps of data.batch_size 1;" in third[2][-1]
     assert refused[1] == third[1]
     assert ['data.key_space: was "per_slot", now "shared"' in text for text in refused[2]] == [True]
+
+
+def test_histories_of_users_have_one_epoch(folder: Path) -> None:
+    plain = settle(config(folder, model={"type": "lr"}), folder / "plain")
+    assert plain.trainer.epochs == 5
+    users = {"sequences": {"user": "a", "history": {"length": 4}}}
+    made = settle(config(folder, model={"type": "lr"}, data=users), folder / "run")
+    assert made.trainer.epochs == 1

@@ -1,4 +1,4 @@
-// Tags (ids, contents, log keys) from columns.
+// Tags (ids, contents, log keys, times) from columns.
 #include <cstring>
 #include <string>
 
@@ -10,14 +10,25 @@ namespace {
 
 constexpr size_t kMaxDigits = 20;  // digits of a 64-bit number, or a sign and 19 digits
 
+// The decimal digits of the integer at index `at` of the leaf.
+std::string DigitsOf(const Column& column, int64_t at) {
+  std::string digits;
+  WithInteger(column.leaf_kind(), [&](auto* type) {
+    digits = std::to_string(static_cast<decltype(type)>(column.leaf().buffers[1])[at]);
+  });
+  return digits;
+}
+
 }  // namespace
 
 Status Block::TakeTags(const TagColumn& tag, const Column& column) {
   const char kind = column.leaf_kind();
   const bool text = std::strchr("uUzZ", kind) != nullptr;
-  if (!text) digits_.reserve(kBlockRows * kMaxDigits);  // so that views into it stay valid
+  if (tag.tag == Tag::kInsId && !text)
+    digits_.reserve(kBlockRows * kMaxDigits);  // so that views into it stay valid
   for (size_t row = 0; row < rows_; ++row) {
     LineTags* const out = &row_tags_[row];
+    LineError error(true);
     std::string_view value;
     if (nulls_[row]) {
       if (tag.tag != Tag::kContent) Bad(row, "%s: a null", tag.name);
@@ -25,11 +36,15 @@ Status Block::TakeTags(const TagColumn& tag, const Column& column) {
       const int64_t at = items_[row].begin;
       PBX_RETURN_IF_ERROR(kind == 'u' || kind == 'z' ? TextOf<int32_t>(column, at, &value)
                                                      : TextOf<int64_t>(column, at, &value));
+    } else if (tag.tag == Tag::kTime) {
+      if (!SetTime(DigitsOf(column, items_[row].begin), out, &error)) {
+        Bad(row, "%s", error.reason().c_str());
+      }
+      continue;
     } else {
       value = Digits(column, items_[row].begin);
     }
     if (nulls_[row] && tag.tag != Tag::kContent) continue;
-    LineError error(true);
     if (tag.tag == Tag::kContent) {
       out->content = value;
     } else if (tag.tag == Tag::kInsId) {
@@ -44,9 +59,7 @@ Status Block::TakeTags(const TagColumn& tag, const Column& column) {
 
 std::string_view Block::Digits(const Column& column, int64_t at) {
   const size_t first = digits_.size();
-  WithInteger(column.leaf_kind(), [&](auto* type) {
-    digits_ += std::to_string(static_cast<decltype(type)>(column.leaf().buffers[1])[at]);
-  });
+  digits_ += DigitsOf(column, at);
   return std::string_view(digits_).substr(first);
 }
 

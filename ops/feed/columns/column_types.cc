@@ -106,11 +106,13 @@ Status CheckType(const SlotSpec& slot, const ArrowSchema& type) {
 }
 
 Status CheckTagType(const TagColumn& tag, const ArrowSchema& type) {
-  const bool id = tag.tag == Tag::kInsId;
-  if (IsString(type) || (id && IsInteger(type))) return Status::Ok();
+  const bool id = tag.tag == Tag::kInsId, time = tag.tag == Tag::kTime;
+  if ((IsString(type) && !time) || (IsInteger(type) && (id || time))) return Status::Ok();
   return Error(Code::kInvalidArgument, "column '%.200s' of %s: expected %s, found %s",
                tag.column.c_str(), tag.name,
-               id ? "string, binary or an integer type" : "string or binary",
+               time ? "an integer type"
+               : id ? "string, binary or an integer type"
+                    : "string or binary",
                TypeName(type).c_str());
 }
 

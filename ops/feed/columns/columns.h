@@ -22,7 +22,8 @@ struct ColumnBatch {
 //   dense   a number or a bool (dim 1); a list, large_list or fixed_size_list of them
 //   sparse  an integer; a list, large_list or fixed_size_list of them. With `hash`: a string or
 //           binary, or a list of them
-//   tags    a string or binary; for ins_id also an integer, whose decimal digits are the id
+//   tags    a string or binary; for ins_id also an integer, whose decimal digits are the id; for
+//           time an integer
 // InvalidArgument names the slot, its column, the expected type and the actual type.
 Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type);
 
@@ -32,7 +33,7 @@ Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type);
 //
 // A null in a sparse slot, alone or in a list, means no feasign. A null in a dense slot gets the
 // slot's default. A null content is empty. A row is malformed if it has a null or empty ins_id; a
-// null or invalid log key; a null label, or a label outside [0, 1]; a null dense value without a
+// null or invalid log key; a null or negative time; a null label, or a label outside [0, 1]; a null dense value without a
 // default; a dense value that is not finite or is beyond kMostDense of dense_limits.h; a dense list
 // whose length is not dim; or a negative int8, int16 or int32 in a sparse slot.
 //

@@ -182,6 +182,7 @@ uint64_t Instances::Impl::FirstFeasign(Place place, size_t slot) const {
 
 Status Instances::ArrangeBy(Order order, uint64_t seed, size_t slot) {
   Impl& self = *impl_;
+  self.RestorePlaces();
   const bool viewed = order == Order::kSearchId || order == Order::kPageViews;
   const size_t n = size();
   if (order == Order::kInsId && n > 0) {
@@ -228,6 +229,77 @@ Status Instances::ArrangeBy(Order order, uint64_t seed, size_t slot) {
   }
   if (self.state == Impl::State::kAppending) self.state = Impl::State::kShuffled;
   return Status::Ok();
+}
+
+Status Instances::ArrangePlaces(const uint32_t* order, size_t size) {
+  Impl& self = *impl_;
+  PBX_RETURN_IF_ERROR(ArrangeBy(Order::kFile, 0));
+  const size_t n = self.places.size();
+  if (size > 0 && *std::max_element(order, order + size) >= n) {
+    return Error(Code::kInvalidArgument, "order: expected numbers below %zu", n);
+  }
+  const std::vector<Place> of = std::move(self.places);
+  self.file_labels = std::move(self.labels);
+  self.places.clear();
+  self.labels.clear();
+  for (size_t i = 0; i < size; ++i) {
+    self.places.push_back(of[order[i]]);
+    self.labels.push_back(self.file_labels[order[i]]);
+  }
+  return Status::Ok();
+}
+
+void Instances::Impl::RestorePlaces() {
+  if (file_labels.empty()) return;
+  places.clear();
+  for (uint32_t number = 0; number < chunks.size(); ++number) {
+    const uint32_t rows = static_cast<uint32_t>(chunks[number].columns.instances);
+    for (uint32_t row = 0; row < rows; ++row) places.push_back({number, row});
+  }
+  labels = std::move(file_labels);
+  file_labels.clear();
+}
+
+void Instances::Impl::AppendTo(Place place, float label, ParsedChunk* to) const {
+  const ParsedChunk& from = chunks[place.chunk].columns;
+  ++to->instances;
+  to->labels.push_back(label);
+  const auto add = [](const auto& values, size_t begin, size_t end, auto* column) {
+    const auto first = values.begin();
+    column->insert(column->end(), first + static_cast<std::ptrdiff_t>(begin),
+                   first + static_cast<std::ptrdiff_t>(end));
+  };
+  add(from.dense, place.row * width, (place.row + 1) * width, &to->dense);
+  add(from.lengths, place.row * slots, (place.row + 1) * slots, &to->lengths);
+  EachList(place, [&](size_t, size_t begin, size_t end) {
+    add(from.feasigns, begin, end, &to->feasigns);
+  });
+}
+
+Result<ParsedChunk> Instances::Gather(const uint32_t* numbers, size_t size) const {
+  const Impl& self = *impl_;
+  if (self.state == Impl::State::kIndexed) {
+    return Error(Code::kFailedPrecondition, "Gather was called after Index; call it before");
+  }
+  const std::vector<uint64_t> firsts = self.FirstNumbers();
+  std::vector<float> by_number = self.file_labels;
+  if (by_number.empty()) {
+    by_number.resize(self.labels.size());
+    const std::vector<uint32_t> placed = Numbers();
+    for (size_t i = 0; i < placed.size(); ++i) by_number[placed[i]] = self.labels[i];
+  }
+  ParsedChunk gathered;
+  for (size_t i = 0; i < size; ++i) {
+    if (numbers[i] >= by_number.size()) {
+      return Error(Code::kInvalidArgument, "instance %u, but there are %zu", numbers[i],
+                   by_number.size());
+    }
+    const auto chunk = std::upper_bound(firsts.begin(), firsts.end(), numbers[i]) - 1;
+    self.AppendTo(
+        {static_cast<uint32_t>(chunk - firsts.begin()), static_cast<uint32_t>(numbers[i] - *chunk)},
+        by_number[numbers[i]], &gathered);
+  }
+  return gathered;
 }
 
 Result<std::vector<size_t>> Instances::PageViewStarts() const {

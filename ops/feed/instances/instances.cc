@@ -167,6 +167,7 @@ std::vector<uint32_t> ShuffledOrder(size_t size, uint64_t seed) {
 
 Status Instances::Arrange(const uint32_t* order, size_t size) {
   Impl& self = *impl_;
+  self.RestorePlaces();
   const size_t n = self.places.size();
   std::vector<Place> of(n);  // by instance number
   std::vector<float> label(n);
@@ -289,7 +290,7 @@ const std::vector<float>& Instances::labels() const { return impl_->labels; }
 
 size_t Instances::bytes() const {
   size_t bytes = Held(impl_->places) + Held(impl_->labels) + Held(impl_->keys) +
-                 Held(impl_->lowest_slots) + Held(impl_->chunks);
+                 Held(impl_->lowest_slots) + Held(impl_->chunks) + Held(impl_->file_labels);
   for (const Chunk& chunk : impl_->chunks) {
     bytes += Held(chunk.columns.dense) + Held(chunk.columns.feasigns) +
              Held(chunk.columns.lengths) + Held(chunk.starts) + Held(chunk.positions) +
@@ -303,6 +304,19 @@ Result<std::vector<InstanceRange>> Instances::Split(const std::vector<size_t>& m
   const Impl& self = *impl_;
   PBX_RETURN_IF_ERROR(self.CheckIndexed("Split"));
   if (batch_size == 0) return Error(Code::kInvalidArgument, "batch_size is 0, expected at least 1");
+  std::vector<size_t> ends;
+  for (size_t at = 0, n = size(); at < n; ends.push_back(at)) at += std::min(batch_size, n - at);
+  return SplitAt(max_rows, ends);
+}
+
+Result<std::vector<InstanceRange>> Instances::SplitAt(const std::vector<size_t>& max_rows,
+                                                      const std::vector<size_t>& ends) const {
+  const Impl& self = *impl_;
+  PBX_RETURN_IF_ERROR(self.CheckIndexed("SplitAt"));
+  if (!std::is_sorted(ends.begin(), ends.end()) || (ends.empty() ? 0 : ends.back()) != size()) {
+    return Error(Code::kInvalidArgument, "ends of batches: expected ascending ones up to %zu",
+                 size());
+  }
   if (max_rows.size() != self.tables) {
     return Error(Code::kInvalidArgument, "rows of %zu tables, but there are %zu", max_rows.size(),
                  self.tables);
@@ -339,9 +353,8 @@ Result<std::vector<InstanceRange>> Instances::Split(const std::vector<size_t>& m
     while (t < self.tables && rows[t] <= max_rows[t]) ++t;
     return t;
   };
-  size_t begin = 0;
-  for (size_t at = 0; at < n;) {
-    const size_t end = at + std::min(batch_size, n - at);
+  size_t begin = 0, at = 0;
+  for (const size_t end : ends) {
     count_new(at, end);
     if (table_over() < self.tables && at > begin) {  // this batch begins the next range
       ranges.push_back({begin, at});
@@ -385,11 +398,12 @@ Result<RangeKeys> Instances::SelectRange(InstanceRange range) const {
   return selected;
 }
 
-Result<std::vector<uint32_t>> Instances::KeyCounts() const {
+Result<std::vector<uint32_t>> Instances::KeyCounts(const uint8_t* counted) const {
   const Impl& self = *impl_;
   PBX_RETURN_IF_ERROR(self.CheckIndexed("KeyCounts"));
   std::vector<uint32_t> counts(self.keys.size(), 0);
   for (size_t i = 0; i < size(); ++i) {
+    if (counted != nullptr && counted[i] == 0) continue;
     self.EachPosition(i, [&](int32_t position) {
       uint32_t& count = counts[static_cast<size_t>(position)];
       count += count != UINT32_MAX ? 1 : 0;

@@ -9,9 +9,9 @@
 // T = tables.
 //
 // Order of calls: (ShareLists | SetTables | SetSampling)* -> Append* -> MergeByInsId? -> (Shuffle |
-// Arrange | ArrangeBy)? -> Index -> (Split, SelectRange, PackBatch)*. Another order is
-// FailedPrecondition. Arrange, ArrangeBy, ReplaceSlots and FeedFrom may also be called after Index,
-// between batches. Not thread safe, except PackBatch and PackTable, which any number of threads may
+// Arrange | ArrangeBy | ArrangePlaces)? -> Index -> (Split, SelectRange, PackBatch)*. Another order is
+// FailedPrecondition. Arrange, ArrangeBy, ArrangePlaces, ReplaceSlots and FeedFrom may also be
+// called after Index, between batches. Gather is called before Index. Not thread safe, except PackBatch and PackTable, which any number of threads may
 // call.
 #pragma once
 
@@ -126,6 +126,15 @@ class Instances {
   // Puts at place i the instance that has number order[i] in file order. order: (N) a permutation.
   Status Arrange(const uint32_t* order, size_t size);
 
+  // Puts at place i the instance that has number order[i] in file order. Unlike in Arrange, an
+  // instance may have several places, or none. From now on N is the number of places. Index and the
+  // keys of the pass still cover all instances. The next call of Arrange, ArrangeBy or
+  // ArrangePlaces begins with all instances again. InvalidArgument for an unknown number.
+  Status ArrangePlaces(const uint32_t* order, size_t size);
+
+  // Copies of the instances with these numbers, without tags.
+  Result<ParsedChunk> Gather(const uint32_t* numbers, size_t size) const;
+
   // (N) the number in file order of each instance, as Arrange takes it.
   std::vector<uint32_t> Numbers() const;
 
@@ -150,11 +159,15 @@ class Instances {
   Result<std::vector<InstanceRange>> Split(size_t max_rows, size_t batch_size) const {
     return Split(std::vector<size_t>{max_rows}, batch_size);
   }
+  // The same for batches of different sizes. ends: where each batch ends; ascending, the last is N.
+  Result<std::vector<InstanceRange>> SplitAt(const std::vector<size_t>& max_rows,
+                                             const std::vector<size_t>& ends) const;
 
   Result<RangeKeys> SelectRange(InstanceRange range) const;
 
-  // (U) the number of occurrences of each unique key, including shared ones.
-  Result<std::vector<uint32_t>> KeyCounts() const;
+  // (U) the number of occurrences of each unique key, including shared ones. counted: (N) 1 for the
+  // instances that count; null: all.
+  Result<std::vector<uint32_t>> KeyCounts(const uint8_t* counted = nullptr) const;
 
   // Packs instances [begin, end). row_of_position: (U) row id in the pass table, or -1. stamp: is
   // written into the plan. The vectors of `out` are reused.

@@ -64,6 +64,7 @@ struct Instances::Impl {
   std::vector<Chunk> chunks;
   std::vector<Place> places;           // (N)
   std::vector<float> labels;           // (N)
+  std::vector<float> file_labels;      // by number, once ArrangePlaces was called
   size_t occurrences = 0;              // nnz
   std::vector<uint64_t> keys;          // (U)
   std::vector<uint16_t> lowest_slots;  // (U)
@@ -156,6 +157,8 @@ struct Instances::Impl {
 
   std::vector<uint64_t> StartsOf(const ParsedChunk& chunk) const;
   void Hold(ParsedChunk&& chunk, std::vector<uint64_t>&& starts);
+  // Appends a copy of the instance at a place, with this label and without tags.
+  void AppendTo(Place place, float label, ParsedChunk* to) const;
   // The instances of a chunk that the sampling keeps. first: the number of its first instance.
   ParsedChunk Sample(const ParsedChunk& chunk, const std::vector<uint64_t>& starts,
                      uint64_t first) const;
@@ -164,6 +167,8 @@ struct Instances::Impl {
   bool Merge(const std::vector<uint32_t>& group, const std::vector<size_t>& dense_dims,
              ParsedChunk* merged) const;
   std::vector<uint64_t> FirstNumbers() const;
+  // Undoes ArrangePlaces: all instances, in file order.
+  void RestorePlaces();
   uint64_t FirstFeasign(Place place, size_t slot) const;  // 0: none
 
   Status CheckIndexed(const char* call) const {

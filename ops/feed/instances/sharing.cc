@@ -147,6 +147,7 @@ void EncodeInstances(const ParsedChunk& chunk, std::string* out) {
   PutStrings(chunk.tags.ins_ids, out);
   PutStrings(chunk.tags.contents, out);
   PutBlock(chunk.tags.log_keys.data(), chunk.tags.log_keys.size() * sizeof(LogKey), out);
+  PutBlock(chunk.tags.times.data(), chunk.tags.times.size() * sizeof(int64_t), out);
 }
 
 Status DecodeInstances(const char* data, size_t size, const std::string& where, ParsedChunk* out) {
@@ -156,6 +157,7 @@ Status DecodeInstances(const char* data, size_t size, const std::string& where, 
   blocks.TakeStrings(&tags.ins_ids);
   blocks.TakeStrings(&tags.contents);
   tags.log_keys = blocks.TakeArray<LogKey>();
+  tags.times = blocks.TakeArray<int64_t>();
   if (!blocks.ok || !blocks.AtEnd()) {
     return Error(Code::kCorruption, "%s: %zu bytes that are no instances", where.c_str(), size);
   }

@@ -128,6 +128,7 @@ class CsvParser : public LineParser {
       return true;
     }
     if (tag.tag == Tag::kLogKey) return SetLogKey(text, out, error);
+    if (tag.tag == Tag::kTime) return SetTime(text, out, error);
     out->ins_id = text;
     return !text.empty() || error->Set("%s: an empty cell, expected an id", tag.name);
   }

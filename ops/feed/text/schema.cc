@@ -162,6 +162,7 @@ std::vector<TagColumn> FeedSchema::TagColumnsRead() const {
   if (tags.ins_id) read.push_back({Tag::kInsId, "ins_id", ins_id_column});
   if (tags.content) read.push_back({Tag::kContent, "content", content_column});
   if (tags.log_key) read.push_back({Tag::kLogKey, "logkey", log_key_column});
+  if (tags.time) read.push_back({Tag::kTime, "time", time_column});
   return read;
 }
 
@@ -211,7 +212,7 @@ Status FeedSchema::Check() const {
       format != Format::kColumns) {
     return Error(
         Code::kInvalidArgument,
-        "ins_id, content and logkey are parsed from multislot, csv, parquet and arrow only");
+        "ins_id, content, logkey and time are parsed from multislot, csv, parquet and arrow only");
   }
   const bool hashed = std::any_of(slots.begin(), slots.end(),
                                   [](const SlotSpec& slot) { return slot.transform.hash; });

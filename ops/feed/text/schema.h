@@ -67,7 +67,7 @@ struct SlotSpec {
   const std::string& column_name() const { return column.empty() ? name : column; }
 };
 
-enum class Tag { kInsId, kContent, kLogKey };
+enum class Tag { kInsId, kContent, kLogKey, kTime };
 
 // A tag that has its own column.
 struct TagColumn {
@@ -87,6 +87,7 @@ struct FeedSchema {
   std::string ins_id_column = "ins_id";  // kCsv, kColumns: names of the tags' columns
   std::string content_column = "content";
   std::string log_key_column = "logkey";
+  std::string time_column = "time";
   size_t max_line_bytes = 1 << 20;  // a longer line is malformed
   // kCsv. The columns of the file; empty: ColumnNames().
   std::vector<std::string> csv_columns = {};

@@ -32,17 +32,20 @@ void TagColumns::Add(const TagSpec& spec, const LineTags& tags) {
   if (spec.has_ids()) ins_ids.Add(tags.ins_id);
   if (spec.content) contents.Add(tags.content);
   if (spec.log_key) log_keys.push_back(tags.log_key);
+  if (spec.time) times.push_back(tags.time);
 }
 
 void TagColumns::AddRow(const TagColumns& from, size_t row) {
   if (from.ins_ids.size() > 0) ins_ids.Add(from.ins_ids[row]);
   if (from.contents.size() > 0) contents.Add(from.contents[row]);
   if (!from.log_keys.empty()) log_keys.push_back(from.log_keys[row]);
+  if (!from.times.empty()) times.push_back(from.times[row]);
 }
 
 bool TagColumns::Fits(size_t n) const {
   const auto fits = [n](size_t size) { return size == 0 || size == n; };
-  return fits(ins_ids.size()) && fits(contents.size()) && fits(log_keys.size());
+  return fits(ins_ids.size()) && fits(contents.size()) && fits(log_keys.size()) &&
+         fits(times.size());
 }
 
 namespace feed {
@@ -82,14 +85,29 @@ bool SetLogKey(std::string_view text, LineTags* out, LineError* error) {
              Printable(text.data(), text.data() + text.size(), 80).c_str());
 }
 
+bool SetTime(std::string_view text, LineTags* out, LineError* error) {
+  const char* const end = text.data() + text.size();
+  uint64_t time = 0;
+  if (!text.empty() && ScanUint64(text.data(), end, &time) == end && time <= INT64_MAX) {
+    out->time = static_cast<int64_t>(time);
+    return true;
+  }
+  return error->wanted() && error->Set("time: '%s' is not an integer in [0, 2^63 - 1]",
+                                       Printable(text.data(), end, 40).c_str());
+}
+
 const char* TakeTags(const TagSpec& spec, const char* p, const char* end, LineTags* out,
                      LineError* error) {
   if (spec.ins_id) p = TakeText("ins_id", p, end, &out->ins_id, error);
   if (p != nullptr && spec.content) p = TakeText("content", p, end, &out->content, error);
-  if (p == nullptr) return nullptr;
-  if (!spec.log_key) return p;
-  p = TakeText("logkey", p, end, &out->ins_id, error);
-  return p != nullptr && SetLogKey(out->ins_id, out, error) ? p : nullptr;
+  if (p != nullptr && spec.log_key) {
+    p = TakeText("logkey", p, end, &out->ins_id, error);
+    if (p != nullptr && !SetLogKey(out->ins_id, out, error)) return nullptr;
+  }
+  if (p == nullptr || !spec.time) return p;
+  std::string_view time;
+  p = TakeText("time", p, end, &time, error);
+  return p != nullptr && SetTime(time, out, error) ? p : nullptr;
 }
 
 }  // namespace feed

@@ -97,7 +97,7 @@ std::vector<uint32_t> KeySlotsFrom(const std::vector<py::dict>& slots) {
 
 // slots: dicts of name, type, dim, column, shares (None, or the name of the slot whose feasigns it
 // shares) and the fields of TransformFrom. csv: the delimiter and the list separator. tags: the
-// tags to read (ins_id, content, logkey) with their columns. plugin: the path of a shared library,
+// tags to read (ins_id, content, logkey, time) with their columns. plugin: the path of a shared library,
 // for the format "plugin". csv_columns, csv_nulls: as in FeedSchema.
 FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
                       bool per_slot_keys, size_t max_line_bytes, const std::string& csv,
@@ -123,6 +123,7 @@ FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& sl
   schema.tags.ins_id = take("ins_id", &schema.ins_id_column);
   schema.tags.content = take("content", &schema.content_column);
   schema.tags.log_key = take("logkey", &schema.log_key_column);
+  schema.tags.time = take("time", &schema.time_column);
   if (!plugin.empty()) schema.plugin = ValueOrThrow(feed::Plugin::Load(plugin));
   for (const py::dict& fields : slots) {
     SlotSpec slot;
@@ -426,19 +427,35 @@ void BindFeed(py::module_& module) {
            [](Instances& self, const Array<uint32_t>& order) {
              ThrowIfError(self.Arrange(order.data(), SizeOf(order)));
            })
+      .def("arrange_places",
+           [](Instances& self, const Array<uint32_t>& order) {
+             ThrowIfError(self.ArrangePlaces(order.data(), SizeOf(order)));
+           })
+      .def("gather",
+           [](const Instances& self, const Array<uint32_t>& numbers) {
+             return std::make_unique<ParsedChunk>(
+                 ValueOrThrow(self.Gather(numbers.data(), SizeOf(numbers))));
+           })
       .def(
           "index", [](Instances& self, ThreadPool& pool) { ThrowIfError(self.Index(&pool)); },
           release)
       .def_property_readonly("size", &Instances::size)
-      .def("key_counts",
-           [](const Instances& instances) {
-             std::vector<uint32_t> counts;
-             {
-               const py::gil_scoped_release released;
-               counts = ValueOrThrow(instances.KeyCounts());
-             }
-             return ToArray(std::move(counts));
-           })
+      .def(
+          "key_counts",
+          [](const Instances& instances, const std::optional<Array<uint8_t>>& counted) {
+            const uint8_t* of_each = nullptr;
+            if (counted.has_value()) {
+              CheckSize("counted", SizeOf(*counted), instances.size());
+              of_each = counted->data();
+            }
+            std::vector<uint32_t> counts;
+            {
+              const py::gil_scoped_release released;
+              counts = ValueOrThrow(instances.KeyCounts(of_each));
+            }
+            return ToArray(std::move(counts));
+          },
+          py::arg("counted") = py::none())
       .def_property_readonly("unique_keys", &Instances::unique_keys)
       .def_property_readonly("occurrences", &Instances::occurrences)
       .def_property_readonly("bytes", &Instances::bytes)
@@ -452,6 +469,13 @@ void BindFeed(py::module_& module) {
           "split",
           [](const Instances& self, const std::vector<size_t>& max_rows, size_t batch_size) {
             return ValueOrThrow(self.Split(max_rows, batch_size));
+          },
+          release)
+      .def(
+          "split_at",
+          [](const Instances& self, const std::vector<size_t>& max_rows,
+             const std::vector<size_t>& ends) {
+            return ValueOrThrow(self.SplitAt(max_rows, ends));
           },
           release)
       .def("select",

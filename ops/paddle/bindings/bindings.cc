@@ -72,6 +72,7 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindParity(module);
   pbx::BindFeed(module);
   pbx::BindParsed(module);
+  pbx::BindSequences(module);
   pbx::BindSide(module);
   pbx::BindServe(module);
 }

@@ -20,6 +20,7 @@ void BindSegment(pybind11::module_& module);    // bind_segment.cc: single segme
 void BindParity(pybind11::module_& module);     // bind_parity.cc: parity files, keys and feasigns
 void BindFeed(pybind11::module_& module);       // bind_feed.cc: schema, parser, instances, batches
 void BindParsed(pybind11::module_& module);     // bind_parsed.cc: parsed files, spilled chunks
+void BindSequences(pybind11::module_& module);  // bind_sequences.cc: sequences of users
 void BindSide(pybind11::module_& module);       // bind_side.cc: side tables and their text
 void BindServe(pybind11::module_& module);      // bind_serve.cc: export files
 

@@ -21,10 +21,10 @@ ParsedChunk Chunk() {
 
 ParsedChunk Tagged() {
   ParsedChunk chunk = Chunk();
-  const TagSpec spec = {true, true, true};
-  chunk.tags.Add(spec, {"u", "first", {9, 222, 1}});
-  chunk.tags.Add(spec, {"u", "", {0, 223, 2}});
-  chunk.tags.Add(spec, {"", "third", {9, 100, 3}});
+  const TagSpec spec = {true, true, true, true};
+  chunk.tags.Add(spec, {"u", "first", {9, 222, 1}, 40});
+  chunk.tags.Add(spec, {"u", "", {0, 223, 2}, INT64_MAX});
+  chunk.tags.Add(spec, {"", "third", {9, 100, 3}, 0});
   return chunk;
 }
 
@@ -94,6 +94,7 @@ TEST(instances_arrive_as_they_were_sent) {
   CheckTags(found, 0, "u", "first", {9, 222, 1});
   CheckTags(found, 1, "u", "", {0, 223, 2});
   CheckTags(found, 2, "", "third", {9, 100, 3});
+  CHECK_EQ(Text(found.tags.times), Text(Tagged().tags.times));
 }
 
 TEST(rows_are_scattered_with_their_tags) {
@@ -105,6 +106,7 @@ TEST(rows_are_scattered_with_their_tags) {
   CheckTags(parts[1], 0, "u", "first", {9, 222, 1});
   CheckTags(parts[1], 1, "", "third", {9, 100, 3});
   CHECK_EQ(Text(parts[1].feasigns), "7 8 9 7");
+  CHECK_EQ(Text(parts[1].tags.times), "40 0");
 }
 
 // Every cut, and every change of one byte, is found or changes only padding.

@@ -49,6 +49,31 @@ TEST(tags_stand_before_the_slots_in_one_order) {
   CHECK_EQ(chunk.tags.log_keys.at(1).search_id, 255u);
 }
 
+TEST(a_time_stands_last_and_is_an_integer) {
+  TagSpec timed;
+  timed.content = timed.time = true;
+  const ParsedChunk chunk = Parse(Tagged(timed),
+                                  "1 c 1 9223372036854775807 1 1 1 7\n"
+                                  "1 c 1 9223372036854775808 1 1 1 7\n"
+                                  "1 c 1 -1 1 1 1 7\n"
+                                  "1 c 1 1 1 7\n"
+                                  "1 c 1 007 1 0 1 8\n");
+  CHECK_EQ(chunk.instances, 2u);
+  CHECK(chunk.tags.times == (std::vector<int64_t>{INT64_MAX, 7}));
+  CHECK(chunk.tags.spec() == timed);
+  CHECK_EQ(chunk.bad_lines, 3u);
+  CHECK_EQ(chunk.first_bad[1].reason, "time: '-1' is not an integer in [0, 2^63 - 1]");
+
+  FeedSchema csv = Schema(Format::kCsv, {Label("click")});
+  csv.tags = timed;
+  csv.time_column = "ts";
+  CHECK_OK(SetCsvHeader("ts,click,content", 16, &csv));
+  ParsedChunk out;
+  CHECK_OK(ParseChunk(csv, "5,1,x\n,1,x\n1.5,1,x\n", 20, &out));
+  CHECK(out.tags.times == (std::vector<int64_t>{5}));
+  CHECK_EQ(out.first_bad[0].reason, "time: '' is not an integer in [0, 2^63 - 1]");
+}
+
 TEST(a_schema_without_tags_has_none) {
   const ParsedChunk chunk = Parse(Tagged({}), "1 1 2 7 8\n");
   CHECK_EQ(chunk.tags.ins_ids.size(), 0u);
