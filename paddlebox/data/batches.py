@@ -30,6 +30,9 @@ PACKED = {
     "box_label": ("float32", [-1, 1]),  # (B, 1); (B, T) for T labels; absent without
 }
 
+# The input with the weights of the instances, (B, 1) float32, if slots.yaml has a weight.
+WEIGHT = "box_weight"
+
 # Inputs of shape (B, 1): the bits of the search id, and cmatch << 32 | rank. They are fed if log
 # keys are parsed and use_var contains them.
 LOG_KEYS = ("box_search_id", "box_cmatch_rank")
@@ -92,6 +95,8 @@ def check_use_var(
     Raises: ValueError, naming the variable.
     """
     inputs = {**packed(tables), **SEQUENCES}
+    if slots.weight is not None:
+        inputs[WEIGHT] = ("float32", [-1, 1])
     if not slots.tasks:
         inputs.pop("box_label")
     others = {*inputs, *LOG_KEYS, *sequences, *([rank_offset] if rank_offset else [])}

@@ -30,7 +30,7 @@ JOIN, UPDATE = 1, 0  # the phases
 _NOT_PARSING = {
     *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
     *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache", "tables"),
-    *("instances", "sequences", "user_sequences", "share"),
+    *("instances", "sequences", "user_sequences", "share", "negative_rate", "negative_seed"),
 }
 
 
@@ -58,6 +58,8 @@ class LoadOptions:
     sequences: tuple[str, ...] = ()  # sparse slots whose ids are fed one by one
     share: Share = NOT_SHARED  # among several ranks
     user_sequences: SequenceOptions | None = None  # None: instances are trained one by one
+    negative_rate: float = 1.0  # share of the instances with label 0 that a training pass keeps
+    negative_seed: int = 0
 
     def dedup(self) -> bool | list[int]:
         """`dedup_slots` for the native code: False for off, True for auto, otherwise the positions
@@ -134,11 +136,25 @@ class LoadOptions:
             return "slot", self.user_sequences.user
         return self.instances.shuffle_by, self.instances.shuffle_slot
 
+    def check_negatives(self) -> None:
+        """Raises: ConfigError if negatives are sampled, but there is not one label."""
+        if not 0 < self.negative_rate <= 1:
+            raise ConfigError(
+                f"negative_rate: expected a share above 0, at most 1, found {self.negative_rate}"
+            )
+        if self.negative_rate < 1 and len(self.slots.tasks) != 1:
+            raise ConfigError(
+                f"data.negative_rate {self.negative_rate}: expected one label, whose negatives are "
+                f"sampled, found {', '.join(self.slots.tasks) or 'none'}: remove negative_rate, or "
+                "the other labels"
+            )
+
     def check(self) -> None:
         """Raises: ConfigError or ValueError for options that contradict each other."""
         self.slots.check_format(self.format)
         self.check_sequences()
         self.check_user_sequences()
+        self.check_negatives()
         self.dedup()
         self.schema()
 

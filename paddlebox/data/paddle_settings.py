@@ -15,7 +15,7 @@ from typing import Any
 
 from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
 from paddlebox.config.dates import day_of
-from paddlebox.data.batches import MASK
+from paddlebox.data.batches import MASK, WEIGHT
 from paddlebox.data.cache import open_cache
 from paddlebox.data.options import JOIN, UPDATE, DatasetOptions, LoadOptions
 from paddlebox.data.pipe import TIMEOUT_S
@@ -68,6 +68,7 @@ class PaddleSettings:
         cache_bytes: int = 0,
         cache_dir: Path | str = "",
         pack_threads: int = 0,
+        negative_rate: float = 1.0,
     ) -> None:
         """Set the options that a dataset needs. The names are those of
         `paddle.distributed.InMemoryDataset.init`, with additions.
@@ -101,6 +102,7 @@ class PaddleSettings:
             budget_bytes=budget_bytes,
             spill_dir=Path(spill_dir) if spill_dir else None,
             cache=open_cache(cache_dir, cache_bytes),
+            negative_rate=negative_rate,
         )
         options.load.check()
         options.drop_last = drop_last
@@ -180,6 +182,11 @@ class PaddleSettings:
     def mask_column(self) -> set[str]:
         """The column for metrics with the mask of trained instances; empty without sequences."""
         return {MASK} if self._options.initialised().user_sequences is not None else set()
+
+    @property
+    def weight_column(self) -> set[str]:
+        """The column for metrics with the weights of instances; empty without a weight slot."""
+        return {WEIGHT} if self._options.initialised().slots.weight is not None else set()
 
     @property
     def label_variable(self) -> str | None:

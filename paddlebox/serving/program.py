@@ -174,7 +174,8 @@ def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tu
         of_others = [None, None, None] * len(more)  # ids, offsets and plan of each table
         dense_or_none = features if dense_width else None
         logits = model(fed_input, None, None, None, dense_or_none, *of_others)
-        prediction = paddle.nn.functional.sigmoid(logits)
+        shift = config.data.logit_shift
+        prediction = paddle.nn.functional.sigmoid(logits + shift if shift else logits)
     executor = paddle.static.Executor(paddle.CPUPlace())
     scope = paddle.static.Scope()
     with paddle.static.scope_guard(scope), tempfile.TemporaryDirectory() as folder:

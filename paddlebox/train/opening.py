@@ -255,6 +255,7 @@ def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDat
         spill_dir=config.feeder.spill_dir,
         cache_bytes=config.feeder.cache_bytes,
         cache_dir=config.feeder.cache_dir,
+        negative_rate=config.data.negative_rate,
     )
     if config.data.logkey:
         dataset.set_parse_logkey(True)

@@ -11,7 +11,7 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, HbmPlace, OptimizerType, Slots
 from paddlebox.config.fields import fields_of
-from paddlebox.data.batches import SEQUENCES
+from paddlebox.data.batches import MASK, SEQUENCES, WEIGHT
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import TableSlots, log_loss, use_products
@@ -89,31 +89,52 @@ def create_optimizer(config: Config, parameters: Any = None) -> Any:
     )
 
 
-def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None) -> Any:
+def loss_and_logits(
+    config: Config, model: Any, inputs: Mapping[str, Any], *, train: bool
+) -> tuple[Any, Any]:
+    """The mean loss and the logits (B, T) of a model. The logits are those of all instances; with
+    `data.negative_rate`, the loss of training is that of the instances that were kept.
+
+    Args:
+        inputs: the tensors of a batch, by name.
+    """
+    learned = model(*(inputs[name] for name in model_inputs(config)))
+    shift = config.data.logit_shift
+    logits = learned + shift if shift else learned
+    factors = inputs.get(MASK), inputs.get(WEIGHT)
+    loss = mean_loss(model, learned if train else logits, inputs["box_label"], *factors)
+    return loss, logits
+
+
+def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None, weight: Any = None) -> Any:
     """The loss of a model, as a mean over instances.
 
     It is the log loss, unless the model has a method `loss`. The push multiplies the gradients by
-    the number of instances.
+    the number of instances. With weights, the loss is the sum of weight and loss of each instance,
+    divided by their number. So the push needs no sum of weights; the gradients of dense parameters
+    are scaled by it (`ranks.dense.SHARE`).
 
     Args:
         mask: (B, 1) 1 for the instances that are trained, 0 for context, which adds no loss; None:
             all are trained.
+        weight: (B, 1) of the instances; None: all are 1.
 
     Raises:
-        ConfigError: there is a mask, and the model's `loss` takes none.
+        ConfigError: there is a mask or weight, and the model's `loss` takes no mask.
     """
+    if weight is not None:
+        mask = weight if mask is None else mask * weight
     if hasattr(model, "loss") and mask is None:
         return model.loss(logits, label)
     if hasattr(model, "loss"):
         if "mask" not in inspect.signature(model.loss).parameters:
+            given = "data.sequences" if weight is None else "a slot of type weight"
             raise ConfigError(
-                f"data.sequences: {type(model).__name__} computes a loss without a mask of the "
-                "trained instances: choose another model, or give its `loss` a parameter `mask`"
+                f"{given}: {type(model).__name__} computes a loss without a factor for each "
+                "instance: choose another model, or give its `loss` a parameter `mask`"
             )
         return model.loss(logits, label, mask=mask)
-    if mask is None:
-        return log_loss(logits, label)
-    return paddle.mean(log_loss(logits, label, reduction="none") * mask)
+    return log_loss(logits, label, mask=mask)
 
 
 def check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:

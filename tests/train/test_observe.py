@@ -36,7 +36,7 @@ def test_calibration_has_groups_of_equal_size_by_rising_prediction() -> None:
 def test_equal_predictions_stay_in_one_group() -> None:
     found = calibration(measured([0.25] * 8, [1, 0] * 4), bins=4)
     assert [(n, clicks) for n, clicks, _ in found] == [(8, 4)]
-    assert calibration(PassMetrics().state()) == []
+    assert calibration(PassMetrics()) == []
 
 
 def test_calibration_agrees_with_the_sums_of_the_metrics() -> None:
@@ -44,7 +44,7 @@ def test_calibration_agrees_with_the_sums_of_the_metrics() -> None:
     predictions = rng.random(10_000).astype(np.float32)
     metrics = PassMetrics()
     metrics.add(predictions, (rng.random(10_000) < predictions).astype(np.float32))
-    found, whole = calibration(metrics.state()), metrics.compute()
+    found, whole = calibration(metrics), metrics.compute()
     assert sum(n for n, _, _ in found) == 10_000
     assert sum(clicks for _, clicks, _ in found) / 10_000 == whole["actual_ctr"]
     predicted = sum(n * mean for n, _, mean in found) / 10_000
