@@ -171,8 +171,8 @@ def _step(
 class _Weights:
     """The weights of instances in metrics."""
 
-    of_instances: bool  # whether the data has weights
-    negative_rate: float  # a kept negative stands for 1 / negative_rate of them
+    of_instances: bool = False  # whether the data has weights
+    negative_rate: float = 1.0  # a kept negative stands for 1 / negative_rate of them
 
     @property
     def any(self) -> bool:
@@ -196,7 +196,7 @@ class _Measured:
         outputs: Mapping[str, np.ndarray] | None,
         tasks: Sequence[str],
         watched: Watched | None,
-        weights: _Weights,
+        weights: _Weights = _Weights(),
     ) -> None:
         self.usual, self.samples = TaskMetrics(tasks, weighted=weights.any), 0
         self.batch_loss = 0.0  # the mean loss of the last batch

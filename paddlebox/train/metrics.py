@@ -56,7 +56,8 @@ class PassMetrics:
         """The buckets of predictions that are not empty, as float64 arrays: the middle of each, and
         its sums of negatives and positives."""
         state = self._auc.state()
-        middle = (np.asarray(state["bucket"]) + 0.5) / int(np.reshape(state["buckets"], -1)[0])
+        count = int(np.reshape(state["counts" if self._weighted else "buckets"], -1)[0])
+        middle = (np.asarray(state["bucket"]) + 0.5) / count
         negative, positive = (np.asarray(state[name]) for name in ("negative", "positive"))
         if self._weighted:  # the low and the high half of a number of 128 bits, in units of 2^-64
             negative, positive = (

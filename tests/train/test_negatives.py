@@ -48,7 +48,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def train(folder: Path, program: str = "pir", **options: Any) -> Any:
-    given = {"config": str(folder / "config.yaml"), "folder": str(folder / f"run-{program}")}
+    given: dict[str, Any] = {"config": str(folder / "config.yaml")}
+    given["folder"] = str(folder / f"run-{program}")
     given |= {"overrides": [f"trainer.program={program}"], **options}
     done = processes.run(["-c", SCRIPT, json.dumps(given)])
     assert done.returncode == 0, done.stderr[-3000:]
@@ -82,8 +83,11 @@ def test_predictions_and_metrics_are_those_of_all_instances(folder: Path, progra
 
 def test_a_run_is_not_continued_with_another_rate(folder: Path) -> None:
     train(folder)
-    given = {"config": str(folder / "config.yaml"), "folder": str(folder / "run-pir")}
-    given["overrides"] = ["data.negative_rate=0.5", "trainer.epochs=5"]  # type: ignore[assignment]
+    given = {
+        "config": str(folder / "config.yaml"),
+        "folder": str(folder / "run-pir"),
+        "overrides": ["data.negative_rate=0.5", "trainer.epochs=5"],
+    }
     done = processes.run(["-c", SCRIPT, json.dumps(given)])
     error = json.loads(done.stdout.splitlines()[-1])["error"]
     assert error.startswith("ConfigError")

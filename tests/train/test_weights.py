@@ -60,9 +60,9 @@ def check_equal(one: Any, other: Any) -> None:
     assert one["error"] == other["error"] == ""
     assert one["dense"].keys() == other["dense"].keys()
     for name, values in other["dense"].items():
-        assert one["dense"][name] == pytest.approx(values, abs=1e-6), name
+        assert one["dense"][name] == pytest.approx(values, rel=1e-6, abs=1e-6), name
     for feasign, row in other["rows"].items():
-        assert one["rows"][feasign][1:] == pytest.approx(row[1:], abs=1e-6), feasign
+        assert one["rows"][feasign][1:] == pytest.approx(row[1:], rel=1e-6, abs=1e-6), feasign
 
 
 @pytest.mark.parametrize("program", ["pir", "old_ir", "dygraph"])
