@@ -58,9 +58,12 @@ def options(data_format: Format = Format.MULTISLOT, **more: object) -> LoadOptio
 
 
 def items(of: LoadedPass) -> list[int]:
-    feasigns, offsets = of.instances.pack_feasigns(0, of.size)
-    cells = [feasigns[a:b].tolist() for a, b in itertools.pairwise(offsets)]
-    return [cell[0] for cell in cells[1::2]]
+    found: list[int] = []
+    for begin in range(0, of.size, 64):
+        feasigns, offsets = of.instances.pack_feasigns(begin, min(begin + 64, of.size))
+        cells = [feasigns[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+        found += [cell[0] for cell in cells[1::2]]
+    return found
 
 
 def kept(files: Sequence[str], wanted: LoadOptions) -> list[int]:
@@ -125,7 +128,7 @@ def test_an_evaluation_sees_all_instances(text: list[str], open_dataset: OpenDat
         rates.append(dataset.negative_rate)
         list(dataset.batches())
         dataset.end_pass()
-    assert sizes == [2 * ROWS, len(kept(text, options(negative_seed=0)))]
+    assert sizes == [2 * ROWS, len(kept(text, options(negative_seed=1)))]
     assert rates == [1.0, 1.0, RATE, RATE]
 
 

@@ -51,11 +51,9 @@ def lines(config: Path, ranks: int, *more: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (own / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("more", [(), ("ranks.dense_top_k=1", "trainer.program=dygraph")])
-def test_two_ranks_train_the_mean_by_weight_of_all_instances(
-    config: Path, more: tuple[str, ...]
-) -> None:
-    one, two = lines(config, 1, *more[1:]), lines(config, 2, *more)
+@pytest.mark.parametrize("program", ["pir", "dygraph"])
+def test_two_ranks_train_the_mean_by_weight_of_all_instances(config: Path, program: str) -> None:
+    one, two = (lines(config, ranks, f"trainer.program={program}") for ranks in (1, 2))
     assert len(one) == len(two) == 3 * EPOCHS
     for alone, shared in zip(one, two, strict=True):
         assert shared["samples"] == alone["samples"] == ROWS

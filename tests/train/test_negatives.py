@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
             "batch_size": 100,
             "negative_rate": RATE,
         },
-        model={"type": "lr", "slots": ["item"]},
+        model={"type": "lr", "slots": ["item"], "dense_scale": "none"},
         optimizer={"averaging": 0.0, "learning_rate": 0.02},
         trainer={"dense_threads": 1, "epochs": 4},
         metrics=[{"name": "named"}, {"name": "scaled", "method": "weighted_auc", "weight": "w"}],
