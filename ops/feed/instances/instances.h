@@ -9,10 +9,10 @@
 // T = tables.
 //
 // Order of calls: (ShareLists | SetTables | SetSampling)* -> Append* -> MergeByInsId? -> (Shuffle |
-// Arrange | ArrangeBy | ArrangePlaces)? -> Index -> (Split, SelectRange, PackBatch)*. Another order is
-// FailedPrecondition. Arrange, ArrangeBy, ArrangePlaces, ReplaceSlots and FeedFrom may also be
-// called after Index, between batches. Gather is called before Index. Not thread safe, except PackBatch and PackTable, which any number of threads may
-// call.
+// Arrange | ArrangeBy | ArrangePlaces)? -> Index -> (Split, SelectRange, PackBatch)*. Another order
+// is FailedPrecondition. Arrange, ArrangeBy, ArrangePlaces, ReplaceSlots and FeedFrom may also be
+// called after Index, between batches. Gather is called before Index. Not thread safe, except
+// PackBatch and PackTable, which any number of threads may call.
 #pragma once
 
 #include <cstddef>
