@@ -210,6 +210,7 @@ class DatasetOptions:
     pool_size: int = 0  # instances that slots_shuffle draws from; 0: set_fea_eval not called
     read_slots: tuple[str, ...] = ()  # slots in the packed inputs; empty: all
     sequences: tuple[str, ...] | None = None  # the sequences among them; None: those of load
+    group: str = ""  # sparse slot or log key by which a loss groups instances; "": none
     # Slots whose shows and clicks count; None: all in the first phase of a pass, then none.
     counted_slots: tuple[str, ...] | None = None
     # Names of variables -> the inputs of sequences (batches.SEQUENCES) that they take.

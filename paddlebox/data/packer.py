@@ -14,6 +14,7 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import Slots
 from paddlebox.data.batches import (
+    GROUP,
     LOG_KEYS,
     MASK,
     METRIC_COLUMN,
@@ -86,6 +87,8 @@ class BatchPacker:
         feed = self._fed(packed, begin, end)
         if self._inputs.rank_offset:
             feed[self._inputs.rank_offset] = self._loaded.instances.rank_offsets(begin, end)
+        if self._inputs.group:
+            feed[GROUP] = _numbered(self._first_values(self._inputs.group, packed, begin, end))
         for name in self._inputs.metric_columns:
             feed[METRIC_COLUMN + name] = self._first_values(name, packed, begin, end)
         return feed
@@ -205,7 +208,8 @@ class BatchPacker:
             low, high = self._dense_at[var.name]
             return np.ascontiguousarray(packed["box_dense"][:, low:high])
         if self._is_weight(var.name):
-            return packed[WEIGHT]
+            weights: np.ndarray = packed[WEIGHT]
+            return weights
         task = self._slots.tasks.index(var.name)
         label = np.ascontiguousarray(packed["box_label"][:, task : task + 1])
         return label.astype(np.int64) if is_int64(var) else label
@@ -259,6 +263,14 @@ class BatchPacker:
         """(B) uint64."""
         keys: np.ndarray = self._loaded.instances.log_keys(begin, end)[LOG_KEYS.index(name)]
         return keys
+
+
+def _numbered(values: np.ndarray) -> np.ndarray:
+    """(B, 1) int32, equal for equal values of (B) uint64. A value of 0 is a group by itself."""
+    numbers = np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int32)
+    alone = values == 0
+    numbers[alone] = -1 - np.arange(np.count_nonzero(alone), dtype=np.int32)
+    return numbers.reshape(-1, 1)
 
 
 class _TableInputs:

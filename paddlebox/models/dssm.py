@@ -78,9 +78,9 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         self.sparse = inputs.pooled_slots(config.use_cvm)
         self.user = _Tower(config.user, fields, self.sparse.width, config)
         self.item = _Tower(config.item, fields, self.sparse.width, config)
-        of_clicks = config.loss is Matching.CLICK
+        of_clicks = config.matching is Matching.CLICK
         self.bias = self.create_parameter([1], dtype="float32", is_bias=True) if of_clicks else 0.0
-        self.matching = config.loss
+        self.matching = config.matching
         # User and item of the last call of forward, (B, output_dim) each.
         self.vectors: tuple[Any, Any] | None = None
 

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from paddlebox import ops
-from paddlebox.config import Config, HbmPlace, OptimizerType, Slots
+from paddlebox.config import Config, HbmPlace, ModelConfig, OptimizerType, Slots
+from paddlebox.config.code import load_named
 from paddlebox.config.fields import fields_of
-from paddlebox.data.batches import MASK, SEQUENCES, WEIGHT
+from paddlebox.data.batches import GROUP, MASK, SEQUENCES, WEIGHT
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import TableSlots, log_loss, use_products
+from paddlebox.nn.group_losses import jrc_loss, listwise_loss, pairwise_loss
 from paddlebox.store.hbm_place import gpu_number, host_is_device
 from paddlebox.train.dense_products import dense_products
 
 paddle = ops.paddle
 
+OBJECTIVES: dict[str, Callable[..., Any]] = {
+    "pairwise": pairwise_loss,
+    "listwise": listwise_loss,
+    "jrc": jrc_loss,
+}
 RANK_OFFSET = "box_rank_offset"  # (B, 7) int32, an input of models that read page views
 
 
@@ -101,9 +108,33 @@ def loss_and_logits(
     learned = model(*(inputs[name] for name in model_inputs(config)))
     shift = config.data.logit_shift
     logits = learned + shift if shift else learned
-    factors = inputs.get(MASK), inputs.get(WEIGHT)
-    loss = mean_loss(model, learned if train else logits, inputs["box_label"], *factors)
+    scored = learned if train else logits
+    mask, weight = inputs.get(MASK), inputs.get(WEIGHT)
+    if config.model.objective == "bce":
+        return mean_loss(model, scored, inputs["box_label"], mask, weight), logits
+    if weight is not None:
+        mask = weight if mask is None else mask * weight
+    loss = _objective(config.model, model)(scored, inputs["box_label"], inputs.get(GROUP), mask)
     return loss, logits
+
+
+def _objective(config: ModelConfig, model: Any) -> Callable[..., Any]:
+    """The loss that `model.loss` names: of logits, labels, groups and factors of instances."""
+    named = config.objective
+    if hasattr(model, "loss"):
+        raise ConfigError(
+            f"model.loss {named}: {type(model).__name__} computes a loss of its own: take "
+            "model.loss out, or choose another model"
+        )
+    if named in OBJECTIVES:
+        return OBJECTIVES[named]
+    found = load_named(named, "model.loss")
+    if not callable(found):
+        raise ConfigError(
+            f"model.loss {named!r}: expected a function, found {type(found).__name__}"
+        )
+    loss: Callable[..., Any] = found
+    return loss
 
 
 def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None, weight: Any = None) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from paddlebox import ops
 from paddlebox.config import Config, Slots
-from paddlebox.data.batches import SEQUENCES, WEIGHT, Feed, packed
+from paddlebox.data.batches import GROUP, SEQUENCES, WEIGHT, Feed, packed
 from paddlebox.ranks.dense import SHARE, scaled, split_gradient, sum_gradients
 from paddlebox.ranks.dense_modes import Average, TopK
 from paddlebox.store.coordinator import Coordinator
@@ -91,6 +91,8 @@ class StaticRunner(RankedRunner):
                 }
             if self._weighted:
                 inputs[WEIGHT] = paddle.static.data(WEIGHT, [-1, 1], "float32")
+            if config.model.loss_group:
+                inputs[GROUP] = paddle.static.data(GROUP, [-1, 1], "int32")
             model = create_model_of(config, slots)
             if not train:
                 model.eval()
