@@ -178,12 +178,11 @@ class _Weights:
     def any(self) -> bool:
         return self.of_instances or self.negative_rate < 1
 
-    def of(self, weights: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
-        """(B) the weights. weights: those of the data, (B) or None; labels: (B)."""
-        own = np.ones(len(labels), np.float32) if weights is None else weights
+    def factors(self, labels: np.ndarray) -> np.ndarray | None:
+        """(B) for how many instances each stands; None: for itself. labels: (B)."""
         if self.negative_rate >= 1:
-            return own
-        return np.where(labels == 0, own / np.float32(self.negative_rate), own)
+            return None
+        return np.where(labels == 0, np.float32(1 / self.negative_rate), np.float32(1))
 
 
 class _Measured:
@@ -242,9 +241,10 @@ class _Measured:
         if own is not None:
             loss = loss * size / weight if weight else 0.0
         self.batch_loss = loss
-        weights = None
-        if self._weights.any and self._label in feed:
-            weights = self._weights.of(own, np.asarray(feed[self._label]).reshape(size, -1)[:, 0])
+        factors = None
+        if self._label in feed:
+            factors = self._weights.factors(np.asarray(feed[self._label]).reshape(size, -1)[:, 0])
+        weights = own if factors is None else factors if own is None else own * factors
         predicted = sigmoid(logits) if logits is not None else None
         if predicted is not None and self._label is not None:
             self.usual.add(predicted, feed[self._label], weights)
@@ -253,7 +253,7 @@ class _Measured:
                 _show(self._watched, predicted, np.asarray(feed[self._label]), columns, self._tasks)
         if self._metrics:
             computed = self._outputs if outputs is None else outputs
-            self._add_named(feed, columns, size, predicted, computed, weights)
+            self._add_named(feed, columns, size, predicted, computed, weights, factors)
 
     def add_trained(
         self,
@@ -284,6 +284,7 @@ class _Measured:
         predicted: np.ndarray | None,
         outputs: Mapping[str, np.ndarray],
         weights: np.ndarray | None,
+        factors: np.ndarray | None,
     ) -> None:
         of_tasks = predicted.reshape(size, -1) if predicted is not None else None
         labels = np.asarray(feed[self._label]).reshape(size, -1) if self._label in feed else None
@@ -295,6 +296,7 @@ class _Measured:
             if of_tasks is not None
             else {},
             weights,
+            factors,
         )
 
     def result(self, dataset: Dataset, batches: int, seconds: float) -> PassResult:

@@ -162,6 +162,7 @@ class MetricSet:
         columns: Columns,
         tasks: Columns | None = None,
         weights: np.ndarray | None = None,
+        factors: np.ndarray | None = None,
     ) -> None:
         """Add a batch. B = instances.
 
@@ -170,7 +171,8 @@ class MetricSet:
             labels: (B), or None if the program has none.
             columns: (B) values by name, for the columns that specs name.
             tasks: (B) predictions by task, if there are several tasks.
-            weights: (B) of the instances, if they have weights.
+            weights: (B) of the instances, if they have weights; with `factors`.
+            factors: (B) for how many each instance stands, if negatives are sampled.
 
         Raises:
             ConfigError: a column is missing.
@@ -185,7 +187,8 @@ class MetricSet:
             if spec.group:
                 third = _as_groups(_named(spec.group, columns, name))[chosen]
             elif spec.weight:
-                third = as_floats(_named(spec.weight, columns, name)[chosen])
+                own = _named(spec.weight, columns, name)
+                third = as_floats((own if factors is None else own * factors)[chosen])
             elif weights is not None and spec.method in _OF_WEIGHTS:
                 third = as_floats(weights[chosen])
             try:
