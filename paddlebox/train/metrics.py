@@ -165,7 +165,7 @@ def warn_of_one_class(what: str, metrics: Mapping[str, Any]) -> None:
         metrics: the result of `TaskMetrics.compute`.
     """
     for task, of in metrics.get("tasks", {"": metrics}).items():
-        if of.get("size") and of["auc"] is None:
+        if of.get("weight", of.get("size")) and of["auc"] is None:
             log.warning(
                 "%s: all %d labels%s are %d, so AUC is not defined: check the label's column in "
                 "slots.yaml, and that these files are not sorted or filtered by label",
