@@ -43,8 +43,8 @@ class SecurityConfig(Section):
 
     allow_commands: bool = Field(
         default=False,
-        description="allow data.pipe_command, data.parser, model.layer and alerts.command, which "
-        "run with your rights",
+        description="allow data.pipe_command, data.parser, model.layer, a function as model.loss "
+        "and alerts.command, which run with your rights",
     )
 
 
@@ -296,6 +296,7 @@ class Config(Section):
         models = {f"phases.{name}.model": phase.model for name, phase in self.phases.items()}
         models = models or {"model": self.model}
         wanted += [f"{key}.layer" for key, one in models.items() if isinstance(one, CustomConfig)]
+        wanted += [f"{key}.loss" for key, one in models.items() if one.runs_code]
         if wanted and not self.security.allow_commands:
             raise ValueError(
                 f"{wanted[0]} runs code, which is off: set security.allow_commands: true if "

@@ -388,7 +388,11 @@ def _parsed(
 
     def parse(item: tuple[Place, bool, Parsable]) -> tuple[str, OwnChunk]:
         place, in_parts, chunk = item
-        return chunk.path, OwnChunk(chunk.parse(schema), place, in_parts)
+        columns = chunk.parse(schema)
+        if options.negative_rate < 1:
+            seed = options.negative_seed % (1 << 64)
+            columns.sample_negatives(schema, options.negative_rate, seed)
+        return chunk.path, OwnChunk(columns, place, in_parts)
 
     return InOrder(
         chunks(),

@@ -226,12 +226,14 @@ def _served(
     predictions: np.ndarray,
     labels: np.ndarray,
 ) -> dict[str, Any]:
+    from paddlebox.data.positions import task_columns
     from paddlebox.serving.predictor import Predictor
     from paddlebox.serving.source import RunSource
     from paddlebox.serving.writer import export
     from paddlebox.train.metrics import PassMetrics
 
-    instances, width = loaded.instances, loaded.options.slots.dense_width
+    instances, slots = loaded.instances, loaded.options.slots
+    _, features = task_columns(slots)
     rows = np.full(instances.unique_keys, -1, np.int32)
     try:
         # Its log lines are about a temporary file.
@@ -245,7 +247,8 @@ def _served(
                 for begin in range(0, loaded.size, _BATCH):
                     end = min(loaded.size, begin + _BATCH)
                     feasigns, offsets = instances.pack_feasigns(begin, end)
-                    dense = instances.pack_batch(begin, end, rows, 0, width)["dense"]
+                    packed = instances.pack_batch(begin, end, rows, 0, slots.feed_dense_width)
+                    dense = np.ascontiguousarray(packed["dense"][:, features])
                     parts.append(predictor.predict_feasigns(feasigns, offsets, dense))
     except ConfigError as error:  # the model cannot be exported; show the other figures
         return {"why_not": str(error)}
