@@ -136,6 +136,11 @@ def models_of(config: Config) -> dict[str, ModelConfig]:
 def _check_read_slots(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
     slots.positions(model.sequences)
     _check_group(config, slots, key, model.loss_group)
+    if model.click_prior and slots.weight is not None:
+        raise ConfigError(
+            f"{key}.click_prior does not work together with slot {slots.weight.name!r} of type "
+            "weight: take one of them out"
+        )
     if not model.slots:
         return
     names = [slot.name for slot in slots.sparse]
