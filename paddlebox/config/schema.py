@@ -141,6 +141,7 @@ class Config(Section):
             "phases": bool(self.phases),
             "extra_tables": bool(self.extra_tables),
             "data.sequences": bool(self.data.sequences.user),
+            "data.negative_rate": self.data.negative_rate < 1,
             "hbm.place gpu": self.hbm.place is not HbmPlace.HOST,
         }.items():
             if found:
