@@ -17,6 +17,7 @@ from paddlebox.config.checkpoint import CheckpointConfig
 from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.data import DataConfig, FeederConfig
 from paddlebox.config.metrics import MetricConfig
+from paddlebox.config.models import SEARCH_ID
 from paddlebox.config.phases import Phase, PhaseConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.config.save import PublishConfig, SaveConfig
@@ -129,6 +130,35 @@ class Config(Section):
         alone = [m.name for m in self.metrics if m.phase != "both" and not self.phases]
         if alone:
             raise ValueError(f"metric {alone[0]!r}: phase needs a config with phases")
+        return self
+
+    @model_validator(mode="after")
+    def _groups_of_phases_are_in_one_batch(self) -> Config:
+        if not self.phases:
+            return self
+        user = self.data.sequences.user
+        join, update = (self.phases[phase].model.loss_group for phase in (Phase.JOIN, Phase.UPDATE))
+        if join not in ("", user or SEARCH_ID):
+            raise ValueError(
+                f"phases.join.model.loss_group: expected {user or SEARCH_ID}, by which join makes "
+                f"its batches, found {join!r}"
+            )
+        if update and user:
+            raise ValueError(
+                f"phases.update.model.loss_group {update} with data.sequences: update shuffles "
+                "single instances, so a batch has few of a group: take loss_group out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _page_views_are_whole(self) -> Config:
+        rate = self.data.negative_rate
+        if self.phases and rate < 1 and self.phases[Phase.JOIN].model.page_views:
+            raise ValueError(
+                f"data.negative_rate {rate} with phases.join.model.type "
+                f"{self.phases[Phase.JOIN].model.type.value}: page views would lack instances that "
+                "they have when the model is evaluated: leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")

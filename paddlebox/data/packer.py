@@ -127,7 +127,7 @@ class BatchPacker:
             packed |= {f"box_{name}{table.suffix}": array for name, array in arrays.items()}
             if number == 0:
                 self._take_apart(packed, begin)
-            table.finish(packed, end - begin)
+            table.finish(packed, end - begin, self._without_weight(packed))
         if self._clicks is not None:
             counts = self._clicks.columns(self._loaded, self._rows, begin, end)
             packed["box_dense"] = np.concatenate([packed["box_dense"], counts], axis=1)
@@ -142,6 +142,13 @@ class BatchPacker:
         if WEIGHT in packed:
             packed["box_show_click"] *= packed[WEIGHT]
         return packed
+
+    def _without_weight(self, packed: Feed) -> np.ndarray | None:
+        """(B) the instances of weight 0, whose rows are not trained; None if there are none."""
+        if WEIGHT not in packed or not self._inputs.trained:
+            return None
+        none: np.ndarray = packed[WEIGHT].reshape(-1) == 0
+        return none if none.any() else None
 
     def _take_apart(self, packed: Feed, begin: int) -> None:
         """Move the labels of further tasks and the weights from box_dense, where the feeder holds
@@ -301,10 +308,15 @@ class _TableInputs:
         self._lock = threading.Lock()
         self.rows_not_pulled = 0
 
-    def finish(self, packed: Feed, instances: int) -> None:
-        """Leave out slots that are not read, and split sequences into their ids."""
+    def finish(self, packed: Feed, instances: int, without: np.ndarray | None) -> None:
+        """Leave out slots that are not read and the ids of instances, and split sequences into
+        their ids.
+
+        Args:
+            without: (B) the instances whose ids are left out; None: none.
+        """
         self._count_shared(packed, instances)
-        self._leave_out(packed, instances)
+        self._leave_out(packed, instances, without)
         self._take_apart(packed)
 
     def _count_shared(self, packed: Feed, instances: int) -> None:
@@ -315,12 +327,17 @@ class _TableInputs:
         with self._lock:
             self.rows_not_pulled += saved
 
-    def _leave_out(self, packed: Feed, instances: int) -> None:
-        """Set the ids of slots that are not read to -1, so that they read as zeros and get no
-        gradient."""
-        if not self._left_out.any():
+    def _leave_out(self, packed: Feed, instances: int, without: np.ndarray | None) -> None:
+        """Set ids to -1, so that they read as zeros and get no gradient: those of slots that are
+        not read, and of the instances `without`."""
+        if without is None and not self._left_out.any():
             return
-        of_id = np.repeat(np.tile(self._left_out, instances), np.diff(packed[self.offsets]))
+        cells = np.tile(self._left_out, instances)  # (B * S)
+        if without is not None and len(packed[self.offsets]) == len(cells) + 1:  # no shared lists
+            cells |= np.repeat(without, self.slots)
+        if not cells.any():
+            return
+        of_id = np.repeat(cells, np.diff(packed[self.offsets]))
         packed[self.ids] = np.where(of_id, np.int32(-1), packed[self.ids])
         if not self._positions.any:  # otherwise `_take_apart` makes the plan
             self._make_plan(packed)

@@ -247,6 +247,7 @@ class PassFeeder:
             sequences=options.sequences,
             user_sequences=options.user_sequences,
             group=options.group,
+            trained=current.train,
             exchanged=self._table.world.size > 1,
         )
         stamps = staged.pass_table.stamps

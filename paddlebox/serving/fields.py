@@ -69,8 +69,7 @@ class FieldParser:
             ",|" if criteo else CELL + VALUE,
             csv_nulls=slots.csv.null,  # requests write missing values as the data does
         )
-        weight = slots.weight  # it is ignored, like the label
-        self._ignored = {weight.name, weight.column} if weight is not None else set()
+        weight = slots.weight
         self._quoted = not criteo
         self._delimiter = "\t" if criteo else CELL
         self._forbidden = {CELL, VALUE, "\n", "\r", "\0", self._delimiter}
@@ -84,6 +83,9 @@ class FieldParser:
             for name, column in column_of.items()
             if name not in self._places
         }
+        # The weight is ignored, like the label, unless another slot reads its column.
+        of_weight = {weight.name, weight.column} if weight is not None else set()
+        self._ignored = of_weight - self._places.keys()
         # A dense slot of dim 1 reads its cell as one number.
         self._lists = {
             self._places[slot.column or slot.name]

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/hash.h"
 
@@ -67,6 +68,50 @@ class Rows {
   size_t kept_ = 0, feasigns_ = 0;          // rows and feasigns that are kept so far
 };
 
+// Draws a number for each negative of a chunk, from the hash of its values.
+class Draws {
+ public:
+  // rows: at least the number of negatives.
+  explicit Draws(size_t rows) : seen_(Places(rows)) {}
+
+  // The hash itself, or another number if the chunk has had this hash before.
+  uint64_t Next(uint64_t hash) {
+    const uint64_t drawn = Insert(hash != 0 ? hash : 1) ? hash : Mix(hash ^ before_);
+    before_ = Mix(before_ + hash);
+    return drawn;
+  }
+
+ private:
+  static size_t Places(size_t rows) {
+    size_t places = 2;
+    while (places < 2 * rows) places *= 2;
+    return places;
+  }
+
+  bool Insert(uint64_t hash) {
+    const size_t mask = seen_.size() - 1;
+    size_t at = hash & mask;
+    while (seen_[at] != 0 && seen_[at] != hash) at = (at + 1) & mask;
+    if (seen_[at] == hash) return false;
+    seen_[at] = hash;
+    return true;
+  }
+
+  std::vector<uint64_t> seen_;  // open addressing, at most half full; 0: empty
+  uint64_t before_ = 0;         // depends on all negatives so far
+};
+
+Status CheckLabels(const std::vector<float>& labels) {
+  for (const float label : labels) {
+    if (label != 0 && label != 1) {
+      return Error(Code::kInvalidArgument,
+                   "negatives can be sampled only if every label is 0 or 1, found %g",
+                   static_cast<double>(label));
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<size_t> SampleNegatives(size_t sparse_slots, size_t dense_width, double rate, uint64_t seed,
@@ -84,13 +129,15 @@ Result<size_t> SampleNegatives(size_t sparse_slots, size_t dense_width, double r
                  n * dense_width, n * sparse_slots);
   }
   if (rate >= 1) return size_t{0};
+  if (Status status = CheckLabels(chunk->labels); !status.ok()) return status;
   const uint64_t bound = static_cast<uint64_t>(std::ldexp(rate, 64));
   Rows rows(sparse_slots, dense_width, chunk);
+  Draws draws(n);
   for (size_t row = 0; row < n; ++row) {
     if (!rows.Read(row)) {
       return Error(Code::kInvalidArgument, "instance %zu has more feasigns than the chunk", row);
     }
-    if (chunk->labels[row] != 0 || rows.Hash(seed) < bound) rows.Keep();
+    if (chunk->labels[row] != 0 || draws.Next(rows.Hash(seed)) < bound) rows.Keep();
   }
   rows.Finish();
   return n - chunk->instances;

@@ -69,6 +69,31 @@ TEST(the_choice_does_not_depend_on_chunks_but_on_the_seed) {
   CHECK(whole != Kept(Chunk(0, 600), 4));
 }
 
+TEST(equal_instances_are_drawn_one_by_one) {
+  size_t kept = 0;
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    ParsedChunk chunk;
+    chunk.instances = 1000;
+    chunk.labels.assign(1000, 0.0f);
+    chunk.dense.assign(1000, 1.0f);
+    chunk.lengths.assign(2000, 1);
+    chunk.feasigns.assign(2000, 7);
+    CHECK_OK(SampleNegatives(2, 1, kRate, seed, &chunk).status());
+    CHECK(chunk.instances > 180 && chunk.instances < 320);  // the deviation is 14
+    kept += chunk.instances;
+  }
+  CHECK(kept > 860 && kept < 1140);
+}
+
+TEST(labels_between_0_and_1_are_refused) {
+  ParsedChunk chunk = Chunk(0, 50);
+  chunk.labels[20] = 0.5f;
+  const Result<size_t> removed = SampleNegatives(2, 1, kRate, 3, &chunk);
+  CHECK_CODE(removed.status(), Code::kInvalidArgument);
+  CHECK_EQ(chunk.instances, 50u);
+  CHECK_OK(SampleNegatives(2, 1, 1, 3, &chunk).status());
+}
+
 TEST(an_id_is_a_part_of_an_instance) {
   ParsedChunk chunk;
   for (size_t i = 0; i < 200; ++i) {
