@@ -20,7 +20,7 @@ from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.data.share import NOT_SHARED, Share
-from paddlebox.errors import ConfigError
+from paddlebox.errors import ConfigError, DataError
 from paddlebox.ranks.world import World
 from tests.ranks.threads import coordination
 from tests.support.configs import make_config, make_slots
@@ -96,6 +96,34 @@ def test_the_choice_depends_on_no_place(text: list[str], tmp_path: Path) -> None
     pq.write_table(table, tmp_path / "0.parquet")
     in_columns = kept([str(tmp_path / "0.parquet")], options(Format.PARQUET))
     assert in_columns == [item for item in found if item <= ROWS]
+
+
+def test_equal_negatives_are_drawn_one_by_one(tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    shown = random.integers(1, 11, 6000).tolist()
+    path = tmp_path / "equal.txt"
+    path.write_text("".join(f"1 0 1 1 1 1 1 {item}\n" for item in shown))
+    found = kept([str(path)], options())
+    assert found == kept([str(path)], options(threads=4))
+    for item in range(1, 11):
+        count = shown.count(item)
+        deviation = (count * RATE * (1 - RATE)) ** 0.5
+        assert abs(found.count(item) - count * RATE) < 4 * deviation
+
+
+def test_labels_between_0_and_1_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "soft.txt"
+    path.write_text("1 0 1 1 1 1 1 1\n1 0.25 1 1 1 1 1 2\n")
+    with pytest.raises(DataError, match=r"soft\.txt: .*every label is 0 or 1, found 0\.25"):
+        kept([str(path)], options())
+    assert kept([str(path)], options(negative_rate=1.0)) == [1, 2]
+
+
+def test_page_views_are_not_sampled() -> None:
+    phases = {"join": {"model": {"type": "rank_attention"}}, "update": {"model": {"type": "dnn"}}}
+    data = {"format": "multislot", "logkey": True, "negative_rate": 0.5}
+    with pytest.raises(ValueError, match=r"negative_rate 0\.5 with phases\.join\.model\.type rank_"):
+        make_config(model=None, data=data, phases=phases)
 
 
 @pytest.mark.parametrize(

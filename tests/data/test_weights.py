@@ -79,6 +79,16 @@ def test_a_weight_below_0_or_not_finite_makes_the_line_malformed(
         loaded(path, data_format)
 
 
+def test_an_instance_of_weight_0_has_ids_only_where_rows_are_not_trained(tmp_path: Path) -> None:
+    of = loaded(write(tmp_path, Format.CSV, W), Format.CSV)
+    feed = packed(of)
+    assert feed["box_ids"].tolist() == [0, 1, 2]
+    trained = packed(of, BatchInputs(trained=True))
+    assert trained["box_ids"].tolist() == [0, -1, 2]
+    assert trained["box_plan"][1:3].tolist() == [2, 2]
+    assert trained["box_offsets"].tolist() == feed["box_offsets"].tolist()
+
+
 def test_a_program_and_metrics_may_read_the_weight_by_the_name_of_its_slot(tmp_path: Path) -> None:
     class Var:
         name, shape, dtype, lod_level = "w", (-1, 1), "float32", 0

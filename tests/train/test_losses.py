@@ -123,6 +123,26 @@ def test_losses_that_make_no_sense_are_refused(model: dict[str, str], expected: 
         make_config(model={"type": "dnn", **model})
 
 
+@pytest.mark.parametrize(
+    ("join", "update", "user", "expected"),
+    [
+        ("page", "", "", r"join\.model\.loss_group: expected search_id, .* found 'page'"),
+        ("search_id", "", "u", r"join\.model\.loss_group: expected u, .* found 'search_id'"),
+        ("", "u", "u", r"update\.model\.loss_group u with data\.sequences"),
+    ],
+)
+def test_groups_that_a_phase_takes_apart_are_refused(
+    join: str, update: str, user: str, expected: str
+) -> None:
+    def phase(group: str) -> dict[str, Any]:
+        loss = {"loss": "jrc", "loss_group": group} if group else {}
+        return {"model": {"type": "dnn", **loss}}
+
+    data = {"format": "multislot", **({"sequences": {"user": user}} if user else {"logkey": True})}
+    with pytest.raises(ValueError, match=expected):
+        make_config(model=None, data=data, phases={"join": phase(join), "update": phase(update)})
+
+
 def test_dssm_keeps_its_own_losses(folder: Path) -> None:
     towers = "model={type: dssm, user: [page], item: [item], loss: in_batch}"
     assert load_config(folder / "config.yaml", [towers]).model.objective == "bce"

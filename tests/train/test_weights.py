@@ -83,6 +83,17 @@ def test_weight_2_is_the_instance_twice(folder: Path, program: str, show_scale: 
     assert once["test"]["loss"] == pytest.approx(repeated["test"]["loss"], abs=1e-6)
 
 
+@pytest.mark.parametrize("rule", ["adagrad", "adam", "shared_adam"])
+def test_an_instance_of_weight_0_trains_as_if_it_were_not_there(folder: Path, rule: str) -> None:
+    # In the second batch, the rows of user 1 and of item 30 have weight 0 only.
+    lines = [(1, 1, 1, 30), (0, 1, 2, 31), (1, 0, 1, 30), (0, 1, 3, 31)]
+    for name, chosen in (("with", lines), ("without", [*lines[:2], lines[3]])):
+        text = (f"1 {click} 1 {w} 1 0.5 1 {user} 1 {item}\n" for click, w, user, item in chosen)
+        (folder / f"{name}.txt").write_text("".join(text))
+    options = ["data.batch_size=2", f"table.embed.rule={rule}", f"table.embedx.rule={rule}"]
+    check_equal(train(folder, "with", *options), train(folder, "without", *options))
+
+
 def test_a_batch_without_weight_trains_nothing(folder: Path) -> None:
     options = ["optimizer.averaging=0.9"]
     whole = train(folder, "nothing", *options)
