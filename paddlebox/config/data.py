@@ -138,7 +138,7 @@ class DataConfig(StreamConfig):
     drop_last: bool = Field(
         default=False, description="drop the last batch of a training pass if it is incomplete"
     )
-    negative_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+    negative_rate: Annotated[float, Field(ge=1e-6, le=1)] = Field(
         default=1.0,
         description="share of the training instances with label 0 that are kept; predictions are "
         "corrected for it (docs/data.md)",

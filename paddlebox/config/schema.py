@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from paddlebox.config.alerts import AlertsConfig
 from paddlebox.config.checkpoint import CheckpointConfig
 from paddlebox.config.custom_model import CustomConfig
-from paddlebox.config.data import DataConfig, FeederConfig
+from paddlebox.config.data import DataConfig, FeederConfig, ShareBy
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.config.models import SEARCH_ID
 from paddlebox.config.phases import Phase, PhaseConfig
@@ -29,6 +29,7 @@ from paddlebox.config.trainer import OptimizerConfig, Program, Schedule, Trainer
 from paddlebox.config.zoo import AnyModelConfig
 
 MAX_TABLES = 64
+_MOST_GROUPED = 8192  # instances; an array of all pairs then has 256 MiB
 _TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]  # names a folder
 
 
@@ -130,6 +131,24 @@ class Config(Section):
         alone = [m.name for m in self.metrics if m.phase != "both" and not self.phases]
         if alone:
             raise ValueError(f"metric {alone[0]!r}: phase needs a config with phases")
+        return self
+
+    @model_validator(mode="after")
+    def _groups_can_be_compared(self) -> Config:
+        models = {f"phases.{name}.model": phase.model for name, phase in self.phases.items()}
+        grouped = [key for key, one in (models or {"model": self.model}).items() if one.loss_group]
+        if not grouped:
+            return self
+        if self.data.batch_size > _MOST_GROUPED:
+            raise ValueError(
+                f"data.batch_size {self.data.batch_size} with {grouped[0]}.loss_group: the loss "
+                f"compares all pairs of a batch; expected at most {_MOST_GROUPED}"
+            )
+        if self.data.share_by[0] in (ShareBy.INSTANCE, ShareBy.INS_ID):
+            raise ValueError(
+                f"data.share {self.data.share} with {grouped[0]}.loss_group: ranks would share the "
+                "instances of a group: set data.share to search_id or `slot NAME`"
+            )
         return self
 
     @model_validator(mode="after")

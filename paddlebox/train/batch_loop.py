@@ -27,7 +27,13 @@ from paddlebox.errors import TrainingError
 from paddlebox.train import interrupt
 from paddlebox.train.all_ranks import Measured, of_all_ranks
 from paddlebox.train.metric_set import MetricSet
-from paddlebox.train.metrics import PassMetrics, TaskMetrics, sigmoid, warn_of_one_class
+from paddlebox.train.metrics import (
+    PassMetrics,
+    TaskMetrics,
+    multiplied,
+    sigmoid,
+    warn_of_one_class,
+)
 from paddlebox.train.observe import calibration
 
 # One step: takes a feed; returns the loss before the update and the logits (B, T), or None if the
@@ -244,7 +250,7 @@ class _Measured:
         factors = None
         if self._label in feed:
             factors = self._weights.factors(np.asarray(feed[self._label]).reshape(size, -1)[:, 0])
-        weights = own if factors is None else factors if own is None else own * factors
+        weights = own if factors is None else factors if own is None else multiplied(own, factors)
         predicted = sigmoid(logits) if logits is not None else None
         if predicted is not None and self._label is not None:
             self.usual.add(predicted, feed[self._label], weights)

@@ -14,7 +14,7 @@ from paddlebox.config.hints import did_you_mean
 from paddlebox.config.metrics import CMATCH_RANK, MetricConfig, MetricMethod
 from paddlebox.data.batches import LOG_KEYS
 from paddlebox.errors import ConfigError
-from paddlebox.train.metrics import defined
+from paddlebox.train.metrics import defined, multiplied
 
 State = dict[str, np.ndarray]
 Columns = Mapping[str, np.ndarray]  # name -> (B) values
@@ -188,7 +188,7 @@ class MetricSet:
                 third = _as_groups(_named(spec.group, columns, name))[chosen]
             elif spec.weight:
                 own = _named(spec.weight, columns, name)
-                third = as_floats((own if factors is None else own * factors)[chosen])
+                third = as_floats((own if factors is None else multiplied(own, factors))[chosen])
             elif weights is not None and spec.method in _OF_WEIGHTS:
                 third = as_floats(weights[chosen])
             try:

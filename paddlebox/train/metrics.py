@@ -12,6 +12,8 @@ from paddlebox import _native
 
 log = logging.getLogger("paddlebox")
 
+_MOST_WEIGHT = 2**32
+
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
     """Probabilities of logits, float32. Logits are clipped to [-60, 60] to prevent overflow."""
@@ -155,6 +157,12 @@ def defined(values: Mapping[str, float]) -> dict[str, Any]:
 def format_auc(value: float | None, digits: int = 6) -> str:
     """An AUC as text, "not defined" for None."""
     return "not defined" if value is None else f"{value:.{digits}f}"
+
+
+def multiplied(weights: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """(B) weights * factors, at most the largest weight that metrics take."""
+    found: np.ndarray = np.minimum(weights * factors, np.float32(_MOST_WEIGHT))
+    return found
 
 
 def warn_of_one_class(what: str, metrics: Mapping[str, Any]) -> None:

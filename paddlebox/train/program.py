@@ -157,7 +157,23 @@ def _objective(config: ModelConfig, model: Any) -> Callable[..., Any]:
         raise ConfigError(
             f"model.loss {named!r}: expected a function, found {type(found).__name__}"
         )
-    loss: Callable[..., Any] = found
+    try:
+        inspect.signature(found).bind(*range(4))
+    except TypeError as error:
+        raise ConfigError(
+            f"model.loss {named!r}: expected a function of logits, labels, groups and mask: {error}"
+        ) from None
+
+    def loss(*inputs: Any) -> Any:
+        value = found(*inputs)
+        shape = list(getattr(value, "shape", ["?"]))
+        if shape not in ([], [1]):
+            raise ConfigError(
+                f"model.loss {named!r}: expected a mean over the instances, found a value of shape "
+                f"{shape}"
+            )
+        return value
+
     return loss
 
 

@@ -1,4 +1,4 @@
-"""Weights of instances on two ranks: losses, rows and dense parameters are those of one rank."""
+"""Weights of instances on two ranks: losses and metrics are those of one rank."""
 
 from __future__ import annotations
 

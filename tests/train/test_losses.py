@@ -11,6 +11,7 @@ import pytest
 
 from paddlebox.config import load_config
 from paddlebox.data.packer import _numbered
+from paddlebox.errors import ConfigError
 from tests.support import processes
 from tests.support.configs import make_config, write_config, write_slots
 
@@ -25,6 +26,14 @@ def squares(logits, labels, groups, mask):
     return paddle.mean(every if mask is None else every * mask)
 
 number = 7
+"""
+
+WRONG = """
+def few(logits, labels):
+    return logits.mean()
+
+def each(logits, labels, groups, mask):
+    return logits * labels
 """
 
 
@@ -86,10 +95,16 @@ def test_a_loss_of_ones_own_trains(folder: Path) -> None:
     found = train(folder, named, allowed)
     assert found["error"] == ""
     assert found["test"]["loss"] == pytest.approx(found["test"]["rmse"] ** 2, rel=1e-4)
-    assert "model.loss runs code" in train(folder, named)["error"]
+    with pytest.raises(ConfigError, match=r"model\.loss runs code"):
+        load_config(folder / "config.yaml", [named])
     for name, expected in (("number", "expected a function, found int"), ("sqares", "squares")):
         error = train(folder, f"model.loss={folder}/own.py:{name}", allowed)["error"]
         assert error.startswith("ConfigError")
+        assert expected in error
+    (folder / "wrong.py").write_text(WRONG)
+    for name, expected in (("few", "expected a function of logits, labels"), ("each", "of shape")):
+        error = train(folder, f"model.loss={folder}/wrong.py:{name}", allowed)["error"]
+        assert error.startswith(f"ConfigError: model.loss '{folder}/wrong.py:{name}'")
         assert expected in error
 
 
@@ -141,6 +156,16 @@ def test_groups_that_a_phase_takes_apart_are_refused(
     data = {"format": "multislot", **({"sequences": {"user": user}} if user else {"logkey": True})}
     with pytest.raises(ValueError, match=expected):
         make_config(model=None, data=data, phases={"join": phase(join), "update": phase(update)})
+
+
+def test_groups_that_ranks_share_and_batches_of_too_many_pairs_are_refused() -> None:
+    model = {"type": "dnn", "loss": "jrc", "loss_group": "page"}
+    with pytest.raises(ValueError, match=r"data\.share instance with model\.loss_group"):
+        make_config(model=model, data={"share": "instance"})
+    with pytest.raises(
+        ValueError, match=r"batch_size 8193 with model\.loss_group: .* most 8192"
+    ):
+        make_config(model=model, data={"batch_size": 8193})
 
 
 def test_dssm_keeps_its_own_losses(folder: Path) -> None:
