@@ -214,7 +214,7 @@ class Dataset(PaddleSettings, ABC):
 
     def postprocess_instance(self) -> None:
         """Undo `preprocess_instance` for the update phase. The pass is then shuffled by
-        instance."""
+        instance, or by the group of `set_group`."""
         self._arranger.undo_page_views()
 
     def slots_shuffle(self, slots: Sequence[str]) -> None:

@@ -129,7 +129,7 @@ Result<size_t> SampleNegatives(size_t sparse_slots, size_t dense_width, double r
                  n * dense_width, n * sparse_slots);
   }
   if (rate >= 1) return size_t{0};
-  if (Status status = CheckLabels(chunk->labels); !status.ok()) return status;
+  PBX_RETURN_IF_ERROR(CheckLabels(chunk->labels));
   const uint64_t bound = static_cast<uint64_t>(std::ldexp(rate, 64));
   Rows rows(sparse_slots, dense_width, chunk);
   Draws draws(n);
