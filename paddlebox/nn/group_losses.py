@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox._native import paddle
-from paddlebox.nn.functional import exp, log, matmul
+from paddlebox.nn.functional import exp, log, matmul, max_of_rows
 from paddlebox.nn.log_loss import log_loss
 
-_MOST = 60.0  # the largest difference of logits in an exponent
+_NOT_COUNTED = 1e9  # is subtracted from logits that do not count; their exponential is 0 then
 _BESIDE_ZERO = 1e-30  # for groups whose factors are all 0
 
 
@@ -55,8 +55,12 @@ def jrc_loss(z: Any, y: Any, groups: Any, w: Any = None) -> Any:
 
 def _log_share(apart: Any, groups: Any, factors: Any) -> Any:
     """(B, 1) log Σ_j w_j exp(apart_ij) over the group of i. apart: (B, B)."""
-    bounded = _MOST - paddle.nn.functional.relu(_MOST - apart)
-    return log(matmul(_same(groups) * exp(bounded), factors) + _BESIDE_ZERO)
+    counted = _same(groups) * paddle.cast(
+        paddle.less_than(paddle.zeros_like(_row(factors)), _row(factors)), "float32"
+    )
+    among = apart * counted - _NOT_COUNTED * (1.0 - counted)
+    most = max_of_rows(among)  # is subtracted, so that no exponential is infinite
+    return log(matmul(counted * exp(among - most), factors) + _BESIDE_ZERO) + most
 
 
 def _factors(z: Any, w: Any) -> Any:

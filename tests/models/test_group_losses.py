@@ -108,6 +108,14 @@ def test_nothing_is_infinite_or_undefined(name: str) -> None:
     assert not gradient.any()
 
 
+def test_a_click_far_below_the_others_has_the_full_gradient() -> None:
+    z, y, group = np.array([-300.0, 300.0]), np.array([1.0, 0.0]), np.zeros(2)
+    loss, gradient = computed("listwise", z, y, group)
+    assert loss == pytest.approx(300)
+    assert gradient == pytest.approx([-1, 1])
+    assert computed("jrc", z, y, group)[1] == pytest.approx([-1, 1])
+
+
 def test_only_the_own_group_counts() -> None:
     z, y, group, _ = instances()
     for name in ("pairwise", "listwise"):

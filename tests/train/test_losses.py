@@ -162,9 +162,7 @@ def test_groups_that_ranks_share_and_batches_of_too_many_pairs_are_refused() -> 
     model = {"type": "dnn", "loss": "jrc", "loss_group": "page"}
     with pytest.raises(ValueError, match=r"data\.share instance with model\.loss_group"):
         make_config(model=model, data={"share": "instance"})
-    with pytest.raises(
-        ValueError, match=r"batch_size 8193 with model\.loss_group: .* most 8192"
-    ):
+    with pytest.raises(ValueError, match=r"batch_size 8193 with model\.loss_group: .* most 8192"):
         make_config(model=model, data={"batch_size": 8193})
 
 
