@@ -149,6 +149,12 @@ class Config(Section):
                 f"data.share {self.data.share} with {grouped[0]}.loss_group: ranks would share the "
                 "instances of a group: set data.share to search_id or `slot NAME`"
             )
+        user = self.data.sequences.user
+        if user and not self.phases and self.model.loss_group != user:
+            raise ValueError(
+                f"model.loss_group: expected {user}, the user of data.sequences, found "
+                f"{self.model.loss_group!r}: a batch has all instances of a user"
+            )
         return self
 
     @model_validator(mode="after")

@@ -158,10 +158,12 @@ def test_groups_that_a_phase_takes_apart_are_refused(
         make_config(model=None, data=data, phases={"join": phase(join), "update": phase(update)})
 
 
-def test_groups_that_ranks_share_and_batches_of_too_many_pairs_are_refused() -> None:
+def test_groups_that_are_in_no_one_batch_and_batches_of_too_many_pairs_are_refused() -> None:
     model = {"type": "dnn", "loss": "jrc", "loss_group": "page"}
     with pytest.raises(ValueError, match=r"data\.share instance with model\.loss_group"):
         make_config(model=model, data={"share": "instance"})
+    with pytest.raises(ValueError, match=r"model\.loss_group: expected u, .* found 'page'"):
+        make_config(model=model, data={"sequences": {"user": "u"}})
     with pytest.raises(ValueError, match=r"batch_size 8193 with model\.loss_group: .* most 8192"):
         make_config(model=model, data={"batch_size": 8193})
 
