@@ -1,8 +1,9 @@
 """Restores or reshards the stores of an earlier job before a job starts.
 
-Before anything is opened, all ranks exchange what they see. If a rank's folder is gone, its remote
-copy is restored, at the newest pass that every rank can go back to. If another number of ranks
-trained the model, the model is resharded:
+Before anything is opened, all ranks exchange what they see. If a rank's folder is gone, its store
+is rebuilt from parity in the folders of the others, or restored from its remote copy, at the newest
+pass that every rank can go back to. If another number of ranks trained the model, the model is
+resharded:
 
     <rank's dir>/store.moving   being written from the old ranks' stores; nothing else changes
     <rank's dir>/store.moved    complete and durable; once all ranks have one, the move is valid
@@ -16,6 +17,7 @@ repeats the move. No rank trains before the move is finished.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -24,8 +26,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
+from paddlebox.ranks import rebuild
 from paddlebox.ranks.reshard import overlapping, write_range
 from paddlebox.store import copies, files
 from paddlebox.store.checkpoints import checkpoints
@@ -98,6 +103,8 @@ def take_over(root: Path, config: Config, world: Coordinator, back_to: str = "")
     if not stores:
         return
     size = _size_of(stores)
+    if size != world.size:
+        stores = _rebuild_unseen(root, world, stores, size)
     if size == world.size:
         _bring_back(root, config, world, [stores.get(rank) for rank in range(size)])
         return
@@ -341,11 +348,20 @@ def _bring_back(root: Path, config: Config, world: Coordinator, found: list[Foun
     begun = any(one.ranks for one in there.values())
     if not lost or not begun:
         return
+    own = own_dir(root, world.rank)
+    mine = there.get(world.rank)
+    stores = {world.rank: own / "store"} if mine is not None else {}
+    known = rebuild.look(stores, world)
+    sets = {rank: known.passes(rank) for rank in lost}
     copied = _copies(
         {rank: copies_of(config, rank) for rank in range(world.size)}, world.size, world
     )
     can = [
-        {*(there[rank].can_go_to() if rank in there else ()), *copied.get(rank, ())}
+        {
+            *(there[rank].can_go_to() if rank in there else ()),
+            *sets.get(rank, ()),
+            *copied.get(rank, ()),
+        }
         for rank in range(world.size)
     ]
     agreed = set.intersection(*can)
@@ -354,12 +370,15 @@ def _bring_back(root: Path, config: Config, world: Coordinator, found: list[Foun
         raise StoreError(
             f"{root}: the store of "
             + ", ".join(f"rank {r} ({ranges[r][0]:#018x} to {ranges[r][1]:#018x})" for r in lost)
-            + f" is gone, and the ranks have no pass in common: {_passes_text(there, copied)}; set "
-            "checkpoint.copy_to to where its copies are, or start from nothing with --fresh"
+            + f" is gone, and the ranks have no pass in common: {_passes_text(there, copied, sets)}; "
+            "set checkpoint.copy_to to where its copies are, or start from nothing with --fresh"
         )
     at = max(agreed)
-    own = own_dir(root, world.rank)
-    mine = there.get(world.rank)
+    for rank in lost:
+        if at in sets[rank]:
+            _rebuild(root, rank, rank, at, known, stores, world)
+    if world.rank in lost and at in sets[world.rank]:
+        return
     if mine is not None and at in mine.can_go_to():
         return  # `agreed_passes` makes the store go back to that pass
     if (own / "store").exists():
@@ -388,10 +407,90 @@ def _copies(uris: Mapping[int, str], size: int, world: Coordinator) -> dict[int,
     }
 
 
-def _passes_text(stores: Mapping[int, Found], copied: Mapping[int, Mapping[int, Any]]) -> str:
-    ranks = sorted({*stores, *copied})
+def _rebuild(
+    root: Path,
+    lost: int,
+    by: int,
+    at: int,
+    known: rebuild.Known,
+    stores: Mapping[int, Path],
+    world: Coordinator,
+) -> None:
+    """Rebuild the store of a lost rank after a pass, from parity. Every rank calls it.
+
+    The rank also gets the files of `_ALSO`, from another rank of its group.
+
+    Args:
+        lost: the number of the lost rank in the former job.
+        by: the rank that writes its store.
+        at: the pass.
+        known, stores: as for `rebuild.look`.
+    """
+    folder = dir_of(root, lost)
+    if world.rank == by:
+        own_dir(root, lost)
+        files.make_folder(str(folder), 0o700)
+        if (folder / "store").exists():  # without a manifest
+            _set_aside(folder / "store", folder / _BEFORE)
+    rebuild.rebuild(lost, known.passes(lost)[at], folder / "store", by, known, stores, world)
+    giver = min(known.agents)
+    texts: dict[str, str] = {}
+    if giver in stores and known.agents[giver] == world.rank:
+        paths = [stores[giver].parent / name for name in _ALSO]
+        texts = {path.name: path.read_text() for path in paths if path.is_file()}
+    out = [np.empty(0, np.uint8)] * world.size
+    out[by] = np.frombuffer(json.dumps(texts).encode(), np.uint8)
+    for found in world.exchange_instances(out):
+        for name, text in json.loads(found.tobytes() or b"{}").items():
+            files.write_durably(str(folder / name), text.encode())
+    if world.rank == by:
+        _remove(folder / _BEFORE)
+        log.info("%s: rebuilt pass %d of rank %d from parity", folder, at, lost)
+
+
+def _rebuild_unseen(
+    root: Path, world: Coordinator, stores: dict[int, Found], size: int
+) -> dict[int, Found]:
+    """Rebuild the stores that no rank sees before the model is resharded, if parity has them.
+
+    Every rank calls it.
+
+    Args:
+        stores: the committed stores, by rank.
+        size: the number of ranks that trained the model.
+
+    Returns: `stores`, with those that were rebuilt.
+    """
+    seen = {
+        rank: dir_of(root, rank) / "store" for rank in range(size) if _visible(root, rank)
+    }
+    visible = set[int]().union(*world.gather("visible", sorted(seen)))
+    lost = [rank for rank in range(size) if rank not in visible]
+    if not lost:
+        return stores
+    known = rebuild.look(seen, world)
+    sets = {rank: known.passes(rank) for rank in lost}
+    agreed = set.intersection(*(found.can_go_to() for found in stores.values()))
+    agreed = agreed.intersection(*sets.values())
+    if not agreed:
+        return stores
+    for rank in lost:
+        by = rank if rank < world.size else known.agents[min(known.agents)]
+        _rebuild(root, rank, by, max(agreed), known, seen, world)
+    found = _view(root, world, "store")
+    return {**stores, **{rank: found[rank] for rank in lost}}
+
+
+def _passes_text(
+    stores: Mapping[int, Found],
+    copied: Mapping[int, Mapping[int, Any]],
+    sets: Mapping[int, Mapping[int, Any]] | None = None,
+) -> str:
+    sets = sets or {}
+    ranks = sorted({*stores, *copied, *sets})
     return "; ".join(
         f"rank {rank} has {sorted(stores[rank].passes) if rank in stores else 'no store'}"
+        + (f" and parity of {sorted(sets[rank])}" if sets.get(rank) else "")
         + (f" and copies of {sorted(copied[rank])}" if copied.get(rank) else "")
         for rank in ranks
     )

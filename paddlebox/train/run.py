@@ -26,6 +26,7 @@ from paddlebox.config import Config, DenseDtype, Slots
 from paddlebox.config.data import ShareBy
 from paddlebox.data.sources import expand
 from paddlebox.errors import PaddleBoxError, TrainingError
+from paddlebox.ranks import World
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.table_set import TableSet
@@ -39,6 +40,7 @@ from paddlebox.train.hooks.evaluate import Evaluate
 from paddlebox.train.hooks.hook import Hook, run_by
 from paddlebox.train.hooks.metrics_file import MetricsFile
 from paddlebox.train.hooks.publish import Publish
+from paddlebox.train.hooks.rank_parity import Parity
 from paddlebox.train.hooks.save import Save
 from paddlebox.train.hooks.scalars import Scalars
 from paddlebox.train.hooks.trace import Trace
@@ -253,6 +255,7 @@ def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict
         stack.enter_context(table)
         copies = copies_of(config, world.rank)
         copy = _open(stack, Copy(config, table, store, world) if copies else None)
+        parity = _open(stack, _parity(run, table))
         stack.enter_context(_ended_passes_committed(table))
         alerts = Alerts(config, world.rank, run.run_dir, run.point.lines.recent)
         stack.enter_context(alerts)
@@ -263,7 +266,7 @@ def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict
         training.dataset.tracer = trace.tracer if trace is not None else None
         evaluate, metrics_file = Evaluate(training, tests), MetricsFile(run.run_dir)
         # The order matters: a hook sees what earlier hooks added to the line of a pass.
-        hooks = run_by(world.rank, [save, evaluate, metrics_file, alerts, scalars, copy])
+        hooks = run_by(world.rank, [save, evaluate, parity, metrics_file, alerts, scalars, copy])
         with feeding(training.dataset), training.rescue.guarding():
             PassLoop(training, run.passes, run.point, hooks).run()
         heartbeat.stage("end", "of the run: the last commit")
@@ -283,6 +286,13 @@ def _open(stack: ExitStack, hook: H) -> H:
     if hook is not None:
         stack.enter_context(hook)
     return hook
+
+
+def _parity(run: _Resumed, table: TableSet) -> Parity | None:
+    size = run.config.ranks.parity
+    if not size or not isinstance(run.world, World):
+        return None
+    return Parity(table, run.run_dir / "store", run.world, size)
 
 
 def _publish(run: _Resumed, alerts: Alerts) -> Publish | None:

@@ -1,0 +1,386 @@
+"""Parity across ranks: each commit protects the files of every rank (docs/formats/rank_parity.md).
+
+Letters: R = ranks, g = ranks of a group.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from paddlebox.errors import StoreError
+from paddlebox.ranks.link import Hosts
+from paddlebox.store.leases import Lease, take_lease
+from paddlebox.store.parity_set import (
+    File,
+    ParitySet,
+    Part,
+    SetFile,
+    SetFolder,
+    Stream,
+    Writer,
+    block_bytes,
+    hex_crc,
+    is_manifest,
+    protected_files,
+)
+from paddlebox.store.rank_stores import pass_of
+from paddlebox.store.record import VersionRecord
+
+log = logging.getLogger("paddlebox")
+_NOTHING = np.empty(0, np.uint8)
+
+
+class Exchange(Protocol):
+    """What parity needs of a `Channel`."""
+
+    def exchange(self, out: Sequence[np.ndarray]) -> list[np.ndarray]: ...
+
+
+def group_of(hosts: Hosts, size: int) -> tuple[int, ...]:
+    """(g) the ranks of this rank's group, ascending.
+
+    Args:
+        hosts: which ranks share a host.
+        size: the fewest ranks of a group; all ranks form one group if there are fewer.
+    """
+    order = [
+        of_host[place]
+        for place in range(max(map(len, hosts.ranks)))
+        for of_host in hosts.ranks
+        if place < len(of_host)
+    ]
+    count = max(1, len(order) // size)
+    ends = [len(order) * number // count for number in range(count + 1)]
+    here = order.index(hosts.rank)
+    number = next(n for n in range(count) if ends[n] <= here < ends[n + 1])
+    return tuple(sorted(order[ends[number] : ends[number + 1]]))
+
+
+def xor_of(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The exclusive or of uint8 arrays. Shorter ones count as padded with zeros."""
+    total = np.zeros(max((part.size for part in parts), default=0), np.uint8)
+    for part in parts:
+        np.bitwise_xor(total[: part.size], part, out=total[: part.size])
+    return total
+
+
+def tell(channel: Exchange, rank: int, size: int, mine: Any, to: Sequence[int]) -> list[Any]:
+    """(R) what ranks say to this one, as in JSON; None where a rank says nothing to it.
+
+    All ranks call it.
+
+    Args:
+        to: the ranks that get `mine`, this one included.
+    """
+    text = np.frombuffer(json.dumps(mine).encode(), np.uint8)
+    found = channel.exchange([text if one in to else _NOTHING for one in range(size)])
+    return [json.loads(of.tobytes()) if of.size else None for of in found]
+
+
+@dataclass
+class Figures:
+    """Of the sets that this rank has written since the job started."""
+
+    sets: int = 0
+    protected_bytes: int = 0  # of this rank's files in them
+    parity_bytes: int = 0  # of the files of sets
+    seconds: float = 0.0  # from the commit until all ranks had written their part
+
+
+class _GivenUpError(Exception):
+    """Ranks could not write a set. The text names each of them."""
+
+
+class RankParity:
+    """Writes parity sets in the background. Add `offer` to `CommitQueue.after_commit`.
+
+    Every rank creates one, and all ranks call `offer` for the same commits.
+
+    Args:
+        store: the store of this rank.
+        name: what errors call this rank.
+        rank, size: as of `World`.
+        group: the ranks of this rank's group.
+        channel: the channel for parity.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        name: str,
+        rank: int,
+        size: int,
+        group: tuple[int, ...],
+        channel: Exchange,
+    ) -> None:
+        self._store, self._name, self._rank, self._size = store, name, rank, size
+        self._group, self._channel = group, channel
+        self._others = [one for one in group if one != rank]
+        self._folder = SetFolder(store)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-rank-parity")
+        self._running: Future[None] | None = None
+        self.figures = Figures()
+
+    def offer(self, record: VersionRecord | None) -> None:
+        """Protect a version; None: this rank has none, so no rank protects any.
+
+        Waits until all ranks have written the set of the previous version.
+
+        Raises: RankError if another rank has ended.
+        """
+        self.finish()
+        lease = None
+        if record is not None:
+            try:
+                lease = take_lease(str(self._store), record.version)
+            except StoreError as error:  # the set fails if a file is removed meanwhile
+                log.warning("version %d: %s", record.version, error)
+        self._running = self._thread.submit(self._protect, record, lease)
+
+    def finish(self) -> None:
+        """Wait for the set that is being written. Raises: as `offer`."""
+        if self._running is not None:
+            self._running.result()
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._thread.shutdown()
+
+    # ---- a set. All ranks run this together.
+
+    def _protect(self, record: VersionRecord | None, lease: Lease | None) -> None:
+        started = time.perf_counter()
+        with ExitStack() as stack:
+            if lease is not None:
+                stack.callback(lease.release)
+            sets, wrong = self._folder.open_sets()
+            for one in sets:
+                stack.enter_context(one)
+            for message in wrong:
+                log.warning("%s; its files get new parity", message)
+            self._write(record, sets)
+        self.figures.seconds += time.perf_counter() - started
+
+    def _write(self, record: VersionRecord | None, sets: Sequence[SetFile]) -> None:
+        named, error = _tried(lambda: self._named(record), {})
+        held = {one.set.key: self._held(one, named) for one in sets}
+        found = self._tell_all(
+            {
+                "version": record.version if record is not None else 0,
+                "group": self._group,
+                "newest": max(self._folder.numbers(), default=0),
+                "sets": {
+                    one.set.key: [sum(named[name] for name in held[one.set.key]), one.own.bytes]
+                    for one in sets
+                    if one.set.group == self._group
+                },
+            }
+        )
+        if not all(of["version"] for of in found):
+            return
+        number = 1 + max(of["newest"] for of in found)
+        kept = kept_sets([found[rank]["sets"] for rank in self._group])
+        safe = set[str]().union(*(held[key] for key in kept))
+        fresh = [(name, size) for name, size in named.items() if name not in safe]
+        is_new = record is not None and not self._is_protected(record, sets, kept, fresh)
+        # The record of the version goes into the new set, so the newest set has it.
+        fresh += [(name, named[name]) for name in sorted(safe) if is_manifest(name)]
+        plans = self._tell_all(
+            {"new": is_new, "bytes": sum(size for _, size in fresh), "error": error}
+        )
+        if not any(of["new"] for of in plans):
+            return
+        assert record is not None
+        part = Part(record.version, pass_of(record), tuple(fresh), "")
+        try:
+            self._write_set(number, part, kept, [of["bytes"] for of in plans], found, error)
+        except _GivenUpError as failed:
+            error = str(failed)
+        ended = self._tell_all(error)
+        errors = list(dict.fromkeys(text for text in ended if text))
+        if errors and self._rank == 0:
+            log.warning("parity of ranks is not complete: %s", "; ".join(errors))
+        own_failed = any(ended[rank] for rank in self._group)
+        numbers = {one.set.number for one in sets if one.set.key in kept or own_failed}
+        self._folder.keep(numbers if own_failed else {*numbers, number})
+
+    def _named(self, record: VersionRecord | None) -> dict[str, int]:
+        return protected_files(str(self._store), record) if record is not None else {}
+
+    def _held(self, one: SetFile, named: Mapping[str, int]) -> set[str]:
+        """The files of the version that a set has."""
+        return {
+            name for name, _ in one.own.files if name in named and self._folder.holds(one, name)
+        }
+
+    def _is_protected(
+        self,
+        record: VersionRecord,
+        sets: Sequence[SetFile],
+        kept: Sequence[str],
+        fresh: Sequence[File],
+    ) -> bool:
+        """Whether the newest kept set protects this version."""
+        newest = [one for one in sets if one.set.key in kept][-1:]
+        return not fresh and bool(newest) and newest[0].own.version == record.version
+
+    def _write_set(
+        self,
+        number: int,
+        part: Part,
+        kept: Sequence[str],
+        lengths: Sequence[int],
+        found: Sequence[Mapping[str, Any]],
+        error: str,
+    ) -> None:
+        """Args:
+        number: of the new set. part: this rank's files in it, without checksums.
+        kept: keys of the kept sets. lengths: (R) bytes of the streams.
+        found: (R) what the ranks said of their groups.
+        error: why this rank cannot take part; "" otherwise.
+
+        Raises: _GivenUpError: a rank of the group failed.
+        """
+        rows = max(_rows(of["group"], lengths) for of in found)
+        size = block_bytes(len(self._group), max(lengths[rank] for rank in self._group))
+        with ExitStack() as stack:
+            task = _Task(self._folder, number, part, size)
+            stack.callback(task.close)
+            task.attempt(error, task.open)
+            crcs = ""
+            for _ in range(rows):
+                blocks = [task.next_block() for _ in self._others]
+                crcs += "".join(hex_crc(block) for block in blocks if block)
+                out = [_NOTHING] * self._size
+                for rank, block in zip(self._others, blocks, strict=True):
+                    out[rank] = np.frombuffer(block, np.uint8)
+                arrived = self._channel.exchange(out)
+                task.append(xor_of([arrived[rank] for rank in self._others]).tobytes())
+            task.attempt(task.error, task.sync)
+            told = self._tell(
+                {"error": self._of_rank(task.error), "part": asdict(part), "crcs": crcs},
+                self._group,
+            )
+            of_group = {rank: told[rank] for rank in self._group}
+            if any(of["error"] for of in of_group.values()):
+                raise _GivenUpError(self._of_rank(task.error))
+            parts = {
+                rank: Part(
+                    of["part"]["version"],
+                    of["part"]["passes"],
+                    tuple((name, count) for name, count in of["part"]["files"]),
+                    of["crcs"],
+                )
+                for rank, of in of_group.items()
+            }
+            whole = ParitySet(number, size, tuple(kept), parts)
+            task.attempt("", lambda: task.publish(self._rank, whole))
+            if task.error:
+                raise _GivenUpError(self._of_rank(task.error))
+            self.figures.sets += 1
+            self.figures.protected_bytes += part.bytes
+            self.figures.parity_bytes += task.written
+
+    def _of_rank(self, error: str) -> str:
+        return f"{self._name}: {error}" if error else ""
+
+    def _tell(self, mine: Any, to: Sequence[int]) -> list[Any]:
+        return tell(self._channel, self._rank, self._size, mine, to)
+
+    def _tell_all(self, mine: Any) -> list[Any]:
+        return self._tell(mine, range(self._size))
+
+
+class _Task:
+    """Reads this rank's stream and writes its file of a set. After an error it does neither: the
+    other ranks still count on its messages."""
+
+    def __init__(self, folder: SetFolder, number: int, part: Part, size: int) -> None:
+        self._folder, self._number, self._part, self._size = folder, number, part, size
+        self._stream: Stream | None = None
+        self._writer: Writer | None = None
+        self._at = 0
+        self.error = ""
+        self.written = 0
+
+    def attempt(self, error: str, call: Callable[[], None]) -> None:
+        """Call it, unless there is an error already. Notes its error."""
+        self.error = error
+        if not error:
+            _, self.error = _tried(call, None)
+
+    def open(self) -> None:
+        self._folder.discard(self._number)
+        self._folder.link(self._number, [name for name, _ in self._part.files])
+        self._stream = Stream(self._folder.linked(self._number), self._part.files)
+        self._writer = self._folder.writer(self._number)
+
+    def next_block(self) -> bytes:
+        """The next block of the stream; empty after its end."""
+        stream = self._stream
+        count = min(self._size, self._part.bytes - self._at)
+        if self.error or stream is None or count <= 0:
+            return b""
+        found, self.error = _tried(lambda: stream.read(self._at, count), b"")
+        self._at += count
+        return found
+
+    def append(self, row: bytes) -> None:
+        writer = self._writer
+        if not self.error and writer is not None and row:
+            _, self.error = _tried(lambda: writer.append(row), None)
+
+    def sync(self) -> None:
+        assert self._writer is not None
+        self._writer.sync()
+
+    def publish(self, rank: int, whole: ParitySet) -> None:
+        assert self._writer is not None
+        self._writer.finish(rank, whole)
+        self.written = self._writer.bytes
+        self._folder.publish(self._number)
+
+    def close(self) -> None:
+        for one in (self._stream, self._writer):
+            if one is not None:
+                one.close()
+
+
+def kept_sets(of_ranks: Sequence[Mapping[str, Sequence[int]]]) -> list[str]:
+    """The keys of the sets that a group keeps, by number.
+
+    Args:
+        of_ranks: (g) the sets of each rank of the group: key -> (bytes that the new version names,
+            all bytes).
+    """
+    common = set.intersection(*(set(of_rank) for of_rank in of_ranks))
+    return sorted(
+        key
+        for key in common
+        if 2 * sum(of_rank[key][0] for of_rank in of_ranks)
+        >= sum(of_rank[key][1] for of_rank in of_ranks)
+    )
+
+
+def _rows(group: Sequence[int], lengths: Sequence[int]) -> int:
+    """The rows of the longest body of a group. lengths: (R) bytes of the streams."""
+    longest = max(lengths[rank] for rank in group)
+    return -(-longest // (block_bytes(len(group), longest) * max(1, len(group) - 1)))
+
+
+def _tried(call: Callable[[], Any], otherwise: Any) -> tuple[Any, str]:
+    """The result of a call, and ""; or `otherwise`, and the error of the store."""
+    try:
+        return call(), ""
+    except (StoreError, OSError) as error:
+        return otherwise, str(error)
