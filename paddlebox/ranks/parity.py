@@ -74,13 +74,14 @@ def xor_of(parts: Sequence[np.ndarray]) -> np.ndarray:
     return total
 
 
-def tell(channel: Exchange, rank: int, size: int, mine: Any, to: Sequence[int]) -> list[Any]:
+def tell(channel: Exchange, size: int, mine: Any, to: Sequence[int]) -> list[Any]:
     """(R) what ranks say to this one, as in JSON; None where a rank says nothing to it.
 
     All ranks call it.
 
     Args:
-        to: the ranks that get `mine`, this one included.
+        size: R.
+        to: the ranks that get `mine`.
     """
     text = np.frombuffer(json.dumps(mine).encode(), np.uint8)
     found = channel.exchange([text if one in to else _NOTHING for one in range(size)])
@@ -295,7 +296,7 @@ class RankParity:
         return f"{self._name}: {error}" if error else ""
 
     def _tell(self, mine: Any, to: Sequence[int]) -> list[Any]:
-        return tell(self._channel, self._rank, self._size, mine, to)
+        return tell(self._channel, self._size, mine, to)
 
     def _tell_all(self, mine: Any) -> list[Any]:
         return self._tell(mine, range(self._size))

@@ -1,4 +1,5 @@
-"""Rebuilds the store of a lost rank from the parity sets of the others (docs/formats/rank_parity.md).
+"""Rebuilds the store of a lost rank from the parity sets of the others
+(docs/formats/rank_parity.md).
 
 Each folder of the former ranks has an *agent*: the rank of the new job that reads it. With the same
 number of ranks, each rank is the agent of its own folder.
@@ -60,7 +61,9 @@ class Known:
             and all(rank == lost or key in self.sets.get(rank, {}) for rank in ranks)
         }
         return {
-            of_all[key][1][lost][1]: key for key in sorted(whole) if whole.issuperset(of_all[key][0])
+            of_all[key][1][lost][1]: key
+            for key in sorted(whole)
+            if whole.issuperset(of_all[key][0])
         }
 
 
@@ -101,7 +104,7 @@ def _summaries(store: Path) -> dict[str, Any]:
 
 
 def _tell(world: Coordinator, mine: Any) -> list[Any]:
-    return tell(_Channel(world), world.rank, world.size, mine, range(world.size))
+    return tell(_Channel(world), world.size, mine, range(world.size))
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class _Channel:
 
 
 def rebuild(
-        lost: int,
+    lost: int,
     key: str,
     to: Path,
     by: int,
@@ -166,7 +169,12 @@ def _error_of(call: Callable[[], None]) -> str:
 
 
 def _opened(
-    key: str, lost: int, known: Known, stores: Mapping[int, Path], world: Coordinator, stack: ExitStack
+    key: str,
+    lost: int,
+    known: Known,
+    stores: Mapping[int, Path],
+    world: Coordinator,
+    stack: ExitStack,
 ) -> dict[int, SetFile]:
     """The files of a set for which this rank is the agent, by their rank."""
     found = {}
@@ -188,7 +196,8 @@ class _Target:
 
     @contextmanager
     def writing(self, of: Sequence[tuple[str, int]]) -> Iterator[StreamWriter]:
-        """Write the files of the next set, newest first. Of files with one name, the newest counts."""
+        """Write the files of the next set, newest first. Of files with one name, the newest
+        counts."""
         wanted = None if self._wanted is None else self._wanted - self._made
         with StreamWriter(self._folder, of, wanted) as writer:
             yield writer
@@ -254,7 +263,7 @@ class _Rebuilding:
         mine = next((one.set.fields() for one in self._held.values()), None)
         first = min(self._known.agents[r] for r, of in self._known.sets.items() if key in of)
         to = range(self._world.size) if self._world.rank == first else ()
-        found = tell(_Channel(self._world), self._world.rank, self._world.size, mine, to)
+        found = tell(_Channel(self._world), self._world.size, mine, to)
         return ParitySet.of(found[first])
 
     def run(self) -> str:
@@ -290,14 +299,13 @@ class _Rebuilding:
         return [(r, h) for r in self._ranks for h in self._ranks if r != h]
 
     def _exchange(self, row: int) -> dict[tuple[int, int], np.ndarray]:
-        """The blocks (rank, holder) of a row that this rank needs, and results (lost, holder) of the
-        row before."""
+        """The blocks (rank, holder) of a row that this rank needs, and results (lost, holder) of
+        the row before."""
         of_agents = defaultdict[int, list[np.ndarray]](list)
         for rank, holder in self._pairs():
             if rank in self._held:
                 of_agents[self._agent(holder)].append(self._block(rank, holder, row))
-        for holder, result in sorted(self._results.items()):
-            of_agents[self._by].append(result)
+        of_agents[self._by] += [self._results[holder] for holder in sorted(self._results)]
         out = [np.concatenate([_NOTHING, *of_agents[agent]]) for agent in range(self._world.size)]
         found, arrived = self._world.exchange_instances(out), {}
         at = [0] * self._world.size

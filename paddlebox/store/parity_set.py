@@ -1,4 +1,5 @@
-"""Parity sets: the files of a store that parity across ranks protects (docs/formats/rank_parity.md).
+"""Parity sets: the files of a store that parity across ranks protects
+(docs/formats/rank_parity.md).
 
 ranks/parity.py writes the sets of all ranks, and ranks/rebuild.py rebuilds a lost store from them.
 

@@ -370,8 +370,9 @@ def _bring_back(root: Path, config: Config, world: Coordinator, found: list[Foun
         raise StoreError(
             f"{root}: the store of "
             + ", ".join(f"rank {r} ({ranges[r][0]:#018x} to {ranges[r][1]:#018x})" for r in lost)
-            + f" is gone, and the ranks have no pass in common: {_passes_text(there, copied, sets)}; "
-            "set checkpoint.copy_to to where its copies are, or start from nothing with --fresh"
+            + " is gone, and the ranks have no pass in common: "
+            f"{_passes_text(there, copied, sets)}; set checkpoint.copy_to to where its copies are, "
+            "or start from nothing with --fresh"
         )
     at = max(agreed)
     for rank in lost:
@@ -461,9 +462,7 @@ def _rebuild_unseen(
 
     Returns: `stores`, with those that were rebuilt.
     """
-    seen = {
-        rank: dir_of(root, rank) / "store" for rank in range(size) if _visible(root, rank)
-    }
+    seen = {rank: dir_of(root, rank) / "store" for rank in range(size) if _visible(root, rank)}
     visible = set[int]().union(*world.gather("visible", sorted(seen)))
     lost = [rank for rank in range(size) if rank not in visible]
     if not lost:
