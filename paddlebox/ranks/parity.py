@@ -334,7 +334,7 @@ class _Task:
             return b""
         found, self.error = _tried(lambda: stream.read(self._at, count), b"")
         self._at += count
-        return found
+        return bytes(found)
 
     def append(self, row: bytes) -> None:
         writer = self._writer
