@@ -27,6 +27,8 @@ routes.py               routes between the GPUs of a machine
 traffic.py              counts of sent bytes
 dense.py                sums of dense gradients
 dense_modes.py          other ways to agree on dense parameters
+parity.py               parity of the files of each commit, over the ranks of a group
+rebuild.py              rebuilds the store of a lost rank from this parity
 reshard.py              moves rows to the stores of another number of ranks
 """
 

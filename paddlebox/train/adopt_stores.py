@@ -21,15 +21,17 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from paddlebox import errors
 from paddlebox.config import Config
-from paddlebox.errors import ConfigError, CorruptionError, StoreError
+from paddlebox.errors import ConfigError, CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.ranks import rebuild
 from paddlebox.ranks.reshard import overlapping, write_range
 from paddlebox.store import copies, files
@@ -258,14 +260,18 @@ def _move(
         sources.append((store, version))
     versions = [*(found.newest for found in stores.values()), *(number for _, number in sources)]
     newest = world.max("newest", max(versions))
-    rows = write_range(
-        sources,
-        config.tables,
-        own,
-        folder / _MOVING,
-        version=newest + 1,
-        ranks=world.size,
-        options=table_options(config),
+    rows = _on_all(
+        world,
+        folder,
+        lambda: write_range(
+            sources,
+            config.tables,
+            own,
+            folder / _MOVING,
+            version=newest + 1,
+            ranks=world.size,
+            options=table_options(config),
+        ),
     )
     if world.rank >= size:
         for name in _ALSO:
@@ -276,6 +282,32 @@ def _move(
     log.info("%s: this rank has %d rows", folder, rows)
     world.wait("moved")
     _settled(root, world)
+
+
+def _on_all(world: Coordinator, folder: Path, write: Callable[[], int]) -> int:
+    """Write the new store of this rank. Every rank calls it. Returns the rows.
+
+    Raises:
+        StoreError: any rank failed, for example because its disk is full. All ranks raise the same
+            error, which names each of them. The old stores are unchanged, and what was written is
+            removed.
+    """
+    rows, kind, text = 0, "", ""
+    try:
+        rows = write()
+    except StoreError as error:
+        kind, text = type(error).__name__, f"rank {world.rank} on {socket.gethostname()}: {error}"
+        if isinstance(error, OutOfSpaceError):
+            text += f" ({shutil.disk_usage(folder).free} bytes are free in {folder})"
+    found = [(kind, text) for kind, text in world.gather("written", [kind, text]) if kind]
+    if not found:
+        return rows
+    for name in (_MOVING, _SOURCES):
+        _remove(folder / name)
+    raise getattr(errors, found[0][0])(
+        f"the model cannot be resharded; the old stores are unchanged: "
+        f"{'; '.join(text for _, text in found)}"
+    )
 
 
 def _visible(root: Path, rank: int) -> bool:

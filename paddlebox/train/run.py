@@ -29,6 +29,7 @@ from paddlebox.errors import PaddleBoxError, TrainingError
 from paddlebox.ranks import World
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.dense import dense_digest
+from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.table_set import TableSet
 from paddlebox.train import adopt_stores, pass_line, recovery, repeats, resume
 from paddlebox.train.common_passes import agreed_passes
@@ -289,10 +290,11 @@ def _open(stack: ExitStack, hook: H) -> H:
 
 
 def _parity(run: _Resumed, table: TableSet) -> Parity | None:
-    size = run.config.ranks.parity
+    size, store = run.config.ranks.parity, run.run_dir / "store"
     if not size or not isinstance(run.world, World):
+        SetFolder(store).keep(())  # they would keep files that merges have removed
         return None
-    return Parity(table, run.run_dir / "store", run.world, size)
+    return Parity(table, store, run.world, size)
 
 
 def _publish(run: _Resumed, alerts: Alerts) -> Publish | None:

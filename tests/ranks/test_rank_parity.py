@@ -51,7 +51,7 @@ class Ranks:
     """The stores of some ranks, which commit together."""
 
     def __init__(self, run_dir: Path, config: Config, size: int) -> None:
-        self.run_dir, self.config, self.size, self.passes = run_dir, config, size, 0
+        self.run_dir, self.config, self.size, self.passes, self.salt = run_dir, config, size, 0, 0
 
     def store(self, rank: int) -> Path:
         return store_of_rank(self.run_dir / "store", rank)
@@ -69,7 +69,7 @@ class Ranks:
     def _pass(self, rank: int, merge: bool) -> None:
         number = self.passes
         count = 1500 + 400 * rank
-        draw = np.random.default_rng(100 * number + rank)
+        draw = np.random.default_rng(1000 * self.salt + 100 * number + rank)
         feasigns = np.unique(draw.integers(1, 4000, count).astype(np.uint64))
         policy = Policy(min_bytes=0, merge_depth=2, space_target=1.05) if merge else None
         options: dict[str, Any] = {
@@ -189,6 +189,27 @@ def test_it_comes_back_after_merges_have_removed_files_of_its_sets(
     assert ranks.head(1).pass_number == 7
 
 
+def test_a_name_that_is_used_again_after_going_back_stands_for_the_newest_file(
+    make: Callable[[int], Ranks],
+) -> None:
+    ranks = make(2)
+    ranks.train(3, protect=False)
+    ranks.protect()  # a set with the files of all passes
+    names = set(ranks.content(0))
+    for rank in range(2):
+        with Manifest.open_writer(ranks.store(rank)) as manifest:
+            manifest.go_back(ranks.head(rank).version - 1)
+    ranks.passes, ranks.salt = 2, 1
+    ranks.train(1)
+    before = ranks.content(0)
+    assert set(before) == names
+    assert len(ranks.sets(0)) == 2
+    ranks.lose(0)
+    ranks.start()
+    assert ranks.content(0) == before
+    assert store_tool(["verify", str(ranks.store(0))]) == 0
+
+
 def test_sets_follow_the_versions_and_take_as_much_space_as_they_say(
     make: Callable[[int], Ranks],
 ) -> None:
@@ -238,7 +259,7 @@ def test_a_set_that_one_rank_could_not_write_is_given_up_and_named(
 
             def writer(number: int) -> Any:
                 made = make_writer(number)
-                made.append = append  # type: ignore[method-assign]
+                monkeypatch.setattr(made, "append", append)
                 return made
 
             monkeypatch.setattr(folder, "writer", writer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,12 @@ import pytest
 from paddlebox import ops
 from paddlebox._native import core, paddle
 from paddlebox.config import Config, load_config
-from paddlebox.errors import ConfigError, StoreError
-from paddlebox.ranks import World
+from paddlebox.errors import ConfigError, OutOfSpaceError, StoreError
+from paddlebox.ranks import World, reshard
 from paddlebox.ranks.reshard import overlapping, write_range
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.copies import copy_version
+from paddlebox.store.disk_budget import DiskBudget
 from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
@@ -27,6 +29,7 @@ from paddlebox.tools.upkeep.cli import main as store_tool
 from paddlebox.train.adopt_stores import take_over
 from paddlebox.train.common_passes import agreed_passes
 from tests.conftest import ROOT
+from tests.ranks.threads import coordination
 
 ROWS = 3000
 
@@ -183,6 +186,43 @@ def test_a_move_that_is_killed_at_any_step_is_made_by_the_next_start(
             break
     assert done
     assert step > 3, "the move was hardly interrupted"
+
+
+def test_a_full_disk_of_one_rank_is_one_error_on_all_and_the_old_store_is_as_before(
+    one: Path,
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run_dir, free = Path(shutil.copytree(one, tmp_path / "run")), DiskBudget.free_bytes
+
+    def few(budget: DiskBudget) -> int:
+        return 1000 if "/ranks/1/" in str(budget.folder) else free(budget)
+
+    def move(world: World) -> str:
+        try:
+            take_over(run_dir, config, world)
+        except OutOfSpaceError as error:
+            return str(error)
+        return ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskBudget, "free_bytes", few)
+        first, second = coordination(2, move)
+    assert first == second
+    assert re.search(
+        r"rank 1 on \S+: \S+/ranks/1/store.moving: \d+ rows of \S+ need \d+ bytes, 1000 are free",
+        first,
+    )
+    assert [path.name for path in run_dir.glob("**/store*")] == ["store"]
+    assert _digest(run_dir, config) == _digest(one, config)
+    monkeypatch.setattr(reshard, "_LOG_EVERY_S", 0.0)
+    with caplog.at_level("INFO", "paddlebox"):
+        assert coordination(2, move) == ["", ""]
+    assert re.search(r"ranks/1/store.moving: \d+ rows so far, from stores of \d+ rows", caplog.text)
+    assert len(rank_versions(run_dir / "store")) == 2
+    assert _digest(run_dir, config) == _digest(one, config)
 
 
 def test_ranks_whose_stores_cannot_be_seen_are_named_with_their_hashes(
