@@ -5,7 +5,6 @@ Letters: R = ranks, g = ranks of a group.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +12,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from paddlebox.errors import StoreError
 from paddlebox.ranks.link import Hosts
+from paddlebox.ranks.telling import NOTHING, Exchange, tell
 from paddlebox.store.leases import Lease, take_lease
 from paddlebox.store.parity_set import (
     File,
@@ -37,13 +37,6 @@ from paddlebox.store.rank_stores import pass_of
 from paddlebox.store.record import VersionRecord
 
 log = logging.getLogger("paddlebox")
-_NOTHING = np.empty(0, np.uint8)
-
-
-class Exchange(Protocol):
-    """What parity needs of a `Channel`."""
-
-    def exchange(self, out: Sequence[np.ndarray]) -> list[np.ndarray]: ...
 
 
 def group_of(hosts: Hosts, size: int) -> tuple[int, ...]:
@@ -72,20 +65,6 @@ def xor_of(parts: Sequence[np.ndarray]) -> np.ndarray:
     for part in parts:
         np.bitwise_xor(total[: part.size], part, out=total[: part.size])
     return total
-
-
-def tell(channel: Exchange, size: int, mine: Any, to: Sequence[int]) -> list[Any]:
-    """(R) what ranks say to this one, as in JSON; None where a rank says nothing to it.
-
-    All ranks call it.
-
-    Args:
-        size: R.
-        to: the ranks that get `mine`.
-    """
-    text = np.frombuffer(json.dumps(mine).encode(), np.uint8)
-    found = channel.exchange([text if one in to else _NOTHING for one in range(size)])
-    return [json.loads(of.tobytes()) if of.size else None for of in found]
 
 
 @dataclass
@@ -262,7 +241,7 @@ class RankParity:
             for _ in range(rows):
                 blocks = [task.next_block() for _ in self._others]
                 crcs += "".join(hex_crc(block) for block in blocks if block)
-                out = [_NOTHING] * self._size
+                out = [NOTHING] * self._size
                 for rank, block in zip(self._others, blocks, strict=True):
                     out[rank] = np.frombuffer(block, np.uint8)
                 arrived = self._channel.exchange(out)

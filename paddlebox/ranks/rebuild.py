@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,8 @@ import numpy as np
 
 from paddlebox import heartbeat
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.ranks.parity import tell, xor_of
+from paddlebox.ranks.parity import xor_of
+from paddlebox.ranks.telling import NOTHING, BeforeLoading, raise_together, tell, tell_all
 from paddlebox.store import files
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.parity_set import (
@@ -40,7 +41,6 @@ from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, unframe
 
 log = logging.getLogger("paddlebox")
-_NOTHING = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def look(stores: Mapping[int, Path], world: Coordinator) -> Known:
     """
     mine = {str(rank): _summaries(store) for rank, store in stores.items()}
     agents, sets = dict[int, int](), dict[int, Any]()
-    for agent, of_agent in enumerate(_tell(world, mine)):
+    for agent, of_agent in enumerate(tell_all(world, mine)):
         for name, of_rank in of_agent.items():
             rank = int(name)
             if rank not in agents or agent == rank:  # nodes may hold outdated folders of others
@@ -103,18 +103,6 @@ def _summaries(store: Path) -> dict[str, Any]:
         }
 
 
-def _tell(world: Coordinator, mine: Any) -> list[Any]:
-    return tell(_Channel(world), world.size, mine, range(world.size))
-
-
-@dataclass(frozen=True)
-class _Channel:
-    world: Coordinator
-
-    def exchange(self, out: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return self.world.exchange_instances(out)
-
-
 def rebuild(
     lost: int,
     key: str,
@@ -138,34 +126,24 @@ def rebuild(
     """
     needs = next(of[key][0] for of in known.sets.values() if key in of)
     folder, target = to.with_name(f"{to.name}.restoring"), None
+    what = f"rank {lost} cannot be rebuilt: "
     if world.rank == by:
         shutil.rmtree(folder, ignore_errors=True)  # of a process that died
         target = _Target(folder)
     for number, one in enumerate([key, *sorted(needs, reverse=True)], 1):
         heartbeat.stage("load", f"parity set {number} of {1 + len(needs)}")
         log.info("rank %d: rebuilding, parity set %d of %d", lost, number, 1 + len(needs))
-        error = ""
         with ExitStack() as stack:
             holders = _opened(one, lost, known, stores, world, stack)
             error = _Rebuilding(one, lost, by, known, holders, world, target).run()
-        _raise_any(_tell(world, error))
-    error = ""
+        raise_together(world, error, folder, what)
+    error = None
     if target is not None:
-        error = _error_of(lambda: target.finish(to))
-    _raise_any(_tell(world, error))
-
-
-def _raise_any(errors: Sequence[str]) -> None:
-    if found := [error for error in errors if error]:
-        raise StoreError("; ".join(dict.fromkeys(found)))
-
-
-def _error_of(call: Callable[[], None]) -> str:
-    try:
-        call()
-    except (StoreError, OSError) as error:
-        return str(error)
-    return ""
+        try:
+            target.finish(to)
+        except (StoreError, OSError) as failed:
+            error = failed
+    raise_together(world, error, folder, what)
 
 
 def _opened(
@@ -250,7 +228,8 @@ class _Rebuilding:
     ) -> None:
         """holders: the files of the set of which this rank is the agent."""
         self._lost, self._by, self._known, self._world = lost, by, known, world
-        self._held, self._target, self._error = holders, target, ""
+        self._held, self._target = holders, target
+        self._error: Exception | None = None
         self._set = self._agree(key)
         self._ranks = self._set.holders(lost)  # the others of the group, ascending
         self._streams = {
@@ -263,11 +242,11 @@ class _Rebuilding:
         mine = next((one.set.fields() for one in self._held.values()), None)
         first = min(self._known.agents[r] for r, of in self._known.sets.items() if key in of)
         to = range(self._world.size) if self._world.rank == first else ()
-        found = tell(_Channel(self._world), self._world.size, mine, to)
+        found = tell(BeforeLoading(self._world), self._world.size, mine, to)
         return ParitySet.of(found[first])
 
-    def run(self) -> str:
-        """Returns: the error of this rank, "" if there is none."""
+    def run(self) -> Exception | None:
+        """Returns: the error of this rank."""
         with ExitStack() as stack:
             for stream in self._streams.values():
                 stack.enter_context(stream)
@@ -277,10 +256,10 @@ class _Rebuilding:
             try:
                 with self._target.writing(self._set.parts[self._lost].files) as writer:
                     self._rounds(writer)
-                    if self._error:
-                        raise StoreError(self._error)
+                    if self._error is not None:
+                        raise self._error
             except (StoreError, OSError) as error:
-                self._error = self._error or str(error)
+                self._error = self._error or error
         return self._error
 
     def _rounds(self, writer: StreamWriter | None) -> None:
@@ -306,7 +285,7 @@ class _Rebuilding:
             if rank in self._held:
                 of_agents[self._agent(holder)].append(self._block(rank, holder, row))
         of_agents[self._by] += [self._results[holder] for holder in sorted(self._results)]
-        out = [np.concatenate([_NOTHING, *of_agents[agent]]) for agent in range(self._world.size)]
+        out = [np.concatenate([NOTHING, *of_agents[agent]]) for agent in range(self._world.size)]
         found, arrived = self._world.exchange_instances(out), {}
         at = [0] * self._world.size
         wanted = [(r, h, row) for r, h in self._pairs() if self._agent(h) == self._world.rank]
@@ -331,12 +310,11 @@ class _Rebuilding:
             if hex_crc(found) != expected:
                 raise CorruptionError(
                     f"rank {rank}: {' or '.join(stream.names(begin, size))}: {size} bytes have "
-                    f"CRC32C {hex_crc(found)}, expected {expected}: rank {self._lost} cannot be "
-                    "rebuilt from it"
+                    f"CRC32C {hex_crc(found)}, expected {expected}"
                 )
             return np.frombuffer(found, np.uint8)
         except (StoreError, OSError) as error:
-            self._error = str(error)
+            self._error = error
             return np.zeros(size, np.uint8)
 
     def _result(
@@ -349,7 +327,7 @@ class _Rebuilding:
         try:
             own = np.frombuffer(self._held[holder].row(row), np.uint8)
         except (StoreError, OSError) as error:
-            self._error = str(error)
+            self._error = error
             return np.zeros(size, np.uint8)
         others = [arrived[rank, holder] for rank in self._ranks if rank != holder]
         return xor_of([own, *others])[:size]
@@ -364,7 +342,7 @@ class _Rebuilding:
             if self._error or not data:
                 continue
             if hex_crc(data) != expected:
-                self._error = (
+                self._error = CorruptionError(
                     f"rank {self._lost}: block {number} of set {self._set.key} has CRC32C "
                     f"{hex_crc(data)}, expected {expected}"
                 )
@@ -372,4 +350,4 @@ class _Rebuilding:
             try:
                 writer.append(data)
             except (StoreError, OSError) as error:
-                self._error = str(error)
+                self._error = error

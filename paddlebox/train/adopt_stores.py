@@ -21,19 +21,18 @@ import json
 import logging
 import os
 import shutil
-import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paddlebox import errors
 from paddlebox.config import Config
-from paddlebox.errors import ConfigError, CorruptionError, OutOfSpaceError, StoreError
-from paddlebox.ranks import rebuild
+from paddlebox.errors import ConfigError, CorruptionError, StoreError
+from paddlebox.ranks import rebuild, transfer
 from paddlebox.ranks.reshard import overlapping, write_range
+from paddlebox.ranks.telling import raise_together
 from paddlebox.store import copies, files
 from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.coordinator import Coordinator, key_ranges
@@ -230,9 +229,12 @@ def _move(
         _check_may_go(root, stores, world)
     _check_whole(root, stores, size)
     own = key_ranges(world.size)[world.rank]
-    unseen = [rank for rank in overlapping(own, size) if not _visible(root, rank)]
-    # Stores that some rank does not see.
-    hidden = sorted(set[int]().union(*world.gather("unseen", unseen)))
+    seen = {rank: dir_of(root, rank) / "store" for rank in range(size) if _visible(root, rank)}
+    agents = _agents(world, seen)
+    unseen = [rank for rank in overlapping(own, size) if rank not in seen]
+    wanted = world.gather("unseen", unseen)
+    # Stores that no rank sees.
+    hidden = sorted(set[int]().union(*wanted) - agents.keys())
     uris = {rank: copies_of(config, rank) for rank in hidden}
     copied = _copies(uris, size, world)
     missing = [rank for rank in hidden if not copied.get(rank)]
@@ -248,31 +250,30 @@ def _move(
     at = max(agreed)
     log.info("%s: resharding pass %d from %d rank(s) to %d", root, at, size, world.size)
     folder = own_dir(root, world.rank)
-    sources = []
-    for rank in overlapping(own, size):
-        store = dir_of(root, rank) / "store"
-        if not _visible(root, rank):
-            run_dir = folder / _SOURCES / str(rank)
-            version = copies.restore(uris[rank], run_dir, copied[rank][at]).version
-            store = run_dir / "store"
-        else:
-            version = stores[rank].passes[at]
-        sources.append((store, version))
-    versions = [*(found.newest for found in stores.values()), *(number for _, number in sources)]
-    newest = world.max("newest", max(versions))
-    rows = _on_all(
-        world,
-        folder,
-        lambda: write_range(
-            sources,
-            config.tables,
-            own,
-            folder / _MOVING,
-            version=newest + 1,
-            ranks=world.size,
-            options=table_options(config),
-        ),
-    )
+    try:
+        versions = {
+            rank: transfer.Version(agent, stores[rank].passes[at]) for rank, agent in agents.items()
+        }
+        parts = transfer.send_parts(
+            [[rank for rank in of_rank if rank in agents] for of_rank in wanted],
+            versions,
+            seen,
+            folder / _SOURCES,
+            world,
+        )
+        sources = []
+        for rank in overlapping(own, size):
+            if rank in hidden:
+                run_dir = folder / _SOURCES / str(rank)
+                version = copies.restore(uris[rank], run_dir, copied[rank][at]).version
+                sources.append((run_dir / "store", version))
+            else:
+                sources.append((parts.get(rank) or seen[rank], versions[rank].number))
+        rows = _write_own(config, world, sources, stores, folder)
+    except StoreError:
+        for name in (_MOVING, _SOURCES):
+            _remove(folder / name)
+        raise
     if world.rank >= size:
         for name in _ALSO:
             if (root / name).is_file():
@@ -284,30 +285,51 @@ def _move(
     _settled(root, world)
 
 
-def _on_all(world: Coordinator, folder: Path, write: Callable[[], int]) -> int:
-    """Write the new store of this rank. Every rank calls it. Returns the rows.
+def _write_own(
+    config: Config,
+    world: Coordinator,
+    sources: Sequence[tuple[Path, int]],
+    stores: Mapping[int, Found],
+    folder: Path,
+) -> int:
+    """Write the new store of this rank. Every rank calls it. Returns the number of rows.
 
     Raises:
-        StoreError: any rank failed, for example because its disk is full. All ranks raise the same
-            error, which names each of them. The old stores are unchanged, and what was written is
-            removed.
+        StoreError: on every rank, with the errors of all, for example of a full disk.
     """
-    rows, kind, text = 0, "", ""
+    versions = [*(found.newest for found in stores.values()), *(number for _, number in sources)]
+    newest = world.max("newest", max(versions))
+    rows, error = 0, None
     try:
-        rows = write()
-    except StoreError as error:
-        kind, text = type(error).__name__, f"rank {world.rank} on {socket.gethostname()}: {error}"
-        if isinstance(error, OutOfSpaceError):
-            text += f" ({shutil.disk_usage(folder).free} bytes are free in {folder})"
-    found = [(kind, text) for kind, text in world.gather("written", [kind, text]) if kind]
-    if not found:
-        return rows
-    for name in (_MOVING, _SOURCES):
-        _remove(folder / name)
-    raise getattr(errors, found[0][0])(
-        f"the model cannot be resharded; the old stores are unchanged: "
-        f"{'; '.join(text for _, text in found)}"
-    )
+        rows = write_range(
+            sources,
+            config.tables,
+            key_ranges(world.size)[world.rank],
+            folder / _MOVING,
+            version=newest + 1,
+            ranks=world.size,
+            options=table_options(config),
+        )
+    except StoreError as failed:
+        error = failed
+    what = "the model is not resharded, its stores are unchanged: "
+    raise_together(world, error, folder, what)
+    return rows
+
+
+def _agents(world: Coordinator, seen: Mapping[int, Path]) -> dict[int, int]:
+    """The rank that reads the store of each former rank: that rank itself, or the first that sees
+    it. Every rank calls it.
+
+    Args:
+        seen: the stores that this rank sees, by former rank.
+    """
+    found = dict[int, int]()
+    for agent, ranks in enumerate(world.gather("seen", sorted(seen))):
+        for rank in ranks:
+            if rank not in found or agent == rank:
+                found[rank] = agent
+    return found
 
 
 def _visible(root: Path, rank: int) -> bool:

@@ -53,6 +53,17 @@ class Ranks:
     def __init__(self, run_dir: Path, config: Config, size: int) -> None:
         self.run_dir, self.config, self.size, self.passes, self.salt = run_dir, config, size, 0, 0
 
+    def apart(self) -> list[Path]:
+        """Move the folder of each rank to a host that sees no other. Returns their run dirs."""
+        roots = []
+        for rank in range(self.size):
+            roots.append(self.run_dir.with_name(f"host-{rank}") / "run")
+            to = store_of_rank(roots[-1] / "store", rank)
+            to.parent.mkdir(parents=True)
+            os.rename(self.store(rank), to)
+        shutil.rmtree(self.run_dir)
+        return roots
+
     def store(self, rank: int) -> Path:
         return store_of_rank(self.run_dir / "store", rank)
 
@@ -412,6 +423,28 @@ def test_a_rank_that_is_lost_and_not_replaced_is_rebuilt_before_its_rows_are_mov
         moved |= _rows(store, config)
     assert moved == {**kept[0], **kept[1], **kept[2]}
     assert not list(ranks.run_dir.glob("store.*"))
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_host_that_is_lost_and_not_replaced_is_rebuilt_though_no_disk_is_shared(
+    make: Callable[[int], Ranks], config: Config, lost: int
+) -> None:
+    ranks = make(3)
+    ranks.train(2)
+    _in_range(ranks)
+    ranks.protect()
+    expected: dict[int, bytes] = {}
+    for rank in range(3):
+        expected |= _rows(ranks.store(rank), config)
+    roots = ranks.apart()
+    shutil.rmtree(roots.pop(lost))
+    coordination(2, lambda world: take_over(roots[world.rank], config, world))
+    parts = [_rows(store_of_rank(root / "store", rank), config) for rank, root in enumerate(roots)]
+    assert {**parts[0], **parts[1]} == expected
+    assert len(parts[0]) + len(parts[1]) == len(expected)
+    for root in roots:
+        assert len(list(root.glob("**/store"))) == 1
+        assert not list(root.glob("**/store.*")) + list(root.glob("**/moving-sources"))
 
 
 def _in_range(ranks: Ranks) -> None:

@@ -17,7 +17,7 @@ from paddlebox import ops
 from paddlebox._native import core, paddle
 from paddlebox.config import Config, load_config
 from paddlebox.errors import ConfigError, OutOfSpaceError, StoreError
-from paddlebox.ranks import World, reshard
+from paddlebox.ranks import World, reshard, transfer
 from paddlebox.ranks.reshard import overlapping, write_range
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.copies import copy_version
@@ -107,7 +107,7 @@ def _as_ranks(source: Path, size: int, to: Path, config: Config) -> Path:
             store_of_rank(to / "store", rank),
             version=stores[0][1] + 1,
             ranks=size,
-            options=TableOptions(seed=config.seed),
+            options=TableOptions(seed=config.seed, max_segment_bytes=1 << 16),
         )
     return to
 
@@ -186,6 +186,48 @@ def test_a_move_that_is_killed_at_any_step_is_made_by_the_next_start(
             break
     assert done
     assert step > 3, "the move was hardly interrupted"
+
+
+def test_ranks_that_do_not_see_each_other_get_the_segments_with_keys_of_their_range(
+    one: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = _as_ranks(one, 2, tmp_path / "two", config)
+    of_two = [record for _, record in rank_versions(two / "store")]
+    roots = [tmp_path / f"host-{rank}" / "run" for rank in range(3)]
+    for rank in range(2):
+        to = store_of_rank(roots[rank] / "store", rank)
+        to.parent.mkdir(parents=True)
+        os.rename(store_of_rank(two / "store", rank), to)
+    sent = list[tuple[int, dict[str, Any]]]()
+    make_part = transfer._part
+
+    def part(store: Path, version: int, own: tuple[int, int]) -> dict[str, Any]:
+        found = make_part(store, version, own)
+        sent.append((key_ranges(3).index(own), found))
+        return found
+
+    monkeypatch.setattr(transfer, "_part", part)
+    coordination(3, lambda world: take_over(roots[world.rank], config, world))
+    found = []
+    for rank, root in enumerate(roots):
+        store = store_of_rank(root / "store", rank)
+        with _open(config, store, read_only=True) as table:
+            found.append(table.digest())
+            assert table.head is not None
+            assert table.head.events == of_two[0].events
+            np.testing.assert_array_equal(table.load_dense()["w"], [2.0, 2.0, 2.0])
+        assert len(list(root.glob("**/store*"))) == 1
+    assert sum_of_digests(found) == _digest(one, config)
+    # Rank 1 gets the part of rank 0 from a third on, rank 2 that of rank 1 from two thirds on.
+    assert sorted(receiver for receiver, _ in sent) == [1, 2]
+    for receiver, of_part in sent:
+        files = {name for name, _ in of_part["files"] if name.startswith("ssd/")}
+        first, last = key_ranges(3)[receiver]
+        whole = of_two[receiver - 1].segments
+        assert files == {
+            f"ssd/{s['file']}" for s in whole if s["min_key"] <= last and s["max_key"] >= first
+        }
+        assert 0 < len(files) < len(whole)
 
 
 def test_a_full_disk_of_one_rank_is_one_error_on_all_and_the_old_store_is_as_before(
