@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox.closing import Closing
 from paddlebox.errors import StoreError
 from paddlebox.ranks.link import Hosts
 from paddlebox.ranks.telling import NOTHING, Exchange, tell
 from paddlebox.store.leases import Lease, take_lease
 from paddlebox.store.parity_set import (
-    File,
     ParitySet,
     Part,
     SetFile,
@@ -75,10 +75,6 @@ class Figures:
     protected_bytes: int = 0  # of this rank's files in them
     parity_bytes: int = 0  # of the files of sets
     seconds: float = 0.0  # from the commit until all ranks had written their part
-
-
-class _GivenUpError(Exception):
-    """Ranks could not write a set. The text names each of them."""
 
 
 class RankParity:
@@ -166,33 +162,25 @@ class RankParity:
                 },
             }
         )
-        if not all(of["version"] for of in found):
+        if record is None or not all(of["version"] for of in found):
             return
-        number = 1 + max(of["newest"] for of in found)
         kept = kept_sets([found[rank]["sets"] for rank in self._group])
         safe = set[str]().union(*(held[key] for key in kept))
         fresh = [(name, size) for name, size in named.items() if name not in safe]
-        is_new = record is not None and not self._is_protected(record, sets, kept, fresh)
-        # The record of the version goes into the new set, so the newest set has it.
+        is_new = bool(fresh) or not self._is_protected(record, sets, kept)
+        # The newest set has the manifests of the version that it protects.
         fresh += [(name, named[name]) for name in sorted(safe) if is_manifest(name)]
-        plans = self._tell_all(
-            {"new": is_new, "bytes": sum(size for _, size in fresh), "error": error}
-        )
-        if not any(of["new"] for of in plans):
-            return
-        assert record is not None
         part = Part(record.version, pass_of(record), tuple(fresh), "")
-        try:
-            self._write_set(number, part, kept, [of["bytes"] for of in plans], found, error)
-        except _GivenUpError as failed:
-            error = str(failed)
-        ended = self._tell_all(error)
-        errors = list(dict.fromkeys(text for text in ended if text))
-        if errors and self._rank == 0:
-            log.warning("parity of ranks is not complete: %s", "; ".join(errors))
-        own_failed = any(ended[rank] for rank in self._group)
-        numbers = {one.set.number for one in sets if one.set.key in kept or own_failed}
-        self._folder.keep(numbers if own_failed else {*numbers, number})
+        plans = self._tell_all([is_new, part.bytes])
+        if not any(new for new, _ in plans):
+            return
+        lengths = [count for _, count in plans]
+        size = block_bytes(len(self._group), max(lengths[rank] for rank in self._group))
+        number = 1 + max(of["newest"] for of in found)
+        rows = max(_rows(of["group"], lengths) for of in found)
+        with _Task(self._folder, number, part, size, error) as task:
+            self._write_set(task, tuple(kept), rows)
+            self._end(task, [one.set for one in sets], kept)
 
     def _named(self, record: VersionRecord | None) -> dict[str, int]:
         return protected_files(str(self._store), record) if record is not None else {}
@@ -204,75 +192,59 @@ class RankParity:
         }
 
     def _is_protected(
-        self,
-        record: VersionRecord,
-        sets: Sequence[SetFile],
-        kept: Sequence[str],
-        fresh: Sequence[File],
+        self, record: VersionRecord, sets: Sequence[SetFile], kept: Sequence[str]
     ) -> bool:
         """Whether the newest kept set protects this version."""
         newest = [one for one in sets if one.set.key in kept][-1:]
-        return not fresh and bool(newest) and newest[0].own.version == record.version
+        return bool(newest) and newest[0].own.version == record.version
 
-    def _write_set(
-        self,
-        number: int,
-        part: Part,
-        kept: Sequence[str],
-        lengths: Sequence[int],
-        found: Sequence[Mapping[str, Any]],
-        error: str,
-    ) -> None:
-        """Args:
-        number: of the new set. part: this rank's files in it, without checksums.
-        kept: keys of the kept sets. lengths: (R) bytes of the streams.
-        found: (R) what the ranks said of their groups.
-        error: why this rank cannot take part; "" otherwise.
+    def _write_set(self, task: _Task, kept: tuple[str, ...], rows: int) -> None:
+        """kept: keys of the kept sets. rows: of the group with most of them."""
+        task.attempt(task.open)
+        crcs = ""
+        for _ in range(rows):
+            blocks = [task.next_block() for _ in self._others]
+            crcs += "".join(hex_crc(block) for block in blocks if block)
+            out = [NOTHING] * self._size
+            for rank, block in zip(self._others, blocks, strict=True):
+                out[rank] = np.frombuffer(block, np.uint8)
+            arrived = self._channel.exchange(out)
+            task.append(xor_of([arrived[rank] for rank in self._others]).tobytes())
+        task.attempt(task.sync)
+        whole = self._agreed(task, kept, crcs)
+        if whole is not None:
+            task.attempt(lambda: task.publish(self._rank, whole))
 
-        Raises: _GivenUpError: a rank of the group failed.
-        """
-        rows = max(_rows(of["group"], lengths) for of in found)
-        size = block_bytes(len(self._group), max(lengths[rank] for rank in self._group))
-        with ExitStack() as stack:
-            task = _Task(self._folder, number, part, size)
-            stack.callback(task.close)
-            task.attempt(error, task.open)
-            crcs = ""
-            for _ in range(rows):
-                blocks = [task.next_block() for _ in self._others]
-                crcs += "".join(hex_crc(block) for block in blocks if block)
-                out = [NOTHING] * self._size
-                for rank, block in zip(self._others, blocks, strict=True):
-                    out[rank] = np.frombuffer(block, np.uint8)
-                arrived = self._channel.exchange(out)
-                task.append(xor_of([arrived[rank] for rank in self._others]).tobytes())
-            task.attempt(task.error, task.sync)
-            told = self._tell(
-                {"error": self._of_rank(task.error), "part": asdict(part), "crcs": crcs},
-                self._group,
+    def _agreed(self, task: _Task, kept: tuple[str, ...], crcs: str) -> ParitySet | None:
+        """The set, as all ranks of the group write it; None if one of them has failed."""
+        part = {**asdict(task.part), "crcs": crcs}
+        told = self._tell([bool(task.error), part], self._group)
+        if any(told[rank][0] for rank in self._group):
+            return None
+        parts = {
+            rank: Part(
+                of["version"],
+                of["passes"],
+                tuple((name, count) for name, count in of["files"]),
+                of["crcs"],
             )
-            of_group = {rank: told[rank] for rank in self._group}
-            if any(of["error"] for of in of_group.values()):
-                raise _GivenUpError(self._of_rank(task.error))
-            parts = {
-                rank: Part(
-                    of["part"]["version"],
-                    of["part"]["passes"],
-                    tuple((name, count) for name, count in of["part"]["files"]),
-                    of["crcs"],
-                )
-                for rank, of in of_group.items()
-            }
-            whole = ParitySet(number, size, tuple(kept), parts)
-            task.attempt("", lambda: task.publish(self._rank, whole))
-            if task.error:
-                raise _GivenUpError(self._of_rank(task.error))
-            self.figures.sets += 1
-            self.figures.protected_bytes += part.bytes
-            self.figures.parity_bytes += task.written
+            for rank, (_, of) in ((rank, told[rank]) for rank in self._group)
+        }
+        return ParitySet(task.number, task.size, kept, parts)
 
-    def _of_rank(self, error: str) -> str:
-        return f"{self._name}: {error}" if error else ""
+    def _end(self, task: _Task, sets: Sequence[ParitySet], kept: Sequence[str]) -> None:
+        """When all ranks have written, remove the sets that are not kept; else the new one."""
+        ended = self._tell_all(f"{self._name}: {task.error}" if task.error else "")
+        errors = list(dict.fromkeys(text for text in ended if text))
+        if errors and self._rank == 0:
+            log.warning("parity of ranks is not complete: %s", "; ".join(errors))
+        if any(ended[rank] for rank in self._group):
+            self._folder.keep(one.number for one in sets)
+            return
+        self._folder.keep([task.number, *(one.number for one in sets if one.key in kept)])
+        self.figures.sets += 1
+        self.figures.protected_bytes += task.part.bytes
+        self.figures.parity_bytes += task.written
 
     def _tell(self, mine: Any, to: Sequence[int]) -> list[Any]:
         return tell(self._channel, self._size, mine, to)
@@ -281,34 +253,40 @@ class RankParity:
         return self._tell(mine, range(self._size))
 
 
-class _Task:
+class _Task(Closing):
     """Reads this rank's stream and writes its file of a set. After an error it does neither: the
-    other ranks still count on its messages."""
+    other ranks still count on its messages.
 
-    def __init__(self, folder: SetFolder, number: int, part: Part, size: int) -> None:
-        self._folder, self._number, self._part, self._size = folder, number, part, size
+    Args:
+        number: of the set.
+        part: this rank's files in it, without checksums.
+        size: C.
+        error: why this rank cannot take part; "" otherwise.
+    """
+
+    def __init__(self, folder: SetFolder, number: int, part: Part, size: int, error: str) -> None:
+        self._folder, self.number, self.part, self.size = folder, number, part, size
         self._stream: Stream | None = None
         self._writer: Writer | None = None
         self._at = 0
-        self.error = ""
+        self.error = error
         self.written = 0
 
-    def attempt(self, error: str, call: Callable[[], None]) -> None:
+    def attempt(self, call: Callable[[], None]) -> None:
         """Call it, unless there is an error already. Notes its error."""
-        self.error = error
-        if not error:
+        if not self.error:
             _, self.error = _tried(call, None)
 
     def open(self) -> None:
-        self._folder.discard(self._number)
-        self._folder.link(self._number, [name for name, _ in self._part.files])
-        self._stream = Stream(self._folder.linked(self._number), self._part.files)
-        self._writer = self._folder.writer(self._number)
+        self._folder.discard(self.number)
+        self._folder.link(self.number, [name for name, _ in self.part.files])
+        self._stream = Stream(self._folder.linked(self.number), self.part.files)
+        self._writer = self._folder.writer(self.number)
 
     def next_block(self) -> bytes:
         """The next block of the stream; empty after its end."""
         stream = self._stream
-        count = min(self._size, self._part.bytes - self._at)
+        count = min(self.size, self.part.bytes - self._at)
         if self.error or stream is None or count <= 0:
             return b""
         found, self.error = _tried(lambda: stream.read(self._at, count), b"")
@@ -317,8 +295,8 @@ class _Task:
 
     def append(self, row: bytes) -> None:
         writer = self._writer
-        if not self.error and writer is not None and row:
-            _, self.error = _tried(lambda: writer.append(row), None)
+        if writer is not None and row:
+            self.attempt(lambda: writer.append(row))
 
     def sync(self) -> None:
         assert self._writer is not None
@@ -328,7 +306,7 @@ class _Task:
         assert self._writer is not None
         self._writer.finish(rank, whole)
         self.written = self._writer.bytes
-        self._folder.publish(self._number)
+        self._folder.publish(self.number)
 
     def close(self) -> None:
         for one in (self._stream, self._writer):

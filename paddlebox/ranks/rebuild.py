@@ -179,6 +179,7 @@ class _Target:
         wanted = None if self._wanted is None else self._wanted - self._made
         with StreamWriter(self._folder, of, wanted) as writer:
             yield writer
+            writer.finish()
         self._made |= writer.names
         if self._wanted is None:
             self._wanted = self._needed(of)

@@ -188,9 +188,9 @@ def _read(stream: Stream, begin: int, size: int, errors: list[Exception]) -> np.
 
 
 def _write(writer: StreamWriter, data: bytes | None, errors: list[Exception]) -> None:
-    """data: None closes the writer."""
+    """data: None is the end."""
     try:
-        writer.close() if data is None else writer.append(data)
+        writer.finish() if data is None else writer.append(data)
     except (StoreError, OSError) as error:
         errors.append(error)
 

@@ -449,10 +449,6 @@ class StreamWriter(Closing):
         self._written = 0
         self._open: tuple[int, IO[bytes]] | None = None
         self.names = {name for name, _ in of if wanted is None or name in wanted}
-        for name, size in of:
-            if name in self.names and not size:
-                files.make_folder(str((folder / name).parent))
-                files.write_durably(str(folder / name), b"")
 
     def append(self, data: bytes) -> None:
         """Raises: OutOfSpaceError, StoreError."""
@@ -474,6 +470,14 @@ class StreamWriter(Closing):
                 data = data[self._open[1].write(data) :]
         except OSError as error:
             raise files.refused(str(path), "write", error) from error
+
+    def finish(self) -> None:
+        """Make the files durable, empty ones too. Raises: as `append`."""
+        self.close()
+        for name, size in self._files:
+            if name in self.names and not size:
+                files.make_folder(str((self._folder / name).parent))
+                files.write_durably(str(self._folder / name), b"")
 
     def close(self) -> None:
         """Sync the open file. Raises: as `append`."""

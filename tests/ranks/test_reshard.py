@@ -238,13 +238,14 @@ def test_a_full_disk_of_one_rank_is_one_error_on_all_and_the_old_store_is_as_bef
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     run_dir, free = Path(shutil.copytree(one, tmp_path / "run")), DiskBudget.free_bytes
+    roots = [run_dir, tmp_path / "other/run"]  # threads cannot open one manifest at a time
 
     def few(budget: DiskBudget) -> int:
         return 1000 if "/ranks/1/" in str(budget.folder) else free(budget)
 
     def move(world: World) -> str:
         try:
-            take_over(run_dir, config, world)
+            take_over(roots[world.rank], config, world)
         except OutOfSpaceError as error:
             return str(error)
         return ""
@@ -257,12 +258,13 @@ def test_a_full_disk_of_one_rank_is_one_error_on_all_and_the_old_store_is_as_bef
         r"rank 1 on \S+: \S+/ranks/1/store.moving: \d+ rows of \S+ need \d+ bytes, 1000 are free",
         first,
     )
-    assert [path.name for path in run_dir.glob("**/store*")] == ["store"]
+    assert [path.name for path in tmp_path.glob("**/store*")] == ["store"]
     assert _digest(run_dir, config) == _digest(one, config)
     monkeypatch.setattr(reshard, "_LOG_EVERY_S", 0.0)
     with caplog.at_level("INFO", "paddlebox"):
         assert coordination(2, move) == ["", ""]
     assert re.search(r"ranks/1/store.moving: \d+ rows so far, from stores of \d+ rows", caplog.text)
+    os.rename(roots[1] / "ranks", run_dir / "ranks")
     assert len(rank_versions(run_dir / "store")) == 2
     assert _digest(run_dir, config) == _digest(one, config)
 
