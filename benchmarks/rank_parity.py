@@ -25,7 +25,6 @@ import argparse
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -161,5 +160,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(report.ROOT))
     report.run(main)
