@@ -83,12 +83,7 @@ class Ranks:
         draw = np.random.default_rng(1000 * self.salt + 100 * number + rank)
         feasigns = np.unique(draw.integers(1, 4000, count).astype(np.uint64))
         policy = Policy(min_bytes=0, merge_depth=2, space_target=1.05) if merge else None
-        options: dict[str, Any] = {
-            "seed": self.config.seed,
-            "max_segment_bytes": 1 << 16,
-            "compaction": policy,
-        }
-        with Table(self.config.table, folder=self.store(rank), **options) as table:
+        with self._open(rank, policy) as table:
             keys = sorted_unique_keys(feasigns)
             took = table.count_keys(keys, np.full(len(keys), 2, np.uint32))
             table.begin(table.stage(keys, np.zeros(len(keys), np.uint16), day=20000 + number))
@@ -107,6 +102,20 @@ class Ranks:
             )
             if merge:
                 table.compact()
+
+    def merge(self, rank: int) -> None:
+        """Merge all segments of a rank."""
+        with self._open(rank, None) as table:
+            table.compact(full=True)
+
+    def _open(self, rank: int, policy: Policy | None) -> Table:
+        return Table(
+            self.config.table,
+            folder=self.store(rank),
+            seed=self.config.seed,
+            max_segment_bytes=1 << 16,
+            compaction=policy,
+        )
 
     def head(self, rank: int) -> VersionRecord:
         with Manifest.open_reader(self.store(rank)) as manifest:
@@ -163,7 +172,7 @@ def make(config: Config, tmp_path: Path) -> Callable[[int], Ranks]:
     return lambda size: Ranks(tmp_path / "run", config, size)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_each_rank_in_turn_comes_back_to_the_bit(make: Callable[[int], Ranks], size: int) -> None:
     ranks = make(size)
     ranks.train(3)
@@ -182,16 +191,15 @@ def test_it_comes_back_after_merges_have_removed_files_of_its_sets(
     make: Callable[[int], Ranks],
 ) -> None:
     ranks = make(3)
-    ranks.train(7, merge=True)
-    assert ranks.head(1).kind == "compaction"
-    folder = SetFolder(ranks.store(1)).path
-    linked = {path.name for path in folder.glob("*/ssd/*")}
-    assert linked - {path.name for path in (ranks.store(1) / "ssd").iterdir()}
+    ranks.train(3)
+    ranks.merge(2)
+    ranks.train(2)
+    linked = {path.name for path in SetFolder(ranks.store(2)).path.glob("*/ssd/*")}
+    assert linked - {path.name for path in (ranks.store(2) / "ssd").iterdir()}
     before = ranks.content(1)
     ranks.lose(1)
     ranks.start()
     assert ranks.content(1) == before
-    assert ranks.head(1).pass_number == 7
 
 
 def test_a_name_that_is_used_again_after_going_back_stands_for_the_newest_file(
@@ -284,6 +292,7 @@ class KilledError(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_killed_at_any_change_of_a_file_there_is_parity_for_a_pass_that_all_ranks_have(
     make: Callable[[int], Ranks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,7 +425,9 @@ def test_a_rank_that_is_lost_and_not_replaced_is_rebuilt_before_its_rows_are_mov
     assert not list(ranks.run_dir.glob("**/store.*"))
 
 
-@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize(
+    "lost", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_a_host_that_is_lost_and_not_replaced_is_rebuilt_though_no_disk_is_shared(
     make: Callable[[int], Ranks], config: Config, lost: int
 ) -> None:
