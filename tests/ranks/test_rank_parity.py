@@ -210,8 +210,9 @@ def test_a_name_that_is_used_again_after_going_back_stands_for_the_newest_file(
     ranks.protect()  # a set with the files of all passes
     names = set(ranks.content(0))
     for rank in range(2):
+        newest = ranks.head(rank).version
         with Manifest.open_writer(ranks.store(rank)) as manifest:
-            manifest.go_back(ranks.head(rank).version - 1)
+            manifest.go_back(newest - 1)
     ranks.passes, ranks.salt = 2, 1
     ranks.train(1)
     before = ranks.content(0)
