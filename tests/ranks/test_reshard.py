@@ -26,10 +26,11 @@ from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
+from paddlebox.train import adopt_stores
 from paddlebox.train.adopt_stores import take_over
 from paddlebox.train.common_passes import agreed_passes
 from tests.conftest import ROOT
-from tests.ranks.threads import coordination
+from tests.ranks.threads import coordination, one_at_a_time
 
 ROWS = 3000
 
@@ -207,6 +208,7 @@ def test_ranks_that_do_not_see_each_other_get_the_segments_with_keys_of_their_ra
         return found
 
     monkeypatch.setattr(transfer, "_part", part)
+    monkeypatch.setattr(adopt_stores, "write_range", one_at_a_time(write_range))
     coordination(3, lambda world: take_over(roots[world.rank], config, world))
     found = []
     for rank, root in enumerate(roots):
@@ -250,6 +252,7 @@ def test_a_full_disk_of_one_rank_is_one_error_on_all_and_the_old_store_is_as_bef
             return str(error)
         return ""
 
+    monkeypatch.setattr(adopt_stores, "write_range", one_at_a_time(write_range))
     with monkeypatch.context() as patch:
         patch.setattr(DiskBudget, "free_bytes", few)
         first, second = coordination(2, move)

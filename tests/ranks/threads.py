@@ -174,6 +174,17 @@ class _Thread(World):
         return self._meeting.take(what, self.rank, mine, list)
 
 
+def one_at_a_time(call: Callable[..., _T]) -> Callable[..., _T]:
+    """For a call that no two threads of a process may make at a time, as opening tables."""
+    lock = threading.Lock()
+
+    def held(*arguments: Any, **keywords: Any) -> _T:
+        with lock:
+            return call(*arguments, **keywords)
+
+    return held
+
+
 def coordination(
     size: int,
     call: Callable[[World], _T],
