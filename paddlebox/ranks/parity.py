@@ -20,13 +20,13 @@ from paddlebox.closing import Closing
 from paddlebox.errors import StoreError
 from paddlebox.ranks.link import Hosts
 from paddlebox.ranks.telling import NOTHING, Exchange, tell
+from paddlebox.store.file_stream import Stream
 from paddlebox.store.leases import Lease, take_lease
 from paddlebox.store.parity_set import (
     ParitySet,
     Part,
     SetFile,
     SetFolder,
-    Stream,
     Writer,
     block_bytes,
     hex_crc,

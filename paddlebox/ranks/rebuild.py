@@ -27,12 +27,11 @@ from paddlebox.ranks.parity import xor_of
 from paddlebox.ranks.telling import NOTHING, BeforeLoading, raise_together, tell, tell_all
 from paddlebox.store import files
 from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.file_stream import Stream, StreamWriter
 from paddlebox.store.parity_set import (
     ParitySet,
     SetFile,
     SetFolder,
-    Stream,
-    StreamWriter,
     crc_of,
     hex_crc,
     is_manifest,

@@ -24,8 +24,8 @@ from paddlebox.errors import StoreError
 from paddlebox.ranks.telling import NOTHING, raise_together, tell_all
 from paddlebox.store import files
 from paddlebox.store.coordinator import Coordinator, key_ranges
+from paddlebox.store.file_stream import Stream, StreamWriter
 from paddlebox.store.manifest import Manifest
-from paddlebox.store.parity_set import Stream, StreamWriter
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame
 

@@ -384,8 +384,8 @@ def _raise_missing(
     ]
     remote = config.checkpoint.copy_to
     raise ConfigError(
-        f"{root}: was trained by {size} ranks, and this is a job of {world.size}. Not all of its "
-        "ranks can see these stores:\n  " + "\n  ".join(lines) + "\n"
+        f"{root}: was trained by {size} ranks, and this is a job of {world.size}. None of its "
+        "ranks sees these stores:\n  " + "\n  ".join(lines) + "\n"
         + (f"{remote} has no copies of them: " if remote else "")
         + f"make the folders visible, set checkpoint.copy_to to where their copies are, or launch "
         f"it with {size} ranks (python -m paddle.distributed.launch --nproc_per_node {size} ...)"
