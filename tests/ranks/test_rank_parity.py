@@ -21,10 +21,12 @@ from paddlebox.ranks import World, rebuild
 from paddlebox.ranks.channel import PARITY
 from paddlebox.ranks.link import Hosts
 from paddlebox.ranks.parity import RankParity, group_of, kept_sets
+from paddlebox.ranks.reshard import write_range
 from paddlebox.store import parity_set
 from paddlebox.store.compaction import Policy
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.options import TableOptions
 from paddlebox.store.parity_set import (
     ParitySet,
     Part,
@@ -442,7 +444,7 @@ def test_a_host_that_is_lost_and_not_replaced_is_rebuilt_though_no_disk_is_share
     for rank in range(3):
         expected |= _rows(ranks.store(rank), config)
     roots = ranks.apart()
-    monkeypatch.setattr(adopt_stores, "write_range", one_at_a_time(adopt_stores.write_range))
+    monkeypatch.setattr(adopt_stores, "write_range", one_at_a_time(write_range))
     shutil.rmtree(roots.pop(lost))
     coordination(2, lambda world: take_over(roots[world.rank], config, world))
     parts = [_rows(store_of_rank(root / "store", rank), config) for rank, root in enumerate(roots)]
@@ -455,9 +457,6 @@ def test_a_host_that_is_lost_and_not_replaced_is_rebuilt_though_no_disk_is_share
 
 def _in_range(ranks: Ranks) -> None:
     """Give each rank the rows of its key range only, as in a job."""
-    from paddlebox.ranks.reshard import write_range
-    from paddlebox.store.options import TableOptions
-
     for rank, own in enumerate(key_ranges(ranks.size)):
         store, head = ranks.store(rank), ranks.head(rank)
         options = TableOptions(seed=ranks.config.seed)
