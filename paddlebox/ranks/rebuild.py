@@ -135,6 +135,8 @@ def rebuild(
         with ExitStack() as stack:
             holders = _opened(one, lost, known, stores, world, stack)
             error = _Rebuilding(one, lost, by, known, holders, world, target).run()
+        # A damaged file gives wrong blocks: its error alone is of interest.
+        raise_together(world, error if world.rank != by else None, folder, what)
         raise_together(world, error, folder, what)
     error = None
     if target is not None:

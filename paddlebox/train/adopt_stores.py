@@ -104,6 +104,8 @@ def take_over(root: Path, config: Config, world: Coordinator, back_to: str = "")
     if not stores:
         return
     size = _size_of(stores)
+    # A node may hold the folder of a rank that has moved to another node since.
+    stores = {rank: found for rank, found in stores.items() if found.ranks == size}
     if size != world.size:
         stores = _rebuild_unseen(root, world, stores, size)
     if size == world.size:
@@ -229,7 +231,7 @@ def _move(
         _check_may_go(root, stores, world)
     _check_whole(root, stores, size)
     own = key_ranges(world.size)[world.rank]
-    seen = {rank: dir_of(root, rank) / "store" for rank in range(size) if _visible(root, rank)}
+    seen = _seen(root, stores)
     agents = _agents(world, seen)
     unseen = [rank for rank in overlapping(own, size) if rank not in seen]
     wanted = world.gather("unseen", unseen)
@@ -283,6 +285,8 @@ def _move(
     log.info("%s: this rank has %d rows", folder, rows)
     world.wait("moved")
     _settled(root, world)
+    for _ in _in_turns(world):
+        _remove_outdated(root, world.size)
 
 
 def _write_own(
@@ -330,6 +334,23 @@ def _agents(world: Coordinator, seen: Mapping[int, Path]) -> dict[int, int]:
             if rank not in found or agent == rank:
                 found[rank] = agent
     return found
+
+
+def _remove_outdated(root: Path, size: int) -> None:
+    """Remove the stores that ranks have left behind on this node, when all stores are of so many
+    ranks."""
+    for rank in _ranks_seen(root):
+        folder = dir_of(root, rank)
+        found = look(folder / "store")
+        if found is not None and found.ranks != size:
+            _set_aside(folder / "store", folder / _BEFORE)
+            _remove(folder / _BEFORE)
+
+
+def _seen(root: Path, stores: Mapping[int, Found]) -> dict[int, Path]:
+    """The stores that this rank sees, by rank, without outdated ones."""
+    folders = {rank: dir_of(root, rank) / "store" for rank in stores}
+    return {rank: folder for rank, folder in folders.items() if look(folder) == stores[rank]}
 
 
 def _visible(root: Path, rank: int) -> bool:
@@ -516,11 +537,10 @@ def _rebuild_unseen(
 
     Returns: `stores`, with those that were rebuilt.
     """
-    seen = {rank: dir_of(root, rank) / "store" for rank in range(size) if _visible(root, rank)}
-    visible = set[int]().union(*world.gather("visible", sorted(seen)))
-    lost = [rank for rank in range(size) if rank not in visible]
+    lost = [rank for rank in range(size) if rank not in stores]
     if not lost:
         return stores
+    seen = _seen(root, stores)
     known = rebuild.look(seen, world)
     sets = {rank: known.passes(rank) for rank in lost}
     agreed = set.intersection(*(found.can_go_to() for found in stores.values()))
