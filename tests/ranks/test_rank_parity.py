@@ -25,6 +25,7 @@ from paddlebox.ranks.reshard import write_range
 from paddlebox.store import parity_set
 from paddlebox.store.compaction import Policy
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
+from paddlebox.store.crc import crc32c
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.options import TableOptions
 from paddlebox.store.parity_set import (
@@ -105,11 +106,6 @@ class Ranks:
             )
             if merge:
                 table.compact()
-
-    def merge(self, rank: int) -> None:
-        """Merge all segments of a rank."""
-        with self._open(rank, None) as table:
-            table.compact(full=True)
 
     def _open(self, rank: int, policy: Policy | None) -> Table:
         return Table(
@@ -193,17 +189,55 @@ def test_each_rank_in_turn_comes_back_to_the_bit(make: Callable[[int], Ranks], s
 def test_it_comes_back_after_merges_have_removed_files_of_its_sets(
     make: Callable[[int], Ranks],
 ) -> None:
+    """The files are made up; all of the first rank's are merged."""
     ranks = make(3)
-    ranks.train(3, protect=False)
+    segments = {
+        rank: [_segment(ranks.store(rank), number, 85000) for number in (1, 2, 3)]
+        for rank in range(3)
+    }
+    for rank in range(3):
+        _commit(ranks.store(rank), 3, segments[rank])
     ranks.protect()
-    ranks.merge(0)
-    ranks.train(2)
+    segments[0] = [_segment(ranks.store(0), 4, 150000)]
+    for number in (4, 5):
+        for rank in range(3):
+            segments[rank].append(_segment(ranks.store(rank), 10 + number, 85000))
+            _commit(ranks.store(rank), number, segments[rank])
+        ranks.protect()
     linked = {path.name for path in SetFolder(ranks.store(0)).path.glob("*/ssd/*")}
-    assert linked - {path.name for path in (ranks.store(0) / "ssd").iterdir()}
+    left = {path.name for path in (ranks.store(0) / "ssd").iterdir()}
+    assert linked - left == {f"seg-{number:012d}.seg" for number in (1, 2, 3)}
     before = ranks.content(1)
     ranks.lose(1)
     ranks.start()
     assert ranks.content(1) == before
+
+
+def _segment(store: Path, number: int, size: int) -> dict[str, Any]:
+    name = f"seg-{number:012d}.seg"
+    (store / "ssd").mkdir(parents=True, exist_ok=True)
+    (store / "ssd" / name).write_bytes(os.urandom(size))
+    fields = dict.fromkeys(("rows", "min_key", "max_key", "footer_crc"), 1)
+    return {"id": number, "sequence": number, "file": name, "bytes": size, **fields}
+
+
+def _commit(store: Path, number: int, segments: list[dict[str, Any]]) -> None:
+    with Manifest.open_writer(store) as manifest:
+        before = manifest.head() or VersionRecord(0, 0, [], {}, 0)
+        folder = store / "dense" / f"{before.version + 1:012d}"
+        folder.mkdir(parents=True)
+        content = os.urandom(1000)
+        (folder / "dense.bin").write_bytes(content)
+        record = before.following(
+            "pass",
+            segments=list(segments),
+            pass_number=number,
+            cursor={"pass": number, "ranks": 3},
+            dense={"dense.bin": {"bytes": len(content), "crc32c": crc32c(content)}},
+            dense_version=before.version + 1,
+        )
+        manifest.commit(record)
+        manifest.prune(2)
 
 
 def test_a_name_that_is_used_again_after_going_back_stands_for_the_newest_file(
