@@ -1,8 +1,9 @@
 """Restores or reshards the stores of an earlier job before a job starts.
 
-Before anything is opened, all ranks exchange what they see. If a rank's folder is gone, its remote
-copy is restored, at the newest pass that every rank can go back to. If another number of ranks
-trained the model, the model is resharded:
+Before anything is opened, all ranks exchange what they see. If a rank's folder is gone, its store
+is rebuilt from parity in the folders of the others, or restored from its remote copy, at the newest
+pass that every rank can go back to. If another number of ranks trained the model, the model is
+resharded:
 
     <rank's dir>/store.moving   being written from the old ranks' stores; nothing else changes
     <rank's dir>/store.moved    complete and durable; once all ranks have one, the move is valid
@@ -16,17 +17,22 @@ repeats the move. No rank trains before the move is finished.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
+from paddlebox.ranks import rebuild, transfer
 from paddlebox.ranks.reshard import overlapping, write_range
+from paddlebox.ranks.telling import raise_together
 from paddlebox.store import copies, files
 from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.coordinator import Coordinator, key_ranges
@@ -98,6 +104,10 @@ def take_over(root: Path, config: Config, world: Coordinator, back_to: str = "")
     if not stores:
         return
     size = _size_of(stores)
+    # A node may hold the folder of a rank that has moved to another node since.
+    stores = {rank: found for rank, found in stores.items() if found.ranks == size}
+    if size != world.size:
+        stores = _rebuild_unseen(root, world, stores, size)
     if size == world.size:
         _bring_back(root, config, world, [stores.get(rank) for rank in range(size)])
         return
@@ -221,9 +231,12 @@ def _move(
         _check_may_go(root, stores, world)
     _check_whole(root, stores, size)
     own = key_ranges(world.size)[world.rank]
-    unseen = [rank for rank in overlapping(own, size) if not _visible(root, rank)]
-    # Stores that some rank does not see.
-    hidden = sorted(set[int]().union(*world.gather("unseen", unseen)))
+    seen = _seen(root, stores)
+    agents = _agents(world, seen)
+    unseen = [rank for rank in overlapping(own, size) if rank not in seen]
+    wanted = world.gather("unseen", unseen)
+    # Stores that no rank sees.
+    hidden = sorted(set[int]().union(*wanted) - agents.keys())
     uris = {rank: copies_of(config, rank) for rank in hidden}
     copied = _copies(uris, size, world)
     missing = [rank for rank in hidden if not copied.get(rank)]
@@ -239,27 +252,30 @@ def _move(
     at = max(agreed)
     log.info("%s: resharding pass %d from %d rank(s) to %d", root, at, size, world.size)
     folder = own_dir(root, world.rank)
-    sources = []
-    for rank in overlapping(own, size):
-        store = dir_of(root, rank) / "store"
-        if not _visible(root, rank):
-            run_dir = folder / _SOURCES / str(rank)
-            version = copies.restore(uris[rank], run_dir, copied[rank][at]).version
-            store = run_dir / "store"
-        else:
-            version = stores[rank].passes[at]
-        sources.append((store, version))
-    versions = [*(found.newest for found in stores.values()), *(number for _, number in sources)]
-    newest = world.max("newest", max(versions))
-    rows = write_range(
-        sources,
-        config.tables,
-        own,
-        folder / _MOVING,
-        version=newest + 1,
-        ranks=world.size,
-        options=table_options(config),
-    )
+    try:
+        versions = {
+            rank: transfer.Version(agent, stores[rank].passes[at]) for rank, agent in agents.items()
+        }
+        parts = transfer.send_parts(
+            [[rank for rank in of_rank if rank in agents] for of_rank in wanted],
+            versions,
+            seen,
+            folder / _SOURCES,
+            world,
+        )
+        sources = []
+        for rank in overlapping(own, size):
+            if rank in hidden:
+                run_dir = folder / _SOURCES / str(rank)
+                version = copies.restore(uris[rank], run_dir, copied[rank][at]).version
+                sources.append((run_dir / "store", version))
+            else:
+                sources.append((parts.get(rank) or seen[rank], versions[rank].number))
+        rows = _write_own(config, world, sources, stores, folder)
+    except StoreError:
+        for name in (_MOVING, _SOURCES):
+            _remove(folder / name)
+        raise
     if world.rank >= size:
         for name in _ALSO:
             if (root / name).is_file():
@@ -269,6 +285,72 @@ def _move(
     log.info("%s: this rank has %d rows", folder, rows)
     world.wait("moved")
     _settled(root, world)
+    for _ in _in_turns(world):
+        _remove_outdated(root, world.size)
+
+
+def _write_own(
+    config: Config,
+    world: Coordinator,
+    sources: Sequence[tuple[Path, int]],
+    stores: Mapping[int, Found],
+    folder: Path,
+) -> int:
+    """Write the new store of this rank. Every rank calls it. Returns the number of rows.
+
+    Raises:
+        StoreError: on every rank, with the errors of all, for example of a full disk.
+    """
+    versions = [*(found.newest for found in stores.values()), *(number for _, number in sources)]
+    newest = world.max("newest", max(versions))
+    rows, error = 0, None
+    try:
+        rows = write_range(
+            sources,
+            config.tables,
+            key_ranges(world.size)[world.rank],
+            folder / _MOVING,
+            version=newest + 1,
+            ranks=world.size,
+            options=table_options(config),
+        )
+    except StoreError as failed:
+        error = failed
+    what = "the model is not resharded, its stores are unchanged: "
+    raise_together(world, error, folder, what)
+    return rows
+
+
+def _agents(world: Coordinator, seen: Mapping[int, Path]) -> dict[int, int]:
+    """The rank that reads the store of each former rank: that rank itself, or the first that sees
+    it. Every rank calls it.
+
+    Args:
+        seen: the stores that this rank sees, by former rank.
+    """
+    found = dict[int, int]()
+    for agent, ranks in enumerate(world.gather("seen", sorted(seen))):
+        for rank in ranks:
+            if rank not in found or agent == rank:
+                found[rank] = agent
+    return found
+
+
+def _remove_outdated(root: Path, size: int) -> None:
+    """Remove the stores that ranks have left behind on this node, when all stores are of so many
+    ranks."""
+    for rank in _ranks_seen(root):
+        folder = dir_of(root, rank)
+        found = look(folder / "store")
+        if found is not None and found.ranks != size:
+            _set_aside(folder / "store", folder / _BEFORE)
+            _remove(folder / _BEFORE)
+
+
+def _seen(root: Path, stores: Mapping[int, Found]) -> dict[int, Path]:
+    """The stores that this rank sees, by rank, without outdated ones."""
+    folders = {rank: dir_of(root, rank) / "store" for rank in stores}
+    return {rank: folder for rank, folder in folders.items() if look(folder) == stores[rank]}
 
 
 def _visible(root: Path, rank: int) -> bool:
@@ -323,8 +405,8 @@ def _raise_missing(
     ]
     remote = config.checkpoint.copy_to
     raise ConfigError(
-        f"{root}: was trained by {size} ranks, and this is a job of {world.size}. Not all of its "
-        "ranks can see these stores:\n  " + "\n  ".join(lines) + "\n"
+        f"{root}: was trained by {size} ranks, and this is a job of {world.size}. None of its "
+        "ranks sees these stores:\n  " + "\n  ".join(lines) + "\n"
         + (f"{remote} has no copies of them: " if remote else "")
         + f"make the folders visible, set checkpoint.copy_to to where their copies are, or launch "
         f"it with {size} ranks (python -m paddle.distributed.launch --nproc_per_node {size} ...)"
@@ -341,11 +423,20 @@ def _bring_back(root: Path, config: Config, world: Coordinator, found: list[Foun
     begun = any(one.ranks for one in there.values())
     if not lost or not begun:
         return
+    own = own_dir(root, world.rank)
+    mine = there.get(world.rank)
+    stores = {world.rank: own / "store"} if mine is not None else {}
+    known = rebuild.look(stores, world)
+    sets = {rank: known.passes(rank) for rank in lost}
     copied = _copies(
         {rank: copies_of(config, rank) for rank in range(world.size)}, world.size, world
     )
     can = [
-        {*(there[rank].can_go_to() if rank in there else ()), *copied.get(rank, ())}
+        {
+            *(there[rank].can_go_to() if rank in there else ()),
+            *sets.get(rank, ()),
+            *copied.get(rank, ()),
+        }
         for rank in range(world.size)
     ]
     agreed = set.intersection(*can)
@@ -354,12 +445,16 @@ def _bring_back(root: Path, config: Config, world: Coordinator, found: list[Foun
         raise StoreError(
             f"{root}: the store of "
             + ", ".join(f"rank {r} ({ranges[r][0]:#018x} to {ranges[r][1]:#018x})" for r in lost)
-            + f" is gone, and the ranks have no pass in common: {_passes_text(there, copied)}; set "
-            "checkpoint.copy_to to where its copies are, or start from nothing with --fresh"
+            + " is gone, and the ranks have no pass in common: "
+            f"{_passes_text(there, copied, sets)}; set checkpoint.copy_to to where its copies are, "
+            "or start from nothing with --fresh"
         )
     at = max(agreed)
-    own = own_dir(root, world.rank)
-    mine = there.get(world.rank)
+    for rank in lost:
+        if at in sets[rank]:
+            _rebuild(root, rank, rank, at, known, stores, world)
+    if world.rank in lost and at in sets[world.rank]:
+        return
     if mine is not None and at in mine.can_go_to():
         return  # `agreed_passes` makes the store go back to that pass
     if (own / "store").exists():
@@ -388,10 +483,87 @@ def _copies(uris: Mapping[int, str], size: int, world: Coordinator) -> dict[int,
     }
 
 
-def _passes_text(stores: Mapping[int, Found], copied: Mapping[int, Mapping[int, Any]]) -> str:
-    ranks = sorted({*stores, *copied})
+def _rebuild(
+    root: Path,
+    lost: int,
+    by: int,
+    at: int,
+    known: rebuild.Known,
+    stores: Mapping[int, Path],
+    world: Coordinator,
+) -> None:
+    """Rebuild the store of a lost rank after a pass, from parity. Every rank calls it.
+
+    The rank also gets the files of `_ALSO`, from another rank of its group.
+
+    Args:
+        lost: the number of the lost rank in the former job.
+        by: the rank that writes its store.
+        at: the pass.
+        known, stores: as for `rebuild.look`.
+    """
+    folder = dir_of(root, lost)
+    if world.rank == by:
+        own_dir(root, lost)
+        files.make_folder(str(folder), 0o700)
+        if (folder / "store").exists():  # without a manifest
+            _set_aside(folder / "store", folder / _BEFORE)
+    rebuild.rebuild(lost, known.passes(lost)[at], folder / "store", by, known, stores, world)
+    giver = min(known.agents)
+    texts: dict[str, str] = {}
+    if giver in stores and known.agents[giver] == world.rank:
+        paths = [stores[giver].parent / name for name in _ALSO]
+        texts = {path.name: path.read_text() for path in paths if path.is_file()}
+    out = [np.empty(0, np.uint8)] * world.size
+    out[by] = np.frombuffer(json.dumps(texts).encode(), np.uint8)
+    for found in world.exchange_instances(out):
+        for name, text in json.loads(found.tobytes() or b"{}").items():
+            files.write_durably(str(folder / name), text.encode())
+    if world.rank == by:
+        _remove(folder / _BEFORE)
+        log.info("%s: rebuilt pass %d of rank %d from parity", folder, at, lost)
+
+
+def _rebuild_unseen(
+    root: Path, world: Coordinator, stores: dict[int, Found], size: int
+) -> dict[int, Found]:
+    """Rebuild the stores that no rank sees before the model is resharded, if parity has them.
+
+    Every rank calls it.
+
+    Args:
+        stores: the committed stores, by rank.
+        size: the number of ranks that trained the model.
+
+    Returns: `stores`, with those that were rebuilt.
+    """
+    lost = [rank for rank in range(size) if rank not in stores]
+    if not lost:
+        return stores
+    seen = _seen(root, stores)
+    known = rebuild.look(seen, world)
+    sets = {rank: known.passes(rank) for rank in lost}
+    agreed = set.intersection(*(found.can_go_to() for found in stores.values()))
+    agreed = agreed.intersection(*sets.values())
+    if not agreed:
+        return stores
+    for rank in lost:
+        by = rank if rank < world.size else known.agents[min(known.agents)]
+        _rebuild(root, rank, by, max(agreed), known, seen, world)
+    found = _view(root, world, "store")
+    return {**stores, **{rank: found[rank] for rank in lost}}
+
+
+def _passes_text(
+    stores: Mapping[int, Found],
+    copied: Mapping[int, Mapping[int, Any]],
+    sets: Mapping[int, Mapping[int, Any]] | None = None,
+) -> str:
+    sets = sets or {}
+    ranks = sorted({*stores, *copied, *sets})
     return "; ".join(
         f"rank {rank} has {sorted(stores[rank].passes) if rank in stores else 'no store'}"
+        + (f" and parity of {sorted(sets[rank])}" if sets.get(rank) else "")
         + (f" and copies of {sorted(copied[rank])}" if copied.get(rank) else "")
         for rank in ranks
     )
