@@ -110,11 +110,16 @@ class RankParity:
     def offer(self, record: VersionRecord | None) -> None:
         """Protect a version; None: this rank has none, so no rank protects any.
 
-        Waits until all ranks have written the set of the previous version.
+        Waits until all ranks have written the set of the previous version. Removes the sets of
+        later versions: the store has gone back, and will use their numbers for other content.
 
         Raises: RankError if another rank has ended.
         """
         self.finish()
+        self._folder.forget_later(
+            record.version if record is not None else 0,
+            pass_of(record) if record is not None else 0,
+        )
         lease = None
         if record is not None:
             try:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -133,7 +133,12 @@ def rebuild(
         heartbeat.stage("load", f"parity set {number} of {1 + len(needs)}")
         log.info("rank %d: rebuilding, parity set %d of %d", lost, number, 1 + len(needs))
         with ExitStack() as stack:
-            holders = _opened(one, lost, known, stores, world, stack)
+            holders, error = dict[int, SetFile](), cast("Exception | None", None)
+            try:
+                holders = _opened(one, lost, known, stores, world, stack)
+            except (StoreError, OSError) as failed:
+                error = failed
+            raise_together(world, error, folder, what)
             error = _Rebuilding(one, lost, by, known, holders, world, target).run()
         # A damaged file gives wrong blocks: its error alone is of interest.
         raise_together(world, error if world.rank != by else None, folder, what)

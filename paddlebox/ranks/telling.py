@@ -68,17 +68,20 @@ def raise_together(
         what: the beginning of the text.
 
     Raises:
-        StoreError: of the type of the first rank that failed. It names each of them and its host.
+        PaddleBoxError: of the type of the first rank that failed. It names each of them and its
+            host.
     """
     kind, text = "", ""
     if error is not None:
         kind = type(error).__name__ if isinstance(error, PaddleBoxError) else StoreError.__name__
-        text = f"rank {world.rank} on {socket.gethostname()}: {error}"
+        where = f"rank {world.rank} on {socket.gethostname()}: " if world.size > 1 else ""
+        text = f"{where}{error}"
         if isinstance(error, OutOfSpaceError):
             text += f" ({shutil.disk_usage(_existing(folder)).free} bytes are free in {folder})"
     failed = [(kind, text) for kind, text in world.gather("failed", [kind, text]) if kind]
     if failed:
-        raise getattr(errors, failed[0][0])(what + "; ".join(text for _, text in failed))
+        text = what + "; ".join(text for _, text in failed)
+        raise getattr(errors, failed[0][0], StoreError)(text) from error
 
 
 def _existing(folder: Path) -> Path:

@@ -16,6 +16,7 @@ import re
 import shutil
 import struct
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -364,6 +365,16 @@ class SetFolder:
                 files.sync_folder(str(self.path))
         except OSError as error:
             raise files.refused(str(self.path), "write a parity set", error) from error
+
+    def forget_later(self, version: int, passes: int) -> None:
+        """Remove the sets of later versions of the store, and of later passes."""
+        found, _ = self.open_sets()
+        with ExitStack() as stack:
+            for one in found:
+                stack.enter_context(one)
+                if one.own.version > version or one.own.passes > passes:
+                    for path in (one.path, one.files_folder):  # the file of the set first
+                        _remove(path)
 
     def keep(self, numbers: Iterable[int]) -> None:
         """Remove all other sets, and what an interrupted write has left."""

@@ -27,6 +27,7 @@ from paddlebox.config.data import ShareBy
 from paddlebox.data.sources import expand
 from paddlebox.errors import PaddleBoxError, TrainingError
 from paddlebox.ranks import World
+from paddlebox.ranks.telling import raise_together
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.parity_set import SetFolder
@@ -152,9 +153,8 @@ def _resume(config: Config, run_dir: Path, start: _Start, world: Coordinator) ->
     slots = read_slots(config)
     passes, epochs = passes_of(config, world), config.trainer.epochs
     source = find_source(start.source, run_dir) if start.source else None
-    if start.fresh and world.rank == 0:
-        resume.move_aside(run_dir)
-    world.wait("fresh")
+    if start.fresh:
+        _move_aside(run_dir, world)
     adopt_stores.take_over(run_dir, config, world, start.back_to)
     run_dir = own_dir(run_dir, world.rank)
     config = settled(
@@ -177,6 +177,24 @@ def _resume(config: Config, run_dir: Path, start: _Start, world: Coordinator) ->
         repeats.warn(point.plan, point.passes)
     repeats.check_click_priors(config, point.plan, point.passes)
     return _Resumed(config, slots, run_dir, world, passes, source, point, recovered)
+
+
+def _move_aside(run_dir: Path, world: Coordinator) -> None:
+    """Move the run dir aside on every node. Otherwise the stores on the other nodes would bring
+    the model back.
+
+    Raises:
+        StoreError: on every rank, if any rank cannot move it.
+    """
+    error = None
+    for rank in range(world.size):  # in turns: ranks may see the same folder
+        if rank == world.rank:
+            try:
+                resume.move_aside(run_dir)
+            except PaddleBoxError as failed:
+                error = failed
+        world.wait("fresh")
+    raise_together(world, error, run_dir)
 
 
 def _resume_point(
