@@ -253,7 +253,7 @@ def _valid_move(moved: Sequence[Sighting], stores: Sequence[Sighting]) -> Found 
     The new stores of a move have the same version until all of them are in place. So a
     `store.moved` of an earlier move is not taken for one of them.
     """
-    for new in moved:
+    for new in sorted(moved, key=lambda one: one.found.newest, reverse=True):
         ranks = {one.rank for one in (*moved, *stores) if one.found == new.found}
         if ranks.issuperset(range(new.found.ranks)):
             return new.found
@@ -656,8 +656,8 @@ def _check_up_to_date(root: Path, stores: Mapping[int, Found], known: rebuild.Kn
         newer = [n for n in known.passes(rank) if n > last and all(n in of for of in others)]
         if newer:
             raise StoreError(
-                f"{dir_of(root, rank)}/store: rank {rank} is after pass {last}, but the others have "
-                f"committed pass {max(newer)} with it: this store is outdated; move it to another "
+                f"{dir_of(root, rank)}/store: rank {rank} is after pass {last}, but the others "
+                f"have committed pass {max(newer)} with it: this store is outdated; move it to another "
                 "folder, and the rank is rebuilt from parity; or go back with --from"
             )
 

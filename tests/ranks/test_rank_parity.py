@@ -39,7 +39,7 @@ from paddlebox.store.parity_set import (
 from paddlebox.store.rank_stores import rank_versions, store_of_rank
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
-from paddlebox.train import adopt_stores
+from paddlebox.train import adopt_stores, run
 from paddlebox.train.adopt_stores import take_over
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination, one_at_a_time
@@ -489,6 +489,187 @@ def test_a_host_that_is_lost_and_not_replaced_is_rebuilt_though_no_disk_is_share
     for root in roots:
         assert len(list(root.glob("**/store"))) == 1
         assert not list(root.glob("**/store.*")) + list(root.glob("**/moving-sources"))
+
+
+# ---- a node that comes back
+
+
+def _went_on(ranks: Ranks, tmp_path: Path) -> list[Path]:
+    """The run dirs of two hosts and an empty one. The first is away after pass 2; the second,
+    alone, trains to pass 5."""
+    ranks.train(2)
+    _in_range(ranks)
+    ranks.protect()
+    roots = [*ranks.apart(), tmp_path / "host-2/run"]
+    for name, root in zip(("old", "new"), roots[:2], strict=True):
+        folder = store_of_rank(root / "store", int(name == "new")).parent
+        (folder / "metrics.jsonl").write_text(name)
+    take_over(roots[1], ranks.config, ONE_RANK)
+    assert (roots[1] / "metrics.jsonl").read_text() == "new"
+    alone = Ranks(roots[1], ranks.config, 1)
+    alone.passes = 2
+    alone.train(3, protect=False)
+    return roots
+
+
+def _heads(root: Path) -> dict[str, tuple[int, int]]:
+    """Folder of each store -> its number of ranks and its newest pass."""
+    found = {}
+    for store in sorted(root.glob("**/store")):
+        with Manifest.open_reader(store) as manifest:
+            head = manifest.head()
+            assert head is not None
+            where = str(store.relative_to(root))
+            found[where] = (int(head.cursor["ranks"]), int(head.cursor["pass"]))
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_node_that_comes_back_gets_the_rows_of_those_that_went_on(
+    make: Callable[[int], Ranks],
+    config: Config,
+    tmp_path: Path,
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is the first rank, and its store is not the newest."""
+    roots = _went_on(make(2), tmp_path)
+    expected = _rows(roots[1] / "store", config)
+    monkeypatch.setattr(adopt_stores, "write_range", one_at_a_time(write_range))
+    coordination(size, lambda world: take_over(roots[world.rank], config, world))
+    parts = {}
+    for rank, root in enumerate(roots[:size]):
+        folder = "store" if rank == 0 else f"ranks/{rank}/store"
+        assert _heads(root) == {folder: (size, 5)}
+        parts |= _rows(root / folder, config)
+    assert parts == expected
+    assert (roots[0] / "metrics.jsonl").read_text() == "new"
+
+
+def test_stores_are_named_and_kept_if_it_is_not_certain_which_are_the_newest(
+    make: Callable[[int], Ranks], config: Config, tmp_path: Path
+) -> None:
+    """The first host has trained on too."""
+    roots = _went_on(make(2), tmp_path)
+    other = Ranks(roots[0], config, 2)
+    other.passes = 6
+    paddle.disable_static()
+    other._pass(0, merge=False)
+    before = [_heads(root) for root in roots]
+    named = (
+        rf"do not belong together.*{roots[1]}/store is rank 0 of 1, after pass 5 .*"
+        rf"{roots[0]}/store is rank 0 of 2, after pass 6 "
+    )
+    with pytest.raises(StoreError, match=named):
+        coordination(3, lambda world: take_over(roots[world.rank], config, world))
+    assert [_heads(root) for root in roots] == before
+
+
+def test_an_outdated_store_is_an_error_if_a_newer_model_lacks_a_rank(
+    make: Callable[[int], Ranks], config: Config
+) -> None:
+    """The newer one could be rebuilt, but the older one too."""
+    ranks = make(2)
+    ranks.train(2)
+    first, second = ranks.apart()
+    outdated = Ranks(first.with_name("outdated"), config, 3)
+    outdated.train(1, protect=False)
+    shutil.rmtree(first / "store")
+    os.rename(outdated.store(0), first / "store")
+    before = [_heads(first), _heads(second)]
+    roots = [first, second]
+    with pytest.raises(StoreError, match=r"do not belong together.*rank 0 of 3.*rank 1 of 2"):
+        coordination(2, lambda world: take_over(roots[world.rank], config, world))
+    assert [_heads(first), _heads(second)] == before
+
+
+def test_ranks_that_changed_their_nodes_do_not_start_from_nothing(
+    make: Callable[[int], Ranks], config: Config
+) -> None:
+    ranks = make(2)
+    ranks.train(1)
+    roots = ranks.apart()[::-1]
+    with pytest.raises(StoreError, match="start the ranks on their former nodes"):
+        coordination(2, lambda world: take_over(roots[world.rank], config, world))
+
+
+def test_an_old_store_in_the_place_of_a_newer_one_is_named(
+    make: Callable[[int], Ranks], config: Config
+) -> None:
+    ranks = make(3)
+    ranks.train(2)
+    saved = Path(shutil.copytree(ranks.store(2), ranks.run_dir.with_name("saved")))
+    ranks.train(1)
+    newest = ranks.content(2)
+    shutil.rmtree(ranks.store(2))
+    os.rename(saved, ranks.store(2))
+    with pytest.raises(StoreError, match=r"rank 2 is after pass 2, .* have committed pass 3 with"):
+        ranks.start()
+    assert ranks.head(0).pass_number == 3
+    ranks.lose(2)
+    ranks.start()
+    assert ranks.content(2) == newest
+
+
+def test_a_pass_that_was_trained_again_is_not_rebuilt_from_older_parity(
+    make: Callable[[int], Ranks],
+) -> None:
+    ranks = make(2)
+    ranks.train(3, protect=False)
+    ranks.protect()
+    for rank in range(2):
+        newest = ranks.head(rank).version
+        with Manifest.open_writer(ranks.store(rank)) as manifest:
+            manifest.go_back(newest - 1)
+    ranks.protect()  # as a start does
+    before = ranks.content(0)
+    ranks.passes, ranks.salt = 2, 1
+    ranks.train(1, protect=False)
+    ranks.lose(0)
+    ranks.start()
+    assert ranks.head(0).pass_number == 2
+    assert ranks.content(0) == before
+
+
+def test_a_rebuild_replaces_no_committed_store(make: Callable[[int], Ranks]) -> None:
+    ranks = make(1)
+    ranks.train(1, protect=False)
+    with pytest.raises(StoreError, match="expected no store, found version"):
+        adopt_stores._set_empty_aside(ranks.run_dir)
+    shutil.rmtree(ranks.store(0) / "manifest")
+    adopt_stores._set_empty_aside(ranks.run_dir)
+    assert not ranks.store(0).exists()
+
+
+def test_a_fresh_start_moves_the_run_dirs_of_all_nodes_aside(make: Callable[[int], Ranks]) -> None:
+    ranks = make(3)
+    ranks.train(1)
+    roots = [*ranks.apart()[:2]]
+    roots.append(roots[1])  # two ranks share a disk
+    coordination(3, lambda world: run._move_aside(roots[world.rank], world))
+    for root in roots:
+        assert [path.name for path in root.parent.iterdir()] == ["run.old-1"]
+
+
+def test_a_named_version_on_a_disk_that_no_other_rank_sees_prevents_a_move(
+    make: Callable[[int], Ranks], config: Config
+) -> None:
+    ranks = make(3)
+    ranks.train(2)
+    roots = ranks.apart()
+    shutil.rmtree(roots.pop(0))
+    version = str(_version(roots[0] / "ranks/1/store"))
+    assert store_tool(["name", str(roots[0] / "ranks/1/store"), version, "good"]) == 0
+    with pytest.raises(StoreError, match="has the name 'good' and would be lost"):
+        coordination(2, lambda world: take_over(roots[world.rank], config, world))
+    assert (roots[0] / "ranks/1/store/manifest").is_dir()
+
+
+def _version(store: Path) -> int:
+    with Manifest.open_reader(store) as manifest:
+        head = manifest.head()
+        assert head is not None
+        return head.version
 
 
 def _in_range(ranks: Ranks) -> None:

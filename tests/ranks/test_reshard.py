@@ -27,7 +27,7 @@ from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_dig
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
 from paddlebox.train import adopt_stores
-from paddlebox.train.adopt_stores import take_over
+from paddlebox.train.adopt_stores import Found, Sighting, _valid_move, take_over
 from paddlebox.train.common_passes import agreed_passes
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination, one_at_a_time
@@ -45,7 +45,7 @@ def _open(config: Config, store: Path, **arguments: Any) -> Table:
     return Table(config.table, seed=config.seed, folder=store, compaction=None, **arguments)
 
 
-def _pass(table: Table, number: int, feasigns: np.ndarray, counted: int) -> None:
+def _pass(table: Table, number: int, feasigns: np.ndarray, counted: int, ranks: int = 1) -> None:
     paddle.disable_static()
     feasigns = feasigns[np.argsort([core.mix(int(f)) for f in feasigns])]
     keys = sorted_unique_keys(feasigns)
@@ -59,7 +59,7 @@ def _pass(table: Table, number: int, feasigns: np.ndarray, counted: int) -> None
     table.commit(
         day=20000 + number,
         pass_number=number,
-        cursor={"pass": number, "ranks": 1},
+        cursor={"pass": number, "ranks": ranks},
         counted=took,
         dense={"w": np.full(3, number, np.float32)},
     )
@@ -337,17 +337,58 @@ def test_an_empty_rank_takes_no_more_from_the_others_than_their_first_commit(
     assert agreed_passes(run_dir, 1, _BesideOther(0)) == 0
 
 
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        (2, "other life events"),
+        (1, r"do not belong together.*/store is rank 0 of 2, .*ranks/1/store is rank 1 of 1, "),
+    ],
+)
 def test_stores_that_never_were_of_one_model_are_not_put_together(
-    one: Path, two: Path, config: Config, tmp_path: Path
+    two: Path, config: Config, ranks: int, message: str
 ) -> None:
     feasigns = np.arange(1, 100, dtype=np.uint64)
     shutil.rmtree(two / "ranks/1/store")
     with _open(config, two / "ranks/1/store") as other:
-        _pass(other, 1, feasigns, counted=2)
+        _pass(other, 1, feasigns, counted=2, ranks=ranks)
         other.end_of_day(20001, 0.25)
-        _pass(other, 2, feasigns, counted=2)
-    with pytest.raises(StoreError, match="other life events"):
+        _pass(other, 2, feasigns, counted=2, ranks=ranks)
+    with pytest.raises(StoreError, match=message):
         take_over(two, config, ONE_RANK)
+    assert (two / "store").is_dir()
+    assert (two / "ranks/1/store").is_dir()
+
+
+def test_a_store_that_an_earlier_move_has_left_is_not_part_of_a_later_one() -> None:
+    def seen(rank: int, version: int) -> Sighting:
+        return Sighting(rank, rank, Found(2, {version: version}, version), "")
+
+    later = Found(2, {9: 9}, 9)
+    assert _valid_move([seen(0, 9)], [seen(1, 9)]) == later
+    assert _valid_move([seen(1, 7), seen(0, 9), seen(1, 9)], [seen(0, 7)]) == later
+    assert _valid_move([seen(0, 7)], [seen(0, 8), seen(1, 8)]) is None
+    assert _valid_move([seen(0, 9)], []) is None
+
+
+def test_a_damaged_store_of_one_rank_is_one_error_on_all(
+    two: Path, config: Config, tmp_path: Path
+) -> None:
+    roots = [two, tmp_path / "other/run"]
+    roots[1].mkdir(parents=True)
+    os.rename(two / "ranks", roots[1] / "ranks")
+    data = roots[1] / "ranks/1/store/manifest/data.mdb"
+    data.write_bytes(b"\0" * data.stat().st_size)
+
+    def start(world: World) -> str:
+        try:
+            take_over(roots[world.rank], config, world)
+        except StoreError as error:
+            return str(error)
+        return ""
+
+    first, second = coordination(2, start)
+    assert first == second
+    assert first.startswith("rank 1 on ")
 
 
 def test_the_store_tool_shows_and_checks_all_ranks(
