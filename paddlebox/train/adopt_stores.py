@@ -657,8 +657,8 @@ def _check_up_to_date(root: Path, stores: Mapping[int, Found], known: rebuild.Kn
         if newer:
             raise StoreError(
                 f"{dir_of(root, rank)}/store: rank {rank} is after pass {last}, but the others "
-                f"have committed pass {max(newer)} with it: this store is outdated; move it to another "
-                "folder, and the rank is rebuilt from parity; or go back with --from"
+                f"have committed pass {max(newer)} with it: this store is outdated; move it to "
+                "another folder, and the rank is rebuilt from parity; or go back with --from"
             )
 
 
