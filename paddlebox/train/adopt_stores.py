@@ -58,10 +58,16 @@ class Found:
     ranks: int  # number of ranks that trained the model; 0 if nothing is committed
     passes: dict[int, int]  # pass -> the newest version after it
     newest: int  # the newest version
+    crc32c: int = 0  # of the record of the newest version
 
     def can_go_to(self) -> set[int]:
         """The passes that the store can go back to; 0 stands for an empty store."""
         return set(self.passes) or {0}
+
+    def is_of_move(self, other: Found) -> bool:
+        """Whether both may be new stores of one move. All of them have the same version until all
+        are in place; `store.moved` of an earlier move has another."""
+        return (self.ranks, self.newest, self.passes) == (other.ranks, other.newest, other.passes)
 
 
 def look(store: Path) -> Found | None:
@@ -78,7 +84,9 @@ def look(store: Path) -> Found | None:
         records = []  # a power cut while the store was created; the writer creates it again
     passes = {number: record.version for number, record in newest_after_passes(records).items()}
     ranks = int(records[-1].cursor.get("ranks", 1)) if records else 0
-    return Found(ranks, passes, records[-1].version if records else 0)
+    if not records:
+        return Found(ranks, passes, 0)
+    return Found(ranks, passes, records[-1].version, records[-1].crc32c)
 
 
 @dataclass(frozen=True)
@@ -116,11 +124,13 @@ def take_over(root: Path, config: Config, world: Coordinator, back_to: str = "")
         StoreError: the stores do not belong together.
     """
     mine = _together(world, root, lambda: look(own_dir(root, world.rank) / "store"))
-    told = world.gather(
-        "store", [asdict(mine) if mine is not None else None, _marks(root), _has_leftovers(root)]
-    )
-    found = [_from_fields(fields) if fields is not None else None for fields, _, _ in told]
-    left = any(leftovers for _, _, leftovers in told) or _are_elsewhere([of for _, of, _ in told])
+    marks = _marks(root)
+    fields_of_mine = asdict(mine) if mine is not None else None
+    told = world.gather("store", [fields_of_mine, marks.get(world.rank)])
+    found = [_from_fields(fields) if fields is not None else None for fields, _ in told]
+    own_marks = dict(enumerate(mark for _, mark in told))
+    are_elsewhere = any(mark != own_marks.get(rank) for rank, mark in marks.items())
+    left = world.any("left", are_elsewhere or _has_leftovers(root))
     if not left and all(one is None or one.ranks in (0, world.size) for one in found):
         _bring_back(root, config, world, found, back_to)
         return
@@ -149,7 +159,7 @@ def take_over(root: Path, config: Config, world: Coordinator, back_to: str = "")
 
 def _from_fields(fields: Mapping[str, Any]) -> Found:
     passes = {int(number): version for number, version in fields["passes"].items()}
-    return Found(fields["ranks"], passes, fields["newest"])
+    return Found(fields["ranks"], passes, fields["newest"], fields["crc32c"])
 
 
 def _ranks_seen(root: Path) -> list[int]:
@@ -164,25 +174,15 @@ def _has_leftovers(root: Path) -> bool:
     return any((dir_of(root, rank) / name).exists() for rank in _ranks_seen(root) for name in names)
 
 
-def _marks(root: Path) -> dict[str, list[int]]:
+def _marks(root: Path) -> dict[int, list[int]]:
     """For each store that this rank sees, what tells it from a copy on another disk."""
     found = {}
     for rank in _ranks_seen(root):
         data = dir_of(root, rank) / "store" / "manifest" / "data.mdb"
         if data.is_file():
             stat = data.stat()
-            found[str(rank)] = [stat.st_ino, stat.st_size, stat.st_mtime_ns]
+            found[rank] = [stat.st_ino, stat.st_size, stat.st_mtime_ns]
     return found
-
-
-def _are_elsewhere(marks: Sequence[Mapping[str, list[int]]]) -> bool:
-    """Whether a rank sees a store that is not the own store of a rank of this job.
-
-    Args:
-        marks: (R) what each rank sees.
-    """
-    own = {str(rank): of_rank.get(str(rank)) for rank, of_rank in enumerate(marks)}
-    return any(mark != own.get(rank) for of_rank in marks for rank, mark in of_rank.items())
 
 
 def _together(world: Coordinator, folder: Path, call: Callable[[], T], what: str = "") -> T:
@@ -237,10 +237,14 @@ def _settle(root: Path, world: Coordinator) -> None:
     def settle() -> None:
         for rank in _ranks_seen(root):
             folder = dir_of(root, rank)
-            if done is not None and look(folder / _MOVED) == done:
+            moved = look(folder / _MOVED)
+            if done is not None and moved is not None and moved.is_of_move(done):
                 _put_in_place(folder, done)
             if (folder / _MOVED).exists():
                 _set_aside(folder / _MOVED, folder / _MOVING)
+            if not (folder / "store").exists() and look(folder / _BEFORE) is not None:
+                os.rename(folder / _BEFORE, folder / "store")
+                files.sync_folder(str(folder))
             for name in (_MOVING, _RESTORING, _SOURCES):
                 _remove(folder / name)
 
@@ -248,13 +252,9 @@ def _settle(root: Path, world: Coordinator) -> None:
 
 
 def _valid_move(moved: Sequence[Sighting], stores: Sequence[Sighting]) -> Found | None:
-    """The stores of a move that all its ranks have written; None if there is no such move.
-
-    The new stores of a move have the same version until all of them are in place. So a
-    `store.moved` of an earlier move is not taken for one of them.
-    """
+    """A store of the move that all its ranks have written; None if there is no such move."""
     for new in sorted(moved, key=lambda one: one.found.newest, reverse=True):
-        ranks = {one.rank for one in (*moved, *stores) if one.found == new.found}
+        ranks = {one.rank for one in (*moved, *stores) if one.found.is_of_move(new.found)}
         if ranks.issuperset(range(new.found.ranks)):
             return new.found
     return None
@@ -283,7 +283,7 @@ def _newest_stores(root: Path, views: Sequence[Sighting]) -> dict[int, Sighting]
         for size, of_size in of_sizes.items()
     ]
     if len(candidates) > 1:
-        candidates = [of for of in candidates if _common_pass(of)]
+        candidates = [of for of in candidates if _common_pass(of) >= 0]
     chosen = max(candidates, key=_common_pass, default={})
     others = [one for one in views if not _is_one_of(one, chosen)]
     if not chosen or not all(_is_older(one, chosen) for one in others):
@@ -301,10 +301,10 @@ def _order(one: Sighting) -> tuple[int, int, bool]:
 
 
 def _common_pass(stores: Mapping[int, Sighting]) -> int:
-    """The newest pass that all ranks can go to; 0 if there is none, or a rank has no store."""
+    """The newest pass that all ranks can go to; -1 if there is none, or a rank has no store."""
     if not stores or len(stores) < stores[min(stores)].found.ranks:
-        return 0
-    return max(set.intersection(*(set(one.found.passes) for one in stores.values())), default=0)
+        return -1
+    return max(set.intersection(*(set(one.found.passes) for one in stores.values())), default=-1)
 
 
 def _is_one_of(one: Sighting, stores: Mapping[int, Sighting]) -> bool:
