@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
 from paddlebox.train import adopt_stores, run
 from paddlebox.train.adopt_stores import take_over
+from paddlebox.train.hooks.rank_parity import Parity
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination, one_at_a_time
 
@@ -639,6 +641,15 @@ def test_a_rebuild_replaces_no_committed_store(make: Callable[[int], Ranks]) -> 
     shutil.rmtree(ranks.store(0) / "manifest")
     adopt_stores._set_empty_aside(ranks.run_dir)
     assert not ranks.store(0).exists()
+
+
+def test_a_rank_that_failed_leaves_the_job_before_it_waits_for_its_set() -> None:
+    done, hook, error = list[Any](), object.__new__(Parity), StoreError("failed")
+    hook._world = SimpleNamespace(leave=done.append)  # type: ignore[assignment]
+    hook._parity = SimpleNamespace(close=lambda: done.append("closed"))  # type: ignore[assignment]
+    hook.close(None)
+    hook.close(error)
+    assert done == ["closed", error, "closed"]
 
 
 def test_a_fresh_start_moves_the_run_dirs_of_all_nodes_aside(make: Callable[[int], Ranks]) -> None:

@@ -28,7 +28,7 @@ class Parity(Hook):
 
     def __init__(self, table: TableSet, store: Path, world: World, size: int) -> None:
         group = group_of(world.hosts, size)
-        self._table, self._told = table, Figures()
+        self._table, self._world, self._told = table, world, Figures()
         self._parity = RankParity(
             store,
             f"rank {world.rank}, {store}",
@@ -61,4 +61,6 @@ class Parity(Hook):
         self._parity.finish()
 
     def close(self, error: BaseException | None) -> None:
+        if error is not None:  # the set waits for the other ranks, and they may wait for this one
+            self._world.leave(error)
         self._parity.close()
