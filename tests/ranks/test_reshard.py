@@ -148,31 +148,32 @@ class KilledError(Exception):
     pass
 
 
+def _die_at(step: int, patch: pytest.MonkeyPatch) -> None:
+    """Let the process die after so many changes of the folders of stores."""
+    left = [step]
+
+    def mortal(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *arguments: Any, **keywords: Any) -> None:
+            if "store" in os.path.basename(path):
+                left[0] -= 1
+                if left[0] < 0:
+                    raise KilledError
+            real(path, *arguments, **keywords)
+
+        return call
+
+    patch.setattr(os, "rename", mortal(os.rename))
+    patch.setattr(shutil, "rmtree", mortal(shutil.rmtree))
+
+
 def test_a_move_that_is_killed_at_any_step_is_made_by_the_next_start(
     one: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, two = _digest(one, config), _as_ranks(one, 2, tmp_path / "two", config)
-    rename, remove = os.rename, shutil.rmtree
-
-    def dying_at(step: int, left: list[int]) -> Callable[[Callable[..., Any]], Any]:
-        def wrap(real: Callable[..., Any]) -> Any:
-            def call(path: Any, *arguments: Any, **keywords: Any) -> None:
-                if "store" in os.path.basename(path):
-                    left[0] += 1
-                    if left[0] > step:
-                        raise KilledError
-                real(path, *arguments, **keywords)
-
-            return call
-
-        return wrap
-
     for step in range(40):
         run_dir = Path(shutil.copytree(two, tmp_path / str(step)))
-        mortal = dying_at(step, [0])
         with monkeypatch.context() as patch:
-            patch.setattr(os, "rename", mortal(rename))
-            patch.setattr(shutil, "rmtree", mortal(remove))
+            _die_at(step, patch)
             try:
                 take_over(run_dir, config, ONE_RANK)
                 done = True
@@ -187,6 +188,40 @@ def test_a_move_that_is_killed_at_any_step_is_made_by_the_next_start(
             break
     assert done
     assert step > 3, "the move was hardly interrupted"
+
+
+@pytest.mark.slow
+def test_a_move_between_disks_that_is_killed_at_any_step_is_made_by_the_next_start(
+    one: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, done = _digest(one, config), False
+    monkeypatch.setattr(adopt_stores, "write_range", one_at_a_time(write_range))
+    for step in range(60):
+        roots = [tmp_path / f"{step}-{rank}/run" for rank in range(2)]
+        shutil.copytree(one, roots[0])
+
+        def start(world: World, roots: list[Path] = roots) -> None:
+            take_over(roots[world.rank], config, world)
+
+        with monkeypatch.context() as patch:
+            _die_at(step, patch)
+            try:
+                coordination(2, start)
+                done = True
+            except KilledError:
+                pass
+        if not done:
+            coordination(2, start)
+        found = []
+        for rank, root in enumerate(roots):
+            with _open(config, store_of_rank(root / "store", rank), read_only=True) as table:
+                found.append(table.digest())
+            assert len(list(root.glob("**/store*"))) == 1
+        assert sum_of_digests(found) == expected
+        if done:
+            break
+    assert done
+    assert step > 6
 
 
 def test_ranks_that_do_not_see_each_other_get_the_segments_with_keys_of_their_range(
