@@ -25,6 +25,13 @@ _PORTS = (
     "runtime_env_agent_port",
 )  # fmt: skip
 _TRIES = 5
+# Programs that connect to 127.0.0.1 would look for the cluster at another address of this host,
+# where nothing listens. Ray has no other switch for that.
+_ENVIRONMENT = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_health_check_period_ms": "1000",  # 3000; five failed checks are a lost node
+}
 
 
 def require_ray() -> None:
@@ -45,7 +52,7 @@ class RayCluster:
         self._cpus = cpus
         # Short, because Ray puts sockets there.
         self._folder = Path(tempfile.mkdtemp(prefix="pbx-ray-", dir="/tmp"))
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ |= _ENVIRONMENT
         self._cluster: Any = importlib.import_module("ray.cluster_utils").Cluster()
         self.others: list[Any] = []
         self.head = self._add()

@@ -155,8 +155,7 @@ class _Drive:
     ) -> None:
         self._ray, self._job, self._wanted, self._arguments = ray, job, wanted, arguments
         self._signal = signal_
-        self._interrupted = lambda: bool(signal_())
-        self._reservation = Reservation(ray, wanted, self._interrupted)
+        self._reservation = Reservation(ray, wanted, lambda: bool(signal_()))
         self._team: Team | None = None
         self._lost_at = -_AFTER_LOSS_S
         self._grow_at = 0.0
@@ -181,17 +180,34 @@ class _Drive:
         if self._team is not None and not self._team.spent:
             return True
         self._dismiss()
-        if self._lost_at + _AFTER_LOSS_S > time.monotonic():
-            time.sleep(_AFTER_LOSS_S)
-        job, wanted = self._job, self._wanted
-        if not self._reservation.hold(time.monotonic() + job.wait_s, job.wait_s):
-            return False
+        until = time.monotonic() + self._job.wait_s
+        while True:
+            if self._lost_at + _AFTER_LOSS_S > time.monotonic():
+                time.sleep(_AFTER_LOSS_S)
+            if not self._reservation.hold(until, self._job.wait_s):
+                return False
+            try:
+                return self._hire()
+            except RankError as error:
+                self._lost_at = time.monotonic()
+                if self._lost_at > until:
+                    raise
+                _say(f"{error}; trying again")
+                self._dismiss()
+
+    def _hire(self) -> bool:
+        wanted = self._wanted
         _say(f"{len(self._reservation.nodes)} nodes with {wanted.ranks} ranks each")
         self._team = Team(
             self._ray, self._reservation, wanted.ranks, wanted.cpus, *self._arguments
         )
-        job.expect(self._team.size)
-        return self._team.assemble(job.limits_s["start"], self._interrupted)
+        self._job.expect(self._team.size)
+        return self._team.assemble(self._job.limits_s["start"], self._go_on)
+
+    def _go_on(self) -> bool:
+        if not self._reservation.alive():
+            raise RankError("a node was lost while the actors started")
+        return not self._signal()
 
     def _dismiss(self) -> None:
         if self._team is not None:

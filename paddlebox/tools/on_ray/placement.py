@@ -91,7 +91,7 @@ class Reservation:
         Raises:
             RankError: Ray has not enough resources. The message names what it has.
         """
-        if self.group is not None and self._alive() and not self.could_grow():
+        if self.group is not None and self.alive() and not self.could_grow():
             return True
         while not self._interrupted():
             nodes = self._living()
@@ -112,7 +112,8 @@ class Reservation:
             self._ray.util.remove_placement_group(self.group)
             self.group = None
 
-    def _alive(self) -> bool:
+    def alive(self) -> bool:
+        """Whether Ray counts all reserved nodes as alive. It notices a loss some seconds late."""
         return {*self.nodes} <= {node.id for node in self._living()}
 
     def _living(self) -> list[Node]:

@@ -53,29 +53,33 @@ class Team:
     def size(self) -> int:
         return len(self._actors)
 
-    def assemble(self, limit_s: float, interrupted: Callable[[], bool]) -> bool:
-        """Wait for all actors, and tell each the addresses of all. Returns False if interrupted.
+    def assemble(self, limit_s: float, check: Callable[[], bool]) -> bool:
+        """Wait for all actors, and tell each the addresses of all.
+
+        Args:
+            limit_s: seconds to wait.
+            check: called while it waits. Returns whether to go on, and may raise RankError.
+
+        Returns: False if `check` returned it.
 
         Raises:
             RankError: an actor could not be started.
         """
-        asked = [actor.endpoints.remote() for actor in self._actors]
-        endpoints = self._answers(asked, limit_s, interrupted)
-        if endpoints is None:
+        endpoints = self._answers([one.endpoints.remote() for one in self._actors], limit_s, check)
+        if not endpoints:
             return False
         variables = variables_of(endpoints, self._per_node)
-        told = [
-            actor.join.remote(own) for actor, own in zip(self._actors, variables, strict=True)
-        ]
-        return self._answers(told, limit_s, interrupted) is not None
+        pairs = zip(self._actors, variables, strict=True)
+        return bool(self._answers([one.join.remote(own) for one, own in pairs], limit_s, check))
 
     def _answers(
-        self, calls: Sequence[Any], limit_s: float, interrupted: Callable[[], bool]
-    ) -> list[Any] | None:
+        self, calls: Sequence[Any], limit_s: float, check: Callable[[], bool]
+    ) -> list[Any]:
+        """(R) the answers of all actors; empty if `check` returned False."""
         until, waiting = time.monotonic() + limit_s, list(calls)
         while waiting:
-            if interrupted():
-                return None
+            if not check():
+                return []
             if time.monotonic() > until:
                 late = calls.index(waiting[0])
                 raise RankError(f"rank {late}: its actor has not started within {limit_s:g} s")

@@ -22,7 +22,8 @@ from paddlebox import heartbeat
 from paddlebox.errors import ConfigError
 from paddlebox.launch.cli import train_main
 from paddlebox.launch.launcher import bound_to_master, launch_options
-from paddlebox.tools.supervise.cli import main, passed_on
+from paddlebox.tools.supervise.arguments import passed_on
+from paddlebox.tools.supervise.cli import main
 from paddlebox.tools.supervise.folder import watch_folder
 from paddlebox.tools.supervise.job import LIMITS_S, Job, Order, Rank, Report, suspects
 from paddlebox.tools.supervise.wire import Met
@@ -113,6 +114,33 @@ def test_a_signal_to_one_supervisor_stops_all_and_its_number_is_the_exit_code() 
     assert told.tell(dataclasses.replace(live[0], signal=15), live[1]).do == "stop"
     ended = [report(rank(n, code=143), up=False) for n in (0, 1)]
     assert told.tell(dataclasses.replace(ended[0], signal=15), ended[1]).code == 143
+
+
+def test_ranks_that_were_stopped_to_change_the_nodes_start_again_on_the_expected_ones() -> None:
+    told = Told().begun()
+    told.job.stop_to_change("more nodes have room")
+    assert told.tell(report(rank(0)), report(rank(1))).do == "stop"
+    ended = [report(rank(n, code=143), up=False) for n in (0, 1)]
+    assert told.tell(*ended).do == "wait"
+    told.job.expect(3)
+    for number, node in enumerate("cde", 1):
+        told.job.hear(node, Report())
+        assert told.job.order() == Order("run" if number == 3 else "wait", 1 + (number == 3))
+
+
+@pytest.mark.parametrize(
+    ("codes", "signal", "code"),
+    [((0, 0), 0, 0), ((143, 143), 15, 143), ((143, 3), 0, 3), ((143, 143), 0, None)],
+)
+def test_a_job_that_is_stopped_to_change_the_nodes_ends_if_it_would_end_anyway(
+    codes: tuple[int, int], signal: int, code: int | None
+) -> None:
+    told = Told().begun()
+    told.job.stop_to_change("more nodes have room")
+    told.job.order()
+    ended = [report(rank(n, code=code), up=False, signal=signal) for n, code in enumerate(codes)]
+    found = told.tell(*ended)
+    assert (found.code if found.do == "exit" else None) == code
 
 
 def test_a_signal_to_one_rank_is_a_wish_to_stop_and_no_failure() -> None:
