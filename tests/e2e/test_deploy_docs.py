@@ -65,7 +65,7 @@ def test_manifests_are_those_of_a_service_and_a_job_whose_parts_fit() -> None:
     bash_reads(container["args"][0])
 
 
-@pytest.mark.parametrize("version", ["1.27", "1.37"])
+@pytest.mark.parametrize("version", ["1.29", "1.37"])
 def test_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="requirements/bench.txt has it")
     (text,) = blocks("yaml")

@@ -29,11 +29,14 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
+from tests.conftest import make_synthetic
 from tests.faults.kill_ranks import Supervised, _processes, prepare
 from tests.faults.witness import Witness, newest_pass, unsound
 from tests.support.ray_cluster import RayCluster
 
 _LONGEST_S = 900.0
+# More steps and passes than else, so that nodes come and go before the job ends.
+_ELASTIC, _ELASTIC_PASSES = ("data.batch_size=64",), 40
 
 
 @dataclass
@@ -154,12 +157,13 @@ def _wrong_with(job: OnRay, whole: Supervised) -> list[str]:
 
 def grow_and_shrink(scratch: Path, cluster: RayCluster) -> Outcome:
     """A job of two nodes, which become three and two again."""
-    outcome = Outcome(jobs=1)
-    if not (scratch / "data").exists():
-        prepare(scratch / "data")
+    outcome, data = Outcome(jobs=1), scratch / "elastic-data"
+    make_synthetic(data, passes=2 * _ELASTIC_PASSES, rows=2000)
     while len(cluster.others) > 1:
         cluster.remove(cluster.others[-1])
-    job = OnRay(scratch / "elastic", scratch / "data", 2, cluster=cluster, range="2:3").start()
+    job = OnRay(
+        scratch / "elastic", data, 2, settings=_ELASTIC, cluster=cluster, range="2:3"
+    ).start()
     try:
         job.until(2, _LONGEST_S)
         node = cluster.add()
@@ -173,7 +177,7 @@ def grow_and_shrink(scratch: Path, cluster: RayCluster) -> Outcome:
     outcome.kills.append(f"ranks of the passes: {numbers}")
     if codes != [0] or [number for number, _ in groupby(numbers)] != [2, 3, 2]:
         outcome.wrong.append(f"exit codes {codes}, ranks of the passes {numbers}:\n{job.log()}")
-    elif job.digests() != by_hand(scratch, numbers).digests():
+    elif job.digests() != by_hand(scratch, data, numbers).digests():
         outcome.wrong.append("another digest than that of the run resharded by hand")
     return outcome
 
@@ -186,16 +190,15 @@ def _until_ranks(job: OnRay, ranks: int) -> None:
         time.sleep(0.05)
 
 
-def by_hand(scratch: Path, numbers: Sequence[int]) -> Supervised:
+def by_hand(scratch: Path, data: Path, numbers: Sequence[int]) -> Supervised:
     """Paddle's launcher with these numbers of ranks for the passes, a command for each change."""
     passes, jobs = 0, list[Supervised]()
     for ranks, same in groupby(numbers):
         passes += len(list(same))
-        files = sorted(map(str, (scratch / "data").glob("train-*.txt")))[: 2 * passes]
-        settings = (f"data.train_files=[{','.join(files)}]",)
-        job = Supervised(
-            scratch / "by-hand", scratch / "data", ranks=1, nodes=ranks, settings=settings
-        ).start()
+        files = sorted(map(str, data.glob("train-*.txt")))[: 2 * passes]
+        settings = (*_ELASTIC, f"data.train_files=[{','.join(files)}]")
+        folder = scratch / "by-hand"
+        job = Supervised(folder, data, ranks=1, nodes=ranks, settings=settings).start()
         assert set(job.wait(_LONGEST_S)) == {0}, job.log()
         jobs.append(job)
     return jobs[-1]

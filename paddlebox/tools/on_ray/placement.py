@@ -76,7 +76,7 @@ class Reservation:
     def __init__(self, ray: Any, wanted: Wanted, interrupted: Callable[[], bool]) -> None:
         self._ray, self._wanted, self._interrupted = ray, wanted, interrupted
         self.group: Any = None
-        #: (N) ids of the nodes, in the order of ranks.
+        #: (N) ids of the nodes that are or were reserved, in the order of ranks.
         self.nodes: list[str] = []
 
     def hold(self, until: float, wait_s: float) -> bool:
@@ -125,7 +125,7 @@ class Reservation:
         for node in self._ray.nodes():
             if node["Alive"]:
                 id_, cpus = node["NodeID"], node["Resources"].get("CPU", 0.0)
-                own = self._wanted.cpus_of_node if id_ in self.nodes else 0.0
+                own = self._wanted.cpus_of_node if self.group and id_ in self.nodes else 0.0
                 left = min(cpus, free.get(id_, {}).get("CPU", 0.0) + own)
                 found.append(Node(id_, node["NodeManagerAddress"], cpus, left))
         return found
@@ -141,11 +141,10 @@ class Reservation:
         )
         until = time.monotonic() + _GRANTED_S
         while not self._interrupted() and time.monotonic() < until:
-            if self._ray.wait([self.group.ready()], timeout=_LOOK_S)[0]:
+            if self.group.wait(1):
                 self.nodes = nodes
                 return True
         self.release()
-        self.nodes = []  # nothing of this job is reserved now
         return False
 
     def _missing(self, nodes: Sequence[Node], wait_s: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,10 +66,7 @@ class FakeRay:
     def _group(self, bundles: list[Any], strategy: str, bundle_label_selector: Any) -> Any:
         self.bundles = list(zip(bundles, bundle_label_selector, strict=True))
         assert strategy == "STRICT_SPREAD"
-        return SimpleNamespace(ready=lambda: "ready")
-
-    def wait(self, calls: Sequence[Any], timeout: float) -> tuple[list[Any], list[Any]]:
-        return (list(calls), []) if self.granted else ([], list(calls))
+        return SimpleNamespace(wait=lambda _: self.granted)
 
 
 def test_each_node_is_one_bundle_of_the_placement_group() -> None:
