@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from importlib.util import find_spec
@@ -20,10 +19,6 @@ import pytest
 from tests.support.processes import ROOT
 
 _STORE_BYTES = 80 << 20  # Ray's least is 75 MiB
-_PORTS = (
-    "metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port",
-    "runtime_env_agent_port",
-)  # fmt: skip
 _TRIES = 5
 # Programs that connect to 127.0.0.1 would look for the cluster at another address of this host,
 # where nothing listens. Ray has no other switch for that.
@@ -85,7 +80,6 @@ class RayCluster:
                     include_dashboard=False,
                     temp_dir=str(self._folder),
                     env_vars={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "7"},
-                    **{name: _free_port() for name in _PORTS},
                 )
             except Exception:
                 if not left:
@@ -114,9 +108,3 @@ class RayCluster:
     def close(self) -> None:
         self._cluster.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

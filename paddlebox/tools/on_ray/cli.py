@@ -15,6 +15,7 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from paddlebox.tools.on_ray.team import Team
 from paddlebox.tools.supervise.arguments import add_to, limits_of, passed_on, say_as, split
 from paddlebox.tools.supervise.job import Job, Order
 
-_LOOK_S, _GROW_S = 0.2, 2.0
+_LOOK_S, _GROW_S, _CONNECT_S = 0.2, 2.0, 10.0
 # The process of an actor notices within a second that its node has ended. Only then its rank ends
 # and frees the lock of its store.
 _AFTER_LOSS_S = 5.0
@@ -108,13 +109,16 @@ def _connected(address: str | None) -> Any:
             importlib.import_module(f"ray.util.{name}")
     except ImportError as error:
         raise ConfigError(f"{error}: pip install 'paddlebox[ray]'") from None
+    address = address or os.environ.get("RAY_ADDRESS") or "auto"
+    host, _, port = address.rpartition(":")
     try:
-        ray.init(address=address or os.environ.get("RAY_ADDRESS", "auto"), logging_level="WARNING")
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        why = str(error).strip().splitlines()[0]
+        if port.isdigit():  # Ray itself tries for some minutes
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        ray.init(address=address, logging_level="WARNING")
+    except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"--address {address or 'auto'}: cannot connect to a Ray cluster: {why}: start one "
-            "with `ray start` (docs/ray.md)"
+            f"--address {address}: cannot connect to a Ray cluster: "
+            f"{str(error).strip().splitlines()[0]}: start one with `ray start` (docs/ray.md)"
         ) from None
     logging.getLogger("ray").setLevel(logging.ERROR)  # lost actors are expected
     return ray

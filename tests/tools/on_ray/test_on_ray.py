@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -240,6 +241,19 @@ def test_a_wrong_option_is_one_error(
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main([*options, "--", "tools/train.py"]) == 2
     assert f"ConfigError: {told}" in capsys.readouterr().err
+
+
+def test_no_cluster_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ray", "ray.util.placement_group", "ray.util.scheduling_strategies"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        assert main(["--address", address, "--", "tools/train.py"]) == 2
+    told = f"ConfigError: --address {address}: cannot connect to a Ray cluster: [Errno 111] "
+    assert told in capsys.readouterr().err
 
 
 def test_without_ray_the_error_names_the_extra(

@@ -121,21 +121,6 @@ def test_a_signal_to_the_job_ends_it_without_a_restart(cluster: RayCluster, tmp_
     assert "attempt 2" not in said
 
 
-def test_no_cluster_is_one_error(tmp_path: Path) -> None:
-    require_ray()
-    done = subprocess.run(
-        [sys.executable, "tools/train_on_ray.py", "--address", "127.0.0.1:1", "--", "rank.py"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    assert "ConfigError: --address 127.0.0.1:1: cannot connect to a Ray cluster: " in done.stderr
-
-
 def test_a_job_whose_raylets_and_ranks_are_killed_ends_as_the_undisturbed_one(
     cluster: RayCluster, tmp_path: Path
 ) -> None:

@@ -136,8 +136,9 @@ def test_a_job_that_is_stopped_to_change_the_nodes_ends_if_it_would_end_anyway(
     codes: tuple[int, int], signal: int, code: int | None
 ) -> None:
     told = Told().begun()
+    told.tell(report(rank(0)), report(rank(1)))
     told.job.stop_to_change("more nodes have room")
-    told.job.order()
+    assert told.job.order().do == "stop"
     ended = [report(rank(n, code=code), up=False, signal=signal) for n, code in enumerate(codes)]
     found = told.tell(*ended)
     assert (found.code if found.do == "exit" else None) == code
