@@ -35,6 +35,7 @@ from tests.faults.witness import Witness, newest_pass, unsound
 from tests.support.ray_cluster import RayCluster
 
 _LONGEST_S = 900.0
+_PATIENT = ("--tries", "20", "--stall-s", "120")  # on a busy machine
 # More steps and passes than else, so that nodes come and go before the job ends.
 _ELASTIC, _ELASTIC_PASSES = ("data.batch_size=64",), 40
 
@@ -85,7 +86,9 @@ def undisturbed(scratch: Path) -> Supervised:
     """By Paddle's launcher, with the layout of the jobs here."""
     if not (scratch / "data").exists():
         prepare(scratch / "data")
-    whole = Supervised(scratch / "whole", scratch / "data", ranks=1, nodes=2).start()
+    whole = Supervised(
+        scratch / "whole", scratch / "data", ranks=1, nodes=2, options=_PATIENT
+    ).start()
     assert set(whole.wait(_LONGEST_S)) == {0}, whole.log()
     return whole
 
@@ -97,7 +100,7 @@ def kill_ray(scratch: Path, cluster: RayCluster, kills: int, seed: int) -> Outco
     whole_s = time.monotonic() - started
     while len(outcome.kills) < kills and not outcome.wrong:
         folder = scratch / f"killed-{outcome.jobs}"
-        job = OnRay(folder, scratch / "data", 2, options=("--tries", "20"), cluster=cluster)
+        job = OnRay(folder, scratch / "data", 2, options=_PATIENT, cluster=cluster)
         witness = Witness(functools.partial(newest_pass, job.run_dir / "store"), tries=20)
         try:
             _kill_until_it_ends(job.start(), cluster, chance, whole_s, kills, outcome, witness)
@@ -162,7 +165,7 @@ def grow_and_shrink(scratch: Path, cluster: RayCluster) -> Outcome:
     while len(cluster.others) > 1:
         cluster.remove(cluster.others[-1])
     job = OnRay(
-        scratch / "elastic", data, 2, settings=_ELASTIC, cluster=cluster, range="2:3"
+        scratch / "elastic", data, 2, 1, _PATIENT, _ELASTIC, cluster=cluster, range="2:3"
     ).start()
     try:
         job.until(2, _LONGEST_S)
@@ -198,7 +201,7 @@ def by_hand(scratch: Path, data: Path, numbers: Sequence[int]) -> Supervised:
         files = sorted(map(str, data.glob("train-*.txt")))[: 2 * passes]
         settings = (*_ELASTIC, f"data.train_files=[{','.join(files)}]")
         folder = scratch / "by-hand"
-        job = Supervised(folder, data, ranks=1, nodes=ranks, settings=settings).start()
+        job = Supervised(folder, data, 1, ranks, _PATIENT, settings).start()
         assert set(job.wait(_LONGEST_S)) == {0}, job.log()
         jobs.append(job)
     return jobs[-1]

@@ -50,26 +50,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--address", help="of the cluster; default: RAY_ADDRESS, or the cluster of this machine"
     )
     parser.add_argument(
-        "--nodes", default="1", metavar="N|MIN:MAX", help="nodes that have ranks (1)"
-    )
-    parser.add_argument("--ranks-per-node", type=int, default=1, metavar="N", help="(1)")
+        "--nodes", type=_range, default=(1, 1), metavar="N|MIN:MAX",
+        help="nodes that have ranks (1)",
+    )  # fmt: skip
+    parser.add_argument("--ranks-per-node", type=_count, default=1, metavar="N", help="(1)")
     parser.add_argument(
-        "--cpus-per-rank", type=int, default=1, metavar="N", help="that Ray reserves (1)"
+        "--cpus-per-rank", type=_count, default=1, metavar="N", help="that Ray reserves (1)"
     )
     add_to(parser)
     options, command = split(parser, argv, "tools/train.py")
     try:
-        wanted, limits = wanted_of(options), limits_of(options)
+        limits = limits_of(options)
         ray = _connected(options.address)
     except ConfigError as error:
         print(f"ConfigError: {error}", file=sys.stderr)
         return 2
-    number = _remember_signals()
+    signalled = _remember_signals()
+    wanted = Wanted(*options.nodes, options.ranks_per_node, options.cpus_per_rank)
     environment = passed_on(os.environ, options.env)
     arguments = (command, os.getcwd(), environment, options.grace_s)
     job = Job(0, options.tries, limits, options.wait_s, _say)
     try:
-        return _Drive(ray, job, wanted, arguments, number).run()
+        return _Drive(ray, job, wanted, arguments, signalled).run()
     except RankError as error:
         print(f"RankError: {error}", file=sys.stderr)
         return 1
@@ -77,24 +79,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         ray.shutdown()
 
 
-def wanted_of(options: argparse.Namespace) -> Wanted:
-    """What the options ask of the cluster.
+def _count(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a number from 1 on, found {text!r}")
+    return int(text)
 
-    Raises:
-        ConfigError: an option is malformed.
-    """
-    least, _, most = options.nodes.partition(":")
-    for name, text in {
-        "nodes": least,
-        "nodes ": most or least,
-        "ranks-per-node": str(options.ranks_per_node),
-        "cpus-per-rank": str(options.cpus_per_rank),
-    }.items():
-        if not text.isdigit() or not int(text):
-            raise ConfigError(f"--{name.strip()}: expected numbers from 1 on, found {text!r}")
-    if int(most or least) < int(least):
-        raise ConfigError(f"--nodes {options.nodes}: expected MIN:MAX, found MAX below MIN")
-    return Wanted(int(least), int(most or least), options.ranks_per_node, options.cpus_per_rank)
+
+def _range(text: str) -> tuple[int, int]:
+    least, colon, most = text.partition(":")
+    found = _count(least), _count(most if colon else least)
+    if found[1] < found[0]:
+        raise argparse.ArgumentTypeError(f"expected N or MIN:MAX, found {text!r}")
+    return found
 
 
 def _connected(address: str | None) -> Any:
@@ -202,9 +198,7 @@ class _Drive:
     def _hire(self) -> bool:
         wanted = self._wanted
         _say(f"{len(self._reservation.nodes)} nodes with {wanted.ranks} ranks each")
-        self._team = Team(
-            self._ray, self._reservation, wanted.ranks, wanted.cpus, *self._arguments
-        )
+        self._team = Team(self._ray, self._reservation, wanted.ranks, wanted.cpus, *self._arguments)
         self._job.expect(self._team.size)
         return self._team.assemble(self._job.limits_s["start"], self._go_on)
 
