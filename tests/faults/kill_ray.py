@@ -129,7 +129,7 @@ def _kill_until_it_ends(
         if len(outcome.kills) == kills or len(alive) < job.ranks:
             continue  # a start is waited for
         if not due:
-            due = time.monotonic() + chance.uniform(0.0, whole_s / 2)
+            due = time.monotonic() + chance.uniform(0.0, whole_s)
         if time.monotonic() < due:
             continue
         if chance.random() < 0.5:
