@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"ConfigError: {error}", file=sys.stderr)
         return 2
     signalled = _remember_signals()
-    wanted = Wanted(*options.nodes, options.ranks_per_node, options.cpus_per_rank)
+    least, most = options.nodes
+    wanted = Wanted(least, most, options.ranks_per_node, options.cpus_per_rank)
     environment = passed_on(os.environ, options.env)
     arguments = (command, os.getcwd(), environment, options.grace_s)
     job = Job(0, options.tries, limits, options.wait_s, _say)
