@@ -81,7 +81,6 @@ class Supervised:
 
     def command(self, node: int) -> list[str]:
         meeting = ["--nnodes", str(self.nodes), "--master", f"127.0.0.1:{self._port}"]
-        meeting += ["--rank", str(node)] if self.nodes > 2 else []
         return [
             *(sys.executable, "tools/supervise.py", *self.options, "--"),
             *(sys.executable, "-m", "paddle.distributed.launch"),

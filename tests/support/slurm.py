@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-_PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "sinfo")
+_PROGRAMS = ("slurmctld", "slurmd", "srun", "sinfo")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _PATIENCE_S = 120.0
 _CONFIG = """\
@@ -25,7 +25,6 @@ SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/none
 CredType=cred/none
-AuthInfo=cred_expire=5
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres

@@ -29,7 +29,7 @@ from paddlebox.tools.on_ray.team import Team
 from paddlebox.tools.supervise.arguments import add_to, limits_of, passed_on, say_as, split
 from paddlebox.tools.supervise.job import Job, Order
 
-_LOOK_S, _GROW_S, _CONNECT_S = 0.2, 2.0, 10.0
+_LOOK_S, _CONNECT_S = 0.2, 10.0
 # The process of an actor notices within a second that its node has ended. Only then its rank ends
 # and frees the lock of its store.
 _AFTER_LOSS_S = 5.0
@@ -50,9 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--address", help="of the cluster; default: RAY_ADDRESS, or the cluster of this machine"
     )
     parser.add_argument(
-        "--nodes", type=_range, default=(1, 1), metavar="N|MIN:MAX",
-        help="nodes that have ranks (1)",
-    )  # fmt: skip
+        "--nodes", type=_count, default=1, metavar="N", help="nodes that have ranks (1)"
+    )
     parser.add_argument("--ranks-per-node", type=_count, default=1, metavar="N", help="(1)")
     parser.add_argument(
         "--cpus-per-rank", type=_count, default=1, metavar="N", help="that Ray reserves (1)"
@@ -66,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"ConfigError: {error}", file=sys.stderr)
         return 2
     signalled = _remember_signals()
-    least, most = options.nodes
-    wanted = Wanted(least, most, options.ranks_per_node, options.cpus_per_rank)
+    wanted = Wanted(options.nodes, options.ranks_per_node, options.cpus_per_rank)
     environment = passed_on(os.environ, options.env)
     arguments = (command, os.getcwd(), environment, options.grace_s)
     job = Job(0, options.tries, limits, options.wait_s, _say)
@@ -84,14 +82,6 @@ def _count(text: str) -> int:
     if not text.isdigit() or not int(text):
         raise argparse.ArgumentTypeError(f"expected a number from 1 on, found {text!r}")
     return int(text)
-
-
-def _range(text: str) -> tuple[int, int]:
-    least, colon, most = text.partition(":")
-    found = _count(least), _count(most if colon else least)
-    if found[1] < found[0]:
-        raise argparse.ArgumentTypeError(f"expected N or MIN:MAX, found {text!r}")
-    return found
 
 
 def _connected(address: str | None) -> Any:
@@ -159,7 +149,6 @@ class _Drive:
         self._reservation = Reservation(ray, wanted, lambda: bool(signal_()))
         self._team: Team | None = None
         self._lost_at = -_AFTER_LOSS_S
-        self._grow_at = 0.0
 
     def run(self) -> int:
         """Returns the exit code."""
@@ -221,7 +210,3 @@ class _Drive:
         for rank, why in lost.items():
             self._lost_at = time.monotonic()
             self._job.lose(f"of rank {rank}", why)
-        if self._job.phase == "run" and time.monotonic() > self._grow_at:
-            self._grow_at = time.monotonic() + _GROW_S
-            if self._reservation.could_grow():
-                self._job.stop_to_change("more nodes have room: the ranks end their pass")

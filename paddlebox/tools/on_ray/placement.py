@@ -21,8 +21,7 @@ _NODE_ID = "ray.io/node-id"  # a label that Ray gives each node
 class Wanted:
     """What a job asks of the cluster."""
 
-    least: int  # nodes
-    most: int
+    nodes: int
     ranks: int  # of each node
     cpus: int  # of each rank
 
@@ -56,12 +55,11 @@ def choose(nodes: Sequence[Node], wanted: Wanted, before: Sequence[str]) -> list
         before: ids of its nodes so far, in the order of ranks.
     """
     fitting = [node.id for node in nodes if node.free >= wanted.cpus_of_node]
-    chosen = sorted(fitting, key=lambda node: (node not in before, node))[: wanted.most]
-    if len(chosen) < wanted.least:
+    chosen = sorted(fitting, key=lambda node: (node not in before, node))[: wanted.nodes]
+    if len(chosen) < wanted.nodes:
         return []
-    kept = [node if node in chosen else "" for node in before[: len(chosen)]]
-    others = iter([node for node in chosen if node not in kept])
-    return [node or next(others) for node in (*kept, *[""] * (len(chosen) - len(kept)))]
+    others = iter([node for node in chosen if node not in before])
+    return [node if node in chosen else next(others) for node in before or [""] * wanted.nodes]
 
 
 class Reservation:
@@ -80,7 +78,7 @@ class Reservation:
         self.nodes: list[str] = []
 
     def hold(self, until: float, wait_s: float) -> bool:
-        """Reserve nodes, unless the reserved ones are alive and no other node has room.
+        """Reserve nodes, unless the reserved ones are alive.
 
         Args:
             until: value of time.monotonic() at which to give up.
@@ -91,7 +89,7 @@ class Reservation:
         Raises:
             RankError: Ray has not enough resources. The message names what it has.
         """
-        if self.group is not None and self.alive() and not self.could_grow():
+        if self.group is not None and self.alive():
             return True
         while not self._interrupted():
             nodes = self._living()
@@ -102,10 +100,6 @@ class Reservation:
                 raise RankError(self._missing(nodes, wait_s))
             time.sleep(_LOOK_S)
         return False
-
-    def could_grow(self) -> bool:
-        """Whether more nodes have room than are reserved, and the job may have more."""
-        return len(choose(self._living(), self._wanted, self.nodes)) > len(self.nodes)
 
     def release(self) -> None:
         if self.group is not None:
@@ -150,7 +144,7 @@ class Reservation:
     def _missing(self, nodes: Sequence[Node], wait_s: float) -> str:
         wanted = self._wanted
         return (
-            f"Ray has not enough resources within {wait_s:g} s: expected {wanted.least} nodes with "
+            f"Ray has not enough resources within {wait_s:g} s: expected {wanted.nodes} nodes with "
             f"{wanted.cpus_of_node} free CPUs each, found {', '.join(map(str, nodes)) or 'no node'}"
             ": add nodes, or ask for less (--nodes, --ranks-per-node, --cpus-per-rank)"
         )

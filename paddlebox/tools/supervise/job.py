@@ -3,7 +3,7 @@
 gather   wait until every node is connected and has no processes left
 run      until a rank dies or hangs, or all are done
 end      after a failure: kill all processes; then gather again, or give up
-stop     after a signal, or to change the nodes: each rank ends its pass
+stop     after a signal: each rank ends its pass
 exit     every supervisor ends with the same code
 """
 
@@ -107,7 +107,6 @@ class Job:
     _reports: dict[str, Report] = field(default_factory=dict)
     _since: float = -1.0
     _not_before: float = 0.0
-    _again: bool = False  # whether the job goes on after the phase "stop"
     _committed: int = -1  # number of committed passes at the last failure
     _looks: dict[int, deque[tuple[float, bool]]] = field(default_factory=dict)
 
@@ -138,12 +137,6 @@ class Job:
         return Order(
             {"gather": "wait"}.get(self.phase, self.phase), self.attempt, self.code, self.used
         )
-
-    def stop_to_change(self, why: str) -> None:
-        """Let every rank end its pass. Then gather, and not exit."""
-        self.say(why)
-        self._again = True
-        self._enter("stop")
 
     def expect(self, nodes: int) -> None:
         """Gather other nodes, in place of those that have reported."""
@@ -220,10 +213,6 @@ class Job:
     def _stop(self) -> None:
         if self._all_down():
             codes = {rank.code for rank in self._ranks() if rank.code is not None}
-            again, self._again = self._again and not self._signal() and codes != {0}, False
-            if again and not self._final():
-                self._enter("gather")
-                return
             stopped = max(codes & STOPPED, default=143)
             done = bool(codes) and codes == {0}
             signal = self._signal()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PATIENCE_S, ROOT
-from tests.faults.kill_ray import grow_and_shrink, kill_ray
+from tests.faults.kill_ray import kill_ray
 from tests.support.ray_cluster import RayCluster, require_ray
 
 pytestmark = pytest.mark.slow
@@ -127,11 +127,3 @@ def test_a_job_whose_raylets_and_ranks_are_killed_ends_as_the_undisturbed_one(
     outcome = kill_ray(tmp_path, cluster, kills=2, seed=1)
     assert not outcome.wrong, outcome.wrong
     assert len(outcome.kills) == 2
-
-
-@pytest.mark.long
-def test_nodes_come_and_go_between_passes_as_if_a_person_had_changed_the_number_of_ranks(
-    cluster: RayCluster, tmp_path: Path
-) -> None:
-    outcome = grow_and_shrink(tmp_path, cluster)
-    assert not outcome.wrong, outcome.wrong

@@ -116,32 +116,15 @@ def test_a_signal_to_one_supervisor_stops_all_and_its_number_is_the_exit_code() 
     assert told.tell(dataclasses.replace(ended[0], signal=15), ended[1]).code == 143
 
 
-def test_ranks_that_were_stopped_to_change_the_nodes_start_again_on_the_expected_ones() -> None:
+def test_other_nodes_may_take_the_place_of_those_that_have_failed() -> None:
     told = Told().begun()
-    told.job.stop_to_change("more nodes have room")
-    assert told.tell(report(rank(0)), report(rank(1))).do == "stop"
-    ended = [report(rank(n, code=143), up=False) for n in (0, 1)]
-    assert told.tell(*ended).do == "wait"
+    assert told.tell(report(rank(0)), report(rank(1, code=-9))).do == "end"
+    assert told.tell(report(rank(0), up=False), report(rank(1, code=-9), up=False)).do == "wait"
     told.job.expect(3)
+    told.now += 1.5
     for number, node in enumerate("cde", 1):
         told.job.hear(node, Report())
-        assert told.job.order() == Order("run" if number == 3 else "wait", 1 + (number == 3))
-
-
-@pytest.mark.parametrize(
-    ("codes", "signal", "code"),
-    [((0, 0), 0, 0), ((143, 143), 15, 143), ((143, 3), 0, 3), ((143, 143), 0, None)],
-)
-def test_a_job_that_is_stopped_to_change_the_nodes_ends_if_it_would_end_anyway(
-    codes: tuple[int, int], signal: int, code: int | None
-) -> None:
-    told = Told().begun()
-    told.tell(report(rank(0)), report(rank(1)))
-    told.job.stop_to_change("more nodes have room")
-    assert told.job.order().do == "stop"
-    ended = [report(rank(n, code=code), up=False, signal=signal) for n, code in enumerate(codes)]
-    found = told.tell(*ended)
-    assert (found.code if found.do == "exit" else None) == code
+        assert told.job.order().do == ("run" if number == 3 else "wait")
 
 
 def test_a_signal_to_one_rank_is_a_wish_to_stop_and_no_failure() -> None:
