@@ -41,7 +41,10 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         description="Creates export files for serving, and adds new versions to them."
     )
     parser.add_argument(
-        "path", type=Path, nargs="?", help="with --out: a run folder; otherwise an export file"
+        "path",
+        type=Path,
+        nargs="*",
+        help="with --out: a run folder, or those of an ensemble; otherwise an export file",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
@@ -94,6 +97,9 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         help="largest relative difference of COPC from that of the version shown now",
     )
     arguments = parse(parser, argv)
+    arguments.path, *arguments.others = arguments.path or [None]
+    if arguments.others and (arguments.out is None or arguments.version is not None):
+        parser.error("several run folders need --out FILE, and have no --version in common")
     if (arguments.path is None) != (arguments.from_save is not None):
         parser.error("expected either a path or --from-save SAVE_DIR")
     if arguments.from_save is not None and arguments.out is None:
@@ -156,10 +162,15 @@ def _export(arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
         opened = _save_at(arguments.from_save, arguments, chosen)
     else:
         opened = _run_at(arguments.path, arguments, chosen)
-    with opened as source:
-        made = export(source, arguments.out, precision=arguments.precision or "float32", gate=gate)
-        if arguments.from_save is None:
-            log.info("%s: %s", arguments.out, source.told())
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(opened)
+        others = [
+            stack.enter_context(_run_at(path, arguments, chosen)) for path in arguments.others
+        ]
+        precision = arguments.precision or "float32"
+        made = export(source, arguments.out, others=others, precision=precision, gate=gate)
+        for one in [source, *others] if arguments.from_save is None else []:
+            log.info("%s: %s", arguments.out, one.told())
         return made
 
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from paddlebox.errors import ConfigError, StoreError, TrainingError
 from paddlebox.serving import program
 from paddlebox.serving.compatibility import (
     check_follows,
+    check_members,
+    check_no_ensemble,
     check_same_form,
     check_same_phase,
     new_parts,
 )
 from paddlebox.serving.file import (
-    FORMAT,
-    FORMAT_OF_TABLES,
     HEAD,
     ExportFile,
     Generation,
@@ -96,7 +96,7 @@ class Writer(Closing):
     def apply(
         self,
         source: Source,
-        *,
+        *others: Source,
         precision: str | None = None,
         gate: Gate | None = None,
         after_going_back: bool = False,
@@ -108,6 +108,7 @@ class Writer(Closing):
         layer too. The first base of a file is its lowest layer.
 
         Args:
+            others: bases of the further models of an ensemble. The file holds nothing else then.
             precision: of embedx. The first base sets it; None: keep that of the file.
             gate: None accepts every version.
             after_going_back: also accept a base of an older version, because the run went back.
@@ -116,11 +117,14 @@ class Writer(Closing):
 
         Returns: the record of the new version.
 
-        Raises: StoreError if the version does not follow the newest one; ConfigError for another
-            layout or precision; TrainingError if the gate refuses the version, or it deletes too
+        Raises: StoreError if the version does not follow the newest one, or the file holds an
+            ensemble; ConfigError for another layout or precision, or if the models of an ensemble
+            have different inputs; TrainingError if the gate refuses the version, or it deletes too
             many rows. The current version does not change if there is an error.
         """
         newest = self.newest()
+        check_no_ensemble(self.path, newest, bool(others))
+        check_members(self.path, source, others)
         if newest is None or not after_going_back or source.meta["kind"] != "base":
             check_follows(self.path, source.meta, newest)
         if newest is not None and precision not in (None, newest.precision):
@@ -130,6 +134,8 @@ class Writer(Closing):
             )
         try:
             record = self._build(source, newest, precision, most_deleted)
+            members = [self._build(one, None, precision, most_deleted) for one in others]
+            record = dataclasses.replace(record, members=[*map(dataclasses.asdict, members)])
             if gate is not None:
                 self._pass_through(gate, record)
         except BaseException:
@@ -141,7 +147,7 @@ class Writer(Closing):
                 head,
                 newest=record.generation,
                 current=head.current if head.pinned else record.generation,
-                format=FORMAT_OF_TABLES if record.tables else FORMAT,
+                format=record.format,
             ),
             record,
         )
@@ -307,9 +313,10 @@ class Writer(Closing):
         generations, or of writers that died."""
         with self._file.read() as txn:
             kept = self._file.generations(txn)
+        of_models = [model for g in kept for model in g.models]
         named = {
-            b"layer/": {layer for g in kept for part in g.parts for layer in part.layers},
-            b"model/": {g.model for g in kept},
+            b"layer/": {layer for m in of_models for part in m.parts for layer in part.layers},
+            b"model/": {m.model for m in of_models},
             b"kept/": {g.generation for g in kept},
         }
         for prefix, numbers in named.items():
@@ -366,12 +373,14 @@ def export(
     source: Source,
     path: str | os.PathLike[str],
     *,
+    others: Sequence[Source] = (),
     precision: str = "float32",
     gate: Gate | None = None,
 ) -> Generation:
     """Create an export file from a base. After an error there is no file.
 
     Args:
+        others: bases of the further models of an ensemble.
         precision: of embedx, one of PRECISIONS.
         gate: None accepts every version.
 
@@ -388,7 +397,7 @@ def export(
     try:
         with files.store_errors(str(path), "create"):
             with Writer(made, create=True) as writer:
-                generation = writer.apply(source, precision=precision, gate=gate)
+                generation = writer.apply(source, *others, precision=precision, gate=gate)
             os.rename(made, path)
             files.sync_folder(str(path.parent))
     finally:
