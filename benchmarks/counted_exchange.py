@@ -56,8 +56,7 @@ class Setting:
 class Counted:
     """What was counted. All figures are means of a host and step."""
 
-    waits: float  # exchanges that a step waits for, each sum as one
-    rounds: float  # exchanges that a step waits for, between hosts
+    waits: float  # exchanges that a step waits for, between hosts
     requests: float  # to the job's store
     most_messages: float  # sent and received by a host, of one exchange
     messages: float  # sent by a host
@@ -140,7 +139,6 @@ def counted(setting: Setting, batches: Batches) -> Counted:
     ]
     sums = counts.sent_bytes[DENSE]
     return Counted(
-        counts.exchanges["step"] / of_hosts + 1,
         (counts.exchanges["step"] + counts.exchanges[DENSE]) / of_hosts,
         sum(counts.requests.values()) / steps,
         2 * max(per_exchange),  # each message that a host sends, another receives

@@ -2,12 +2,14 @@
 
     PADDLEBOX_DATA=../shared/data python benchmarks/zoo_criteo.py --part middle --seeds 2
     PADDLEBOX_DATA=../shared/data python benchmarks/zoo_criteo.py --models deepfm
+    PADDLEBOX_DATA=../shared/data python benchmarks/zoo_criteo.py --part middle \\
+        --models finalmlp --seeds 3 --set model.click_prior=true data.shuffle=true
     PADDLEBOX_DATA=../shared/data python benchmarks/zoo_criteo.py --quick
 
 Data: the lines of $PADDLEBOX_DATA/criteo/train.tsv.gz, which are in time order, cut 60 : 20 : 20.
 `--part middle` trains on the first part and evaluates on the middle part, on which everything was
 chosen. `--part last` trains on the first two parts and evaluates on the last. A model is its config
-`configs/<model>_criteo.yaml`, unchanged, once per seed.
+`configs/<model>_criteo.yaml`, once per seed, unchanged but for the keys of `--set`.
 
 The models are compared with two regressions: one of 39 hashed features (quality_criteo.py), and one
 that also has the 13 logarithms that the models see. Each has the C that is best on the middle part.
@@ -73,6 +75,8 @@ from paddlebox.train import opening, run
 from paddlebox.train.runner import build_runner
 run.train(config, Path(run_dir))
 slots = load_slots(config.data.slots)
+data = config.data.model_copy(update={"shuffle": False})  # in the order of the lines
+config = config.model_copy(update={"data": data})
 with opening.open_table(config, Path(run_dir, "store"), read_only=True) as table:
     runner = build_runner(config, slots)
     runner.load_dense_state(table.load_dense())
@@ -261,6 +265,7 @@ def main() -> int:
     parser.add_argument("--part", choices=("middle", "last"), default="last")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of all configs")
     parser.add_argument("--jobs", type=int, default=1, help="parallel runs, with one thread each")
     parser.add_argument("--quick", action="store_true", help="few lines, to see that it runs")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/zoo_criteo.json"))
@@ -300,7 +305,7 @@ def main() -> int:
         (folder / "test.txt").write_text("".join(test))
         started = {
             model: [
-                pool.submit(run, folder, model, seed, labels)
+                pool.submit(run, folder, model, seed, labels, options.set)
                 for seed in range(1, options.seeds + 1)
             ]
             for model in options.models
@@ -325,6 +330,7 @@ def main() -> int:
             )
     goals = goals_of(figures) if options.part == "last" and not options.quick else []
     given = {"part": options.part, "seeds": options.seeds, "models": list(options.models)}
+    given |= {"set": options.set} if options.set else {}
     return report.write(options.out, given, json.loads(json.dumps(figures)), goals)
 
 

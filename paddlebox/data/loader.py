@@ -27,7 +27,6 @@ from paddlebox.data.pipeline import InOrder, StageTimes, Threads
 from paddlebox.data.reader import read_chunks
 from paddlebox.data.sequences import PassSequences, SequenceContext, UserTimes
 from paddlebox.data.sharing import OwnChunk, Place, ReadPart, plan
-from paddlebox.data.sources import expand
 from paddlebox.data.spill import SpillingInstances, indexed, new_instances
 from paddlebox.errors import OutOfSpaceError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
@@ -234,9 +233,8 @@ def load(
         if another rank cannot load its share.
     """
     core.release_thread_affinity()
-    files = expand(filelist, options.retries)
     schema = options.schema()
-    parts, exchange = plan(files, options, world, seed)
+    files, parts, exchange = plan(filelist, options, world, seed)
     instances = _empty_instances(options, schema)
     csv = options.format is Format.CSV and not options.instances.parser
     bad = BadLines(

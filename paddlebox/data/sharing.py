@@ -9,8 +9,11 @@ rounds, so that only a few of them are on the way. A rank's instances are in the
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +25,7 @@ from paddlebox.data.columnar import count_pieces
 from paddlebox.data.decompress import codec_of
 from paddlebox.data.file_part import FilePart
 from paddlebox.data.share import Share
-from paddlebox.data.sources import open_source
+from paddlebox.data.sources import expand, open_source
 from paddlebox.errors import RankError
 from paddlebox.store.coordinator import Coordinator
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 core = _native.core
 log = logging.getLogger(__name__)
 
+_EVEN = 1.1  # row groups are read in parts if the largest share is at most this times the mean
 _CHUNKS_A_ROUND = 4  # of each rank. A chunk is CHUNK_BYTES of text, or a row group
 
 
@@ -50,66 +54,132 @@ class ReadPart(NamedTuple):
     part: FilePart
 
 
-def plan(
-    files: Sequence[str], options: LoadOptions, world: Coordinator, seed: int
-) -> tuple[list[ReadPart], Exchange | None]:
-    """The parts of the files of a pass that this rank reads, and the exchange of their instances;
-    None if the rank trains what it reads.
+@dataclass(frozen=True)
+class _File:
+    """What ranks that share a file must find alike."""
+
+    path: str
+    pieces: int  # row groups or record batches; 0: it is a text
+    size: int  # bytes; 0: not looked at
+    in_parts: bool  # whether several ranks read it
+
+    def told(self) -> str:
+        read = "in parts" if self.in_parts else "whole"
+        return f"{self.pieces} pieces, read {read}" if self.pieces else f"{self.size} bytes, {read}"
+
+
+class Plan(NamedTuple):
+    """What this rank does to load a pass."""
+
+    files: list[str]  # of the pass
+    parts: list[ReadPart]  # what this rank reads of them
+    exchange: Exchange | None  # of the instances; None if the rank trains what it reads
+
+
+def plan(patterns: Sequence[str], options: LoadOptions, world: Coordinator, seed: int) -> Plan:
+    """Plan how the ranks load a pass. Every rank calls this, unless ranks share whole files.
 
     Args:
+        patterns: paths and globs.
         seed: of the pass.
 
-    Raises: DataError that names a file if it cannot be read.
+    Raises: DataError that names a file if it cannot be read; RankError if another rank has an
+        error, shares the instances in another way, or finds other files.
     """
     share = options.share
     if world.size == 1 or share.by is ShareBy.FILES:
-        return [ReadPart(at, FilePart(path)) for at, path in enumerate(files)], None
-    splittable = [False]
+        files = expand(patterns, options.retries)
+        return Plan(files, [ReadPart(at, FilePart(path)) for at, path in enumerate(files)], None)
+    found = _found_by_all(patterns, options, world)
     if share.own_files:
-        numbered = enumerate(files)
-        parts = [ReadPart(at * world.size + world.rank, FilePart(path)) for at, path in numbered]
+        numbered = enumerate(found)
+        parts = [ReadPart(at * world.size + world.rank, FilePart(one.path)) for at, one in numbered]
     else:
-        splittable = _splittable(files, options, world.size)
-        parts = _parts_of(files, splittable, world)
-    if share.by is ShareBy.BYTES and all(splittable):
-        return parts, None
-    names = [slot.name for slot in options.slots.sparse]
-    return parts, Exchange(world, share, names, seed)
+        parts = _parts_of(found, world)
+    exchange = None
+    all_in_parts = not share.own_files and all(one.in_parts for one in found)
+    if share.by is not ShareBy.BYTES or not all_in_parts:
+        names = [slot.name for slot in options.slots.sparse]
+        exchange = Exchange(world, share, names, seed)
+    return Plan([one.path for one in found], parts, exchange)
 
 
-def _splittable(files: Sequence[str], options: LoadOptions, ranks: int) -> list[bool]:
-    """Whether each file is read in parts by several ranks."""
+def _found_by_all(patterns: Sequence[str], options: LoadOptions, world: Coordinator) -> list[_File]:
+    """The files of the pass, after a check that all ranks find and share the same ones."""
+    failed: BaseException | None = None
+    found: list[_File] = []
+    try:
+        found = _files_of(expand(patterns, options.retries), options, world.size)
+    except Exception as error:
+        failed = error
+    share = options.share
+    mine = {"share": f"{share.by.value} {share.slot}".strip()}
+    mine |= {} if share.own_files else {one.path: one.told() for one in found}
+    digest = hashlib.sha256(json.dumps(mine).encode()).hexdigest()
+    answers = world.gather("load", [f"{type(failed).__name__}: {failed}" if failed else "", digest])
+    if failed is not None:
+        raise failed
+    for rank, (told, _) in enumerate(answers):
+        if told:
+            raise RankError(f"rank {rank} could not load the pass: {told}")
+    if len({digest for _, digest in answers}) > 1:
+        raise _difference(world.gather("files to load", mine))
+    return found
+
+
+def _difference(of_ranks: Sequence[dict[str, str]]) -> RankError:
+    """Names what a rank finds that is not as on the first rank."""
+    first = of_ranks[0]
+    rank, theirs = next((at, one) for at, one in enumerate(of_ranks) if one != first)
+    what = next(
+        (key for key in (*first, *theirs) if first.get(key) != theirs.get(key)), "order of files"
+    )
+    return RankError(
+        f"{what}: rank {rank} has {theirs.get(what, 'nothing')}, expected "
+        f"{first.get(what, 'nothing')} as on rank 0: ranks that share instances need the same "
+        "data.share and the same files"
+    )
+
+
+def _files_of(paths: Sequence[str], options: LoadOptions, ranks: int) -> list[_File]:
+    """The files, and whether each of them is read in parts by several ranks."""
+    if options.share.own_files or options.instances.pipe_command:
+        return [_File(path, 0, 0, in_parts=False) for path in paths]
     if options.format.is_columnar:
-        # With fewer pieces than ranks, some ranks would read nothing.
-        pieces = sum(count_pieces(path, options.format, options.retries) for path in files)
-        return [pieces >= ranks] * len(files)
-    if options.instances.pipe_command:
-        return [False] * len(files)
-    return [_is_plain(path, options.retries) for path in files]
+        pieces = [count_pieces(path, options.format, options.retries) for path in paths]
+        in_parts = _is_even(pieces, ranks)
+        return [_File(path, n, 0, in_parts) for path, n in zip(paths, pieces, strict=True)]
+    return [_text(path, options.retries) for path in paths]
 
 
-def _is_plain(path: str, retries: int) -> bool:
+def _is_even(pieces: Sequence[int], ranks: int) -> bool:
+    """Whether ranks get about as many pieces each, if each file begins at another rank."""
+    loads = [
+        sum(len(range((rank + at) % ranks, n, ranks)) for at, n in enumerate(pieces))
+        for rank in range(ranks)
+    ]
+    return max(loads) * ranks <= _EVEN * sum(loads)
+
+
+def _text(path: str, retries: int) -> _File:
     with open_source(path, retries) as source:
-        return codec_of(source) is None
+        return _File(path, 0, source.size, in_parts=codec_of(source) is None)
 
 
-def _parts_of(
-    files: Sequence[str], splittable: Sequence[bool], world: Coordinator
-) -> list[ReadPart]:
+def _parts_of(files: Sequence[_File], world: Coordinator) -> list[ReadPart]:
     """The parts that this rank reads of files that all ranks share, in the order of the files.
 
-    Args:
-        splittable: whether each file can be read in parts. Each other file is read by one rank.
+    Each file that is not read in parts is read by one rank.
     """
-    known = list(enumerate(zip(files, splittable, strict=True)))
-    own = set(world.share_files([path for _, (path, splits) in known if not splits]))
+    whole = [one for one in files if not one.in_parts]
+    own = set(world.share_files([one.path for one in whole], [one.size for one in whole]))
     size, parts = world.size, []
-    for at, (path, splits) in known:
-        if splits:
+    for at, one in enumerate(files):
+        if one.in_parts:
             # A file may have fewer pieces than there are ranks, so each file begins at another one.
-            parts.append(ReadPart(at, FilePart(path, (world.rank + at) % size, size)))
-        elif path in own:
-            parts.append(ReadPart(at, FilePart(path)))
+            parts.append(ReadPart(at, FilePart(one.path, (world.rank + at) % size, size)))
+        elif one.path in own:
+            parts.append(ReadPart(at, FilePart(one.path)))
     return parts
 
 

@@ -5,14 +5,17 @@ Letters: R = ranks.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
+import queue
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from paddlebox.errors import ConfigError, RankError
 from paddlebox.ranks.tcp import CONTROL, TcpLink
@@ -25,7 +28,11 @@ CONNECT_S = 60.0
 _HELLO = struct.Struct("<8sIIB3x16s")
 _MAGIC, _NONCE, _PROOF = b"PBXLINK1", 16, 32
 _GREETING_S = 5.0  # for a connection that does not say who it is
+_GREETERS = 16  # threads: so many strangers can be silent without a delay for the peers
 _LEAST_SECRET = 16  # bytes
+
+#: Rank and channel, or None for a stranger; the connection; the address of the other side.
+_Greeted: TypeAlias = "queue.SimpleQueue[tuple[tuple[int, int] | None, socket.socket, str]]"
 
 
 def read_secret(environment: Mapping[str, str] = os.environ) -> bytes:
@@ -56,10 +63,16 @@ def _proof(key: bytes, side: bytes, hello: bytes, challenge: bytes) -> bytes:
     return hmac.digest(key, side + hello + challenge, "sha256")
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
-    """Exactly `size` bytes. Raises ConnectionError if the connection ends before."""
+def _receive(connection: socket.socket, size: int, until: float) -> bytes:
+    """Exactly `size` bytes.
+
+    Raises:
+        ConnectionError: the connection ends before.
+        TimeoutError: they are not there at the time `until`.
+    """
     found = b""
     while len(found) < size:
+        connection.settimeout(max(0.001, until - time.monotonic()))
         part = connection.recv(size - len(found))
         if not part:
             raise ConnectionError(f"the connection ended after {len(found)} of {size} bytes")
@@ -126,17 +139,21 @@ class Connector:
         return TcpLink(self._names, found)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening. What waits for a connection ends."""
         if self._listener is not None:
+            with contextlib.suppress(OSError):  # never listened
+                self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
 
     def _reach(self, peer: int, address: str, channel: int, until: float) -> socket.socket:
         where, port = address.rsplit(":", 1)
         try:
-            connection = socket.create_connection(
-                (where, int(port)), max(0.1, until - time.monotonic()), (self._address, 0)
-            )
-            self._introduce(connection, peer, channel)
+            limit = max(0.1, until - time.monotonic())
+            with contextlib.ExitStack() as unless_introduced:
+                connection = socket.create_connection((where, int(port)), limit, (self._address, 0))
+                unless_introduced.callback(connection.close)
+                self._introduce(connection, peer, channel, until)
+                unless_introduced.pop_all()
         except ConnectionError as error:
             raise RankError(
                 f"{self._names[self._rank]}: {self._names[peer]} at {address} did not accept the "
@@ -149,12 +166,12 @@ class Connector:
             ) from None
         return connection
 
-    def _introduce(self, connection: socket.socket, peer: int, channel: int) -> None:
+    def _introduce(self, connection: socket.socket, peer: int, channel: int, until: float) -> None:
         hello = _HELLO.pack(_MAGIC, self._rank, peer, channel, os.urandom(_NONCE))
         connection.sendall(hello)
-        challenge = _receive(connection, _NONCE)
+        challenge = _receive(connection, _NONCE, until)
         connection.sendall(_proof(self._key, b"connects", hello, challenge))
-        answer = _receive(connection, _PROOF)
+        answer = _receive(connection, _PROOF, until)
         if not hmac.compare_digest(answer, _proof(self._key, b"listens", hello, challenge)):
             raise ConnectionError("its proof is wrong")
 
@@ -165,35 +182,46 @@ class Connector:
         until: float,
     ) -> None:
         assert self._listener is not None
+        greeted: _Greeted = queue.SimpleQueue()
+        for _ in range(_GREETERS if wanted - found.keys() else 0):
+            arguments = (self._listener, greeted, until)
+            threading.Thread(target=self._greet_all, args=arguments, daemon=True).start()
         while missing := wanted - found.keys():
-            self._listener.settimeout(max(0.01, until - time.monotonic()))
             try:
-                connection, address = self._listener.accept()
-            except TimeoutError:
+                who, connection, where = greeted.get(timeout=max(0.01, until - time.monotonic()))
+            except queue.Empty:
                 names = ", ".join(self._names[peer] for peer in sorted({p for p, _ in missing}))
                 raise RankError(
                     f"{self._names[self._rank]}: expected connections from {names} within "
                     f"{self._limit_s:g} s, found none{self._refused}"
                 ) from None
-            who = self._greet(connection)
             if who in missing:
                 found[who] = connection
             else:
                 self._refused = (
-                    f"; a connection from {address[0]} did not prove that it belongs to this job "
+                    f"; a connection from {where} did not prove that it belongs to this job "
                     f"({SECRET_FILE})"
                 )
                 connection.close()
 
-    def _greet(self, connection: socket.socket) -> tuple[int, int] | None:
+    def _greet_all(self, listener: socket.socket, greeted: _Greeted, until: float) -> None:
+        """Accept and greet connections until the listener is closed. Runs on several threads."""
+        while True:
+            try:
+                connection, address = listener.accept()
+            except OSError:
+                return
+            limit = min(until, time.monotonic() + _GREETING_S)
+            greeted.put((self._greet(connection, limit), connection, address[0]))
+
+    def _greet(self, connection: socket.socket, until: float) -> tuple[int, int] | None:
         """Rank and channel of a connection; None if it does not prove that it is of this job."""
-        connection.settimeout(_GREETING_S)
         try:
-            hello = _receive(connection, _HELLO.size)
+            hello = _receive(connection, _HELLO.size, until)
             magic, peer, rank, channel, _ = _HELLO.unpack(hello)
             challenge = os.urandom(_NONCE)
             connection.sendall(challenge)
-            proof = _receive(connection, _PROOF)
+            proof = _receive(connection, _PROOF, until)
             expected = _proof(self._key, b"connects", hello, challenge)
             if (magic, rank) != (_MAGIC, self._rank):
                 return None

@@ -48,16 +48,23 @@ def share_memory(world: Coordinator, channels: int) -> tuple[list[int], Any]:
 
     def open_it() -> str:
         nonlocal memory
+        if not created[0]:
+            return ""
         if world.rank != near[0]:
             memory = core.HostGroup.open(created[0], near.index(world.rank), channels, names)
         return "-"
 
     def watch() -> str:
+        if not all(opened):
+            return ""
         memory.watch()
         return "-"
 
+    # Each rank of the job gathers three times, also where its own host shares nothing.
     created = on_all(create)
-    if all(on_all(open_it)) and all(on_all(watch)):
+    opened = on_all(open_it)
+    watched = on_all(watch)
+    if all(opened) and all(watched):
         return near, memory
     return [world.rank], None
 

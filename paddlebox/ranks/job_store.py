@@ -139,6 +139,27 @@ class JobStore:
             self._clients.client = client
         return client
 
+    def leave(self, why: str) -> None:
+        """Tell the other ranks that this one leaves the job."""
+        client = self._client
+        number = client.add("paddlebox/left", 1)
+        told = f"rank {self._rank} has left the job: {why}"
+        client.set(f"paddlebox/left/{number}", told.encode())
+
+    def left(self) -> list[str]:
+        """What the ranks that have left said.
+
+        Raises:
+            RankError: the store does not answer: the first rank, which serves it, has ended.
+        """
+        client = self._client
+        try:
+            count = client.add("paddlebox/left", 0)
+            return [client.get(f"paddlebox/left/{at + 1}").decode() for at in range(count)]
+        except (RuntimeError, ValueError) as error:
+            first = str(error).splitlines()[0]
+            raise RankError(f"rank 0 has ended: the job's store is gone: {first}") from None
+
     def gather(self, what: str, mine: bytes) -> list[bytes]:
         """(R) a message of each rank. The n-th call with a name returns the n-th messages."""
         number = self._calls[what] = self._calls.get(what, 0) + 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import Config
+from paddlebox.config import Config, load_slots
 from paddlebox.config.stored import OF_HOST, within
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.connecting import SECRET_FILE, read_secret
@@ -60,7 +60,8 @@ def meet(gather: Gather) -> list[str]:
 
 
 def check_same(config: Config, names: Sequence[str], gather: Gather) -> None:
-    """Check that all ranks have one config, except for the keys of OF_HOST. Collective.
+    """Check that all ranks have one config, except for the keys of OF_HOST, and the same slots.
+    Collective.
 
     Args:
         config: the config of this rank.
@@ -75,6 +76,7 @@ def check_same(config: Config, names: Sequence[str], gather: Gather) -> None:
         for key, value in _leaves(config.model_dump(mode="json"), "")
         if not within(key, OF_HOST)
     }
+    mine |= _slots(config.data.slots)
     text = json.dumps(mine, sort_keys=True)
     if len(set(gather("config", hashlib.sha256(text.encode()).hexdigest()))) == 1:
         return
@@ -88,10 +90,21 @@ def check_same(config: Config, names: Sequence[str], gather: Gather) -> None:
                 )
 
 
+def _slots(path: str) -> dict[str, Any]:
+    """The content of slots.yaml, or why it has none."""
+    try:
+        slots = load_slots(path, labelled=False)
+    except ConfigError as error:
+        return {"data.slots": str(error)}
+    return dict(_leaves(slots.model_dump(mode="json"), "data.slots: "))
+
+
 def _leaves(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in fields.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            yield from _leaves({str(at): one for at, one in enumerate(value)}, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 

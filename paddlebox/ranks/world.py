@@ -136,7 +136,7 @@ class World(Coordinator):
                 "or srun, or use tcp"
             )
         if transport is not Transport.TCP and mpi.loaded() is not None:
-            return MpiLink(mpi.loaded(), channels)
+            return MpiLink(mpi.loaded(), channels, self.store)
         hosts, rank = self.hosts, self.rank
         of_sums = [one for one in hosts.firsts if one != rank and rank in hosts.firsts]
         peers = dict.fromkeys(range(len(CHANNELS)), hosts.routes.peers) | {len(CHANNELS): of_sums}
@@ -232,6 +232,11 @@ class World(Coordinator):
                 "checkpoint.partial_recovery: expected one table, found extra_tables: leave one of "
                 "the two keys out"
             )
+
+    def sizes_of(self, files: Sequence[str]) -> list[int]:
+        mine = [_size(file) for file in files] if self.rank == 0 else []
+        found: list[int] = self.gather("sizes", mine)[0]
+        return found
 
     def share_files(self, files: Sequence[str], sizes: Sequence[int] = ()) -> list[str]:
         """Files are assigned from the largest to the smallest, each to the rank with the fewest

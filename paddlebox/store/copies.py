@@ -31,7 +31,7 @@ from paddlebox.store.crc import crc32c
 from paddlebox.store.leases import Lease, take_lease
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame, unframe
-from paddlebox.store.remote import BLOCK_BYTES, open_filesystem
+from paddlebox.store.remote import BLOCK_BYTES, open_filesystem, shown
 
 log = logging.getLogger("paddlebox")
 
@@ -57,7 +57,7 @@ def copy_version(
     Raises: StoreError naming the file.
     """
     target, base = open_filesystem(uri)
-    with files.store_errors(uri, f"copy version {record.version}"):
+    with files.store_errors(shown(uri), f"copy version {record.version}"):
         return sum(
             _copy_part(
                 os.path.join(store, inside),
@@ -121,7 +121,7 @@ def restore(uri: str, run_dir: Path, label: str = "") -> VersionRecord:
     if store.exists():
         raise StoreError(f"{store}: exists already; restore into another run dir")
     source, base = open_filesystem(uri)
-    with files.store_errors(uri, f"restore into {run_dir}"):
+    with files.store_errors(shown(uri), f"restore into {run_dir}"):
         record = _find(source, base, uri, label)
         files.make_folder(str(run_dir), 0o700)
         folder = str(store) + ".restoring"
@@ -163,7 +163,7 @@ def copied_versions(uri: str, most: int = 16) -> list[tuple[str, VersionRecord]]
     Raises: StoreError; CorruptionError.
     """
     source, base = open_filesystem(uri)
-    with files.store_errors(uri, "list copies"):
+    with files.store_errors(shown(uri), "list copies"):
         found = source.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True))
         labels = sorted(i.base_name for i in found if _LABEL.fullmatch(i.base_name))
         return [
@@ -212,7 +212,8 @@ class Copier:
         try:
             written = copy_version(self._store, record, self._uri, stop=self._stop)
             self._copied = record.version
-            log.debug("version %d copied to %s: %d bytes", record.version, self._uri, written)
+            place = shown(self._uri)
+            log.debug("version %d copied to %s: %d bytes", record.version, place, written)
         except StoreError as error:
             if not self._stop.is_set():
                 log.warning("%s; the next commit will be copied", error)
@@ -252,7 +253,7 @@ def _find(source: Any, base: str, uri: str, label: str) -> VersionRecord:
     copied_at = {i.base_name: i.mtime_ns or 0 for i in infos if not i.base_name.endswith(".tmp")}
     if not copied_at or (label and label not in copied_at):
         there = ", ".join(sorted(copied_at)[-10:]) or "none"
-        raise StoreError(f"{uri}: holds no copy {label!r}; there are: {there}")
+        raise StoreError(f"{shown(uri)}: holds no copy {label!r}; there are: {there}")
     records = []
     for name in [label] if label else sorted(copied_at):
         record = _read_record(source, f"{base}/checkpoints/{name}")

@@ -11,6 +11,7 @@ With several ranks, a signal to one rank ends all: together after a pass, or eac
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -156,7 +157,8 @@ def no_deadline() -> None:
 def stop_together(table: TableSet) -> None:
     """End all ranks after a pass if a signal has reached any of them. Every rank calls it.
 
-    Each rank first commits the passes that have ended.
+    Each rank first commits the passes that have ended, and waits until the others have done so:
+    mpiexec kills all ranks once the first one has ended.
 
     Raises:
         Stopped: on a rank that the signal did not reach. On a rank that it reached, this returns,
@@ -165,6 +167,8 @@ def stop_together(table: TableSet) -> None:
     if table.world.any("stop", asked()) and not table.world.commits_alone:
         table.wait_commit()
         table.commit_ended()
+        with contextlib.suppress(Exception):  # another rank could not commit, and has left
+            table.world.any("stopped", False)
         if not asked():
             raise Stopped(signal.SIGTERM)
 

@@ -61,8 +61,9 @@ def own_dir(run_dir: Path, rank: int) -> Path:
 
 def copies_of(config: Config, rank: int) -> str:
     """URI of the copies of a rank's commits; empty if there are none."""
-    uri = config.checkpoint.copy_to.rstrip("/")
-    return f"{uri}/ranks/{rank}" if uri and rank > 0 else uri
+    where, mark, query = config.checkpoint.copy_to.partition("?")
+    where = where.rstrip("/")
+    return f"{where}/ranks/{rank}{mark}{query}" if where and rank > 0 else f"{where}{mark}{query}"
 
 
 def make_run_dir(run_dir: Path, config: Config) -> None:

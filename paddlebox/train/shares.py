@@ -28,6 +28,7 @@ def set_files(
         sizes: as for `Coordinator.share_files`.
         train: whether the pass trains. With auto, ranks evaluate whole files.
     """
+    sizes = sizes or world.sizes_of(files)
     by, slot = share_of(config, world, files, sizes) if train else _evaluated(config)
     dataset.set_share(by, slot=slot)
     whole = by is ShareBy.FILES

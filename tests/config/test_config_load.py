@@ -96,7 +96,7 @@ def test_numbers_in_every_notation_are_numbers(tmp_path: Path, text: str, value:
             "table.embed.rul: unknown key; did you mean table.embed.rule?",
         ),
         ("batch_size: 3", "batch_size: unknown key; did you mean data.batch_size?"),
-        ("trainer: {zzzzz: 3}", "legal here: program, epochs, reset_rows"),
+        ("trainer: {zzzzz: 3}", "legal here: program, epochs, dense_threads"),
         ("seed: '1'", "seed: expected an integer, found '1' (str)"),
         ("seed: true", "seed: expected an integer, found True (bool)"),
         ("seed: 1.0", "seed: expected an integer, found 1.0 (float)"),

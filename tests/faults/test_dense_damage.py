@@ -17,6 +17,7 @@ from paddlebox.saves.load import load_save
 from paddlebox.saves.merge import merge_saves
 from paddlebox.serving.save_source import SaveSource
 from paddlebox.serving.source import RunSource
+from paddlebox.store.run_config import continuing
 from paddlebox.store.snapshot import Snapshot
 from paddlebox.tools.upkeep import cli
 from paddlebox.train import run
@@ -78,7 +79,7 @@ _READERS: dict[str, Callable[[Config], Any]] = {
     "load_dense of what saves beside training": _load_beside_training,
     "resume": lambda config: run.train(config, RUN),
     "init_from": lambda config: run.train(config, Path("new"), source=str(RUN)),
-    "evaluate": lambda config: evaluate(config, RUN),
+    "evaluate": lambda config: evaluate(continuing(config, RUN), RUN),
     "export of a run": _serve_run,
     "export of a save": lambda _: SaveSource(SAVE).dense(),
     "load_save": _load_save,

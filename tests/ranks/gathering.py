@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -15,14 +16,17 @@ Gather = Callable[[str, Any], list[Any]]
 
 def on_ranks(size: int, work: Callable[[int, Gather], _T]) -> list[_T]:
     """What `work` gives on each rank, with its `gather`."""
-    brought: dict[str, list[Any]] = {}
+    brought: dict[tuple[str, int], list[Any]] = defaultdict(lambda: [None] * size)
     barrier = threading.Barrier(size)
 
     def gather_of(rank: int) -> Gather:
+        calls: Counter[str] = Counter()
+
         def gather(what: str, mine: Any) -> list[Any]:
-            brought.setdefault(what, [None] * size)[rank] = mine
+            calls[what] += 1
+            brought[what, calls[what]][rank] = mine
             barrier.wait(PATIENCE_S)
-            return list(brought[what])
+            return list(brought[what, calls[what]])
 
         return gather
 

@@ -22,7 +22,7 @@ _LAYOUTS = [(2, 2), (2, 1), (3, 1), (4, 2), (5, 2), (6, 3)]
 
 def _letter(sender: int, receiver: int, turn: int) -> np.ndarray:
     """Of any size, also of none."""
-    size = (3 * sender + 5 * receiver + turn) % 7 * 50
+    size = (3 * sender + 5 * receiver + turn) % 7 * 51
     return np.arange(size, dtype=np.int32) + 1000 * sender + receiver
 
 
@@ -36,6 +36,7 @@ def test_every_rank_gets_what_each_sent_to_it(size: int, per_host: int) -> None:
             for found, letter in zip(step.exchange(out), expected, strict=True):
                 np.testing.assert_array_equal(found, letter)
                 assert found.dtype == np.int32
+                assert found.ctypes.data % 8 == 0
             into = [np.zeros_like(letter) for letter in expected]
             step.swap(out, into)
             for found, letter in zip(into, expected, strict=True):

@@ -128,3 +128,19 @@ def test_a_rank_that_cannot_reach_the_first_one_names_its_address() -> None:
         told = r"rank 1 on host \S+ cannot reach the first rank at 127\.0\.0\.1:1 within 1 s"
         with pytest.raises(RankError, match=told):
             job_store.JobStore(1, 2, lambda _: None).open()
+
+
+def test_ranks_that_leave_say_why_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, port = job_store._serve("127.0.0.2", 0)
+    monkeypatch.setenv("PADDLE_MASTER", f"127.0.0.2:{port}")
+    stores = [job_store.JobStore(rank, 3, lambda _: None) for rank in range(3)]
+    assert stores[0].left() == []
+    stores[2].leave("StoreError: no room")
+    stores[1].leave("Stopped: SIGTERM")
+    assert stores[0].left() == [
+        "rank 2 has left the job: StoreError: no room",
+        "rank 1 has left the job: Stopped: SIGTERM",
+    ]
+    del server
+    with pytest.raises(RankError, match="rank 0 has ended: the job's store is gone"):
+        stores[1].left()

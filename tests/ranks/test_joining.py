@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from paddlebox.config.load import load_config
 from paddlebox.errors import ConfigError
@@ -81,6 +82,28 @@ def test_a_rank_with_another_config_is_named_with_the_key() -> None:
     assert second == first
     first, _ = _compared([], ["ranks.transport=tcp"])
     assert "ranks.transport is 'tcp', expected 'auto'" in first
+
+
+def test_a_rank_with_other_slots_is_named_with_the_first_difference(tmp_path: Path) -> None:
+    files = []
+    for names in ("click user item", "click item user"):
+        label, *sparse = names.split()
+        slots = [
+            {"name": label, "type": "label"},
+            *({"name": name, "type": "sparse"} for name in sparse),
+        ]
+        files.append(tmp_path / f"{sparse[0]}.yaml")
+        files[-1].write_text(yaml.safe_dump({"slots": slots}))
+    same = f"data.slots={files[0]}"
+    copied = tmp_path / "copy.yaml"
+    copied.write_bytes(files[0].read_bytes())
+    assert _compared([same], [f"data.slots={copied}"]) == ["", ""]
+    first, second = _compared([same], [f"data.slots={files[1]}"])
+    told = "rank 1 on host b: data.slots: slots.1.name is 'item', expected 'user' as on rank 0 on"
+    assert first.startswith(told)
+    assert second == first
+    first, _ = _compared([same], ["data.slots=none.yaml"])
+    assert "rank 1 on host b: data.slots is 'none.yaml: " in first
 
 
 def test_keys_of_a_host_may_differ_between_ranks() -> None:

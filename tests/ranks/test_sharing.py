@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import re
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -22,6 +24,7 @@ from paddlebox.data.loader import load
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.data.share import Share
+from paddlebox.data.sources import open_source
 from paddlebox.errors import ConfigError, DataError, OutOfSpaceError, RankError
 from paddlebox.ranks.world import World
 from tests.ranks.threads import coordination
@@ -63,9 +66,14 @@ def text(tmp_path: Path) -> str:
 
 
 def loaded_by(
-    files: Sequence[str], share: Share, ranks: int = 4, seed: int = 3, **options: Any
+    files: Sequence[str],
+    share: Share,
+    ranks: int = 4,
+    seed: int = 3,
+    per_host: int = 0,
+    **options: Any,
 ) -> list[list[Instance]]:
-    """The instances of each rank, in their order."""
+    """The instances of each rank, in their order. per_host: ranks of a host; 0: all."""
     given = {"instances": InstanceOptions(parse_logkey=True), "threads": 2, **options}
     chosen = LoadOptions(Format.MULTISLOT, SLOTS, BATCH, share=share, **given)
 
@@ -74,7 +82,7 @@ def loaded_by(
         found = load(own, chosen, 1 << 30, world=world, seed=seed)
         return told(found.instances)
 
-    return coordination(ranks, on)
+    return coordination(ranks, on, per_host)
 
 
 def told(instances: Any) -> list[Instance]:
@@ -136,6 +144,12 @@ def test_instances_are_dealt_evenly_and_by_chance(text: str) -> None:
     assert loaded_by([text], Share(ShareBy.INSTANCE), seed=4) != of_ranks
 
 
+@pytest.mark.parametrize("by", ["bytes", "instance", "search_id"])
+def test_shares_do_not_depend_on_hosts(text: str, by: str) -> None:
+    share = Share(ShareBy(by))
+    assert loaded_by([text], share, per_host=2) == loaded_by([text], share)
+
+
 @pytest.mark.parametrize(
     ("share", "group"),
     [
@@ -193,9 +207,11 @@ def test_ranks_that_read_their_own_files_exchange_what_they_read(tmp_path: Path)
     assert max(sizes) - min(sizes) <= 4
 
 
-@pytest.mark.parametrize(("row_group", "even"), [(50, True), (ROWS, True), (1700, False)])
+@pytest.mark.parametrize(
+    ("row_group", "even"), [(50, True), (ROWS, True), (1000, True), (1700, False)]
+)
 def test_row_groups_feed_all_ranks(tmp_path: Path, row_group: int, even: bool) -> None:
-    """With fewer row groups than ranks, one rank reads them all and deals their rows."""
+    """If ranks would get 1 and 2 row groups, one rank reads them all and deals their rows."""
     path = tmp_path / "rows.parquet"
     columns = {
         "click": pa.array([told[1] for _, told in INSTANCES], pa.float32()),
@@ -226,9 +242,10 @@ def test_one_rank_is_as_without_shares(text: str) -> None:
 
 
 def errors_of(
-    files: Sequence[str], options: Sequence[dict[str, Any]]
+    files: Sequence[str], options: Sequence[dict[str, Any]], by: ShareBy = ShareBy.INSTANCE
 ) -> dict[int, DataError | RankError | OutOfSpaceError]:
-    """The errors of two ranks, each with its own file and options."""
+    """The errors of two ranks, each with its own file and options. With BYTES, all ranks should
+    have the same file."""
     said: dict[int, DataError | RankError | OutOfSpaceError] = {}
 
     def on(world: World) -> None:
@@ -237,8 +254,7 @@ def errors_of(
             SLOTS,
             BATCH,
             instances=InstanceOptions(parse_logkey=True),
-            share=Share(ShareBy.INSTANCE, own_files=True),
-            **options[world.rank],
+            **{"share": Share(by, own_files=by is not ShareBy.BYTES), **options[world.rank]},
         )
         try:
             load([files[world.rank]], chosen, 1 << 30, world=world)
@@ -256,6 +272,40 @@ def test_an_error_of_one_rank_is_told_to_all(tmp_path: Path, text: str) -> None:
     assert isinstance(said[1], DataError)
     assert isinstance(said[0], RankError)
     assert "rank 1 could not load the pass: DataError: 200 of 1700 lines" in str(said[0])
+
+
+def test_a_file_that_one_rank_does_not_find_is_told_to_all(text: str, tmp_path: Path) -> None:
+    said = errors_of([text, str(tmp_path / "none.txt")], [{}, {}])
+    assert isinstance(said[1], DataError)
+    assert isinstance(said[0], RankError)
+    assert re.match("rank 1 could not load the pass: .*none.txt", str(said[0]))
+
+
+def test_ranks_that_share_by_different_rules_all_say_so(text: str) -> None:
+    other = {"share": Share(ShareBy.INS_ID, own_files=True)}
+    said = errors_of([text, text], [{}, other])
+    told = "share: rank 1 has ins_id, expected instance as on rank 0"
+    assert all(str(error).startswith(told) for error in said.values())
+    assert len(said) == 2
+
+
+def test_a_file_that_ranks_see_with_different_sizes_is_named(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file of a network file system that one rank's cache does not have whole."""
+    seen = iter([b"", b"\n"])
+    lock = threading.Lock()
+
+    def open_stale(path: str, retries: int) -> Any:
+        with lock, Path(path).open("ab") as file:
+            file.write(next(seen))
+            file.flush()
+            return open_source(path, retries)
+
+    monkeypatch.setattr(sharing, "open_source", open_stale)
+    said = errors_of([text, text], [{}, {}], ShareBy.BYTES)
+    assert len(said) == 2
+    assert all(str(error).startswith(f"{text}: rank 1 has ") for error in said.values())
 
 
 def test_a_rank_that_cannot_keep_its_share_ends_all(text: str) -> None:

@@ -209,6 +209,27 @@ def test_a_stranger_does_not_take_the_place_of_a_relay() -> None:
         stranger.close()
 
 
+def test_strangers_that_say_nothing_or_little_do_not_delay_the_peers() -> None:
+    strangers: list[socket.socket] = []
+    ended = threading.Event()
+
+    def drip() -> None:
+        while not ended.wait(0.1):
+            strangers[0].send(b" ")
+
+    def knock(address: str) -> None:
+        where, port = address.rsplit(":", 1)
+        strangers.extend(socket.create_connection((where, int(port))) for _ in range(12))
+        dripping.start()
+
+    dripping = threading.Thread(target=drip)
+    assert _connect_two((b"a secret", b"a secret"), knock) == ["", ""]
+    ended.set()
+    dripping.join()
+    for stranger in strangers:
+        stranger.close()
+
+
 def test_a_host_that_cannot_be_reached_is_named_on_every_rank(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -44,7 +44,7 @@ def test_hosts_exchange_over_the_transport(
     kind, arguments = _link_of(transport, by_mpi, monkeypatch)
     assert kind == expected
     if kind == "mpi":
-        assert arguments == ("the module", 5)
+        assert arguments[:2] == ("the module", 5)
     else:
         rank, names, peers, address, _ = arguments
         assert (rank, names, address) == (0, _NAMES, "10.0.0.1")

@@ -312,6 +312,13 @@ class TestCopies:
             train(table, 5)
             assert head_of(table).version == 5
 
+    def test_errors_do_not_show_what_a_uri_may_hide(self, store: Path, tmp_path: Path) -> None:
+        uri = f"file://{tmp_path}/remote?secret_key=hidden"
+        self.copy(store, uri)
+        with pytest.raises(StoreError, match="holds no copy 'best'; there are: pass-") as error:
+            copies.restore(uri, tmp_path / "new", "best")
+        assert "hidden" not in str(error.value)
+
     def test_only_new_files_are_written(self, store: Path, tmp_path: Path) -> None:
         remote = str(tmp_path / "remote")
         first = self.copy(store, remote, 3)

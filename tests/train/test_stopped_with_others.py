@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -77,3 +78,24 @@ def test_a_lost_connection_is_a_stop_where_a_signal_came_to_this_rank_too(asked:
 def test_this_ranks_own_error_stays_what_it_is(world: Coordinator) -> None:
     with pytest.raises(StoreError, match="no room"), stopped_with_others(world):
         raise StoreError("no room")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_stop_waits_for_the_commits_of_all_ranks(fails: bool) -> None:
+    """Otherwise mpiexec kills a rank that still commits, when the first one has ended."""
+    events: list[str] = []
+
+    def any_(what: str, mine: bool) -> bool:
+        events.append(what)
+        if what == "stopped" and fails:
+            raise RankError("rank 1 has left the job: StoreError: no room")
+        return not mine
+
+    table: Any = SimpleNamespace(
+        world=SimpleNamespace(any=any_, commits_alone=False),
+        wait_commit=lambda: None,
+        commit_ended=lambda: events.append("commit"),
+    )
+    with pytest.raises(interrupt.Stopped):
+        interrupt.stop_together(table)
+    assert events == ["stop", "commit", "stopped"]

@@ -33,9 +33,10 @@ Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type);
 //
 // A null in a sparse slot, alone or in a list, means no feasign. A null in a dense slot gets the
 // slot's default. A null content is empty. A row is malformed if it has a null or empty ins_id; a
-// null or invalid log key; a null or negative time; a null label, or a label outside [0, 1]; a null dense value without a
-// default; a dense value that is not finite or is beyond kMostDense of dense_limits.h; a dense list
-// whose length is not dim; or a negative int8, int16 or int32 in a sparse slot.
+// null or invalid log key; a null or negative time; a null label, or a label outside [0, 1]; a null
+// dense value without a default; a dense value that is not finite or is beyond kMostDense of
+// dense_limits.h; a dense list whose length is not dim; or a negative int8, int16 or int32 in a
+// sparse slot.
 //
 // Returns InvalidArgument in the same cases as CheckColumns, and Corruption if offsets are outside
 // of their buffers. The Arrow interface does not give the size of string buffers, so the code that

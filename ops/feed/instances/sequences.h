@@ -18,10 +18,10 @@ namespace pbx::feed {
 enum class SequenceSplit {
   kNone,    // one sequence
   kDirect,  // pieces of max_length, counted from the last instance; the first may be shorter
-  // If n > max_length: with train = max_length - overlap, the first piece has the first max_length -
-  // train + (n - max_length) mod train instances, and trains all of them. Each further piece has
-  // max_length instances and trains the last `train`; the others are context. The first piece may
-  // be empty if overlap is 0; then it is left out.
+  // If n > max_length: with train = max_length - overlap, the first piece has the first
+  // max_length - train + (n - max_length) mod train instances, and trains all of them. Each further
+  // piece has max_length instances and trains the last `train`; the others are context. The first
+  // piece may be empty if overlap is 0; then it is left out.
   kMask,
 };
 
@@ -66,10 +66,10 @@ struct Sequences {
   uint32_t longest_first = 0;      // the number of the first instance of the longest list
 };
 
-// Equal times keep the order of numbers, after carried instances. Users are in the order of their first instance that is
-// trained. A sequence without a trained instance is left out. The result depends on the arguments
-// alone. InvalidArgument for 2^32 or more instances or places, or if the options contradict each
-// other.
+// Equal times keep the order of numbers, after carried instances. Users are in the order of their
+// first instance that is trained. A sequence without a trained instance is left out. The result
+// depends on the arguments alone. InvalidArgument for 2^32 or more instances or places, or if the
+// options contradict each other.
 Result<Sequences> CutSequences(const SequenceInstances& instances, const SequenceOptions& options);
 
 // The user and the time of each instance of a chunk.

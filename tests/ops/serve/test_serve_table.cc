@@ -132,7 +132,7 @@ TEST(shows_and_clicks_of_slots_follow_the_dense_features_with_and_without_cvm) {
     ServeTable plain("test", codec, 3, 1, 0, {cvm, {}});
     CHECK_OK(table.AddLayer(made.parts));
     CHECK_OK(plain.AddLayer(made.parts));
-    CHECK_EQ(table.output_width(), size_t{3 * (kDim + (cvm ? 3 : 1)) + 1 + 4});
+    CHECK_EQ(table.output_width(), static_cast<size_t>(3 * (kDim + (cvm ? 3 : 1)) + 1 + 4));
     std::vector<float> out(2 * table.output_width()), expected(2 * plain.output_width());
     CHECK_OK(table.Pull(feasigns.data(), offsets.data(), 2, dense.data(), out.data()));
     CHECK_OK(plain.Pull(feasigns.data(), offsets.data(), 2, dense.data(), expected.data()));
