@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,22 +156,29 @@ def _chosen(arguments: Any) -> dict[str, Any]:
 
 
 def _export(arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
-    from paddlebox.serving.writer import export
+    from paddlebox.serving.writer import export, export_ensemble
 
+    precision = arguments.precision or "float32"
+    if arguments.others:
+        runs = [_lazily(path, arguments, chosen) for path in (arguments.path, *arguments.others)]
+        return export_ensemble(runs, arguments.out, precision=precision, gate=gate)
     if arguments.from_save is not None:
         opened = _save_at(arguments.from_save, arguments, chosen)
     else:
         opened = _run_at(arguments.path, arguments, chosen)
-    with contextlib.ExitStack() as stack:
-        source = stack.enter_context(opened)
-        others = [
-            stack.enter_context(_run_at(path, arguments, chosen)) for path in arguments.others
-        ]
-        precision = arguments.precision or "float32"
-        made = export(source, arguments.out, others=others, precision=precision, gate=gate)
-        for one in [source, *others] if arguments.from_save is None else []:
-            log.info("%s: %s", arguments.out, one.told())
+    with opened as source:
+        made = export(source, arguments.out, precision=precision, gate=gate)
+        if arguments.from_save is None:
+            log.info("%s: %s", arguments.out, source.told())
         return made
+
+
+@contextlib.contextmanager
+def _lazily(path: Path, arguments: Any, chosen: dict[str, Any]) -> Iterator[Any]:
+    """A run that is opened when the context is entered."""
+    with _run_at(path, arguments, chosen) as source:
+        yield source
+        log.info("%s: %s", path, source.told())
 
 
 def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:

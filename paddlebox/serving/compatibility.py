@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,34 +94,33 @@ def check_same_phase(path: Path, old: Config, new: Config) -> None:
         )
 
 
-def check_no_ensemble(path: Path, newest: Generation | None, makes_one: bool) -> None:
-    """Raises: StoreError if an ensemble is added to a file, or a version to an ensemble."""
-    if newest is None or not (makes_one or newest.members):
-        return
-    holds = f"an ensemble of {1 + len(newest.members)} models" if newest.members else "versions"
-    raise StoreError(
-        f"{path}: holds {holds}, but an ensemble has one version and a file of its own: export "
-        "all its runs again into a new file"
-    )
+def check_no_ensemble(path: Path, newest: Generation | None) -> None:
+    """Raises: StoreError if the file holds an ensemble, to which no version can be added."""
+    if newest is not None and newest.members:
+        raise StoreError(
+            f"{path}: holds an ensemble of {1 + len(newest.members)} models, which has only one "
+            "version: export all its runs again into a new file"
+        )
 
 
-def check_members(path: Path, first: Any, others: Sequence[Any]) -> None:
-    """Raises: ConfigError if the models of an ensemble have different inputs, or one is a delta."""
-    for number, other in enumerate(others, 2):
-        if other.meta["kind"] != "base":
+def check_member(path: Path, number: int, first: tuple[Config, Slots], source: Any) -> None:
+    """Raises: ConfigError if a model of an ensemble has other inputs than the first, or its source
+    is a delta."""
+    config, slots = first
+    if source.meta["kind"] != "base":
+        raise ConfigError(
+            f"{path}: model {number} of the ensemble is a {source.meta['kind']}, expected a base"
+        )
+    for what, expected, found in (
+        ("slots", slots, source.slots),
+        ("data.format", config.data.format, source.config.data.format),
+        ("data.key_space", config.data.key_space, source.config.data.key_space),
+    ):
+        if expected != found:
             raise ConfigError(
-                f"{path}: model {number} of the ensemble is a {other.meta['kind']}, expected a base"
+                f"{path}: model {number} of the ensemble has other {what} than the first one, so "
+                "it would read other features: export runs of the same data"
             )
-        for what, expected, found in (
-            ("slots", first.slots, other.slots),
-            ("data.format", first.config.data.format, other.config.data.format),
-            ("data.key_space", first.config.data.key_space, other.config.data.key_space),
-        ):
-            if expected != found:
-                raise ConfigError(
-                    f"{path}: model {number} of the ensemble has other {what} than the first one, "
-                    "so it would read other features: export runs of the same data"
-                )
 
 
 def _form(record: Generation) -> dict[str, Any]:

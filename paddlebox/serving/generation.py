@@ -202,7 +202,7 @@ class OpenGeneration:
         known: Sequence[OpenModel | None] = [None] * len(of_models)
         if before is not None and len(before.models) == len(of_models):
             known = before.models
-        self.models = [
+        self.models: list[OpenModel] = [
             OpenModel(file, txn, one, threads, old, resident_bytes // len(of_models))
             for one, old in zip(of_models, known, strict=True)
         ]
@@ -229,8 +229,7 @@ class OpenGeneration:
 def _mean(predictions: Sequence[np.ndarray]) -> np.ndarray:
     if len(predictions) == 1:
         return predictions[0]
-    mean: np.ndarray = np.mean(predictions, axis=0, dtype=np.float64).astype(np.float32)
-    return mean
+    return np.asarray(np.mean(predictions, axis=0, dtype=np.float64), np.float32)
 
 
 def _unpacked(parsed: Any, slots: Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from paddlebox.errors import ConfigError, StoreError, TrainingError
 from paddlebox.serving import program
 from paddlebox.serving.compatibility import (
     check_follows,
-    check_members,
+    check_member,
     check_no_ensemble,
     check_same_form,
     check_same_phase,
@@ -96,7 +97,7 @@ class Writer(Closing):
     def apply(
         self,
         source: Source,
-        *others: Source,
+        *,
         precision: str | None = None,
         gate: Gate | None = None,
         after_going_back: bool = False,
@@ -108,7 +109,6 @@ class Writer(Closing):
         layer too. The first base of a file is its lowest layer.
 
         Args:
-            others: bases of the further models of an ensemble. The file holds nothing else then.
             precision: of embedx. The first base sets it; None: keep that of the file.
             gate: None accepts every version.
             after_going_back: also accept a base of an older version, because the run went back.
@@ -118,13 +118,12 @@ class Writer(Closing):
         Returns: the record of the new version.
 
         Raises: StoreError if the version does not follow the newest one, or the file holds an
-            ensemble; ConfigError for another layout or precision, or if the models of an ensemble
-            have different inputs; TrainingError if the gate refuses the version, or it deletes too
-            many rows. The current version does not change if there is an error.
+            ensemble; ConfigError for another layout or precision; TrainingError if the gate refuses
+            the version, or it deletes too many rows. The current version does not change if there
+            is an error.
         """
         newest = self.newest()
-        check_no_ensemble(self.path, newest, bool(others))
-        check_members(self.path, source, others)
+        check_no_ensemble(self.path, newest)
         if newest is None or not after_going_back or source.meta["kind"] != "base":
             check_follows(self.path, source.meta, newest)
         if newest is not None and precision not in (None, newest.precision):
@@ -134,13 +133,48 @@ class Writer(Closing):
             )
         try:
             record = self._build(source, newest, precision, most_deleted)
-            members = [self._build(one, None, precision, most_deleted) for one in others]
-            record = dataclasses.replace(record, members=[*map(dataclasses.asdict, members)])
             if gate is not None:
                 self._pass_through(gate, record)
         except BaseException:
             self._remove_unnamed()
             raise
+        self._show(record)
+        return record
+
+    def create_ensemble(
+        self,
+        sources: Sequence[AbstractContextManager[Any]],
+        *,
+        precision: str,
+        gate: Gate | None = None,
+    ) -> Generation:
+        """Write the only version of a new file, with one model for each source.
+
+        Args:
+            sources: context managers of bases. They are entered one after the other, because the
+                names of the tables in a process must be unique.
+            precision, gate: as for `apply`.
+
+        Returns: the record of the version. It describes the first model.
+
+        Raises: ConfigError if the models have different inputs; the errors of `apply`.
+        """
+        records: list[Generation] = []
+        first: tuple[Config, Slots] | None = None
+        for number, opened in enumerate(sources, 1):
+            with opened as source:
+                first = first or (source.config, source.slots)
+                check_member(self.path, number, first, source)
+                records.append(self._build(source, None, precision, 1.0))
+        members = [dataclasses.asdict(record) for record in records[1:]]
+        record = dataclasses.replace(records[0], members=members)
+        if gate is not None:
+            self._pass_through(gate, record)
+        self._show(record)
+        return record
+
+    def _show(self, record: Generation) -> None:
+        """Publish a new generation as the newest, and as the current one unless one is pinned."""
         head = self._head
         self._publish(
             dataclasses.replace(
@@ -151,7 +185,6 @@ class Writer(Closing):
             ),
             record,
         )
-        return record
 
     def rollback(self) -> Generation:
         """Return to the version before the current one, until the next `apply`.
@@ -373,14 +406,12 @@ def export(
     source: Source,
     path: str | os.PathLike[str],
     *,
-    others: Sequence[Source] = (),
     precision: str = "float32",
     gate: Gate | None = None,
 ) -> Generation:
     """Create an export file from a base. After an error there is no file.
 
     Args:
-        others: bases of the further models of an ensemble.
         precision: of embedx, one of PRECISIONS.
         gate: None accepts every version.
 
@@ -388,6 +419,26 @@ def export(
 
     Raises: StoreError if the file exists; the errors of `Writer.apply`.
     """
+    return _create(path, lambda writer: writer.apply(source, precision=precision, gate=gate))
+
+
+def export_ensemble(
+    sources: Sequence[AbstractContextManager[Any]],
+    path: str | os.PathLike[str],
+    *,
+    precision: str = "float32",
+    gate: Gate | None = None,
+) -> Generation:
+    """Create an export file with several models. After an error there is no file.
+
+    Args, returns and raises: as `Writer.create_ensemble`; StoreError if the file exists.
+    """
+    return _create(
+        path, lambda writer: writer.create_ensemble(sources, precision=precision, gate=gate)
+    )
+
+
+def _create(path: str | os.PathLike[str], write: Callable[[Writer], Generation]) -> Generation:
     path = Path(path)
     if path.exists():
         raise StoreError(f"{path}: is there already; use --apply to add a new version to it")
@@ -397,7 +448,7 @@ def export(
     try:
         with files.store_errors(str(path), "create"):
             with Writer(made, create=True) as writer:
-                generation = writer.apply(source, *others, precision=precision, gate=gate)
+                generation = write(writer)
             os.rename(made, path)
             files.sync_folder(str(path.parent))
     finally:
