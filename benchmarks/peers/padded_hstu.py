@@ -189,19 +189,10 @@ class _PaddedTokens:
             paddle.cast(paddle.clip(bucket, max=most_bucket), "int32"), [-1]
         )
 
-    def causal(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        *,
-        heads: int,
-        divisor: float,
-        position_bias: Any,
-        time_bias: Any,
-        dtype: str,
-    ) -> Any:
-        del dtype  # float32
+    def causal(self, q: Any, k: Any, v: Any, form: Any) -> Any:
+        """form: a `paddlebox.nn.rows.Pointwise`, computed in float32."""
+        heads, divisor = form.heads, form.divisor
+        position_bias, time_bias = form.position_bias, form.time_bias
         paddle, most = self.paddle, self.most
         width = q.shape[1] // heads
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from paddlebox import ops
 from paddlebox.nn.functional import silu
 from paddlebox.nn.linear import Linear
+from paddlebox.nn.rows import Pointwise
 
 paddle = ops.paddle
 
@@ -19,18 +20,7 @@ paddle = ops.paddle
 class Causal(Protocol):
     """The sequences of an array of tokens: `Tokens`, `Continued` or rows of `paddlebox.nn.rows`."""
 
-    def causal(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        *,
-        heads: int,
-        divisor: float,
-        position_bias: Any,
-        time_bias: Any | None,
-        dtype: str,
-    ) -> Any:
+    def causal(self, q: Any, k: Any, v: Any, form: Pointwise) -> Any:
         """The pointwise attention of each token over earlier tokens and itself, as
         `paddlebox.ops.jagged_attention`. q, k, v: (T, H * A). Returns (T, H * A)."""
 
@@ -45,18 +35,7 @@ class Tokens:
     seen: Any  # (T) int32
     times: Any  # (T) int64
 
-    def causal(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        *,
-        heads: int,
-        divisor: float,
-        position_bias: Any,
-        time_bias: Any | None,
-        dtype: str,
-    ) -> Any:
+    def causal(self, q: Any, k: Any, v: Any, form: Pointwise) -> Any:
         return ops.jagged_attention(
             q,
             k,
@@ -64,12 +43,12 @@ class Tokens:
             self.offsets,
             self.seen,
             self.target_offsets,
-            heads=heads,
-            divisor=divisor,
-            times=self.times if time_bias is not None else None,
-            time_bias=time_bias,
-            position_bias=position_bias,
-            dtype=dtype,
+            heads=form.heads,
+            divisor=form.divisor,
+            times=self.times if form.time_bias is not None else None,
+            time_bias=form.time_bias,
+            position_bias=form.position_bias,
+            dtype=form.dtype,
         )
 
 
@@ -90,18 +69,7 @@ class Continued:
         self._tokens, self._known, self._new = tokens, known, new
         self._made: list[Any] = []
 
-    def causal(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        *,
-        heads: int,
-        divisor: float,
-        position_bias: Any,
-        time_bias: Any | None,
-        dtype: str,
-    ) -> Any:
+    def causal(self, q: Any, k: Any, v: Any, form: Pointwise) -> Any:
         """q, k, v: (E + G, H * A). Returns (E + G, H * A)."""
         width = q.shape[1]
         begin = 2 * width * len(self._made)
@@ -113,11 +81,7 @@ class Continued:
             paddle.concat([keys, q], axis=0),  # the queries of known events are not used
             paddle.concat([keys, k], axis=0),
             paddle.concat([values, v], axis=0),
-            heads=heads,
-            divisor=divisor,
-            position_bias=position_bias,
-            time_bias=time_bias,
-            dtype=dtype,
+            form,
         )
         return paddle.gather(out, self._new, axis=0)
 
@@ -182,16 +146,14 @@ class HstuLayer(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         )
         k = silu(q + self.keys(normal))
         u, v, q = silu(u), silu(v), silu(q)
-        seen = tokens.causal(
-            q,
-            k,
-            v,
-            heads=self.heads,
-            divisor=float(self.max_length),
-            position_bias=self.position_bias,
-            time_bias=self.time_bias,
-            dtype=self.inputs.products or "float32",
+        form = Pointwise(
+            self.heads,
+            float(self.max_length),
+            self.position_bias,
+            self.time_bias,
+            self.inputs.products or "float32",
         )
+        seen = tokens.causal(q, k, v, form)
         out = self.output(self.norm_of_values(seen) * u)
         if self.dropout > 0:
             out = paddle.nn.functional.dropout(out, self.dropout, training=self.training)

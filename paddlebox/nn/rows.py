@@ -8,6 +8,7 @@ Letters: B = sequences, L = places, T = rows, C = columns, H = heads.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,18 @@ from paddlebox import ops
 from paddlebox.nn.functional import matmul, silu, sum_over
 
 paddle = ops.paddle
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """The pointwise attention of a layer. The fields are arguments of
+    `paddlebox.ops.jagged_attention`."""
+
+    heads: int
+    divisor: float
+    position_bias: Any  # (H, places)
+    time_bias: Any | None  # (H, buckets)
+    dtype: str
 
 
 class Rows(Protocol):
@@ -87,31 +100,20 @@ class JaggedRows:
             q, k, v, self._offsets, whole, heads=heads, form="softmax", dtype=dtype
         )
 
-    def causal(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        *,
-        heads: int,
-        divisor: float,
-        position_bias: Any,
-        time_bias: Any | None,
-        dtype: str,
-    ) -> Any:
+    def causal(self, q: Any, k: Any, v: Any, form: Pointwise) -> Any:
         """The pointwise attention of `paddlebox.nn.hstu` over the earlier rows of a sequence.
         REQUIRES: not all sequences are empty."""
-        assert time_bias is None  # rows have no times
+        assert form.time_bias is None  # rows have no times
         return ops.jagged_attention(
             q,
             k,
             v,
             self._offsets,
             ops.jagged_places(self._offsets),
-            heads=heads,
-            divisor=divisor,
-            position_bias=position_bias,
-            dtype=dtype,
+            heads=form.heads,
+            divisor=form.divisor,
+            position_bias=form.position_bias,
+            dtype=form.dtype,
         )
 
 
@@ -155,22 +157,10 @@ class PaddedRows:
         hidden = paddle.reshape((self._mask - 1.0) * 1e9, [-1, 1, 1, self._places])
         return self._weighted(paddle.nn.functional.softmax(scores + hidden, axis=-1), v, heads)
 
-    def causal(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        *,
-        heads: int,
-        divisor: float,
-        position_bias: Any,
-        time_bias: Any | None,
-        dtype: str,
-    ) -> Any:
+    def causal(self, q: Any, k: Any, v: Any, form: Pointwise) -> Any:
         """As `JaggedRows.causal`."""
-        del dtype
-        assert time_bias is None
-        length = self._places
+        assert form.time_bias is None
+        heads, position_bias, length = form.heads, form.position_bias, self._places
         distance = np.arange(length) - np.arange(length)[:, None]
         distance = distance if self._reversed else -distance
         at = np.clip(distance, 0, position_bias.shape[1] - 1).astype(np.int32)
@@ -178,7 +168,7 @@ class PaddedRows:
         scores = self._scores(q, k, heads) + paddle.reshape(biases, [1, heads, length, length])
         earlier = paddle.assign((distance >= 0).astype(np.float32).reshape(1, 1, length, length))
         there = paddle.reshape(self._mask, [-1, 1, 1, length])
-        return self._weighted(silu(scores) * (1.0 / divisor) * earlier * there, v, heads)
+        return self._weighted(silu(scores) * (1.0 / form.divisor) * earlier * there, v, heads)
 
     def _headed(self, x: Any, heads: int) -> Any:
         """(T, H * A) -> (B, H, L, A)."""

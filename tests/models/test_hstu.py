@@ -12,7 +12,7 @@ from paddlebox.config.fields import fields_of
 from paddlebox.errors import ConfigError
 from paddlebox.models import create_model
 from paddlebox.nn import use_products
-from paddlebox.nn.rows import JaggedRows, PaddedRows, use_padding
+from paddlebox.nn.rows import JaggedRows, PaddedRows, Pointwise, use_padding
 from paddlebox.train import program
 from tests.models.test_formulas import SLOTS, Case, Pulled
 from tests.operators.test_jagged_attention import bucket
@@ -302,9 +302,7 @@ def test_rows_with_and_without_padding_attend_to_the_same(reversed_: bool) -> No
     for rows in (JaggedRows, PaddedRows):
         of = rows(lengths, places, reversed=reversed_)
         q, k, v = (of.pack(paddle.to_tensor(x)) for x in made)
-        causal = of.causal(
-            q, k, v, heads=2, divisor=3.0, position_bias=bias, time_bias=None, dtype="float32"
-        )
+        causal = of.causal(q, k, v, Pointwise(2, 3.0, bias, None, "float32"))
         whole = of.attention(q, k, v, heads=2, dtype="float32")
         found.append([of.unpack(one).numpy() for one in (causal, whole)])
     for one, other in zip(*found, strict=True):
