@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paddlebox.config.data import ShareBy
+
+_EVEN = 1.1  # the largest share may be this times the mean
+
+
+def is_even(loads: Sequence[int]) -> bool:
+    """Whether shares are about equal. loads: (R) bytes or pieces of each rank."""
+    return max(loads) * len(loads) <= _EVEN * sum(loads)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from paddlebox.config.data import ShareBy
 from paddlebox.data.columnar import count_pieces
 from paddlebox.data.decompress import codec_of
 from paddlebox.data.file_part import FilePart
-from paddlebox.data.share import Share
+from paddlebox.data.share import Share, is_even
 from paddlebox.data.sources import expand, open_source
 from paddlebox.errors import RankError
 from paddlebox.store.coordinator import Coordinator
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 core = _native.core
 log = logging.getLogger(__name__)
 
-_EVEN = 1.1  # row groups are read in parts if the largest share is at most this times the mean
 _CHUNKS_A_ROUND = 4  # of each rank. A chunk is CHUNK_BYTES of text, or a row group
 
 
@@ -147,18 +146,17 @@ def _files_of(paths: Sequence[str], options: LoadOptions, ranks: int) -> list[_F
         return [_File(path, 0, 0, in_parts=False) for path in paths]
     if options.format.is_columnar:
         pieces = [count_pieces(path, options.format, options.retries) for path in paths]
-        in_parts = _is_even(pieces, ranks)
+        in_parts = is_even(_loads(pieces, ranks))
         return [_File(path, n, 0, in_parts) for path, n in zip(paths, pieces, strict=True)]
     return [_text(path, options.retries) for path in paths]
 
 
-def _is_even(pieces: Sequence[int], ranks: int) -> bool:
-    """Whether ranks get about as many pieces each, if each file begins at another rank."""
-    loads = [
+def _loads(pieces: Sequence[int], ranks: int) -> list[int]:
+    """(R) the pieces of each rank, if each file begins at another rank. pieces: of each file."""
+    return [
         sum(len(range((rank + at) % ranks, n, ranks)) for at, n in enumerate(pieces))
         for rank in range(ranks)
     ]
-    return max(loads) * ranks <= _EVEN * sum(loads)
 
 
 def _text(path: str, retries: int) -> _File:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from paddlebox.config import Config
 from paddlebox.config.data import ShareBy
 from paddlebox.data.dataset import Dataset
+from paddlebox.data.share import is_even
 from paddlebox.store.coordinator import Coordinator
-
-_EVEN = 1.1  # whole files are shared if the largest share is at most this times the mean
 
 
 def set_files(
@@ -44,7 +43,8 @@ def share_of(
     by, slot = config.data.share_by
     if by is not ShareBy.AUTO:
         return by, slot
-    if _is_even(world.loads(files, sizes)):
+    loads = world.loads(files, sizes)
+    if sum(loads) > 0 and is_even(loads):
         return ShareBy.FILES, ""
     return (ShareBy.SEARCH_ID if config.phases else ShareBy.BYTES), ""
 
@@ -52,8 +52,3 @@ def share_of(
 def _evaluated(config: Config) -> tuple[ShareBy, str]:
     by, slot = config.data.share_by
     return (ShareBy.FILES if by is ShareBy.AUTO else by), slot
-
-
-def _is_even(loads: Sequence[int]) -> bool:
-    """loads: (R) the bytes of each rank."""
-    return 0 < max(loads) * len(loads) <= _EVEN * sum(loads)
