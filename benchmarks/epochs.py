@@ -85,8 +85,8 @@ def epochs_of(folder: Path, part: str, way: str, seed: int, epochs: int) -> list
     )
     if done.returncode:
         sys.exit(f"{way}, seed {seed}, failed:\n{done.stderr}")
-    lines = (run_dir / "run/metrics.jsonl").read_text().splitlines()
-    tests = [json.loads(line)["test"] for line in lines]
+    metrics = (run_dir / "run/metrics.jsonl").read_text().splitlines()
+    tests = [json.loads(line)["test"] for line in metrics]
     return [{what: test[what] for what in ("auc", "logloss")} for test in tests]
 
 

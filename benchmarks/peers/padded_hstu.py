@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import resource
 import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,16 @@ def lengths_of(settings: dict[str, Any], random: np.random.Generator) -> np.ndar
     return np.asarray(np.clip(np.round(high * drawn), 1, most), np.int64)
 
 
-class _Subject:
+class _Subject(ABC):
     """settings: users, most, features, model, batches, threads."""
+
+    @abstractmethod
+    def feed(self, lengths: np.ndarray, features: Any, seconds: Any, clicks: Any) -> dict[str, Any]:
+        """What a step of these users is fed."""
+
+    @abstractmethod
+    def loss(self, model: Any) -> Any:
+        """The mean loss of the events."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         from paddlebox.config import Program
@@ -95,7 +104,8 @@ class _Subject:
         return self.paddle.static.data(name, shape, dtype)
 
     def first_loss(self) -> float:
-        return float(self.exe.run(self.program, feed=self.feeds[0], fetch_list=self.fetch)[0])
+        (loss,) = self.exe.run(self.program, feed=self.feeds[0], fetch_list=self.fetch)
+        return float(loss)
 
     def turn(self) -> dict[str, float]:
         """One walk over the batches: events/s, and the peak of the process's memory in bytes."""
@@ -108,7 +118,7 @@ class _Subject:
 
     def mean_length(self) -> float:
         """Events of a user."""
-        return self.events / (self.settings["batches"] * self.settings["users"])
+        return float(self.events / (self.settings["batches"] * self.settings["users"]))
 
     def resident(self) -> int:
         """Bytes of the process before its first step."""

@@ -50,23 +50,26 @@ _MOVES = np.random.default_rng(2024).normal(0, 1.5, (CATEGORIES, CATEGORIES))
 
 def _decay(past: _Past) -> np.ndarray:
     """-2.5 + 4 * the sum of exp(-age / 24 h) over the clicks in the category."""
-    return -2.5 + 4.0 * (past.same_category * past.clicked * np.exp(-past.age / DECAY_S)).sum(1)
+    clicks = past.same_category * past.clicked * np.exp(-past.age / DECAY_S)
+    return np.asarray(-2.5 + 4.0 * clicks.sum(1))
 
 
 def _transition(past: _Past) -> np.ndarray:
     """-1 + M[category of the last event, category]."""
     moved = _MOVES[past.last_category, past.category]
-    return -1.0 + np.where(past.last_category < 0, 0.0, moved)
+    return np.asarray(-1.0 + np.where(past.last_category < 0, 0.0, moved))
 
 
 def _repeat(past: _Past) -> np.ndarray:
     """-2 + 4 if the item was shown 10 or more events ago."""
-    return -2.0 + 4.0 * past.same_item[:, : max(0, past.same_item.shape[1] - FAR + 1)].any(1)
+    far = past.same_item[:, : max(0, past.same_item.shape[1] - FAR + 1)]
+    return np.asarray(-2.0 + 4.0 * far.any(1))
 
 
 def _match(past: _Past) -> np.ndarray:
     """-2.5 + 3 * log(1 + clicks in the category), a sum over the history, which DIN has, too."""
-    return -2.5 + 3.0 * np.log1p((past.same_category * past.clicked).sum(1))
+    clicks = (past.same_category * past.clicked).sum(1)
+    return np.asarray(-2.5 + 3.0 * np.log1p(clicks))
 
 
 FORMS: dict[str, Callable[[_Past], np.ndarray]] = {
