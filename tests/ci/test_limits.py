@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.limits import LIMITS_S, QUICK_S
+from tests.support.limits import LIMITS_S, QUICK_S, pytest_collection_modifyitems
 
 CONFTEST = """
 from tests.support import limits
@@ -57,3 +57,9 @@ def test_slow_tests_have_a_longer_one(request: pytest.FixtureRequest) -> None:
     mark = request.node.get_closest_marker("timeout")
     assert mark is not None
     assert mark.args == (LIMITS_S["slow"],)
+
+
+def test_longest_tests_are_slow_too(request: pytest.FixtureRequest) -> None:
+    request.node.add_marker("long")
+    pytest_collection_modifyitems(request.config, [request.node])
+    assert request.node.get_closest_marker("slow") is not None

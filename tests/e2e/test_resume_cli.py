@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import PATIENCE_S, make_synthetic, tool
 from tests.e2e.test_tools import CONFIG
+from tests.support.marks import long
 from tests.support.processes import Forked, start_tool
 
 
@@ -184,7 +185,7 @@ def wait_for_versions(trainer: Forked, run_dir: Path, count: int) -> None:
 @pytest.mark.parametrize(
     ("number", "more"),
     [
-        pytest.param(signal.SIGTERM, [], marks=pytest.mark.slow),
+        long(signal.SIGTERM, []),
         (signal.SIGINT, ["trainer.grace_s=0"]),
         (signal.SIGTERM, ["checkpoint.every=never", "trainer.grace_s=0.01"]),
     ],
@@ -215,8 +216,9 @@ def test_a_stopped_run_is_committed_and_goes_on(
 
 
 @pytest.mark.slow
-def test_killed_at_eight_moments_it_ends_as_unbroken(data: Path, tmp_path: Path) -> None:
-    """Eight times SIGKILL, at a random moment after each start."""
+@pytest.mark.parametrize("kills", [3, long(8)])
+def test_killed_at_some_moments_it_ends_as_unbroken(data: Path, tmp_path: Path, kills: int) -> None:
+    """SIGKILL at a random moment after each start."""
     run_dir, random_ = tmp_path / "r", random.Random(7)
     more = ["trainer.epochs=8", "data.shuffle=true", "checkpoint.every=2"]
     trained(*arguments(data, tmp_path / "unbroken", *more))
@@ -224,7 +226,7 @@ def test_killed_at_eight_moments_it_ends_as_unbroken(data: Path, tmp_path: Path)
     trained(*arguments(data, tmp_path / "warm", *more))
     whole = time.monotonic() - began
     killed = 0
-    while killed < 8:
+    while killed < kills:
         trainer = start(data, run_dir, *more)
         try:
             code = trainer.wait(timeout=random_.uniform(0.3, 1.0) * whole)

@@ -20,6 +20,7 @@ from tests.conftest import ROOT, tool
 from tests.faults.crash_images import build_preloaded
 from tests.faults.kill_run import Run, kill_runs
 from tests.faults.runs import ALL, FIRST, ended, feasigns_of, predictions, refused, trained
+from tests.support.marks import long
 
 pytestmark = pytest.mark.slow
 
@@ -72,6 +73,7 @@ def test_a_full_disk_ends_the_run_and_it_goes_on_where_there_is_room(
     assert run.result() == whole
 
 
+@pytest.mark.long
 def test_a_disk_budget_does_the_same(data: Path, whole: dict[str, Any], tmp_path: Path) -> None:
     run = Run(tmp_path, data, 0, ALL)
     said = refused(run, 4, "ssd.disk_budget_bytes=1MiB")
@@ -87,7 +89,7 @@ def without_override() -> None:
     ctypes.CDLL(None).prctl(drop, override, 0, 0, 0)
 
 
-@pytest.mark.parametrize("folder", ["run", "run/store/ssd", "saves"])
+@pytest.mark.parametrize("folder", ["run/store/ssd", *map(long, ("run", "saves"))])
 def test_a_folder_that_may_not_be_written_is_named_and_the_run_goes_on_when_it_may(
     folder: str, data: Path, whole: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -107,6 +109,7 @@ def test_a_folder_that_may_not_be_written_is_named_and_the_run_goes_on_when_it_m
     assert run.result() == whole
 
 
+@pytest.mark.long
 def test_a_segment_that_is_gone_is_named_and_its_parity_makes_it_again(
     data: Path, whole: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -139,6 +142,7 @@ def test_a_second_trainer_is_refused_and_the_first_is_none_the_worse(
     assert run.result() == whole
 
 
+@pytest.mark.long
 def test_a_clock_that_is_set_back_and_forward_changes_nothing(
     data: Path, whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

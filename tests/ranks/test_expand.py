@@ -46,7 +46,7 @@ def test_quantized_rows_and_steps_that_do_not_wait_have_the_expand_part_too(tmp_
         assert 0 < np.abs(other - expected).mean() < 0.1 * np.abs(expected).mean()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_of_two_launchers_end_with_the_same_bits(tmp_path: Path) -> None:
     """Where rows travel early."""
     passes = _passes(tmp_path / "data", 2)

@@ -72,7 +72,7 @@ def _passes(run_dir: Path) -> int:
     return len(lines.read_text().splitlines()) if lines.exists() else 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
     undisturbed: Path, data: Path, tmp_path: Path
 ) -> None:

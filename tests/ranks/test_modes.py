@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.ranks.test_ranks import _all_rows, _assert_same_model, _passes, _train_each
+from tests.support.marks import long
 
 
 def _drift(one: dict[str, Any], other: dict[str, Any]) -> float:
@@ -119,7 +120,7 @@ def test_asynchronous_rows_are_the_same_in_two_runs(four: Runs, flat: dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["pir", "dygraph"])
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_dense_modes_end_a_pass_with_the_same_parameters_on_every_rank(
     tmp_path: Path, program: str
 ) -> None:

@@ -25,6 +25,7 @@ from tests.ranks.launched import (
 from tests.ranks.test_ranks import _assert_same_model, _passes, _train, _train_each
 from tests.ranks.worker import SLOTS
 from tests.support import processes
+from tests.support.marks import long
 
 _TABLES: dict[str, Any] = {
     "slots": {**SLOTS, "tags": {"table": "wide"}},
@@ -56,7 +57,11 @@ def test_two_ranks_train_the_rows_of_both_tables_that_one_trains(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", ["{}", "{two_level: true, per_node: 2, rows: int8, gradients: int8}"]
+    "options",
+    [
+        "{}",
+        long("{two_level: true, per_node: 2, rows: int8, gradients: int8}"),
+    ],
 )
 def test_two_runs_of_two_hosts_of_two_ranks_end_with_the_same_bits(
     tmp_path: Path, options: str
@@ -72,7 +77,6 @@ def test_two_runs_of_two_hosts_of_two_ranks_end_with_the_same_bits(
         _assert_same_tables(one, first)
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_steps_that_do_not_wait_give_the_same_bits_in_each_run(tmp_path: Path) -> None:
     settings = {"options": "{staleness: 2}", **_TABLES}
@@ -169,7 +173,7 @@ def test_killed_between_the_commits_of_the_tables_it_ends_as_the_undisturbed_one
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [1, long(3)])
 def test_another_number_of_ranks_takes_the_rows_of_both_tables(
     files: Path, tmp_path: Path, ranks: int
 ) -> None:

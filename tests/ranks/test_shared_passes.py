@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.ranks.launched import CONFIG, launch, run_launched, summary
 from tests.support import processes
+from tests.support.marks import long
 
 RANKS, VIEWS, ADS = 2, 60, 3
 # User 10 v + r has page view v, which has instances in all files.
@@ -112,7 +113,10 @@ def test_all_ranks_read_parts_of_the_same_files(found: list[dict[str, Any]]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", ["auto", "bytes", "instance", "slot user", "files"])
+@pytest.mark.parametrize(
+    "share",
+    ["auto", "instance", "slot user", *map(long, ("bytes", "files"))],
+)
 def test_one_file_a_pass_feeds_both_ranks(data: Path, tmp_path: Path, share: str) -> None:
     alone = ("save.out=''", "checkpoint.copy_to=''")
     settings = ("data.files_per_pass=1", f"data.share={share}", *alone)
@@ -130,7 +134,7 @@ def test_one_file_a_pass_feeds_both_ranks(data: Path, tmp_path: Path, share: str
     assert summary(tmp_path / "run")["samples"] == 8 * 4000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_shares_instances_ends_with_the_same_bits_after_a_kill(
     data: Path, tmp_path: Path
 ) -> None:

@@ -726,7 +726,7 @@ def test_a_worker_that_is_killed_is_replaced_and_no_answer_is_wrong(
         assert server.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_is_killed_whole_under_load_leaves_a_file_that_serves_and_follows(
     run: Any, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import export
 from tests.conftest import ROOT
 from tests.serving.conftest import FEATURES, instances_of
+from tests.support.marks import long
 
 pytestmark = pytest.mark.usefixtures("in_root")
 
@@ -72,9 +73,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    "model", [pytest.param(m, marks=[pytest.mark.slow] * (m != "dnn")) for m in MODELS]
-)
+@pytest.mark.parametrize("model", [m if m == "dnn" else long(m) for m in MODELS])
 def test_predictions_equal_the_training_programs_over_the_saved_rows(
     model: str, train: Callable[..., Path], data: Path, tmp_path: Path, in_new_process: Any
 ) -> None:

@@ -194,7 +194,7 @@ def test_tables_are_carried_by_name(runs: Runs, tmp_path: Path) -> None:
     assert report["rows"]["dropped_by_slot"].keys() == {"query"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_killed_between_the_tables_first_versions_begins_again(
     runs: Runs, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import make_synthetic, tool
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "resume_small.py").read_text()
 GPU = "hbm.place=gpu"
@@ -54,7 +55,7 @@ DATES = ["data.date=20240130", "data.files_per_day=2", "table.life.delete_thresh
     [
         ["trainer.program=pir", *DATES],
         pytest.param(["trainer.program=dygraph", *DATES], marks=pytest.mark.slow),
-        pytest.param(["trainer.program=old_ir"], marks=pytest.mark.slow),
+        long(["trainer.program=old_ir"]),
         ["trainer.program=dygraph", "hbm.budget_bytes=1MiB", "checkpoint.every=2"],
         pytest.param(
             ["table.row_precision=float16", "data.dedup_slots=auto"], marks=pytest.mark.slow

@@ -22,7 +22,9 @@ from tests.upstream.sequence_runs import in_program, random_worst
 cases = int(sys.argv[1])
 print(json.dumps({name: random_worst(LAYERS[name], cases, in_program) for name in LAYERS}))
 """
-KINDS = pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
+KINDS = pytest.mark.parametrize(
+    "pir", ["1", pytest.param("0", marks=pytest.mark.slow)], ids=["pir", "old_ir"]
+)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -30,7 +32,7 @@ def test_a_layer_is_what_numpy_computes(layer: str) -> None:
     assert random_worst(LAYERS[layer], QUICK) <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_is_what_numpy_computes_in_many_cases(layer: str) -> None:
     found = random_worst(LAYERS[layer], CASES)
@@ -45,7 +47,7 @@ def test_a_program_computes_the_same(in_new_process: Callable[..., Any], pir: st
     assert max(worst.values()) <= 1, worst
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @KINDS
 def test_a_program_computes_the_same_in_many_cases(
     in_new_process: Callable[..., Any], pir: str
