@@ -34,6 +34,7 @@ def test_stays_in_native_code():
 """
 
 
+@pytest.mark.slow
 def test_a_hanging_test_fails_with_the_stacks_of_its_threads(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_hanging.py").write_text(TESTS)

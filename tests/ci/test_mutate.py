@@ -85,6 +85,7 @@ def test_a_mutant_is_killed_by_a_test_that_fails(
     assert (tree / "twice.py").read_text() == CODE
 
 
+@pytest.mark.slow
 def test_a_mutant_that_no_test_notices_survives(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_mutant_that_no_test_notices_survives(
     assert "1 of 2 mutants killed" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "test", "why"),
     [
@@ -119,6 +121,7 @@ def test_a_mutant_that_cannot_be_judged_fails_the_run(
     assert why in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_without_the_mutant_judges_nothing(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +131,7 @@ def test_a_test_that_fails_without_the_mutant_judges_nothing(
     assert "fails without the mutant" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_test_that_hangs_with_the_mutant_fails_the_run(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +142,7 @@ def test_a_test_that_hangs_with_the_mutant_fails_the_run(
     assert "test_slow.py takes longer than 5 s" in out
 
 
+@pytest.mark.slow
 def test_a_mutant_of_the_core_is_compiled_into_what_its_test_links_and_leaves_nothing(
     core: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +164,7 @@ def test_a_mutant_of_the_core_is_compiled_into_what_its_test_links_and_leaves_no
         assert copy.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_shards_are_parts_of_the_list(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(tree, "2 * x", "3 * x")
     add(tree, "2 * x", "4 * x")

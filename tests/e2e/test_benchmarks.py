@@ -117,6 +117,7 @@ def test_a_result_tells_what_ran_where_and_each_turn(tmp_path: Path) -> None:
     assert (goal["value"], goal["quartiles"]) == (2, [1.5, 2.5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "said"),
     [

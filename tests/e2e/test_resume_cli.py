@@ -113,6 +113,7 @@ def test_rolled_back_over_a_poisoned_file_the_run_is_one_that_never_had_it(
     assert digests(tmp_path / "without") == found
 
 
+@pytest.mark.slow
 def test_a_fresh_start_moves_the_run_aside(data: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "r"
     trained(*arguments(data, run_dir, files="train-000"))
@@ -122,6 +123,7 @@ def test_a_fresh_start_moves_the_run_aside(data: Path, tmp_path: Path) -> None:
     assert digests(tmp_path / "r.old-1") == first
 
 
+@pytest.mark.slow
 def test_another_configuration_is_refused_with_every_value_that_differs(
     data: Path, tmp_path: Path, unbroken: Path
 ) -> None:
@@ -150,6 +152,7 @@ def test_copies_are_made_and_a_run_goes_on_from_one_elsewhere(
     assert passes(tmp_path / "new") == [2, 3, 4]  # what is in the store
 
 
+@pytest.mark.slow
 def test_a_guarded_pass_is_not_committed(data: Path, tmp_path: Path) -> None:
     flip = {"1 0": "1 1", "1 1": "1 0"}
     lines = (data / "train-003.txt").read_text().splitlines(True)
@@ -182,6 +185,7 @@ def wait_for_versions(trainer: Forked, run_dir: Path, count: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "more"),
     [

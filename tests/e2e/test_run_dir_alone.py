@@ -49,6 +49,7 @@ def evaluated(folder: Path) -> dict[str, Any]:
     return dict(json.loads(ran(folder, "evaluate", "run")))
 
 
+@pytest.mark.slow
 def test_evaluate_of_a_run_dir_alone_is_that_with_config_and_overrides(
     folder: Path, evaluated: dict[str, Any]
 ) -> None:

@@ -79,6 +79,7 @@ def test_going_back_naming_and_copying_are_of_all_tables(
     assert digests(tmp_path / "new") == digests(unbroken)
 
 
+@pytest.mark.slow
 def test_keys_of_tables_may_change_as_those_of_the_first(
     wide_data: Path, tmp_path: Path, unbroken: Path
 ) -> None:

@@ -277,6 +277,7 @@ def marks_of(recording: Recording) -> list[int]:
     return [at for at, op in enumerate(recording.operations, 1) if op.type == MARK]
 
 
+@pytest.mark.slow
 def test_the_journal_matches_the_disk(recording: Recording, tmp_path: Path) -> None:
     made_equals_real(recording, tmp_path)
 

@@ -23,6 +23,7 @@ def _expand_of(result: dict[str, Any]) -> np.ndarray:
     return np.stack([rows[name] for name in sorted(rows)])[:, -(3 * _EXPAND + 2) :][:, :_EXPAND]
 
 
+@pytest.mark.slow
 def test_two_ranks_train_the_rows_with_both_embeddings_that_one_trains(tmp_path: Path) -> None:
     """Over twenty steps."""
     one = _train(tmp_path / "one", 1, _passes(tmp_path / "a", 1), table=_TABLE)

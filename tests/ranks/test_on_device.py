@@ -41,6 +41,7 @@ def host_is_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "host")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_two_ranks_on_devices_end_as_two_on_the_host(tmp_path: Path, program: str) -> None:
     _assert_same(*_both(tmp_path, 2, program=program))

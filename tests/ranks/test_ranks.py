@@ -215,6 +215,7 @@ def test_ranks_of_two_launchers_exchange_by_the_network_and_end_with_the_same_bi
     assert far["dense"] == near["dense"]
 
 
+@pytest.mark.slow
 def test_a_failed_step_of_a_rank_is_reported_to_the_others(tmp_path: Path) -> None:
     passes = _passes(tmp_path / "data", 2)
     settings = tmp_path / "settings.json"
@@ -226,6 +227,7 @@ def test_a_failed_step_of_a_rank_is_reported_to_the_others(tmp_path: Path) -> No
     assert expected in (tmp_path / "log-0/workerlog.0").read_text()
 
 
+@pytest.mark.slow
 def test_ranks_with_different_configs_are_refused_by_all(tmp_path: Path) -> None:
     settings = []
     for rank, dim in enumerate((4, 8)):

@@ -48,6 +48,7 @@ def _assert_same_tables(one: dict[str, Any], several: dict[str, Any]) -> None:
         assert all(len(rows) > 50 for rows in of_several["rows"].values())
 
 
+@pytest.mark.slow
 def test_two_ranks_train_the_rows_of_both_tables_that_one_trains(tmp_path: Path) -> None:
     """Over twenty steps."""
     one = _train(tmp_path / "one", 1, _passes(tmp_path / "a", 1), **_TABLES)

@@ -50,6 +50,7 @@ def assert_same(device: dict[str, Any], host: dict[str, Any]) -> None:
 DATES = ["data.date=20240130", "data.files_per_day=2", "table.life.delete_threshold=0.2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -69,6 +70,7 @@ def test_a_run_ends_the_same(train: Callable[..., Any], overrides: list[str]) ->
     assert (device["parts"] > 1) == ("hbm.budget_bytes=1MiB" in overrides)
 
 
+@pytest.mark.slow
 def test_a_run_can_resume_on_the_other_device(train: Callable[..., Any]) -> None:
     unbroken = train("unbroken")
     assert train("resumed", GPU, fail_in=3)["error"].startswith("BrokenOff")

@@ -56,6 +56,7 @@ def _long(name: str, *overrides: str) -> Any:
     return long(overrides, name=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from paddlebox._native import paddle
+from tests.support.marks import slow
 from tests.upstream.cases import OPERATORS, UPSTREAM
 from tests.upstream.harness import BOUND, describe, worst
 
@@ -16,9 +17,7 @@ CASES = 25  # of each operator in a quick test
 STATIC_CASES = 3  # a program is built for each
 MANY_CASES = 1000  # of each operator in the slow tests
 
-MODES = pytest.mark.parametrize(
-    "pir", ["1", pytest.param("0", marks=pytest.mark.slow)], ids=["pir", "old_ir"]
-)
+MODES = pytest.mark.parametrize("pir", ["1", slow("0")], ids=["pir", "old_ir"])
 STATIC = """
 import json, sys
 from tests.upstream.harness import worst_static

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.marks import slow
 from tests.upstream.sequence_cases import LAYERS
 from tests.upstream.sequence_runs import random_worst
 
@@ -22,9 +23,7 @@ from tests.upstream.sequence_runs import in_program, random_worst
 cases = int(sys.argv[1])
 print(json.dumps({name: random_worst(LAYERS[name], cases, in_program) for name in LAYERS}))
 """
-KINDS = pytest.mark.parametrize(
-    "pir", ["1", pytest.param("0", marks=pytest.mark.slow)], ids=["pir", "old_ir"]
-)
+KINDS = pytest.mark.parametrize("pir", ["1", slow("0")], ids=["pir", "old_ir"])
 
 
 @pytest.mark.parametrize("layer", LAYERS)
