@@ -72,7 +72,10 @@ train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR
 	$(BIN)/python tools/train.py -c $(CONFIG) --run-dir "$$run"; \
 	$(BIN)/python tools/evaluate.py "$$run"
 
-test: setup core-test ## run the quick tests: native core (strict build) and Python
+# The tests of the core link the objects of the extension; core-test and the sanitizers compile it
+# with strict warnings.
+test: setup ## run the quick tests: native core and Python
+	@$(CORE_TESTS) run VARIANT=plain OBJECTS=$(CURDIR)/build/objects
 	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist worksteal
 
 # These tests often wait for processes, so there are more workers than cores.

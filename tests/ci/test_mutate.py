@@ -58,7 +58,7 @@ CORE = {
 @pytest.fixture
 def core(tree: Path) -> Path:
     """The tree with a core of one test, which is built."""
-    for name in ("Makefile", "check.h", "check_main.cc", "../../ops/base/status.h"):
+    for name in ("Makefile", "standard.h", "check.h", "check_main.cc", "../../ops/base/status.h"):
         (tree / "tests/ops" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(mutate.ROOT / "tests/ops" / name, tree / "tests/ops" / name)
     for name, text in CORE.items():

@@ -1,6 +1,6 @@
-// The headers of the standard library that most sources of the core include. The sanitizer builds
-// precompile them, and include them first. The plain build does not, so it finds a missing include.
-#pragma once
+// The headers of the standard library that most sources of the core and its tests include. The
+// Makefile precompiles them and includes them first. setup.py does not, so the build of the
+// extension finds a missing include of the core.
 
 #include <algorithm>
 #include <array>
