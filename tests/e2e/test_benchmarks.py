@@ -122,9 +122,9 @@ def test_a_result_tells_what_ran_where_and_each_turn(tmp_path: Path) -> None:
     ("script", "said"),
     [
         ("ranks_auc", "not run: DATA/criteo/train.tsv.gz does not exist"),
-        ("zoo_claims --configs deepfm_criteo", "nothing was measured"),
-        ("advise --configs dnn_criteo", "nothing was measured"),
-        ("ranks --ranks 1000 --without-peers", "nothing was measured"),
+        long("zoo_claims --configs deepfm_criteo", "nothing was measured"),
+        long("advise --configs dnn_criteo", "nothing was measured"),
+        long("ranks --ranks 1000 --without-peers", "nothing was measured"),
     ],
 )
 def test_a_benchmark_that_measures_nothing_ends_with_2_and_says_so(

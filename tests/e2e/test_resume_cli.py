@@ -191,7 +191,7 @@ def wait_for_versions(trainer: Forked, run_dir: Path, count: int) -> None:
     [
         long(signal.SIGTERM, []),
         (signal.SIGINT, ["trainer.grace_s=0"]),
-        (signal.SIGTERM, ["checkpoint.every=never", "trainer.grace_s=0.01"]),
+        long(signal.SIGTERM, ["checkpoint.every=never", "trainer.grace_s=0.01"]),
     ],
 )
 def test_a_stopped_run_is_committed_and_goes_on(

@@ -25,9 +25,10 @@ from tests.support.marks import long
 pytestmark = pytest.mark.slow
 
 
-def test_killed_runs_lose_no_commit_and_end_as_undisturbed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("some", [3, long(8)])
+def test_killed_runs_lose_no_commit_and_end_as_undisturbed(tmp_path: Path, some: int) -> None:
     """Some kills; `python -m tests.faults.kill_run` makes them 200. PBX_KILLS, PBX_SEED."""
-    kills, seed = int(os.environ.get("PBX_KILLS", "8")), int(os.environ.get("PBX_SEED", "1"))
+    kills, seed = int(os.environ.get("PBX_KILLS", some)), int(os.environ.get("PBX_SEED", "1"))
     report = kill_runs(tmp_path, kills, seed, jobs=2)
     assert not report.wrong, "\n".join(report.wrong)
     assert report.kills.total() >= kills // 2  # the others came after the end of a run
@@ -55,6 +56,7 @@ def small_disk(tmp_path: Path) -> Iterator[Any]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_the_run_and_it_goes_on_where_there_is_room(
     data: Path, whole: dict[str, Any], small_disk: Any
 ) -> None:
@@ -89,7 +91,8 @@ def without_override() -> None:
     ctypes.CDLL(None).prctl(drop, override, 0, 0, 0)
 
 
-@pytest.mark.parametrize("folder", ["run/store/ssd", *map(long, ("run", "saves"))])
+@pytest.mark.long
+@pytest.mark.parametrize("folder", ["run", "run/store/ssd", "saves"])
 def test_a_folder_that_may_not_be_written_is_named_and_the_run_goes_on_when_it_may(
     folder: str, data: Path, whole: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -125,6 +128,7 @@ def test_a_segment_that_is_gone_is_named_and_its_parity_makes_it_again(
     assert run.result() == whole
 
 
+@pytest.mark.long
 def test_a_second_trainer_is_refused_and_the_first_is_none_the_worse(
     data: Path, whole: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def test_an_export_that_is_killed_leaves_no_file_and_can_be_made_again(
     assert left <= {"m", "m-lock", "m-writer"}
 
 
+@pytest.mark.long
 def test_an_apply_that_is_killed_leaves_a_file_that_is_read_and_applied_to(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,7 +137,7 @@ def test_dense_modes_end_a_pass_with_the_same_parameters_on_every_rank(
         assert (again["digest"], again["dense"]) == (mode["digest"], mode["dense"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_way_of_exchange_changes_no_bit_of_a_mode(tmp_path: Path) -> None:
     passes = _passes(tmp_path / "data", 2)
     top_k = "{rows: int8, gradients: int8, dense_top_k: 0.1}"

@@ -47,12 +47,12 @@ def test_two_ranks_on_devices_end_as_two_on_the_host(tmp_path: Path, program: st
     _assert_same(*_both(tmp_path, 2, program=program))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
         "{rows: int8, gradients: int8}",
-        long("{staleness: 3}"),
+        "{staleness: 3}",
     ],
 )
 def test_ways_of_exchange_end_the_same_on_devices(tmp_path: Path, options: str) -> None:

@@ -25,7 +25,6 @@ from tests.ranks.launched import (
 from tests.ranks.test_ranks import _assert_same_model, _passes, _train, _train_each
 from tests.ranks.worker import SLOTS
 from tests.support import processes
-from tests.support.marks import long
 
 _TABLES: dict[str, Any] = {
     "slots": {**SLOTS, "tags": {"table": "wide"}},
@@ -56,13 +55,9 @@ def test_two_ranks_train_the_rows_of_both_tables_that_one_trains(tmp_path: Path)
     _assert_same_tables(one, two)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "options",
-    [
-        "{}",
-        long("{two_level: true, per_node: 2, rows: int8, gradients: int8}"),
-    ],
+    "options", ["{}", "{two_level: true, per_node: 2, rows: int8, gradients: int8}"]
 )
 def test_two_runs_of_two_hosts_of_two_ranks_end_with_the_same_bits(
     tmp_path: Path, options: str
@@ -173,8 +168,8 @@ def test_killed_between_the_commits_of_the_tables_it_ends_as_the_undisturbed_one
         assert summary(killed)[name] == summary(run_dir)[name]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, long(3)])
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_another_number_of_ranks_takes_the_rows_of_both_tables(
     files: Path, tmp_path: Path, ranks: int
 ) -> None:

@@ -63,6 +63,7 @@ def test_a_job_whose_ranks_are_killed_ends_by_itself_as_the_undisturbed_one(scra
     assert len(outcome.kills) == 2
 
 
+@pytest.mark.long
 def test_a_rank_that_is_stopped_is_found_and_named(whole: Supervised, start: Start) -> None:
     job = start("--stall-s", "8")
     job.until(2)

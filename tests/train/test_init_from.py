@@ -23,7 +23,7 @@ from tests.train.runs import SLOTS, Runs, write_data, write_slots
     [
         ("pir", "adam"),
         slow("old_ir", "adagrad"),
-        slow("dygraph", "adam"),
+        long("dygraph", "adam"),
         long("pir", "sgd"),
     ],
 )
@@ -95,7 +95,7 @@ def test_slots_widths_and_rules_may_change(runs: Runs, tmp_path: Path, program: 
     assert all("moment" not in name for name in dense)  # of adam, and this is adagrad
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_slots_that_move_under_per_slot_keys_are_found_again(runs: Runs, tmp_path: Path) -> None:
     """The same data with the slots in another order: no feasign of it is new."""
     names = ("query", "user", "item")
@@ -111,7 +111,7 @@ def test_slots_that_move_under_per_slot_keys_are_found_again(runs: Runs, tmp_pat
     assert line["hits"]["ssd"] == runs.report("new")["rows"]["carried"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_of_shared_ids_move_with_the_slot_that_has_them(runs: Runs, tmp_path: Path) -> None:
     """In another order of slots, and where another slot shares them: no feasign is new."""
     keyed = "data.key_space=per_slot"

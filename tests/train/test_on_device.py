@@ -55,7 +55,7 @@ DATES = ["data.date=20240130", "data.files_per_day=2", "table.life.delete_thresh
     "overrides",
     [
         ["trainer.program=pir", *DATES],
-        pytest.param(["trainer.program=dygraph", *DATES], marks=pytest.mark.slow),
+        pytest.param(["trainer.program=dygraph", *DATES], marks=pytest.mark.long),
         long(["trainer.program=old_ir"]),
         ["trainer.program=dygraph", "hbm.budget_bytes=1MiB", "checkpoint.every=2"],
         pytest.param(

@@ -270,7 +270,7 @@ def test_each_phase_has_its_metrics_and_its_evaluation(undisturbed: Any, pages: 
     assert any(name.startswith("join/") for name in undisturbed["after"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_metric_is_measured_in_the_phase_that_it_names(tmp_path: Path) -> None:
     write(tmp_path)
     specs = (
@@ -347,7 +347,7 @@ def test_slots_that_a_model_cannot_read_are_refused(tmp_path: Path) -> None:
         read_slots(load_config(path, ["phases.update.model.slots=[usr]"]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_update_serves_and_reads_the_slots_that_it_was_trained_on(
     tmp_path: Path, pages: Path, undisturbed: Any
 ) -> None:

@@ -65,12 +65,12 @@ def _long(name: str, *overrides: str) -> Any:
         _long("old IR", "trainer.program=old_ir", *ALL),
         _long("dygraph", "trainer.program=dygraph", *ALL, *DATES),
         _long("click priors, epochs", *ALL[:2], "model.click_prior=true", *EPOCHS),
-        _slow(
+        _long(
             "click priors, parts, days",
             *(*ALL, *DATES, "model.click_prior=true", "hbm.budget_bytes=1MiB"),
             *("checkpoint.every=2", "trainer.program=dygraph"),
         ),
-        _slow(
+        _long(
             "reset rows, 16 bits",
             *(*EPOCHS, "trainer.reset_rows=true", "table.row_precision=float16"),
         ),

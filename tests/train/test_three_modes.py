@@ -33,7 +33,7 @@ SCHEDULED = {
         long("dnn", {}, MODES),
         long("deepfm", {}, MODES),
         ("deepfm", SCHEDULED, MODES),
-        ("deepfm", {**SCHEDULED, "clip_norm": 0.05}, ("pir", "dygraph")),
+        long("deepfm", {**SCHEDULED, "clip_norm": 0.05}, ("pir", "dygraph")),
     ],
 )
 def test_the_same_loss_over_100_steps_on_the_same_feed(

@@ -14,7 +14,7 @@ from paddlebox.compat.layers import pull_box_sparse
 from paddlebox.config import TableConfig
 from paddlebox.store.table import Table, sorted_unique_keys
 from tests.operators.row_model import LEARNING_RATE, Row
-from tests.support.marks import long, slow
+from tests.support.marks import long
 
 DIM = 4
 COLUMNS = 3 + DIM
@@ -235,7 +235,7 @@ print(json.dumps([shapes, shows]))
 """
 
 
-@pytest.mark.parametrize("pir", ["1", slow("0")], ids=["pir", "old_ir"])
+@pytest.mark.parametrize("pir", ["1", long("0")], ids=["pir", "old_ir"])
 def test_static_programs_count_a_show_for_each_occurrence(
     in_new_process: Callable[..., Any], pir: str
 ) -> None:
