@@ -23,7 +23,7 @@ from paddlebox.errors import OutOfSpaceError
 from tests.conftest import run_python
 from tests.support.fixtures import OpenDataset
 from tests.support.instances import SLOTS, multislot_lines
-from tests.support.marks import long, slow
+from tests.support.marks import long
 
 core = _native.core
 MIB = 1 << 20
@@ -78,7 +78,7 @@ def check_same(some: LoadedPass, other: LoadedPass) -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 5], ids=["in order", "shuffled"])
-@pytest.mark.parametrize("batch_size", [slow(1000), 4096, slow(60_000)])
+@pytest.mark.parametrize("batch_size", [1000, 4096, 60_000])
 @pytest.mark.parametrize("budget", [MIB // 2, 3 * MIB])
 def test_batches_are_those_of_a_pass_in_memory(
     files: list[str], seed: int | None, batch_size: int, budget: int
