@@ -196,11 +196,15 @@ lint: lint-python types format-check width layers tidy ## run all static checks
 lint-python: $(STAMPS)/venv ## run ruff
 	$(BIN)/ruff check .
 
-# Scripts are checked folder by folder, because several are called prepare.py.
+# Scripts are checked folder by folder, because several are called prepare.py. Those of benchmarks
+# import the package in its folder.
+SCRIPT_FOLDERS = $(sort $(patsubst %/,%,$(dir $(filter-out benchmarks/peers/%,$(SCRIPTS)))))
+
 types: $(STAMPS)/venv ## run mypy --strict
 	$(BIN)/mypy --strict paddlebox tests
-	@status=0; for folder in $(sort $(dir $(SCRIPTS))); do MYPYPATH=datasets:tests/cuda:$$folder \
-	  $(BIN)/mypy --strict --no-error-summary $$folder*.py || status=1; done; exit $$status
+	@status=0; for folder in $(SCRIPT_FOLDERS); do MYPYPATH=datasets:tests/cuda:$$folder \
+	  $(BIN)/mypy --strict --no-error-summary $$folder/*.py $$(ls $$folder/peers/*.py 2> /dev/null) \
+	  || status=1; done; exit $$status
 
 format-check: $(STAMPS)/venv ## check the format of C++ with clang-format
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
