@@ -267,6 +267,7 @@ def numbers_in(value: Any) -> Iterator[float]:
             yield from numbers_in(one)
 
 
+@pytest.mark.slow
 def test_no_body_makes_the_server_fail_and_every_answer_is_as_the_page_says(
     csv_server: Running,
 ) -> None:

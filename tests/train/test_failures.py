@@ -123,6 +123,7 @@ def test_a_full_disk_under_the_dense_state(
     assert reopened(open_table, tmp_path / "store")[1:] == (1, digest)
 
 
+@pytest.mark.slow  # a process that imports Paddle
 def test_a_second_writer_names_the_first(
     committed: tuple[InMemoryDataset, str, str], open_table: OpenTable, tmp_path: Path
 ) -> None:
