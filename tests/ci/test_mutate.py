@@ -74,6 +74,7 @@ def run(tree: Path, *arguments: str) -> int:
     return int(mutate.main(["--jobs", "1", *arguments], tree))
 
 
+@pytest.mark.slow
 def test_a_mutant_is_killed_by_a_test_that_fails(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

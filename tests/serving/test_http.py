@@ -491,6 +491,7 @@ def test_the_process_that_forks_workers_has_no_paddle() -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_damaged_block_is_a_500_without_the_file_name_which_the_log_has(
     csv_run: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -607,6 +608,7 @@ def test_versions_come_while_requests_go_on_and_each_answer_is_of_one(
         assert server.metric('requests_total{path="/predict",code="503"}') == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("signals", "code"),
     [
@@ -671,6 +673,7 @@ def test_a_request_that_never_ends_holds_the_server_up_for_its_grace_only(
         assert server.stop() == 0  # waits for less than the request's time
 
 
+@pytest.mark.slow
 def test_what_cannot_be_served_is_one_line_and_its_exit_code(
     csv_run: tuple[Path, Path], tmp_path: Path
 ) -> None:
