@@ -72,7 +72,10 @@ train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR
 	$(BIN)/python tools/train.py -c $(CONFIG) --run-dir "$$run"; \
 	$(BIN)/python tools/evaluate.py "$$run"
 
-test: setup core-test ## run the quick tests: native core (strict build) and Python
+# The tests of the core link the objects of the extension; core-test and the sanitizers compile it
+# with strict warnings.
+test: setup ## run the quick tests: native core and Python
+	@$(CORE_TESTS) run VARIANT=plain OBJECTS=$(CURDIR)/build/objects
 	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist worksteal
 
 # These tests often wait for processes, so there are more workers than cores.
@@ -193,10 +196,14 @@ lint: lint-python types format-check width layers tidy ## run all static checks
 lint-python: $(STAMPS)/venv ## run ruff
 	$(BIN)/ruff check .
 
-# Scripts are checked one by one, because several are called prepare.py.
+# Scripts are checked folder by folder, because several are called prepare.py. Those of benchmarks
+# import the package in its folder.
+SCRIPT_FOLDERS = $(sort $(patsubst %/,%,$(dir $(filter-out benchmarks/peers/%,$(SCRIPTS)))))
+
 types: $(STAMPS)/venv ## run mypy --strict
 	$(BIN)/mypy --strict paddlebox tests
-	@status=0; for script in $(SCRIPTS); do MYPYPATH=datasets:tests/cuda:$$(dirname $$script) $(BIN)/mypy --strict --no-error-summary $$script \
+	@status=0; for folder in $(SCRIPT_FOLDERS); do MYPYPATH=datasets:tests/cuda:$$folder \
+	  $(BIN)/mypy --strict --no-error-summary $$folder/*.py $$(ls $$folder/peers/*.py 2> /dev/null) \
 	  || status=1; done; exit $$status
 
 format-check: $(STAMPS)/venv ## check the format of C++ with clang-format

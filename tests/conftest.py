@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,11 @@ __all__ = ["call", "run_python", "tool"]
 ROOT = Path(__file__).resolve().parent.parent
 pytest_plugins = ["tests.support.limits"]
 PATIENCE_S = 240  # what a test waits for longer does not come; no promise of a time
+
+
+def pytest_collection_finish() -> None:
+    """Garbage collections leave out the imported modules and the tests: each is much shorter."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

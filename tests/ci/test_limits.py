@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.limits import LIMITS_S, QUICK_S
+from tests.support.limits import LIMITS_S, QUICK_S, pytest_collection_modifyitems
 
 CONFTEST = """
 from tests.support import limits
@@ -34,6 +34,7 @@ def test_stays_in_native_code():
 """
 
 
+@pytest.mark.slow
 def test_a_hanging_test_fails_with_the_stacks_of_its_threads(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_hanging.py").write_text(TESTS)
@@ -57,3 +58,9 @@ def test_slow_tests_have_a_longer_one(request: pytest.FixtureRequest) -> None:
     mark = request.node.get_closest_marker("timeout")
     assert mark is not None
     assert mark.args == (LIMITS_S["slow"],)
+
+
+def test_longest_tests_are_slow_too(request: pytest.FixtureRequest) -> None:
+    request.node.add_marker("long")
+    pytest_collection_modifyitems(request.config, [request.node])
+    assert request.node.get_closest_marker("slow") is not None

@@ -58,7 +58,7 @@ CORE = {
 @pytest.fixture
 def core(tree: Path) -> Path:
     """The tree with a core of one test, which is built."""
-    for name in ("Makefile", "check.h", "check_main.cc", "../../ops/base/status.h"):
+    for name in ("Makefile", "standard.h", "check.h", "check_main.cc", "../../ops/base/status.h"):
         (tree / "tests/ops" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(mutate.ROOT / "tests/ops" / name, tree / "tests/ops" / name)
     for name, text in CORE.items():
@@ -74,6 +74,7 @@ def run(tree: Path, *arguments: str) -> int:
     return int(mutate.main(["--jobs", "1", *arguments], tree))
 
 
+@pytest.mark.slow
 def test_a_mutant_is_killed_by_a_test_that_fails(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_mutant_is_killed_by_a_test_that_fails(
     assert (tree / "twice.py").read_text() == CODE
 
 
+@pytest.mark.slow
 def test_a_mutant_that_no_test_notices_survives(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +98,7 @@ def test_a_mutant_that_no_test_notices_survives(
     assert "1 of 2 mutants killed" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "test", "why"),
     [
@@ -119,6 +122,7 @@ def test_a_mutant_that_cannot_be_judged_fails_the_run(
     assert why in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_without_the_mutant_judges_nothing(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +132,7 @@ def test_a_test_that_fails_without_the_mutant_judges_nothing(
     assert "fails without the mutant" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_test_that_hangs_with_the_mutant_fails_the_run(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +143,7 @@ def test_a_test_that_hangs_with_the_mutant_fails_the_run(
     assert "test_slow.py takes longer than 5 s" in out
 
 
+@pytest.mark.slow
 def test_a_mutant_of_the_core_is_compiled_into_what_its_test_links_and_leaves_nothing(
     core: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +165,7 @@ def test_a_mutant_of_the_core_is_compiled_into_what_its_test_links_and_leaves_no
         assert copy.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_shards_are_parts_of_the_list(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(tree, "2 * x", "3 * x")
     add(tree, "2 * x", "4 * x")

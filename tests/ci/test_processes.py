@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import PATIENCE_S
 from tests.support import processes
+from tests.support.marks import slow
 
 PARENT = "import os, json; print(json.dumps(open(f'/proc/{os.getppid()}/cmdline').read()))"
 APPLY = """
@@ -79,13 +80,14 @@ def test_a_number_that_the_kernel_gives_again_is_that_of_the_later_child(
     assert (first.poll(), second.poll()) == (3, None)
 
 
+@pytest.mark.slow
 def test_other_settings_of_libraries_take_a_process_that_imports_them() -> None:
     assert "fork_server" in processes.run_python(PARENT)
     assert "fork_server" in processes.run_python(PARENT, env={"OMP_NUM_THREADS": "1", "OTHER": "1"})
     assert "fork_server" not in processes.run_python(PARENT, env={"FLAGS_other": "2"})
 
 
-@pytest.mark.parametrize("program", ["PIR", "OLD_IR", "DYGRAPH"])
+@pytest.mark.parametrize("program", ["PIR", slow("OLD_IR"), slow("DYGRAPH")])
 def test_a_program_finds_the_paddle_that_it_has_prepared(program: str) -> None:
     found = processes.run_python(APPLY.format(program=program))
     assert found["there"]

@@ -107,7 +107,6 @@ def test_every_option_names_a_test_of_its_effect() -> None:
         assert name in {one.name for one in functions if isinstance(one, ast.FunctionDef)}, test
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("option", EFFECTS)
 def test_a_test_of_an_effect_fails_without_the_option(option: str) -> None:

@@ -23,6 +23,7 @@ from paddlebox.errors import OutOfSpaceError
 from tests.conftest import run_python
 from tests.support.fixtures import OpenDataset
 from tests.support.instances import SLOTS, multislot_lines
+from tests.support.marks import long
 
 core = _native.core
 MIB = 1 << 20
@@ -237,7 +238,7 @@ print(json.dumps([held, peak() - before, check, instances.size]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [None, 3], ids=["in order", "shuffled"])
+@pytest.mark.parametrize("seed", [long(None), 3], ids=["in order", "shuffled"])
 def test_a_pass_five_times_the_budget_stays_within_it(tmp_path: Path, seed: int | None) -> None:
     budget = 96 * MIB
     env = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "65536"}

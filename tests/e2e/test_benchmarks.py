@@ -14,6 +14,7 @@ import pytest
 
 from tests.ci import scripts
 from tests.conftest import ROOT
+from tests.support.marks import long
 
 report = scripts.load("report", "benchmarks")
 result_tables = scripts.load("result_tables", "benchmarks")
@@ -116,13 +117,14 @@ def test_a_result_tells_what_ran_where_and_each_turn(tmp_path: Path) -> None:
     assert (goal["value"], goal["quartiles"]) == (2, [1.5, 2.5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "said"),
     [
         ("ranks_auc", "not run: DATA/criteo/train.tsv.gz does not exist"),
-        ("zoo_claims --configs deepfm_criteo", "nothing was measured"),
-        ("advise --configs dnn_criteo", "nothing was measured"),
-        ("ranks --ranks 1000 --without-peers", "nothing was measured"),
+        long("zoo_claims --configs deepfm_criteo", "nothing was measured"),
+        long("advise --configs dnn_criteo", "nothing was measured"),
+        long("ranks --ranks 1000 --without-peers", "nothing was measured"),
     ],
 )
 def test_a_benchmark_that_measures_nothing_ends_with_2_and_says_so(
@@ -152,10 +154,10 @@ def test_a_benchmark_that_measures_nothing_ends_with_2_and_says_so(
     ("script", "arguments", "figure"),
     [
         ("columns", "--rows 5000 --group-rows 1000 --threads 1 --repeats 1", "ids, 1 thread"),
-        ("commit", "--rows 150000 --samples 5000 --turns 2 --passes-per-turn 1", "ratio"),
-        ("end_to_end", "--rows 20000 --batches 2 --turns 1 --without-peers", "seconds_a_step"),
+        long("commit", "--rows 150000 --samples 5000 --turns 2 --passes-per-turn 1", "ratio"),
+        long("end_to_end", "--rows 20000 --batches 2 --turns 1 --without-peers", "seconds_a_step"),
         ("pipeline", "--passes 2 --rows 2000 --only synthetic", "synthetic"),
-        ("serving_http", "--rows 5000 --requests 20", "64"),
+        long("serving_http", "--rows 5000 --requests 20", "64"),
     ],
 )
 def test_a_benchmark_writes_what_it_found(

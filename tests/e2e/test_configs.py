@@ -13,9 +13,16 @@ import yaml
 
 from paddlebox.config import Config, Slot, Slots, SlotType, load_config, load_slots
 from tests.conftest import run_python
+from tests.support.marks import long
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
+# One of each format and kind of model: dense features, a sequence, several tasks, two towers,
+# sequences of users, phases.
+FEW = (
+    "deepfm_criteo.yaml", "din_movielens.yaml", "dlrm_criteo_1tb.yaml", "dssm_movielens.yaml",
+    "grab_movielens.yaml", "join_update_page_views.yaml", "mmoe_census_income.yaml",
+)  # fmt: skip
 INSTANCES, BATCH = 300, 64
 Draw = random.Random
 
@@ -97,11 +104,23 @@ def write(path: Path, config: Config, slots: Slots, seed: int) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+def selected(request: pytest.FixtureRequest) -> list[str]:
+    """The configs that tests of this session train."""
+    tests = (item for item in request.session.items if isinstance(item, pytest.Function))
+    return [
+        str(item.callspec.params["name"])
+        for item in tests
+        if item.originalname == "test_a_config_trains_and_evaluates"
+    ]
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("configs")
     jobs = {}
-    for name in CONFIGS:
+    for name in selected(request):
         config = load_config(ROOT / "configs" / name)
         slots = load_slots(ROOT / config.data.slots)
         files = [folder / f"{name}-{part}.txt" for part in ("train-0", "train-1", "test")]
@@ -121,7 +140,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [name if name in FEW else long(name) for name in CONFIGS])
 def test_a_config_trains_and_evaluates(results: dict[str, Any], name: str) -> None:
     result = results[f"configs/{name}"]
     assert isinstance(result, list), result

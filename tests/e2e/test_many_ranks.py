@@ -43,7 +43,7 @@ print(min(seconds))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_switch_delays_what_namespaces_send_each_other() -> None:
     if why := many_ranks.missing():
         pytest.skip(why)
@@ -67,7 +67,7 @@ def test_the_switch_delays_what_namespaces_send_each_other() -> None:
     assert 0 < share < 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_exchange_in_both_ways_that_are_timed(tmp_path: Path) -> None:
     out = tmp_path / "seconds.json"
     with socket.socket() as probe:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import PATIENCE_S, make_synthetic, tool
 from tests.e2e.test_tools import CONFIG
+from tests.support.marks import long
 from tests.support.processes import Forked, start_tool
 
 
@@ -112,6 +113,7 @@ def test_rolled_back_over_a_poisoned_file_the_run_is_one_that_never_had_it(
     assert digests(tmp_path / "without") == found
 
 
+@pytest.mark.slow
 def test_a_fresh_start_moves_the_run_aside(data: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "r"
     trained(*arguments(data, run_dir, files="train-000"))
@@ -121,6 +123,7 @@ def test_a_fresh_start_moves_the_run_aside(data: Path, tmp_path: Path) -> None:
     assert digests(tmp_path / "r.old-1") == first
 
 
+@pytest.mark.slow
 def test_another_configuration_is_refused_with_every_value_that_differs(
     data: Path, tmp_path: Path, unbroken: Path
 ) -> None:
@@ -149,6 +152,7 @@ def test_copies_are_made_and_a_run_goes_on_from_one_elsewhere(
     assert passes(tmp_path / "new") == [2, 3, 4]  # what is in the store
 
 
+@pytest.mark.slow
 def test_a_guarded_pass_is_not_committed(data: Path, tmp_path: Path) -> None:
     flip = {"1 0": "1 1", "1 1": "1 0"}
     lines = (data / "train-003.txt").read_text().splitlines(True)
@@ -181,12 +185,13 @@ def wait_for_versions(trainer: Forked, run_dir: Path, count: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "more"),
     [
-        pytest.param(signal.SIGTERM, [], marks=pytest.mark.slow),
+        long(signal.SIGTERM, []),
         (signal.SIGINT, ["trainer.grace_s=0"]),
-        (signal.SIGTERM, ["checkpoint.every=never", "trainer.grace_s=0.01"]),
+        long(signal.SIGTERM, ["checkpoint.every=never", "trainer.grace_s=0.01"]),
     ],
 )
 def test_a_stopped_run_is_committed_and_goes_on(
@@ -215,8 +220,9 @@ def test_a_stopped_run_is_committed_and_goes_on(
 
 
 @pytest.mark.slow
-def test_killed_at_eight_moments_it_ends_as_unbroken(data: Path, tmp_path: Path) -> None:
-    """Eight times SIGKILL, at a random moment after each start."""
+@pytest.mark.parametrize("kills", [3, long(8)])
+def test_killed_at_some_moments_it_ends_as_unbroken(data: Path, tmp_path: Path, kills: int) -> None:
+    """SIGKILL at a random moment after each start."""
     run_dir, random_ = tmp_path / "r", random.Random(7)
     more = ["trainer.epochs=8", "data.shuffle=true", "checkpoint.every=2"]
     trained(*arguments(data, tmp_path / "unbroken", *more))
@@ -224,7 +230,7 @@ def test_killed_at_eight_moments_it_ends_as_unbroken(data: Path, tmp_path: Path)
     trained(*arguments(data, tmp_path / "warm", *more))
     whole = time.monotonic() - began
     killed = 0
-    while killed < 8:
+    while killed < kills:
         trainer = start(data, run_dir, *more)
         try:
             code = trainer.wait(timeout=random_.uniform(0.3, 1.0) * whole)

@@ -49,6 +49,7 @@ def evaluated(folder: Path) -> dict[str, Any]:
     return dict(json.loads(ran(folder, "evaluate", "run")))
 
 
+@pytest.mark.slow
 def test_evaluate_of_a_run_dir_alone_is_that_with_config_and_overrides(
     folder: Path, evaluated: dict[str, Any]
 ) -> None:
@@ -62,7 +63,7 @@ def test_evaluate_of_a_run_dir_alone_is_that_with_config_and_overrides(
     assert "model.hidden: was [8], now [4]" in refused
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_slots_are_those_of_the_run_and_overrides_come_on_top(
     folder: Path, evaluated: dict[str, Any], tmp_path: Path
 ) -> None:

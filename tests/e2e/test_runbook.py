@@ -161,6 +161,7 @@ def test_a_lost_node_is_replaced_from_the_copies_and_serving_goes_on(
     assert predictions(export, feasigns) == predictions(fresh, feasigns)
 
 
+@pytest.mark.long
 def test_an_hour_without_instances_is_a_pass_without_them_and_an_alert(
     hours: Path, tmp_path: Path
 ) -> None:
@@ -247,6 +248,7 @@ def test_a_full_disk_is_an_alert_and_the_run_goes_on_where_there_is_room(
     assert site.status()["alerts"] == {}
 
 
+@pytest.mark.long
 def test_the_disk_rule_fires_before_the_disk_is_full(hours: Path, tmp_path: Path) -> None:
     done = Site(tmp_path, hours, "alerts.min_free_bytes=1024TiB").train()
     assert done.returncode == 0
@@ -272,6 +274,7 @@ def test_a_gate_keeps_a_poisoned_save_from_being_served(hours: Path, tmp_path: P
     assert not {*refused} & {*served}
 
 
+@pytest.mark.long
 def test_a_run_that_waits_is_stopped_at_once_and_backfills_what_came_meanwhile(
     hours: Path, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import tool
+from tests.support.marks import long
 
 CONFIG = "configs/dnn_synthetic.yaml"
 
@@ -46,6 +47,7 @@ def run_dir(wide_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_evaluate_gives_the_metrics_of_the_last_commit(run_dir: Path, wide_data: Path) -> None:
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     done = tool("evaluate", "-c", CONFIG, "--run-dir", run_dir, *overrides(wide_data))
@@ -76,7 +78,8 @@ def test_tables_of_one_width_give_the_metrics_of_one_table(wide_data: Path, tmp_
     assert two["sparse_digest"] != one["sparse_digest"]  # of each table by its name
 
 
-@pytest.mark.parametrize("program", ["pir", "old_ir"])
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["pir", long("old_ir")])
 def test_threads_and_budgets_show_nowhere(
     run_dir: Path, wide_data: Path, tmp_path: Path, program: str
 ) -> None:
@@ -88,6 +91,7 @@ def test_threads_and_budgets_show_nowhere(
     assert other["sparse_digest"] == summary["sparse_digest"]
 
 
+@pytest.mark.long
 def test_dygraph_learns_as_well(run_dir: Path, wide_data: Path, tmp_path: Path) -> None:
     static = [json.loads(s) for s in (run_dir / "metrics.jsonl").read_text().splitlines()]
     more = ["trainer.program=dygraph", "trainer.evaluate_after_pass=true"]
@@ -96,6 +100,7 @@ def test_dygraph_learns_as_well(run_dir: Path, wide_data: Path, tmp_path: Path) 
     assert lines[-1]["test"]["auc"] == pytest.approx(static[-1]["test"]["auc"], abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_model_of_one_width_refuses(wide_data: Path, tmp_path: Path) -> None:
     done = tool(
         "train", "-c", "configs/deepfm_synthetic.yaml", "--run-dir", tmp_path / "r",

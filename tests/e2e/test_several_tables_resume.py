@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import tool
 from tests.e2e.test_resume_cli import digests, passes
 from tests.e2e.test_several_tables import CONFIG, overrides
+from tests.support.marks import long
 from tests.support.processes import start_tool
 
 
@@ -38,7 +39,7 @@ def unbroken(wide_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", ["pass", "2"])
+@pytest.mark.parametrize("every", ["pass", long("2")])
 def test_killed_and_started_again_it_ends_as_unbroken(
     wide_data: Path, tmp_path: Path, unbroken: Path, every: str
 ) -> None:
@@ -78,6 +79,7 @@ def test_going_back_naming_and_copying_are_of_all_tables(
     assert digests(tmp_path / "new") == digests(unbroken)
 
 
+@pytest.mark.slow
 def test_keys_of_tables_may_change_as_those_of_the_first(
     wide_data: Path, tmp_path: Path, unbroken: Path
 ) -> None:
@@ -93,7 +95,7 @@ def test_keys_of_tables_may_change_as_those_of_the_first(
     assert "share" not in differing
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_files_are_left_out_of_all_tables_alike(wide_data: Path, tmp_path: Path) -> None:
     back, once = tmp_path / "back", tmp_path / "once"
     words = arguments(wide_data, back, "checkpoint.keep_versions=9")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, make_synthetic, tool
+from tests.support.marks import long, slow
 from tests.support.processes import run
 
 CONFIG = "configs/deepfm_synthetic.yaml"
@@ -160,13 +161,16 @@ def launch(processes: int, data: Path, folder: Path) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_the_launcher_with_one_process(data: Path, tmp_path: Path) -> None:
     done = launch(1, data, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["passes"] == 2
 
 
-@pytest.mark.parametrize("data_format", ["slot_value", "feasign_slot", "criteo_tsv"])
+@pytest.mark.parametrize(
+    "data_format", [slow("slot_value"), long("feasign_slot"), slow("criteo_tsv")]
+)
 def test_every_format_trains_and_evaluates(tmp_path: Path, data_format: str) -> None:
     slots, lines = {
         "slot_value": (

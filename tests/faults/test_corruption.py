@@ -250,7 +250,6 @@ def test_every_byte_of_heads_and_small_files_is_named(sound: Sound, store: Path)
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_every_byte_of_any_file_is_named(sound: Sound, store: Path) -> None:
     size = sum(len(content) for name, content in sound.files.items() if name not in OF_PROCESSES)
     assert sum(every_byte(sound, store, Strides()).values()) == size

@@ -20,13 +20,15 @@ from tests.conftest import ROOT, tool
 from tests.faults.crash_images import build_preloaded
 from tests.faults.kill_run import Run, kill_runs
 from tests.faults.runs import ALL, FIRST, ended, feasigns_of, predictions, refused, trained
+from tests.support.marks import long
 
 pytestmark = pytest.mark.slow
 
 
-def test_killed_runs_lose_no_commit_and_end_as_undisturbed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("some", [3, long(8)])
+def test_killed_runs_lose_no_commit_and_end_as_undisturbed(tmp_path: Path, some: int) -> None:
     """Some kills; `python -m tests.faults.kill_run` makes them 200. PBX_KILLS, PBX_SEED."""
-    kills, seed = int(os.environ.get("PBX_KILLS", "8")), int(os.environ.get("PBX_SEED", "1"))
+    kills, seed = int(os.environ.get("PBX_KILLS", some)), int(os.environ.get("PBX_SEED", "1"))
     report = kill_runs(tmp_path, kills, seed, jobs=2)
     assert not report.wrong, "\n".join(report.wrong)
     assert report.kills.total() >= kills // 2  # the others came after the end of a run
@@ -54,6 +56,7 @@ def small_disk(tmp_path: Path) -> Iterator[Any]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_the_run_and_it_goes_on_where_there_is_room(
     data: Path, whole: dict[str, Any], small_disk: Any
 ) -> None:
@@ -72,6 +75,7 @@ def test_a_full_disk_ends_the_run_and_it_goes_on_where_there_is_room(
     assert run.result() == whole
 
 
+@pytest.mark.long
 def test_a_disk_budget_does_the_same(data: Path, whole: dict[str, Any], tmp_path: Path) -> None:
     run = Run(tmp_path, data, 0, ALL)
     said = refused(run, 4, "ssd.disk_budget_bytes=1MiB")
@@ -87,6 +91,7 @@ def without_override() -> None:
     ctypes.CDLL(None).prctl(drop, override, 0, 0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folder", ["run", "run/store/ssd", "saves"])
 def test_a_folder_that_may_not_be_written_is_named_and_the_run_goes_on_when_it_may(
     folder: str, data: Path, whole: dict[str, Any], tmp_path: Path
@@ -107,6 +112,7 @@ def test_a_folder_that_may_not_be_written_is_named_and_the_run_goes_on_when_it_m
     assert run.result() == whole
 
 
+@pytest.mark.long
 def test_a_segment_that_is_gone_is_named_and_its_parity_makes_it_again(
     data: Path, whole: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -122,6 +128,7 @@ def test_a_segment_that_is_gone_is_named_and_its_parity_makes_it_again(
     assert run.result() == whole
 
 
+@pytest.mark.long
 def test_a_second_trainer_is_refused_and_the_first_is_none_the_worse(
     data: Path, whole: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -139,6 +146,7 @@ def test_a_second_trainer_is_refused_and_the_first_is_none_the_worse(
     assert run.result() == whole
 
 
+@pytest.mark.long
 def test_a_clock_that_is_set_back_and_forward_changes_nothing(
     data: Path, whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

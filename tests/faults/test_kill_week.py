@@ -10,7 +10,7 @@ import pytest
 from tests.faults.kill_week import kill_week, make_week
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_week_trains_and_serves_what_an_undisturbed_one_does(tmp_path: Path) -> None:
     """`python -m tests.faults.kill_week --kills 20` is the whole. PBX_KILLS, PBX_SEED."""
     kills, seed = int(os.environ.get("PBX_KILLS", "4")), int(os.environ.get("PBX_SEED", "1"))

@@ -15,6 +15,7 @@ from paddlebox.serving.predictor import Predictor
 from paddlebox.serving.source import RunSource
 from tests.golden.make_run import train
 from tests.golden.test_golden_runs import expected, tool, unpack
+from tests.support.marks import long
 
 BY_THE_HOUR, OF_RANKS = "hours_v2", "ranks_v2"
 
@@ -66,7 +67,7 @@ def test_its_export_predicts_as_one_that_is_made_now(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("of", ["run", "copies"])
+@pytest.mark.parametrize("of", ["run", long("copies")])
 def test_its_days_go_on_from_the_run_dir_and_from_the_copies(of: str, tmp_path: Path) -> None:
     work = unpack(BY_THE_HOUR, tmp_path)
     if of == "copies":

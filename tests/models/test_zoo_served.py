@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import tool
 from tests.support.configs import make_config, make_slots, write_config, write_slots
+from tests.support.marks import long
 
 SLOTS: dict[str, Any] = {
     "click": "label",
@@ -51,15 +52,15 @@ def write(path: Path, rows: int, seed: int) -> list[dict[str, Any]]:
     ("model", "tasks"),
     [
         ({"type": "ple", "hidden": [8], "tower": [4], "use_cvm": True}, ["click", "buy"]),
-        ({"type": "din", "hidden": [8], "attention_hidden": [4], **HISTORY}, ["click"]),
-        ({"type": "bst", "hidden": [8], "use_cvm": False, **HISTORY}, ["click"]),
-        ({"type": "hstu", "width": 8, "head_dim": 4, **HISTORY}, ["click"]),
-        (
+        long({"type": "din", "hidden": [8], "attention_hidden": [4], **HISTORY}, ["click"]),
+        long({"type": "bst", "hidden": [8], "use_cvm": False, **HISTORY}, ["click"]),
+        long({"type": "hstu", "width": 8, "head_dim": 4, **HISTORY}, ["click"]),
+        long(
             {"type": "dssm", "hidden": [8], "user": ["user", "history", "age"], "item": ["item"]},
             ["click"],
         ),
-        ({"type": "fm"}, ["click"]),
-        (
+        long({"type": "fm"}, ["click"]),
+        long(
             {"type": "ple", "hidden": [8], "tower": [4], "use_cvm": True, "click_prior": True},
             ["click", "buy"],
         ),

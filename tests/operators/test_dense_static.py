@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.marks import slow
+
 PIR, OLD_IR = {"FLAGS_enable_pir_api": "1"}, {"FLAGS_enable_pir_api": "0"}
 MODES = pytest.mark.parametrize(
     "mode",
-    [PIR, OLD_IR],
+    [PIR, slow(OLD_IR)],
     ids=["pir", "old_ir"],
 )
 

@@ -14,6 +14,7 @@ from paddlebox._native import paddle
 from paddlebox.errors import PassError
 from paddlebox.store.table import Table, sorted_unique_keys
 from tests.support.fixtures import OpenTable
+from tests.support.marks import slow
 
 DIM, EXPAND = 4, 2
 SIZE = 3 + DIM
@@ -218,7 +219,7 @@ print(json.dumps([losses, sorted(moved), sorted(slots[0] | slots[2])]))
 """
 
 
-@pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
+@pytest.mark.parametrize("pir", ["1", slow("0")], ids=["pir", "old_ir"])
 def test_a_program_trains_expand_of_the_slots_that_ask_for_it(
     in_new_process: Callable[..., Any], pir: str
 ) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.marks import slow
+
 PIR, OLD_IR = {"FLAGS_enable_pir_api": "1"}, {"FLAGS_enable_pir_api": "0"}
 
 SETUP = """
@@ -74,7 +76,7 @@ print(json.dumps(losses))
 )
 
 
-@pytest.mark.parametrize("mode", [PIR, OLD_IR], ids=["pir", "old_ir"])
+@pytest.mark.parametrize("mode", [PIR, slow(OLD_IR)], ids=["pir", "old_ir"])
 def test_26_slots_as_a_list_train(in_new_process: Callable[..., Any], mode: dict[str, Any]) -> None:
     losses, rows = in_new_process(TRAIN, env=mode)
     assert losses[-1] < 0.9 * losses[0]
@@ -82,7 +84,7 @@ def test_26_slots_as_a_list_train(in_new_process: Callable[..., Any], mode: dict
 
 
 @pytest.mark.parametrize("slots", [1, 26])
-@pytest.mark.parametrize("mode", [PIR, OLD_IR], ids=["pir", "old_ir"])
+@pytest.mark.parametrize("mode", [PIR, slow(OLD_IR)], ids=["pir", "old_ir"])
 def test_paddles_own_helper_trains(
     in_new_process: Callable[..., Any], mode: dict[str, Any], slots: int
 ) -> None:
@@ -122,7 +124,7 @@ print(json.dumps([o[:, :2].tolist() for o in outs]))
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [("static", PIR), ("static", OLD_IR), ("dygraph", PIR)],
+    [("static", PIR), slow("static", OLD_IR), ("dygraph", PIR)],
     ids=["pir", "old_ir", "dygraph"],
 )
 def test_cvm_over_a_pull_counts_shows_and_clicks(
@@ -150,7 +152,7 @@ except ValueError as error:
 )
 
 
-@pytest.mark.parametrize("mode", [PIR, OLD_IR], ids=["pir", "old_ir"])
+@pytest.mark.parametrize("mode", [PIR, slow(OLD_IR)], ids=["pir", "old_ir"])
 def test_a_mistake_in_a_program_is_the_same_error_as_in_dygraph(
     in_new_process: Callable[..., Any], mode: dict[str, Any]
 ) -> None:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from tests.ci import scripts
+from tests.support.marks import slow
 
 counted_exchange = scripts.load("counted_exchange", "benchmarks")
 
 
-@pytest.mark.parametrize("bare", [0.0, 0.5])
+@pytest.mark.parametrize("bare", [slow(0.0), 0.5])
 def test_a_step_of_many_ranks_waits_three_times_and_asks_no_store(bare: float) -> None:
     setting = counted_exchange.Setting(ranks=16, per_host=4, steps=10, bare=bare)
     found = counted_exchange.counted(setting, counted_exchange.zipf_batches(64, 8, 40_000))

@@ -86,7 +86,7 @@ def test_a_rank_whose_folder_is_gone_comes_back_from_its_copy_and_else_is_named(
     assert "rank 1 (0x8000000000000000 to 0xffffffffffffffff) is gone" in logs
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_start_from_two_others_leave_files_out_and_commit_every_second_pass(
     undisturbed: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -151,7 +151,7 @@ def test_two_ranks_go_on_with_the_pass_of_one_as_one_would_have(tmp_path: Path) 
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_without_its_last_line_and_one_with_it_write_the_save_that_is_due(
     undisturbed: Path, data: Path, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from paddlebox.train.opening import open_table
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination
 from tests.support.configs import write_slots
+from tests.support.marks import slow
 
 _KEYS = (np.arange(24, dtype=np.uint64) + np.uint64(1)) * np.uint64(2**64 // 25)
 _RATE = 2.0**-5
@@ -155,7 +156,7 @@ def _bias(found: np.ndarray, ranks: int) -> float:
 
 
 @_LEVELS
-@pytest.mark.parametrize("wire", _QUANTIZED)
+@pytest.mark.parametrize("wire", [*map(slow, _QUANTIZED[:2]), _QUANTIZED[2]])
 def test_what_was_applied_and_what_was_kept_are_the_sum_of_the_gradients(
     tmp_path: Path, wire: str, ranks: int, options: tuple[str, ...]
 ) -> None:
@@ -167,6 +168,7 @@ def test_what_was_applied_and_what_was_kept_are_the_sum_of_the_gradients(
     assert _bias(ended, ranks) < 0.1 * _bias(applied, ranks) + 1e-5
 
 
+@pytest.mark.slow
 @_LEVELS
 @pytest.mark.parametrize("wire", _QUANTIZED)
 def test_without_error_feedback_the_bias_is_five_times_as_large_at_least(

@@ -23,6 +23,7 @@ def _expand_of(result: dict[str, Any]) -> np.ndarray:
     return np.stack([rows[name] for name in sorted(rows)])[:, -(3 * _EXPAND + 2) :][:, :_EXPAND]
 
 
+@pytest.mark.slow
 def test_two_ranks_train_the_rows_with_both_embeddings_that_one_trains(tmp_path: Path) -> None:
     """Over twenty steps."""
     one = _train(tmp_path / "one", 1, _passes(tmp_path / "a", 1), table=_TABLE)
@@ -46,7 +47,7 @@ def test_quantized_rows_and_steps_that_do_not_wait_have_the_expand_part_too(tmp_
         assert 0 < np.abs(other - expected).mean() < 0.1 * np.abs(expected).mean()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_of_two_launchers_end_with_the_same_bits(tmp_path: Path) -> None:
     """Where rows travel early."""
     passes = _passes(tmp_path / "data", 2)

@@ -132,6 +132,7 @@ def live(job: Site, *, kill: bool = False) -> None:
     assert job.wait() == [0], job.log()
 
 
+@pytest.mark.long
 def test_hours_of_two_ranks_end_alike_whether_they_are_killed_or_not(
     site: Callable[..., Site],
 ) -> None:

@@ -42,7 +42,7 @@ def test_two_ranks_share_the_files_and_evaluate_as_one(undisturbed: Path, data: 
     assert found["size"] == 2000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_of_which_one_has_a_pass_less_are_evaluated_at_the_pass_that_both_have(
     undisturbed: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -72,7 +72,7 @@ def _passes(run_dir: Path) -> int:
     return len(lines.read_text().splitlines()) if lines.exists() else 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_whose_ranks_are_killed_ends_as_the_undisturbed_one(
     undisturbed: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -127,7 +127,7 @@ def test_a_rank_that_is_killed_is_named_by_its_peer_which_waits_no_longer(
     assert f"RankError: rank 1 (process {workers['1']}) has ended" in said, said[-2000:]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_signal_to_one_rank_ends_all_after_the_pass_and_the_job_goes_on(
     undisturbed: Path, data: Path, tmp_path: Path
 ) -> None:

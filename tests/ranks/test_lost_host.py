@@ -52,7 +52,7 @@ def _namespaces() -> Iterator[list[str]]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_late_rank_is_waited_for_and_a_lost_host_is_not(tmp_path: Path) -> None:
     late_s = _STATED_S + 5
     program = [sys.executable, str(ROOT / "tests/ranks/linked.py")]

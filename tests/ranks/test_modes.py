@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.ranks.test_ranks import _all_rows, _assert_same_model, _passes, _train_each
+from tests.support.marks import long
 
 
 def _drift(one: dict[str, Any], other: dict[str, Any]) -> float:
@@ -119,7 +120,7 @@ def test_asynchronous_rows_are_the_same_in_two_runs(four: Runs, flat: dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["pir", "dygraph"])
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_dense_modes_end_a_pass_with_the_same_parameters_on_every_rank(
     tmp_path: Path, program: str
 ) -> None:
@@ -136,7 +137,7 @@ def test_dense_modes_end_a_pass_with_the_same_parameters_on_every_rank(
         assert (again["digest"], again["dense"]) == (mode["digest"], mode["dense"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_way_of_exchange_changes_no_bit_of_a_mode(tmp_path: Path) -> None:
     passes = _passes(tmp_path / "data", 2)
     top_k = "{rows: int8, gradients: int8, dense_top_k: 0.1}"

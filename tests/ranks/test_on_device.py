@@ -10,6 +10,7 @@ import pytest
 
 from paddlebox.store.hbm_place import SWITCH
 from tests.ranks.test_ranks import _passes, _train_each
+from tests.support.marks import long
 
 _GPU = {"hbm": {"place": "gpu"}}
 
@@ -40,33 +41,32 @@ def host_is_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "host")
 
 
-@pytest.mark.parametrize(
-    "program", ["pir", pytest.param("dygraph", marks=[pytest.mark.slow, pytest.mark.long])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_two_ranks_on_devices_end_as_two_on_the_host(tmp_path: Path, program: str) -> None:
     _assert_same(*_both(tmp_path, 2, program=program))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
         "{rows: int8, gradients: int8}",
-        pytest.param("{staleness: 3}", marks=pytest.mark.long),
+        "{staleness: 3}",
     ],
 )
 def test_ways_of_exchange_end_the_same_on_devices(tmp_path: Path, options: str) -> None:
     _assert_same(*_both(tmp_path, 2, options, dim=16))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_early_rows_and_admission_end_the_same_on_devices(tmp_path: Path) -> None:
     host, device = _both(tmp_path, 2, launchers=2, min_count=2)
     _assert_same(host, device)
     assert device["sent"]["sent_bytes_early"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_levels_end_the_same_on_devices(tmp_path: Path) -> None:
     options = "{two_level: true, per_node: 2, rows: float16, gradients: float16}"
     _assert_same(*_both(tmp_path, 4, options, dim=16))

@@ -19,6 +19,7 @@ from paddlebox.store.rank_stores import pass_of, rank_versions, store_of_rank
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table
 from tests.faults.kill_ranks import CONFIG, Supervised
+from tests.support.marks import long
 
 pytestmark = pytest.mark.slow  # each starts ranks several times
 Start = Callable[..., Supervised]
@@ -84,7 +85,7 @@ def shows_by_range(run_dir: Path, stores: int, ranges: int) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [2, long(4)])
 def test_the_rows_of_a_killed_rank_go_back_and_those_of_the_others_stay(
     ranks: int, start: Start, whole: Supervised
 ) -> None:
@@ -137,6 +138,7 @@ def _summaries(job: Supervised) -> list[Path]:
     return [job.run_dir / "summary.json", job.run_dir / "ranks/1/summary.json"]
 
 
+@pytest.mark.long
 def test_without_the_key_all_go_back_and_the_run_ends_with_the_bytes_of_an_undisturbed_one(
     start: Start, whole: Supervised
 ) -> None:

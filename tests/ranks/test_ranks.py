@@ -19,6 +19,7 @@ from tests.conftest import PATIENCE_S
 from tests.ranks.worker import SLOTS, write_rows
 from tests.support import processes
 from tests.support.configs import write_config, write_slots
+from tests.support.marks import long
 
 _ROOT = Path(__file__).parents[2]
 _WORKER = str(_ROOT / "tests/ranks/worker.py")
@@ -190,7 +191,7 @@ def _assert_same_model(one: dict[str, Any], several: dict[str, Any]) -> None:
         assert after["loss"] == pytest.approx(before["loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("program", ["pir", pytest.param("dygraph", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_two_ranks_train_the_rows_and_the_network_that_one_trains(
     tmp_path: Path, program: str
 ) -> None:
@@ -200,7 +201,7 @@ def test_two_ranks_train_the_rows_and_the_network_that_one_trains(
     assert all(len(rows) > 100 for rows in two["rows"].values()), "a rank owns next to nothing"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_of_two_launchers_exchange_by_the_network_and_end_with_the_same_bits(
     tmp_path: Path,
 ) -> None:
@@ -214,6 +215,7 @@ def test_ranks_of_two_launchers_exchange_by_the_network_and_end_with_the_same_bi
     assert far["dense"] == near["dense"]
 
 
+@pytest.mark.slow
 def test_a_failed_step_of_a_rank_is_reported_to_the_others(tmp_path: Path) -> None:
     passes = _passes(tmp_path / "data", 2)
     settings = tmp_path / "settings.json"
@@ -225,6 +227,7 @@ def test_a_failed_step_of_a_rank_is_reported_to_the_others(tmp_path: Path) -> No
     assert expected in (tmp_path / "log-0/workerlog.0").read_text()
 
 
+@pytest.mark.slow
 def test_ranks_with_different_configs_are_refused_by_all(tmp_path: Path) -> None:
     settings = []
     for rank, dim in enumerate((4, 8)):
@@ -247,7 +250,7 @@ def test_two_hosts_of_two_ranks_train_what_one_rank_trains(tmp_path: Path) -> No
     _assert_same_model(one, four)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_four_ranks_with_admission_train_what_one_trains(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"min_count": 2}
     one = _train(tmp_path / "one", 1, _passes(tmp_path / "a", 1), **settings)

@@ -144,6 +144,7 @@ class KilledError(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_move_that_is_killed_at_any_step_is_made_by_the_next_start(
     one: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

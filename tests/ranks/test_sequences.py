@@ -161,6 +161,7 @@ class Settings:
         self.files = files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [True, False])
 def test_each_rank_of_a_run_reads_all_files_and_trains_its_users(train: bool) -> None:
     config = make_config(data={"sequences": {"user": "user"}})

@@ -47,6 +47,7 @@ def _assert_same_tables(one: dict[str, Any], several: dict[str, Any]) -> None:
         assert all(len(rows) > 50 for rows in of_several["rows"].values())
 
 
+@pytest.mark.slow
 def test_two_ranks_train_the_rows_of_both_tables_that_one_trains(tmp_path: Path) -> None:
     """Over twenty steps."""
     one = _train(tmp_path / "one", 1, _passes(tmp_path / "a", 1), **_TABLES)
@@ -54,7 +55,7 @@ def test_two_ranks_train_the_rows_of_both_tables_that_one_trains(tmp_path: Path)
     _assert_same_tables(one, two)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", ["{}", "{two_level: true, per_node: 2, rows: int8, gradients: int8}"]
 )
@@ -72,7 +73,6 @@ def test_two_runs_of_two_hosts_of_two_ranks_end_with_the_same_bits(
         _assert_same_tables(one, first)
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_steps_that_do_not_wait_give_the_same_bits_in_each_run(tmp_path: Path) -> None:
     settings = {"options": "{staleness: 2}", **_TABLES}
@@ -168,8 +168,8 @@ def test_killed_between_the_commits_of_the_tables_it_ends_as_the_undisturbed_one
         assert summary(killed)[name] == summary(run_dir)[name]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_another_number_of_ranks_takes_the_rows_of_both_tables(
     files: Path, tmp_path: Path, ranks: int
 ) -> None:

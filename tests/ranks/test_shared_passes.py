@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.ranks.launched import CONFIG, launch, run_launched, summary
 from tests.support import processes
+from tests.support.marks import long
 
 RANKS, VIEWS, ADS = 2, 60, 3
 # User 10 v + r has page view v, which has instances in all files.
@@ -54,6 +55,7 @@ def users(of_ranks: list[dict[str, Any]], what: str) -> list[list[int]]:
     return [[user for _, user in flat(of_rank[what])] for of_rank in of_ranks]
 
 
+@pytest.mark.slow
 def test_page_views_are_those_of_one_rank(found: list[dict[str, Any]]) -> None:
     ranks: dict[int, list[int]] = defaultdict(list)
     for rank, of_rank in enumerate(found):
@@ -70,6 +72,7 @@ def test_page_views_are_those_of_one_rank(found: list[dict[str, Any]]) -> None:
     assert {rank for (rank,) in ranks.values()} == {0, 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["PadBoxSlotDataset", "InMemoryDataset"])
 def test_page_views_by_user_are_those_of_one_rank(found: list[dict[str, Any]], name: str) -> None:
     """The instances of a user are in both files."""
@@ -85,12 +88,14 @@ def test_page_views_by_user_are_those_of_one_rank(found: list[dict[str, Any]], n
     assert sum(map(len, times.values())) == TIMES
 
 
+@pytest.mark.slow
 def test_without_shuffling_a_rank_trains_its_own_files(found: list[dict[str, Any]]) -> None:
     own = users(found, "own files")
     assert [len(of_rank) for of_rank in own] == [165, 15]
     assert sorted(own[0] + own[1]) == ALL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["shuffled", "shuffled before"])
 def test_a_global_shuffle_deals_the_instances(found: list[dict[str, Any]], what: str) -> None:
     assert [of_rank["loaded"] for of_rank in found] == [165, 15]
@@ -100,11 +105,13 @@ def test_a_global_shuffle_deals_the_instances(found: list[dict[str, Any]], what:
     assert all(of_rank != sorted(of_rank) for of_rank in shuffled)
 
 
+@pytest.mark.slow
 def test_the_order_is_that_of_a_shuffle_before_loading(found: list[dict[str, Any]]) -> None:
     for of_rank in found:
         assert of_rank["shuffled"] == of_rank["shuffled before"]
 
 
+@pytest.mark.slow
 def test_all_ranks_read_parts_of_the_same_files(found: list[dict[str, Any]]) -> None:
     by_user = users(found, "by user")
     assert sorted(by_user[0] + by_user[1]) == ALL
@@ -112,7 +119,10 @@ def test_all_ranks_read_parts_of_the_same_files(found: list[dict[str, Any]]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", ["auto", "bytes", "instance", "slot user", "files"])
+@pytest.mark.parametrize(
+    "share",
+    ["auto", "slot user", *map(long, ("instance", "bytes", "files"))],
+)
 def test_one_file_a_pass_feeds_both_ranks(data: Path, tmp_path: Path, share: str) -> None:
     alone = ("save.out=''", "checkpoint.copy_to=''")
     settings = ("data.files_per_pass=1", f"data.share={share}", *alone)
@@ -130,7 +140,7 @@ def test_one_file_a_pass_feeds_both_ranks(data: Path, tmp_path: Path, share: str
     assert summary(tmp_path / "run")["samples"] == 8 * 4000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_shares_instances_ends_with_the_same_bits_after_a_kill(
     data: Path, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import PATIENCE_S, ROOT
 from tests.faults.kill_ranks import Supervised, kill_ranks, prepare
+from tests.support.marks import long
 
 pytestmark = pytest.mark.slow  # each starts ranks several times
 Start = Callable[..., Supervised]
@@ -57,11 +58,12 @@ def none_left(job: Supervised) -> None:
 
 
 def test_a_job_whose_ranks_are_killed_ends_by_itself_as_the_undisturbed_one(scratch: Path) -> None:
-    outcome = kill_ranks(scratch, kills=3, seed=7)
+    outcome = kill_ranks(scratch, kills=2, seed=7)
     assert not outcome.wrong, outcome.wrong
-    assert len(outcome.kills) == 3
+    assert len(outcome.kills) == 2
 
 
+@pytest.mark.long
 def test_a_rank_that_is_stopped_is_found_and_named(whole: Supervised, start: Start) -> None:
     job = start("--stall-s", "8")
     job.until(2)
@@ -86,6 +88,7 @@ def test_a_killed_supervisor_leaves_no_process_and_the_same_command_goes_on(
     assert job.digests() == whole.digests()
 
 
+@pytest.mark.long
 def test_a_killed_launcher_takes_its_ranks_with_it_and_is_started_again(
     whole: Supervised, start: Start
 ) -> None:
@@ -102,6 +105,7 @@ def test_a_killed_launcher_takes_its_ranks_with_it_and_is_started_again(
     assert job.digests() == whole.digests()
 
 
+@pytest.mark.long
 def test_a_node_that_is_killed_whole_is_waited_for_and_all_start_again(
     whole: Supervised, start: Start
 ) -> None:
@@ -118,7 +122,7 @@ def test_a_node_that_is_killed_whole_is_waited_for_and_all_start_again(
     none_left(job)
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", [1, long(2)])
 def test_sigterm_ends_the_pass_on_every_rank_and_no_one_starts_again(
     nodes: int, whole: Supervised, start: Start
 ) -> None:

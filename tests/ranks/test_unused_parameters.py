@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.ranks.launched import CONFIG, overrides, run_launched, summary
+from tests.support.marks import long
 
 NETWORK = """
 import os
@@ -34,7 +35,7 @@ class Sometimes(paddle.nn.Layer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["ranks.dense_top_k=0.1", "ranks.dense_top_k=0"])
+@pytest.mark.parametrize("mode", ["ranks.dense_top_k=0", long("ranks.dense_top_k=0.1")])
 def test_what_one_rank_does_not_use_it_learns_from_the_others(
     data: Path, tmp_path: Path, mode: str
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_run_saves_a_base_a_date_and_a_delta_a_pass_beside_the_next_ones_stagi
     assert (tmp_path / "a" / "store" / "parity").is_dir()
 
 
+@pytest.mark.slow
 def test_a_run_copies_its_saves_while_it_trains(data: Path, tmp_path: Path) -> None:
     out, there = tmp_path / "out", tmp_path / "there"
     train(data, tmp_path / "run", f"save.out={out}", f"save.copy_to=file://{there}")
@@ -123,6 +124,7 @@ def test_a_run_goes_on_from_a_store_made_of_its_saves(data: Path, tmp_path: Path
     )
 
 
+@pytest.mark.slow
 def test_one_base_and_a_delta_every_second_pass(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     train(data, tmp_path / "a", f"save.out={out}", "save.base_every=once", "save.delta_every=2")

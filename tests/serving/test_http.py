@@ -267,6 +267,7 @@ def numbers_in(value: Any) -> Iterator[float]:
             yield from numbers_in(one)
 
 
+@pytest.mark.slow
 def test_no_body_makes_the_server_fail_and_every_answer_is_as_the_page_says(
     csv_server: Running,
 ) -> None:
@@ -490,6 +491,7 @@ def test_the_process_that_forks_workers_has_no_paddle() -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_damaged_block_is_a_500_without_the_file_name_which_the_log_has(
     csv_run: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -507,6 +509,7 @@ def test_a_damaged_block_is_a_500_without_the_file_name_which_the_log_has(
         assert server.ask("GET", "/healthz")[0] == 200
 
 
+@pytest.mark.slow
 def test_metrics_count_what_was_asked_of_all_workers(csv_run: tuple[Path, Path]) -> None:
     with running(csv_run[1], "--workers", 2) as server:
         server.until(lambda: server.starts() == 2)
@@ -581,6 +584,7 @@ def of_one_version(answers: list[Any]) -> dict[int, float]:
     return found
 
 
+@pytest.mark.slow
 def test_versions_come_while_requests_go_on_and_each_answer_is_of_one(
     run: Any, tmp_path: Path
 ) -> None:
@@ -604,6 +608,7 @@ def test_versions_come_while_requests_go_on_and_each_answer_is_of_one(
         assert server.metric('requests_total{path="/predict",code="503"}') == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("signals", "code"),
     [
@@ -652,6 +657,7 @@ def _connects(port: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_request_that_never_ends_holds_the_server_up_for_its_grace_only(
     csv_run: tuple[Path, Path],
 ) -> None:
@@ -667,6 +673,7 @@ def test_a_request_that_never_ends_holds_the_server_up_for_its_grace_only(
         assert server.stop() == 0  # waits for less than the request's time
 
 
+@pytest.mark.slow
 def test_what_cannot_be_served_is_one_line_and_its_exit_code(
     csv_run: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -695,6 +702,7 @@ def test_what_cannot_be_served_is_one_line_and_its_exit_code(
     assert "pip install 'aiohttp>=3.11'" in done.stderr
 
 
+@pytest.mark.slow
 def test_workers_end_when_the_process_that_keeps_them_is_killed(csv_run: tuple[Path, Path]) -> None:
     with running(csv_run[1]) as server:
         server.process.kill()
@@ -726,7 +734,7 @@ def test_a_worker_that_is_killed_is_replaced_and_no_answer_is_wrong(
         assert server.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_is_killed_whole_under_load_leaves_a_file_that_serves_and_follows(
     run: Any, tmp_path: Path
 ) -> None:
@@ -761,6 +769,7 @@ def test_a_server_that_is_killed_whole_under_load_leaves_a_file_that_serves_and_
     of_one_version(answers)
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_docs_do_what_they_say(run: Any, data: Path, tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("no curl on PATH")

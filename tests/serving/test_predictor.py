@@ -23,6 +23,7 @@ from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import export
 from tests.conftest import ROOT
 from tests.serving.conftest import FEATURES, instances_of
+from tests.support.marks import long
 
 pytestmark = pytest.mark.usefixtures("in_root")
 
@@ -72,9 +73,8 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    "model", [pytest.param(m, marks=[pytest.mark.slow] * (m != "dnn")) for m in MODELS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [m if m == "dnn" else long(m) for m in MODELS])
 def test_predictions_equal_the_training_programs_over_the_saved_rows(
     model: str, train: Callable[..., Path], data: Path, tmp_path: Path, in_new_process: Any
 ) -> None:
@@ -193,6 +193,7 @@ def test_a_damaged_block_is_named_and_never_read_as_rows(run_dir: Path, tmp_path
         predictor.predict([fields])
 
 
+@pytest.mark.slow
 def test_threads_predict_at_once_while_versions_come(run: Any, data: Path, tmp_path: Path) -> None:
     path = tmp_path / "m"
     export(run, path)

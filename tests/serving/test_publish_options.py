@@ -14,6 +14,7 @@ from paddlebox.config.save import PublishConfig
 from paddlebox.serving.file import ExportFile
 from paddlebox.serving.follow import follow
 from tests.serving.test_saves import Make, in_root, trainer_in
+from tests.support.marks import slow
 
 __all__ = ["in_root", "trainer_in"]
 UNREACHABLE = Bounds(min_copc=1000.0)
@@ -37,7 +38,7 @@ def refused(saves: Path, bounds: Bounds = UNREACHABLE, **publish: Any) -> str:
     return str(served["refused"])
 
 
-@pytest.mark.parametrize("precision", ["float16", "int8"])
+@pytest.mark.parametrize("precision", [slow("float16"), "int8"])
 def test_saves_are_served_from_the_file_in_the_precision(
     saves: Path, tmp_path: Path, precision: str
 ) -> None:
@@ -47,6 +48,7 @@ def test_saves_are_served_from_the_file_in_the_precision(
         assert file.generation(txn, file.head(txn).current).precision == precision
 
 
+@pytest.mark.slow
 def test_a_save_outside_the_bounds_on_gate_files_is_not_served(
     saves: Path, data: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from paddlebox.serving import Predictor
 from paddlebox.store.record import seal, unseal
 from tests.conftest import tool
 from tests.support.configs import write_config, write_slots
+from tests.support.marks import long
 
 pytestmark = pytest.mark.slow  # each test starts processes that import Paddle
 PASSES = 4
@@ -100,7 +101,7 @@ def with_priors(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(tmp_path_factory.mktemp("priors"), "model.click_prior=true")
 
 
-@pytest.mark.parametrize("kind", ["undated", "dated", "with_priors"])
+@pytest.mark.parametrize("kind", [long("undated"), "dated", "with_priors"])
 def test_an_export_without_flags_serves_what_was_evaluated_also_after_three_applies(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def test_apply_keeps_the_files_filter_and_refuses_to_delete_a_fifth_of_the_rows(
     assert shown["filters"] == [{"min_score": 1.5, "max_unseen_days": 16}]
 
 
+@pytest.mark.long
 def test_for_a_file_of_an_earlier_release_apply_reports_what_it_assumes(
     undated: Trained, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def predicted(path: Path, data: Path) -> np.ndarray:
         return predictor.predict(instances_of(data / "test.txt"))
 
 
+@pytest.mark.slow
 def test_predictions_equal_the_training_programs_row_by_row_and_versions_go_both_ways(
     wide_run: tuple[Path, Path], data: Path, expected: np.ndarray, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_predictions_equal_the_training_programs_row_by_row_and_versions_go_both
     assert np.array_equal(fast, of_first[:32])
 
 
+@pytest.mark.slow
 def test_a_gate_keeps_a_version_of_several_tables_back_and_leaves_nothing_of_it(
     wide_run: tuple[Path, Path], data: Path, tmp_path: Path
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_gate_keeps_a_version_of_several_tables_back_and_leaves_nothing_of_it(
     assert not np.array_equal(predicted(path, data), before)
 
 
+@pytest.mark.slow
 def test_the_runs_saves_serve_what_the_run_does(
     wide_run: tuple[Path, Path], data: Path, expected: np.ndarray, tmp_path: Path
 ) -> None:
@@ -144,6 +147,7 @@ def test_the_runs_saves_serve_what_the_run_does(
     assert list(last.parts) == ["default", "wide"]
 
 
+@pytest.mark.slow
 def test_another_tables_width_needs_a_new_file(
     wide_run: tuple[Path, Path], run_dir: Path, tmp_path: Path
 ) -> None:
@@ -154,6 +158,7 @@ def test_another_tables_width_needs_a_new_file(
         writer.apply(several)
 
 
+@pytest.mark.slow
 def test_a_file_of_one_table_is_the_format_that_was_before_there_were_several(
     run_dir: Path, wide_run: tuple[Path, Path], tmp_path: Path
 ) -> None:

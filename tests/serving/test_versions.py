@@ -28,6 +28,7 @@ from paddlebox.store.copies import copy_version, restore
 from paddlebox.store.manifest import Manifest
 from tests.conftest import PATIENCE_S, ROOT, tool
 from tests.serving.conftest import Rows
+from tests.support.marks import long
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,7 @@ def served(path: Path, feasigns: list[int]) -> dict[int, float]:
     return {f: float(w) for f, w, one in zip(feasigns, weights, there, strict=True) if one}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, long(1), long(2)])
 def test_a_base_and_any_deltas_serve_exactly_the_rows_of_the_last_version(
     seed: int, run: Any, tmp_path: Path
 ) -> None:
@@ -212,6 +213,7 @@ def apply_and_die(run: Any, path: Path) -> None:
         writer.apply(_Dying(run, "delta", 2, dict.fromkeys(range(1, 100_001), 2.0)))
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_the_old_version_and_the_next_one_tidies(
     run: Any, run_dir: Path, tmp_path: Path
 ) -> None:
@@ -247,7 +249,7 @@ def predict_until_stopped(_: Any, path: Path) -> None:
     print("end", flush=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_follow_a_writer_and_one_that_is_killed_holds_nothing_up(
     run: Any, run_dir: Path, tmp_path: Path
 ) -> None:

@@ -34,7 +34,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     os.close(config.stash[_stderr])
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("long") and not item.get_closest_marker("slow"):
+            item.add_marker("slow")
     if not config.pluginmanager.hasplugin("timeout"):
         return  # tests/cuda needs only pytest
     for item in items:

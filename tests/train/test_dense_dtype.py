@@ -16,6 +16,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.train import dense_products
 from tests.conftest import make_synthetic, tool
 from tests.e2e.test_tools import CONFIG
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "train_small.py").read_text()
 SPEEDS = _native.core.dense_library()[2]
@@ -99,7 +100,7 @@ def test_a_gpu_uses_paddles_operators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("model", ["dnn", "deepfm", "dcn_v2", "finalmlp"])
+@pytest.mark.parametrize("model", ["deepfm", *map(long, ("dnn", "dcn_v2", "finalmlp"))])
 def test_threads_of_the_dense_part_do_not_show(
     in_new_process: Callable[..., Any], data: Path, tmp_path: Path, dtype: str, model: str
 ) -> None:
@@ -123,7 +124,7 @@ def train(data: Path, run_dir: Path, *more: str, isa: str = "") -> Any:
     return tool("train", "-c", CONFIG, "--run-dir", str(run_dir), "-o", *named, env=env)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_simulated_processors_train_with_the_stated_message(data: Path, tmp_path: Path) -> None:
     auto = "trainer.dense_dtype=auto"
     done = train(data, tmp_path / "avx2", auto, isa="AVX2")

@@ -99,7 +99,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.slow  # trains every model
+@pytest.mark.long  # trains every model
 def test_the_zoo_learns_from_floats_alone_or_explains_why_not(config: Path, tmp_path: Path) -> None:
     models = MODELS | {"fibinet": "", "din": ", history: {seen: item}"}
     found = run_python(ALL, str(config), json.dumps(models), str(tmp_path))

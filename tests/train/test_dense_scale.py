@@ -22,6 +22,7 @@ from paddlebox.train.plan import plan_passes
 from paddlebox.train.settle import settled
 from tests.conftest import run_python, tool
 from tests.support.configs import make_config, make_slots, write_config, write_slots
+from tests.support.marks import long
 
 SLOTS = make_slots(
     click="label",
@@ -151,7 +152,8 @@ def test_a_scaled_model_is_the_model_of_scaled_features_and_leaves_lengths_alone
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["deepfm", "dnn"])  # dnn: the kernel puts dense behind the slots
+# dnn: the kernel puts dense behind the slots
+@pytest.mark.parametrize("model", ["deepfm", long("dnn")])
 def test_training_evaluation_and_an_export_scale_alike(tmp_path: Path, model: str) -> None:
     """The label depends on one large number, which an unscaled network does not learn from."""
     rng = np.random.default_rng(1)

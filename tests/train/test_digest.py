@@ -64,7 +64,7 @@ def test_threads_memory_and_runs_do_not_show(train: Callable[..., Any]) -> None:
     assert train("seed=2")["sparse"] != first["sparse"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_vector_paths_do_not_show(train: Callable[..., Any]) -> None:
     flags = Path("/proc/cpuinfo").read_text()
     paths = ["plain", *(["avx2"] if " avx2 " in flags else [])]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.marks import long
 from tests.train.test_sequences import MASK, PASSES, ROWS, folder, train
 
 __all__ = ["folder"]
@@ -24,7 +25,7 @@ def rewritten(folder: Path, **sections: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["pir", "dygraph"])
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_a_killed_run_ends_with_the_same_bits(folder: Path, program: str) -> None:
     rewritten(folder, model=MODEL)
     options = [f"trainer.program={program}", *MASK, "data.sequences.history={length: 4}"]

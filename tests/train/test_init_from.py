@@ -14,12 +14,18 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.train.warm_start.dense import carry_dense
 from paddlebox.train.warm_start.source import find_source, resolve_version
+from tests.support.marks import long, slow
 from tests.train.runs import SLOTS, Runs, write_data, write_slots
 
 
 @pytest.mark.parametrize(
     ("program", "optimizer"),
-    [("pir", "adam"), ("old_ir", "adagrad"), ("dygraph", "adam"), ("pir", "sgd")],
+    [
+        ("pir", "adam"),
+        slow("old_ir", "adagrad"),
+        long("dygraph", "adam"),
+        long("pir", "sgd"),
+    ],
 )
 def test_a_run_in_two_steps_is_the_run_in_one(
     runs: Runs, tmp_path: Path, program: str, optimizer: str
@@ -49,7 +55,8 @@ def test_a_run_in_two_steps_is_the_run_in_one(
     assert report["admission_counts"] == "carried"
 
 
-@pytest.mark.parametrize("program", ["pir", "dygraph"])
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_slots_widths_and_rules_may_change(runs: Runs, tmp_path: Path, program: str) -> None:
     names = ("city", "item", "user")
     slots = write_slots(tmp_path / "new_slots.yaml", names)
@@ -88,6 +95,7 @@ def test_slots_widths_and_rules_may_change(runs: Runs, tmp_path: Path, program: 
     assert all("moment" not in name for name in dense)  # of adam, and this is adagrad
 
 
+@pytest.mark.long
 def test_slots_that_move_under_per_slot_keys_are_found_again(runs: Runs, tmp_path: Path) -> None:
     """The same data with the slots in another order: no feasign of it is new."""
     names = ("query", "user", "item")
@@ -103,6 +111,7 @@ def test_slots_that_move_under_per_slot_keys_are_found_again(runs: Runs, tmp_pat
     assert line["hits"]["ssd"] == runs.report("new")["rows"]["carried"]
 
 
+@pytest.mark.long
 def test_rows_of_shared_ids_move_with_the_slot_that_has_them(runs: Runs, tmp_path: Path) -> None:
     """In another order of slots, and where another slot shares them: no feasign is new."""
     keyed = "data.key_space=per_slot"
@@ -194,7 +203,7 @@ def test_tables_are_carried_by_name(runs: Runs, tmp_path: Path) -> None:
     assert report["rows"]["dropped_by_slot"].keys() == {"query"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_killed_between_the_tables_first_versions_begins_again(
     runs: Runs, tmp_path: Path
 ) -> None:

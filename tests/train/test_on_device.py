@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import make_synthetic, tool
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "resume_small.py").read_text()
 GPU = "hbm.place=gpu"
@@ -49,12 +50,13 @@ def assert_same(device: dict[str, Any], host: dict[str, Any]) -> None:
 DATES = ["data.date=20240130", "data.files_per_day=2", "table.life.delete_threshold=0.2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
         ["trainer.program=pir", *DATES],
-        pytest.param(["trainer.program=dygraph", *DATES], marks=pytest.mark.slow),
-        pytest.param(["trainer.program=old_ir"], marks=pytest.mark.slow),
+        pytest.param(["trainer.program=dygraph", *DATES], marks=pytest.mark.long),
+        long(["trainer.program=old_ir"]),
         ["trainer.program=dygraph", "hbm.budget_bytes=1MiB", "checkpoint.every=2"],
         pytest.param(
             ["table.row_precision=float16", "data.dedup_slots=auto"], marks=pytest.mark.slow
@@ -68,6 +70,7 @@ def test_a_run_ends_the_same(train: Callable[..., Any], overrides: list[str]) ->
     assert (device["parts"] > 1) == ("hbm.budget_bytes=1MiB" in overrides)
 
 
+@pytest.mark.slow
 def test_a_run_can_resume_on_the_other_device(train: Callable[..., Any]) -> None:
     unbroken = train("unbroken")
     assert train("resumed", GPU, fail_in=3)["error"].startswith("BrokenOff")

@@ -10,9 +10,10 @@ import pytest
 
 from tests.support.fixtures import WriteLines
 from tests.support.instances import multislot_lines
+from tests.support.marks import slow
 
 SCRIPT = (Path(__file__).parent / "own_program.py").read_text()
-MODES = pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
+MODES = pytest.mark.parametrize("pir", ["1", slow("0")], ids=["pir", "old_ir"])
 
 
 @pytest.fixture

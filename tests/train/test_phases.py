@@ -16,6 +16,7 @@ from tests.conftest import ROOT, tool
 from tests.operators.row_model import Row
 from tests.support import processes
 from tests.support.configs import config_fields, write_config, write_slots
+from tests.support.marks import long, slow
 
 SCRIPT = (Path(__file__).parent / "phases_small.py").read_text()
 # search id, rank, click, user, ads, place. Views: 5 has rows 1 and 4, 7 has 3, 9 has 0, 2 and 5.
@@ -177,9 +178,7 @@ class Plain:
         return float(loss), (p - y) / len(batch)
 
 
-@pytest.mark.parametrize(
-    "program", ["pir", "dygraph", pytest.param("old_ir", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("program", ["pir", slow("dygraph"), long("old_ir")])
 def test_both_phases_agree_with_a_plain_model_and_shows_count_once(
     tmp_path: Path, program: str
 ) -> None:
@@ -240,6 +239,7 @@ def undisturbed(pages: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run(tmp_path_factory.mktemp("undisturbed"), of_pages(pages), config=CONFIG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", [*Phase])
 def test_a_run_killed_in_a_phase_ends_as_one_that_never_was(
     tmp_path: Path, pages: Path, undisturbed: Any, phase: Phase
@@ -257,6 +257,7 @@ def test_a_run_killed_in_a_phase_ends_as_one_that_never_was(
                 assert one["phases"][of][name] == other["phases"][of][name]
 
 
+@pytest.mark.slow
 def test_each_phase_has_its_metrics_and_its_evaluation(undisturbed: Any, pages: Path) -> None:
     tested, lines = undisturbed["tested"], undisturbed["lines"]
     assert len(lines) == 3
@@ -269,6 +270,7 @@ def test_each_phase_has_its_metrics_and_its_evaluation(undisturbed: Any, pages: 
     assert any(name.startswith("join/") for name in undisturbed["after"])
 
 
+@pytest.mark.long
 def test_a_metric_is_measured_in_the_phase_that_it_names(tmp_path: Path) -> None:
     write(tmp_path)
     specs = (
@@ -345,7 +347,7 @@ def test_slots_that_a_model_cannot_read_are_refused(tmp_path: Path) -> None:
         read_slots(load_config(path, ["phases.update.model.slots=[usr]"]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_update_serves_and_reads_the_slots_that_it_was_trained_on(
     tmp_path: Path, pages: Path, undisturbed: Any
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import make_synthetic
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "resume_small.py").read_text()
 
@@ -51,20 +52,25 @@ def _slow(name: str, *overrides: str) -> Any:
     return pytest.param(overrides, id=name, marks=pytest.mark.slow)
 
 
+def _long(name: str, *overrides: str) -> Any:
+    return long(overrides, name=name)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
         pytest.param(["trainer.program=pir", *ALL, *DATES], id="pir with all of it"),
         _slow("parts, every 2", *ALL, *DATES, "hbm.budget_bytes=1MiB", "checkpoint.every=2"),
-        _slow("old IR", "trainer.program=old_ir", *ALL),
-        _slow("dygraph", "trainer.program=dygraph", *ALL, *DATES),
-        _slow("click priors, epochs", *ALL[:2], "model.click_prior=true", *EPOCHS),
-        _slow(
+        _long("old IR", "trainer.program=old_ir", *ALL),
+        _long("dygraph", "trainer.program=dygraph", *ALL, *DATES),
+        _long("click priors, epochs", *ALL[:2], "model.click_prior=true", *EPOCHS),
+        _long(
             "click priors, parts, days",
             *(*ALL, *DATES, "model.click_prior=true", "hbm.budget_bytes=1MiB"),
             *("checkpoint.every=2", "trainer.program=dygraph"),
         ),
-        _slow(
+        _long(
             "reset rows, 16 bits",
             *(*EPOCHS, "trainer.reset_rows=true", "table.row_precision=float16"),
         ),
@@ -74,16 +80,16 @@ def _slow(name: str, *overrides: str) -> Any:
             *("optimizer.warmup_steps=10", "optimizer.type=adamw", "optimizer.clip_norm=0.1"),
             *("optimizer.weight_decay=0.01", *EPOCHS),
         ),
-        _slow(
+        _long(
             "weight decay, parts",
             *("table.weight_decay=0.1", "hbm.budget_bytes=1MiB", "checkpoint.every=2"),
         ),
-        _slow("every date", *ALL, *DATES, "checkpoint.every=date"),
-        _slow(
+        _long("every date", *ALL, *DATES, "checkpoint.every=date"),
+        _long(
             "epochs, never",
             *("trainer.epochs=2", "checkpoint.every=never", "trainer.evaluate_after_pass=true"),
         ),
-        _slow("16-bit rows", "table.row_precision=bfloat16", "optimizer.type=adagrad"),
+        _long("16-bit rows", "table.row_precision=bfloat16", "optimizer.type=adagrad"),
     ],
 )
 def test_a_resumed_run_ends_as_an_unbroken_one(

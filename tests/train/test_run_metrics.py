@@ -14,6 +14,7 @@ from paddlebox.train.batch_loop import _Measured, run_pass
 from paddlebox.train.metrics import format_metrics, warn_of_one_class
 from tests.data.test_protocol import load, push_ones
 from tests.support.fixtures import OpenDataset, WriteLines
+from tests.support.marks import slow
 from tests.train.runs import Runs
 
 
@@ -32,7 +33,7 @@ def line_of(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("program", ["pir", "dygraph"])
+@pytest.mark.parametrize("program", ["pir", slow("dygraph")])
 def test_a_config_names_slots(
     runs: Runs, named: list[dict[str, Any]], tmp_path: Path, program: str
 ) -> None:

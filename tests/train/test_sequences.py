@@ -14,6 +14,7 @@ import pytest
 from paddlebox.errors import ConfigError
 from tests.support import processes
 from tests.support.configs import make_config, write_config, write_slots
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "sequences_small.py").read_text()
 PASSES, ROWS, USERS = 4, 600, 40
@@ -92,7 +93,8 @@ def test_rows_get_the_same_from_each_instance_in_every_split(folder: Path) -> No
     assert shows == 2 * ROWS * PASSES  # two slots
 
 
-@pytest.mark.parametrize("program", ["pir", "dygraph"])
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_a_resumed_run_has_the_same_histories_to_the_bit(folder: Path, program: str) -> None:
     options = [f"trainer.program={program}", *MASK, "data.sequences.history={length: 4}"]
     options += ["data.sequences.history.budget_bytes=5000", "data.shuffle=true"]
@@ -113,7 +115,8 @@ def test_a_resumed_run_has_the_same_histories_to_the_bit(folder: Path, program: 
     assert alone["histories"] != unbroken["histories"]
 
 
-@pytest.mark.parametrize(("every", "kill_at"), [("pass", 3), ("2", 4)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("every", "kill_at"), [("pass", 3), long("2", 4)])
 def test_a_run_that_is_killed_in_a_commit_ends_with_the_same_histories(
     folder: Path, every: str, kill_at: int
 ) -> None:
@@ -136,6 +139,7 @@ def test_histories_belong_to_a_user_and_a_time(folder: Path) -> None:
     assert train(folder, "run", *options, "data.sequences.max_length=6")["error"] == ""
 
 
+@pytest.mark.slow
 def test_join_trains_sequences_and_update_instances(folder: Path) -> None:
     phases = {
         "join": {"model": {"type": "dnn", "hidden": [8]}},

@@ -401,6 +401,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_a_run_stores_what_it_chose_and_later_starts_continue_with_it(folder: Path) -> None:
     (folder / "slots.yaml").write_text(json.dumps(SLOTS.model_dump(mode="json")))
     own = config(folder, data={"slots": str(folder / "slots.yaml")})

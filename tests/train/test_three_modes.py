@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.marks import long
+
 SCRIPT = (Path(__file__).parent / "three_modes.py").read_text()
 
 
@@ -28,10 +30,10 @@ SCHEDULED = {
 @pytest.mark.parametrize(
     ("model", "optimizer", "modes"),
     [
-        ("dnn", {}, MODES),
-        ("deepfm", {}, MODES),
+        long("dnn", {}, MODES),
+        long("deepfm", {}, MODES),
         ("deepfm", SCHEDULED, MODES),
-        ("deepfm", {**SCHEDULED, "clip_norm": 0.05}, ("pir", "dygraph")),
+        long("deepfm", {**SCHEDULED, "clip_norm": 0.05}, ("pir", "dygraph")),
     ],
 )
 def test_the_same_loss_over_100_steps_on_the_same_feed(

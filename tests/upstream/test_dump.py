@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.fixtures import WriteLines
 from tests.support.instances import multislot_lines
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "dumped_program.py").read_text()
 ROWS, BATCH = 100, 32
@@ -22,7 +23,7 @@ def values(text: str) -> list[str]:
     return text.split(":")
 
 
-@pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
+@pytest.mark.parametrize("pir", ["1", long("0")], ids=["pir", "old_ir"])
 def test_a_dump_has_what_the_steps_computed(
     in_new_process: Callable[..., Any], write_lines: WriteLines, tmp_path: Path, pir: str
 ) -> None:

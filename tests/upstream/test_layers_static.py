@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.marks import long
+
 MODES = pytest.mark.parametrize(
     "mode",
-    [{"FLAGS_enable_pir_api": "1"}, {"FLAGS_enable_pir_api": "0"}],
+    [{"FLAGS_enable_pir_api": "1"}, long({"FLAGS_enable_pir_api": "0"})],
     ids=["pir", "old_ir"],
 )
 

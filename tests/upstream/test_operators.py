@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from paddlebox._native import paddle
+from tests.support.marks import slow
 from tests.upstream.cases import OPERATORS, UPSTREAM
 from tests.upstream.harness import BOUND, describe, worst
 
@@ -16,7 +17,7 @@ CASES = 25  # of each operator in a quick test
 STATIC_CASES = 3  # a program is built for each
 MANY_CASES = 1000  # of each operator in the slow tests
 
-MODES = pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
+MODES = pytest.mark.parametrize("pir", ["1", slow("0")], ids=["pir", "old_ir"])
 STATIC = """
 import json, sys
 from tests.upstream.harness import worst_static
@@ -53,7 +54,7 @@ def test_the_same_in_static_programs(
         assert one[0] < BOUND, describe(name, STATIC_CASES, one)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPERATORS)
 def test_many_random_calls_in_dygraph(name: str) -> None:
     found = worst(OPERATORS[name], MANY_CASES)
@@ -61,7 +62,7 @@ def test_many_random_calls_in_dygraph(name: str) -> None:
     assert found[0] < BOUND, describe(name, MANY_CASES, found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @MODES
 def test_many_random_calls_in_static_programs(in_new_process: Callable[..., Any], pir: str) -> None:
     cases = MANY_CASES // 10

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.marks import long, slow
 from tests.support.processes import ROOT, run
 
 HERE = Path(__file__).parent
-MODES = pytest.mark.parametrize("mode", ["pir", "old_ir", "dygraph"])
+MODES = pytest.mark.parametrize("mode", ["pir", long("old_ir"), slow("dygraph")])
 
 
 def settings(mode: str) -> dict[str, str]:
@@ -34,7 +35,7 @@ def page_views(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("mode", ["pir", "old_ir"])
+@pytest.mark.parametrize("mode", ["pir", long("old_ir")])
 def test_two_days_of_join_and_update_with_saves_metrics_and_an_auc_runner(
     in_new_process: Callable[..., Any], page_views: Path, tmp_path: Path, mode: str
 ) -> None:

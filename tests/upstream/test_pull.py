@@ -14,6 +14,7 @@ from paddlebox.compat.layers import pull_box_sparse
 from paddlebox.config import TableConfig
 from paddlebox.store.table import Table, sorted_unique_keys
 from tests.operators.row_model import LEARNING_RATE, Row
+from tests.support.marks import long
 
 DIM = 4
 COLUMNS = 3 + DIM
@@ -170,7 +171,7 @@ def worst_call(table: Table, dim: int, random: np.random.Generator, first: int) 
     return largest
 
 
-@pytest.mark.parametrize("calls", [40, pytest.param(CALLS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("calls", [40, long(CALLS)])
 def test_random_calls_agree_with_a_plain_model(calls: int) -> None:
     paddle.disable_static()
     largest = 0.0
@@ -234,7 +235,7 @@ print(json.dumps([shapes, shows]))
 """
 
 
-@pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
+@pytest.mark.parametrize("pir", ["1", long("0")], ids=["pir", "old_ir"])
 def test_static_programs_count_a_show_for_each_occurrence(
     in_new_process: Callable[..., Any], pir: str
 ) -> None:

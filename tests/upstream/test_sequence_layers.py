@@ -14,10 +14,11 @@ import pytest
 from paddlebox import ops
 from paddlebox._native import paddle
 from paddlebox.compat import layers_sequence as layers
+from tests.support.marks import long
 from tests.upstream import sequence_cases
 from tests.upstream.sequence_runs import Case, exact, in_dygraph, in_program, worst
 
-MODES = pytest.mark.parametrize("mode", ["dygraph", "pir", "old_ir"])
+MODES = pytest.mark.parametrize("mode", ["dygraph", "pir", long("old_ir")])
 HERE = "from tests.upstream.test_sequence_layers import *\n"
 
 

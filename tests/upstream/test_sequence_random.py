@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.marks import slow
 from tests.upstream.sequence_cases import LAYERS
 from tests.upstream.sequence_runs import random_worst
 
@@ -22,7 +23,7 @@ from tests.upstream.sequence_runs import in_program, random_worst
 cases = int(sys.argv[1])
 print(json.dumps({name: random_worst(LAYERS[name], cases, in_program) for name in LAYERS}))
 """
-KINDS = pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
+KINDS = pytest.mark.parametrize("pir", ["1", slow("0")], ids=["pir", "old_ir"])
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -30,7 +31,7 @@ def test_a_layer_is_what_numpy_computes(layer: str) -> None:
     assert random_worst(LAYERS[layer], QUICK) <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_is_what_numpy_computes_in_many_cases(layer: str) -> None:
     found = random_worst(LAYERS[layer], CASES)
@@ -45,7 +46,7 @@ def test_a_program_computes_the_same(in_new_process: Callable[..., Any], pir: st
     assert max(worst.values()) <= 1, worst
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @KINDS
 def test_a_program_computes_the_same_in_many_cases(
     in_new_process: Callable[..., Any], pir: str

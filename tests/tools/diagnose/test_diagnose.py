@@ -73,6 +73,7 @@ def test_the_slot_that_decides_is_worth_most_and_the_others_nothing(
     assert done.stdout.splitlines()[2].startswith("a ")
 
 
+@pytest.mark.long
 def test_slots_are_replaced_in_groups(run_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.json"
     groups = ["--group", "a", "b", "--group", "c"]
@@ -101,6 +102,7 @@ def test_mistakes_are_reported(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_calibration_by_value_gathers_the_rare_ones() -> None:
     values = np.array([5, 5, 5, 7, 7, 9], np.uint64)
     labels = np.array([1, 0, 0, 1, 1, 0], np.float32)

@@ -12,6 +12,7 @@ import pytest
 
 from paddlebox.config import Config, Slots, load_config, load_slots
 from tests.conftest import tool
+from tests.support.marks import long
 
 DNN = """runner:
   train_data_dir: "data"
@@ -126,7 +127,7 @@ def test_every_key_is_reported_with_its_line_and_what_it_became(tmp_path: Path) 
 
 
 @pytest.mark.slow  # a process that imports Paddle for each
-@pytest.mark.parametrize("model", list(FORMS))
+@pytest.mark.parametrize("model", [m if m in ("dnn", "din") else long(m) for m in FORMS])
 def test_the_files_of_a_known_reader_are_trained_on(tmp_path: Path, model: str) -> None:
     line, reader = FORMS[model]
     text = f"""runner: {{train_data_dir: data, train_reader_path: {reader}, train_batch_size: 8, \

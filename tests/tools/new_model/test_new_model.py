@@ -36,7 +36,7 @@ def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_custom_network_is_trained_in_each_kind_of_program_and_served(
     tmp_path: Path,
 ) -> None:

@@ -331,6 +331,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_with_a_living_thread_is_found_and_started_again(
     tmp_path: Path,
 ) -> None:
@@ -371,6 +372,7 @@ def test_the_folder_of_a_killed_supervisor_goes_and_that_of_a_living_one_stays(
     assert [*tmp_path.iterdir()] == [other]
 
 
+@pytest.mark.slow
 def test_a_killed_supervisor_lets_its_lock_go(tmp_path: Path) -> None:
     """Its ranks and their launcher hold nothing of it."""
     program = tmp_path / "waits.py"
@@ -467,6 +469,7 @@ os._exit(1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["rescue", "step"])
 def test_a_rank_that_keeps_its_rows_after_a_death_is_left_the_time(
     stage: str, tmp_path: Path
