@@ -43,10 +43,6 @@ except ModuleNotFoundError as error:
 if not paddle_version["is_supported"](paddle.version.full_version):
     sys.exit(paddle_version["unsupported"](paddle.version.full_version))
 
-# These files are mostly templates of pybind, which take twice as long to compile with -O3. The core
-# that they call is compiled with it.
-BINDINGS, BINDINGS_FLAGS = "ops/paddle/bindings/", ["-O1"]
-
 PADDLE = f"Paddle {paddle.version.full_version} {paddle.version.commit}"
 FLAGS = [
     "-std=c++17",
@@ -103,7 +99,6 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
         def compile_if_changed(
             obj: str, src: str, ext: str, cc_args: list[str], flags: list[str], pp_opts: list[str]
         ) -> None:
-            flags = [*flags, *(BINDINGS_FLAGS if BINDINGS in src else [])]
             compiler = [PADDLE, *self.compiler.compiler_so]
             command = "\n".join([*compiler, src, *cc_args, *flags, *pp_opts])
             if is_fresh(Path(obj), command):
@@ -224,17 +219,13 @@ def device_sources() -> list[str]:
 
 
 NVCC = find_nvcc()
-# The bindings come last: of an inline function, the linker takes the first definition it finds.
-sources = sorted(
-    (str(path.relative_to(ROOT)) for path in (ROOT / "ops").rglob("*.cc")),
-    key=lambda name: (name.startswith(BINDINGS), name),
-)
+sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "ops").rglob("*.cc"))
 gencode = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
 gencode += [f"-gencode=arch=compute_{arch},code=compute_{arch}" for arch in ARCHITECTURES[-1:]]
 # From version 13 on, toolkits have Thrust, which Paddle's headers include, in a separate folder.
 cccl = [str(Path(NVCC).parents[1] / "include" / "cccl")] if NVCC else []
 extension = (CUDAExtension if NVCC else CppExtension)(
-    sources=[*device_sources(), *sources],
+    sources=[*sources, *device_sources()],
     include_dirs=[str(ROOT / "ops"), *cccl],
     extra_compile_args={"cxx": FLAGS, "nvcc": [*NVCC_FLAGS, *gencode]},
     extra_link_args=["-pthread", "-ldl"],
