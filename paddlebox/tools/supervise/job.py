@@ -138,6 +138,11 @@ class Job:
             {"gather": "wait"}.get(self.phase, self.phase), self.attempt, self.code, self.used
         )
 
+    def expect(self, nodes: int) -> None:
+        """Gather other nodes, in place of those that have reported."""
+        self.nodes = nodes
+        self._reports.clear()
+
     # ---- phases
 
     def _gather(self) -> None:

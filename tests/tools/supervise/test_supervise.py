@@ -22,7 +22,8 @@ from paddlebox import heartbeat
 from paddlebox.errors import ConfigError
 from paddlebox.launch.cli import train_main
 from paddlebox.launch.launcher import bound_to_master, launch_options
-from paddlebox.tools.supervise.cli import main, passed_on
+from paddlebox.tools.supervise.arguments import passed_on
+from paddlebox.tools.supervise.cli import main
 from paddlebox.tools.supervise.folder import watch_folder
 from paddlebox.tools.supervise.job import LIMITS_S, Job, Order, Rank, Report, suspects
 from paddlebox.tools.supervise.wire import Met
@@ -113,6 +114,17 @@ def test_a_signal_to_one_supervisor_stops_all_and_its_number_is_the_exit_code() 
     assert told.tell(dataclasses.replace(live[0], signal=15), live[1]).do == "stop"
     ended = [report(rank(n, code=143), up=False) for n in (0, 1)]
     assert told.tell(dataclasses.replace(ended[0], signal=15), ended[1]).code == 143
+
+
+def test_other_nodes_may_take_the_place_of_those_that_have_failed() -> None:
+    told = Told().begun()
+    assert told.tell(report(rank(0)), report(rank(1, code=-9))).do == "end"
+    assert told.tell(report(rank(0), up=False), report(rank(1, code=-9), up=False)).do == "wait"
+    told.job.expect(3)
+    told.now += 1.5
+    for number, node in enumerate("cde", 1):
+        told.job.hear(node, Report())
+        assert told.job.order().do == ("run" if number == 3 else "wait")
 
 
 def test_a_signal_to_one_rank_is_a_wish_to_stop_and_no_failure() -> None:
