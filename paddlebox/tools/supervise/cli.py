@@ -9,7 +9,7 @@ node.
     wire      connects the nodes
     arguments options and environment
 
-It imports no Paddle and has one thread, so that it can fork at any time.
+It imports no Paddle and has one thread.
 """
 
 from __future__ import annotations
