@@ -2,11 +2,11 @@
 
     python -m tests.faults.kill_ray --kills 20
 
-Three raylets, of which the head is not killed, and a job of two nodes with a rank each. SIGKILL to
-a rank, or to a raylet in whose place another one is started, at a moment that is drawn. No one but
-tools/train_on_ray.py starts ranks again. Each job must exit with 0, its ranks with the digests and
-the metrics of an undisturbed job of Paddle's launcher. Meanwhile the newest pass that all ranks
-have committed must not go back.
+Three raylets, of which the head is not killed, and a job of two nodes with a rank each. At random
+moments, SIGKILL is sent to a rank, or to a raylet that runs a rank; another raylet then takes its
+place. Only tools/train_on_ray.py restarts ranks. Each job must exit with 0, and its ranks must end
+with the digests and the metrics of an undisturbed job of Paddle's launcher. Meanwhile the newest
+pass that all ranks have committed must not go back. Only kills that led to a restart are counted.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ class OnRay(Supervised):
             if "tools/train.py" in words and str(self.run_dir) in words and "--nodes" not in words
         ]
 
+    def restarts(self) -> int:
+        return self.log().count(" begins\n") - 1
+
     def log(self, node: int = 0) -> str:
         text = (self.folder / f"supervisor-{node}.log").read_text(errors="replace")
         said = (" train_on_ray: ", "RankError", "ConfigError")
@@ -66,6 +69,7 @@ class OnRay(Supervised):
 @dataclass
 class Outcome:
     kills: list[str] = field(default_factory=list)
+    counted: int = 0  # kills that led to a restart
     jobs: int = 0
     wrong: list[str] = field(default_factory=list)
 
@@ -86,12 +90,15 @@ def kill_ray(scratch: Path, cluster: RayCluster, kills: int, seed: int) -> Outco
     started = time.monotonic()
     whole = undisturbed(scratch)
     whole_s = time.monotonic() - started
-    while len(outcome.kills) < kills and not outcome.wrong:
+    while outcome.counted < kills and not outcome.wrong:
         folder = scratch / f"killed-{outcome.jobs}"
         job = OnRay(folder, scratch / "data", 2, options=_PATIENT, cluster=cluster)
         witness = Witness(functools.partial(newest_pass, job.run_dir / "store"), tries=20)
         try:
-            _kill_until_it_ends(job.start(), cluster, chance, whole_s, kills, outcome, witness)
+            left = kills - outcome.counted
+            killed = _kill_until_it_ends(job.start(), cluster, chance, whole_s, left, witness)
+            outcome.kills += killed
+            outcome.counted += min(len(killed), job.restarts())
             wrong = [*witness.errors, *_wrong_with(job, whole)]
             outcome.wrong += [f"{job.folder}: {text}\n{job.log()}" for text in wrong]
         finally:
@@ -105,33 +112,36 @@ def _kill_until_it_ends(
     cluster: RayCluster,
     chance: random.Random,
     whole_s: float,
-    kills: int,
-    outcome: Outcome,
+    most: int,
     witness: Witness,
-) -> None:
-    due, last = 0.0, time.monotonic() + _LONGEST_S
+) -> list[str]:
+    """Returns what was killed."""
+    due, last, kills = 0.0, time.monotonic() + _LONGEST_S, list[str]()
     while not job.ended() and time.monotonic() < last:
         time.sleep(0.05)
         witness.look()
         alive = job.alive()
-        if len(outcome.kills) == kills or len(alive) < job.ranks:
-            continue  # a start is waited for
+        if len(kills) == most or len(alive) < job.ranks:
+            continue  # it waits until all ranks have started
         if not due:
             due = time.monotonic() + chance.uniform(0.0, whole_s)
         if time.monotonic() < due:
             continue
-        if chance.random() < 0.5:
-            node = cluster.kill_raylet(chance)
-            what = "a raylet"
-            cluster.add()
-            cluster.remove(node)
-        else:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(chance.choice(sorted(alive)), signal.SIGKILL)
-            what = "a rank"
-        outcome.kills.append(f"{what}, after pass {job.passes()}")
-        print(f"  {job.folder.name}: {outcome.kills[-1]}", flush=True)
+        kills.append(f"{_kill(cluster, chance, alive)}, after pass {job.passes()}")
+        print(f"  {job.folder.name}: {kills[-1]}", flush=True)
         last, due = time.monotonic() + _LONGEST_S, 0.0
+    return kills
+
+
+def _kill(cluster: RayCluster, chance: random.Random, ranks: list[int]) -> str:
+    node = cluster.kill_raylet(chance, ranks) if chance.random() < 0.5 else None
+    if node is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(chance.choice(sorted(ranks)), signal.SIGKILL)
+        return "a rank"
+    cluster.add()
+    cluster.remove(node)
+    return "a raylet"
 
 
 def _wrong_with(job: OnRay, whole: Supervised) -> list[str]:
@@ -161,6 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scratch.mkdir(parents=True, exist_ok=True)
         killed = kill_ray(scratch, cluster, options.kills, options.seed)
     print(f"kills {len(killed.kills)}: {'; '.join(killed.kills)}")
+    print(f"kills that led to a restart {killed.counted}")
     print(f"jobs that ended {killed.jobs}; wrong {len(killed.wrong)}; ", end="")
     print(f"{time.monotonic() - started:.0f} s in all")
     print("\n".join(killed.wrong))

@@ -1,4 +1,4 @@
-"""Whoever starts the ranks, they end with the same bits: Paddle's launcher, mpiexec, srun, Ray."""
+"""Ranks end with the same bits under Paddle's launcher, mpiexec, srun and Ray."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import PATIENCE_S, ROOT
 from tests.ranks.launched import CONFIG, command, overrides, summary
-from tests.support.ray_cluster import RayCluster, require_ray
+from tests.support.ray_cluster import RayCluster, needs_ray
 from tests.support.slurm import local_slurm
 
 Started = tuple[list[str], dict[str, str]]  # a command in place of `python`, and its environment
@@ -47,14 +47,13 @@ def _srun(folder: Path) -> Iterator[Started]:
 
 @contextmanager
 def _ray(_: Path) -> Iterator[Started]:
-    require_ray()
     with RayCluster(1, cpus=2) as cluster:
         ray = [sys.executable, "tools/train_on_ray.py", "--address", cluster.address]
         yield [*ray, "--ranks-per-node", "2", "--"], {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [_mpiexec, _srun, _ray])
+@pytest.mark.parametrize("launcher", [_mpiexec, _srun, pytest.param(_ray, marks=needs_ray)])
 def test_ranks_of_any_launcher_end_with_the_same_bits(
     launcher: object, undisturbed: Path, data: Path, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -18,10 +19,10 @@ import pytest
 
 from tests.support.processes import ROOT
 
-_STORE_BYTES = 80 << 20  # Ray's least is 75 MiB
+_STORE_BYTES = 80 << 20  # Ray requires 75 MiB
 _TRIES = 5
-# Programs that connect to 127.0.0.1 would look for the cluster at another address of this host,
-# where nothing listens. Ray has no other switch for that.
+# Without the first variable, programs that connect to 127.0.0.1 look for the cluster at another
+# address of this host, where nothing listens. Ray has no other switch for that.
 _ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -29,10 +30,10 @@ _ENVIRONMENT = {
 }
 
 
-def require_ray() -> None:
-    """Skips the test if Ray is not installed."""
-    if find_spec("ray") is None:
-        pytest.skip("Ray is not installed: requirements/bench.txt has it")
+#: Skips a test if Ray is not installed.
+needs_ray = pytest.mark.skipif(
+    find_spec("ray") is None, reason="Ray is not installed: make test-cluster"
+)
 
 
 class RayCluster:
@@ -47,6 +48,7 @@ class RayCluster:
         self._cpus = cpus
         # Short, because Ray puts sockets there.
         self._folder = Path(tempfile.mkdtemp(prefix="pbx-ray-", dir="/tmp"))
+        self._before = {name: os.environ.get(name) for name in _ENVIRONMENT}
         os.environ |= _ENVIRONMENT
         self._cluster: Any = importlib.import_module("ray.cluster_utils").Cluster()
         self.others: list[Any] = []
@@ -69,7 +71,7 @@ class RayCluster:
         return self.others[-1]
 
     def _add(self) -> Any:
-        """A raylet. Ray gives it 30 s to begin, which a busy machine may need longer for."""
+        """A raylet. Ray gives it 30 s to start, and a busy machine may need longer."""
         for left in reversed(range(_TRIES)):
             try:
                 return self._cluster.add_node(
@@ -87,17 +89,24 @@ class RayCluster:
                 time.sleep(1.0)
         raise AssertionError
 
-    def kill_raylet(self, chance: random.Random) -> Any:
-        """SIGKILL to a raylet that is not the head. Its processes are left to end by themselves."""
-        node = chance.choice(self.others)
+    def kill_raylet(self, chance: random.Random, ranks: Sequence[int]) -> Any:
+        """SIGKILL to a raylet, but not the head, that runs one of these processes.
+
+        Its actors and ranks are left to end by themselves. Returns the node, or None if the head
+        runs all of the processes.
+        """
+        raylets = {ancestor(pid, 2) for pid in ranks}
+        if not (running := [node for node in self.others if self.process(node, "raylet") in raylets]):
+            return None
+        node = chance.choice(running)
         self.others.remove(node)
-        os.kill(self.raylet(node), signal.SIGKILL)
+        os.kill(self.process(node, "raylet"), signal.SIGKILL)
         return node
 
     @staticmethod
-    def raylet(node: Any) -> int:
-        """Its process."""
-        return int(node.all_processes["raylet"][0].process.pid)
+    def process(node: Any, name: str) -> int:
+        """A process of Ray on a node, such as its raylet."""
+        return int(node.all_processes[name][0].process.pid)
 
     def remove(self, node: Any) -> None:
         """Ends what is left of a node."""
@@ -108,3 +117,16 @@ class RayCluster:
     def close(self) -> None:
         self._cluster.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
+        for name, value in self._before.items():
+            os.environ.pop(name)
+            os.environ |= {name: value} if value is not None else {}
+
+
+def ancestor(pid: int, generations: int) -> int:
+    """The parent of a process, or the parent of its parent, and so on. 0 if it has ended."""
+    for _ in range(generations):
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return 0
+    return pid

@@ -4,6 +4,7 @@
     placement   reserves nodes
     team        the actors of one attempt
     rank        the actor of one rank
+    gauges      metrics of a rank, which Ray exports
 
 The decisions are those of tools/supervise.py (paddlebox/tools/supervise/job.py).
 """
@@ -18,20 +19,21 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 from paddlebox.errors import ConfigError, RankError
-from paddlebox.tools.on_ray.placement import Reservation, Wanted
+from paddlebox.tools.on_ray.placement import Demand, Reservation
+from paddlebox.tools.on_ray.rank import LOOK_S
 from paddlebox.tools.on_ray.team import Team
 from paddlebox.tools.supervise.arguments import add_to, limits_of, passed_on, say_as, split
 from paddlebox.tools.supervise.job import Job, Order
 
-_LOOK_S, _CONNECT_S = 0.2, 10.0
-# The process of an actor notices within a second that its node has ended. Only then its rank ends
-# and frees the lock of its store.
+_CONNECT_S = 10.0
+# A lost actor ends within this time, and its rank frees the lock of its store: at the latest when
+# it has not heard of the job for as long as the job has not heard of it.
 _AFTER_LOSS_S = 5.0
 _say = say_as("train_on_ray")
 
@@ -61,21 +63,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         limits = limits_of(options)
         ray = _connected(options.address)
-    except ConfigError as error:
-        print(f"ConfigError: {error}", file=sys.stderr)
-        return 2
-    signalled = _remember_signals()
-    wanted = Wanted(options.nodes, options.ranks_per_node, options.cpus_per_rank)
+        try:
+            return _run(ray, options, command, limits)
+        finally:
+            ray.shutdown()
+    except (ConfigError, RankError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+
+
+def _run(
+    ray: Any, options: argparse.Namespace, command: Sequence[str], limits: Mapping[str, float]
+) -> int:
+    job = Job(
+        0, options.tries, limits, options.wait_s, _say, member="rank",
+        logs="the log of the rank's actor, in the folder `logs` of Ray's session on its node",
+    )  # fmt: skip
+    demand = Demand(options.nodes, options.ranks_per_node, options.cpus_per_rank)
     environment = passed_on(os.environ, options.env)
-    arguments = (command, os.getcwd(), environment, options.grace_s)
-    job = Job(0, options.tries, limits, options.wait_s, _say)
-    try:
-        return _Drive(ray, job, wanted, arguments, signalled).run()
-    except RankError as error:
-        print(f"RankError: {error}", file=sys.stderr)
-        return 1
-    finally:
-        ray.shutdown()
+    arguments = (command, os.getcwd(), options.grace_s)
+    return _Drive(ray, job, demand, environment, arguments, _remember_signals()).run()
 
 
 def _count(text: str) -> int:
@@ -97,8 +104,10 @@ def _connected(address: str | None) -> Any:
     except ImportError as error:
         raise ConfigError(f"{error}: pip install 'paddlebox[ray]'") from None
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
-    host, _, port = address.rpartition(":")
     try:
+        if address == "auto":
+            address = str(ray._private.services.get_ray_address_from_environment(address, None))
+        host, _, port = address.rpartition(":")
         if port.isdigit():  # Ray itself tries for some minutes
             socket.create_connection((host, int(port)), _CONNECT_S).close()
         ray.init(address=address, logging_level="WARNING")
@@ -112,17 +121,17 @@ def _connected(address: str | None) -> Any:
 
 
 def _remember_signals() -> Callable[[], int]:
-    """Install handlers. Returns a function that returns the signal that came, or 0."""
-    came = 0
+    """Install handlers. Returns a function that returns the last signal received, or 0."""
+    received = 0
 
     def remember(number: int, frame: FrameType | None) -> None:
-        nonlocal came
+        nonlocal received
         del frame
-        came = number
+        received = number
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, remember)
-    return lambda: came
+    return lambda: received
 
 
 class _Drive:
@@ -131,22 +140,24 @@ class _Drive:
     Args:
         ray: the module, connected.
         job: decides.
-        wanted: what the job asks of the cluster.
+        demand: what the job asks of the cluster.
+        environment: of the ranks.
         arguments: of RankActor, without the rank.
-        signal_: returns the signal that came, or 0.
+        signal_: returns the last signal received, or 0.
     """
 
     def __init__(
         self,
         ray: Any,
         job: Job,
-        wanted: Wanted,
+        demand: Demand,
+        environment: Mapping[str, str],
         arguments: tuple[Any, ...],
         signal_: Callable[[], int],
     ) -> None:
-        self._ray, self._job, self._wanted, self._arguments = ray, job, wanted, arguments
-        self._signal = signal_
-        self._reservation = Reservation(ray, wanted, lambda: bool(signal_()))
+        self._ray, self._job, self._demand, self._arguments = ray, job, demand, arguments
+        self._environment, self._signal = environment, signal_
+        self._reservation = Reservation(ray, demand, lambda: bool(signal_()), _say)
         self._team: Team | None = None
         self._lost_at = -_AFTER_LOSS_S
 
@@ -159,7 +170,7 @@ class _Drive:
                     return 128 + self._signal()
                 self._look(order)
                 order = self._job.order()
-                time.sleep(_LOOK_S)
+                time.sleep(LOOK_S)
             return order.code
         finally:
             self._dismiss()
@@ -177,7 +188,7 @@ class _Drive:
             if not self._reservation.hold(until, self._job.wait_s):
                 return False
             try:
-                return self._hire()
+                return self._begin_team()
             except RankError as error:
                 self._lost_at = time.monotonic()
                 if self._lost_at > until:
@@ -185,12 +196,15 @@ class _Drive:
                 _say(f"{error}; trying again")
                 self._dismiss()
 
-    def _hire(self) -> bool:
-        wanted = self._wanted
-        _say(f"{len(self._reservation.nodes)} nodes with {wanted.ranks} ranks each")
-        self._team = Team(self._ray, self._reservation, wanted.ranks, wanted.cpus, *self._arguments)
+    def _begin_team(self) -> bool:
+        demand = self._demand
+        _say(f"{len(self._reservation.nodes)} nodes with {demand.ranks} ranks each")
+        self._team = Team(self._ray, self._reservation, demand.ranks, demand.cpus, *self._arguments)
+        limit_s = self._job.limits_s["start"]
+        if not self._team.assemble(self._environment, limit_s, self._go_on):
+            return False
         self._job.expect(self._team.size)
-        return self._team.assemble(self._job.limits_s["start"], self._go_on)
+        return True
 
     def _go_on(self) -> bool:
         if not self._reservation.alive():
@@ -206,7 +220,7 @@ class _Drive:
         assert self._team is not None
         reports, lost = self._team.exchange(order)
         for rank, report in reports.items():
-            self._job.hear(f"of rank {rank}", replace(report, signal=self._signal()))
+            self._job.hear(str(rank), replace(report, signal=self._signal()))
         for rank, why in lost.items():
             self._lost_at = time.monotonic()
-            self._job.lose(f"of rank {rank}", why)
+            self._job.lose(str(rank), why)

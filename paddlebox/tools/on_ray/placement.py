@@ -18,7 +18,7 @@ _NODE_ID = "ray.io/node-id"  # a label that Ray gives each node
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Demand:
     """What a job asks of the cluster."""
 
     nodes: int
@@ -43,7 +43,7 @@ class Node:
         return f"{self.address}: {self.free:g} of {self.cpus:g} CPUs"
 
 
-def choose(nodes: Sequence[Node], wanted: Wanted, before: Sequence[str]) -> list[str]:
+def choose(nodes: Sequence[Node], demand: Demand, before: Sequence[str]) -> list[str]:
     """(N) the ids of the nodes of a job, in the order of ranks; empty if there are too few.
 
     Nodes that the job had before keep their place as far as possible, because they have the stores
@@ -51,15 +51,15 @@ def choose(nodes: Sequence[Node], wanted: Wanted, before: Sequence[str]) -> list
 
     Args:
         nodes: the living nodes.
-        wanted: what the job asks for.
+        demand: what the job asks for.
         before: ids of its nodes so far, in the order of ranks.
     """
-    fitting = [node.id for node in nodes if node.free >= wanted.cpus_of_node]
-    chosen = sorted(fitting, key=lambda node: (node not in before, node))[: wanted.nodes]
-    if len(chosen) < wanted.nodes:
+    fitting = [node.id for node in nodes if node.free >= demand.cpus_of_node]
+    chosen = sorted(fitting, key=lambda node: (node not in before, node))[: demand.nodes]
+    if len(chosen) < demand.nodes:
         return []
     others = iter([node for node in chosen if node not in before])
-    return [node if node in chosen else next(others) for node in before or [""] * wanted.nodes]
+    return [node if node in chosen else next(others) for node in before or [""] * demand.nodes]
 
 
 class Reservation:
@@ -67,12 +67,19 @@ class Reservation:
 
     Args:
         ray: the module.
-        wanted: what the job asks for.
+        demand: what the job asks for.
         interrupted: whether to stop waiting.
+        say: called with a line of the log when it begins to wait.
     """
 
-    def __init__(self, ray: Any, wanted: Wanted, interrupted: Callable[[], bool]) -> None:
-        self._ray, self._wanted, self._interrupted = ray, wanted, interrupted
+    def __init__(
+        self,
+        ray: Any,
+        demand: Demand,
+        interrupted: Callable[[], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        self._ray, self._demand, self._interrupted, self._say = ray, demand, interrupted, say
         self.group: Any = None
         #: (N) ids of the nodes that are or were reserved, in the order of ranks.
         self.nodes: list[str] = []
@@ -91,13 +98,20 @@ class Reservation:
         """
         if self.group is not None and self.alive():
             return True
+        waits = False
         while not self._interrupted():
             nodes = self._living()
-            chosen = choose(nodes, self._wanted, self.nodes)
+            chosen = choose(nodes, self._demand, self.nodes)
             if chosen and self._reserve(chosen):
                 return True
             if time.monotonic() > until:
-                raise RankError(self._missing(nodes, wait_s))
+                raise RankError(
+                    f"Ray has not enough resources within {wait_s:g} s: {self._compared(nodes)}: "
+                    "add nodes, or ask for less (--nodes, --ranks-per-node, --cpus-per-rank)"
+                )
+            if not waits:
+                self._say(f"waits for resources of Ray: {self._compared(nodes)}")
+            waits = True
             time.sleep(_LOOK_S)
         return False
 
@@ -111,7 +125,10 @@ class Reservation:
         return {*self.nodes} <= {node.id for node in self._living()}
 
     def _living(self) -> list[Node]:
-        """The living nodes. The CPUs that this job has reserved count as free."""
+        """The living nodes. The CPUs that this job has reserved count as free.
+
+        Ray has no public function for the free resources of each node.
+        """
         free: Mapping[str, Mapping[str, float]] = (
             self._ray._private.state.available_resources_per_node()
         )
@@ -119,15 +136,15 @@ class Reservation:
         for node in self._ray.nodes():
             if node["Alive"]:
                 id_, cpus = node["NodeID"], node["Resources"].get("CPU", 0.0)
-                own = self._wanted.cpus_of_node if self.group and id_ in self.nodes else 0.0
-                left = min(cpus, free.get(id_, {}).get("CPU", 0.0) + own)
+                reserved = self._demand.cpus_of_node if self.group and id_ in self.nodes else 0.0
+                left = min(cpus, free.get(id_, {}).get("CPU", 0.0) + reserved)
                 found.append(Node(id_, node["NodeManagerAddress"], cpus, left))
         return found
 
     def _reserve(self, nodes: list[str]) -> bool:
         """Reserve nodes. Returns False if Ray does not grant them soon."""
         self.release()
-        bundle = {"CPU": self._wanted.cpus_of_node}
+        bundle = {"CPU": self._demand.cpus_of_node}
         self.group = self._ray.util.placement_group(
             [bundle] * len(nodes),
             strategy="STRICT_SPREAD",
@@ -141,10 +158,8 @@ class Reservation:
         self.release()
         return False
 
-    def _missing(self, nodes: Sequence[Node], wait_s: float) -> str:
-        wanted = self._wanted
+    def _compared(self, nodes: Sequence[Node]) -> str:
         return (
-            f"Ray has not enough resources within {wait_s:g} s: expected {wanted.nodes} nodes with "
-            f"{wanted.cpus_of_node} free CPUs each, found {', '.join(map(str, nodes)) or 'no node'}"
-            ": add nodes, or ask for less (--nodes, --ranks-per-node, --cpus-per-rank)"
+            f"expected {self._demand.nodes} nodes with {self._demand.cpus_of_node} free CPUs each, "
+            f"found {', '.join(map(str, nodes)) or 'no node'}"
         )

@@ -1,28 +1,30 @@
 """RankActor: the actor of one rank. It starts the rank's process, and reports it.
 
-Ray loads this module in a process of its own on the rank's node. The actor is to its rank what
-tools/supervise.py is to a node.
+Ray loads this module in a process of its own on the node of the rank.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
-from pathlib import Path
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 
 from paddlebox import mpi
+from paddlebox.tools.on_ray.gauges import Gauges
 from paddlebox.tools.supervise.folder import watch_folder
 from paddlebox.tools.supervise.job import Order, Report
 from paddlebox.tools.supervise.node import Node
 from paddlebox.tools.supervise.ranks import become_reaper
 
-_METRICS = ("auc", "copc", "logloss", "actual_ctr", "predicted_ctr")
+LOOK_S = 0.2  # the longest time between two looks at a job
+#: Looks without an answer until the other side counts as lost: 15 s. Not a time, because a machine
+#: that was suspended must not lose its ranks.
+SILENT_LOOKS = 75
 
 
 class RankActor:
@@ -32,7 +34,6 @@ class RankActor:
         rank: number of the rank.
         command: what Python runs.
         folder: the working directory.
-        environment: the environment of the rank, but for its variables of Paddle's launcher.
         grace_s: as for `Node`.
     """
 
@@ -41,19 +42,20 @@ class RankActor:
         rank: int,
         command: Sequence[str],
         folder: str,
-        environment: Mapping[str, str],
         grace_s: float,
     ) -> None:
         ray = importlib.import_module("ray")
         os.chdir(folder)
         become_reaper()
-        self._rank, self._environment, self._grace_s = rank, environment, grace_s
+        self._rank, self._grace_s = rank, grace_s
         self._command = [sys.executable, *command]
         self._address = str(ray.util.get_node_ip_address())
         self._open = ExitStack()
         self._watch = self._open.enter_context(watch_folder())
         self._node: Node | None = None
         self._gauges = Gauges(rank, run_dir_of(command))
+        self._gauges.start()
+        self._silence = Silence(lambda: os._exit(1))
 
     def __repr__(self) -> str:
         return f"rank {self._rank}"  # what Ray's log and dashboard call it
@@ -67,17 +69,27 @@ class RankActor:
             probe.bind((self._address, 0))
             return f"{self._address}:{probe.getsockname()[1]}"
 
-    def join(self, variables: Mapping[str, str]) -> None:
-        """Take the variables of Paddle's launcher."""
-        environment = {**self._environment, **variables}
+    def join(self, environment: Mapping[str, str]) -> None:
+        """Take the whole environment of the rank.
+
+        It is no argument of the constructor, because Ray keeps those in its GCS, where every client
+        of the cluster can read them.
+        """
         self._node = Node(self._command, environment, self._watch, self._grace_s)
 
     def exchange(self, order: Order) -> Report:
-        """Obey the order. Returns how the rank was before."""
+        """Obey the order. Returns how the rank was before.
+
+        From the first order to run, the actor ends, and its rank with it, if the orders cease:
+        the job has lost it then, and starts another rank in its place.
+        """
         assert self._node is not None
         report = self._node.report()
         self._node.obey(order, report.up)
-        self._gauges.set(report)
+        self._gauges.report = report
+        if order.do == "run":
+            self._silence.watch()
+        self._silence.heard()
         return report
 
     def close(self) -> None:
@@ -97,7 +109,7 @@ def variables_of(endpoints: Sequence[tuple[str, str]], per_node: int) -> list[di
         "PADDLE_TRAINERS_NUM": str(size),
         "PADDLE_LOCAL_SIZE": str(per_node),
         "PADDLE_NNODES": str(size // per_node),
-        "PADDLE_TRAINER_ENDPOINTS": ",".join(own for own, _ in endpoints),
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(first for first, _ in endpoints),
         "PADDLE_MASTER": endpoints[0][1],
     }
     return [
@@ -105,10 +117,10 @@ def variables_of(endpoints: Sequence[tuple[str, str]], per_node: int) -> list[di
             **shared,
             "PADDLE_TRAINER_ID": str(rank),
             "PADDLE_LOCAL_RANK": str(rank % per_node),
-            "PADDLE_CURRENT_ENDPOINT": own,
+            "PADDLE_CURRENT_ENDPOINT": first,
             mpi.HOST: str(rank - rank % per_node),
         }
-        for rank, (own, _) in enumerate(endpoints)
+        for rank, (first, _) in enumerate(endpoints)
     ]
 
 
@@ -122,40 +134,30 @@ def run_dir_of(command: Sequence[str]) -> str:
     return ""
 
 
-class Gauges:
-    """Metrics of a rank, which Ray exports."""
+class Silence:
+    """Calls a function, on a thread of its own, if nothing was heard for SILENT_LOOKS looks.
 
-    def __init__(self, rank: int, run_dir: str) -> None:
-        self._tags = {"run": run_dir, "rank": str(rank)}
-        self._lines = Path(run_dir, "metrics.jsonl") if run_dir and rank == 0 else None
-        self._size = -1
-        self._gauges: dict[str, Any] = {}
+    Args:
+        act: the function.
+        look_s: the time of a look.
+    """
 
-    def set(self, report: Report) -> None:
-        for rank in report.ranks:
-            self._set("rank_passes", "Passes that all ranks have committed.", rank.passes)
-            self._set("rank_idle_seconds", "Time since the rank made progress.", rank.idle_s)
-        for name, value in self._of_last_pass().items():
-            self._set(f"train_{name}", f"{name} of the last pass.", value)
+    def __init__(self, act: Callable[[], None], look_s: float = LOOK_S) -> None:
+        self._act, self._look_s = act, look_s
+        self._looks = 0
+        self._watching = False
 
-    def _of_last_pass(self) -> dict[str, float]:
-        """Of the last line of metrics.jsonl; empty if there is no new line."""
-        with suppress(OSError, ValueError):
-            if self._lines is not None and (size := self._lines.stat().st_size) != self._size:
-                line = json.loads(self._lines.read_text().splitlines()[-1])
-                self._size = size
-                return values_of(line)
-        return {}
+    def watch(self) -> None:
+        """Start the thread, unless it runs."""
+        if not self._watching:
+            self._watching = True
+            threading.Thread(target=self._run, name="silence", daemon=True).start()
 
-    def _set(self, name: str, about: str, value: float) -> None:
-        if name not in self._gauges:
-            gauge = importlib.import_module("ray.util.metrics").Gauge
-            self._gauges[name] = gauge(f"paddlebox_{name}", about, tuple(self._tags))
-        self._gauges[name].set(value, tags=self._tags)
+    def heard(self) -> None:
+        self._looks = 0
 
-
-def values_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line of metrics.jsonl that Ray exports."""
-    measured = {**line, **(line.get("metrics") or {})}
-    names = ("pass", "loss", "samples_per_s", *_METRICS)
-    return {name: float(measured[name]) for name in names if measured.get(name) is not None}
+    def _run(self) -> None:
+        while self._looks <= SILENT_LOOKS:
+            time.sleep(self._look_s)
+            self._looks += 1
+        self._act()

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paddlebox.errors import RankError
+from paddlebox.errors import ConfigError, RankError
 from paddlebox.tools.on_ray.placement import Reservation
-from paddlebox.tools.on_ray.rank import RankActor, variables_of
+from paddlebox.tools.on_ray.rank import LOOK_S, SILENT_LOOKS, RankActor, variables_of
 from paddlebox.tools.supervise.job import Order, Report
 
-_LOOK_S = 0.2
-# Counted in looks and not in seconds: a machine that was suspended must not lose its ranks.
-_SILENT_LOOKS = 75
 _CLOSE_S = 2.0
+_IN_CONSTRUCTOR = "raised in its creation task"  # words of Ray
 _FIELD, _LONGEST = re.compile(r"\w+: "), 300
 
 
@@ -53,10 +51,13 @@ class Team:
     def size(self) -> int:
         return len(self._actors)
 
-    def assemble(self, limit_s: float, check: Callable[[], bool]) -> bool:
+    def assemble(
+        self, environment: Mapping[str, str], limit_s: float, check: Callable[[], bool]
+    ) -> bool:
         """Wait for all actors, and tell each the addresses of all.
 
         Args:
+            environment: of the ranks, without the variables of Paddle's launcher.
             limit_s: seconds to wait.
             check: called while it waits. Returns whether to go on, and may raise RankError.
 
@@ -64,13 +65,14 @@ class Team:
 
         Raises:
             RankError: an actor could not be started.
+            ConfigError: its constructor failed, so that another try would fail too.
         """
         endpoints = self._answers([one.endpoints.remote() for one in self._actors], limit_s, check)
         if not endpoints:
             return False
-        variables = variables_of(endpoints, self._per_node)
-        pairs = zip(self._actors, variables, strict=True)
-        return bool(self._answers([one.join.remote(own) for one, own in pairs], limit_s, check))
+        pairs = zip(self._actors, variables_of(endpoints, self._per_node), strict=True)
+        calls = [one.join.remote({**environment, **own}) for one, own in pairs]
+        return bool(self._answers(calls, limit_s, check))
 
     def _answers(
         self, calls: Sequence[Any], limit_s: float, check: Callable[[], bool]
@@ -83,10 +85,12 @@ class Team:
             if time.monotonic() > until:
                 late = calls.index(waiting[0])
                 raise RankError(f"rank {late}: its actor has not started within {limit_s:g} s")
-            _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=_LOOK_S)
+            _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_S)
         try:
             return list(self._ray.get(list(calls)))
         except self._ray.exceptions.RayError as error:
+            if _IN_CONSTRUCTOR in str(error):
+                raise ConfigError(f"an actor cannot be started: {_last_line(error)}") from None
             raise RankError(f"an actor could not be started: {_short(error)}") from None
 
     def exchange(self, order: Order) -> tuple[dict[int, Report], dict[int, str]]:
@@ -104,8 +108,8 @@ class Team:
             ready, _ = self._ray.wait([*calls], num_returns=len(calls), timeout=0)
         for rank in [*self._silent]:
             self._silent[rank] += 1
-            if self._silent[rank] > _SILENT_LOOKS:
-                lost[rank] = f"no answer for {_SILENT_LOOKS * _LOOK_S:g} s"
+            if self._silent[rank] > SILENT_LOOKS:
+                lost[rank] = f"no answer for {SILENT_LOOKS * LOOK_S:g} s"
         for call in ready:
             rank = calls[call]
             try:
@@ -134,3 +138,8 @@ def _short(error: BaseException) -> str:
     """The sentences of an error of Ray in one line, without its fields such as `pid: 5`."""
     lines = [line.strip() for line in str(error).splitlines()]
     return " ".join(line for line in lines if line and not _FIELD.match(line))[:_LONGEST]
+
+
+def _last_line(error: BaseException) -> str:
+    """Of a traceback in an error of Ray: the cause."""
+    return [line.strip() for line in str(error).splitlines() if line.strip()][-1][-_LONGEST:]

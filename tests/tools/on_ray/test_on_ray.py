@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +15,14 @@ from typing import Any
 import pytest
 
 from paddlebox import mpi
-from paddlebox.errors import RankError
+from paddlebox.errors import ConfigError, RankError
 from paddlebox.tools.on_ray.cli import main
-from paddlebox.tools.on_ray.placement import Node, Reservation, Wanted, choose
-from paddlebox.tools.on_ray.rank import Gauges, run_dir_of, values_of, variables_of
+from paddlebox.tools.on_ray.gauges import Gauges, values_of
+from paddlebox.tools.on_ray.placement import Demand, Node, Reservation, choose
+from paddlebox.tools.on_ray.rank import SILENT_LOOKS, Silence, run_dir_of, variables_of
 from paddlebox.tools.on_ray.team import Team
 from paddlebox.tools.supervise.job import Order, Rank, Report
+from tests.conftest import PATIENCE_S
 
 
 def nodes(**free: float) -> list[Node]:
@@ -37,7 +42,7 @@ def nodes(**free: float) -> list[Node]:
 def test_nodes_with_room_are_chosen_and_keep_their_ranks(
     free: dict[str, float], before: list[str], expected: list[str]
 ) -> None:
-    assert choose(nodes(**free), Wanted(2, ranks=4, cpus=2), before) == expected
+    assert choose(nodes(**free), Demand(2, ranks=4, cpus=2), before) == expected
 
 
 class FakeRay:
@@ -70,25 +75,39 @@ class FakeRay:
 
 def test_each_node_is_one_bundle_of_the_placement_group() -> None:
     ray = FakeRay({"a": 8.0, "b": 3.0, "c": 8.0})
-    held = Reservation(ray, Wanted(2, ranks=2, cpus=3), lambda: False)
+    said = list[str]()
+    held = Reservation(ray, Demand(2, ranks=2, cpus=3), lambda: False, said.append)
     assert held.hold(0.0, 1.0)
     assert held.nodes == ["a", "c"]
     assert ray.bundles == [({"CPU": 6}, {"ray.io/node-id": name}) for name in ("a", "c")]
 
 
 def test_too_few_resources_are_one_error_that_names_what_was_found() -> None:
-    held = Reservation(FakeRay({"a": 8.0, "b": 3.0}), Wanted(2, 4, 2), lambda: False)
-    told = (
+    said = list[str]()
+    held = Reservation(FakeRay({"a": 8.0, "b": 3.0}), Demand(2, 4, 2), lambda: False, said.append)
+    expected = (
         r"^Ray has not enough resources within 5 s: expected 2 nodes with 8 free CPUs each, found "
         r"10\.0\.0\.1: 8 of 8 CPUs, 10\.0\.0\.2: 3 of 8 CPUs: add nodes"
     )
-    with pytest.raises(RankError, match=told):
+    with pytest.raises(RankError, match=expected):
         held.hold(0.0, 5.0)
+
+
+def test_the_log_says_once_what_is_waited_for() -> None:
+    said = list[str]()
+    held = Reservation(FakeRay({"a": 3.0}), Demand(1, 4, 2), lambda: False, said.append)
+    with pytest.raises(RankError):
+        held.hold(time.monotonic() + 1.0, 1.0)
+    assert said == [
+        "waits for resources of Ray: expected 1 nodes with 8 free CPUs each, "
+        "found 10.0.0.1: 3 of 8 CPUs"
+    ]
 
 
 def test_what_the_job_has_reserved_counts_as_free_when_it_needs_another_node() -> None:
     ray = FakeRay({"a": 8.0, "b": 8.0})
-    held = Reservation(ray, Wanted(2, 1, 8), lambda: False)
+    said = list[str]()
+    held = Reservation(ray, Demand(2, 1, 8), lambda: False, said.append)
     assert held.hold(0.0, 1.0)
     del ray.available["a"]  # lost
     ray._private.state.available_resources_per_node()["b"]["CPU"] = 0.0  # by this job itself
@@ -115,12 +134,17 @@ def test_ranks_get_the_variables_of_paddles_launcher() -> None:
 
 
 class FakeActor:
-    """An actor whose calls are answered by a function, at once."""
+    """An actor whose calls get the same answer, at once."""
 
     def __init__(self, answer: Any) -> None:
+        self.calls = list[tuple[str, Any]]()
         for name in ("endpoints", "join", "exchange", "close"):
-            call = SimpleNamespace(remote=lambda *told, name=name: (name, told, answer))
+            call = SimpleNamespace(remote=functools.partial(self._call, name, answer))
             setattr(self, name, call)
+
+    def _call(self, name: str, answer: Any, *arguments: Any) -> tuple[str, int, Any]:
+        self.calls.append((name, arguments))
+        return name, len(self.calls), answer
 
 
 class FakeActors:
@@ -131,18 +155,26 @@ class FakeActors:
     def __init__(self, *answers: Any) -> None:
         self._answers = iter(answers)
         self.killed = 0
+        self.actors = list[FakeActor]()
+        self.arguments = list[Any]()  # of the constructors
         strategy = SimpleNamespace(PlacementGroupSchedulingStrategy=lambda _, at: at)
         self.util = SimpleNamespace(scheduling_strategies=strategy)
 
     def remote(self, actor: Any) -> Any:
-        make = SimpleNamespace(remote=lambda *_: FakeActor(next(self._answers)))
-        return SimpleNamespace(options=lambda **_: make)
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._make))
+
+    def _make(self, *arguments: Any) -> FakeActor:
+        self.arguments.append(arguments)
+        self.actors.append(FakeActor(next(self._answers)))
+        return self.actors[-1]
 
     def wait(self, calls: Any, **_: Any) -> tuple[list[Any], list[Any]]:
         there = [call for call in calls if call[2] != "silent"]
         return there, [call for call in calls if call not in there]
 
     def get(self, call: Any) -> Any:
+        if isinstance(call, list):
+            return [self.get(one) for one in call]
         if isinstance(call[2], Exception):
             raise call[2]
         return call[2]
@@ -151,10 +183,48 @@ class FakeActors:
         self.killed += 1
 
 
-def team(*answers: Any) -> tuple[Team, FakeActors]:
+def team(*answers: Any, arguments: tuple[Any, ...] = ()) -> tuple[Team, FakeActors]:
     ray = FakeActors(*answers)
     held = SimpleNamespace(group=None, nodes=["a"])
-    return Team(ray, held, len(answers), 1), ray  # type: ignore[arg-type]
+    return Team(ray, held, len(answers), 1, *arguments), ray  # type: ignore[arg-type]
+
+
+def test_the_environment_of_a_rank_is_no_argument_of_its_constructor() -> None:
+    """Ray keeps those arguments in its GCS."""
+    one, ray = team(("10.0.0.1:1", "10.0.0.1:2"), arguments=(["train.py"], "/folder", 1.0))
+    assert one.assemble({"KEY": "secret"}, 1.0, lambda: True)
+    assert ray.arguments == [(0, ["train.py"], "/folder", 1.0)]
+    name, (environment,) = ray.actors[0].calls[-1]
+    assert (name, environment["KEY"], environment["PADDLE_TRAINER_ID"]) == ("join", "secret", "0")
+
+
+_CREATION = """The actor died because of an error raised in its creation task, \x1b[36mray::Rank
+  File "rank.py", line 55, in __init__
+    os.chdir(folder)
+FileNotFoundError: [Errno 2] No such file or directory: '/folder'
+"""
+
+
+def test_an_actor_whose_constructor_fails_is_one_error_without_another_try() -> None:
+    one, _ = team(ValueError(_CREATION))
+    expected = r"^an actor cannot be started: FileNotFoundError: \[Errno 2\] No such .*'/folder'$"
+    with pytest.raises(ConfigError, match=expected):
+        one.assemble({}, 1.0, lambda: True)
+    one, _ = team(ValueError("Its node\nwas terminated."))
+    with pytest.raises(RankError, match=r"could not be started: Its node was terminated\.$"):
+        one.assemble({}, 1.0, lambda: True)
+
+
+def test_an_actor_that_the_job_no_longer_asks_ends_and_one_that_is_asked_does_not() -> None:
+    ended = threading.Event()
+    silence = Silence(ended.set, look_s=0.002)
+    silence.watch()
+    until = time.monotonic() + 4 * SILENT_LOOKS * 0.002
+    while time.monotonic() < until:
+        silence.heard()
+        assert not ended.is_set()
+        time.sleep(0.001)
+    assert ended.wait(PATIENCE_S)
 
 
 def test_a_lost_actor_and_a_silent_one_are_told_from_one_that_reports() -> None:
@@ -210,14 +280,38 @@ def test_values_of_the_last_pass_and_of_the_rank_are_exported(
     monkeypatch.setitem(sys.modules, "ray.util.metrics", SimpleNamespace(Gauge=Gauge))
     gauges = Gauges(0, str(tmp_path))
     rank = Rank(0, 1, "host", "step", "7", 20, 3, 1.5, "S", "")
-    gauges.set(Report(1, True, None, [rank]))
+    gauges.report = Report(1, True, None, [rank])
+    gauges.set()
     assert told == {"paddlebox_rank_passes": 3, "paddlebox_rank_idle_seconds": 1.5}
     line = {"pass": 2, "loss": 0.5, "samples_per_s": 1e3, "metrics": {"auc": 0.75, "copc": None}}
-    (tmp_path / "metrics.jsonl").write_text("{}\n" + json.dumps(line) + "\n")
-    gauges.set(Report())
+    (tmp_path / "metrics.jsonl").write_text("{}\n" + json.dumps(line) + "\n{")
+    gauges.set()
     names = ("pass", "loss", "samples_per_s", "auc")
     assert {told[f"paddlebox_train_{name}"] for name in names} == {2.0, 0.5, 1e3, 0.75}
     assert values_of(line).keys() == {*names}
+
+
+def test_metrics_with_the_names_of_values_of_a_line_do_not_hide_them() -> None:
+    metrics = {"loss": {"auc": 0.6}, "pass": {"auc": 0.6}, "auc": 0.75, "copc": float("nan")}
+    line = {"pass": 2, "loss": 0.5, "metrics": metrics}
+    assert values_of(line) == {"pass": 2.0, "loss": 0.5, "auc": 0.75}
+
+
+@pytest.mark.parametrize("text", ["", "\n", "[]\n", "{\n", '{"metrics": 3}\n', "\0\n"])
+def test_a_file_of_metrics_that_cannot_be_read_ends_no_rank(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[float]()
+    gauge = SimpleNamespace(set=lambda value, **_: told.append(value))
+    module = SimpleNamespace(Gauge=lambda *_: gauge)
+    monkeypatch.setitem(sys.modules, "ray.util.metrics", module)
+    gauges = Gauges(0, str(tmp_path))
+    (tmp_path / "metrics.jsonl").write_text(text)
+    gauges.set()
+    assert not told
+    (tmp_path / "metrics.jsonl").write_text(text + '{"loss": 0.5}\n')
+    gauges.set()
+    assert told == [0.5]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,39 +16,51 @@ import pytest
 
 from tests.conftest import PATIENCE_S, ROOT
 from tests.faults.kill_ray import kill_ray
-from tests.support.ray_cluster import RayCluster, require_ray
+from tests.support.ray_cluster import RayCluster, ancestor, needs_ray
 
-pytestmark = pytest.mark.slow
-# Writes the environment of its rank, says what it is told to, and waits if it is told to.
+pytestmark = [pytest.mark.slow, needs_ray]
+_TOOL = ROOT / "tools/train_on_ray.py"
+_SECRET = "a-credential-that-must-not-leak"
+# Locks a file of its rank, writes its environment, waits on its first start, and ends with a code.
 _RANK = """
-import json, os, pathlib, sys, time
+import fcntl, json, os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
 rank = os.environ["PADDLE_TRAINER_ID"]
+held = open(folder / f"lock.{rank}", "w")
+try:
+    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit(6)
+first = not (folder / f"rank.{rank}").exists()
 (folder / f"part.{rank}").write_text(json.dumps(dict(os.environ, pid=str(os.getpid()))))
 (folder / f"part.{rank}").rename(folder / f"rank.{rank}")
-time.sleep(float(sys.argv[2]))
+time.sleep(float(sys.argv[2]) if first else 0.0)
 sys.exit(int(sys.argv[3]))
 """
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    require_ray()
     with RayCluster(3) as found:
         yield found
 
 
 def _start(
-    cluster: RayCluster, folder: Path, *words: str, seconds: float = 0.0, code: int = 0
+    cluster: RayCluster,
+    folder: Path,
+    *words: str,
+    seconds: float = 0.0,
+    code: int = 0,
+    cwd: Path = ROOT,
 ) -> subprocess.Popen[str]:
     """A job whose ranks run _RANK. words: options of the tool."""
     program = folder / "rank.py"
     program.write_text(_RANK)
-    tool = [sys.executable, "tools/train_on_ray.py", "--address", cluster.address, *words, "--"]
+    tool = [sys.executable, str(_TOOL), "--address", cluster.address, *words, "--"]
     return subprocess.Popen(
         [*tool, str(program), str(folder), str(seconds), str(code)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "AWS_SECRET_ACCESS_KEY": "s", "MKL_CBWR": "2"},
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "AWS_KEY": _SECRET, "MKL_CBWR": "2"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -75,6 +88,72 @@ def test_ranks_get_the_listed_variables_and_none_of_ray(
     assert [one["PADDLEBOX_HOST"] for one in (first, second)] == ["0", "1"]
     assert first["PADDLE_MASTER"] == second["PADDLE_MASTER"]
     assert first["PADDLE_CURRENT_ENDPOINT"].startswith("127.0.0.1:")
+
+
+def test_a_job_goes_on_if_its_actors_take_longer_to_start_than_it_waits_for_nodes(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    job = _start(cluster, tmp_path, "--wait-s", "0.01")
+    said, _ = job.communicate(timeout=PATIENCE_S)
+    assert job.returncode == 0, said
+
+
+def test_a_folder_that_a_node_does_not_have_is_one_error_without_another_try(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    job = _start(cluster, tmp_path, cwd=gone)
+    gone.rename(tmp_path / "renamed")
+    said, _ = job.communicate(timeout=PATIENCE_S)
+    assert job.returncode == 2, said
+    assert "ConfigError: an actor cannot be started: FileNotFoundError: [Errno 2] No such" in said
+    assert "trying again" not in said
+
+
+def test_the_head_does_not_keep_the_environment_of_ranks(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    job = _start(cluster, tmp_path, "--env", "AWS_*", seconds=10 * PATIENCE_S)
+    (rank,) = _environments(tmp_path, 1)
+    assert rank["AWS_KEY"] == _SECRET
+    gcs = cluster.process(cluster.head, "gcs_server")
+    # It keeps the arguments of the constructor, and so the command.
+    assert _in_memory(gcs, str(tmp_path / "rank.py"))
+    assert not _in_memory(gcs, _SECRET)
+    job.kill()
+    job.communicate()
+
+
+def _in_memory(pid: int, text: str) -> bool:
+    """Whether a process has a text in memory that it may write."""
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+        for line in maps:
+            span, rights, *_ = line.split()
+            first, last = (int(one, 16) for one in span.split("-"))
+            if rights.startswith("rw"):
+                with contextlib.suppress(OSError):
+                    memory.seek(first)
+                    if text.encode() in memory.read(last - first):
+                        return True
+    return False
+
+
+def test_an_actor_that_is_lost_while_its_rank_lives_does_not_end_the_job(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    """The actor is stopped, as if its node were cut off. Its rank keeps its lock."""
+    job = _start(cluster, tmp_path, "--tries", "10", seconds=10 * PATIENCE_S)
+    (rank,) = _environments(tmp_path, 1)
+    actor = ancestor(int(rank["pid"]), 1)
+    os.kill(actor, signal.SIGSTOP)
+    try:
+        said, _ = job.communicate(timeout=4 * PATIENCE_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(actor, signal.SIGKILL)
+    assert job.returncode == 0, said
+    assert "rank 0: no answer for 15 s" in said
 
 
 def test_the_exit_code_of_a_rank_that_a_restart_would_repeat_is_that_of_the_job(
@@ -126,4 +205,4 @@ def test_a_job_whose_raylets_and_ranks_are_killed_ends_as_the_undisturbed_one(
 ) -> None:
     outcome = kill_ray(tmp_path, cluster, kills=2, seed=1)
     assert not outcome.wrong, outcome.wrong
-    assert len(outcome.kills) == 2
+    assert outcome.counted == 2
