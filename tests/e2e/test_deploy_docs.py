@@ -67,7 +67,7 @@ def test_manifests_are_those_of_a_service_and_a_job_whose_parts_fit() -> None:
 
 @pytest.mark.parametrize("version", ["1.29", "1.37"])
 def test_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
-    validator = pytest.importorskip("kubernetes_validate", reason="requirements/bench.txt has it")
+    validator = pytest.importorskip("kubernetes_validate", reason="make test-cluster has it")
     (text,) = blocks("yaml")
     for manifest in yaml.safe_load_all(text):
         validator.validate(manifest, version, strict=True)

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Sequence
@@ -46,6 +47,7 @@ class RayCluster:
 
     def __init__(self, nodes: int, cpus: int = 1) -> None:
         self._cpus = cpus
+        self.metrics_ports = list[int]()  # one of each node
         # Short, because Ray puts sockets there.
         self._folder = Path(tempfile.mkdtemp(prefix="pbx-ray-", dir="/tmp"))
         self._before = {name: os.environ.get(name) for name in _ENVIRONMENT}
@@ -71,8 +73,9 @@ class RayCluster:
         return self.others[-1]
 
     def _add(self) -> Any:
-        """A raylet. Ray gives it 30 s to start, and a busy machine may need longer."""
+        """A node. Ray gives it 30 s to start, and a busy machine may need longer."""
         for left in reversed(range(_TRIES)):
+            self.metrics_ports.append(free_port())
             try:
                 return self._cluster.add_node(
                     num_cpus=self._cpus,
@@ -80,6 +83,7 @@ class RayCluster:
                     node_ip_address="127.0.0.1",
                     dashboard_host="127.0.0.1",
                     include_dashboard=False,
+                    metrics_export_port=self.metrics_ports[-1],
                     temp_dir=str(self._folder),
                     env_vars={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "7"},
                 )
@@ -96,7 +100,8 @@ class RayCluster:
         runs all of the processes.
         """
         raylets = {ancestor(pid, 2) for pid in ranks}
-        if not (running := [node for node in self.others if self.process(node, "raylet") in raylets]):
+        running = [node for node in self.others if self.process(node, "raylet") in raylets]
+        if not running:
             return None
         node = chance.choice(running)
         self.others.remove(node)
@@ -120,6 +125,12 @@ class RayCluster:
         for name, value in self._before.items():
             os.environ.pop(name)
             os.environ |= {name: value} if value is not None else {}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def ancestor(pid: int, generations: int) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,7 @@ except BlockingIOError:
 first = not (folder / f"rank.{rank}").exists()
 (folder / f"part.{rank}").write_text(json.dumps(dict(os.environ, pid=str(os.getpid()))))
 (folder / f"part.{rank}").rename(folder / f"rank.{rank}")
+print(f"rank {rank} waits", flush=True)
 time.sleep(float(sys.argv[2]) if first else 0.0)
 sys.exit(int(sys.argv[3]))
 """
@@ -51,14 +54,15 @@ def _start(
     *words: str,
     seconds: float = 0.0,
     code: int = 0,
+    more: tuple[str, ...] = (),
     cwd: Path = ROOT,
 ) -> subprocess.Popen[str]:
-    """A job whose ranks run _RANK. words: options of the tool."""
+    """A job whose ranks run _RANK. words: options of the tool; more: of the command."""
     program = folder / "rank.py"
     program.write_text(_RANK)
     tool = [sys.executable, str(_TOOL), "--address", cluster.address, *words, "--"]
     return subprocess.Popen(
-        [*tool, str(program), str(folder), str(seconds), str(code)],
+        [*tool, str(program), str(folder), str(seconds), str(code), *more],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), "AWS_KEY": _SECRET, "MKL_CBWR": "2"},
         stdout=subprocess.PIPE,
@@ -178,6 +182,35 @@ def test_too_few_nodes_are_one_error_within_the_stated_time(
         f"each, found {nodes}: add nodes"
     )
     assert not list(tmp_path.glob("rank.?"))
+
+
+def test_metrics_of_the_last_pass_are_exported_and_the_output_of_ranks_is_that_of_the_job(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    pytest.importorskip("prometheus_client", reason="ray[default] is not installed")
+    (tmp_path / "metrics.jsonl").write_text('{"loss": 0.625}\n')
+    job = _start(cluster, tmp_path, seconds=10 * PATIENCE_S, more=("--run-dir", str(tmp_path)))
+    deadline = time.monotonic() + 2 * PATIENCE_S
+    while not (found := re.findall(r"^ray_paddlebox_train_loss\{.*$", _metrics(cluster), re.M)):
+        assert time.monotonic() < deadline
+        time.sleep(1.0)
+    job.send_signal(signal.SIGTERM)
+    said, _ = job.communicate(timeout=PATIENCE_S)
+    assert re.search(r"\(rank 0 pid=\d+(, ip=[\d.]+)?\).* rank 0 waits", said), said
+    assert found[0].endswith(" 0.625")
+    assert f'run="{tmp_path}"' in found[0]
+
+
+def _metrics(cluster: RayCluster) -> str:
+    """Of all nodes, as Prometheus reads them."""
+    found = ""
+    for port in cluster.metrics_ports:
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10.0) as answer,
+        ):
+            found += answer.read().decode()
+    return found
 
 
 def test_ranks_end_with_the_job_that_is_killed(cluster: RayCluster, tmp_path: Path) -> None:
