@@ -32,8 +32,8 @@ from paddlebox.tools.supervise.arguments import add_to, limits_of, passed_on, sa
 from paddlebox.tools.supervise.job import Job, Order
 
 _CONNECT_S = 10.0
-# A lost actor ends within this time, and its rank frees the lock of its store: at the latest when
-# it has not heard of the job for as long as the job has not heard of it.
+# If its raylet has ended, an actor ends within this time, and its rank frees the lock of its store.
+# Other lost actors may take longer (`RankActor.exchange`): then the job tries again.
 _AFTER_LOSS_S = 5.0
 _say = say_as("train_on_ray")
 

@@ -21,10 +21,12 @@ from paddlebox.tools.supervise.job import Order, Report
 from paddlebox.tools.supervise.node import Node
 from paddlebox.tools.supervise.ranks import become_reaper
 
-LOOK_S = 0.2  # the longest time between two looks at a job
-#: Looks without an answer until the other side counts as lost: 15 s. Not a time, because a machine
-#: that was suspended must not lose its ranks.
+LOOK_S = 0.2  # the time between two looks at a job
+#: Looks without an answer until an actor counts as lost: 15 s. Not a time, because a machine that
+#: was suspended must not lose its ranks.
 SILENT_LOOKS = 75
+#: Looks without an order until an actor ends: 30 s, so that a job that is only slow loses nothing.
+ABANDONED_LOOKS = 150
 
 
 class RankActor:
@@ -80,8 +82,8 @@ class RankActor:
     def exchange(self, order: Order) -> Report:
         """Obey the order. Returns how the rank was before.
 
-        From the first order to run, the actor ends, and its rank with it, if the orders cease:
-        the job has lost it then, and starts another rank in its place.
+        From the first order to run, the actor ends, and its rank with it, if there are no more
+        orders: the job counts it as lost then, and starts another rank in its place.
         """
         assert self._node is not None
         report = self._node.report()
@@ -135,7 +137,7 @@ def run_dir_of(command: Sequence[str]) -> str:
 
 
 class Silence:
-    """Calls a function, on a thread of its own, if nothing was heard for SILENT_LOOKS looks.
+    """Calls a function, on a thread of its own, if nothing was heard for ABANDONED_LOOKS looks.
 
     Args:
         act: the function.
@@ -157,7 +159,7 @@ class Silence:
         self._looks = 0
 
     def _run(self) -> None:
-        while self._looks <= SILENT_LOOKS:
+        while self._looks <= ABANDONED_LOOKS:
             time.sleep(self._look_s)
             self._looks += 1
         self._act()

@@ -19,7 +19,7 @@ from paddlebox.errors import ConfigError, RankError
 from paddlebox.tools.on_ray.cli import main
 from paddlebox.tools.on_ray.gauges import Gauges, values_of
 from paddlebox.tools.on_ray.placement import Demand, Node, Reservation, choose
-from paddlebox.tools.on_ray.rank import SILENT_LOOKS, Silence, run_dir_of, variables_of
+from paddlebox.tools.on_ray.rank import ABANDONED_LOOKS, Silence, run_dir_of, variables_of
 from paddlebox.tools.on_ray.team import Team
 from paddlebox.tools.supervise.job import Order, Rank, Report
 from tests.conftest import PATIENCE_S
@@ -219,7 +219,7 @@ def test_an_actor_that_the_job_no_longer_asks_ends_and_one_that_is_asked_does_no
     ended = threading.Event()
     silence = Silence(ended.set, look_s=0.002)
     silence.watch()
-    until = time.monotonic() + 4 * SILENT_LOOKS * 0.002
+    until = time.monotonic() + 4 * ABANDONED_LOOKS * 0.002
     while time.monotonic() < until:
         silence.heard()
         assert not ended.is_set()
