@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -76,10 +77,10 @@ def _run(
     ray: Any, options: argparse.Namespace, command: Sequence[str], limits: Mapping[str, float]
 ) -> int:
     job = Job(
-        0, options.tries, limits, options.wait_s, _say, member="rank",
+        0, options.tries, limits, math.inf, _say, member="rank",
         logs="the log of the rank's actor, in the folder `logs` of Ray's session on its node",
     )  # fmt: skip
-    demand = Demand(options.nodes, options.ranks_per_node, options.cpus_per_rank)
+    demand = Demand(options.nodes, options.ranks_per_node, options.cpus_per_rank, options.wait_s)
     environment = passed_on(os.environ, options.env)
     arguments = (command, os.getcwd(), options.grace_s)
     return _Drive(ray, job, demand, environment, arguments, _remember_signals()).run()
@@ -139,7 +140,7 @@ class _Drive:
 
     Args:
         ray: the module, connected.
-        job: decides.
+        job: decides. It waits for ranks without a limit: an actor that is silent is lost.
         demand: what the job asks of the cluster.
         environment: of the ranks.
         arguments: of RankActor, without the rank.
@@ -181,11 +182,11 @@ class _Drive:
         if self._team is not None and not self._team.spent:
             return True
         self._dismiss()
-        until = time.monotonic() + self._job.wait_s
+        until = time.monotonic() + self._demand.wait_s
         while True:
             if self._lost_at + _AFTER_LOSS_S > time.monotonic():
                 time.sleep(_AFTER_LOSS_S)
-            if not self._reservation.hold(until, self._job.wait_s):
+            if not self._reservation.hold(until):
                 return False
             try:
                 return self._begin_team()

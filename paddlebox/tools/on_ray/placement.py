@@ -24,6 +24,7 @@ class Demand:
     nodes: int
     ranks: int  # of each node
     cpus: int  # of each rank
+    wait_s: float  # how long the job waits for them
 
     @property
     def cpus_of_node(self) -> int:
@@ -84,12 +85,11 @@ class Reservation:
         #: (N) ids of the nodes that are or were reserved, in the order of ranks.
         self.nodes: list[str] = []
 
-    def hold(self, until: float, wait_s: float) -> bool:
+    def hold(self, until: float) -> bool:
         """Reserve nodes, unless the reserved ones are alive.
 
         Args:
             until: value of time.monotonic() at which to give up.
-            wait_s: the whole time to wait, for the message.
 
         Returns: False if it was interrupted.
 
@@ -106,8 +106,9 @@ class Reservation:
                 return True
             if time.monotonic() > until:
                 raise RankError(
-                    f"Ray has not enough resources within {wait_s:g} s: {self._compared(nodes)}: "
-                    "add nodes, or ask for less (--nodes, --ranks-per-node, --cpus-per-rank)"
+                    f"Ray has not enough resources within {self._demand.wait_s:g} s: "
+                    f"{self._compared(nodes)}: add nodes, or ask for less (--nodes, "
+                    "--ranks-per-node, --cpus-per-rank)"
                 )
             if not waits:
                 self._say(f"waits for resources of Ray: {self._compared(nodes)}")

@@ -42,7 +42,7 @@ def nodes(**free: float) -> list[Node]:
 def test_nodes_with_room_are_chosen_and_keep_their_ranks(
     free: dict[str, float], before: list[str], expected: list[str]
 ) -> None:
-    assert choose(nodes(**free), Demand(2, ranks=4, cpus=2), before) == expected
+    assert choose(nodes(**free), Demand(2, ranks=4, cpus=2, wait_s=5.0), before) == expected
 
 
 class FakeRay:
@@ -76,28 +76,28 @@ class FakeRay:
 def test_each_node_is_one_bundle_of_the_placement_group() -> None:
     ray = FakeRay({"a": 8.0, "b": 3.0, "c": 8.0})
     said = list[str]()
-    held = Reservation(ray, Demand(2, ranks=2, cpus=3), lambda: False, said.append)
-    assert held.hold(0.0, 1.0)
+    held = Reservation(ray, Demand(2, ranks=2, cpus=3, wait_s=5.0), lambda: False, said.append)
+    assert held.hold(0.0)
     assert held.nodes == ["a", "c"]
     assert ray.bundles == [({"CPU": 6}, {"ray.io/node-id": name}) for name in ("a", "c")]
 
 
 def test_too_few_resources_are_one_error_that_names_what_was_found() -> None:
-    said = list[str]()
-    held = Reservation(FakeRay({"a": 8.0, "b": 3.0}), Demand(2, 4, 2), lambda: False, said.append)
+    ray = FakeRay({"a": 8.0, "b": 3.0})
+    held = Reservation(ray, Demand(2, 4, 2, 5.0), lambda: False, print)
     expected = (
         r"^Ray has not enough resources within 5 s: expected 2 nodes with 8 free CPUs each, found "
         r"10\.0\.0\.1: 8 of 8 CPUs, 10\.0\.0\.2: 3 of 8 CPUs: add nodes"
     )
     with pytest.raises(RankError, match=expected):
-        held.hold(0.0, 5.0)
+        held.hold(0.0)
 
 
 def test_the_log_says_once_what_is_waited_for() -> None:
     said = list[str]()
-    held = Reservation(FakeRay({"a": 3.0}), Demand(1, 4, 2), lambda: False, said.append)
+    held = Reservation(FakeRay({"a": 3.0}), Demand(1, 4, 2, 1.0), lambda: False, said.append)
     with pytest.raises(RankError):
-        held.hold(time.monotonic() + 1.0, 1.0)
+        held.hold(time.monotonic() + 1.0)
     assert said == [
         "waits for resources of Ray: expected 1 nodes with 8 free CPUs each, "
         "found 10.0.0.1: 3 of 8 CPUs"
@@ -107,13 +107,13 @@ def test_the_log_says_once_what_is_waited_for() -> None:
 def test_what_the_job_has_reserved_counts_as_free_when_it_needs_another_node() -> None:
     ray = FakeRay({"a": 8.0, "b": 8.0})
     said = list[str]()
-    held = Reservation(ray, Demand(2, 1, 8), lambda: False, said.append)
-    assert held.hold(0.0, 1.0)
+    held = Reservation(ray, Demand(2, 1, 8, 5.0), lambda: False, said.append)
+    assert held.hold(0.0)
     del ray.available["a"]  # lost
     ray._private.state.available_resources_per_node()["b"]["CPU"] = 0.0  # by this job itself
     ray.available["c"] = 8.0
     ray._private.state.available_resources_per_node()["c"] = {"CPU": 8.0}
-    assert held.hold(0.0, 1.0)
+    assert held.hold(0.0)
     assert held.nodes == ["c", "b"]
 
 
