@@ -101,6 +101,8 @@ def kill_ray(scratch: Path, cluster: RayCluster, kills: int, seed: int) -> Outco
             outcome.counted += min(len(killed), job.restarts())
             wrong = [*witness.errors, *_wrong_with(job, whole)]
             outcome.wrong += [f"{job.folder}: {text}\n{job.log()}" for text in wrong]
+            ended = "; ".join(wrong) or "ends as the undisturbed job"
+            print(f"  {folder.name}: {job.restarts()} restarts, {ended}", flush=True)
         finally:
             job.end()
         outcome.jobs += 1

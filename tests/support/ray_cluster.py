@@ -28,6 +28,7 @@ _ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_health_check_period_ms": "1000",  # 3000; five failed checks are a lost node
+    "RAY_agent_register_timeout_ms": "300000",  # 30000; on a busy machine
 }
 
 
