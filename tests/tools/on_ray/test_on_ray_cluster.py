@@ -108,7 +108,10 @@ def test_a_folder_that_a_node_does_not_have_is_one_error_without_another_try(
     gone = tmp_path / "gone"
     gone.mkdir()
     job = _start(cluster, tmp_path, cwd=gone)
-    gone.rename(tmp_path / "renamed")
+    assert job.stdout is not None
+    while " 1 nodes with 1 ranks each" not in (line := job.stdout.readline()):
+        assert line, "the job ended"
+    gone.rmdir()  # before an actor can have started
     said, _ = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 2, said
     assert "ConfigError: an actor cannot be started: FileNotFoundError: [Errno 2] No such" in said
