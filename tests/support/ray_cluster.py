@@ -28,7 +28,6 @@ _ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_health_check_period_ms": "1000",  # 3000; five failed checks are a lost node
-    "RAY_agent_register_timeout_ms": "300000",  # 30000; on a busy machine
 }
 
 
@@ -85,6 +84,10 @@ class RayCluster:
                     dashboard_host="127.0.0.1",
                     include_dashboard=False,
                     metrics_export_port=self.metrics_ports[-1],
+                    # With given ports, a node does not wait for its agent, which starts slowly.
+                    metrics_agent_port=free_port(),
+                    dashboard_agent_listen_port=free_port(),
+                    runtime_env_agent_port=free_port(),
                     temp_dir=str(self._folder),
                     env_vars={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "7"},
                 )
