@@ -84,10 +84,6 @@ class RayCluster:
                     dashboard_host="127.0.0.1",
                     include_dashboard=False,
                     metrics_export_port=self.metrics_ports[-1],
-                    # With given ports, a node does not wait for its agent, which starts slowly.
-                    metrics_agent_port=free_port(),
-                    dashboard_agent_listen_port=free_port(),
-                    runtime_env_agent_port=free_port(),
                     temp_dir=str(self._folder),
                     env_vars={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "7"},
                 )
