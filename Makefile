@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 PS_VENV := .venv-bench-ps
 DOCS_VENV := .venv-docs
+CLUSTER_VENV := .venv-cluster
 GPU_PYTHON ?= $(PYTHON)
 STAMPS := build/stamps
 FUZZ_SECONDS ?= 60
@@ -29,8 +30,8 @@ export MAX_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-slow test-long test-all core-test mutate sanitize sanitize-asan \
-  sanitize-tsan sanitize-python fuzz nightly bench bench-setup bench-setup-ps cuda cuda-setup test-gpu \
-  bench-gpu docs lint lint-python types format-check width format tidy tidy-cuda layers clean
+  sanitize-tsan sanitize-python fuzz nightly bench bench-setup bench-setup-ps cluster-setup test-cluster cuda \
+  cuda-setup test-gpu bench-gpu docs lint lint-python types format-check width format tidy tidy-cuda layers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -153,6 +154,11 @@ fuzz: setup ## run every fuzz program for FUZZ_SECONDS (60)
 nightly: ## run the checks that take too long for .ci/run
 	.ci/nightly
 
+# Lets another environment use the packages of .venv.
+SEES_VENV = @$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" \
+  % sysconfig.get_path("purelib"))' > $$($(1)/bin/python -c \
+  'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
+
 # The peers of the benchmarks have their own environment, which uses .venv through a .pth file. If
 # a C++ library cannot be downloaded, this prints a message; so does its benchmark.
 $(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_torchrec.txt \
@@ -161,9 +167,7 @@ $(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_torc
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/bench.txt
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	  -r requirements/bench_torchrec.txt
-	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" \
-	 % sysconfig.get_path("purelib"))' > $$($(BENCH_VENV)/bin/python -c \
-	 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
+	$(call SEES_VENV,$(BENCH_VENV))
 	@sh requirements/bench_maps.sh build/bench-include || echo "make: headers of a hash map are missing\
 	 in build/bench-include: benchmarks/mem_tier.py names them" >&2
 	@sh requirements/bench_stores.sh build/bench-native || echo "make: RocksDB or LMDB is missing in\
@@ -171,6 +175,20 @@ $(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_torc
 	@touch $@
 
 bench-setup: $(STAMPS)/bench ## make .venv-bench, with the libraries that the benchmarks compare with
+
+$(STAMPS)/cluster: $(STAMPS)/native requirements/cluster.txt
+	$(BIN)/python -m venv $(CLUSTER_VENV)
+	$(CLUSTER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/cluster.txt
+	$(call SEES_VENV,$(CLUSTER_VENV))
+	@touch $@
+
+cluster-setup: $(STAMPS)/cluster ## make .venv-cluster, with Ray and what checks the manifests for Kubernetes
+
+# Tests that `make test-slow` skips. They start clusters, so they run one by one.
+CLUSTER_TESTS := tests/tools/on_ray tests/ranks/test_launchers.py tests/e2e/test_deploy_docs.py
+
+test-cluster: cluster-setup ## run the tests that need Ray or the schemas of Kubernetes
+	$(CLUSTER_VENV)/bin/python -m pytest -q $(CLUSTER_TESTS)
 
 $(STAMPS)/bench-ps: requirements/bench_ps.txt
 	$(PYTHON) -m venv $(PS_VENV)

@@ -25,6 +25,8 @@ from paddlebox.store import run_config
 
 log = logging.getLogger("paddlebox")
 
+_SUPERVISORS = "tools/supervise.py or tools/train_on_ray.py"
+
 
 @heartbeat.told
 def train_main(argv: Sequence[str] | None = None) -> int:
@@ -181,13 +183,13 @@ def _check_may_start_again(arguments: argparse.Namespace) -> None:
     given = "--fresh" if arguments.fresh else "--from" if arguments.back_to else ""
     if given:
         raise ConfigError(
-            f"{given} under tools/supervise.py: each start of the job would discard what the "
+            f"{given} under {_SUPERVISORS}: each start of the job would discard what the "
             "previous start has trained; run it once without the supervisor, then start the "
             f"supervisor without {given}"
         )
     if arguments.run_dir is None:
         raise ConfigError(
-            "no --run-dir under tools/supervise.py: each start of the job would create another one"
+            f"no --run-dir under {_SUPERVISORS}: each start of the job would create another one"
         )
 
 

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from paddlebox.tools.supervise.cli import PASSED_ON
+from paddlebox.tools.supervise.arguments import PASSED_ON
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = (ROOT / "docs/deploy.md").read_text()
@@ -30,16 +30,20 @@ def bash_reads(script: str) -> None:
 
 
 def test_scripts_of_the_page_are_read_by_bash() -> None:
-    assert len(blocks("sh")) == 2
+    assert len(blocks("sh")) == 3
     for script in blocks("sh"):
         bash_reads(script)
 
 
 def test_the_script_inside_the_slurm_script_is_read_by_bash() -> None:
-    (script,) = (block for block in blocks("sh") if "srun" in block)
+    (script,) = (block for block in blocks("sh") if "bash -c" in block)
     inner = re.search(r"bash -c '\n(.*?)\n'", script, re.DOTALL)
     assert inner is not None
     bash_reads(inner[1])
+
+
+def test_options_of_the_slurm_script_are_options() -> None:
+    (script,) = (block for block in blocks("sh") if "#SBATCH" in block)
     options = re.findall(r"^#SBATCH --[\w-]+=?\S*$", script, re.MULTILINE)
     assert len(options) == script.count("#SBATCH")
 
@@ -59,6 +63,17 @@ def test_manifests_are_those_of_a_service_and_a_job_whose_parts_fit() -> None:
     }
     assert f"--nnodes {job['spec']['completions']} " in container["args"][0]
     bash_reads(container["args"][0])
+
+
+@pytest.mark.parametrize("version", ["1.29", "1.37"])
+def test_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
+    validator = pytest.importorskip("kubernetes_validate", reason="make test-cluster has it")
+    (text,) = blocks("yaml")
+    for manifest in yaml.safe_load_all(text):
+        validator.validate(manifest, version, strict=True)
+    manifest["spec"]["completionMode"] = 2
+    with pytest.raises(validator.ValidationError):
+        validator.validate(manifest, version, strict=True)
 
 
 def test_the_unit_is_one_and_signals_the_supervisor_alone() -> None:

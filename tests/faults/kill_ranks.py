@@ -77,8 +77,11 @@ class Supervised:
         return self
 
     def supervisor(self, node: int) -> subprocess.Popen[bytes]:
+        return self.begin(self.command(node), node)
+
+    def command(self, node: int) -> list[str]:
         meeting = ["--nnodes", str(self.nodes), "--master", f"127.0.0.1:{self._port}"]
-        command = [
+        return [
             *(sys.executable, "tools/supervise.py", *self.options, "--"),
             *(sys.executable, "-m", "paddle.distributed.launch"),
             *("--nproc_per_node", str(self.ranks), *(meeting if self.nodes > 1 else ())),
@@ -87,6 +90,8 @@ class Supervised:
             *(f"data.test_files=[{self.data}/test.txt]", "data.files_per_pass=2"),
             *("model.hidden=[16]", *self.settings),
         ]  # fmt: skip
+
+    def begin(self, command: Sequence[str], node: int) -> subprocess.Popen[bytes]:
         with open(self.folder / f"supervisor-{node}.log", "ab") as log:
             return subprocess.Popen(
                 command,

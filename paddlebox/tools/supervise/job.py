@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 #: Exit codes (docs/running.md) of errors that a restart would only repeat.
 FINAL = {2: "configuration", 3: "data", 5: "training", 6: "lock", 7: "guard"}
+_LOCKED = 6
 STOPPED = {130, 143}
 #: Seconds without progress, by stage.
 LIMITS_S: dict[str, float] = {
@@ -92,6 +93,8 @@ class Job:
         limits_s: stage -> the longest time without progress.
         wait_s: the longest time to wait for missing nodes.
         say: called with each line of the log.
+        member: what the log calls a node, for a job whose nodes have one rank each.
+        logs: where the log of a rank is.
     """
 
     nodes: int
@@ -100,6 +103,8 @@ class Job:
     wait_s: float
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
+    member: str = "node"
+    logs: str = "workerlog.<rank> in the launcher's --log_dir (default: log)"
     attempt: int = 0
     used: int = 0
     phase: str = "gather"
@@ -108,6 +113,7 @@ class Job:
     _since: float = -1.0
     _not_before: float = 0.0
     _committed: int = -1  # number of committed passes at the last failure
+    _lost: bool = False  # whether ranks of a lost node may still live and hold their locks
     _looks: dict[int, deque[tuple[float, bool]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -127,9 +133,10 @@ class Job:
         """Handle the loss of the connection to a node."""
         if self._reports.pop(node, None) is not None:
             if self.phase == "run":
-                self._fail([f"node {node}: {why}"])
+                self._fail([f"{self.member} {node}: {why}"])
             elif self.phase != "exit":
-                self.say(f"node {node}: {why}")
+                self.say(f"{self.member} {node}: {why}")
+            self._lost = True
 
     def order(self) -> Order:
         """Decide what every node does now."""
@@ -137,6 +144,13 @@ class Job:
         return Order(
             {"gather": "wait"}.get(self.phase, self.phase), self.attempt, self.code, self.used
         )
+
+    def expect(self, nodes: int) -> None:
+        """Gather other nodes, in place of those that have reported. Their time to connect begins
+        now."""
+        self.nodes = nodes
+        self._reports.clear()
+        self._since = self.clock()
 
     # ---- phases
 
@@ -152,7 +166,8 @@ class Job:
         elif now - self._since > self.wait_s:
             there = ", ".join(sorted(self._reports)) or "none"
             self.say(
-                f"not all of {self.nodes} nodes have connected in {self.wait_s:g} s; found: {there}"
+                f"not all of {self.nodes} {self.member}s have connected in {self.wait_s:g} s; "
+                f"found: {there}"
             )
             self._leave(1)
 
@@ -173,10 +188,11 @@ class Job:
         wrong = [f"{rank}: {rank.end}" for rank in dead]  # killed ranks first
         for node, report in self._reports.items():
             if report.launcher is not None and not _good(report) and not wrong:
-                wrong.append(f"node {node}: the launcher ended with {report.launcher}")
+                wrong.append(f"{self.member} {node}: its command ended with {report.launcher}")
             unbegun = not report.ranks and report.launcher is None
             if unbegun and self.clock() - self._since > self.limits_s["start"]:
-                wrong.append(f"node {node}: no rank has started in {self.limits_s['start']:g} s")
+                limit = f"{self.limits_s['start']:g} s"
+                wrong.append(f"{self.member} {node}: no rank has started in {limit}")
         wrong = wrong or self._stalled()
         if wrong:
             self._fail(wrong)
@@ -192,7 +208,7 @@ class Job:
         elif final:
             self.say(
                 f"exit code {final} ({FINAL[final]}): a restart would only repeat it; the reason "
-                "is above, or in workerlog.<rank> in the launcher's --log_dir (default: log)"
+                f"is above, or in {self.logs}"
             )
             self._leave(final)
         elif self.used > self.tries:
@@ -233,7 +249,10 @@ class Job:
     def _final(self) -> int:
         unbegun = [report.launcher for report in self._reports.values() if not report.ranks]
         codes = [*(rank.code for rank in self._ranks()), *unbegun]
-        return next((code for code in codes if code in FINAL), 0) or 0
+        final = [code for code in codes if code in FINAL]
+        if self._lost:
+            final = [code for code in final if code != _LOCKED]
+        return next((code for code in final if code), 0)
 
     def _was_stopped(self) -> bool:
         """Whether a rank has received a signal from outside.
@@ -287,7 +306,9 @@ class Job:
             if str(rank) not in named:
                 self.say(f"  meanwhile {rank}: {rank.end}")
         committed = max((rank.passes for rank in self._ranks()), default=-1)
-        self.used = 1 if committed > self._committed >= 0 else self.used + 1
+        advanced = committed > self._committed >= 0
+        self.used = 1 if advanced else self.used + 1
+        self._lost = self._lost and not advanced
         self._committed = max(committed, self._committed)
         self._enter("end")
 

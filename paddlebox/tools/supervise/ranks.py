@@ -12,6 +12,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,15 @@ from paddlebox.launch.launcher import launches
 from paddlebox.tools.supervise.job import LIMITS_S, Rank
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+# Runs a command that ends with this process. A program does this and not a preexec_fn, because a
+# fork of a process with several threads, such as a worker of Ray, may deadlock before it executes
+# anything.
+_BOUND = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 _libc = ctypes.CDLL(None)
 
 
@@ -49,10 +59,9 @@ class Attempt:
         self._folder, self._ending_s = folder, ending_s
         own = {heartbeat.FOLDER: str(folder), heartbeat.SUPERVISOR: str(os.getpid())}
         self._process = subprocess.Popen(
-            command,
+            [sys.executable, "-I", "-S", "-c", _BOUND, str(os.getpid()), *command],
             env={**environment, **own},
             start_new_session=True,  # so that only the supervisor gets a Ctrl-C
-            preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
         )
         # Without the launcher, the program is a single process, rank 0.
         self._launches = launches(command)

@@ -22,7 +22,8 @@ from paddlebox import heartbeat
 from paddlebox.errors import ConfigError
 from paddlebox.launch.cli import train_main
 from paddlebox.launch.launcher import bound_to_master, launch_options
-from paddlebox.tools.supervise.cli import main, passed_on
+from paddlebox.tools.supervise.arguments import passed_on
+from paddlebox.tools.supervise.cli import main
 from paddlebox.tools.supervise.folder import watch_folder
 from paddlebox.tools.supervise.job import LIMITS_S, Job, Order, Rank, Report, suspects
 from paddlebox.tools.supervise.wire import Met
@@ -98,6 +99,21 @@ def test_what_another_try_would_repeat_is_passed_on_at_once(code: int) -> None:
     assert told.tell(*down) == Order("exit", 1, code, used=1)
 
 
+def test_a_lock_that_a_rank_of_a_lost_node_may_hold_is_waited_for_until_a_commit() -> None:
+    told = Told(tries=3).begun()
+    assert told.tell(report(rank(0)), report(rank(1))).do == "run"
+    told.job.lose("b", "no answer")
+    locked = {"code": 6, "stage": "start"}
+    down = report(rank(0), up=False), report(up=False)
+    assert told.tell(*down).do == "wait"
+    for attempt, passes, found in ((2, 0, "wait"), (3, 2, "exit")):
+        told.begun(attempt)
+        ended = [report(rank(n, passes=passes, **locked), attempt=attempt) for n in (0, 1)]
+        assert told.tell(*ended).do == "end"
+        assert told.tell(*[dataclasses.replace(one, up=False) for one in ended]).do == found
+    assert told.job.code == 6
+
+
 def test_it_gives_up_after_the_tries_unless_a_pass_was_committed_between() -> None:
     told = Told(tries=2)
     assert [told.fails(n, passes=0).do for n in (1, 2)] == ["wait", "wait"]
@@ -113,6 +129,46 @@ def test_a_signal_to_one_supervisor_stops_all_and_its_number_is_the_exit_code() 
     assert told.tell(dataclasses.replace(live[0], signal=15), live[1]).do == "stop"
     ended = [report(rank(n, code=143), up=False) for n in (0, 1)]
     assert told.tell(dataclasses.replace(ended[0], signal=15), ended[1]).code == 143
+
+
+def test_other_nodes_may_take_the_place_of_those_that_have_failed() -> None:
+    told = Told().begun()
+    assert told.tell(report(rank(0)), report(rank(1, code=-9))).do == "end"
+    assert told.tell(report(rank(0), up=False), report(rank(1, code=-9), up=False)).do == "wait"
+    told.job.expect(3)
+    told.now += 1.5
+    for number, node in enumerate("cde", 1):
+        told.job.hear(node, Report())
+        assert told.job.order().do == ("run" if number == 3 else "wait")
+
+
+def test_the_time_to_connect_begins_when_other_nodes_are_expected() -> None:
+    told = Told()
+    told.now += 601.0  # until the nodes were found
+    told.job.expect(3)
+    assert told.job.order().do == "wait"
+    told.now += 600.0
+    assert told.job.order().do == "wait"
+    told.now += 1.0
+    assert told.job.order() == Order("exit", code=1)
+
+
+def test_the_log_names_members_and_the_place_of_logs_as_it_was_told() -> None:
+    told = Told()
+    told.job.member, told.job.logs = "rank", "the log of its actor"
+    told.now += 601.0
+    told.job.order()
+    assert told.said == ["not all of 2 ranks have connected in 600 s; found: none"]
+    told = Told()
+    told.job.member, told.job.logs = "rank", "the log of its actor"
+    told.begun()
+    told.tell(report(launcher=2, up=False), report(launcher=0, up=False))
+    told.job.order()
+    assert told.said[-2:] == [
+        "rank a: its command ended with 2",
+        "exit code 2 (configuration): a restart would only repeat it; the reason is above, or in "
+        "the log of its actor",
+    ]
 
 
 def test_a_signal_to_one_rank_is_a_wish_to_stop_and_no_failure() -> None:

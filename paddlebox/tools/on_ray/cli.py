@@ -1,0 +1,227 @@
+"""The command line of tools/train_on_ray.py.
+
+    cli         connects to Ray; one loop: reads the reports, gives the orders
+    placement   reserves nodes
+    team        the actors of one attempt
+    rank        the actor of one rank
+    gauges      metrics of a rank, which Ray exports
+
+The decisions are those of tools/supervise.py (paddlebox/tools/supervise/job.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+from paddlebox.errors import ConfigError, RankError
+from paddlebox.tools.on_ray.placement import Demand, Reservation
+from paddlebox.tools.on_ray.rank import LOOK_S
+from paddlebox.tools.on_ray.team import Team
+from paddlebox.tools.supervise.arguments import add_to, limits_of, passed_on, say_as, split
+from paddlebox.tools.supervise.job import Job, Order
+
+_CONNECT_S = 10.0
+# If its raylet has ended, an actor ends within this time, and its rank frees the lock of its store.
+# Other lost actors may take longer (`RankActor.exchange`): then the job tries again.
+_AFTER_LOSS_S = 5.0
+_say = say_as("train_on_ray")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run tools/train_on_ray.py.
+
+    Returns: the exit code of the ranks (docs/running.md); 1 if the job was given up.
+    """
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s [options] -- tools/train.py ...",
+        description="Runs the ranks of a job on a Ray cluster, and restarts them from their last "
+        "common commit.",
+    )
+    parser.add_argument(
+        "--address", help="of the cluster; default: RAY_ADDRESS, or the cluster of this machine"
+    )
+    parser.add_argument(
+        "--nodes", type=_count, default=1, metavar="N", help="nodes that have ranks (1)"
+    )
+    parser.add_argument("--ranks-per-node", type=_count, default=1, metavar="N", help="(1)")
+    parser.add_argument(
+        "--cpus-per-rank", type=_count, default=1, metavar="N", help="that Ray reserves (1)"
+    )
+    add_to(parser)
+    options, command = split(parser, argv, "tools/train.py")
+    try:
+        limits = limits_of(options)
+        ray = _connected(options.address)
+        try:
+            return _run(ray, options, command, limits)
+        finally:
+            ray.shutdown()
+    except (ConfigError, RankError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+
+
+def _run(
+    ray: Any, options: argparse.Namespace, command: Sequence[str], limits: Mapping[str, float]
+) -> int:
+    job = Job(
+        0, options.tries, limits, math.inf, _say, member="rank",
+        logs="the log of the rank's actor, in the folder `logs` of Ray's session on its node",
+    )  # fmt: skip
+    demand = Demand(options.nodes, options.ranks_per_node, options.cpus_per_rank, options.wait_s)
+    environment = passed_on(os.environ, options.env)
+    arguments = (command, os.getcwd(), options.grace_s)
+    return _Drive(ray, job, demand, environment, arguments, _remember_signals()).run()
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a number from 1 on, found {text!r}")
+    return int(text)
+
+
+def _connected(address: str | None) -> Any:
+    """The module ray, connected to the cluster.
+
+    Raises:
+        ConfigError: Ray is not installed, or there is no cluster.
+    """
+    try:
+        ray = importlib.import_module("ray")
+        for name in ("placement_group", "scheduling_strategies"):
+            importlib.import_module(f"ray.util.{name}")
+    except ImportError as error:
+        raise ConfigError(f"{error}: pip install 'paddlebox[ray]'") from None
+    address = address or os.environ.get("RAY_ADDRESS") or "auto"
+    try:
+        if address == "auto":
+            address = str(ray._private.services.get_ray_address_from_environment(address, None))
+        host, _, port = address.rpartition(":")
+        if port.isdigit():  # Ray itself tries for some minutes
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        ray.init(address=address, logging_level="WARNING")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"--address {address}: cannot connect to a Ray cluster: "
+            f"{str(error).strip().splitlines()[0]}: start one with `ray start` (docs/ray.md)"
+        ) from None
+    logging.getLogger("ray").setLevel(logging.ERROR)  # lost actors are expected
+    return ray
+
+
+def _remember_signals() -> Callable[[], int]:
+    """Install handlers. Returns a function that returns the last signal received, or 0."""
+    received = 0
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        del frame
+        received = number
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, remember)
+    return lambda: received
+
+
+class _Drive:
+    """Drives a job: its nodes, its actors, its attempts.
+
+    Args:
+        ray: the module, connected.
+        job: decides. It waits for ranks without a limit: an actor that is silent is lost.
+        demand: what the job asks of the cluster.
+        environment: of the ranks.
+        arguments: of RankActor, without the rank.
+        signal_: returns the last signal received, or 0.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        job: Job,
+        demand: Demand,
+        environment: Mapping[str, str],
+        arguments: tuple[Any, ...],
+        signal_: Callable[[], int],
+    ) -> None:
+        self._ray, self._job, self._demand, self._arguments = ray, job, demand, arguments
+        self._environment, self._signal = environment, signal_
+        self._reservation = Reservation(ray, demand, lambda: bool(signal_()), _say)
+        self._team: Team | None = None
+        self._lost_at = -_AFTER_LOSS_S
+
+    def run(self) -> int:
+        """Returns the exit code."""
+        order = Order()
+        try:
+            while order.do != "exit":
+                if self._job.phase == "gather" and not self._assemble():
+                    return 128 + self._signal()
+                self._look(order)
+                order = self._job.order()
+                time.sleep(LOOK_S)
+            return order.code
+        finally:
+            self._dismiss()
+            self._reservation.release()
+
+    def _assemble(self) -> bool:
+        """Have actors that have started no ranks yet. Returns False if a signal came."""
+        if self._team is not None and not self._team.spent:
+            return True
+        self._dismiss()
+        until = time.monotonic() + self._demand.wait_s
+        while True:
+            if self._lost_at + _AFTER_LOSS_S > time.monotonic():
+                time.sleep(_AFTER_LOSS_S)
+            if not self._reservation.hold(until):
+                return False
+            try:
+                return self._begin_team()
+            except RankError as error:
+                self._lost_at = time.monotonic()
+                if self._lost_at > until:
+                    raise
+                _say(f"{error}; trying again")
+                self._dismiss()
+
+    def _begin_team(self) -> bool:
+        demand = self._demand
+        _say(f"{len(self._reservation.nodes)} nodes with {demand.ranks} ranks each")
+        self._team = Team(self._ray, self._reservation, demand.ranks, demand.cpus, *self._arguments)
+        limit_s = self._job.limits_s["start"]
+        if not self._team.assemble(self._environment, limit_s, self._go_on):
+            return False
+        self._job.expect(self._team.size)
+        return True
+
+    def _go_on(self) -> bool:
+        if not self._reservation.alive():
+            raise RankError("a node was lost while the actors started")
+        return not self._signal()
+
+    def _dismiss(self) -> None:
+        if self._team is not None:
+            self._team.dismiss()
+            self._team = None
+
+    def _look(self, order: Order) -> None:
+        assert self._team is not None
+        reports, lost = self._team.exchange(order)
+        for rank, report in reports.items():
+            self._job.hear(str(rank), replace(report, signal=self._signal()))
+        for rank, why in lost.items():
+            self._lost_at = time.monotonic()
+            self._job.lose(str(rank), why)

@@ -1,0 +1,145 @@
+"""Team: the actors of the ranks of one attempt."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from paddlebox.errors import ConfigError, RankError
+from paddlebox.tools.on_ray.placement import Reservation
+from paddlebox.tools.on_ray.rank import LOOK_S, SILENT_LOOKS, RankActor, variables_of
+from paddlebox.tools.supervise.job import Order, Report
+
+_CLOSE_S = 2.0
+_IN_CONSTRUCTOR = "raised in its creation task"  # words of Ray
+_FIELD, _LONGEST = re.compile(r"\w+: "), 300
+
+
+class Team:
+    """The actors of all ranks. Rank r is on the (r / per_node)-th node of the reservation.
+
+    Args:
+        ray: the module.
+        reservation: the nodes.
+        per_node: ranks of each node.
+        cpus: of each rank.
+        arguments: of RankActor, without the rank.
+    """
+
+    def __init__(
+        self, ray: Any, reservation: Reservation, per_node: int, cpus: int, *arguments: Any
+    ) -> None:
+        self._ray, self._per_node = ray, per_node
+        strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        make = ray.remote(RankActor)
+        self._actors = [
+            make.options(
+                num_cpus=cpus,
+                scheduling_strategy=strategy(reservation.group, rank // per_node),
+            ).remote(rank, *arguments)
+            for rank in range(per_node * len(reservation.nodes))
+        ]
+        self._asked: dict[int, Any] = {}  # rank -> the call that has not been answered
+        self._silent = dict.fromkeys(range(self.size), 0)  # looks without an answer
+        #: Whether ranks have been started, or one was lost.
+        self.spent = False
+
+    @property
+    def size(self) -> int:
+        return len(self._actors)
+
+    def assemble(
+        self, environment: Mapping[str, str], limit_s: float, check: Callable[[], bool]
+    ) -> bool:
+        """Wait for all actors, and tell each the addresses of all.
+
+        Args:
+            environment: of the ranks, without the variables of Paddle's launcher.
+            limit_s: seconds to wait.
+            check: called while it waits. Returns whether to go on, and may raise RankError.
+
+        Returns: False if `check` returned it.
+
+        Raises:
+            RankError: an actor could not be started.
+            ConfigError: its constructor failed, so that another try would fail too.
+        """
+        endpoints = self._answers([one.endpoints.remote() for one in self._actors], limit_s, check)
+        if not endpoints:
+            return False
+        pairs = zip(self._actors, variables_of(endpoints, self._per_node), strict=True)
+        calls = [one.join.remote({**environment, **own}) for one, own in pairs]
+        return bool(self._answers(calls, limit_s, check))
+
+    def _answers(
+        self, calls: Sequence[Any], limit_s: float, check: Callable[[], bool]
+    ) -> list[Any]:
+        """(R) the answers of all actors; empty if `check` returned False."""
+        until, waiting = time.monotonic() + limit_s, list(calls)
+        while waiting:
+            if not check():
+                return []
+            if time.monotonic() > until:
+                late = calls.index(waiting[0])
+                raise RankError(f"rank {late}: its actor has not started within {limit_s:g} s")
+            _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_S)
+        try:
+            return list(self._ray.get(list(calls)))
+        except self._ray.exceptions.RayError as error:
+            if _IN_CONSTRUCTOR in str(error):
+                raise ConfigError(f"an actor cannot be started: {_last_line(error)}") from None
+            raise RankError(f"an actor could not be started: {_short(error)}") from None
+
+    def exchange(self, order: Order) -> tuple[dict[int, Report], dict[int, str]]:
+        """Give the order to all ranks that have answered the last one.
+
+        Returns: the reports that have arrived, by rank; and the ranks whose actors were lost since
+            the last call, with the reasons.
+        """
+        reports, lost = dict[int, Report](), dict[int, str]()
+        for rank in self._silent.keys() - self._asked.keys():
+            self._asked[rank] = self._actors[rank].exchange.remote(order)
+        calls = {call: rank for rank, call in self._asked.items()}
+        ready: list[Any] = []
+        if calls:
+            ready, _ = self._ray.wait([*calls], num_returns=len(calls), timeout=0)
+        for rank in [*self._silent]:
+            self._silent[rank] += 1
+            if self._silent[rank] > SILENT_LOOKS:
+                lost[rank] = f"no answer for {SILENT_LOOKS * LOOK_S:g} s"
+        for call in ready:
+            rank = calls[call]
+            try:
+                reports[rank] = self._ray.get(call)
+                self._silent[rank] = 0
+                del self._asked[rank]
+            except self._ray.exceptions.RayError as error:
+                lost[rank] = _short(error)
+        for rank in lost:
+            del self._silent[rank]
+            self._asked.pop(rank, None)
+        self.spent = self.spent or bool(lost) or order.do == "run"
+        return reports, lost
+
+    def dismiss(self) -> None:
+        """End all actors."""
+        closing = [self._actors[rank].close.remote() for rank in self._silent]
+        if closing:
+            self._ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
+        for actor in self._actors:
+            with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
+                self._ray.kill(actor)
+
+
+def _short(error: BaseException) -> str:
+    """The sentences of an error of Ray in one line, without its fields such as `pid: 5`."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return " ".join(line for line in lines if line and not _FIELD.match(line))[:_LONGEST]
+
+
+def _last_line(error: BaseException) -> str:
+    """Of a traceback in an error of Ray: the cause."""
+    return [line.strip() for line in str(error).splitlines() if line.strip()][-1][-_LONGEST:]

@@ -1,0 +1,184 @@
+"""Jobs on a local Ray cluster whose raylets and ranks are killed.
+
+    python -m tests.faults.kill_ray --kills 20
+
+Three raylets, of which the head is not killed, and a job of two nodes with a rank each. At random
+moments, SIGKILL is sent to a rank, or to a raylet that runs a rank; another raylet then takes its
+place. Only tools/train_on_ray.py restarts ranks. Each job must exit with 0, and its ranks must end
+with the digests and the metrics of an undisturbed job of Paddle's launcher. Meanwhile the newest
+pass that all ranks have committed must not go back. Only kills that led to a restart are counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults.kill_ranks import Supervised, _processes, prepare
+from tests.faults.witness import Witness, newest_pass, unsound
+from tests.support.ray_cluster import RayCluster
+
+_LONGEST_S = 900.0
+_PATIENT = ("--tries", "20", "--stall-s", "120")  # on a busy machine
+
+
+@dataclass
+class OnRay(Supervised):
+    """A job on a Ray cluster. `ranks` is their number, one a node."""
+
+    cluster: RayCluster | None = None
+
+    def supervisor(self, node: int) -> subprocess.Popen[bytes]:
+        assert self.cluster is not None
+        job = super().command(node)
+        command = [
+            *(sys.executable, "tools/train_on_ray.py", "--address", self.cluster.address),
+            *("--nodes", str(self.ranks), *self.options, "--"),
+            *job[job.index("tools/train.py") :],
+        ]
+        return self.begin(command, node)
+
+    def alive(self, node: int | None = None) -> list[int]:
+        del node
+        return [
+            pid
+            for pid, words in _processes()
+            if "tools/train.py" in words and str(self.run_dir) in words and "--nodes" not in words
+        ]
+
+    def restarts(self) -> int:
+        return self.log().count(" begins\n") - 1
+
+    def log(self, node: int = 0) -> str:
+        text = (self.folder / f"supervisor-{node}.log").read_text(errors="replace")
+        said = (" train_on_ray: ", "RankError", "ConfigError")
+        return "".join(line for line in text.splitlines(True) if any(one in line for one in said))
+
+
+@dataclass
+class Outcome:
+    kills: list[str] = field(default_factory=list)
+    counted: int = 0  # kills that led to a restart
+    jobs: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def undisturbed(scratch: Path) -> Supervised:
+    """By Paddle's launcher, with the layout of the jobs here."""
+    if not (scratch / "data").exists():
+        prepare(scratch / "data")
+    whole = Supervised(
+        scratch / "whole", scratch / "data", ranks=1, nodes=2, options=_PATIENT
+    ).start()
+    assert set(whole.wait(_LONGEST_S)) == {0}, whole.log()
+    return whole
+
+
+def kill_ray(scratch: Path, cluster: RayCluster, kills: int, seed: int) -> Outcome:
+    chance, outcome = random.Random(seed), Outcome()
+    started = time.monotonic()
+    whole = undisturbed(scratch)
+    whole_s = time.monotonic() - started
+    while outcome.counted < kills and not outcome.wrong:
+        folder = scratch / f"killed-{outcome.jobs}"
+        job = OnRay(folder, scratch / "data", 2, options=_PATIENT, cluster=cluster)
+        witness = Witness(functools.partial(newest_pass, job.run_dir / "store"), tries=20)
+        try:
+            left = kills - outcome.counted
+            killed = _kill_until_it_ends(job.start(), cluster, chance, whole_s, left, witness)
+            outcome.kills += killed
+            outcome.counted += min(len(killed), job.restarts())
+            wrong = [*witness.errors, *_wrong_with(job, whole)]
+            outcome.wrong += [f"{job.folder}: {text}\n{job.log()}" for text in wrong]
+            ended = "; ".join(wrong) or "ends as the undisturbed job"
+            print(f"  {folder.name}: {job.restarts()} restarts, {ended}", flush=True)
+        finally:
+            job.end()
+        outcome.jobs += 1
+    return outcome
+
+
+def _kill_until_it_ends(
+    job: OnRay,
+    cluster: RayCluster,
+    chance: random.Random,
+    whole_s: float,
+    most: int,
+    witness: Witness,
+) -> list[str]:
+    """Returns what was killed."""
+    due, last, kills = 0.0, time.monotonic() + _LONGEST_S, list[str]()
+    while not job.ended() and time.monotonic() < last:
+        time.sleep(0.05)
+        witness.look()
+        alive = job.alive()
+        if len(kills) == most or len(alive) < job.ranks:
+            continue  # it waits until all ranks have started
+        if not due:
+            due = time.monotonic() + chance.uniform(0.0, whole_s)
+        if time.monotonic() < due:
+            continue
+        kills.append(f"{_kill(cluster, chance, alive)}, after pass {job.passes()}")
+        print(f"  {job.folder.name}: {kills[-1]}", flush=True)
+        last, due = time.monotonic() + _LONGEST_S, 0.0
+    return kills
+
+
+def _kill(cluster: RayCluster, chance: random.Random, ranks: list[int]) -> str:
+    node = cluster.kill_raylet(chance, ranks) if chance.random() < 0.5 else None
+    if node is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(chance.choice(sorted(ranks)), signal.SIGKILL)
+        return "a rank"
+    cluster.add()
+    cluster.remove(node)
+    return "a raylet"
+
+
+def _wrong_with(job: OnRay, whole: Supervised) -> list[str]:
+    codes = [one.poll() for one in job.supervisors]
+    if set(codes) != {0}:
+        return [f"exit codes {codes}, after {_LONGEST_S:.0f} s without a kill at most"]
+    wrong = unsound(job.run_dir / "store")
+    if job.result() != whole.result():
+        wrong.append("the ranks do not end as the undisturbed ones")
+    if left := job.alive():
+        wrong.append(f"processes {left} live on")
+    return wrong
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scratch", type=Path, help="kept; default: a folder that is removed")
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="pbx-kill-ray-") as temporary,
+        RayCluster(3) as cluster,
+    ):
+        scratch = options.scratch or Path(temporary)
+        scratch.mkdir(parents=True, exist_ok=True)
+        killed = kill_ray(scratch, cluster, options.kills, options.seed)
+    print(f"kills {len(killed.kills)}: {'; '.join(killed.kills)}")
+    print(f"kills that led to a restart {killed.counted}")
+    print(f"jobs that ended {killed.jobs}; wrong {len(killed.wrong)}; ", end="")
+    print(f"{time.monotonic() - started:.0f} s in all")
+    print("\n".join(killed.wrong))
+    return 1 if killed.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,355 @@
+"""What tools/train_on_ray.py decides, without a Ray cluster."""
+
+from __future__ import annotations
+
+import functools
+import json
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from paddlebox import mpi
+from paddlebox.errors import ConfigError, RankError
+from paddlebox.tools.on_ray.cli import main
+from paddlebox.tools.on_ray.gauges import Gauges, values_of
+from paddlebox.tools.on_ray.placement import Demand, Node, Reservation, choose
+from paddlebox.tools.on_ray.rank import ABANDONED_LOOKS, Silence, run_dir_of, variables_of
+from paddlebox.tools.on_ray.team import Team
+from paddlebox.tools.supervise.job import Order, Rank, Report
+from tests.conftest import PATIENCE_S
+
+
+def nodes(**free: float) -> list[Node]:
+    return [Node(id_, f"10.0.0.{at}", 8.0, left) for at, (id_, left) in enumerate(free.items(), 1)]
+
+
+@pytest.mark.parametrize(
+    ("free", "before", "expected"),
+    [
+        ({"a": 8, "b": 8, "c": 8}, [], ["a", "b"]),
+        ({"a": 8, "b": 7, "c": 8}, [], ["a", "c"]),  # b has no room
+        ({"a": 8}, ["a", "b"], []),  # too few
+        ({"b": 8, "c": 8}, ["a", "b"], ["c", "b"]),  # b keeps the stores of its ranks
+        ({"a": 8, "b": 8, "c": 8}, ["c", "b"], ["c", "b"]),
+    ],
+)
+def test_nodes_with_room_are_chosen_and_keep_their_ranks(
+    free: dict[str, float], before: list[str], expected: list[str]
+) -> None:
+    assert choose(nodes(**free), Demand(2, ranks=4, cpus=2, wait_s=5.0), before) == expected
+
+
+class FakeRay:
+    """As much of Ray as a Reservation needs: three nodes of 8 CPUs each."""
+
+    def __init__(self, available: dict[str, float], granted: bool = True) -> None:
+        self.available, self.granted = available, granted
+        self.util = SimpleNamespace(placement_group=self._group, remove_placement_group=lambda _: 0)
+        resources = {name: {"CPU": free} for name, free in available.items()}
+        state = SimpleNamespace(available_resources_per_node=lambda: resources)
+        self._private = SimpleNamespace(state=state)
+        self.bundles: list[Any] = []
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "NodeID": name,
+                "Alive": True,
+                "NodeManagerAddress": f"10.0.0.{at}",
+                "Resources": {"CPU": 8.0},
+            }
+            for at, name in enumerate(self.available, 1)
+        ]
+
+    def _group(self, bundles: list[Any], strategy: str, bundle_label_selector: Any) -> Any:
+        self.bundles = list(zip(bundles, bundle_label_selector, strict=True))
+        assert strategy == "STRICT_SPREAD"
+        return SimpleNamespace(wait=lambda _: self.granted)
+
+
+def test_each_node_is_one_bundle_of_the_placement_group() -> None:
+    ray = FakeRay({"a": 8.0, "b": 3.0, "c": 8.0})
+    said = list[str]()
+    held = Reservation(ray, Demand(2, ranks=2, cpus=3, wait_s=5.0), lambda: False, said.append)
+    assert held.hold(0.0)
+    assert held.nodes == ["a", "c"]
+    assert ray.bundles == [({"CPU": 6}, {"ray.io/node-id": name}) for name in ("a", "c")]
+
+
+def test_too_few_resources_are_one_error_that_names_what_was_found() -> None:
+    ray = FakeRay({"a": 8.0, "b": 3.0})
+    held = Reservation(ray, Demand(2, 4, 2, 5.0), lambda: False, print)
+    expected = (
+        r"^Ray has not enough resources within 5 s: expected 2 nodes with 8 free CPUs each, found "
+        r"10\.0\.0\.1: 8 of 8 CPUs, 10\.0\.0\.2: 3 of 8 CPUs: add nodes"
+    )
+    with pytest.raises(RankError, match=expected):
+        held.hold(0.0)
+
+
+def test_the_log_says_once_what_is_waited_for() -> None:
+    said = list[str]()
+    held = Reservation(FakeRay({"a": 3.0}), Demand(1, 4, 2, 1.0), lambda: False, said.append)
+    with pytest.raises(RankError):
+        held.hold(time.monotonic() + 1.0)
+    assert said == [
+        "waits for resources of Ray: expected 1 nodes with 8 free CPUs each, "
+        "found 10.0.0.1: 3 of 8 CPUs"
+    ]
+
+
+def test_what_the_job_has_reserved_counts_as_free_when_it_needs_another_node() -> None:
+    ray = FakeRay({"a": 8.0, "b": 8.0})
+    said = list[str]()
+    held = Reservation(ray, Demand(2, 1, 8, 5.0), lambda: False, said.append)
+    assert held.hold(0.0)
+    del ray.available["a"]  # lost
+    ray._private.state.available_resources_per_node()["b"]["CPU"] = 0.0  # by this job itself
+    ray.available["c"] = 8.0
+    ray._private.state.available_resources_per_node()["c"] = {"CPU": 8.0}
+    assert held.hold(0.0)
+    assert held.nodes == ["c", "b"]
+
+
+def test_ranks_get_the_variables_of_paddles_launcher() -> None:
+    endpoints = [(f"10.0.0.{1 + rank // 2}:{rank}", f"10.0.0.1:9{rank}") for rank in range(4)]
+    last = variables_of(endpoints, per_node=2)[3]
+    assert last == {
+        "PADDLE_TRAINER_ID": "3",
+        "PADDLE_TRAINERS_NUM": "4",
+        "PADDLE_LOCAL_RANK": "1",
+        "PADDLE_LOCAL_SIZE": "2",
+        "PADDLE_NNODES": "2",
+        "PADDLE_MASTER": "10.0.0.1:90",
+        "PADDLE_CURRENT_ENDPOINT": "10.0.0.2:3",
+        "PADDLE_TRAINER_ENDPOINTS": "10.0.0.1:0,10.0.0.1:1,10.0.0.2:2,10.0.0.2:3",
+        mpi.HOST: "2",
+    }
+
+
+class FakeActor:
+    """An actor whose calls get the same answer, at once."""
+
+    def __init__(self, answer: Any) -> None:
+        self.calls = list[tuple[str, Any]]()
+        for name in ("endpoints", "join", "exchange", "close"):
+            call = SimpleNamespace(remote=functools.partial(self._call, name, answer))
+            setattr(self, name, call)
+
+    def _call(self, name: str, answer: Any, *arguments: Any) -> tuple[str, int, Any]:
+        self.calls.append((name, arguments))
+        return name, len(self.calls), answer
+
+
+class FakeActors:
+    """As much of Ray as a Team needs."""
+
+    exceptions = SimpleNamespace(RayError=ValueError)
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = iter(answers)
+        self.killed = 0
+        self.actors = list[FakeActor]()
+        self.arguments = list[Any]()  # of the constructors
+        strategy = SimpleNamespace(PlacementGroupSchedulingStrategy=lambda _, at: at)
+        self.util = SimpleNamespace(scheduling_strategies=strategy)
+
+    def remote(self, actor: Any) -> Any:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._make))
+
+    def _make(self, *arguments: Any) -> FakeActor:
+        self.arguments.append(arguments)
+        self.actors.append(FakeActor(next(self._answers)))
+        return self.actors[-1]
+
+    def wait(self, calls: Any, **_: Any) -> tuple[list[Any], list[Any]]:
+        there = [call for call in calls if call[2] != "silent"]
+        return there, [call for call in calls if call not in there]
+
+    def get(self, call: Any) -> Any:
+        if isinstance(call, list):
+            return [self.get(one) for one in call]
+        if isinstance(call[2], Exception):
+            raise call[2]
+        return call[2]
+
+    def kill(self, _: Any) -> None:
+        self.killed += 1
+
+
+def team(*answers: Any, arguments: tuple[Any, ...] = ()) -> tuple[Team, FakeActors]:
+    ray = FakeActors(*answers)
+    held = SimpleNamespace(group=None, nodes=["a"])
+    return Team(ray, held, len(answers), 1, *arguments), ray  # type: ignore[arg-type]
+
+
+def test_the_environment_of_a_rank_is_no_argument_of_its_constructor() -> None:
+    """Ray keeps those arguments in its GCS."""
+    one, ray = team(("10.0.0.1:1", "10.0.0.1:2"), arguments=(["train.py"], "/folder", 1.0))
+    assert one.assemble({"KEY": "secret"}, 1.0, lambda: True)
+    assert ray.arguments == [(0, ["train.py"], "/folder", 1.0)]
+    name, (environment,) = ray.actors[0].calls[-1]
+    assert (name, environment["KEY"], environment["PADDLE_TRAINER_ID"]) == ("join", "secret", "0")
+
+
+_CREATION = """The actor died because of an error raised in its creation task, \x1b[36mray::Rank
+  File "rank.py", line 55, in __init__
+    os.chdir(folder)
+FileNotFoundError: [Errno 2] No such file or directory: '/folder'
+"""
+
+
+def test_an_actor_whose_constructor_fails_is_one_error_without_another_try() -> None:
+    one, _ = team(ValueError(_CREATION))
+    expected = r"^an actor cannot be started: FileNotFoundError: \[Errno 2\] No such .*'/folder'$"
+    with pytest.raises(ConfigError, match=expected):
+        one.assemble({}, 1.0, lambda: True)
+    one, _ = team(ValueError("Its node\nwas terminated."))
+    with pytest.raises(RankError, match=r"could not be started: Its node was terminated\.$"):
+        one.assemble({}, 1.0, lambda: True)
+
+
+def test_an_actor_that_the_job_no_longer_asks_ends_and_one_that_is_asked_does_not() -> None:
+    ended = threading.Event()
+    silence = Silence(ended.set, look_s=0.002)
+    silence.watch()
+    until = time.monotonic() + 4 * ABANDONED_LOOKS * 0.002
+    while time.monotonic() < until:
+        silence.heard()
+        assert not ended.is_set()
+        time.sleep(0.001)
+    assert ended.wait(PATIENCE_S)
+
+
+def test_a_lost_actor_and_a_silent_one_are_told_from_one_that_reports() -> None:
+    died = ValueError("The actor died.\n\tactor_id: 7\n\tpid: 5\nIts node\nwas terminated.")
+    three, ray = team(Report(attempt=1), died, "silent")
+    assert not three.spent
+    reports, lost = three.exchange(Order())
+    assert reports == {0: Report(attempt=1)}
+    assert lost == {1: "The actor died. Its node was terminated."}
+    assert three.spent
+    looks = 1
+    while not (found := three.exchange(Order())[1]):
+        looks += 1
+    assert (looks, found) == (75, {2: "no answer for 15 s"})
+    three.dismiss()
+    assert ray.killed == 3
+
+
+def test_a_team_whose_ranks_were_started_is_not_used_again() -> None:
+    one, _ = team(Report())
+    one.exchange(Order())
+    assert not one.spent
+    one.exchange(Order("run", 1))
+    assert one.spent
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["tools/train.py", "--run-dir", "/runs/a", "-c", "b"], "/runs/a"),
+        (["tools/train.py", "--run-dir=/runs/a"], "/runs/a"),
+        (["tools/train.py", "--run-dir"], ""),
+        (["tools/train.py"], ""),
+    ],
+)
+def test_metrics_are_found_by_the_run_dir_of_the_command(command: list[str], expected: str) -> None:
+    assert run_dir_of(command) == expected
+
+
+def test_values_of_the_last_pass_and_of_the_rank_are_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, float] = {}
+
+    class Gauge:
+        def __init__(self, name: str, about: str, tags: tuple[str, ...]) -> None:
+            self._name = name
+
+        def set(self, value: float, tags: dict[str, str]) -> None:
+            assert tags == {"run": str(tmp_path), "rank": "0"}
+            told[self._name] = value
+
+    monkeypatch.setitem(sys.modules, "ray.util.metrics", SimpleNamespace(Gauge=Gauge))
+    gauges = Gauges(0, str(tmp_path))
+    rank = Rank(0, 1, "host", "step", "7", 20, 3, 1.5, "S", "")
+    gauges.report = Report(1, True, None, [rank])
+    gauges.set()
+    assert told == {"paddlebox_rank_passes": 3, "paddlebox_rank_idle_seconds": 1.5}
+    line = {"pass": 2, "loss": 0.5, "samples_per_s": 1e3, "metrics": {"auc": 0.75, "copc": None}}
+    (tmp_path / "metrics.jsonl").write_text("{}\n" + json.dumps(line) + "\n{")
+    gauges.set()
+    names = ("pass", "loss", "samples_per_s", "auc")
+    assert {told[f"paddlebox_train_{name}"] for name in names} == {2.0, 0.5, 1e3, 0.75}
+    assert values_of(line).keys() == {*names}
+
+
+def test_metrics_with_the_names_of_values_of_a_line_do_not_hide_them() -> None:
+    metrics = {"loss": {"auc": 0.6}, "pass": {"auc": 0.6}, "auc": 0.75, "copc": float("nan")}
+    line = {"pass": 2, "loss": 0.5, "metrics": metrics}
+    assert values_of(line) == {"pass": 2.0, "loss": 0.5, "auc": 0.75}
+
+
+@pytest.mark.parametrize("text", ["", "\n", "[]\n", "{\n", '{"metrics": 3}\n', "\0\n"])
+def test_a_file_of_metrics_that_cannot_be_read_ends_no_rank(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[float]()
+    gauge = SimpleNamespace(set=lambda value, **_: told.append(value))
+    module = SimpleNamespace(Gauge=lambda *_: gauge)
+    monkeypatch.setitem(sys.modules, "ray.util.metrics", module)
+    gauges = Gauges(0, str(tmp_path))
+    (tmp_path / "metrics.jsonl").write_text(text)
+    gauges.set()
+    assert not told
+    (tmp_path / "metrics.jsonl").write_text(text + '{"loss": 0.5}\n')
+    gauges.set()
+    assert told == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--nodes", "0"], "argument --nodes: expected a number from 1 on, found '0'"),
+        (["--cpus-per-rank", "x"], "--cpus-per-rank: expected a number from 1 on, found 'x'"),
+    ],
+)
+def test_a_wrong_number_is_one_error(
+    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*options, "--", "tools/train.py"])
+    assert told in capsys.readouterr().err
+
+
+def test_a_wrong_limit_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--limit", "walk=3", "--", "tools/train.py"]) == 2
+    assert "ConfigError: --limit walk=3: expected STAGE=S" in capsys.readouterr().err
+
+
+def test_no_cluster_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ray", "ray.util.placement_group", "ray.util.scheduling_strategies"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        assert main(["--address", address, "--", "tools/train.py"]) == 2
+    told = f"ConfigError: --address {address}: cannot connect to a Ray cluster: [Errno 111] "
+    assert told in capsys.readouterr().err
+
+
+def test_without_ray_the_error_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["--", "tools/train.py"]) == 2
+    assert "pip install 'paddlebox[ray]'" in capsys.readouterr().err
