@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,21 +24,33 @@ SLOTS = make_slots(
 )
 CLICK, AGE, W, BUY, USER = [1, 0, 1], [20, 30, 40], [0.5, 0, 3], [0, 1, 1], [7, 8, 9]
 SIZE = [[1, 2], [3, 4], [5, 6]]
-FORMATS = [Format.MULTISLOT, Format.SLOT_VALUE, Format.CSV, Format.PARQUET, Format.ARROW]
+TEXT = [Format.MULTISLOT, Format.FEASIGN_SLOT, Format.SLOT_VALUE, Format.CSV]
+FORMATS = [*TEXT, Format.PARQUET, Format.ARROW]  # all but criteo_tsv, which has no weights
 
 
-def write(folder: Path, data_format: Format, weights: list[float]) -> str:
+def write(folder: Path, data_format: Format, weights: Sequence[float | None]) -> str:
+    """None: no weight."""
     path = folder / f"data.{data_format.value}"
     rows = list(zip(CLICK, AGE, weights, BUY, SIZE, USER, strict=True))
     if data_format is Format.MULTISLOT:
-        lines = [f"1 {c} 1 {a} 1 {w} 1 {b} 2 {s} {t} 1 {u}" for c, a, w, b, (s, t), u in rows]
+        lines = [
+            f"1 {c} 1 {a} {'0' if w is None else f'1 {w}'} 1 {b} 2 {s} {t} 1 {u}"
+            for c, a, w, b, (s, t), u in rows
+        ]
+    elif data_format is Format.FEASIGN_SLOT:
+        lines = [
+            f"{c}:click {a}:age{'' if w is None else f' {w}:w'} {b}:buy {s}:size {t}:size {u}:user"
+            for c, a, w, b, (s, t), u in rows
+        ]
     elif data_format is Format.SLOT_VALUE:
         lines = [
-            f"user:{u} w:{w} click:{c} age:{a} buy:{b} size:{s} size:{t}"
+            f"user:{u}{'' if w is None else f' w:{w}'} click:{c} age:{a} buy:{b} size:{s} size:{t}"
             for c, a, w, b, (s, t), u in rows
         ]
     elif data_format is Format.CSV:
-        lines = [f"{c},{a},{w},{b},{s}|{t},{u}" for c, a, w, b, (s, t), u in rows]
+        lines = [
+            f"{c},{a},{'' if w is None else w},{b},{s}|{t},{u}" for c, a, w, b, (s, t), u in rows
+        ]
         lines.insert(0, "click,age,w,buy,size,user")
     else:
         columns = {"click": CLICK, "age": AGE, "w": weights, "buy": BUY, "size": SIZE, "user": USER}
@@ -69,9 +82,9 @@ def test_each_format_has_weights_apart_from_labels_and_dense_values(
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), -3e38])
-def test_a_weight_below_0_or_not_finite_makes_the_line_malformed(
-    tmp_path: Path, data_format: Format, weight: float
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), -3e38, None])
+def test_a_weight_that_is_missing_below_0_or_not_finite_makes_the_line_malformed(
+    tmp_path: Path, data_format: Format, weight: float | None
 ) -> None:
     path = write(tmp_path, data_format, [0.5, weight, 3])
     assert packed(loaded(path, data_format, 0.5))[WEIGHT].tolist() == [[0.5], [3]]

@@ -211,11 +211,11 @@ def diagnose(
     if measured.samples == 0:
         return result
     predictions, labels, *columns = collected.arrays()
+    weights = columns[0] if weight else None
     if slice_slot:
-        values = copc_by_value(predictions, labels, columns[-1], top)
+        values = copc_by_value(predictions, labels, columns[-1], top, weights)
         result["slices"] = {"slot": slice_slot, "values": values}
     if serving:
-        weights = columns[0] if weight else None
         result["serving"] = _served(
             run_dir, version, threshold, loaded, predictions, labels, weights
         )
