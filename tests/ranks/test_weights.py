@@ -1,4 +1,4 @@
-"""Weights of instances on two ranks: losses and metrics are those of one rank."""
+"""Weights of instances on two ranks: one rank trains the same; weight 2 is the instance twice."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import numpy as np
 import pytest
 
 from tests.ranks.launched import run_launched
+from tests.ranks.test_ranks import _all_rows, _assert_same_model, _passes, _train, _train_each
+from tests.ranks.worker import SLOTS
 from tests.support.configs import write_config, write_slots
 
 ROWS, EPOCHS = 200, 4
+WEIGHTS = (2, 0, 1, 5)  # of each four instances: a batch of n has 2 n with the repeated ones
+MODES = ("{}", "{staleness: 1}", "{dense_top_k: 0.5}", "{sync_weight_step: 2}")
+WEIGHTED = {**SLOTS, "w": "weight"}
 
 
 @pytest.fixture
@@ -62,3 +67,58 @@ def test_two_ranks_train_the_mean_by_weight_of_all_instances(config: Path, progr
         assert shared["metrics"]["copc"] == pytest.approx(alone["metrics"]["copc"], abs=1e-4)
     assert one[1]["metrics"]["weight"] == 0
     assert one[-1]["loss"] < one[0]["loss"]
+
+
+def weighted(passes: list[list[str]], *, repeat: bool = False) -> list[list[str]]:
+    """The files with weights, and after each pass one whose weights are all 0. repeat: each
+    instance as often as its weight says, and no such pass."""
+    found = []
+    for files in passes:
+        for name in ("repeated",) if repeat else ("weighted", "nothing"):
+            paths = [Path(file).with_suffix(f".{name}") for file in files]
+            for file, path in zip(files, paths, strict=True):
+                lines = Path(file).read_text().splitlines()
+                each = [(line, WEIGHTS[at % len(WEIGHTS)]) for at, line in enumerate(lines)]
+                if repeat:
+                    each = [(line, 1) for line, weight in each for _ in range(weight)]
+                zero = name == "nothing"
+                path.write_text("".join(f"{line} 1 {0 if zero else w}\n" for line, w in each))
+            found.append([str(path) for path in paths])
+    return found
+
+
+@pytest.fixture(scope="module")
+def modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[str, Any]]]:
+    """Runs of two ranks in each mode: with weights, and with the instances repeated."""
+    folder = tmp_path_factory.mktemp("modes")
+    passes = _passes(folder / "data", 2)
+    found = {}
+    for name, repeat, batch in (("weighted", False, 32), ("repeated", True, 64)):
+        trainings = {mode: {"options": mode, "slots": WEIGHTED, "batch": batch} for mode in MODES}
+        found[name] = _train_each(folder / name, 2, weighted(passes, repeat=repeat), trainings)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_weight_2_is_the_instance_twice_in_every_mode(
+    modes: dict[str, dict[str, dict[str, Any]]], mode: str
+) -> None:
+    one, other = modes["weighted"][mode], modes["repeated"][mode]
+    rows, repeated = _all_rows(one), _all_rows(other)
+    assert len(repeated) > 100
+    for feasign, row in repeated.items():
+        np.testing.assert_allclose(rows[feasign][1:], row[1:], rtol=1e-5, atol=1e-6)
+    for name, values in other["dense"].items():
+        np.testing.assert_allclose(one["dense"][name], values, rtol=1e-4, atol=1e-5)
+    for weights, plain in zip(one["passes"][::2], other["passes"], strict=True):
+        assert weights["loss"] == pytest.approx(plain["loss"], rel=1e-5)
+        assert weights["weight"] == plain["weight"]
+
+
+@pytest.mark.slow
+def test_two_ranks_train_the_rows_and_the_network_that_one_trains(
+    tmp_path: Path, modes: dict[str, dict[str, dict[str, Any]]]
+) -> None:
+    passes = weighted(_passes(tmp_path / "data", 1))
+    _assert_same_model(_train(tmp_path / "one", 1, passes, slots=WEIGHTED), modes["weighted"]["{}"])
