@@ -18,7 +18,8 @@ _ADVICE = {
     "hash: true in slots.yaml",
     "'' is not a finite number": "default: VALUE of a dense slot in slots.yaml gives empty "
     "cells a value",
-    "is not a label in [0, 1]": "write labels as 0, 1 or a number between them",
+    "is not a label in [0, 1]": "write labels as 0, 1 or, for a loss of your own, a number "
+    "between them",
     "is not a count of values": "multislot has `n v1 … vn` for each slot: correct data.format or "
     "slots.yaml if these files are written otherwise",
 }

@@ -222,6 +222,7 @@ class DatasetOptions:
     read_slots: tuple[str, ...] = ()  # slots in the packed inputs; empty: all
     sequences: tuple[str, ...] | None = None  # the sequences among them; None: those of load
     group: str = ""  # sparse slot or log key by which a loss groups instances; "": none
+    soft_labels: bool = False  # whether metrics take labels between 0 and 1
     # Slots whose shows and clicks count; None: all in the first phase of a pass, then none.
     counted_slots: tuple[str, ...] | None = None
     # Whether the instances of the open pass were trained in an earlier pass, with click priors.

@@ -409,6 +409,16 @@ class PaddleSettings:
             self._options.sparse_numbers("set_group", [name])  # checks the name
         self._options.group = LOG_KEYS[0] if name == SEARCH_ID else name
 
+    @property
+    def soft_labels(self) -> bool:
+        """Whether metrics take labels between 0 and 1."""
+        return self._options.soft_labels
+
+    def set_soft_labels(self, soft: bool) -> None:
+        """Set whether metrics take labels between 0 and 1. The usual metrics then have the formulas
+        of weighted_auc."""
+        self._options.soft_labels = soft
+
     # ---- shuffles
 
     def set_fea_eval(self, record_candidate_size: int, fea_eval: bool = True) -> None:

@@ -93,8 +93,8 @@ class Gate:
 
 def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float]:
     slots = loaded.options.slots
-    weight = weight_column(slots)
-    auc = core.BucketAuc() if weight is None else core.WeightedAuc()
+    weight, soft = weight_column(slots), generation.config.model.runs_code
+    auc = core.BucketAuc() if weight is None and not soft else core.WeightedAuc()
     instances = loaded.instances
     rows = np.full(instances.unique_keys, -1, np.int32)
     _, features = task_columns(slots)
@@ -105,6 +105,10 @@ def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float
         dense = np.ascontiguousarray(batch["dense"][:, features])
         predictions = generation.predict_feasigns(feasigns, offsets, dense)
         first = np.ascontiguousarray(predictions.reshape(end - begin, -1)[:, 0])
-        weights = [] if weight is None else [np.ascontiguousarray(batch["dense"][:, weight])]
-        auc.add(first, batch["label"].reshape(-1), *weights)
+        columns = [first, batch["label"].reshape(-1)]
+        if weight is not None:
+            columns.append(np.ascontiguousarray(batch["dense"][:, weight]))
+        elif soft:
+            columns.append(np.ones_like(first))
+        auc.add(*columns)
     return {name: float(value) for name, value in auc.compute().items()}

@@ -23,7 +23,7 @@ from paddlebox.data.batches import (
 )
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.findings import large_inputs
-from paddlebox.errors import TrainingError
+from paddlebox.errors import DataError, TrainingError
 from paddlebox.train import interrupt
 from paddlebox.train.all_ranks import Measured, of_all_ranks
 from paddlebox.train.metric_set import MetricSet
@@ -103,9 +103,10 @@ def run_pass(
 
     Raises:
         TrainingError: a loss is not finite.
+        DataError: a label is between 0 and 1, without `dataset.soft_labels` and weights.
         PassError: no pass is open, or it has been trained already. Nothing changes then.
     """
-    weights = _Weights(bool(dataset.weight_column), dataset.negative_rate)
+    weights = _Weights(bool(dataset.weight_column), dataset.negative_rate, dataset.soft_labels)
     measured = _Measured(label or dataset.label_variable, metrics, outputs, tasks, watched, weights)
     known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
     own = dataset.mask_column | dataset.weight_column
@@ -179,10 +180,12 @@ class _Weights:
 
     of_instances: bool = False  # whether the data has weights
     negative_rate: float = 1.0  # a kept negative stands for 1 / negative_rate of them
+    soft_labels: bool = False  # whether labels may be between 0 and 1
 
     @property
     def any(self) -> bool:
-        return self.of_instances or self.negative_rate < 1
+        """Whether metrics have the formulas of weighted_auc."""
+        return self.of_instances or self.negative_rate < 1 or self.soft_labels
 
     def factors(self, labels: np.ndarray) -> np.ndarray | None:
         """(B) for how many instances each stands; None: for itself. labels: (B)."""
@@ -253,13 +256,24 @@ class _Measured:
         weights = own if factors is None else factors if own is None else multiplied(own, factors)
         predicted = sigmoid(logits) if logits is not None else None
         if predicted is not None and self._label is not None:
-            self.usual.add(predicted, feed[self._label], weights)
-            self._scored = True
+            self._score(predicted, np.asarray(feed[self._label]), weights)
             if self._watched is not None:
                 _show(self._watched, predicted, np.asarray(feed[self._label]), columns, self._tasks)
         if self._metrics:
             computed = self._outputs if outputs is None else outputs
             self._add_named(feed, columns, size, predicted, computed, weights, factors)
+
+    def _score(self, predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+        try:
+            self.usual.add(predicted, labels, weights)
+        except ValueError as error:
+            if np.isin(labels, (0, 1)).all():
+                raise
+            raise DataError(
+                f"{error}: write labels as 0 or 1, or set model.loss to a function of your own, "
+                "with which labels may be between 0 and 1"
+            ) from None
+        self._scored = True
 
     def add_trained(
         self,

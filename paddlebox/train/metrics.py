@@ -25,7 +25,7 @@ class PassMetrics:
     """PaddleBox's metrics of one task, accumulated batch by batch.
 
     Args:
-        weighted: whether instances have weights.
+        weighted: whether instances have weights, or labels between 0 and 1.
     """
 
     def __init__(self, *, weighted: bool = False) -> None:
@@ -39,10 +39,12 @@ class PassMetrics:
 
         Args:
             predictions: probabilities, float32.
-            labels: 0 or 1, float32, of the same size; with weights in [0, 1].
-            weights: of the same size; with `weighted` only.
+            labels: 0 or 1, float32, of the same size; with `weighted` in [0, 1].
+            weights: of the same size; with `weighted` only. None: all are 1.
         """
-        columns = [predictions, labels, *([] if weights is None else [weights])]
+        columns = [predictions, labels]
+        if self._weighted:
+            columns.append(np.ones(np.size(labels)) if weights is None else weights)
         self._auc.add(*(np.ascontiguousarray(one, np.float32).reshape(-1) for one in columns))
 
     def compute(self) -> dict[str, Any]:

@@ -296,6 +296,7 @@ def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDat
         dataset.local_shuffle()
     dataset.set_read_slots(config.model.slots)
     dataset.set_group(group)
+    dataset.set_soft_labels(config.model.runs_code)
     return dataset
 
 

@@ -69,8 +69,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def train(folder: Path, *overrides: str) -> Any:
-    given: dict[str, Any] = {"config": str(folder / "config.yaml")}
+def train(folder: Path, *overrides: str, **options: Any) -> Any:
+    given: dict[str, Any] = {"config": str(folder / "config.yaml"), **options}
     given["overrides"] = list(overrides)
     given["folder"] = str(folder / f"run-{len(list(folder.iterdir()))}")
     done = processes.run(["-c", SCRIPT, json.dumps(given)])
@@ -106,6 +106,26 @@ def test_a_loss_of_ones_own_trains(folder: Path) -> None:
         error = train(folder, f"model.loss={folder}/wrong.py:{name}", allowed)["error"]
         assert error.startswith(f"ConfigError: model.loss '{folder}/wrong.py:{name}'")
         assert expected in error
+
+
+def test_a_loss_of_ones_own_learns_numbers_as_labels(folder: Path) -> None:
+    random = np.random.default_rng(4)
+    items = random.integers(1, 3, 3000).tolist()
+    labels = [round(random.uniform(0.1, 0.3) + 0.4 * (item == 2), 4) for item in items]
+    lines = (f"1 {y} 1 {item} 1 {item}\n" for y, item in zip(labels, items, strict=True))
+    (folder / "rows.txt").write_text("".join(lines))
+    options = ["metrics=[]", "trainer.epochs=8", "optimizer.learning_rate=0.1"]
+    own = [f"model.loss={folder}/own.py:squares", "security.allow_commands=true"]
+    served = [{"page": [1], "item": [item]} for item in (1, 2)]
+    found = train(folder, *options, *own, served=served)
+    assert found["error"] == ""
+    assert found["served"] == pytest.approx([0.2, 0.6], abs=0.03)
+    assert found["test"]["actual_ctr"] == pytest.approx(np.mean(labels), abs=1e-5)
+    assert found["test"]["copc"] == pytest.approx(1, abs=0.03)
+    assert found["test"]["rmse"] < 0.08
+    refused = train(folder, *options)["error"]
+    assert refused.startswith("DataError: label 0 is 0.")
+    assert "set model.loss to a function of your own" in refused
 
 
 def test_a_group_is_a_slot_or_page_views(folder: Path) -> None:

@@ -211,7 +211,7 @@ def diagnose(
     if measured.samples == 0:
         return result
     predictions, labels, *columns = collected.arrays()
-    weights = columns[0] if weight else None
+    weights = columns[0] if weight else np.ones_like(labels) if dataset.soft_labels else None
     if slice_slot:
         values = copc_by_value(predictions, labels, columns[-1], top, weights)
         result["slices"] = {"slot": slice_slot, "values": values}
