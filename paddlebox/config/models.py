@@ -148,6 +148,11 @@ class ModelConfig(Section):
         return self.loss
 
     @property
+    def computes_loss(self) -> bool:
+        """Whether the model of the zoo has a loss of its own."""
+        return False
+
+    @property
     def runs_code(self) -> bool:
         """Whether `loss` is a function of the user."""
         return ":" in self.objective
@@ -159,6 +164,11 @@ class ModelConfig(Section):
             raise ValueError(
                 f"loss: expected {', '.join(known)}, path/to/file.py:function or module:function, "
                 f"found {self.objective!r}"
+            )
+        if self.computes_loss and self.objective != "bce":
+            raise ValueError(
+                f"loss {self.objective}: {self.type.value} computes a loss of its own: take loss "
+                "out, or choose another model"
             )
         if self.objective in IN_GROUPS and not self.loss_group:
             raise ValueError(

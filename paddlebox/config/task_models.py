@@ -37,6 +37,10 @@ class TaskConfig(NetworkConfig):
         description="weight of each task's loss, in the order of the labels; empty: 1 each",
     )
 
+    @property
+    def computes_loss(self) -> bool:
+        return True
+
 
 class SharedBottomConfig(TaskConfig):
     type: Literal[ModelType.SHARED_BOTTOM] = Field(description=_TYPE)
@@ -120,6 +124,10 @@ class DienConfig(SequenceConfig):
         description="weight of the auxiliary loss, which compares the next item of the history "
         "with another one",
     )
+
+    @property
+    def computes_loss(self) -> bool:
+        return True
 
 
 class BstConfig(SequenceConfig):

@@ -14,7 +14,7 @@ from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, 
 from paddlebox.config.data import ShareBy
 from paddlebox.config.fields import click_slots
 from paddlebox.config.hints import did_you_mean
-from paddlebox.config.models import SEARCH_ID
+from paddlebox.config.models import IN_GROUPS, SEARCH_ID
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.zeros import zero_ids
@@ -135,7 +135,7 @@ def models_of(config: Config) -> dict[str, ModelConfig]:
 
 def _check_read_slots(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
     slots.positions(model.sequences)
-    _check_group(config, slots, key, model.loss_group)
+    _check_group(config, slots, key, model)
     if model.click_prior and slots.weight is not None:
         raise ConfigError(
             f"{key}.click_prior does not work together with slot {slots.weight.name!r} of type "
@@ -158,8 +158,13 @@ def _check_read_slots(config: Config, slots: Slots, key: str, model: ModelConfig
         raise ConfigError(f"{key}.slots chooses slots of one table: leave extra_tables out")
 
 
-def _check_group(config: Config, slots: Slots, key: str, group: str) -> None:
-    names = [slot.name for slot in slots.sparse]
+def _check_group(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
+    group, names = model.loss_group, [slot.name for slot in slots.sparse]
+    if model.objective in IN_GROUPS and len(slots.tasks) != 1:
+        raise ConfigError(
+            f"{key}.loss {model.objective} compares instances by one label; {config.data.slots} "
+            f"has {', '.join(slots.tasks) or 'none'}"
+        )
     if group == SEARCH_ID and not config.data.logkey:
         raise ConfigError(
             f"{key}.loss_group search_id: page views have log keys: set data.logkey: true, if the "

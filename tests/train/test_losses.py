@@ -151,6 +151,10 @@ def test_a_model_with_a_loss_of_its_own_is_refused(folder: Path) -> None:
         ({"loss": "jcr"}, "loss: expected bce, pairwise, listwise, jrc, path"),
         ({"loss": "jrc"}, "loss jrc compares the instances of a group: set loss_group"),
         ({"loss_group": "page"}, "loss_group page has no effect with loss bce"),
+        (
+            {"type": "mmoe", "loss": "jrc", "loss_group": "page"},
+            "loss jrc: mmoe computes a loss of its own",
+        ),
     ],
 )
 def test_losses_that_make_no_sense_are_refused(model: dict[str, str], expected: str) -> None:
