@@ -1,6 +1,6 @@
 """Do sampled negatives save time and keep predictions, and do losses in groups rank better?
 
-    python benchmarks/objectives.py [--rows 2000000] [--page-rows 200000] [--seeds 5]
+    python benchmarks/objectives.py [--rows 2000000] [--page-rows 200000] [--seeds 5] [--quick]
 
 Negatives: rows with 2 % clicks, from a planted model. DeepFM is trained on all of them, and with
 `data.negative_rate: 0.1`, and evaluated on rows that neither has seen. The same on Criteo's rows,
@@ -230,10 +230,13 @@ def main() -> int:
     )
     parser.add_argument("--page-rows", type=int, default=200_000, help="training rows in pages")
     parser.add_argument("--seeds", type=int, default=5, help="of the losses in groups; 0: none")
+    parser.add_argument("--quick", action="store_true", help="a trial: few rows, 2 seeds")
     parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
     out = report.ROOT / "benchmarks/results/objectives.json"
     parser.add_argument("--out", type=Path, default=out)
     options = parser.parse_args()
+    if options.quick:
+        options.rows, options.page_rows, options.seeds = 100_000, 40_000, 2
     return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
 
 
