@@ -157,8 +157,8 @@ class BatchInputs:
         user_sequences: name of a variable -> the input of SEQUENCES that it takes.
         sequences: slots whose ids are fed one by one; None: the sequences of the loaded pass.
         group: sparse slot or log key by whose values GROUP is made; "": batches do not have it.
-        trained: whether the rows are trained. Instances of weight 0 have no ids then: otherwise
-            rules with momentum, such as adam, would move their rows.
+        trained: whether the rows are trained. Instances of weight 0 have no ids then, unless other
+            instances read them: rules with momentum, such as adam, would move their rows.
         exchanged: whether several ranks exchange rows. Batches then also have the inputs that only
             the exchange needs, under names that begin with BESIDE.
     """

@@ -144,8 +144,10 @@ class BatchPacker:
         return packed
 
     def _without_weight(self, packed: Feed) -> np.ndarray | None:
-        """(B) the instances of weight 0, whose rows are not trained; None if there are none."""
-        if WEIGHT not in packed or not self._inputs.trained:
+        """(B) the instances of weight 0, whose rows are not trained; None if there are none, or if
+        other instances of a sequence or of a page view read their rows."""
+        others_read = self._loaded.sequences is not None or bool(self._inputs.rank_offset)
+        if WEIGHT not in packed or not self._inputs.trained or others_read:
             return None
         none: np.ndarray = packed[WEIGHT].reshape(-1) == 0
         return none if none.any() else None

@@ -103,6 +103,15 @@ def test_an_instance_of_weight_0_has_ids_only_where_rows_are_not_trained(tmp_pat
     assert trained["box_offsets"].tolist() == feed["box_offsets"].tolist()
 
 
+def test_an_instance_of_weight_0_that_others_of_a_page_view_read_keeps_its_ids(
+    tmp_path: Path,
+) -> None:
+    of = loaded(write(tmp_path, Format.CSV, W), Format.CSV)
+    rows = np.arange(of.instances.unique_keys, dtype=np.int32)
+    packer = BatchPacker(of, rows, [1], BatchInputs(trained=True, rank_offset="ranks"))
+    assert sorted(packer._packed(0, of.size)["box_ids"].tolist()) == [0, 1, 2]
+
+
 def test_a_program_and_metrics_may_read_the_weight_by_the_name_of_its_slot(tmp_path: Path) -> None:
     class Var:
         name, shape, dtype, lod_level = "w", (-1, 1), "float32", 0
