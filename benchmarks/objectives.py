@@ -101,13 +101,14 @@ data:
   slots: {folder}/slots.yaml
   train_files: [{folder}/train.parquet]
   test_files: [{folder}/test.parquet]
-  batch_size: 1024
+  batch_size: 512
 model:
   type: deepfm
   hidden: [32]
   slots: [user, item, place]
 table: {{embedx_dim: 8, embedx_threshold: 0}}
 mem: {{budget_bytes: 256MiB}}
+optimizer: {{learning_rate: 0.005}}
 trainer: {{dense_threads: 1}}
 """
     (folder / "config.yaml").write_text(text)
