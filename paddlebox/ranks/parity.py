@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox.closing import Closing
-from paddlebox.errors import StoreError
+from paddlebox.errors import OutOfSpaceError, StoreError
 from paddlebox.ranks.link import Hosts
 from paddlebox.ranks.telling import NOTHING, Exchange, tell
 from paddlebox.store.file_stream import Stream
@@ -88,6 +88,7 @@ class RankParity:
         rank, size: as of `World`.
         group: the ranks of this rank's group.
         channel: the channel for parity.
+        free_bytes: how many bytes a new set may take.
     """
 
     def __init__(
@@ -98,7 +99,9 @@ class RankParity:
         size: int,
         group: tuple[int, ...],
         channel: Exchange,
+        free_bytes: Callable[[], int],
     ) -> None:
+        self._free_bytes = free_bytes
         self._store, self._name, self._rank, self._size = store, name, rank, size
         self._group, self._channel = group, channel
         self._others = [one for one in group if one != rank]
@@ -144,22 +147,25 @@ class RankParity:
         with ExitStack() as stack:
             if lease is not None:
                 stack.callback(lease.release)
-            sets, wrong = self._folder.open_sets()
+            (sets, wrong), error = _tried(self._folder.open_sets, ([], []))
             for one in sets:
                 stack.enter_context(one)
             for message in wrong:
                 log.warning("%s; its files get new parity", message)
-            self._write(record, sets)
+            self._write(record, sets, error)
         self.figures.seconds += time.perf_counter() - started
 
-    def _write(self, record: VersionRecord | None, sets: Sequence[SetFile]) -> None:
-        named, error = _tried(lambda: self._named(record), {})
+    def _write(self, record: VersionRecord | None, sets: Sequence[SetFile], error: str) -> None:
+        """error: why this rank cannot take part; "" otherwise."""
+        named, of_files = _tried(lambda: self._named(record), {})
+        newest, of_sets = _tried(lambda: max(self._folder.numbers(), default=0), 0)
+        error = error or of_files or of_sets
         held = {one.set.key: self._held(one, named) for one in sets}
         found = self._tell_all(
             {
                 "version": record.version if record is not None else 0,
                 "group": self._group,
-                "newest": max(self._folder.numbers(), default=0),
+                "newest": newest,
                 "sets": {
                     one.set.key: [sum(named[name] for name in held[one.set.key]), one.own.bytes]
                     for one in sets
@@ -172,20 +178,23 @@ class RankParity:
         kept = kept_sets([found[rank]["sets"] for rank in self._group])
         safe = set[str]().union(*(held[key] for key in kept))
         fresh = [(name, size) for name, size in named.items() if name not in safe]
-        is_new = bool(fresh) or not self._is_protected(record, sets, kept)
+        # With an error the set is given up, and all ranks say so.
+        is_new = bool(error or fresh) or not self._is_protected(record, sets, kept)
         # The newest set has the manifests of the version that it protects.
         fresh += [(name, named[name]) for name in sorted(safe) if is_manifest(name)]
         part = Part(record.version, pass_of(record), tuple(fresh), "")
         plans = self._tell_all([is_new, part.bytes])
         if not any(new for new, _ in plans):
+            self._keep(kept, sets)
             return
         lengths = [count for _, count in plans]
         size = block_bytes(len(self._group), max(lengths[rank] for rank in self._group))
         number = 1 + max(of["newest"] for of in found)
         rows = max(_rows(of["group"], lengths) for of in found)
         with _Task(self._folder, number, part, size, error) as task:
+            task.attempt(lambda: self._check_room(_rows(self._group, lengths) * size))
             self._write_set(task, tuple(kept), rows)
-            self._end(task, [one.set for one in sets], kept)
+            self._end(task, sets, kept)
 
     def _named(self, record: VersionRecord | None) -> dict[str, int]:
         return protected_files(str(self._store), record) if record is not None else {}
@@ -199,9 +208,11 @@ class RankParity:
     def _is_protected(
         self, record: VersionRecord, sets: Sequence[SetFile], kept: Sequence[str]
     ) -> bool:
-        """Whether the newest kept set protects this version."""
+        """Whether the newest kept set protects this version, with other kept sets."""
         newest = [one for one in sets if one.set.key in kept][-1:]
-        return bool(newest) and newest[0].own.version == record.version
+        return any(
+            one.own.version == record.version and {*one.set.sets} <= {*kept} for one in newest
+        )
 
     def _write_set(self, task: _Task, kept: tuple[str, ...], rows: int) -> None:
         """kept: keys of the kept sets. rows: of the group with most of them."""
@@ -220,6 +231,14 @@ class RankParity:
         if whole is not None:
             task.attempt(lambda: task.publish(self._rank, whole))
 
+    def _check_room(self, most: int) -> None:
+        free = self._free_bytes()
+        if most > free:
+            raise OutOfSpaceError(
+                f"{self._folder.path}: a parity set needs up to {most} bytes, {free} are free on "
+                "the disk or of ssd.disk_budget_bytes"
+            )
+
     def _agreed(self, task: _Task, kept: tuple[str, ...], crcs: str) -> ParitySet | None:
         """The set, as all ranks of the group write it; None if one of them has failed."""
         part = {**asdict(task.part), "crcs": crcs}
@@ -237,19 +256,26 @@ class RankParity:
         }
         return ParitySet(task.number, task.size, kept, parts)
 
-    def _end(self, task: _Task, sets: Sequence[ParitySet], kept: Sequence[str]) -> None:
+    def _end(self, task: _Task, sets: Sequence[SetFile], kept: Sequence[str]) -> None:
         """When all ranks have written, remove the sets that are not kept; else the new one."""
         ended = self._tell_all(f"{self._name}: {task.error}" if task.error else "")
         errors = list(dict.fromkeys(text for text in ended if text))
         if errors and self._rank == 0:
             log.warning("parity of ranks is not complete: %s", "; ".join(errors))
         if any(ended[rank] for rank in self._group):
-            self._folder.keep(one.number for one in sets)
+            _tried(lambda: self._folder.discard(task.number), None)
             return
-        self._folder.keep([task.number, *(one.number for one in sets if one.key in kept)])
+        self._keep(kept, sets, task.number)
         self.figures.sets += 1
         self.figures.protected_bytes += task.part.bytes
         self.figures.parity_bytes += task.written
+
+    def _keep(self, keys: Sequence[str], sets: Sequence[SetFile], *others: int) -> None:
+        """Remove all sets but those with these keys, and others with these numbers."""
+        numbers = [one.set.number for one in sets if one.set.key in keys]
+        _, error = _tried(lambda: self._folder.keep([*others, *numbers]), None)
+        if error:  # the next commit tries it again
+            log.warning("%s: sets that are not needed stay: %s", self._folder.path, error)
 
     def _tell(self, mine: Any, to: Sequence[int]) -> list[Any]:
         return tell(self._channel, self._size, mine, to)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -220,8 +219,9 @@ class _Target:
 
 
 class _Rebuilding:
-    """One set. In each round, agents send the blocks of their ranks to the agents of the holders,
-    and the results of the round before to the rank that writes."""
+    """One set. In each round, an agent sends a *part* for each holder to the agent of the holder:
+    the exclusive or of the blocks of its ranks. It sends the results of the round before to the
+    rank that writes."""
 
     def __init__(
         self,
@@ -239,10 +239,14 @@ class _Rebuilding:
         self._error: Exception | None = None
         self._set = self._agree(key)
         self._ranks = self._set.holders(lost)  # the others of the group, ascending
+        self._of_agents = [
+            [rank for rank in self._ranks if known.agents[rank] == agent]
+            for agent in range(world.size)
+        ]
         self._streams = {
             rank: Stream(one.files_folder, one.own.files) for rank, one in holders.items()
         }
-        self._results = dict[int, np.ndarray]()
+        self._results = list[np.ndarray]()  # of the holders of which this rank is the agent
 
     def _agree(self, key: str) -> ParitySet:
         """The set, also on ranks that have no file of it."""
@@ -270,65 +274,68 @@ class _Rebuilding:
         return self._error
 
     def _rounds(self, writer: StreamWriter | None) -> None:
+        mine = self._of_agents[self._world.rank]
         for row in range(self._set.rows + 1):
             arrived = self._exchange(row)
             if writer is not None:
-                self._write(writer, row - 1, arrived)
-            for holder in self._held:
-                self._results[holder] = self._result(holder, row, arrived)
+                self._write(writer, row - 1, [of[len(mine) :] for of in arrived])
+            self._results = [
+                self._result(holder, row, [of[number] for of in arrived])
+                for number, holder in enumerate(mine)
+            ]
 
-    def _agent(self, rank: int) -> int:
-        return self._known.agents[rank]
+    def _exchange(self, row: int) -> list[list[np.ndarray]]:
+        """From each rank: the parts for the holders of which this rank is the agent, and on the
+        rank that writes its results of the row before."""
+        out = [
+            [self._part(holder, row) for holder in of_agent]
+            + (self._results if agent == self._by else [])
+            for agent, of_agent in enumerate(self._of_agents)
+        ]
+        own = self._world.rank
+        kept, out[own] = out[own], []
+        joined = [np.concatenate([NOTHING, *of_agent]) for of_agent in out]
+        found = [
+            np.split(data, np.cumsum(self._sizes(sender, row)))
+            for sender, data in enumerate(self._world.exchange_instances(joined))
+        ]
+        return [kept if sender == own else of for sender, of in enumerate(found)]
 
-    def _pairs(self) -> list[tuple[int, int]]:
-        """(rank, holder) of the blocks of a round, in the order of messages."""
-        return [(r, h) for r in self._ranks for h in self._ranks if r != h]
-
-    def _exchange(self, row: int) -> dict[tuple[int, int], np.ndarray]:
-        """The blocks (rank, holder) of a row that this rank needs, and results (lost, holder) of
-        the row before."""
-        of_agents = defaultdict[int, list[np.ndarray]](list)
-        for rank, holder in self._pairs():
-            if rank in self._held:
-                of_agents[self._agent(holder)].append(self._block(rank, holder, row))
-        of_agents[self._by] += [self._results[holder] for holder in sorted(self._results)]
-        out = [np.concatenate([NOTHING, *of_agents[agent]]) for agent in range(self._world.size)]
-        found, arrived = self._world.exchange_instances(out), {}
-        at = [0] * self._world.size
-        wanted = [(r, h, row) for r, h in self._pairs() if self._agent(h) == self._world.rank]
+    def _sizes(self, sender: int, row: int) -> list[int]:
+        """The bytes of all that a rank sends to this one, except those of the last."""
+        sizes = [
+            max((self._size(rank, holder, row) for rank in self._others(sender, holder)), default=0)
+            for holder in self._of_agents[self._world.rank]
+        ]
         if row and self._by == self._world.rank:
-            wanted += [(self._lost, holder, row - 1) for holder in self._ranks]
-        for rank, holder, of_row in wanted:
-            sender = self._agent(holder if rank == self._lost else rank)
-            size = self._set.size(rank, self._set.block(rank, holder, of_row))
-            arrived[rank, holder] = found[sender][at[sender] : at[sender] + size]
-            at[sender] += size
-        return arrived
+            sizes += [self._size(self._lost, holder, row - 1) for holder in self._of_agents[sender]]
+        return sizes[:-1]
+
+    def _size(self, rank: int, holder: int, row: int) -> int:
+        return self._set.size(rank, self._set.block(rank, holder, row))
+
+    def _others(self, agent: int, holder: int) -> list[int]:
+        """The ranks of an agent that have blocks in the rows of a holder."""
+        return [rank for rank in self._of_agents[agent] if rank != holder]
+
+    def _part(self, holder: int, row: int) -> np.ndarray:
+        others = self._others(self._world.rank, holder)
+        return xor_of([self._block(rank, holder, row) for rank in others])
 
     def _block(self, rank: int, holder: int, row: int) -> np.ndarray:
-        number = self._set.block(rank, holder, row)
-        size = self._set.size(rank, number)
+        size = self._size(rank, holder, row)
         if self._error or not size:
             return np.zeros(size, np.uint8)
-        begin, stream = number * self._set.block_bytes, self._streams[rank]
         try:
-            found = stream.read(begin, size)
-            expected = crc_of(self._set.parts[rank].crcs, number)
-            if hex_crc(found) != expected:
-                raise CorruptionError(
-                    f"rank {rank}: {' or '.join(stream.names(begin, size))}: {size} bytes have "
-                    f"CRC32C {hex_crc(found)}, expected {expected}"
-                )
-            return np.frombuffer(found, np.uint8)
+            number = self._set.block(rank, holder, row)
+            return np.frombuffer(self._held[rank].block(self._streams[rank], number), np.uint8)
         except (StoreError, OSError) as error:
             self._error = error
             return np.zeros(size, np.uint8)
 
-    def _result(
-        self, holder: int, row: int, arrived: Mapping[tuple[int, int], np.ndarray]
-    ) -> np.ndarray:
+    def _result(self, holder: int, row: int, parts: Sequence[np.ndarray]) -> np.ndarray:
         """The block of the lost rank that a holder's row gives."""
-        size = self._set.size(self._lost, self._set.block(self._lost, holder, row))
+        size = self._size(self._lost, holder, row)
         if self._error or not size:
             return np.zeros(size, np.uint8)
         try:
@@ -336,15 +343,20 @@ class _Rebuilding:
         except (StoreError, OSError) as error:
             self._error = error
             return np.zeros(size, np.uint8)
-        others = [arrived[rank, holder] for rank in self._ranks if rank != holder]
-        return xor_of([own, *others])[:size]
+        return xor_of([own, *parts])[:size]
 
     def _write(
-        self, writer: StreamWriter, row: int, arrived: Mapping[tuple[int, int], np.ndarray]
+        self, writer: StreamWriter, row: int, arrived: Sequence[Sequence[np.ndarray]]
     ) -> None:
+        """arrived: from each rank, the results of the holders of which it is the agent."""
+        results = {
+            holder: data
+            for of_agent, found in zip(self._of_agents, arrived, strict=True)
+            for holder, data in zip(of_agent, found, strict=False)
+        }
         for holder in self._ranks if row >= 0 else ():
             number = self._set.block(self._lost, holder, row)
-            data = arrived[self._lost, holder].tobytes()
+            data = results[holder].tobytes()
             expected = crc_of(self._set.parts[self._lost].crcs, number)
             if self._error or not data:
                 continue

@@ -25,11 +25,12 @@ from paddlebox.closing import Closing
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.crc import crc32c
-from paddlebox.store.file_stream import File
+from paddlebox.store.file_stream import File, Stream
 from paddlebox.store.record import VersionRecord
 
 FOLDER = "rank_parity"
 MOST_BLOCK_BYTES = 1 << 20
+_MOST_ROUND_BYTES = 16 << 20  # of the blocks that a rank sends at a time
 _PAGE = 4096
 _FORMAT = 1
 _MAGIC = b"PBXRANKP"
@@ -124,8 +125,10 @@ class ParitySet:
 
 def block_bytes(group: int, longest: int) -> int:
     """C for a group of so many ranks. longest: bytes of the longest stream."""
-    share = -(-longest // max(1, group - 1))
-    return max(_PAGE, min(MOST_BLOCK_BYTES, -(-share // _PAGE) * _PAGE))
+    holders = max(1, group - 1)
+    share = -(-longest // holders)
+    most = min(MOST_BLOCK_BYTES, _MOST_ROUND_BYTES // holders)
+    return max(_PAGE, min(most // _PAGE, -(-share // _PAGE)) * _PAGE)
 
 
 def crc_of(crcs: str, number: int) -> str:
@@ -226,9 +229,29 @@ class SetFile(Closing):
         return found
 
     def check(self) -> None:
-        """Read the whole body. Raises: CorruptionError."""
+        """Read the whole body, and the files of this rank. Raises: CorruptionError."""
         for number in range(len(self.row_crcs) // 8):
             self.row(number)
+        with Stream(self.files_folder, self.own.files) as stream:
+            for number in range(len(self.own.crcs) // 8):
+                self.block(stream, number)
+
+    def block(self, stream: Stream, number: int) -> bytes:
+        """A block of the stream of this rank.
+
+        Args:
+            stream: the files of this rank.
+
+        Raises: CorruptionError if it is damaged.
+        """
+        begin, size = number * self.set.block_bytes, self.set.size(self.rank, number)
+        found, expected = stream.read(begin, size), crc_of(self.own.crcs, number)
+        if hex_crc(found) != expected:
+            raise CorruptionError(
+                f"rank {self.rank}: {' or '.join(stream.names(begin, size))}: {size} bytes have "
+                f"CRC32C {hex_crc(found)}, expected {expected}"
+            )
+        return found
 
     @property
     def files_folder(self) -> Path:

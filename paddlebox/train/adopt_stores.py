@@ -148,7 +148,7 @@ def take_over(root: Path, config: Config, world: Coordinator, back_to: str = "")
         of_ranks = [stores.get(rank, found[rank]) for rank in range(size)]
         _bring_back(root, config, world, of_ranks, back_to)
         return
-    stores = _rebuild_unseen(root, world, stores, size)
+    stores = _rebuild_unseen(root, config, world, stores, size)
     if back_to:
         raise ConfigError(
             f"--from {back_to}: {root} was trained by {size} ranks, and this is a job of "
@@ -169,8 +169,8 @@ def _ranks_seen(root: Path) -> list[int]:
 
 
 def _has_leftovers(root: Path) -> bool:
-    """Whether this rank sees folders of an unfinished move."""
-    names = (_MOVING, _MOVED, _BEFORE, _SOURCES)
+    """Whether this rank sees folders of an unfinished move or rebuild."""
+    names = (_MOVING, _MOVED, _BEFORE, _RESTORING, _SOURCES)
     return any((dir_of(root, rank) / name).exists() for rank in _ranks_seen(root) for name in names)
 
 
@@ -743,11 +743,11 @@ def _set_empty_aside(folder: Path) -> None:
 
 
 def _rebuild_unseen(
-    root: Path, world: Coordinator, stores: dict[int, Found], size: int
+    root: Path, config: Config, world: Coordinator, stores: dict[int, Found], size: int
 ) -> dict[int, Found]:
     """Rebuild the stores that no rank sees before the model is resharded, if parity has them.
 
-    Every rank calls it.
+    Those that have copies of the same pass, but no parity, are restored later. Every rank calls it.
 
     Args:
         stores: the committed stores, by rank.
@@ -761,13 +761,18 @@ def _rebuild_unseen(
     seen = _together(world, root, lambda: _seen(root, stores))
     known = rebuild.look(seen, world)
     sets = {rank: known.passes(rank) for rank in lost}
-    agreed = set.intersection(*(found.can_go_to() for found in stores.values()))
-    agreed = agreed.intersection(*sets.values())
+    copied = _copies({rank: copies_of(config, rank) for rank in lost}, size, world)
+    agreed = set.intersection(
+        *(found.can_go_to() for found in stores.values()),
+        *({*sets[rank], *copied.get(rank, ())} for rank in lost),
+    )
     if not agreed:
         return stores
+    at = max(agreed)
     for rank in lost:
-        by = rank if rank < world.size else known.agents[min(known.agents)]
-        _rebuild(root, rank, by, max(agreed), known, seen, world)
+        if at in sets[rank]:
+            by = rank if rank < world.size else known.agents[min(known.agents)]
+            _rebuild(root, rank, by, at, known, seen, world)
     rebuilt = {
         one.rank: one.found
         for one in _views(root, world, "store")

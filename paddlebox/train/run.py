@@ -316,6 +316,8 @@ def _parity(run: _Resumed, table: TableSet) -> Parity | None:
     size, store = run.config.ranks.parity, run.run_dir / "store"
     if not size or not isinstance(run.world, World):
         SetFolder(store).keep(())  # they would keep files that merges have removed
+        if size:
+            log.warning("ranks.parity is %d, but this job has one rank: there is no parity", size)
         return None
     return Parity(table, store, run.world, size)
 

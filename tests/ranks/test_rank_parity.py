@@ -23,7 +23,7 @@ from paddlebox.ranks.channel import PARITY
 from paddlebox.ranks.link import Hosts
 from paddlebox.ranks.parity import RankParity, group_of, kept_sets
 from paddlebox.ranks.reshard import write_range
-from paddlebox.store import parity_set
+from paddlebox.store import copies, parity_set
 from paddlebox.store.compaction import Policy
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.crc import crc32c
@@ -124,7 +124,9 @@ class Ranks:
             assert found is not None
             return found
 
-    def protect(self, group: int = 0, per_host: int = 0, spoil: Any = None) -> None:
+    def protect(
+        self, group: int = 0, per_host: int = 0, spoil: Any = None, free_bytes: int = 1 << 40
+    ) -> None:
         """What the hook does after a commit."""
 
         def call(world: World) -> None:
@@ -135,6 +137,7 @@ class Ranks:
                 world.size,
                 group_of(world.hosts, group or world.size),
                 world.channels[PARITY],
+                lambda: free_bytes,
             )
             if spoil is not None:
                 spoil(world.rank, one)
@@ -295,6 +298,61 @@ def test_nothing_is_written_if_the_version_is_protected(make: Callable[[int], Ra
     assert after == before != []
 
 
+def test_sets_that_a_killed_process_did_not_remove_go_though_nothing_is_written(
+    make: Callable[[int], Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = make(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(SetFolder, "keep", lambda *_: None)
+        ranks.train(8, merge=True)
+    stayed = ranks.sets(0)
+    ranks.protect()
+    assert len(ranks.sets(0)) < len(stayed) == 8
+    before = ranks.content(0)
+    ranks.lose(0)
+    ranks.start()
+    assert ranks.content(0) == before
+
+
+def test_a_set_that_would_exceed_the_disk_budget_is_given_up(
+    make: Callable[[int], Ranks], caplog: pytest.LogCaptureFixture
+) -> None:
+    ranks = make(2)
+    ranks.train(1)
+    before = [ranks.sets(rank) for rank in range(2)]
+    ranks.train(1, protect=False)
+    ranks.protect(free_bytes=5000)
+    assert "rank_parity: a parity set needs up to" in caplog.text
+    assert "bytes, 5000 are free on the disk or of ssd.disk_budget_bytes" in caplog.text
+    assert [ranks.sets(rank) for rank in range(2)] == before
+
+
+def test_a_rank_that_cannot_read_its_sets_is_named_and_loses_none(
+    make: Callable[[int], Ranks], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = make(2)
+    ranks.train(2)
+    before = [ranks.sets(rank) for rank in range(2)]
+
+    def unreadable() -> Any:
+        raise OSError("input/output error")
+
+    def spoil(rank: int, one: RankParity) -> None:
+        """The sets of later versions can still be looked for, before this."""
+        if rank == 1:
+            forget_later = one._folder.forget_later
+
+            def then_spoil(*arguments: int) -> None:
+                forget_later(*arguments)
+                monkeypatch.setattr(one._folder, "open_sets", unreadable)
+
+            monkeypatch.setattr(one._folder, "forget_later", then_spoil)
+
+    ranks.protect(spoil=spoil)
+    assert "parity of ranks is not complete: rank 1: input/output error" in caplog.text
+    assert [ranks.sets(rank) for rank in range(2)] == before
+
+
 def test_a_set_that_one_rank_could_not_write_is_given_up_and_named(
     make: Callable[[int], Ranks], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,8 +483,7 @@ def test_damage_that_prevents_a_rebuild_is_named_on_every_rank(
     ):
         ranks.start()
     assert not ranks.store(1).exists()
-    if what == "a row":
-        assert store_tool(["verify", str(ranks.store(2))]) == 1
+    assert store_tool(["verify", str(ranks.store(2))]) == 1
 
 
 def test_two_lost_ranks_of_a_group_are_named_with_the_passes_that_there_are(
@@ -466,6 +523,60 @@ def test_a_rank_that_is_lost_and_not_replaced_is_rebuilt_before_its_rows_are_mov
     assert len(rank_versions(ranks.run_dir / "store")) == 1
     assert _rows(ranks.store(0), config) == expected
     assert not list(ranks.run_dir.glob("**/store.*"))
+
+
+def test_a_rank_with_parity_and_a_rank_with_a_copy_are_brought_back_together(
+    make: Callable[[int], Ranks], config: Config, tmp_path: Path
+) -> None:
+    """Before their rows are moved. Two of a group of two are lost, and one of the other group."""
+    ranks = make(4)
+    ranks.train(2, protect=False)
+    _in_range(ranks)
+    ranks.protect(group=2, per_host=2)  # (0, 2) and (1, 3)
+    expected: dict[int, bytes] = {}
+    for rank in range(4):
+        expected |= _rows(ranks.store(rank), config)
+    for rank in (1, 3):
+        uri = f"{tmp_path}/copies/ranks/{rank}"
+        copies.copy_version(str(ranks.store(rank)), ranks.head(rank), uri)
+    for rank in (1, 2, 3):
+        ranks.lose(rank)
+    checkpoint = config.checkpoint.model_copy(update={"copy_to": f"{tmp_path}/copies"})
+    take_over(ranks.run_dir, config.model_copy(update={"checkpoint": checkpoint}), ONE_RANK)
+    assert _rows(ranks.store(0), config) == expected
+
+
+@pytest.mark.parametrize("agents", [(0, None, 1, 1), (0, None, 0, 0), (1, None, 1, 0)])
+def test_a_rank_that_reads_several_folders_sends_a_holder_one_block_of_all(
+    make: Callable[[int], Ranks],
+    agents: Sequence[int | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """agents: the rank of the new job that reads the folder of each former one."""
+    ranks = make(4)
+    ranks.train(2)
+    (newest,) = ranks.sets(1)[-1:]
+    before, sent = ranks.content(1), list[int]()
+    real = rebuild._Rebuilding._exchange
+
+    def exchange(one: rebuild._Rebuilding, row: int) -> list[list[np.ndarray]]:
+        found = real(one, row)
+        of_others = [of for at, of in enumerate(found) if at != one._world.rank]
+        sent.extend(sum(map(len, of)) for of in of_others)
+        assert all(size <= 3 * one._set.block_bytes for size in sent)
+        return found
+
+    def call(world: World) -> None:
+        stores = {one: ranks.store(one) for one in range(4) if agents[one] == world.rank}
+        known = rebuild.look(stores, world)
+        rebuild.rebuild(1, newest, tmp_path / "rebuilt/store", 0, known, stores, world)
+
+    monkeypatch.setattr(rebuild._Rebuilding, "_exchange", exchange)
+    (tmp_path / "rebuilt").mkdir()
+    coordination(2, call)
+    assert {name: (tmp_path / "rebuilt/store" / name).read_bytes() for name in before} == before
+    assert any(sent) == (len({*agents}) > 2)
 
 
 @pytest.mark.parametrize(
@@ -643,6 +754,31 @@ def test_a_rebuild_replaces_no_committed_store(make: Callable[[int], Ranks]) -> 
     assert not ranks.store(0).exists()
 
 
+def test_what_a_killed_rebuild_has_left_goes_though_the_store_is_there(
+    make: Callable[[int], Ranks],
+) -> None:
+    ranks = make(2)
+    ranks.train(1)
+    before = ranks.content(1)
+    left = ranks.store(1).with_name("store.restoring")
+    left.mkdir()
+    ranks.start()
+    assert not left.exists()
+    assert ranks.content(1) == before
+
+
+def test_a_job_of_one_rank_says_that_it_has_no_parity(
+    make: Callable[[int], Ranks], caplog: pytest.LogCaptureFixture
+) -> None:
+    ranks = make(2)
+    ranks.train(1)
+    options = SimpleNamespace(ranks=SimpleNamespace(parity=2))
+    of_run: Any = SimpleNamespace(config=options, run_dir=ranks.run_dir, world=ONE_RANK)
+    assert run._parity(of_run, None) is None  # type: ignore[arg-type]
+    assert "ranks.parity is 2, but this job has one rank: there is no parity" in caplog.text
+    assert ranks.sets(0) == []
+
+
 def test_a_rank_that_failed_leaves_the_job_before_it_waits_for_its_set() -> None:
     done, hook, error = list[Any](), object.__new__(Parity), StoreError("failed")
     hook._world = SimpleNamespace(leave=done.append)  # type: ignore[assignment]
@@ -738,6 +874,7 @@ def test_blocks_go_to_the_other_ranks_in_turn() -> None:
     assert [one.row_bytes(0, row) for row in range(3)] == [4, 1, 0]
     assert ParitySet.of(one.fields()) == one
     assert [block_bytes(3, longest) for longest in (1, 8193, 1 << 30)] == [4096, 8192, 1 << 20]
+    assert [block_bytes(size, 1 << 40) for size in (17, 18, 255)] == [1 << 20, 983040, 65536]
 
 
 def test_a_set_is_kept_if_all_have_it_and_half_of_its_bytes_are_named() -> None:

@@ -36,6 +36,7 @@ class Parity(Hook):
             world.size,
             group,
             world.channels[PARITY],
+            table.first.compactor.budget.free_bytes,
         )
         table.queue.after_commit.append(self._parity.offer)
         together = [len({*group} & {*of_host}) for of_host in world.hosts.ranks]
