@@ -650,7 +650,7 @@ def test_a_node_that_comes_back_gets_the_rows_of_those_that_went_on(
     expected = _rows(roots[1] / "store", config)
     monkeypatch.setattr(adopt_stores, "write_range", one_at_a_time(write_range))
     coordination(size, lambda world: take_over(roots[world.rank], config, world))
-    parts = {}
+    parts = dict[int, bytes]()
     for rank, root in enumerate(roots[:size]):
         folder = "store" if rank == 0 else f"ranks/{rank}/store"
         assert _heads(root) == {folder: (size, 5)}
