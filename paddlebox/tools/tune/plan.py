@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -76,19 +76,10 @@ def parse_tries(given: Sequence[str]) -> dict[str, list[Any]]:
 
 def draw(tries: Mapping[str, Sequence[Any]], most: int, seed: int) -> list[dict[str, Any]]:
     """The combinations of values, in order; at most `most` of them (0: all), drawn by the seed."""
-    total = math.prod(len(values) for values in tries.values())
-    chosen: Sequence[int] = range(total)
-    if 0 < most < total:
-        chosen = sorted(random.Random(seed).sample(chosen, most))
-    return [_combination(tries, number) for number in chosen]
-
-
-def _combination(tries: Mapping[str, Sequence[Any]], number: int) -> dict[str, Any]:
-    found = {}
-    for key, values in reversed(tries.items()):
-        number, at = divmod(number, len(values))
-        found[key] = values[at]
-    return {key: found[key] for key in tries}
+    found = [dict(zip(tries, one, strict=True)) for one in itertools.product(*tries.values())]
+    if not 0 < most < len(found):
+        return found
+    return [found[at] for at in sorted(random.Random(seed).sample(range(len(found)), most))]
 
 
 def find_rungs(
@@ -144,9 +135,10 @@ def make_trials(
         ConfigError: a combination is not a valid config. The error names it.
     """
     trials: dict[str, Trial] = {}
+    more = [f"data.test_files={json.dumps(judged)}"]
     for values in ({}, *combinations):
         trial = Trial(len(trials), dict(values))
-        config, _ = config_of_trial(path, overrides, trial, [f"data.test_files={json.dumps(judged)}"])
+        config, _ = config_of_trial(path, overrides, trial, more)
         trials.setdefault(config.fingerprint(), trial)
     return list(trials.values())
 

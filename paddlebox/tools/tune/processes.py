@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,16 +25,17 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True)
 class Command:
-    """A command for a trial."""
+    """The training of a trial."""
 
     trial: int
     words: Sequence[str]
-    log: Path  # its output is appended
+    run_dir: Path
+    log: Path  # its output is appended; the folder exists
 
 
 def finished(
     commands: Sequence[Command], jobs: int, environment: Mapping[str, str]
-) -> Iterator[tuple[Command, int]]:
+) -> Generator[tuple[Command, int], None, None]:
     """Run commands, `jobs` at a time. Yields each with its exit code when it ends.
 
     If the generator is closed, the running commands get SIGTERM, and it waits for their end. They
@@ -58,7 +59,6 @@ def finished(
 
 
 def _start(command: Command, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    command.log.parent.mkdir(parents=True, exist_ok=True)
     with open(command.log, "ab") as log:
         return subprocess.Popen(
             command.words,

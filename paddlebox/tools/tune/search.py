@@ -77,9 +77,7 @@ class Outcome:
         return sorted(self.trials, key=key)
 
 
-def tune(
-    options: Options, environment: Mapping[str, str], train: Sequence[str] = TRAIN
-) -> Outcome:
+def tune(options: Options, environment: Mapping[str, str], train: Sequence[str] = TRAIN) -> Outcome:
     """Run a search, or go on with the search in the folder.
 
     Args:
@@ -197,7 +195,7 @@ class _Search:
                 self._ended(self.outcome.trials[command.trial], command, code)
 
     def _ended(self, trial: Trial, command: Command, code: int) -> None:
-        result = _result_of(Path(command.words[-1])) if code == 0 else None
+        result = _result_of(command.run_dir) if code == 0 else None
         if result is None:
             why = f"exit code {code}" if code else "no logloss on the judging files"
             self.outcome.failed[trial.number] = why
@@ -214,37 +212,24 @@ class _Search:
         )
 
     def _command(self, trial: Trial, rung: int) -> Command:
-        folder = self._options.folder / f"trial-{trial.number}"
-        make_folder(str(folder))
-        configs = [self._config(trial, number) for number in range(rung + 1)]
-        path = folder / f"rung-{rung + 1}.json"
-        write_durably(str(path), json.dumps(configs[rung][1], indent=1).encode())
-        begun = _begun([config for config, _ in configs])
-        run_dir = folder / f"rung-{begun + 1}"
-        words = [*self._train, "-c", str(path), "--run-dir", str(run_dir)]
-        return Command(trial.number, words, folder / "log")
-
-    def _config(self, trial: Trial, rung: int) -> tuple[Config, dict[str, Any]]:
-        """The config of a trial in a rung, and the values that it names."""
-        trained, judged = self.outcome.rungs.trained, self.outcome.rungs.judged
+        """The command for a trial in a rung. Writes its config."""
+        options, rungs = self._options, self.outcome.rungs
 
         def made(files: Sequence[str], more: Sequence[str]) -> tuple[Config, dict[str, Any]]:
-            named = {"train": files, "test": judged}
+            named = {"train": files, "test": rungs.judged}
             given = [f"data.{kind}_files={json.dumps(found)}" for kind, found in named.items()]
-            given = [*given, *more]
-            return config_of_trial(self._options.config, self._options.overrides, trial, given)
+            return config_of_trial(options.config, options.overrides, trial, [*given, *more])
 
-        whole, _ = made(trained[-1], ())
-        return made(trained[rung], [*_values_of_all_rows(whole), *self._threads(whole)])
-
-    def _threads(self, config: Config) -> list[str]:
-        """An override that divides the cores among the jobs, unless the config names threads."""
-        from paddlebox.launch import cpu
-
-        if config.trainer.dense_threads or self._options.jobs == 1:
-            return []
-        chosen = cpu.choose(cpu.CpuInfo.read(), {}, config.trainer.program, self._options.jobs)
-        return [f"trainer.dense_threads={chosen['OMP_NUM_THREADS'].value}"]
+        whole, _ = made(rungs.trained[-1], ())
+        more = [*_values_of_all_rows(whole), *_threads(whole, options.jobs)]
+        configs = [made(files, more) for files in rungs.trained[: rung + 1]]
+        folder = options.folder / f"trial-{trial.number}"
+        make_folder(str(folder))
+        path = folder / f"rung-{rung + 1}.json"
+        write_durably(str(path), json.dumps(configs[rung][1], indent=1).encode())
+        run_dir = folder / f"rung-{_begun([config for config, _ in configs]) + 1}"
+        words = [*self._train, "-c", str(path), "--run-dir", str(run_dir)]
+        return Command(trial.number, words, run_dir, folder / "log")
 
     def _read(self) -> None:
         """Take over the results in the folder.
@@ -316,6 +301,16 @@ def _values_of_all_rows(config: Config) -> list[str]:
 
     found = chosen(config, load_slots(config.data.slots), plan_passes(config))
     return [f"data.batch_size={found.data.batch_size}", f"trainer.epochs={found.trainer.epochs}"]
+
+
+def _threads(config: Config, jobs: int) -> list[str]:
+    """An override that divides the cores among the jobs, unless the config names threads."""
+    from paddlebox.launch import cpu
+
+    if config.trainer.dense_threads or jobs == 1:
+        return []
+    chosen = cpu.choose(cpu.CpuInfo.read(), {}, config.trainer.program, jobs)
+    return [f"trainer.dense_threads={chosen['OMP_NUM_THREADS'].value}"]
 
 
 def _result_of(run_dir: Path) -> dict[str, float] | None:
