@@ -165,6 +165,7 @@ class _Search:
         # As JSON: tuples become lists.
         self._setup, self.outcome = json.loads(json.dumps(setup)), outcome
         self._read()
+        self._write()  # before there are run dirs that another search could take for its own
 
     def run(self) -> None:
         going, rungs = list(self.outcome.trials), self.outcome.rungs.trained

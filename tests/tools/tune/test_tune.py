@@ -240,8 +240,12 @@ def test_a_failed_trial_is_reported_and_tried_again_by_the_next_start(
 
 
 def test_a_search_whose_trials_all_fail_is_an_error(config: Path) -> None:
+    rate = ["optimizer.learning_rate=0.5"]
     with pytest.raises(TrainingError, match=r"a result of rung 1, but each .* failed: 1"):
-        search(config, "optimizer.learning_rate=0.5", overrides=["optimizer.learning_rate=0.5"])
+        search(config, "optimizer.learning_rate=0.5", overrides=rate)
+    # Also without a result, the folder is that of this search.
+    with pytest.raises(ConfigError, match=r"--try optimizer.learning_rate: was \[0.5\], now \[0.4"):
+        search(config, "optimizer.learning_rate=0.4", overrides=rate)
 
 
 # ---- a later start
