@@ -20,7 +20,7 @@ TRAIN = (
     "from paddlebox.launch.cli import train_main\n"
     "sys.exit(train_main())\n",
 )
-_LOOK_S = 0.1
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
