@@ -46,8 +46,8 @@ _NUMBERS = {
     "trials": (1, 0, "try only N combinations, drawn by --seed; default: all"),
     "factor": (2, 3, "a rung trains N times the passes of the one before, and 1/N of its trials "
                "go on; default: 3"),
-    "rungs": (1, 0, "number of rungs; default: as many as leave one trial, or as there are files "
-              "for"),
+    "rungs": (1, 0, "number of rungs; default: as many as leave two trials in the last, or as "
+              "there are files for"),
     "judge": (1, 0, "hold the last N files out to judge the trials; default: a fifth of them"),
     "seed": (0, 1, "seed of the drawing; default: 1"),
     "jobs": (1, 1, "trials that run at the same time; default: 1"),

@@ -93,7 +93,8 @@ def find_rungs(
         trials: the number of trials.
         factor: a rung has this times the passes of the one before.
         judge: the number of judging files; 0: a fifth, at least one.
-        count: the number of rungs; 0: as many as leave one trial, if the files are enough.
+        count: the number of rungs; 0: as many as leave two trials in the last, if the
+            files are enough.
 
     Raises:
         ConfigError: there are too few files.
@@ -111,7 +112,7 @@ def find_rungs(
         )
     if not count:
         count = 1
-        while factor**count <= min(passes, trials):
+        while factor**count <= min(passes, trials // 2):
             count += 1
     sizes = [passes // factor ** (count - 1 - rung) * a_pass for rung in range(count)]
     return Rungs(tuple(tuple(files[: min(s, left)]) for s in sizes), tuple(files[left:]))

@@ -60,7 +60,9 @@ def config(tmp_path: Path) -> Path:
 
 
 def options(config: Path, *tries: str, **more: Any) -> Options:
-    return Options(config, config.parent / "search", tries or (FEW,), **{"jobs": 4, **more})
+    return Options(
+        config, config.parent / "search", tries or (FEW,), **{"jobs": 4, "rungs": 2, **more}
+    )
 
 
 def search(config: Path, *tries: str, **more: Any) -> Outcome:
@@ -119,15 +121,15 @@ def test_the_same_seed_draws_the_same_combinations_in_the_order_of_all() -> None
 
 def test_rungs_grow_by_the_factor_and_the_last_files_judge() -> None:
     files = [str(number) for number in range(20)]
-    rungs = find_rungs(files, a_pass=1, trials=9, factor=3)
+    rungs = find_rungs(files, a_pass=1, trials=18, factor=3)
     assert [len(one) for one in rungs.trained] == [1, 5, 16]
     assert rungs.judged == tuple(files[16:])
     assert all(one == tuple(files[: len(one)]) for one in rungs.trained)
+    # A rung with one trial would decide nothing.
+    assert [*map(len, find_rungs(files, 1, 17, 3).trained)] == [5, 16]
     # Three passes of 2, 2 and 1 files; a rung but the last ends with a pass.
     assert [*map(len, find_rungs(files[:6], 2, 9, 2, judge=1).trained)] == [2, 5]
-    # With one file, or one trial, there is nothing to halve.
     assert len(find_rungs(files[:2], 0, 9, 3).trained) == 1
-    assert len(find_rungs(files, 0, 1, 3).trained) == 1
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_hours_are_refused(config: Path) -> None:
 
 
 def test_the_best_third_of_each_rung_goes_on_with_its_own_run(config: Path) -> None:
-    outcome = search(config, RATES)
+    outcome = search(config, RATES, rungs=3)
     tried = [trial.values.get("optimizer.learning_rate", 0.9) for trial in outcome.order()]
     assert tried == [0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.3, 0.4, 0.9]
     ran = starts(config)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow  # starts processes that import Paddle
 
 def arguments(data: Path, folder: Path) -> list[Any]:
     files = f"data.train_files=[{data}/part-*.txt]"  # three that are trained, one that judges
-    tries = ["--try", "optimizer.learning_rate=0.0001,0.03", "--jobs", "2"]
+    tries = ["--try", "optimizer.learning_rate=0.0001,0.03", "--jobs", "2", "--rungs", "2"]
     return ["-c", data / "config.yaml", "-o", files, *tries, "--dir", folder]
 
 
