@@ -93,23 +93,26 @@ def find_rungs(
         trials: the number of trials.
         factor: a rung has this times the passes of the one before.
         judge: the number of judging files; 0: a fifth, at least one.
-        count: the number of rungs; 0: as many as leave two trials in the last, if the
-            files are enough.
+        count: the number of rungs; 0: as many as leave two trials in the last, if the files
+            are enough.
 
     Raises:
         ConfigError: there are too few files.
     """
-    judge, a_pass = judge or max(1, len(files) // 5), a_pass or 1
-    left = len(files) - judge
-    passes = max(0, -(-left // a_pass))
+    a_pass = a_pass or 1
     needed = (factor ** max(0, count - 1) - 1) * a_pass + 1
-    if left < needed:
+    least = needed + 1
+    while least - (judge or max(1, least // 5)) < needed:
+        least += 1
+    if len(files) < least:
         raise ConfigError(
-            f"data.train_files: expected at least {needed + judge} files ({needed} to train in "
-            f"{max(1, count)} rungs, the last {judge} to judge), found {len(files)}: cut the files "
+            f"data.train_files: expected at least {least} files ({needed} to train in "
+            f"{max(1, count)} rungs, the others to judge), found {len(files)}: cut the files "
             "without changing the order of their rows, as `split -n l/20` does, or ask for fewer "
             "--rungs or --judge"
         )
+    left = len(files) - (judge or max(1, len(files) // 5))
+    passes = -(-left // a_pass)
     if not count:
         count = 1
         while factor**count <= min(passes, trials // 2):

@@ -134,7 +134,7 @@ def test_rungs_grow_by_the_factor_and_the_last_files_judge() -> None:
 
 @pytest.mark.parametrize(
     ("files", "a_pass", "count", "judge", "expected"),
-    [(1, 1, 0, 0, 2), (9, 1, 3, 1, 10), (17, 2, 3, 1, 18), (5, 1, 0, 5, 6)],
+    [(1, 1, 0, 0, 2), (10, 1, 3, 0, 11), (9, 1, 3, 1, 10), (17, 2, 3, 1, 18), (5, 1, 0, 5, 6)],
 )
 def test_too_few_files_are_an_error_that_says_how_many_are_needed(
     files: int, a_pass: int, count: int, judge: int, expected: int

@@ -69,5 +69,5 @@ def test_a_search_that_is_stopped_and_killed_ends_as_one_that_was_not(
 def test_a_wrong_argument_is_an_error_of_one_line(data: Path, tmp_path: Path) -> None:
     wrong = tool("tune", *arguments(data, tmp_path), "--rungs", "4")
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("ConfigError: data.train_files: expected at least 28 files")
+    assert wrong.stderr.startswith("ConfigError: data.train_files: expected at least 33 files")
     assert len(wrong.stderr.splitlines()) == 1
