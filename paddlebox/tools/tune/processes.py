@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -9,14 +10,14 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+_SEARCH = "PADDLEBOX_TUNE"  # environment variable of trials: the process id of the search
 #: The training command. The kernel kills it when its parent ends, even if the parent is killed:
 #: otherwise a restarted search would meet the trials of the search before.
 TRAIN = (
     *(sys.executable, "-c"),
     "import ctypes, os, signal, sys\n"
-    "parent = os.getppid()\n"
     "ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG\n"
-    "if os.getppid() != parent or parent == 1: sys.exit('the search has ended')\n"
+    f"if os.environ['{_SEARCH}'] != str(os.getppid()): sys.exit('the search has ended')\n"
     "from paddlebox.launch.cli import train_main\n"
     "sys.exit(train_main())\n",
 )
@@ -66,7 +67,7 @@ def _start(command: Command, environment: Mapping[str, str]) -> subprocess.Popen
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=dict(environment),
+            env={**environment, _SEARCH: str(os.getpid())},
         )
 
 
