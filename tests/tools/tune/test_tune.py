@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from paddlebox.errors import ConfigError, StoreError, StoreLockedError, Training
 from paddlebox.store.lock import StoreLock
 from paddlebox.tools.tune.cli import as_text
 from paddlebox.tools.tune.plan import draw, find_rungs, parse_tries
+from paddlebox.tools.tune.processes import TRAIN as TRAIN_COMMAND
 from paddlebox.tools.tune.processes import Command, finished
 from paddlebox.tools.tune.search import Options, Outcome, tune
 from tests.support.configs import write_config, write_slots
@@ -365,3 +367,9 @@ def test_trials_end_with_a_search_that_ends_early(tmp_path: Path) -> None:
         os.kill(int(own.read_text()), 0)
     with pytest.raises(ProcessLookupError):
         os.kill(int(own.read_text()), 0)
+
+
+def test_a_trial_whose_search_is_gone_does_not_train() -> None:
+    gone = {**os.environ, "PADDLEBOX_TUNE": "1"}
+    done = subprocess.run(TRAIN_COMMAND, env=gone, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "the search has ended\n")
