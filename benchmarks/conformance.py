@@ -1,0 +1,614 @@
+"""Is each model of the zoo what it says?
+
+    python benchmarks/conformance.py
+    python benchmarks/conformance.py --models dcn_v2 dien
+
+Each model is compared with one made of FuxiCTR, DeepCTR-Torch, torch-rechub or PyTorch
+(benchmarks/peers/zoo_networks.py), on the same pooled slots and with the same parameters. What
+differs by design is taken out; `differs` in the table names it.
+
+  float64      logits, loss, and the gradients of parameters and pooled slots
+  three steps  logits and parameters after three steps of Adam, in float64
+  float32      logits before and after three steps, by the operators that training uses
+  start        variances of the initial values, in standard errors from what docs/models.md says
+
+Goals: 1e-10 in float64, 1e-5 in float32, and 6 standard errors. Errors are relative to the largest
+magnitude of the same tensor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import report
+from pydantic import TypeAdapter
+
+MEASURES = (
+    *("paddlebox/nn", "paddlebox/models", "paddlebox/config", "paddlebox/train/program.py"),
+    *("paddlebox/ops.py", "paddlebox/ops_dense.py", "paddlebox/ops_jagged.py", "ops/dense"),
+    "ops/paddle/operators",
+)
+B, D, L, W = 16, 4, 4, 3  # instances, embedx_dim, max_length, dense width
+STEPS, RATE = 3, 0.01
+FLOAT64, FLOAT32, STANDARD_ERRORS = 1e-10, 1e-5, 6.0
+
+FIRST_ORDER = "adds the first-order part"
+NO_BATCH_NORM = "the peer's towers have batch normalisation"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with settings, and what the table says about its peer."""
+
+    model: str
+    settings: Mapping[str, Any]
+    peer: str
+    differs: str = ""
+    full: bool = False  # all histories have all places
+    only_float32: bool = False  # its operators have no float64
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.said}".strip()
+
+    @property
+    def said(self) -> str:
+        return ", ".join(f"{key} {value}" for key, value in self.settings.items() if key in SAID)
+
+
+# Settings that distinguish the cases of a model.
+SAID = ("low_rank", "experts", "bilinear", "gate", "gate_hidden", "activation", "softmax", "loss")
+SAID = (*SAID, "auxiliary")
+_HISTORY = {"history": {"history": "item"}, "use_cvm": False}
+_TASKS = {"tower": [5]}
+_HSTU = {"width": 6, "heads": 2, "head_dim": 3, "layers": 2, "use_cvm": False}
+_TOWERS = {"user": ["user", "old", "dense"], "item": ["item"], "output_dim": 4}
+_MIXTURE = "FuxiCTR CrossNetMix, MLP_Block; torch-rechub LR"
+_NO_TANH = f"{FIRST_ORDER}; the peer has a matrix and two tanh between V and U"
+_DICE = "the peer's Dice takes its means over empty places too: full histories"
+_GRU = "torch-rechub DIEN: GRU of PyTorch, AUGRU, auxiliary loss"
+_NO_PEER = "in none of the packages"
+
+CASES = (
+    Case("lr", {}, "torch-rechub LR"),
+    Case("fm", {}, "torch-rechub LR, FM"),
+    Case("dnn", {}, "FuxiCTR MLP_Block"),
+    Case("wide_deep", {}, "torch-rechub WideDeep", NO_BATCH_NORM),
+    Case(
+        "deepfm",
+        {},
+        "torch-rechub DeepFM",
+        f"{NO_BATCH_NORM}, its linear part reads vectors; {FIRST_ORDER}",
+    ),
+    Case("dcn", {"layers": 2}, "torch-rechub DCN", f"{NO_BATCH_NORM}; {FIRST_ORDER}"),
+    Case(
+        "dcn_v2",
+        {"low_rank": 0, "layers": 2},
+        "FuxiCTR CrossNetV2, MLP_Block; DeepCTR CrossNet; torch-rechub LR",
+        f"{FIRST_ORDER}; no stacked structure",
+    ),
+    Case("dcn_v2", {"low_rank": 3, "layers": 2}, _MIXTURE, _NO_TANH),
+    Case(
+        "dcn_v2",
+        {"low_rank": 3, "experts": 3, "layers": 1},
+        _MIXTURE,
+        f"{_NO_TANH}; its layers share a gate: one layer",
+    ),
+    Case(
+        "xdeepfm",
+        {"cin": [3, 2]},
+        "DeepCTR CIN; FuxiCTR MLP_Block; torch-rechub LR",
+        f"{FIRST_ORDER}; no bias and no activation in the CIN",
+    ),
+    Case(
+        "autoint",
+        {"heads": 2, "head_dim": 2, "layers": 2},
+        "DeepCTR InteractingLayer; FuxiCTR MLP_Block; torch-rechub LR",
+        FIRST_ORDER,
+    ),
+    *(
+        Case(
+            "fibinet",
+            {"bilinear": bilinear},
+            "DeepCTR SENETLayer, BilinearInteraction; FuxiCTR MLP_Block",
+            f"{FIRST_ORDER}; matrices of their own for the weighed vectors",
+        )
+        for bilinear in ("all", "each")
+    ),
+    Case(
+        "dlrm",
+        {"bottom": [5]},
+        "FuxiCTR InnerProductInteraction, MLP_Block",
+        f"{FIRST_ORDER}; the network also reads the logarithms of the counts",
+    ),
+    *(
+        Case("gatenet", {"gate": gate}, "the paper's formula in PyTorch", _NO_PEER)
+        for gate in ("vector", "bit")
+    ),
+    Case(
+        "masknet",
+        {"layers": 2, "output_dim": 3},
+        "the paper's formula in PyTorch",
+        f"{_NO_PEER}; {FIRST_ORDER}; one LayerNorm for all slots, dense features not normalised "
+        "(FuxiCTR's repository has one for each field); no serial structure",
+    ),
+    *(
+        Case(
+            "finalmlp",
+            {"heads": heads, "gate_hidden": hidden},
+            "FuxiCTR InteractionAggregation, MLP_Block",
+            f"{FIRST_ORDER}; one bias in place of two",
+        )
+        for heads, hidden in ((2, 3), (1, 0))
+    ),
+    Case("shared_bottom", _TASKS, "torch-rechub SharedBottom", NO_BATCH_NORM),
+    Case(
+        "mmoe", {**_TASKS, "experts": 3}, "torch-rechub MMOE", f"{NO_BATCH_NORM}, its gates a bias"
+    ),
+    Case(
+        "ple",
+        {**_TASKS, "experts": 3, "task_experts": 2, "layers": 2},
+        "torch-rechub PLE",
+        f"{NO_BATCH_NORM}, its gates a bias",
+    ),
+    Case("esmm", {}, "torch-rechub ESMM", NO_BATCH_NORM),
+    Case(
+        "aitm",
+        {**_TASKS, "output_dim": 4},
+        "torch-rechub AITM",
+        f"{NO_BATCH_NORM}; the additional loss is the paper's, which the peer lacks",
+    ),
+    *(
+        Case(
+            "din",
+            {**_HISTORY, "attention_hidden": [5], "activation": activation, "softmax": softmax},
+            "FuxiCTR DIN_Attention, MLP_Block",
+            _DICE if activation == "dice" else "",
+            full=activation == "dice",
+        )
+        for activation, softmax in (("dice", False), ("sigmoid", True), ("relu", False))
+    ),
+    Case(
+        "dien",
+        {**_HISTORY, "auxiliary": 0.0},
+        _GRU,
+        f"{NO_BATCH_NORM} and Dice",
+    ),
+    Case(
+        "dien",
+        {**_HISTORY, "auxiliary": 0.5},
+        _GRU,
+        f"{NO_BATCH_NORM} and Dice; its loss is the mean over existing places, ours over all: "
+        "full histories",
+        full=True,
+    ),
+    Case(
+        "bst",
+        {**_HISTORY, "heads": 2, "head_dim": 2, "layers": 2},
+        "PyTorch TransformerEncoderLayer; FuxiCTR MLP_Block",
+        "adds learned positions; the paper joins times to the vectors",
+    ),
+    Case(
+        "hstu",
+        {**_HISTORY, **_HSTU},
+        "torch-rechub HSTUBlock; FuxiCTR MLP_Block",
+        "no scale by the width of a head; keys start as queries; biases of own buckets",
+    ),
+    Case(
+        "hstu",
+        {**_HSTU, "max_length": 6, "time_buckets": 9},
+        "torch-rechub HSTUBlock, for each target; FuxiCTR MLP_Block",
+        "as above; jagged_attention has float32 only",
+        only_float32=True,
+    ),
+    *(
+        Case(
+            "dssm",
+            {**_TOWERS, "loss": loss, "use_cvm": False},
+            f"torch-rechub DSSM{', InBatchNCELoss' if loss == 'in_batch' else ''}",
+            f"{NO_BATCH_NORM} and a last ReLU; 10 times the cosine",
+        )
+        for loss in ("click", "in_batch")
+    ),
+    Case(
+        "rank_attention",
+        {"output_dim": 4},
+        "the operator's formula in PyTorch",
+        f"{_NO_PEER}; the operator has float32 only",
+        only_float32=True,
+    ),
+)
+
+Numbers = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The numbers of a batch; zoo_networks.Batch says what they are."""
+
+    rows: np.ndarray
+    dense: np.ndarray
+    label: np.ndarray
+    lengths: np.ndarray
+    ranks: np.ndarray
+    times: np.ndarray
+
+
+def config_of(case: Case) -> Any:
+    from paddlebox.config import AnyModelConfig
+
+    hidden = {} if case.model in ("lr", "fm") else {"hidden": [6, 5]}
+    adapter: Any = TypeAdapter(AnyModelConfig)
+    return adapter.validate_python({"type": case.model, **hidden, **case.settings})
+
+
+def slots_of(case: Case) -> Any:
+    from paddlebox.config import Slots
+
+    tasks = ["click", "buy"] if "tower" in case.settings or case.model == "esmm" else ["click"]
+    slots: list[dict[str, Any]] = [{"name": task, "type": "label"} for task in tasks]
+    slots.append({"name": "dense", "type": "dense", "dim": W})
+    if "history" in case.settings:
+        slots.append({"name": "user", "type": "sparse"})
+        slots.append({"name": "history", "type": "sparse", "max_length": L})
+    else:
+        slots += [{"name": name, "type": "sparse"} for name in ("user", "old")]
+    slots.append({"name": "item", "type": "sparse"})
+    return Slots.model_validate({"slots": slots}, strict=False)
+
+
+def created(case: Case, config: Any, dim: int = D) -> Any:
+    """The model with its initial values."""
+    from paddlebox import ops
+    from paddlebox.config.fields import fields_of
+    from paddlebox.models import create_model
+
+    ops.paddle.disable_static()
+    slots = slots_of(case)
+    return create_model(
+        config,
+        slots=len(slots.sparse),
+        embedx_dim=dim,
+        dense_width=W,
+        tasks=slots.tasks,
+        fields=fields_of(slots, config.sequences),
+    )
+
+
+def trained(model: Any) -> dict[str, Any]:
+    """The parameters that are trained, without those of the pull."""
+    found = dict(model.named_parameters())
+    return {n: p for n, p in found.items() if not (p.stop_gradient or n.startswith("sparse."))}
+
+
+def parameters_of(case: Case, config: Any) -> Numbers:
+    """Random values for all parameters that are trained, the same in float32 and float64."""
+    random, found = np.random.default_rng(3), {}
+    for name, parameter in trained(created(case, config)).items():
+        about = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+        value = random.normal(about, 0.3, parameter.shape)
+        found[name] = value.astype(np.float32).astype(np.float64)
+    return found
+
+
+def batches_of(case: Case, config: Any) -> list[Inputs]:
+    """One batch for each step, and one more."""
+    random = np.random.default_rng(7)
+    slots = slots_of(case)
+    width = D + (3 if getattr(config, "use_cvm", False) else 1)
+    return [_batch(case, random, len(slots.tasks), width) for _ in range(STEPS + 1)]
+
+
+def _batch(case: Case, random: np.random.Generator, tasks: int, width: int) -> Inputs:
+    lengths = np.full(B, L) if case.full else random.integers(0, L + 1, B)
+    cells = 2 + L if "history" in case.settings else 3
+    rows = random.normal(0, 0.7, (B, cells, width))
+    if "history" in case.settings:
+        rows[:, 1:-1] *= (np.arange(L) < lengths[:, None])[:, :, None]
+    else:
+        lengths = np.array([0, 1, 9, B - 10])  # of the users' sequences
+    ranks = np.full((B, 7), -1, np.int32)
+    for begin in range(0, B - 3, 3):  # pages of three, of which the last has no rank
+        page = [value for rank in (0, 1) for value in (rank + 1, begin + rank)]
+        for rank in (0, 1):
+            ranks[begin + rank, :5] = [rank + 1, *page]
+    return Inputs(
+        rows=rows.astype(np.float32).astype(np.float64),
+        dense=random.normal(0, 0.7, (B, W)).astype(np.float32).astype(np.float64),
+        label=random.integers(0, 2, (B, tasks)).astype(np.float64),
+        lengths=lengths,
+        ranks=ranks,
+        times=np.cumsum(random.integers(0, 40, B)),
+    )
+
+
+@dataclass
+class Found:
+    """What one side computed. The gradients are those of the first batch, before a step."""
+
+    logits: np.ndarray
+    loss: float
+    gradients: Numbers
+    stepped: Numbers  # parameters after the steps
+    after: np.ndarray  # logits after the steps
+
+
+# ---- ours
+
+
+class Ours:
+    """The model with given parameters, which reads given slots."""
+
+    def __init__(self, case: Case, config: Any, parameters: Numbers, dtype: str) -> None:
+        from paddlebox import ops
+        from paddlebox.config import OptimizerConfig
+        from paddlebox.nn.rows import use_padding
+        from paddlebox.train import program
+
+        self.paddle, self.case, self.dtype = ops.paddle, case, dtype
+        self.model = created(case, config)
+        self.pulled = _pulled(self.model.sparse)
+        self.model.sparse = self.pulled
+        self.model.to(dtype=dtype)
+        if dtype == "float64":
+            use_padding(self.model)
+        self.parameters = trained(self.model)
+        for name, parameter in self.parameters.items():
+            parameter.set_value(parameters[name].astype(dtype))
+        self.model.train()
+        self.mean_loss = program.mean_loss
+        own = OptimizerConfig.model_validate({"type": "adam", "learning_rate": RATE}, strict=False)
+        self.optimizer = program.create_optimizer(
+            _Section(own), [*self.parameters.values()]
+        )
+
+    def forward(self, batch: Inputs) -> tuple[Any, Any]:
+        """The logits and the loss."""
+        tensor, dense = self.paddle.to_tensor, batch.dense
+        if "history" in self.case.settings:
+            dense = np.concatenate([dense, batch.lengths[:, None]], axis=1)
+        self.pulled.rows = tensor(batch.rows.astype(self.dtype), stop_gradient=False)
+        label = tensor(batch.label.astype(self.dtype))
+        more = []
+        if self.case.model == "rank_attention":
+            more = [tensor(batch.ranks)]
+        elif self.case.only_float32:
+            offsets = np.concatenate([[0], np.cumsum(batch.lengths)]).astype(np.int32)
+            more = [tensor(offsets), tensor(batch.times[:, None]), None, None, label]
+        logits = self.model(*[None] * 4, tensor(dense.astype(self.dtype)), *more)
+        return logits, self.mean_loss(self.model, logits, label)
+
+    def run(self, batches: list[Inputs]) -> Found:
+        logits, loss = self.forward(batches[0])
+        loss.backward()
+        gradients = {n: p.grad.numpy() for n, p in self.parameters.items() if p.grad is not None}
+        gradients["pooled slots"] = self.pulled.rows.grad.numpy()
+        first = (logits.numpy(), float(loss))
+        self.optimizer.clear_grad()
+        for batch in batches[:STEPS]:
+            self.forward(batch)[1].backward()
+            self.optimizer.step()
+            self.optimizer.clear_grad()
+        after = self.forward(batches[STEPS])[0].numpy()
+        stepped = {name: p.numpy() for name, p in self.parameters.items()}
+        return Found(*first, gradients, stepped, after)
+
+
+@dataclass
+class _Section:
+    """The part of a config that the optimizer reads."""
+
+    optimizer: Any
+
+
+def _pulled(like: Any) -> Any:
+    """A layer in the place of the pull."""
+    from paddlebox import ops
+
+    paddle = ops.paddle
+
+    class Pulled(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+        rows: Any
+
+        def __init__(self) -> None:
+            super().__init__()
+            for name in ("embedx_dim", "width"):
+                setattr(self, name, getattr(like, name, 0))
+
+        def forward(self, *inputs: Any) -> Any:
+            """Like `PooledSlots`, or with three inputs like `PooledTables`."""
+            dense = inputs[-1] if len(inputs) in (3, 5) else None
+            if dense is None:
+                return self.rows
+            return paddle.concat([self.rows.reshape([len(self.rows), -1]), dense], axis=1)
+
+    return Pulled()
+
+
+# ---- the peer
+
+
+class Peer:
+    """The network of the peer with given parameters, in float64."""
+
+    def __init__(self, case: Case, config: Any, parameters: Numbers) -> None:
+        import torch
+        from peers import zoo_networks
+
+        torch.set_default_dtype(torch.float64)
+        self.torch, self.config = torch, config
+        self.network, self.batch = zoo_networks.NETWORKS[case.model], zoo_networks.Batch
+        self.parameters = {
+            name: torch.tensor(value, requires_grad=True) for name, value in parameters.items()
+        }
+        self.optimizer = torch.optim.Adam(self.parameters.values(), RATE)
+
+    def forward(self, batch: Inputs) -> tuple[Any, Any, Any]:
+        """The pooled slots, logits and loss."""
+        tensor = self.torch.tensor
+        given = self.batch(
+            rows=tensor(batch.rows, requires_grad=True),
+            dense=tensor(batch.dense),
+            label=tensor(batch.label),
+            lengths=batch.lengths,
+            embedx_dim=D,
+            ranks=batch.ranks,
+            times=batch.times,
+        )
+        return given.rows, *self.network(self.parameters, given, self.config)
+
+    def run(self, batches: list[Inputs]) -> Found:
+        rows, logits, loss = self.forward(batches[0])
+        loss.backward()
+        gradients = {n: p.grad.numpy().copy() for n, p in self.parameters.items()}
+        gradients["pooled slots"] = rows.grad.numpy()
+        first = (logits.detach().numpy(), float(loss))
+        self.optimizer.zero_grad()
+        for batch in batches[:STEPS]:
+            self.forward(batch)[2].backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        after = self.forward(batches[STEPS])[1].detach().numpy()
+        stepped = {name: p.detach().numpy() for name, p in self.parameters.items()}
+        return Found(*first, gradients, stepped, after)
+
+
+# ---- the comparison
+
+
+def error(found: np.ndarray, expected: np.ndarray, least: float = 0.0) -> float:
+    """The largest difference, relative to the largest magnitude, which is at least `least`."""
+    if found.shape != expected.shape:
+        return math.inf
+    scale = max(float(np.abs(expected).max()), least, 1e-300)
+    worst = float(np.abs(found - expected).max()) / scale
+    return math.inf if math.isnan(worst) else worst
+
+
+def largest(found: Numbers, expected: Numbers) -> float:
+    """Over tensors by name. A tensor counts as at least a thousandth of the largest one, because
+    some gradients are 0 but for rounding."""
+    if found.keys() != expected.keys():
+        return math.inf
+    least = max(float(np.abs(value).max()) for value in expected.values()) / 1000
+    return max(error(found[name], value, least) for name, value in expected.items())
+
+
+def without_padding(case: Case, batch: Inputs, found: Found) -> Found:
+    """Without the gradients of places that hold nothing."""
+    if "history" not in case.settings:
+        return found
+    gradient = found.gradients["pooled slots"].copy()
+    gradient[:, 1:-1] *= (np.arange(L) < batch.lengths[:, None])[:, :, None]
+    return replace(found, gradients={**found.gradients, "pooled slots": gradient})
+
+
+def compared(case: Case) -> dict[str, float]:
+    config = config_of(case)
+    parameters, batches = parameters_of(case, config), batches_of(case, config)
+    expected = without_padding(case, batches[0], Peer(case, config, parameters).run(batches))
+    errors = {}
+    single = Ours(case, config, parameters, "float32").run(batches)
+    pairs = ((single.logits, expected.logits), (single.after, expected.after))
+    errors["float32"] = max(error(a, b, 1.0) for a, b in pairs)
+    errors["gradients, float32"] = largest(
+        without_padding(case, batches[0], single).gradients, expected.gradients
+    )
+    if not case.only_float32:
+        found = Ours(case, config, parameters, "float64").run(batches)
+        found = without_padding(case, batches[0], found)
+        errors["logits"] = error(found.logits, expected.logits)
+        errors["loss"] = abs(found.loss - expected.loss) / abs(expected.loss)
+        errors["gradients"] = largest(found.gradients, expected.gradients)
+        errors["steps"] = max(
+            error(found.after, expected.after), largest(found.stepped, expected.stepped)
+        )
+    errors["start"] = standard_errors(case, config)
+    return errors
+
+
+# ---- initial values
+
+# Parameters that do not start as Paddle's XavierUniform: the end of a name -> variance.
+STARTS = {"positions": 1e-4, "position_bias": 4e-4, "time_bias": 4e-4}
+ZEROS = ("bias", "biases", "alpha", "keys.weight", "linear.dense.weight")
+
+
+def expected_variance(name: str, shape: list[int]) -> float:
+    """The variance of the initial values of a parameter, as docs/models.md says."""
+    last = name.rpartition(".")[2]
+    if last in STARTS:
+        return STARTS[last]
+    if name.endswith(ZEROS) or ("norm" in name and last == "weight"):
+        return 0.0
+    if len(shape) == 2:
+        return 2 / (shape[0] + shape[1])
+    return 2 / (shape[0] * shape[2] + shape[1] * shape[2])
+
+
+def standard_errors(case: Case, config: Any) -> float:
+    """The largest distance of a parameter's initial variance from what is expected."""
+    larger = {"hidden": (64, 64)} if hasattr(config, "hidden") else {}
+    model = created(case, config.model_copy(update=larger), dim=16)
+    worst = 0.0
+    for name, parameter in trained(model).items():
+        values = parameter.numpy().astype(np.float64).reshape(-1)
+        expected = expected_variance(name, parameter.shape)
+        if expected == 0.0:
+            worst = max(worst, math.inf if np.ptp(values) else 0.0)
+            continue
+        normal = name.rpartition(".")[2] in STARTS
+        # The variance of a square, of a normal and of a uniform variable.
+        spread = expected * math.sqrt((2.0 if normal else 0.8) / len(values))
+        worst = max(worst, abs(float(np.mean(values**2)) - expected) / spread)
+    return worst
+
+
+def goals_of(name: str, errors: Mapping[str, float]) -> list[report.Goal]:
+    bounds = {"start": STANDARD_ERRORS, "float32": FLOAT32, "gradients, float32": 10 * FLOAT32}
+    return [
+        report.at_most(f"{name}: {what}", value, bounds.get(what, FLOAT64))
+        for what, value in errors.items()
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=[], help="only these; default: all")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/conformance.json"))
+    options = parser.parse_args()
+    try:
+        import peers.zoo_networks  # noqa: F401
+    except ModuleNotFoundError as missing:
+        raise report.UnavailableError(
+            f"{missing.name} is not installed: make bench-setup"
+        ) from None
+    figures: dict[str, Any] = {}
+    goals: list[report.Goal] = []
+    for case in CASES:
+        if options.models and case.model not in options.models:
+            continue
+        errors = compared(case)
+        name = case.name
+        while name in figures:
+            name += " of users"
+        print(name, *(f"{what} {value:.1e}" for what, value in errors.items()), flush=True)
+        figures[name] = {
+            "model": case.model,
+            "settings": case.said,
+            "peer": case.peer,
+            "differs": case.differs,
+            "errors": errors,
+        }
+        goals += goals_of(name, errors)
+    return report.write(options.out, vars(options), figures, goals)
+
+
+if __name__ == "__main__":
+    report.run(main)
