@@ -153,11 +153,11 @@ nightly: ## run the checks that take too long for .ci/run
 # The peers of the benchmarks have their own environment, which uses .venv through a .pth file. If
 # a C++ library cannot be downloaded, this prints a message; so does its benchmark.
 $(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_torchrec.txt \
-  requirements/bench_maps.sh requirements/bench_stores.sh
+  requirements/bench_conformance.txt requirements/bench_maps.sh requirements/bench_stores.sh
 	$(BIN)/python -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/bench.txt
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	  -r requirements/bench_torchrec.txt
+	  -r requirements/bench_torchrec.txt -r requirements/bench_conformance.txt
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" \
 	 % sysconfig.get_path("purelib"))' > $$($(BENCH_VENV)/bin/python -c \
 	 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth

@@ -270,6 +270,7 @@ def created(case: Case, config: Any, dim: int = D) -> Any:
     from paddlebox.models import create_model
 
     ops.paddle.disable_static()
+    ops.paddle.seed(5)
     slots = slots_of(case)
     return create_model(
         config,
@@ -547,6 +548,8 @@ def expected_variance(name: str, shape: list[int]) -> float:
         return STARTS[last]
     if name.endswith(ZEROS) or ("norm" in name and last == "weight"):
         return 0.0
+    if last == "pairs":  # of ranks: 9 matrices, one below the other
+        return 2 / (shape[0] / 9 + shape[1])
     if len(shape) == 2:
         return 2 / (shape[0] + shape[1])
     return 2 / (shape[0] * shape[2] + shape[1] * shape[2])

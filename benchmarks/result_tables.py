@@ -393,6 +393,18 @@ def zoo_criteo(run: Run) -> str:
     return f"{table(head, rows)}\n\n{goals(run)}"
 
 
+def conformance(run: Run) -> str:
+    kinds = ("logits", "loss", "gradients", "steps", "float32", "start")
+    rows = []
+    for of in run["figures"].values():
+        errors = of["errors"]
+        cells = [f"{errors[kind]:.0e}" if kind in errors else "" for kind in kinds[:-1]]
+        said = f"`{of['model']}`" + (f", {of['settings']}" if of["settings"] else "")
+        rows.append([said, of["peer"], of["differs"], *cells, f"{errors['start']:.1f}"])
+    names = ("logits", "loss", "gradients", "three steps", "float32", "initial values")
+    return f"{table(['model', 'compared with', 'differs', *names], rows)}\n\n{not_reached(run)}"
+
+
 def epochs(run: Run) -> str:
     counts = range(1, run["settings"]["epochs"] + 1)
     head = ["", *(f"epoch {number}" for number in counts), "chosen on the middle part"]
@@ -468,6 +480,7 @@ def sequences(run: Run) -> str:
 _OWN: tuple[Callable[[Run], str], ...] = (
     advise,
     commit,
+    conformance,
     defaults,
     dense_dtype,
     end_to_end,
