@@ -52,6 +52,7 @@ class Case:
     differs: str = ""
     full: bool = False  # all histories have all places
     only_float32: bool = False  # its operators have no float64
+    dim: int = D
 
     @property
     def name(self) -> str:
@@ -190,9 +191,10 @@ CASES = (
     ),
     Case(
         "bst",
-        {**_HISTORY, "heads": 2, "head_dim": 2, "layers": 2},
+        {**_HISTORY, "heads": 2, "head_dim": 3, "layers": 2},
         "PyTorch TransformerEncoderLayer; FuxiCTR MLP_Block",
         "adds learned positions; the paper joins times to the vectors",
+        dim=5,  # the peer's heads have the width of a place, D + 1, together
     ),
     Case(
         "hstu",
@@ -243,7 +245,7 @@ class Inputs:
 def config_of(case: Case) -> Any:
     from paddlebox.config import AnyModelConfig
 
-    hidden = {} if case.model in ("lr", "fm") else {"hidden": [6, 5]}
+    hidden = {} if case.model in ("lr", "fm") else {"hidden": [6, 4]}
     adapter: Any = TypeAdapter(AnyModelConfig)
     return adapter.validate_python({"type": case.model, **hidden, **case.settings})
 
@@ -263,8 +265,8 @@ def slots_of(case: Case) -> Any:
     return Slots.model_validate({"slots": slots}, strict=False)
 
 
-def created(case: Case, config: Any, dim: int = D) -> Any:
-    """The model with its initial values."""
+def created(case: Case, config: Any, dim: int = 0) -> Any:
+    """The model with its initial values. dim: instead of the one of the case."""
     from paddlebox import ops
     from paddlebox.config.fields import fields_of
     from paddlebox.models import create_model
@@ -275,7 +277,7 @@ def created(case: Case, config: Any, dim: int = D) -> Any:
     return create_model(
         config,
         slots=len(slots.sparse),
-        embedx_dim=dim,
+        embedx_dim=dim or case.dim,
         dense_width=W,
         tasks=slots.tasks,
         fields=fields_of(slots, config.sequences),
@@ -302,7 +304,7 @@ def batches_of(case: Case, config: Any) -> list[Inputs]:
     """One batch for each step, and one more."""
     random = np.random.default_rng(7)
     slots = slots_of(case)
-    width = D + (3 if getattr(config, "use_cvm", False) else 1)
+    width = case.dim + (3 if getattr(config, "use_cvm", False) else 1)
     return [_batch(case, random, len(slots.tasks), width) for _ in range(STEPS + 1)]
 
 
@@ -441,7 +443,7 @@ class Peer:
         from peers import zoo_networks
 
         torch.set_default_dtype(torch.float64)
-        self.torch, self.config = torch, config
+        self.torch, self.case, self.config = torch, case, config
         self.network, self.batch = zoo_networks.NETWORKS[case.model], zoo_networks.Batch
         self.parameters = {
             name: torch.tensor(value, requires_grad=True) for name, value in parameters.items()
@@ -456,7 +458,7 @@ class Peer:
             dense=tensor(batch.dense),
             label=tensor(batch.label),
             lengths=batch.lengths,
-            embedx_dim=D,
+            embedx_dim=self.case.dim,
             ranks=batch.ranks,
             times=batch.times,
         )

@@ -14,6 +14,8 @@ import torch
 from torch.nn import functional
 
 from peers.zoo_parts import (
+    DICE_EPSILON,
+    EPSILON,
     Batch,
     Outputs,
     Parameters,
@@ -34,6 +36,7 @@ from peers.zoo_parts import (
 )
 
 # isort: split
+# After zoo_parts, whose placeholders these imports need.
 from fuxictr.pytorch.layers import DIN_Attention
 from torch_rechub.basic.layers import HSTUBlock
 from torch_rechub.models.ranking import DIEN
@@ -86,7 +89,7 @@ def din(p: Parameters, batch: Batch, config: Any) -> Outputs:
     )
     for number, layer in enumerate(module.attention_layer.mlp):
         if kind == "dice" and hasattr(layer, "alpha"):
-            layer.bn.eps = 1e-8
+            layer.bn.eps = DICE_EPSILON
             alpha = p[f"attention.layers.{number // 2}.dice.alpha"]
             values[f"attention_layer.mlp.{number}.alpha"] = alpha
     interest = call(module, values, parts.item, parts.events, parts.mask)
@@ -159,7 +162,7 @@ def bst(p: Parameters, batch: Batch, config: Any) -> Outputs:
     for number in range(config.layers):
         name, width = f"blocks.{number}", x.shape[2]
         module = torch.nn.TransformerEncoderLayer(
-            width, config.heads, 4 * width, 0.0, torch.nn.LeakyReLU(), batch_first=True
+            width, config.heads, 4 * width, 0.0, torch.nn.LeakyReLU(), EPSILON, batch_first=True
         )
         each = [linear(p, f"{name}.{part}") for part in ("query", "key", "value")]
         values = {
@@ -187,6 +190,7 @@ def _hstu_block(p: Parameters, config: Any, length: int, bias: Any) -> tuple[Any
     for number, layer in enumerate(module.layers):
         ours, to = f"encoder.layers.{number}", f"layers.{number}"
         layer.attn_alpha, layer.rab = 1.0, _Bias(bias(ours))
+        layer.norm_in.eps = layer.norm_attn.eps = EPSILON
         inputs = linear(p, f"{ours}.inputs")
         keys = linear(p, f"{ours}.keys")
         for part in ("weight", "bias"):

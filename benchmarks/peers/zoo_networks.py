@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from peers import zoo_histories, zoo_tasks
 from peers.zoo_parts import (
+    EPSILON,
     Batch,
     Outputs,
     Parameters,
@@ -44,6 +45,7 @@ from peers.zoo_parts import (
 )
 
 # isort: split
+# After zoo_parts, whose placeholders these imports need.
 from deepctr_torch.layers.interaction import (
     CIN,
     BilinearInteraction,
@@ -236,7 +238,8 @@ def gatenet(p: Parameters, batch: Batch, config: Any) -> Outputs:
 def masknet(p: Parameters, batch: Batch, config: Any) -> Outputs:
     """Wang et al., 2021: eq. 4 to 9 and the parallel model of section 3.6."""
     width = batch.embedx_dim
-    normal = functional.layer_norm(batch.vectors, [width], p["norm.weight"], p["norm.bias"])
+    scale, shift = p["norm.weight"], p["norm.bias"]
+    normal = functional.layer_norm(batch.vectors, [width], scale, shift, EPSILON)
     e = torch.cat([batch.rows[:, :, :-width], normal], dim=2).flatten(1)
     e = torch.cat([e, batch.dense], dim=1)
     blocks = []
@@ -245,7 +248,8 @@ def masknet(p: Parameters, batch: Batch, config: Any) -> Outputs:
         mask = block(p, [f"{name}.reads.layers.0", f"{name}.mask"], batch.flat, output=True)
         product = functional.linear(e * mask, p[f"{name}.linear.weight"].T)
         scale, shift = p[f"{name}.norm.weight"], p[f"{name}.norm.bias"]
-        blocks.append(torch.relu(functional.layer_norm(product, scale.shape, scale, shift)))
+        normal = functional.layer_norm(product, scale.shape, scale, shift, EPSILON)
+        blocks.append(torch.relu(normal))
     return clicks(first(p, batch) + mlp(p, "mlp", torch.cat(blocks, dim=1)), batch)
 
 

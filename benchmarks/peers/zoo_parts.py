@@ -34,6 +34,9 @@ Tensor = Any
 Parameters = Mapping[str, Tensor]
 Outputs = tuple[Tensor, Tensor]
 
+# Paddle keeps the epsilon of normalisations in float32.
+EPSILON, DICE_EPSILON = (float(np.float32(epsilon)) for epsilon in (1e-5, 1e-8))
+
 
 @dataclass(frozen=True)
 class Batch:

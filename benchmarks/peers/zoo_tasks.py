@@ -25,6 +25,7 @@ from peers.zoo_parts import (
 )
 
 # isort: split
+# After zoo_parts, whose placeholders these imports need.
 from torch_rechub.models.multi_task import AITM, ESMM, MMOE, PLE, SharedBottom
 
 
