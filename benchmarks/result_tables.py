@@ -397,7 +397,9 @@ def conformance(run: Run) -> str:
     kinds = ("logits", "loss", "gradients", "steps", "float32", "start")
     rows = []
     for of in run["figures"].values():
-        errors = of["errors"]
+        errors = dict(of["errors"])
+        if "gradients, float32" in errors:
+            errors["gradients"] = errors["gradients, float32"]
         cells = [f"{errors[kind]:.0e}" if kind in errors else "" for kind in kinds[:-1]]
         said = f"`{of['model']}`" + (f", {of['settings']}" if of["settings"] else "")
         rows.append([said, of["peer"], of["differs"], *cells, f"{errors['start']:.1f}"])
