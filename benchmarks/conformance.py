@@ -61,7 +61,11 @@ class Case:
 
     @property
     def said(self) -> str:
-        return ", ".join(f"{key} {value}" for key, value in self.settings.items() if key in SAID)
+        """What distinguishes the case from others of the model."""
+        said = [f"{key} {self.settings[key]}".lower() for key in SAID if key in self.settings]
+        if self.model == "hstu":
+            said.append("with a history" if "history" in self.settings else "of users")
+        return ", ".join(said)
 
 
 # Settings that distinguish the cases of a model.
@@ -659,18 +663,15 @@ def main() -> int:
         if options.models and case.model not in options.models:
             continue
         errors = compared(case)
-        name = case.name
-        while name in figures:
-            name += " of users"
-        print(name, *(f"{what} {value:.1e}" for what, value in errors.items()), flush=True)
-        figures[name] = {
+        print(case.name, *(f"{what} {value:.1e}" for what, value in errors.items()), flush=True)
+        figures[case.name] = {
             "model": case.model,
             "settings": case.said,
             "peer": case.peer,
             "differs": case.differs,
             "errors": errors,
         }
-        goals += goals_of(name, errors)
+        goals += goals_of(case.name, errors)
     return report.write(options.out, vars(options), figures, goals)
 
 
