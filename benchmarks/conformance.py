@@ -69,8 +69,10 @@ class Case:
 
 
 # Settings that distinguish the cases of a model.
-SAID = ("low_rank", "experts", "bilinear", "gate", "gate_hidden", "activation", "softmax", "loss")
-SAID = (*SAID, "auxiliary")
+SAID = (
+    *("low_rank", "experts", "bilinear", "gate", "gate_hidden", "activation", "softmax", "loss"),
+    "auxiliary",
+)
 _HISTORY = {"history": {"history": "item"}, "use_cvm": False}
 _TASKS = {"tower": [5]}
 _HSTU = {"width": 6, "heads": 2, "head_dim": 3, "layers": 2, "use_cvm": False}
@@ -237,7 +239,7 @@ Numbers = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Inputs:
-    """The numbers of a batch; zoo_networks.Batch says what they are."""
+    """The numbers of a batch; zoo_parts.Batch says what they are."""
 
     rows: np.ndarray
     dense: np.ndarray
@@ -355,7 +357,6 @@ class Ours:
 
     def __init__(self, case: Case, config: Any, parameters: Numbers, dtype: str) -> None:
         from paddlebox import ops
-        from paddlebox.config import OptimizerConfig
         from paddlebox.nn.rows import use_padding
         from paddlebox.train import program
 
@@ -371,8 +372,7 @@ class Ours:
             parameter.set_value(parameters[name].astype(dtype))
         self.model.train()
         self.mean_loss = program.mean_loss
-        own = OptimizerConfig.model_validate({"type": "adam", "learning_rate": RATE}, strict=False)
-        self.optimizer = program.create_optimizer(_Section(own), [*self.parameters.values()])
+        self.optimizer = program.create_optimizer(run_config(), [*self.parameters.values()])
 
     def _in_place_of_the_pull(self) -> Any:
         """A layer that returns the slots of `_slots` as the pull does."""
@@ -488,11 +488,17 @@ class Whole(Ours):
         return seen, logits[0], logits[-1]
 
 
-@dataclass
-class _Section:
-    """The part of a config that the optimizer reads."""
+def run_config() -> Any:
+    """The config of a run with Adam."""
+    from paddlebox.config import Config
 
-    optimizer: Any
+    fields = {
+        "name": "conformance",
+        "data": {"format": "csv", "slots": "slots.yaml", "train_files": ["train.csv"]},
+        "model": {"type": "lr"},  # the optimizer does not read it
+        "optimizer": {"type": "adam", "learning_rate": RATE},
+    }
+    return Config.model_validate(fields, strict=False)
 
 
 # ---- the peer
@@ -503,11 +509,11 @@ class Peer:
 
     def __init__(self, case: Case, config: Any, parameters: Numbers) -> None:
         import torch
-        from peers import zoo_networks
+        from peers import zoo_networks, zoo_parts
 
         torch.set_default_dtype(torch.float64)
         self.torch, self.case, self.config = torch, case, config
-        self.network, self.batch = zoo_networks.NETWORKS[case.model], zoo_networks.Batch
+        self.network, self.batch = zoo_networks.NETWORKS[case.model], zoo_parts.Batch
         self.parameters = {
             name: torch.tensor(value, requires_grad=True) for name, value in parameters.items()
         }
