@@ -11,7 +11,8 @@ differs by design is taken out; `differs` in the table names it.
   three steps  logits and parameters after three steps of Adam, in float64
   float32      logits before and after three steps of the whole model, with rows that it pulls from
                a table and pushes to; the peer, in float64, gets the slots that were pulled
-  start        variances of the initial values, in standard errors from what docs/conformance.md says
+  start        variances of the initial values, in standard errors from what
+               docs/conformance.md says
 
 Goals: 1e-10 in float64, 1e-5 in float32, and 6 standard errors. Errors are relative to the largest
 magnitude of the same tensor.

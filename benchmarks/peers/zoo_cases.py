@@ -188,7 +188,7 @@ CASES = (
             "dssm",
             {**_TOWERS, "loss": loss, "use_cvm": False},
             f"torch-rechub DSSM{', InBatchNCELoss' if loss == 'in_batch' else ''}",
-            f"{NO_BATCH_NORM} and a last ReLU; 10 times the cosine",
+            f"{NO_BATCH_NORM} and a last ReLU; 10 times the cosine; adds 1e-12 to squared lengths",
         )
         for loss in ("click", "in_batch")
     ),
