@@ -205,6 +205,6 @@ def logit(probability: Tensor) -> Tensor:
     return torch.logit(probability).reshape(len(probability), -1)
 
 
-def of_widths(p: Parameters, name: str, **more: Any) -> dict[str, Any]:
+def of_widths(p: Parameters, name: str) -> dict[str, Any]:
     layers = layers_of(p, name, False)
-    return {"dims": [p[f"{layer}.weight"].shape[1] for layer in layers], **more}
+    return {"dims": [p[f"{layer}.weight"].shape[1] for layer in layers]}
