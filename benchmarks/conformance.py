@@ -74,7 +74,8 @@ def slots_of(case: Case) -> Any:
         slots.append({"name": "user", "type": "sparse"})
         slots.append({"name": "history", "type": "sparse", "max_length": L})
     else:
-        slots += [{"name": name, "type": "sparse"} for name in ("user", "old")]
+        others = () if case.model == "dssm" else ("city", "brand", "shop", "hour")
+        slots += [{"name": name, "type": "sparse"} for name in ("user", "old", *others)]
     slots.append({"name": "item", "type": "sparse"})
     return Slots.model_validate({"slots": slots}, strict=False)
 
@@ -109,7 +110,8 @@ def parameters_of(case: Case, config: Any) -> Numbers:
     random, found = np.random.default_rng(3), {}
     for name, parameter in trained(created(case, config)).items():
         about = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-        value = random.normal(about, 0.3, parameter.shape)
+        # Small biases leave the tasks of a model with several of them in no fixed order.
+        value = random.normal(about, 0.1 if name.endswith("bias") else 0.4, parameter.shape)
         found[name] = value.astype(np.float32).astype(np.float64)
     return found
 
@@ -118,14 +120,17 @@ def batches_of(case: Case, config: Any) -> list[Inputs]:
     """One batch for each step, and one more."""
     random = np.random.default_rng(7)
     slots = slots_of(case)
+    cells = sum(slots.positions(config.sequences))
     width = case.dim + (3 if getattr(config, "use_cvm", False) else 1)
-    return [_batch(case, random, len(slots.tasks), width) for _ in range(STEPS + 1)]
+    shape = (B, cells, width)
+    return [_batch(case, random, len(slots.tasks), shape) for _ in range(STEPS + 1)]
 
 
-def _batch(case: Case, random: np.random.Generator, tasks: int, width: int) -> Inputs:
+def _batch(
+    case: Case, random: np.random.Generator, tasks: int, shape: tuple[int, int, int]
+) -> Inputs:
     lengths = np.full(B, L) if case.full else random.integers(0, L + 1, B)
-    cells = 2 + L if "history" in case.settings else 3
-    rows = random.normal(0, 0.7, (B, cells, width))
+    rows = random.normal(0, 0.7, shape)
     if "history" in case.settings:
         rows[:, 1:-1] *= (np.arange(L) < lengths[:, None])[:, :, None]
     else:
@@ -263,8 +268,8 @@ class Whole(Ours):
 
     def pulled(self, batch: Inputs) -> list[Any]:
         """Ids of rows, some of them several times."""
-        counts = self.random.integers(0, 4, (B, 3))
-        counts[:, 2] = 1
+        counts = self.random.integers(0, 4, (B, len(slots_of(self.case).sparse)))
+        counts[:, -1] = 1
         if "history" in self.case.settings:
             counts[:, 1] = batch.lengths
         offsets = np.concatenate([[0], np.cumsum(counts.reshape(-1))]).astype(np.int32)
