@@ -111,7 +111,7 @@ def parameters_of(case: Case, config: Any) -> Numbers:
     for name, parameter in trained(created(case, config)).items():
         about = 1.0 if "norm" in name and name.endswith("weight") else 0.0
         # Small biases leave the tasks of a model with several of them in no fixed order.
-        value = random.normal(about, 0.1 if name.endswith("bias") else 0.4, parameter.shape)
+        value = random.normal(about, 0.1 if name.endswith("bias") else 0.3, parameter.shape)
         found[name] = value.astype(np.float32).astype(np.float64)
     return found
 

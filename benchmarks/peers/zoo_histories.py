@@ -25,7 +25,6 @@ from peers.zoo_parts import (
     features_of,
     in_sequence,
     linear,
-    logit,
     mlp,
     mlp_of_rechub,
     numbers,
@@ -151,7 +150,7 @@ def dien(p: Parameters, batch: Batch, config: Any) -> Outputs:
     )
     values["mlp.mlp.0.weight"] = torch.cat([evolved, item, user, dense], dim=1)
     found, auxiliary = call(model, values, x)
-    logits, loss = clicks(logit(found), batch)
+    logits, loss = clicks(torch.logit(found)[:, None], batch)
     return logits, loss + auxiliary
 
 

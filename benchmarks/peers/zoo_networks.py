@@ -33,7 +33,7 @@ from peers.zoo_parts import (
     in_sequence,
     layers_of,
     linear,
-    logit,
+    logits_of,
     mlp,
     mlp_of_rechub,
     of_widths,
@@ -88,7 +88,7 @@ def wide_deep(p: Parameters, batch: Batch, _: Any) -> Outputs:
         "linear.fc.bias": of_dense["bias"],
         **mlp_of_rechub(p, "mlp", "mlp"),
     }
-    return clicks(logit(call(model, values, {"wide": wide, "deep": batch.flat})), batch)
+    return clicks(logits_of(model, values, {"wide": wide, "deep": batch.flat}), batch)
 
 
 def deepfm(p: Parameters, batch: Batch, _: Any) -> Outputs:
@@ -104,7 +104,7 @@ def deepfm(p: Parameters, batch: Batch, _: Any) -> Outputs:
         "linear.fc.bias": zeros(1),
         **mlp_of_rechub(p, "mlp", "mlp"),
     }
-    return clicks(first(p, batch) + logit(call(model, values, x)), batch)
+    return clicks(first(p, batch) + logits_of(model, values, x), batch)
 
 
 def dcn(p: Parameters, batch: Batch, config: Any) -> Outputs:
@@ -115,7 +115,7 @@ def dcn(p: Parameters, batch: Batch, config: Any) -> Outputs:
         values[f"cn.w.{number}.weight"] = p[f"cross.{number}.weight"].T
         values[f"cn.b.{number}"] = p["biases"][number]
     values |= under("linear.fc", linear(p, "output"))
-    return clicks(first(p, batch) + logit(call(model, values, {"all": batch.flat})), batch)
+    return clicks(first(p, batch) + logits_of(model, values, {"all": batch.flat}), batch)
 
 
 def dcn_v2(p: Parameters, batch: Batch, config: Any) -> Outputs:

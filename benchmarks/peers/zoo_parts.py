@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import torch
@@ -71,8 +71,11 @@ class Batch:
 
 
 def call(module: Any, parameters: Parameters, *inputs: Any, method: str = "forward") -> Any:
-    """The result of a module with these parameters in place of its own. They have to be all."""
+    """The result of a module with these parameters in place of its own: all, of the same shapes."""
     module = module.to(torch.get_default_dtype())
+    for name, own in module.named_parameters():
+        if own.shape != parameters[name].shape:
+            raise ValueError(f"{name}: expected {own.shape}, found {parameters[name].shape}")
     every = {**dict(module.named_buffers()), **parameters}
     if method != "forward":
         module.forward = getattr(module, method)
@@ -201,8 +204,12 @@ def mlp_of_rechub(p: Parameters, name: str, to: str, *, output: bool = True) -> 
     return in_sequence(p, layers_of(p, name, output), f"{to}.mlp.{{}}", 4)
 
 
-def logit(probability: Tensor) -> Tensor:
-    return torch.logit(probability).reshape(len(probability), -1)
+def logits_of(model: Any, parameters: Parameters, x: Any) -> Tensor:
+    """What a model that has no other sigmoid computes before its last one. The logit of a
+    probability near 1 would be less exact."""
+    with patch.object(torch, "sigmoid", lambda x: x):
+        found = call(model, parameters, x)
+    return found.reshape(len(found), -1)
 
 
 def of_widths(p: Parameters, name: str) -> dict[str, Any]:

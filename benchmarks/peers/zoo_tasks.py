@@ -17,7 +17,7 @@ from peers.zoo_parts import (
     clicks,
     features_of,
     linear,
-    logit,
+    logits_of,
     mlp_of_rechub,
     of_widths,
     rechub,
@@ -43,8 +43,8 @@ def _of_tasks(p: Parameters, batch: Batch, model: Any, values: dict[str, Tensor]
     """A model of torch-rechub whose towers and features are called alike."""
     for task in range(batch.label.shape[1]):
         values |= mlp_of_rechub(p, f"towers.{task}", f"towers.{task}")
-    found = call(rechub(model, features="all"), values, {"all": batch.flat})
-    return clicks(logit(found), batch)
+    logits = logits_of(rechub(model, features="all"), values, {"all": batch.flat})
+    return clicks(logits, batch)
 
 
 def _gate(p: Parameters, name: str, to: str) -> dict[str, Tensor]:
@@ -106,7 +106,7 @@ def esmm(p: Parameters, batch: Batch, _: Any) -> Outputs:
     bought = torch.stack([batch.label[:, 0], batch.label.prod(1)], dim=1)
     found = torch.stack([click, both], dim=1)
     loss = functional.binary_cross_entropy(found, bought, reduction="none").mean(0).sum()
-    return logit(found), loss
+    return torch.logit(found), loss
 
 
 def aitm(p: Parameters, batch: Batch, _: Any) -> Outputs:
