@@ -267,6 +267,10 @@ def rank_attention(p: Parameters, batch: Batch, config: Any) -> Outputs:
     return clicks(mlp(p, "mlp", torch.cat([x, torch.stack(attended)], dim=1)), batch)
 
 
+def _unit(x: Tensor, p: int, dim: int) -> Tensor:  # noqa: ARG001  always 2
+    return x / torch.sqrt((x * x).sum(dim, keepdim=True) + 1e-12)
+
+
 def dssm(p: Parameters, batch: Batch, config: Any) -> Outputs:
     user = torch.cat([batch.rows[:, 0], batch.rows[:, 1], batch.dense], dim=1)
     x = {"user": user, "item": batch.rows[:, 2]}
@@ -278,7 +282,8 @@ def dssm(p: Parameters, batch: Batch, config: Any) -> Outputs:
     for side, of in names.items():
         getattr(model, f"{side}_mlp").mlp[4 * len(of) - 2] = torch.nn.Identity()
         values |= in_sequence(p, of, f"{side}_mlp.mlp.{{}}", 4)
-    u, v = (call(model, values, x, method=f"{side}_tower") for side in x)
+    with patch.object(functional, "normalize", _unit):
+        u, v = (call(model, values, x, method=f"{side}_tower") for side in x)
     logits = 10 * (u * v).sum(1, keepdim=True)
     if str(config.loss.value) == "click":
         return clicks(logits + p["bias"], batch)
