@@ -394,13 +394,13 @@ def zoo_criteo(run: Run) -> str:
 
 
 def conformance(run: Run) -> str:
-    kinds = ("logits", "loss", "gradients", "steps", "float32", "start")
+    kinds = ("logits", "loss", "gradients", "steps", "float32")
     rows = []
     for of in run["figures"].values():
         errors = dict(of["errors"])
         if "gradients, float32" in errors:
             errors["gradients"] = errors["gradients, float32"]
-        cells = [f"{errors[kind]:.0e}" if kind in errors else "" for kind in kinds[:-1]]
+        cells = [f"{errors[kind]:.1g}" if kind in errors else "" for kind in kinds]
         said = f"`{of['model']}`" + (f", {of['settings']}" if of["settings"] else "")
         rows.append([said, of["peer"], of["differs"], *cells, f"{errors['start']:.1f}"])
     names = ("logits", "loss", "gradients", "three steps", "float32", "initial values")
