@@ -414,6 +414,20 @@ def zoo_criteo(run: Run) -> str:
     return f"{table(head, rows)}\n\n{goals(run)}"
 
 
+def conformance(run: Run) -> str:
+    kinds = ("logits", "loss", "gradients", "steps", "float32")
+    rows = []
+    for of in run["figures"].values():
+        errors = dict(of["errors"])
+        if "gradients, float32" in errors:
+            errors["gradients"] = errors["gradients, float32"]
+        cells = [f"{errors[kind]:.1g}" if kind in errors else "" for kind in kinds]
+        said = f"`{of['model']}`" + (f", {of['settings']}" if of["settings"] else "")
+        rows.append([said, of["peer"], of["differs"], *cells, f"{errors['start']:.1f}"])
+    names = ("logits", "loss", "gradients", "three steps", "float32", "initial values")
+    return f"{table(['model', 'compared with', 'differs', *names], rows)}\n\n{not_reached(run)}"
+
+
 def epochs(run: Run) -> str:
     counts = range(1, run["settings"]["epochs"] + 1)
     head = ["", *(f"epoch {number}" for number in counts), "chosen on the middle part"]
@@ -489,6 +503,7 @@ def sequences(run: Run) -> str:
 _OWN: tuple[Callable[[Run], str], ...] = (
     advise,
     commit,
+    conformance,
     defaults,
     dense_dtype,
     end_to_end,

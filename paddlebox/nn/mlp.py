@@ -24,9 +24,9 @@ class Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has 
 
     def forward(self, x: Any) -> Any:
         """x: (B, inputs). Returns (B, width)."""
-        return self._apply(x)
+        return self._through(x)
 
-    def _apply(self, x: Any, output: Linear | None = None) -> Any:
+    def _through(self, x: Any, output: Linear | None = None) -> Any:
         """Apply the layers, and an output layer after them."""
         layers = [*self.layers] if output is None else [*self.layers, output]
         if layers and layers[0].products:
@@ -48,4 +48,4 @@ class MLP(Tower):
 
     def forward(self, x: Any) -> Any:
         """x: (B, inputs). Returns (B, 1)."""
-        return self._apply(x, self.output)
+        return self._through(x, self.output)

@@ -148,6 +148,25 @@ def test_inputs_count_the_columns_of_a_batch() -> None:
     assert Inputs(slots=3, embedx_dim=4, dense_width=2).width(5) == 17
 
 
+@pytest.mark.parametrize("model", list(SETTINGS))
+def test_a_model_is_converted_to_another_type_as_any_layer_of_paddle(model: str) -> None:
+    paddle.disable_static()
+    layer = create_model(config_of(model, {}), slots=S, embedx_dim=D, dense_width=2)
+    layer.to(dtype="float64")
+    assert {parameter.dtype for parameter in layer.parameters()} == {paddle.float64}
+
+
+def test_no_layer_hides_a_method_of_paddle() -> None:
+    def below(kind: Any) -> list[Any]:
+        return [kind, *(found for own in kind.__subclasses__() for found in below(own))]
+
+    ours = [kind for kind in below(paddle.nn.Layer) if kind.__module__.startswith("paddlebox.")]
+    assert len(ours) > 30
+    for kind in ours:
+        hidden = {*vars(kind)} & {*dir(paddle.nn.Layer)}
+        assert {name for name in hidden if not name.startswith("__")} <= {"forward"}, kind
+
+
 @pytest.mark.parametrize("model", [model for model in SETTINGS if model != "dnn"])
 def test_the_linear_part_of_a_new_model_starts_from_zero(model: str) -> None:
     paddle.disable_static()
