@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from paddlebox.train import adopt_stores
 from tests.conftest import make_synthetic
 from tests.ranks.launched import launch
 
@@ -22,3 +25,15 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = launch("train", run_dir, data, "trainer.evaluate_after_pass=true")
     assert done.returncode == 0, done.stdout + done.stderr
     return run_dir
+
+
+@pytest.fixture(autouse=True)
+def _one_look_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that are threads of one process cannot have a manifest open at the same time."""
+    lock, look = threading.Lock(), adopt_stores.look
+
+    def locked(store: Path) -> Any:
+        with lock:
+            return look(store)
+
+    monkeypatch.setattr(adopt_stores, "look", locked)
