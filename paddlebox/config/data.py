@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -137,7 +138,18 @@ class DataConfig(StreamConfig):
     drop_last: bool = Field(
         default=False, description="drop the last batch of a training pass if it is incomplete"
     )
+    negative_rate: Annotated[float, Field(ge=1e-6, le=1)] = Field(
+        default=1.0,
+        description="share of the training instances with label 0 that are kept; predictions are "
+        "corrected for it (docs/data.md)",
+    )
     sequences: SequencesConfig = Field(default_factory=SequencesConfig)
+
+    @property
+    def logit_shift(self) -> float:
+        """What is added to a logit that was learned with `negative_rate`, so that the odds are
+        those of all instances."""
+        return math.log(self.negative_rate)
 
     @model_validator(mode="after")
     def _files_are_named_once(self) -> DataConfig:
@@ -191,6 +203,11 @@ class DataConfig(StreamConfig):
             raise ValueError(
                 "drop_last with sequences: batches of sequences differ in size, so none is "
                 "incomplete: take drop_last out"
+            )
+        if self.sequences.user and self.negative_rate < 1:
+            raise ValueError(
+                f"negative_rate {self.negative_rate} with sequences: the sequence of a user would "
+                "lack instances that it has when the model is served: leave one of them out"
             )
         if self.sequences.user and self.share_by != (ShareBy.SLOT, self.sequences.user):
             raise ValueError(

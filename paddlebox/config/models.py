@@ -62,6 +62,16 @@ def experts(default: int) -> Any:
     )
 
 
+def loss(default: str) -> Any:
+    return Field(
+        default=default,
+        description="bce (cross entropy); pairwise, listwise or jrc inside the groups of "
+        "loss_group; or a function of your own, path/to/file.py:function or module:function, "
+        "which needs security.allow_commands (docs/models.md). dssm: click (the label of each "
+        "pair) or in_batch (a clicked item among the items of the batch)",
+    )
+
+
 class ModelType(StrEnum):
     LR = "lr"
     FM = "fm"
@@ -101,6 +111,10 @@ class Gate(StrEnum):
     BIT = "bit"
 
 
+SEARCH_ID = "search_id"  # as model.loss_group: page views
+IN_GROUPS = ("pairwise", "listwise", "jrc")  # losses that compare the instances of a group
+
+
 class ModelConfig(Section):
     """Keys of all models."""
 
@@ -120,6 +134,53 @@ class ModelConfig(Section):
         description="feed the network each slot's smoothed log-odds of a click, and their "
         "confidence",
     )
+
+    loss: Text = loss("bce")
+    loss_group: str = Field(
+        default="",
+        description="whose instances the loss compares: search_id (page views), or a sparse slot, "
+        "such as that of the user",
+    )
+
+    @property
+    def objective(self) -> str:
+        """The loss that replaces that of the model; bce: none does."""
+        return self.loss
+
+    @property
+    def computes_loss(self) -> bool:
+        """Whether the model of the zoo has a loss of its own."""
+        return False
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether `loss` is a function of the user."""
+        return ":" in self.objective
+
+    @model_validator(mode="after")
+    def _loss_is_known_and_has_its_group(self) -> ModelConfig:
+        known = ("bce", *IN_GROUPS)
+        if self.objective not in known and not self.runs_code:
+            raise ValueError(
+                f"loss: expected {', '.join(known)}, path/to/file.py:function or module:function, "
+                f"found {self.objective!r}"
+            )
+        if self.computes_loss and self.objective != "bce":
+            raise ValueError(
+                f"loss {self.objective}: {self.type.value} computes a loss of its own: take loss "
+                "out, or choose another model"
+            )
+        if self.objective in IN_GROUPS and not self.loss_group:
+            raise ValueError(
+                f"loss {self.objective} compares the instances of a group: set loss_group to "
+                "search_id or a sparse slot"
+            )
+        if self.objective == "bce" and self.loss_group:
+            raise ValueError(
+                f"loss_group {self.loss_group} has no effect with loss {self.loss}: take it out, "
+                f"or set loss to {', '.join(IN_GROUPS)} or a function"
+            )
+        return self
 
     @property
     def dense_scales(self) -> tuple[tuple[float, float], ...]:

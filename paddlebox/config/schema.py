@@ -15,8 +15,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from paddlebox.config.alerts import AlertsConfig
 from paddlebox.config.checkpoint import CheckpointConfig
 from paddlebox.config.custom_model import CustomConfig
-from paddlebox.config.data import DataConfig, FeederConfig
+from paddlebox.config.data import DataConfig, FeederConfig, ShareBy
 from paddlebox.config.metrics import MetricConfig
+from paddlebox.config.models import SEARCH_ID
 from paddlebox.config.phases import Phase, PhaseConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.config.save import PublishConfig, SaveConfig
@@ -28,6 +29,7 @@ from paddlebox.config.trainer import OptimizerConfig, Program, Schedule, Trainer
 from paddlebox.config.zoo import AnyModelConfig
 
 MAX_TABLES = 64
+_MOST_GROUPED = 8192  # instances; an array of all pairs then has 256 MiB
 _TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]  # names a folder
 
 
@@ -43,8 +45,8 @@ class SecurityConfig(Section):
 
     allow_commands: bool = Field(
         default=False,
-        description="allow data.pipe_command, data.parser, model.layer and alerts.command, which "
-        "run with your rights",
+        description="allow data.pipe_command, data.parser, model.layer, a function as model.loss "
+        "and alerts.command, which run with your rights",
     )
 
 
@@ -132,6 +134,59 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _groups_can_be_compared(self) -> Config:
+        models = {f"phases.{name}.model": phase.model for name, phase in self.phases.items()}
+        grouped = [key for key, one in (models or {"model": self.model}).items() if one.loss_group]
+        if not grouped:
+            return self
+        if self.data.batch_size > _MOST_GROUPED:
+            raise ValueError(
+                f"data.batch_size {self.data.batch_size} with {grouped[0]}.loss_group: the loss "
+                f"compares all pairs of a batch; expected at most {_MOST_GROUPED}"
+            )
+        if self.data.share_by[0] in (ShareBy.INSTANCE, ShareBy.INS_ID):
+            raise ValueError(
+                f"data.share {self.data.share} with {grouped[0]}.loss_group: ranks would share the "
+                "instances of a group: set data.share to search_id or `slot NAME`"
+            )
+        user = self.data.sequences.user
+        if user and not self.phases and self.model.loss_group != user:
+            raise ValueError(
+                f"model.loss_group: expected {user}, the user of data.sequences, found "
+                f"{self.model.loss_group!r}: a batch has all instances of a user"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _groups_of_phases_are_in_one_batch(self) -> Config:
+        if not self.phases:
+            return self
+        user = self.data.sequences.user
+        join, update = (self.phases[phase].model.loss_group for phase in (Phase.JOIN, Phase.UPDATE))
+        if join not in ("", user or SEARCH_ID):
+            raise ValueError(
+                f"phases.join.model.loss_group: expected {user or SEARCH_ID}, by which join makes "
+                f"its batches, found {join!r}"
+            )
+        if update and user:
+            raise ValueError(
+                f"phases.update.model.loss_group {update} with data.sequences: update shuffles "
+                "single instances, so a batch has few of a group: take loss_group out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _page_views_are_whole(self) -> Config:
+        rate = self.data.negative_rate
+        if self.phases and rate < 1 and self.phases[Phase.JOIN].model.page_views:
+            raise ValueError(
+                f"data.negative_rate {rate} with phases.join.model.type "
+                f"{self.phases[Phase.JOIN].model.type.value}: page views would lack instances that "
+                "they have when the model is evaluated: leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _click_priors_have_one_table_of_the_host(self) -> Config:
         models = {f"phases.{name}.model": phase.model for name, phase in self.phases.items()}
         wanted = [key for key, one in (models or {"model": self.model}).items() if one.click_prior]
@@ -141,6 +196,7 @@ class Config(Section):
             "phases": bool(self.phases),
             "extra_tables": bool(self.extra_tables),
             "data.sequences": bool(self.data.sequences.user),
+            "data.negative_rate": self.data.negative_rate < 1,
             "hbm.place gpu": self.hbm.place is not HbmPlace.HOST,
         }.items():
             if found:
@@ -296,6 +352,7 @@ class Config(Section):
         models = {f"phases.{name}.model": phase.model for name, phase in self.phases.items()}
         models = models or {"model": self.model}
         wanted += [f"{key}.layer" for key, one in models.items() if isinstance(one, CustomConfig)]
+        wanted += [f"{key}.loss" for key, one in models.items() if one.runs_code]
         if wanted and not self.security.allow_commands:
             raise ValueError(
                 f"{wanted[0]} runs code, which is off: set security.allow_commands: true if "

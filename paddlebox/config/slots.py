@@ -36,6 +36,7 @@ class SlotType(StrEnum):
     LABEL = "label"  # one number in [0, 1]; each label is a task, and the first is the click
     DENSE = "dense"  # dim floats
     SPARSE = "sparse"  # any number of feasigns
+    WEIGHT = "weight"  # one number in [0, 2^32]; the instance counts as that many
 
 
 class Bucket(Section):
@@ -138,7 +139,8 @@ class Slot(Section):
         bucket = self.bucket
         return {
             **self.model_dump(exclude={"bucket", "table"}),
-            "type": self.type.value,
+            "type": SlotType.DENSE.value if self.type is SlotType.WEIGHT else self.type.value,
+            "weight": self.type is SlotType.WEIGHT,
             "column": self.column or "",
             "bucket_of": bucket.of if bucket else None,
             "boundaries": list(bucket.boundaries) if bucket else None,
@@ -192,7 +194,7 @@ class Slot(Section):
         value = self.default
         if value is None:
             return
-        if self.type is SlotType.LABEL or self.bucket is not None:
+        if self.type in (SlotType.LABEL, SlotType.WEIGHT) or self.bucket is not None:
             raise ValueError(f"slot {self.name!r} has a default, but its value is never missing")
         if self.type is SlotType.DENSE:
             fits, expected = not isinstance(value, str), "a number"
@@ -222,6 +224,12 @@ class Slots(Section):
             )
         if len(self.sparse) > 65535:
             raise ValueError(f"expected at most 65535 sparse slots, found {len(self.sparse)}")
+        weights = [slot.name for slot in self.slots if slot.type is SlotType.WEIGHT]
+        if len(weights) > 1:
+            raise ValueError(
+                f"expected at most one slot of type weight, found {', '.join(weights)}: make the "
+                "others dense"
+            )
         return self
 
     @model_validator(mode="after")
@@ -302,6 +310,11 @@ class Slots(Section):
         return tuple(slot for slot in self.slots if slot.type is SlotType.DENSE)
 
     @property
+    def weight(self) -> Slot | None:
+        """The slot with the weight of the instance; None: each instance counts once."""
+        return next((slot for slot in self.slots if slot.type is SlotType.WEIGHT), None)
+
+    @property
     def sparse(self) -> tuple[Slot, ...]:
         """(S) the sparse slots."""
         return tuple(slot for slot in self.slots if slot.type is SlotType.SPARSE)
@@ -315,7 +328,7 @@ class Slots(Section):
     def feed_dense(self) -> tuple[Slot, ...]:
         """The slots that the native feeder holds as floats, in the order of the line.
 
-        These are the dense slots and all labels except the first.
+        These are the dense slots, all labels except the first, and the weight.
         """
         first = self.labels[:1]
         return tuple(s for s in self.slots if s.type is not SlotType.SPARSE and s not in first)
@@ -334,9 +347,9 @@ class Slots(Section):
         ]
 
     def of_serving(self) -> Slots:
-        """The slots for serving: without the labels after the first."""
-        more = self.labels[1:]
-        return self.model_copy(update={"slots": tuple(s for s in self.slots if s not in more)})
+        """The slots for serving: without the labels after the first, and without the weight."""
+        left_out = (*self.labels[1:], self.weight)
+        return self.model_copy(update={"slots": tuple(s for s in self.slots if s not in left_out)})
 
     def positions(self, sequences: Sequence[str]) -> tuple[int, ...]:
         """(S) the number of cells of each sparse slot: max_length for sequences, 1 for others.

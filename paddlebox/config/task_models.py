@@ -16,6 +16,7 @@ from paddlebox.config.models import (
     head_dim,
     heads,
     layers,
+    loss,
     output_dim,
 )
 from paddlebox.config.section import Choice, ListOf, Text
@@ -35,6 +36,10 @@ class TaskConfig(NetworkConfig):
         default=(),
         description="weight of each task's loss, in the order of the labels; empty: 1 each",
     )
+
+    @property
+    def computes_loss(self) -> bool:
+        return True
 
 
 class SharedBottomConfig(TaskConfig):
@@ -120,6 +125,10 @@ class DienConfig(SequenceConfig):
         "with another one",
     )
 
+    @property
+    def computes_loss(self) -> bool:
+        return True
+
 
 class BstConfig(SequenceConfig):
     type: Literal[ModelType.BST] = Field(description=_TYPE)
@@ -185,11 +194,21 @@ class DssmConfig(NetworkConfig):
     user: ListOf[Text] = Field(min_length=1, description="slots of the user's tower")
     item: ListOf[Text] = Field(min_length=1, description="slots of the item's tower")
     output_dim: Width = output_dim(32)
-    loss: Choice[Matching] = Field(
-        default=Matching.CLICK,
-        description="click: learn the label of each pair; in_batch: find a clicked item among "
-        "the items of the batch",
-    )
+    loss: Text = loss(Matching.CLICK.value)
+
+    @property
+    def objective(self) -> str:
+        return "bce"  # the model computes its loss
+
+    @property
+    def matching(self) -> Matching:
+        return Matching(self.loss)
+
+    @model_validator(mode="after")
+    def _loss_is_one_of_two(self) -> DssmConfig:
+        if self.loss not in list(Matching):
+            raise ValueError(f"loss: expected {', '.join(Matching)}, found {self.loss!r}")
+        return self
 
     @model_validator(mode="after")
     def _towers_are_apart(self) -> DssmConfig:

@@ -9,6 +9,7 @@ from typing import Any
 
 from paddlebox import _native
 from paddlebox.config.data import ShareBy
+from paddlebox.data.batches import LOG_KEYS
 from paddlebox.data.instance_options import SHUFFLES
 from paddlebox.data.loader import split
 from paddlebox.data.options import DatasetOptions, LoadOptions
@@ -75,8 +76,18 @@ class Arranger:
         if chosen.loaded.sequences is not None:
             chosen.loaded.arrange_alone(seed)
         else:
-            chosen.loaded.instances.arrange_by("instance", seed)
+            self._shuffle_groups(chosen.loaded.instances, seed)
         chosen.views = None
+
+    def _shuffle_groups(self, instances: Any, seed: int) -> None:
+        """Shuffle instances; with a loss in groups (`set_group`), groups as wholes."""
+        group = self._options.group
+        if not group:
+            instances.arrange_by("instance", seed)
+        elif group in LOG_KEYS:
+            instances.arrange_by("search_id", seed)
+        else:
+            instances.arrange_by("slot", seed, *self._options.sparse_numbers("set_group", [group]))
 
     # ---- values of slots
 

@@ -16,14 +16,16 @@ _QUOTED_BAD_LINES = 5
 _ADVICE = {
     "is not a decimal feasign": "a sparse slot of strings, or of negative numbers, needs "
     "hash: true in slots.yaml",
-    "'' is not a finite number": "default: VALUE in slots.yaml gives empty cells a value",
-    "is not a label in [0, 1]": "write labels as 0, 1 or a number between them",
+    "'' is not a finite number": "default: VALUE of a dense slot in slots.yaml gives empty "
+    "cells a value",
+    "is not a label in [0, 1]": "write labels as 0, 1 or, for a loss of your own, a number "
+    "between them",
     "is not a count of values": "multislot has `n v1 … vn` for each slot: correct data.format or "
     "slots.yaml if these files are written otherwise",
 }
 _ADVICE_OF_CSV = {
     "is not a finite number": 'csv: {null: ["nan"]} in slots.yaml reads that text as an empty '
-    "cell, and default: VALUE of the slot gives empty cells a value",
+    "cell, and default: VALUE of a dense slot gives empty cells a value",
 }
 _ADVICE_OF_ANY = (
     "correct or remove these lines, or set a larger data.max_bad_line_ratio to skip more of them"

@@ -30,6 +30,13 @@ PACKED = {
     "box_label": ("float32", [-1, 1]),  # (B, 1); (B, T) for T labels; absent without
 }
 
+# The input with the weights of the instances, (B, 1) float32, if slots.yaml has a weight.
+WEIGHT = "box_weight"
+
+# The input with the groups whose instances a loss compares, (B, 1) int32, if a model has such a
+# loss. Instances with equal numbers belong together.
+GROUP = "box_group"
+
 # Inputs of shape (B, 1): the bits of the search id, and cmatch << 32 | rank. They are fed if log
 # keys are parsed and use_var contains them.
 LOG_KEYS = ("box_search_id", "box_cmatch_rank")
@@ -92,6 +99,8 @@ def check_use_var(
     Raises: ValueError, naming the variable.
     """
     inputs = {**packed(tables), **SEQUENCES}
+    if slots.weight is not None:
+        inputs[WEIGHT] = ("float32", [-1, 1])
     if not slots.tasks:
         inputs.pop("box_label")
     others = {*inputs, *LOG_KEYS, *sequences, *([rank_offset] if rank_offset else [])}
@@ -147,6 +156,9 @@ class BatchInputs:
         read_slots: sparse slots in the packed inputs; empty: all.
         user_sequences: name of a variable -> the input of SEQUENCES that it takes.
         sequences: slots whose ids are fed one by one; None: the sequences of the loaded pass.
+        group: sparse slot or log key by whose values GROUP is made; "": batches do not have it.
+        trained: whether the rows are trained. Instances of weight 0 have no ids then, unless other
+            instances read them: rules with momentum, such as adam, would move their rows.
         exchanged: whether several ranks exchange rows. Batches then also have the inputs that only
             the exchange needs, under names that begin with BESIDE.
     """
@@ -158,6 +170,8 @@ class BatchInputs:
     read_slots: Sequence[str] = ()
     sequences: Sequence[str] | None = None
     user_sequences: Mapping[str, str] = field(default_factory=dict)
+    group: str = ""
+    trained: bool = False
     exchanged: bool = False
 
     def has(self, name: str) -> bool:

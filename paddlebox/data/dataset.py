@@ -116,6 +116,16 @@ class Dataset(PaddleSettings, ABC):
         """
         self._options.take_priors, self._options.repeated = take, repeated
 
+    @property
+    def negative_rate(self) -> float:
+        """The share of the negatives that the open pass has, or the next one if none is open; 1 for
+        an evaluation."""
+        current = self._stager.current
+        if current is not None:
+            return current.loaded.options.negative_rate
+        load = self._options.load
+        return 1.0 if load is None or self._options.test_mode else load.negative_rate
+
     # ---- the pass that is loaded or open
 
     def wait_preload_done(self) -> None:
@@ -204,7 +214,7 @@ class Dataset(PaddleSettings, ABC):
 
     def postprocess_instance(self) -> None:
         """Undo `preprocess_instance` for the update phase. The pass is then shuffled by
-        instance."""
+        instance, or by the group of `set_group`."""
         self._arranger.undo_page_views()
 
     def slots_shuffle(self, slots: Sequence[str]) -> None:

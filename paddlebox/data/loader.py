@@ -28,7 +28,7 @@ from paddlebox.data.reader import read_chunks
 from paddlebox.data.sequences import PassSequences, SequenceContext, UserTimes
 from paddlebox.data.sharing import OwnChunk, Place, ReadPart, plan
 from paddlebox.data.spill import SpillingInstances, indexed, new_instances
-from paddlebox.errors import OutOfSpaceError
+from paddlebox.errors import DataError, OutOfSpaceError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 
 core = _native.core
@@ -388,7 +388,10 @@ def _parsed(
 
     def parse(item: tuple[Place, bool, Parsable]) -> tuple[str, OwnChunk]:
         place, in_parts, chunk = item
-        return chunk.path, OwnChunk(chunk.parse(schema), place, in_parts)
+        columns = chunk.parse(schema)
+        if options.negative_rate < 1:
+            _sample_negatives(columns, options, schema, chunk.path)
+        return chunk.path, OwnChunk(columns, place, in_parts)
 
     return InOrder(
         chunks(),
@@ -400,6 +403,14 @@ def _parsed(
         consumer="key",
         source_stage="read",
     )
+
+
+def _sample_negatives(columns: Any, options: LoadOptions, schema: Any, path: str) -> None:
+    try:
+        seed = options.negative_seed % (1 << 64)
+        columns.sample_negatives(schema, options.negative_rate, seed)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; set data.negative_rate: 1") from None
 
 
 def _arranged(

@@ -35,6 +35,7 @@ _NOT_PARSING = {
     *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
     *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache", "tables"),
     *("instances", "sequences", "user_sequences", "share", "click_slots"),
+    *("negative_rate", "negative_seed"),
 }
 
 
@@ -63,6 +64,8 @@ class LoadOptions:
     share: Share = NOT_SHARED  # among several ranks
     click_slots: tuple[int, ...] = ()  # (K) positions of the sparse slots with click priors
     user_sequences: SequenceOptions | None = None  # None: instances are trained one by one
+    negative_rate: float = 1.0  # share of the instances with label 0 that a training pass keeps
+    negative_seed: int = 0
 
     def dedup(self) -> bool | list[int]:
         """`dedup_slots` for the native code: False for off, True for auto, otherwise the positions
@@ -144,11 +147,25 @@ class LoadOptions:
             return "slot", self.user_sequences.user
         return self.instances.shuffle_by, self.instances.shuffle_slot
 
+    def check_negatives(self) -> None:
+        """Raises: ConfigError if negatives are sampled, but there is not one label."""
+        if not 0 < self.negative_rate <= 1:
+            raise ConfigError(
+                f"negative_rate: expected a share above 0, at most 1, found {self.negative_rate}"
+            )
+        if self.negative_rate < 1 and len(self.slots.tasks) != 1:
+            raise ConfigError(
+                f"data.negative_rate {self.negative_rate}: expected one label, whose negatives are "
+                f"sampled, found {', '.join(self.slots.tasks) or 'none'}: remove negative_rate, or "
+                "the other labels"
+            )
+
     def check(self) -> None:
         """Raises: ConfigError or ValueError for options that contradict each other."""
         self.slots.check_format(self.format)
         self.check_sequences()
         self.check_user_sequences()
+        self.check_negatives()
         self.dedup()
         self.schema()
 
@@ -204,6 +221,8 @@ class DatasetOptions:
     pool_size: int = 0  # instances that slots_shuffle draws from; 0: set_fea_eval not called
     read_slots: tuple[str, ...] = ()  # slots in the packed inputs; empty: all
     sequences: tuple[str, ...] | None = None  # the sequences among them; None: those of load
+    group: str = ""  # sparse slot or log key by which a loss groups instances; "": none
+    soft_labels: bool = False  # whether metrics take labels between 0 and 1
     # Slots whose shows and clicks count; None: all in the first phase of a pass, then none.
     counted_slots: tuple[str, ...] | None = None
     # Whether the instances of the open pass were trained in an earlier pass, with click priors.

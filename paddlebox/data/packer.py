@@ -14,11 +14,13 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import Slots
 from paddlebox.data.batches import (
+    GROUP,
     LOG_KEYS,
     MASK,
     METRIC_COLUMN,
     SEQ_OFFSETS,
     SEQ_TIME,
+    WEIGHT,
     BatchInputs,
     Feed,
     is_flat,
@@ -27,7 +29,7 @@ from paddlebox.data.batches import (
 from paddlebox.data.click_counts import ClickCounts
 from paddlebox.data.loader import LoadedPass
 from paddlebox.data.options import LoadOptions
-from paddlebox.data.positions import Positions, task_columns
+from paddlebox.data.positions import Positions, task_columns, weight_column
 from paddlebox.errors import DataError, PassError
 from paddlebox.store.coordinator import BESIDE
 
@@ -62,6 +64,7 @@ class BatchPacker:
             for number, stamp in enumerate(stamps)
         ]
         self._labels, self._features = task_columns(self._slots)
+        self._weight = weight_column(self._slots)
         self._sparse = {slot.name: i for i, slot in enumerate(self._slots.sparse)}
         dims = [slot.dim for slot in self._slots.dense]
         ends = np.cumsum(dims).tolist()
@@ -88,6 +91,8 @@ class BatchPacker:
         feed = self._fed(packed, begin, end)
         if self._inputs.rank_offset:
             feed[self._inputs.rank_offset] = self._loaded.instances.rank_offsets(begin, end)
+        if self._inputs.group:
+            feed[GROUP] = _numbered(self._first_values(self._inputs.group, packed, begin, end))
         for name in self._inputs.metric_columns:
             feed[METRIC_COLUMN + name] = self._first_values(name, packed, begin, end)
         return feed
@@ -120,11 +125,9 @@ class BatchPacker:
             else:
                 arrays = held.pack_table(number, low, high, rows, table.stamp)
             packed |= {f"box_{name}{table.suffix}": array for name, array in arrays.items()}
-            if number == 0 and not self._slots.tasks:
-                packed.pop("box_label")
-            elif number == 0 and len(self._slots.tasks) > 1:
-                self._take_labels(packed, begin)
-            table.finish(packed, end - begin)
+            if number == 0:
+                self._take_apart(packed, begin)
+            table.finish(packed, end - begin, self._without_weight(packed))
         if self._clicks is not None:
             counts = self._clicks.columns(self._loaded, self._rows, begin, end)
             packed["box_dense"] = np.concatenate([packed["box_dense"], counts], axis=1)
@@ -136,12 +139,33 @@ class BatchPacker:
         mask = packed.get(MASK)
         if mask is not None:
             packed["box_show_click"] *= mask  # an instance counts once, where it is trained
+        if WEIGHT in packed:
+            packed["box_show_click"] *= packed[WEIGHT]
         return packed
 
-    def _take_labels(self, packed: Feed, begin: int) -> None:
-        """Move the labels of further tasks from box_dense, where the feeder holds them, to
-        box_label."""
+    def _without_weight(self, packed: Feed) -> np.ndarray | None:
+        """(B) the instances of weight 0, whose rows are not trained; None if there are none, or if
+        other instances of a sequence or of a page view read their rows."""
+        others_read = self._loaded.sequences is not None or bool(self._inputs.rank_offset)
+        if WEIGHT not in packed or not self._inputs.trained or others_read:
+            return None
+        none: np.ndarray = packed[WEIGHT].reshape(-1) == 0
+        return none if none.any() else None
+
+    def _take_apart(self, packed: Feed, begin: int) -> None:
+        """Move the labels of further tasks and the weights from box_dense, where the feeder holds
+        them, to box_label and box_weight."""
         floats = packed["box_dense"]
+        if not self._slots.tasks:
+            packed.pop("box_label")
+        elif self._labels:
+            self._take_labels(packed, floats, begin)
+        if self._weight is not None:
+            packed[WEIGHT] = np.ascontiguousarray(floats[:, self._weight : self._weight + 1])
+        if len(self._features) < floats.shape[1]:
+            packed["box_dense"] = np.ascontiguousarray(floats[:, self._features])
+
+    def _take_labels(self, packed: Feed, floats: np.ndarray, begin: int) -> None:
         labels = np.concatenate([packed["box_label"], floats[:, self._labels]], axis=1)
         outside = np.argwhere(~((labels >= 0) & (labels <= 1)))
         if len(outside):
@@ -151,7 +175,6 @@ class BatchPacker:
                 f"{labels[instance, task]}: expected a number in [0, 1]"
             )
         packed["box_label"] = np.ascontiguousarray(labels)
-        packed["box_dense"] = np.ascontiguousarray(floats[:, self._features])
 
     def _fed(self, packed: Feed, begin: int, end: int) -> Feed:
         """The inputs that the program reads, and those that only the exchange of ranks needs."""
@@ -170,7 +193,7 @@ class BatchPacker:
                 feed[var.name] = self._column(var, packed, begin, end)
         feed |= self._of_sequences(packed)
         if self._inputs.exchanged:
-            wanted = ("box_ids", "box_plan", "box_show_click")
+            wanted = ("box_ids", "box_plan", "box_show_click", WEIGHT)
             beside = [n for n in packed if n.startswith(wanted) and n not in feed]
             feed |= {BESIDE + name: packed[name] for name in beside}
         return feed
@@ -194,15 +217,21 @@ class BatchPacker:
         return feed
 
     def _column(self, var: Any, packed: Feed, begin: int, end: int) -> np.ndarray:
-        """Log keys (B, 1), a dense slot (B, dim) or a label (B, 1)."""
+        """Log keys (B, 1), a dense slot (B, dim), the weight (B, 1) or a label (B, 1)."""
         if var.name in LOG_KEYS:
             return self._log_keys(var.name, begin, end).view(np.int64).reshape(-1, 1)
         if var.name in self._dense_at:
             low, high = self._dense_at[var.name]
             return np.ascontiguousarray(packed["box_dense"][:, low:high])
+        if self._is_weight(var.name):
+            weights: np.ndarray = packed[WEIGHT]
+            return weights
         task = self._slots.tasks.index(var.name)
         label = np.ascontiguousarray(packed["box_label"][:, task : task + 1])
         return label.astype(np.int64) if is_int64(var) else label
+
+    def _is_weight(self, name: str) -> bool:
+        return self._slots.weight is not None and name in (WEIGHT, self._slots.weight.name)
 
     def _padded_slot(
         self, var: Any, of_slots: tuple[np.ndarray, np.ndarray], instances: int
@@ -234,6 +263,8 @@ class BatchPacker:
             return packed[MASK].reshape(-1) if MASK in packed else np.ones(end - begin, np.float32)
         if name in LOG_KEYS:
             return self._log_keys(name, begin, end)
+        if self._is_weight(name):
+            return np.ascontiguousarray(packed[WEIGHT].reshape(-1))
         if name in self._sparse:
             feasigns, offsets = self._loaded.instances.pack_feasigns(begin, end)
             slot, count = self._sparse[name], len(self._sparse)
@@ -248,6 +279,14 @@ class BatchPacker:
         """(B) uint64."""
         keys: np.ndarray = self._loaded.instances.log_keys(begin, end)[LOG_KEYS.index(name)]
         return keys
+
+
+def _numbered(values: np.ndarray) -> np.ndarray:
+    """(B, 1) int32, equal for equal values of (B) uint64. A value of 0 is a group by itself."""
+    numbers = np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int32)
+    alone = values == 0
+    numbers[alone] = -1 - np.arange(np.count_nonzero(alone), dtype=np.int32)
+    return numbers.reshape(-1, 1)
 
 
 class _TableInputs:
@@ -271,10 +310,15 @@ class _TableInputs:
         self._lock = threading.Lock()
         self.rows_not_pulled = 0
 
-    def finish(self, packed: Feed, instances: int) -> None:
-        """Leave out slots that are not read, and split sequences into their ids."""
+    def finish(self, packed: Feed, instances: int, without: np.ndarray | None) -> None:
+        """Leave out slots that are not read and the ids of instances, and split sequences into
+        their ids.
+
+        Args:
+            without: (B) the instances whose ids are left out; None: none.
+        """
         self._count_shared(packed, instances)
-        self._leave_out(packed, instances)
+        self._leave_out(packed, instances, without)
         self._take_apart(packed)
 
     def _count_shared(self, packed: Feed, instances: int) -> None:
@@ -285,12 +329,17 @@ class _TableInputs:
         with self._lock:
             self.rows_not_pulled += saved
 
-    def _leave_out(self, packed: Feed, instances: int) -> None:
-        """Set the ids of slots that are not read to -1, so that they read as zeros and get no
-        gradient."""
-        if not self._left_out.any():
+    def _leave_out(self, packed: Feed, instances: int, without: np.ndarray | None) -> None:
+        """Set ids to -1, so that they read as zeros and get no gradient: those of slots that are
+        not read, and of the instances `without`."""
+        if without is None and not self._left_out.any():
             return
-        of_id = np.repeat(np.tile(self._left_out, instances), np.diff(packed[self.offsets]))
+        cells = np.tile(self._left_out, instances)  # (B * S)
+        if without is not None and len(packed[self.offsets]) == len(cells) + 1:  # no shared lists
+            cells |= np.repeat(without, self.slots)
+        if not cells.any():
+            return
+        of_id = np.repeat(cells, np.diff(packed[self.offsets]))
         packed[self.ids] = np.where(of_id, np.int32(-1), packed[self.ids])
         if not self._positions.any:  # otherwise `_take_apart` makes the plan
             self._make_plan(packed)

@@ -15,7 +15,8 @@ from typing import Any
 
 from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
 from paddlebox.config.dates import day_of
-from paddlebox.data.batches import MASK
+from paddlebox.config.models import SEARCH_ID
+from paddlebox.data.batches import LOG_KEYS, MASK, WEIGHT
 from paddlebox.data.cache import open_cache
 from paddlebox.data.options import JOIN, UPDATE, DatasetOptions, LoadOptions
 from paddlebox.data.pipe import TIMEOUT_S
@@ -69,6 +70,7 @@ class PaddleSettings:
         cache_bytes: int = 0,
         cache_dir: Path | str = "",
         pack_threads: int = 0,
+        negative_rate: float = 1.0,
     ) -> None:
         """Set the options that a dataset needs. The names are those of
         `paddle.distributed.InMemoryDataset.init`, with additions.
@@ -105,6 +107,7 @@ class PaddleSettings:
             budget_bytes=budget_bytes,
             spill_dir=Path(spill_dir) if spill_dir else None,
             cache=open_cache(cache_dir, cache_bytes),
+            negative_rate=negative_rate,
         )
         options.load.check()
         options.drop_last = drop_last
@@ -184,6 +187,11 @@ class PaddleSettings:
     def mask_column(self) -> set[str]:
         """The column for metrics with the mask of trained instances; empty without sequences."""
         return {MASK} if self._options.initialised().user_sequences is not None else set()
+
+    @property
+    def weight_column(self) -> set[str]:
+        """The column for metrics with the weights of instances; empty without a weight slot."""
+        return {WEIGHT} if self._options.initialised().slots.weight is not None else set()
 
     @property
     def label_variable(self) -> str | None:
@@ -385,6 +393,31 @@ class PaddleSettings:
         replace(options, sequences=tuple(sequences or ())).check_sequences()
         self._options.read_slots = tuple(slots)
         self._options.sequences = None if sequences is None else tuple(sequences)
+
+    def set_group(self, name: str) -> None:
+        """Set the groups whose instances a loss compares, which batches have as box_group: equal
+        values of a sparse slot, or "search_id" for page views; "": none.
+
+        Raises: ConfigError if log keys are not parsed; ValueError for an unknown slot.
+        """
+        if name == SEARCH_ID and not self._options.initialised().instances.parse_logkey:
+            raise ConfigError(
+                "group search_id: instances have no search id: set_parse_logkey(True) is missing "
+                "(data.logkey in a config)"
+            )
+        if name not in ("", SEARCH_ID):
+            self._options.sparse_numbers("set_group", [name])  # checks the name
+        self._options.group = LOG_KEYS[0] if name == SEARCH_ID else name
+
+    @property
+    def soft_labels(self) -> bool:
+        """Whether metrics take labels between 0 and 1."""
+        return self._options.soft_labels
+
+    def set_soft_labels(self, soft: bool) -> None:
+        """Set whether metrics take labels between 0 and 1. The usual metrics then have the formulas
+        of weighted_auc."""
+        self._options.soft_labels = soft
 
     # ---- shuffles
 

@@ -246,6 +246,8 @@ class PassFeeder:
             read_slots=options.read_slots,
             sequences=options.sequences,
             user_sequences=options.user_sequences,
+            group=options.group,
+            trained=current.train,
             exchanged=self._table.world.size > 1,
         )
         stamps = staged.pass_table.stamps

@@ -71,7 +71,10 @@ class PassLoader:
             check_use_var(
                 wanted.use_var, options.slots, wanted.rank_offset, names, wanted.user_sequences
             )
-        options = replace(options, share=wanted.share)
+        rate = 1.0 if wanted.test_mode else options.negative_rate
+        options = replace(
+            options, share=wanted.share, negative_rate=rate, negative_seed=wanted.seed
+        )
         options.check_share(self._table.world.size)
         self._side_tables.begin_feed_pass()
         self.passes_loaded += 1

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paddlebox.config import Slots
+from paddlebox.config import Slots, SlotType
 
 
 class Positions:
@@ -82,11 +82,19 @@ class Positions:
 def task_columns(slots: Slots) -> tuple[list[int], list[int]]:
     """The columns of the feeder's floats that hold further labels (all but the first), and those
     that hold dense features."""
-    labels: list[int] = []
-    features: list[int] = []
+    return _columns(slots, SlotType.LABEL), _columns(slots, SlotType.DENSE)
+
+
+def weight_column(slots: Slots) -> int | None:
+    """The column of the feeder's floats that holds the weight; None if there is no weight."""
+    return next(iter(_columns(slots, SlotType.WEIGHT)), None)
+
+
+def _columns(slots: Slots, kind: SlotType) -> list[int]:
+    found: list[int] = []
     at = 0
     for slot in slots.feed_dense:
-        own = labels if slot.name in slots.tasks else features
-        own.extend(range(at, at + slot.dim))
+        if slot.type is kind:
+            found.extend(range(at, at + slot.dim))
         at += slot.dim
-    return labels, features
+    return found

@@ -60,12 +60,13 @@ class AITM(TaskModel):
         each = zip(self.towers, known, strict=True)
         return paddle.concat([tower(z) for tower, z in each], axis=1)
 
-    def loss(self, logits: Any, labels: Any) -> Any:
-        summed = super().loss(logits, labels)
+    def loss(self, logits: Any, labels: Any, mask: Any = None) -> Any:
+        summed = super().loss(logits, labels, mask)
         if self.tasks == 1:
             return summed
         likely = sigmoid(logits)
         before = paddle.slice(likely, [1], [0], [self.tasks - 1])
         after = paddle.slice(likely, [1], [1], [self.tasks])
-        over = paddle.mean(paddle.nn.functional.relu(after - before)) * float(self.tasks - 1)
+        every = paddle.nn.functional.relu(after - before)
+        over = paddle.mean(every if mask is None else every * mask) * float(self.tasks - 1)
         return summed + _CALIBRATION * over

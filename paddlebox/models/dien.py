@@ -38,7 +38,7 @@ class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         self.asked = Linear(width, width, bias_attr=False)
         self.mlp = MLP(self.parts.others + width, config.hidden, config.dropout)
         self.auxiliary = config.auxiliary
-        self.auxiliary_loss: Any = None  # of the last call of forward
+        self.auxiliary_loss: Any = None  # (B, L - 1) of the last call of forward, without its sign
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
         """Sparse inputs as for `PooledSlots`; dense: (B, W), followed by the lengths of the
@@ -55,8 +55,8 @@ class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         return self.mlp(paddle.concat([others, evolved], axis=1))
 
     def _auxiliary(self, states: Any, history: Any, mask: Any) -> Any:
-        """The auxiliary loss over the places that have a next action. Place l - 1 is the action
-        after place l, because the latest action comes first."""
+        """The auxiliary loss (B, L - 1) of the places that have a next action. Place l - 1 is the
+        action after place l, because the latest action comes first."""
         length = self.parts.length
         known = paddle.slice(states, [1], [1], [length])
         after = paddle.slice(history, [1], [0], [length - 1])
@@ -67,13 +67,15 @@ class DIEN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         log_sigmoid = paddle.nn.functional.log_sigmoid
         done = log_sigmoid(sum_over(known * after, 2)) * there
         not_done = log_sigmoid(-1.0 * sum_over(known * others, 2)) * both
-        return -1.0 * paddle.mean(done + not_done)
+        return done + not_done
 
-    def loss(self, logits: Any, labels: Any) -> Any:
-        click = log_loss(logits, labels)
-        if not self.training or self.auxiliary_loss is None:
+    def loss(self, logits: Any, labels: Any, mask: Any = None) -> Any:
+        click = log_loss(logits, labels, mask=mask)
+        every = self.auxiliary_loss
+        if not self.training or every is None:
             return click
-        return click + self.auxiliary * self.auxiliary_loss
+        every = every if mask is None else every * mask
+        return click + self.auxiliary * (-1.0 * paddle.mean(every))
 
 
 def _of_the_instance_before(x: Any) -> Any:

@@ -30,6 +30,7 @@ from paddlebox.nn.mlp import Tower
 paddle = ops.paddle
 
 _SMOOTHING = 10.0  # of the cosine
+_BESIDE_ZERO = 1e-30  # for a batch whose factors are all 0
 
 
 class _Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
@@ -77,9 +78,9 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         self.sparse = inputs.pooled_slots(config.use_cvm)
         self.user = _Tower(config.user, fields, self.sparse.width, config)
         self.item = _Tower(config.item, fields, self.sparse.width, config)
-        of_clicks = config.loss is Matching.CLICK
+        of_clicks = config.matching is Matching.CLICK
         self.bias = self.create_parameter([1], dtype="float32", is_bias=True) if of_clicks else 0.0
-        self.matching = config.loss
+        self.matching = config.matching
         # User and item of the last call of forward, (B, output_dim) each.
         self.vectors: tuple[Any, Any] | None = None
 
@@ -90,14 +91,17 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         self.vectors = (user, item)
         return sum_over(user * item, 1, keepdim=True) * _SMOOTHING + self.bias
 
-    def loss(self, logits: Any, labels: Any) -> Any:
+    def loss(self, logits: Any, labels: Any, mask: Any = None) -> Any:
         if self.matching is Matching.CLICK:
-            return log_loss(logits, labels)
+            return log_loss(logits, labels, mask=mask)
         assert self.vectors is not None  # logits come from a call of forward
         user, item = self.vectors
         every = matmul(user, item, transpose_y=True) * _SMOOTHING  # (B, B)
         own = sum_over(user * item, 1, keepdim=True) * _SMOOTHING
         # The exponents are at most 20, so no float overflows. The product with ones sums over the
         # batch: a static program does not know its size.
-        among = matmul(exp(every - own), paddle.ones_like(own))
-        return paddle.mean(labels * log(among))
+        if mask is None:
+            among = matmul(exp(every - own), paddle.ones_like(own))
+            return paddle.mean(labels * log(among))
+        among = matmul(exp(every - own), mask) + _BESIDE_ZERO
+        return paddle.mean(labels * mask * log(among))

@@ -57,7 +57,7 @@ class ESMM(TaskModel):
         clicked = self.ctr(x)
         return paddle.concat([clicked, logit_of_product(clicked, self.cvr(x))], axis=1)
 
-    def loss(self, logits: Any, labels: Any) -> Any:
+    def loss(self, logits: Any, labels: Any, mask: Any = None) -> Any:
         click = paddle.slice(labels, [1], [0], [1])
         both = click * paddle.slice(labels, [1], [1], [2])
-        return super().loss(logits, paddle.concat([click, both], axis=1))
+        return super().loss(logits, paddle.concat([click, both], axis=1), mask)

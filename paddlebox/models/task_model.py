@@ -45,11 +45,13 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         pooled = self.sparse(ids, offsets, show_click, plan)
         return paddle.reshape(pooled, [-1, self.width])
 
-    def loss(self, logits: Any, labels: Any) -> Any:
+    def loss(self, logits: Any, labels: Any, mask: Any = None) -> Any:
         """The weighted sum of the mean losses of the tasks; logits, labels: (B, T).
 
         sum_t weight_t * mean_b CE(label_bt, sigmoid(logit_bt))
+
+        mask: (B, 1) a factor for the loss of each instance; None: all are 1.
         """
-        every = log_loss(logits, labels, reduction="none")
+        every = log_loss(logits, labels, reduction="none", mask=mask)
         weights = paddle.assign(np.array([self.weights], np.float32))
         return paddle.mean(every * weights) * float(self.tasks)

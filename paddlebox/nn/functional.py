@@ -48,6 +48,16 @@ def tanh(x: Any) -> Any:
     return _unary("tanh", x)
 
 
+def max_of_rows(x: Any) -> Any:
+    """`paddle.max(x, axis=1, keepdim=True)`, without a gradient. x: (B, n)."""
+    if paddle.framework.in_dynamic_or_pir_mode():
+        found = paddle.max(x, axis=1, keepdim=True)
+    else:
+        found = _append("reduce_max", {"X": x}, {"dim": [1], "keep_dim": True, "reduce_all": False})
+    found.stop_gradient = True
+    return found
+
+
 def matmul(x: Any, y: Any, *, transpose_y: bool = False) -> Any:
     """`paddle.matmul`."""
     if paddle.framework.in_dynamic_or_pir_mode():

@@ -9,7 +9,7 @@ from paddlebox._native import paddle
 _BESIDE_ZERO = 1e-30  # changes no bit of the loss
 
 
-def log_loss(logits: Any, label: Any, reduction: str = "mean") -> Any:
+def log_loss(logits: Any, label: Any, reduction: str = "mean", mask: Any = None) -> Any:
     """Binary cross entropy of logits and labels.
 
     It is Paddle's binary_cross_entropy_with_logits, but with the correct gradient p - y for a logit
@@ -19,9 +19,15 @@ def log_loss(logits: Any, label: Any, reduction: str = "mean") -> Any:
     Args:
         logits, label: (B, T) float32.
         reduction: "mean", or "none" for the loss of each element.
+        mask: (B, 1) a factor for the loss of each instance; None: all are 1. The mean is over all
+            elements, whatever their factors.
 
     Returns: float32, a scalar; with "none" (B, T).
     """
     zero = paddle.cast(paddle.equal(logits, paddle.zeros_like(logits)), logits.dtype)
     beside = logits + zero * _BESIDE_ZERO
-    return paddle.nn.functional.binary_cross_entropy_with_logits(beside, label, reduction=reduction)
+    cross_entropy = paddle.nn.functional.binary_cross_entropy_with_logits
+    if mask is None:
+        return cross_entropy(beside, label, reduction=reduction)
+    every = cross_entropy(beside, label, reduction="none") * mask
+    return paddle.mean(every) if reduction == "mean" else every

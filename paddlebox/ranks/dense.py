@@ -10,7 +10,8 @@ from paddlebox._call import call
 
 paddle = _native.paddle
 
-#: Input of programs on several ranks: (1) float32, this rank's share of the step's instances.
+#: Input of programs on several ranks: (1) float32, this rank's share of the step's instances. With
+#: instance weights, on any number of ranks: B over the sum of the weights of all ranks.
 SHARE = "box_share"
 
 
@@ -32,6 +33,11 @@ def sum_gradients(gradients: Sequence[Any], share: Any, *, on_gpu: bool = False)
         flat = paddle.concat([paddle.reshape(gradient, [-1]) for gradient in gradients]) * share
         paddle.distributed.all_reduce(flat)
     return split_gradient(flat, gradients)
+
+
+def scaled(gradients: Sequence[Any], share: Any) -> list[Any]:
+    """The gradients of the mean by weight, on one rank. share: (1) `SHARE`."""
+    return [gradient * share for gradient in gradients]
 
 
 def split_gradient(flat: Any, like: Sequence[Any]) -> list[Any]:

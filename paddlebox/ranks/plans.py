@@ -60,3 +60,12 @@ class Step:
     late: Late | None = None  # the rows to fetch late; None: no row is fetched early
     bare: Bare | None = None  # None if messages do not leave embedx out (rows_without_embedx.py)
     following: Step | None = None  # the next step, whose rows this step fetches
+    all_weight: float | None = None  # of the instances of all ranks; None: they have no weights
+
+    @property
+    def share(self) -> float:
+        """The factor of this rank's gradients of dense parameters. With weights, it makes the sum
+        of weighted losses over B into their mean by weight; it is 0 if all weights are."""
+        if self.all_weight is None:
+            return self.instances / max(1, self.all_instances)
+        return max(1, self.instances) / self.all_weight if self.all_weight > 0 else 0.0

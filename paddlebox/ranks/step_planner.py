@@ -24,6 +24,7 @@ core = _native.core
 _BATCHES_A_MESSAGE = 8  # batches whose row ids are sent together
 # The pass waits for its first message, so this message has only the first two steps.
 _BATCHES_FIRST = 2
+_WEIGHT = "box_weight"  # the input with the weights of instances
 
 
 class StepPlanner:
@@ -113,6 +114,7 @@ class StepPlanner:
         sizes = [_instances(feed) for feed in own] + [0] * len(fill)
         instances = np.array(sizes, np.int32)
         asked, all_sizes = self._exchange.request(staged, wanted, instances, channel)
+        all_weights = self._all_weights(feeds)
         late: list[Late | None] = [None] * len(feeds)
         if changes is not None:
             asked_late = [changes.late(of_step.rows) for of_step in asked]
@@ -141,8 +143,19 @@ class StepPlanner:
                 Bare.of(sum(map(len, asked[number].rows)), len(rows[number]))
                 if self._exchange.leaves_out
                 else None,
+                all_weight=None if all_weights is None else float(all_weights[number]),
             )
         return feeds
+
+    def _all_weights(self, feeds: list[Feed]) -> np.ndarray | None:
+        """(steps) the sum of the weights of the instances of all ranks; None without weights."""
+        name = _name_in(feeds[0], _WEIGHT)
+        if name not in feeds[0]:
+            return None
+        mine = np.array([feed[name].sum(dtype=np.float64) for feed in feeds])
+        found = self._exchange.all_to_all(self._channel, "ids", [mine] * self._world.size)
+        total: np.ndarray = np.sum(found, axis=0)
+        return total
 
 
 def _instances(feed: Feed) -> int:

@@ -79,7 +79,7 @@ class Stepping:
         for name in [name for name in feed if name.startswith(BESIDE + "box_")]:
             del feed[name]
         if step.push is not None:
-            feed[SHARE] = np.full(1, step.instances / max(1, step.all_instances), np.float32)
+            feed[SHARE] = np.full(1, step.share, np.float32)
         try:
             rows: Future[np.ndarray] | None = feed.pop(self._rows, None)
             if rows is not None:
@@ -97,9 +97,10 @@ class Stepping:
             if step.push is not None:
                 self.progress.steps += 1
                 self.progress.samples += step.all_instances
-            if step.push is not None and rows is None:
+            pushes = step.push is not None and step.all_weight != 0
+            if pushes and rows is None:
                 self._exchange.give(step, self._channel, self._batch.merged())
-            elif step.push is not None:
+            elif pushes:
                 # A copy: the memory of `merged` is valid until the next batch only.
                 merged = self._batch.merged().copy()
                 give = self._ahead.submit(self._exchange.give, step, self._ahead, merged)

@@ -12,7 +12,7 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config.alerts import Bounds
 from paddlebox.data.loader import LoadedPass
-from paddlebox.data.positions import task_columns
+from paddlebox.data.positions import task_columns, weight_column
 from paddlebox.data.whole_files import load_files
 from paddlebox.errors import ConfigError, TrainingError
 from paddlebox.serving.generation import OpenGeneration
@@ -92,10 +92,11 @@ class Gate:
 
 
 def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float]:
-    auc = core.BucketAuc()
+    slots = loaded.options.slots
+    weight, soft = weight_column(slots), generation.config.model.runs_code
+    auc = core.BucketAuc() if weight is None and not soft else core.WeightedAuc()
     instances = loaded.instances
     rows = np.full(instances.unique_keys, -1, np.int32)
-    slots = loaded.options.slots
     _, features = task_columns(slots)
     for begin in range(0, loaded.size, _BATCH):
         end = min(loaded.size, begin + _BATCH)
@@ -104,5 +105,10 @@ def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float
         dense = np.ascontiguousarray(batch["dense"][:, features])
         predictions = generation.predict_feasigns(feasigns, offsets, dense)
         first = np.ascontiguousarray(predictions.reshape(end - begin, -1)[:, 0])
-        auc.add(first, batch["label"].reshape(-1))
+        columns = [first, batch["label"].reshape(-1)]
+        if weight is not None:
+            columns.append(np.ascontiguousarray(batch["dense"][:, weight]))
+        elif soft:
+            columns.append(np.ones_like(first))
+        auc.add(*columns)
     return {name: float(value) for name, value in auc.compute().items()}

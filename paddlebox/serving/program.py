@@ -202,7 +202,8 @@ def _build(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
     of_others = [None, None, None] * more  # ids, offsets and plan of each table
     dense_or_none = features if dense_width else None
     logits = model(fed_input, None, None, None, dense_or_none, *of_others)
-    return [packed], [paddle.nn.functional.sigmoid(logits)]
+    shift = config.data.logit_shift
+    return [packed], [paddle.nn.functional.sigmoid(logits + shift if shift else logits)]
 
 
 def _build_of_users(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:

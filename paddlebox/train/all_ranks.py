@@ -21,6 +21,7 @@ class Measured(NamedTuple):
     """Sums and metrics over a pass."""
 
     samples: int
+    weight: float  # of the samples; without weights their number
     loss_sum: float
     scored: bool  # there were logits to measure
     usual: TaskMetrics
@@ -32,6 +33,8 @@ def of_all_ranks(
     mine: Measured,
     specs: Sequence[MetricConfig],
     tasks: Sequence[str],
+    *,
+    weighted: bool = False,
 ) -> Measured:
     """Merge the measurements of all ranks. Every rank calls it.
 
@@ -40,21 +43,23 @@ def of_all_ranks(
         mine: the measurements of this rank. With several ranks its metrics are modified.
         specs: the metrics that the config names.
         tasks: (T) names of the tasks.
+        weighted: whether instances have weights.
     """
 
     def merged(mine: Measured, found: list[bytes]) -> Measured:
-        samples, loss_sum, scored = 0, 0.0, False
+        samples, weight, loss_sum, scored = 0, 0.0, 0.0, False
         for rank, theirs in enumerate(found):
             sums, usual_state, named_state = _from_bytes(theirs)
             samples, loss_sum = samples + int(sums[0]), loss_sum + sums[1]
-            scored = scored or bool(sums[2])
+            scored, weight = scored or bool(sums[2]), weight + sums[3]
             if rank != world.rank:
-                usual, named = TaskMetrics(tasks), MetricSet(specs)
+                usual = TaskMetrics(tasks, weighted=weighted)
+                named = MetricSet(specs, weighted=weighted)
                 usual.load_state(usual_state)
                 named.load_state(named_state)
                 mine.usual.merge(usual)
                 mine.named.merge(named)
-        return Measured(samples, loss_sum, scored, mine.usual, mine.named)
+        return Measured(samples, weight, loss_sum, scored, mine.usual, mine.named)
 
     return world.merge(mine, _to_bytes, merged)
 
@@ -62,14 +67,14 @@ def of_all_ranks(
 def _to_bytes(mine: Measured) -> bytes:
     arrays: State = {f"usual/{part}": array for part, array in mine.usual.state().items()}
     arrays |= {f"named/{part}": array for part, array in mine.named.state().items()}
-    arrays["sums"] = np.array([mine.samples, mine.loss_sum, mine.scored], np.float64)
+    arrays["sums"] = np.array([mine.samples, mine.loss_sum, mine.scored, mine.weight], np.float64)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]  # its keywords are arrays
     return buffer.getvalue()
 
 
 def _from_bytes(data: bytes) -> tuple[list[float], State, State]:
-    """[samples, sum of losses, scored], and the states of the usual and the named metrics."""
+    """[samples, sum of losses, scored, weight], and the states of usual and named metrics."""
     parts: dict[str, State] = {"usual": {}, "named": {}}
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         sums: list[float] = arrays["sums"].tolist()

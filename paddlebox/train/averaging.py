@@ -34,6 +34,8 @@ class Averaged:
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         self._put_back()
         result = self._runner.train_step(feed)
+        if not self._runner.trained:
+            return result
         self._steps += 1
         kept = np.float32(min(self._decay, self._steps / (self._steps + START)))
         for name, value in self._runner.look().items():

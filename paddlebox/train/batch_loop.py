@@ -15,6 +15,7 @@ from paddlebox.config.metrics import MetricConfig
 from paddlebox.data.batches import (
     LOG_KEYS,
     MASK,
+    WEIGHT,
     Feed,
     instances_of,
     is_flat,
@@ -22,11 +23,17 @@ from paddlebox.data.batches import (
 )
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.findings import large_inputs
-from paddlebox.errors import TrainingError
+from paddlebox.errors import DataError, TrainingError
 from paddlebox.train import interrupt
 from paddlebox.train.all_ranks import Measured, of_all_ranks
 from paddlebox.train.metric_set import MetricSet
-from paddlebox.train.metrics import PassMetrics, TaskMetrics, sigmoid, warn_of_one_class
+from paddlebox.train.metrics import (
+    PassMetrics,
+    TaskMetrics,
+    multiplied,
+    sigmoid,
+    warn_of_one_class,
+)
 from paddlebox.train.observe import calibration
 
 # One step: takes a feed; returns the loss before the update and the logits (B, T), or None if the
@@ -60,7 +67,7 @@ class PassResult:
 
     batches: int
     samples: int
-    mean_loss: float  # over samples
+    mean_loss: float  # over samples, by their weights
     seconds: float
     # The usual metrics by name; empty without logits. With several tasks, the entry "tasks" holds
     # the metrics of each task. A metric that the config names is a dict under its name.
@@ -96,11 +103,14 @@ def run_pass(
 
     Raises:
         TrainingError: a loss is not finite.
+        DataError: a label is between 0 and 1, without `dataset.soft_labels` and weights.
         PassError: no pass is open, or it has been trained already. Nothing changes then.
     """
-    measured = _Measured(label or dataset.label_variable, metrics, outputs, tasks, watched)
+    weights = _Weights(bool(dataset.weight_column), dataset.negative_rate, dataset.soft_labels)
+    measured = _Measured(label or dataset.label_variable, metrics, outputs, tasks, watched, weights)
     known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
-    dataset.metric_columns = sorted(measured.columns(known) | dataset.mask_column)
+    own = dataset.mask_column | dataset.weight_column
+    dataset.metric_columns = sorted(measured.columns(known) | own)
     batches = 0
     started = time.perf_counter()
     feeds = dataset.batches()
@@ -118,7 +128,7 @@ def run_pass(
             else:
                 measured.add_trained(mask > 0, feed, columns, loss, logits)
             if watch is not None:
-                watch(batches, measured.samples, loss, measured.usual.first)
+                watch(batches, measured.samples, measured.batch_loss, measured.usual.first)
     except BaseException as error:
         dataset.abandon_pass(error)
         raise
@@ -164,6 +174,26 @@ def _step(
     return size, loss, logits
 
 
+@dataclass(frozen=True)
+class _Weights:
+    """The weights of instances in metrics."""
+
+    of_instances: bool = False  # whether the data has weights
+    negative_rate: float = 1.0  # a kept negative stands for 1 / negative_rate of them
+    soft_labels: bool = False  # whether labels may be between 0 and 1
+
+    @property
+    def any(self) -> bool:
+        """Whether metrics have the formulas of weighted_auc."""
+        return self.of_instances or self.negative_rate < 1 or self.soft_labels
+
+    def factors(self, labels: np.ndarray) -> np.ndarray | None:
+        """(B) for how many instances each stands; None: for itself. labels: (B)."""
+        if self.negative_rate >= 1:
+            return None
+        return np.where(labels == 0, np.float32(1 / self.negative_rate), np.float32(1))
+
+
 class _Measured:
     """Metrics over the batches of a pass so far. The arguments are those of `run_pass`."""
 
@@ -174,15 +204,18 @@ class _Measured:
         outputs: Mapping[str, np.ndarray] | None,
         tasks: Sequence[str],
         watched: Watched | None,
+        weights: _Weights = _Weights(),
     ) -> None:
-        self.usual, self.samples = TaskMetrics(tasks), 0
+        self.usual, self.samples = TaskMetrics(tasks, weighted=weights.any), 0
+        self.batch_loss = 0.0  # the mean loss of the last batch
+        self._weights, self._weight = weights, 0.0
         self._label, self._metrics, self._outputs = (
             label,
             metrics,
             {} if outputs is None else outputs,
         )
         self._tasks, self._watched = tasks, watched
-        self._named = MetricSet(metrics)
+        self._named = MetricSet(metrics, weighted=weights.any)
         self._loss_sum, self._scored = 0.0, False
 
     def columns(self, known: set[str]) -> set[str]:
@@ -205,21 +238,42 @@ class _Measured:
             feed: the batch.
             columns: values by instance that the dataset read for metrics and `watched`.
             size: B, the number of instances.
-            loss: mean loss of the batch.
+            loss: mean loss of the batch: the sum of weight and loss of each instance, divided by B.
             logits: (B, T), or None if the step returns none.
             outputs: of these instances; None: those of the step.
         """
+        own = columns.get(WEIGHT) if self._weights.of_instances else None
+        weight = size if own is None else float(own.sum(dtype=np.float64))
         self.samples += size
+        self._weight += weight
         self._loss_sum += loss * size
+        if own is not None:
+            loss = loss * size / weight if weight else 0.0
+        self.batch_loss = loss
+        factors = None
+        if self._label in feed:
+            factors = self._weights.factors(np.asarray(feed[self._label]).reshape(size, -1)[:, 0])
+        weights = own if factors is None else factors if own is None else multiplied(own, factors)
         predicted = sigmoid(logits) if logits is not None else None
         if predicted is not None and self._label is not None:
-            self.usual.add(predicted, feed[self._label])
-            self._scored = True
+            self._score(predicted, np.asarray(feed[self._label]), weights)
             if self._watched is not None:
                 _show(self._watched, predicted, np.asarray(feed[self._label]), columns, self._tasks)
         if self._metrics:
             computed = self._outputs if outputs is None else outputs
-            self._add_named(feed, columns, size, predicted, computed)
+            self._add_named(feed, columns, size, predicted, computed, weights, factors)
+
+    def _score(self, predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
+        try:
+            self.usual.add(predicted, labels, weights)
+        except ValueError as error:
+            if np.isin(labels, (0, 1)).all():
+                raise
+            raise DataError(
+                f"{error}: write labels as 0 or 1, or set model.loss to a function of your own, "
+                "with which labels may be between 0 and 1"
+            ) from None
+        self._scored = True
 
     def add_trained(
         self,
@@ -249,6 +303,8 @@ class _Measured:
         size: int,
         predicted: np.ndarray | None,
         outputs: Mapping[str, np.ndarray],
+        weights: np.ndarray | None,
+        factors: np.ndarray | None,
     ) -> None:
         of_tasks = predicted.reshape(size, -1) if predicted is not None else None
         labels = np.asarray(feed[self._label]).reshape(size, -1) if self._label in feed else None
@@ -259,20 +315,26 @@ class _Measured:
             {name: of_tasks[:, at] for at, name in enumerate(self._tasks)}
             if of_tasks is not None
             else {},
+            weights,
+            factors,
         )
 
     def result(self, dataset: Dataset, batches: int, seconds: float) -> PassResult:
         """The result over all ranks. Every rank calls it."""
-        mine = Measured(self.samples, self._loss_sum, self._scored, self.usual, self._named)
-        found = of_all_ranks(dataset._table.world, mine, self._metrics, self._tasks)
+        mine = Measured(
+            self.samples, self._weight, self._loss_sum, self._scored, self.usual, self._named
+        )
+        found = of_all_ranks(
+            dataset._table.world, mine, self._metrics, self._tasks, weighted=self._weights.any
+        )
         usual = found.usual.compute() if found.scored else {}
         return PassResult(
             batches,
             found.samples,
-            found.loss_sum / found.samples if found.samples else 0.0,
+            found.loss_sum / found.weight if found.weight else 0.0,
             seconds,
             {**usual, **found.named.compute()},
-            calibration(found.usual.first.state()) if found.scored else [],
+            calibration(found.usual.first) if found.scored else [],
         )
 
 

@@ -14,6 +14,7 @@ from paddlebox.config.stored import TUNED, read_stored, within
 from paddlebox.errors import ConfigError
 from paddlebox.store.manifest import VersionRecord
 
+_EVALUATED = ("model", "data.key_space", "data.negative_rate")  # the same as in training
 _ORDER = "slots.yaml order"  # key under which differences in the order of slots are listed
 
 
@@ -44,7 +45,8 @@ def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots:
     """Check that a config can evaluate a version.
 
     Files, columns and formats may differ. The model and the options that turn values into feasigns
-    must be the same as in training: otherwise lookups miss rows, and no error shows it.
+    must be the same as in training: otherwise lookups miss rows, and no error shows it. So must the
+    rate of negatives, for which predictions are corrected.
 
     Raises:
         ConfigError: values differ. The error lists them all.
@@ -62,7 +64,7 @@ def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots:
                 and new | {"column": None} == old | {"column": None}
             ):
                 continue
-        elif not within(key, ("model", "data.key_space")) or within(key, TUNED):
+        elif not within(key, _EVALUATED) or within(key, TUNED):
             continue
         wrong.append((key, old, new))
     if wrong:

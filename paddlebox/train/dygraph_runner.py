@@ -9,16 +9,15 @@ import numpy as np
 
 from paddlebox import ops
 from paddlebox.config import Config, Slots
-from paddlebox.data.batches import MASK, Feed
-from paddlebox.ranks.dense import SHARE, split_gradient, sum_gradients
+from paddlebox.data.batches import Feed
+from paddlebox.ranks.dense import SHARE, scaled, split_gradient, sum_gradients
 from paddlebox.ranks.dense_modes import AllReduce
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.train.program import (
     check_same,
     create_model_of,
     create_optimizer,
-    mean_loss,
-    model_inputs,
+    loss_and_logits,
     place_of,
 )
 from paddlebox.train.ranked import RankedRunner
@@ -30,7 +29,7 @@ class DygraphRunner(RankedRunner):
     """Runs the layer and its optimizer step by step."""
 
     def __init__(self, config: Config, slots: Slots, world: Coordinator) -> None:
-        super().__init__(config, world)
+        super().__init__(config, world, weighted=slots.weight is not None)
         self._place = place_of(config)
         self._on_gpu = isinstance(self._place, paddle.CUDAPlace)
         paddle.disable_static(self._place)
@@ -42,18 +41,19 @@ class DygraphRunner(RankedRunner):
             block = paddle.static.default_main_program().global_block()
             self._optimizer._create_accumulators(block, self._trained())
         self._gradient_size = sum(p.size for p in self._trained())
-        self._inputs = model_inputs(config)
+        self._config = config
 
     def _forward(self, feed: Feed) -> tuple[Any, Any]:
         tensors = {name: paddle.to_tensor(array, place=self._place) for name, array in feed.items()}
-        logits = self._model(*(tensors[name] for name in self._inputs))
-        return mean_loss(self._model, logits, tensors["box_label"], tensors.get(MASK)), logits
+        return loss_and_logits(self._config, self._model, tensors, train=self._model.training)
 
     def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
         self._model.train()
         loss, logits = self._forward(feed)
         loss.backward()
-        if isinstance(self._mode, AllReduce):
+        if self._scales:
+            self._set_gradients(scaled(self._gradients(), paddle.to_tensor(feed[SHARE])))
+        elif isinstance(self._mode, AllReduce):
             share = paddle.to_tensor(feed[SHARE])
             self._set_gradients(sum_gradients(self._gradients(), share, on_gpu=self._on_gpu))
         self._optimizer.step()

@@ -14,7 +14,7 @@ from paddlebox.config.hints import did_you_mean
 from paddlebox.config.metrics import CMATCH_RANK, MetricConfig, MetricMethod
 from paddlebox.data.batches import LOG_KEYS
 from paddlebox.errors import ConfigError
-from paddlebox.train.metrics import defined
+from paddlebox.train.metrics import defined, multiplied
 
 State = dict[str, np.ndarray]
 Columns = Mapping[str, np.ndarray]  # name -> (B) values
@@ -127,10 +127,13 @@ def normalised_entropy(logloss: float, ctr: float) -> float | None:
     return -logloss / (ctr * math.log(ctr) + (1 - ctr) * math.log1p(-ctr))
 
 
-def create_metric(method: MetricMethod) -> Metric:
-    """Create an empty accumulator for a method."""
-    if method in (MetricMethod.AUC, MetricMethod.WEIGHTED_AUC):
-        return Auc(weighted=method is MetricMethod.WEIGHTED_AUC)
+_OF_WEIGHTS = (MetricMethod.AUC, MetricMethod.WEIGHTED_AUC)  # methods that can take weights
+
+
+def create_metric(method: MetricMethod, *, weighted: bool = False) -> Metric:
+    """Create an empty accumulator for a method. weighted: whether instances have weights."""
+    if method in _OF_WEIGHTS:
+        return Auc(weighted=weighted or method is MetricMethod.WEIGHTED_AUC)
     if method is MetricMethod.WUAUC:
         return _Native(_native.core.GroupAuc())
     if method is MetricMethod.CONTINUOUS:
@@ -143,10 +146,14 @@ class MetricSet:
 
     Args:
         specs: the metrics; their names must be distinct.
+        weighted: whether instances have weights. auc uses them, and weighted_auc if it names no
+            other weight. The other methods count instances.
     """
 
-    def __init__(self, specs: Sequence[MetricConfig]) -> None:
-        self._metrics = {spec.name: (spec, create_metric(spec.method)) for spec in specs}
+    def __init__(self, specs: Sequence[MetricConfig], *, weighted: bool = False) -> None:
+        self._metrics = {
+            spec.name: (spec, create_metric(spec.method, weighted=weighted)) for spec in specs
+        }
 
     def add(
         self,
@@ -154,6 +161,8 @@ class MetricSet:
         labels: np.ndarray | None,
         columns: Columns,
         tasks: Columns | None = None,
+        weights: np.ndarray | None = None,
+        factors: np.ndarray | None = None,
     ) -> None:
         """Add a batch. B = instances.
 
@@ -162,6 +171,8 @@ class MetricSet:
             labels: (B), or None if the program has none.
             columns: (B) values by name, for the columns that specs name.
             tasks: (B) predictions by task, if there are several tasks.
+            weights: (B) of the instances, if they have weights; with `factors`.
+            factors: (B) for how many each instance stands, if negatives are sampled.
 
         Raises:
             ConfigError: a column is missing.
@@ -176,7 +187,10 @@ class MetricSet:
             if spec.group:
                 third = _as_groups(_named(spec.group, columns, name))[chosen]
             elif spec.weight:
-                third = as_floats(_named(spec.weight, columns, name)[chosen])
+                own = _named(spec.weight, columns, name)
+                third = as_floats((own if factors is None else multiplied(own, factors))[chosen])
+            elif weights is not None and spec.method in _OF_WEIGHTS:
+                third = as_floats(weights[chosen])
             try:
                 metric.add(as_floats(p[chosen]), as_floats(y[chosen]), third)
             except ValueError as error:

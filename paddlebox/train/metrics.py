@@ -12,6 +12,8 @@ from paddlebox import _native
 
 log = logging.getLogger("paddlebox")
 
+_MOST_WEIGHT = 2**32
+
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
     """Probabilities of logits, float32. Logits are clipped to [-60, 60] to prevent overflow."""
@@ -20,22 +22,30 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 class PassMetrics:
-    """PaddleBox's metrics of one task, accumulated batch by batch."""
+    """PaddleBox's metrics of one task, accumulated batch by batch.
 
-    def __init__(self) -> None:
-        self._auc = _native.core.BucketAuc()
+    Args:
+        weighted: whether instances have weights, or labels between 0 and 1.
+    """
 
-    def add(self, predictions: np.ndarray, labels: np.ndarray) -> None:
+    def __init__(self, *, weighted: bool = False) -> None:
+        self._auc = _native.core.WeightedAuc() if weighted else _native.core.BucketAuc()
+        self._weighted = weighted
+
+    def add(
+        self, predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+    ) -> None:
         """Add a batch.
 
         Args:
             predictions: probabilities, float32.
-            labels: 0 or 1, float32, of the same size.
+            labels: 0 or 1, float32, of the same size; with `weighted` in [0, 1].
+            weights: of the same size; with `weighted` only. None: all are 1.
         """
-        self._auc.add(
-            np.ascontiguousarray(predictions, np.float32).reshape(-1),
-            np.ascontiguousarray(labels, np.float32).reshape(-1),
-        )
+        columns = [predictions, labels]
+        if self._weighted:
+            columns.append(np.ones(np.size(labels)) if weights is None else weights)
+        self._auc.add(*(np.ascontiguousarray(one, np.float32).reshape(-1) for one in columns))
 
     def compute(self) -> dict[str, Any]:
         """The metrics: auc (None if one class is missing), bucket_error, mae, rmse, actual_ctr,
@@ -45,6 +55,19 @@ class PassMetrics:
     def state(self) -> dict[str, np.ndarray]:
         """The state as plain arrays, for `load_state`."""
         return dict(self._auc.state())
+
+    def buckets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The buckets of predictions that are not empty, as float64 arrays: the middle of each, and
+        its sums of negatives and positives."""
+        state = self._auc.state()
+        count = int(np.reshape(state["counts" if self._weighted else "buckets"], -1)[0])
+        middle = (np.asarray(state["bucket"]) + 0.5) / count
+        negative, positive = (np.asarray(state[name]) for name in ("negative", "positive"))
+        if self._weighted:  # the low and the high half of a number of 128 bits, in units of 2^-64
+            negative, positive = (
+                of[0::2].astype(np.float64) * 2.0**-64 + of[1::2] for of in (negative, positive)
+            )
+        return middle, negative.astype(np.float64), positive.astype(np.float64)
 
     def load_state(self, state: dict[str, np.ndarray]) -> None:
         """Replace the state with one that `state` returned.
@@ -64,26 +87,30 @@ class TaskMetrics:
 
     Args:
         tasks: (T) names of the tasks; may be empty if there is one task.
+        weighted: whether instances have weights.
     """
 
-    def __init__(self, tasks: Sequence[str] = ()) -> None:
-        self._of_task = {name: PassMetrics() for name in tasks or ("",)}
+    def __init__(self, tasks: Sequence[str] = (), *, weighted: bool = False) -> None:
+        self._of_task = {name: PassMetrics(weighted=weighted) for name in tasks or ("",)}
 
     @property
     def first(self) -> PassMetrics:
         """The metrics of the first task, which predicts clicks."""
         return next(iter(self._of_task.values()))
 
-    def add(self, predictions: np.ndarray, labels: np.ndarray) -> None:
-        """Add a batch: (B, T) probabilities and (B, T) labels."""
+    def add(
+        self, predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+    ) -> None:
+        """Add a batch: (B, T) probabilities, (B, T) labels and, with `weighted`, (B) weights."""
         count = len(self._of_task)
         if count == 1:
-            self.first.add(predictions, labels)
+            self.first.add(predictions, labels, weights)
             return
         for task, metrics in enumerate(self._of_task.values()):
             metrics.add(
                 np.asarray(predictions).reshape(-1, count)[:, task],
                 np.asarray(labels).reshape(-1, count)[:, task],
+                weights,
             )
 
     def state(self) -> dict[str, np.ndarray]:
@@ -134,6 +161,12 @@ def format_auc(value: float | None, digits: int = 6) -> str:
     return "not defined" if value is None else f"{value:.{digits}f}"
 
 
+def multiplied(weights: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """(B) weights * factors, at most the largest weight that metrics take."""
+    found: np.ndarray = np.minimum(weights * factors, np.float32(_MOST_WEIGHT))
+    return found
+
+
 def warn_of_one_class(what: str, metrics: Mapping[str, Any]) -> None:
     """Log a warning for each task whose labels are all 0 or all 1.
 
@@ -142,7 +175,7 @@ def warn_of_one_class(what: str, metrics: Mapping[str, Any]) -> None:
         metrics: the result of `TaskMetrics.compute`.
     """
     for task, of in metrics.get("tasks", {"": metrics}).items():
-        if of.get("size") and of["auc"] is None:
+        if of.get("weight", of.get("size")) and of["auc"] is None:
             log.warning(
                 "%s: all %d labels%s are %d, so AUC is not defined: check the label's column in "
                 "slots.yaml, and that these files are not sorted or filtered by label",

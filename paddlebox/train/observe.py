@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from paddlebox import __version__, _native
 from paddlebox.config import Config
 from paddlebox.errors import StoreError
 from paddlebox.store.table_set import TableSet
+from paddlebox.train.metrics import PassMetrics
 
 ENVIRONMENT = "environment.json"
 CALIBRATION_BINS = 20
@@ -70,34 +70,38 @@ def _cpu_model() -> str:
     return names[0] if names else platform.processor() or "unknown"
 
 
-def calibration(
-    state: Mapping[str, np.ndarray], bins: int = CALIBRATION_BINS
-) -> list[list[float | int]]:
+def calibration(metrics: PassMetrics, bins: int = CALIBRATION_BINS) -> list[list[float | int]]:
     """A calibration curve: samples grouped by predicted probability, in groups of about equal size.
 
     Args:
-        state: the state of a PassMetrics. It holds predictions in a million buckets, so the mean
-            predictions are exact to within 5e-7.
+        metrics: of the pass. They hold predictions in a million buckets, so the mean predictions
+            are exact to within 5e-7.
         bins: the greatest number of groups.
 
     Returns: [samples, clicks, mean prediction] of each group, in ascending order of prediction.
+        With weights, the first two are sums of weights.
     """
-    negative, positive = np.asarray(state["negative"]), np.asarray(state["positive"])
-    size = (negative + positive).astype(np.float64)
+    middle, negative, positive = metrics.buckets()
+    size = negative + positive
     if size.sum() == 0:
         return []
-    middle = (np.asarray(state["bucket"]) + 0.5) / int(np.asarray(state["buckets"]).reshape(-1)[0])
     # A bucket goes into the bin of its middle sample.
     place = (np.cumsum(size) - size / 2) / size.sum()
     bin_of = np.minimum((place * bins).astype(np.int64), bins - 1)
     samples = np.bincount(bin_of, size, bins)
-    clicks = np.bincount(bin_of, positive.astype(np.float64), bins)
+    clicks = np.bincount(bin_of, positive, bins)
     sums = np.bincount(bin_of, size * middle, bins)
     return [
-        [int(n), int(c), round(s / n, 7)]
+        [_number(n), _number(c), round(s / n, 7)]
         for n, c, s in zip(samples, clicks, sums, strict=True)
         if n > 0
     ]
+
+
+def _number(sum_of_weights: float) -> float | int:
+    """A whole number as int."""
+    whole = float(sum_of_weights).is_integer()
+    return int(sum_of_weights) if whole else round(float(sum_of_weights), 6)
 
 
 def sizes(table: TableSet) -> dict[str, int]:

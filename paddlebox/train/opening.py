@@ -14,6 +14,7 @@ from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, 
 from paddlebox.config.data import ShareBy
 from paddlebox.config.fields import click_slots
 from paddlebox.config.hints import did_you_mean
+from paddlebox.config.models import IN_GROUPS, SEARCH_ID
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.zeros import zero_ids
@@ -134,6 +135,12 @@ def models_of(config: Config) -> dict[str, ModelConfig]:
 
 def _check_read_slots(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
     slots.positions(model.sequences)
+    _check_group(config, slots, key, model)
+    if model.click_prior and slots.weight is not None:
+        raise ConfigError(
+            f"{key}.click_prior does not work together with slot {slots.weight.name!r} of type "
+            "weight: take one of them out"
+        )
     if not model.slots:
         return
     names = [slot.name for slot in slots.sparse]
@@ -149,6 +156,25 @@ def _check_read_slots(config: Config, slots: Slots, key: str, model: ModelConfig
         raise ConfigError(f"{key}.slots lacks {', '.join(missing)}, which the model reads id by id")
     if config.extra_tables:
         raise ConfigError(f"{key}.slots chooses slots of one table: leave extra_tables out")
+
+
+def _check_group(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
+    group, names = model.loss_group, [slot.name for slot in slots.sparse]
+    if model.objective in IN_GROUPS and len(slots.tasks) != 1:
+        raise ConfigError(
+            f"{key}.loss {model.objective} compares instances by one label; {config.data.slots} "
+            f"has {', '.join(slots.tasks) or 'none'}"
+        )
+    if group == SEARCH_ID and not config.data.logkey:
+        raise ConfigError(
+            f"{key}.loss_group search_id: page views have log keys: set data.logkey: true, if the "
+            "data has them"
+        )
+    if group not in ("", SEARCH_ID, *names):
+        raise ConfigError(
+            f"{key}.loss_group: no sparse slot {group!r} in {config.data.slots}; there are: "
+            f"{', '.join(names)}{did_you_mean([group], names)}"
+        )
 
 
 def open_table(
@@ -262,13 +288,20 @@ def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDat
         spill_dir=config.feeder.spill_dir,
         cache_bytes=config.feeder.cache_bytes,
         cache_dir=config.feeder.cache_dir,
+        negative_rate=config.data.negative_rate,
     )
     if config.data.logkey:
         dataset.set_parse_logkey(True)
     dataset.set_sequences(SequenceOptions.of(config.data.sequences, in_join=bool(config.phases)))
-    if config.data.shuffle:
+    group = config.model.loss_group
+    if config.data.shuffle and group:
+        slot = "" if group == SEARCH_ID else group
+        dataset.local_shuffle("slot" if slot else SEARCH_ID, slot=slot)
+    elif config.data.shuffle:
         dataset.local_shuffle()
     dataset.set_read_slots(config.model.slots)
+    dataset.set_group(group)
+    dataset.set_soft_labels(config.model.runs_code)
     return dataset
 
 

@@ -82,6 +82,8 @@ def enter(dataset: InMemoryDataset, config: Config, phase: Phase) -> None:
     """
     model = config.phases[phase].model
     dataset.set_read_slots(model.slots, model.sequences)
+    dataset.set_group(model.loss_group)
+    dataset.set_soft_labels(model.runs_code)
     if phase is Phase.JOIN:
         update = {*_read(config.phases[Phase.UPDATE].model, dataset)}
         dataset.set_counted_slots([name for name in _read(model, dataset) if name not in update])

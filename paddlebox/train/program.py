@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from paddlebox import ops
-from paddlebox.config import Config, HbmPlace, OptimizerType, Slots
+from paddlebox.config import Config, HbmPlace, ModelConfig, OptimizerType, Slots
+from paddlebox.config.code import load_named
 from paddlebox.config.fields import click_slots, fields_of
-from paddlebox.data.batches import SEQUENCES
+from paddlebox.data.batches import GROUP, MASK, SEQUENCES, WEIGHT
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import TableSlots, log_loss, use_products
+from paddlebox.nn.group_losses import jrc_loss, listwise_loss, pairwise_loss
 from paddlebox.nn.rows import use_padding
 from paddlebox.store.hbm_place import gpu_number, host_is_device
 from paddlebox.train.dense_products import dense_products
 
 paddle = ops.paddle
 
+OBJECTIVES: dict[str, Callable[..., Any]] = {
+    "pairwise": pairwise_loss,
+    "listwise": listwise_loss,
+    "jrc": jrc_loss,
+}
 RANK_OFFSET = "box_rank_offset"  # (B, 7) int32, an input of models that read page views
 
 
@@ -113,31 +120,92 @@ def create_optimizer(config: Config, parameters: Any = None) -> Any:
     )
 
 
-def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None) -> Any:
+def loss_and_logits(
+    config: Config, model: Any, inputs: Mapping[str, Any], *, train: bool
+) -> tuple[Any, Any]:
+    """The mean loss and the logits (B, T) of a model. The logits are those of all instances; with
+    `data.negative_rate`, the loss of training is that of the instances that were kept.
+
+    Args:
+        inputs: the tensors of a batch, by name.
+    """
+    learned = model(*(inputs[name] for name in model_inputs(config)))
+    shift = config.data.logit_shift
+    logits = learned + shift if shift else learned
+    scored = learned if train else logits
+    mask, weight = inputs.get(MASK), inputs.get(WEIGHT)
+    if config.model.objective == "bce":
+        return mean_loss(model, scored, inputs["box_label"], mask, weight), logits
+    if weight is not None:
+        mask = weight if mask is None else mask * weight
+    loss = _objective(config.model, model)(scored, inputs["box_label"], inputs.get(GROUP), mask)
+    return loss, logits
+
+
+def _objective(config: ModelConfig, model: Any) -> Callable[..., Any]:
+    """The loss that `model.loss` names: of logits, labels, groups and factors of instances."""
+    named = config.objective
+    if hasattr(model, "loss"):
+        raise ConfigError(
+            f"model.loss {named}: {type(model).__name__} computes a loss of its own: take "
+            "model.loss out, or choose another model"
+        )
+    if named in OBJECTIVES:
+        return OBJECTIVES[named]
+    found = load_named(named, "model.loss")
+    if not callable(found):
+        raise ConfigError(
+            f"model.loss {named!r}: expected a function, found {type(found).__name__}"
+        )
+    try:
+        inspect.signature(found).bind(*range(4))
+    except TypeError as error:
+        raise ConfigError(
+            f"model.loss {named!r}: expected a function of logits, labels, groups and mask: {error}"
+        ) from None
+
+    def loss(*inputs: Any) -> Any:
+        value = found(*inputs)
+        shape = list(getattr(value, "shape", ["?"]))
+        if shape not in ([], [1]):
+            raise ConfigError(
+                f"model.loss {named!r}: expected a mean over the instances, found a value of shape "
+                f"{shape}"
+            )
+        return value
+
+    return loss
+
+
+def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None, weight: Any = None) -> Any:
     """The loss of a model, as a mean over instances.
 
     It is the log loss, unless the model has a method `loss`. The push multiplies the gradients by
-    the number of instances.
+    the number of instances. With weights, the loss is the sum of weight and loss of each instance,
+    divided by their number. So the push needs no sum of weights; the gradients of dense parameters
+    are scaled by it (`ranks.dense.SHARE`).
 
     Args:
         mask: (B, 1) 1 for the instances that are trained, 0 for context, which adds no loss; None:
             all are trained.
+        weight: (B, 1) of the instances; None: all are 1.
 
     Raises:
-        ConfigError: there is a mask, and the model's `loss` takes none.
+        ConfigError: there is a mask or weight, and the model's `loss` takes no mask.
     """
+    if weight is not None:
+        mask = weight if mask is None else mask * weight
     if hasattr(model, "loss") and mask is None:
         return model.loss(logits, label)
     if hasattr(model, "loss"):
         if "mask" not in inspect.signature(model.loss).parameters:
+            given = "data.sequences" if weight is None else "a slot of type weight"
             raise ConfigError(
-                f"data.sequences: {type(model).__name__} computes a loss without a mask of the "
-                "trained instances: choose another model, or give its `loss` a parameter `mask`"
+                f"{given}: {type(model).__name__} computes a loss without a factor for each "
+                "instance: choose another model, or give its `loss` a parameter `mask`"
             )
         return model.loss(logits, label, mask=mask)
-    if mask is None:
-        return log_loss(logits, label)
-    return paddle.mean(log_loss(logits, label, reduction="none") * mask)
+    return log_loss(logits, label, mask=mask)
 
 
 def check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from paddlebox.config import Config
-from paddlebox.data.batches import Feed
+from paddlebox.data.batches import WEIGHT, Feed
 from paddlebox.models.click_prior import CLICK_PRIOR
 from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.dense_modes import Average, TopK, dense_mode
@@ -25,8 +25,12 @@ class RankedRunner(ABC):
 
     _gradient_size: int  # n
 
-    def __init__(self, config: Config, world: Coordinator) -> None:
+    def __init__(self, config: Config, world: Coordinator, *, weighted: bool = False) -> None:
         self._mode = dense_mode(config.ranks, world)
+        self._weighted = weighted  # whether instances have weights
+        self.trained = True  # whether the last step trained; False if all of its weights were 0
+        # Whether a step scales its gradients by SHARE without summing them over ranks.
+        self._scales = self._weighted and (self._mode is None or isinstance(self._mode, Average))
 
     @abstractmethod
     def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
@@ -82,6 +86,12 @@ class RankedRunner(ABC):
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         mode = self._mode
+        if self._scales:
+            feed[SHARE] = np.full(1, _share(feed[WEIGHT]), np.float32)
+        self.trained = not self._weighted or isinstance(mode, Average) or feed[SHARE][0] > 0
+        if not self.trained:
+            del feed[SHARE]
+            return self.evaluate_step(feed)
         if isinstance(mode, TopK):
             share = feed.pop(SHARE)
             loss, logits, gradient = self._backward(feed)
@@ -90,8 +100,10 @@ class RankedRunner(ABC):
         if isinstance(mode, Average):
             # A batch without instances is only evaluated: in a training step, momentum would move
             # the parameters.
-            step = self._step if feed.pop(SHARE)[0] > 0 else self.evaluate_step
-            found = step(feed)
+            trains = feed[SHARE][0] > 0
+            if not (self._weighted and trains):
+                del feed[SHARE]
+            found = self._step(feed) if trains else self.evaluate_step(feed)
             if mode.is_due():
                 self._set(mode.mean(self.parameters()))
             return found
@@ -108,3 +120,9 @@ class RankedRunner(ABC):
             self._mode.end_pass()
             state = {n: a for n, a in self.dense_state().items() if not n.startswith(RATE)}
             self._set(self._mode.mean(state))
+
+
+def _share(weights: np.ndarray) -> float:
+    """`SHARE` of a batch on one rank; 0 if all of its weights are 0."""
+    total = float(weights.sum(dtype=np.float64))
+    return len(weights) / total if total > 0 else 0.0

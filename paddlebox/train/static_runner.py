@@ -11,8 +11,8 @@ import numpy as np
 
 from paddlebox import ops
 from paddlebox.config import Config, Slots
-from paddlebox.data.batches import MASK, SEQUENCES, Feed, packed
-from paddlebox.ranks.dense import SHARE, split_gradient, sum_gradients
+from paddlebox.data.batches import GROUP, SEQUENCES, WEIGHT, Feed, packed
+from paddlebox.ranks.dense import SHARE, scaled, split_gradient, sum_gradients
 from paddlebox.ranks.dense_modes import Average, TopK
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.train.program import (
@@ -21,8 +21,7 @@ from paddlebox.train.program import (
     create_model_of,
     create_optimizer,
     dense_width,
-    mean_loss,
-    model_inputs,
+    loss_and_logits,
     place_of,
 )
 from paddlebox.train.ranked import RATE, RankedRunner
@@ -49,7 +48,7 @@ class StaticRunner(RankedRunner):
     """Runs one program to train and one to evaluate; top-k adds a third one for updates."""
 
     def __init__(self, config: Config, slots: Slots, world: Coordinator) -> None:
-        super().__init__(config, world)
+        super().__init__(config, world, weighted=slots.weight is not None)
         paddle.enable_static()
         self._place = place_of(config)
         self._on_gpu = isinstance(self._place, paddle.CUDAPlace)
@@ -92,14 +91,17 @@ class StaticRunner(RankedRunner):
                     name: paddle.static.data(name, shape, dtype)
                     for name, (dtype, shape) in SEQUENCES.items()
                 }
+            if self._weighted:
+                inputs[WEIGHT] = paddle.static.data(WEIGHT, [-1, 1], "float32")
+            if config.model.loss_group:
+                inputs[GROUP] = paddle.static.data(GROUP, [-1, 1], "int32")
             model = create_model_of(config, slots)
             if not train:
                 model.eval()
-            logits = model(*(inputs[name] for name in model_inputs(config)))
-            loss = mean_loss(model, logits, inputs["box_label"], inputs.get(MASK))
+            loss, logits = loss_and_logits(config, model, inputs, train=train)
             if not train:
                 return [loss, logits]
-            if self._mode is None or isinstance(self._mode, Average):
+            if not self._scales and (self._mode is None or isinstance(self._mode, Average)):
                 create_optimizer(config).minimize(loss)
                 return [loss, logits]
             optimizer = create_optimizer(config)
@@ -111,7 +113,10 @@ class StaticRunner(RankedRunner):
                 self._order = [parameter.name for parameter in parameters]
                 return [loss, logits, paddle.concat([paddle.reshape(g, [-1]) for g in gradients])]
             share = paddle.static.data(SHARE, [1], "float32")
-            summed = sum_gradients(gradients, share, on_gpu=self._on_gpu)
+            if self._scales:
+                summed = scaled(gradients, share)
+            else:
+                summed = sum_gradients(gradients, share, on_gpu=self._on_gpu)
             optimizer.apply_gradients(list(zip(parameters, summed, strict=True)))
             return [loss, logits]
 

@@ -19,6 +19,7 @@ from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.serving.fields import FieldParser
+from tests.support.configs import make_config, make_slots
 
 
 def slots_of(**csv: Any) -> Slots:
@@ -167,6 +168,18 @@ def test_served_fields_are_read_with_the_same_nulls() -> None:
     hint = "'price': .* found 'nan': leave the field out, or send None, for the slot's default"
     with pytest.raises(DataError, match=hint):
         parser.parse([{"price": float("nan")}])
+
+
+@pytest.mark.parametrize(
+    ("weight", "other"), [({"column": "price"}, {}), ({"column": "c"}, {"column": "w"})]
+)
+def test_served_fields_leave_out_the_weight_but_no_column_that_another_slot_reads(
+    weight: dict[str, str], other: dict[str, str]
+) -> None:
+    slots = make_slots(click="label", w={"type": "weight", **weight}, price=other)
+    parser = FieldParser(make_config(data={"format": "csv"}), slots)
+    ignored, read = ("c", "w") if other else ("w", "price")
+    assert parser.parse([{ignored: 1, read: 5}]).occurrences == 1
 
 
 @pytest.mark.parametrize("one", [18.0, np.float32(18), [1, 18.0]])

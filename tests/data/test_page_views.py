@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,6 +119,28 @@ def test_the_update_phase_is_shuffled_instances_of_the_same_pass(opened: InMemor
     assert sorted(user for batch in update for user in batch) == [1, 2, 3, 4, 5, 6]
     assert update != [[1, 2, 3, 4], [5, 6]]
     assert opened._table.head is None or head_of(opened._table).version == 1  # one commit for both
+
+
+@pytest.mark.parametrize("group", ["search_id", "user"])
+def test_the_update_phase_shuffles_the_groups_of_a_loss(
+    open_dataset: OpenDataset, write_lines: WriteLines, group: str
+) -> None:
+    dataset = open_dataset(batch_size=64, use_var=[var("user")])
+    dataset.set_parse_logkey(True)
+    dataset.set_enable_pv_merge(True)
+    lines = [line(1 + number % 15, 100 + number % 15) for number in range(60)]
+    dataset.set_filelist([write_lines("a.txt", lines)])
+    dataset.load_into_memory()
+    dataset.preprocess_instance()
+    dataset.begin_pass()
+    users(dataset)
+    dataset.flip_phase()
+    dataset.set_group(group)
+    dataset.postprocess_instance()
+    found = [next(same) for _, same in itertools.groupby(users(dataset)[0])]
+    dataset.end_pass()
+    assert sorted(found) == list(range(1, 16))  # no group is in two places
+    assert found != sorted(found)
 
 
 def test_log_keys_can_be_fed(opened: InMemoryDataset) -> None:

@@ -153,7 +153,7 @@ IN_SLOTS = {
     "a type that there is not": (
         *("type: dense", "type: numeric"),
         Named(
-            *("slots[1].type of 'age'", "'label', 'dense' or 'sparse'"),
+            *("slots[1].type of 'age'", "'label', 'dense', 'sparse' or 'weight'"),
             *("'numeric'", "write one of these"),
         ),
     ),

@@ -10,6 +10,7 @@ import pytest
 from paddlebox.config import Config
 from paddlebox.config.fields import click_cells, click_slots
 from paddlebox.errors import ConfigError
+from paddlebox.train.opening import read_slots
 from tests.support.configs import make_config, make_slots
 
 PRIOR = np.array([[0.25, 0.5], [4.0, 2.0]], np.float32)  # the rate and strength of two slots
@@ -95,6 +96,7 @@ def test_slots_that_a_model_pools_have_click_priors() -> None:
         ({"hbm": {"place": "gpu"}}, "does not work together with hbm.place gpu"),
         ({"extra_tables": {"wide": {}}}, "does not work together with extra_tables"),
         ({"data": {"sequences": {"user": "u"}}}, "does not work together with data.sequences"),
+        ({"data": {"negative_rate": 0.5}}, "does not work together with data.negative_rate"),
         (
             {"model": {"type": "dssm", "user": ["user"], "item": ["item"], "click_prior": True}},
             "a tower reads only its own slots",
@@ -106,6 +108,14 @@ def test_what_click_priors_do_not_work_with_is_an_error(
 ) -> None:
     with pytest.raises(ValueError, match=told):
         make_config(**{"model": {"type": "dnn", "click_prior": True}, **sections})
+
+
+def test_click_priors_need_instances_that_count_once() -> None:
+    config: Config = make_config(model={"type": "dnn", "click_prior": True})
+    slots = make_slots(click="label", user="sparse", often="weight")
+    told = "model.click_prior does not work together with slot 'often' of type weight"
+    with pytest.raises(ConfigError, match=told):
+        read_slots(config, slots)
 
 
 def test_click_priors_need_one_rank() -> None:

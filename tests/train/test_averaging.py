@@ -20,6 +20,8 @@ from tests.support.configs import write_config, write_slots
 class Counting:
     """A runner of one parameter, to which each step adds 1; its logit is the parameter."""
 
+    trained = True
+
     def __init__(self) -> None:
         self.value = np.zeros(1, np.float32)
 

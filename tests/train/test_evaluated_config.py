@@ -40,6 +40,7 @@ def test_other_files_formats_and_settings_of_training_are_fine() -> None:
     ("config", "slots", "said"),
     [
         ({"data": {"key_space": "shared"}}, SLOTS, 'key_space: was "per_slot", now "shared"'),
+        ({"data": {"negative_rate": 0.1}}, SLOTS, r"negative_rate: was 1\.0, now 0\.1"),
         ({"model": {"hidden": [8]}}, SLOTS, r"model.hidden: was \[16\], now \[8\]"),
         ({}, [*SLOTS[:2], SLOTS[2] | {"hash": False}], "slots.yaml user: was .*now .*"),
         ({}, [SLOTS[0], SLOTS[1] | {"log1p": True}, SLOTS[2]], "slots.yaml age: was "),

@@ -259,6 +259,11 @@ def test_a_source_that_cannot_be_used_is_an_error_and_nothing_is_committed(
             "ConfigError",
             "its data.key_space is shared, the config's per_slot",
         ),
+        (
+            runs.job("new", files, "data.negative_rate=0.5", source=old),
+            "ConfigError",
+            "its data.negative_rate is 1.0, the config's 0.5",
+        ),
         (runs.job("new", files, source=str(damaged)), "CorruptionError", segment.name),
     ]
     answers = runs.train(*(job for job, _, _ in cases))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +19,10 @@ from paddlebox.train.plan import PlannedPass
 from tests.conftest import ROOT
 
 
-def measured(predictions: list[float], labels: list[int]) -> dict[str, Any]:
+def measured(predictions: list[float], labels: list[int]) -> PassMetrics:
     metrics = PassMetrics()
     metrics.add(np.array(predictions, np.float32), np.array(labels, np.float32))
-    return metrics.state()
+    return metrics
 
 
 def test_calibration_has_groups_of_equal_size_by_rising_prediction() -> None:
@@ -36,7 +35,7 @@ def test_calibration_has_groups_of_equal_size_by_rising_prediction() -> None:
 def test_equal_predictions_stay_in_one_group() -> None:
     found = calibration(measured([0.25] * 8, [1, 0] * 4), bins=4)
     assert [(n, clicks) for n, clicks, _ in found] == [(8, 4)]
-    assert calibration(PassMetrics().state()) == []
+    assert calibration(PassMetrics()) == []
 
 
 def test_calibration_agrees_with_the_sums_of_the_metrics() -> None:
@@ -44,11 +43,20 @@ def test_calibration_agrees_with_the_sums_of_the_metrics() -> None:
     predictions = rng.random(10_000).astype(np.float32)
     metrics = PassMetrics()
     metrics.add(predictions, (rng.random(10_000) < predictions).astype(np.float32))
-    found, whole = calibration(metrics.state()), metrics.compute()
+    found, whole = calibration(metrics), metrics.compute()
     assert sum(n for n, _, _ in found) == 10_000
     assert sum(clicks for _, clicks, _ in found) / 10_000 == whole["actual_ctr"]
     predicted = sum(n * mean for n, _, mean in found) / 10_000
     assert predicted == pytest.approx(whole["predicted_ctr"], abs=1e-6)
+
+
+def test_calibration_sums_weights() -> None:
+    metrics = PassMetrics(weighted=True)
+    columns = [[0.1, 0.1, 0.7], [0, 1, 1], [2.5, 0.5, 3]]
+    metrics.add(*(np.array(column, np.float32) for column in columns))
+    found = calibration(metrics, bins=2)
+    assert [(n, clicks) for n, clicks, _ in found] == [(3, 0.5), (3, 3)]
+    assert [mean for _, _, mean in found] == pytest.approx([0.1, 0.7], abs=1e-6)
 
 
 def test_the_environment_names_versions_and_threads_but_not_the_machine(tmp_path: Path) -> None:

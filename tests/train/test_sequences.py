@@ -164,8 +164,13 @@ def test_join_trains_sequences_and_update_instances(folder: Path) -> None:
 
 
 def test_a_model_with_a_loss_of_its_own_needs_a_mask(folder: Path) -> None:
-    wanted = ["model={type: dssm, user: [user], item: [item]}"]
-    assert "ConfigError: data.sequences: " in train(folder, "dssm", *wanted)["error"]
+    (folder / "own.py").write_text(
+        "from paddlebox.models.lr import LogisticRegression\n\n"
+        "class Net(LogisticRegression):\n"
+        "    def loss(self, logits, labels):\n        return logits.mean()\n"
+    )
+    own = [f"model={{type: custom, layer: {folder}/own.py:Net}}", "security.allow_commands=true"]
+    assert "ConfigError: data.sequences: " in train(folder, "own", *own)["error"]
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,10 @@ DenseLimits::DenseLimits(const FeedSchema& schema) {
     if (slot.kind != SlotKind::kDense) continue;
     const SlotTransform& t = slot.transform;
     const bool clipped = t.clip && t.clip_low >= -kLargeDense && t.clip_high <= kLargeDense;
+    if (slot.weight) weights_.push_back(limits_.size());
     for (int i = 0; i < slot.dim; ++i) {
-      limits_.push_back(t.log1p || clipped ? none : limit);
+      const uint32_t of_slot = t.log1p || clipped ? none : limit;
+      limits_.push_back(slot.weight ? bits_of(kMostWeight) : of_slot);
       slots_.push_back(&slot);
       number_of_slot_.push_back(number);
     }
@@ -40,6 +42,10 @@ bool DenseLimits::Take(const float* row, uint64_t line, std::vector<LargeValue>*
                        LineError* error) const {
   for (size_t i = 0; i < limits_.size(); ++i) {
     const float value = Fed(i, row[i]);
+    if (slots_[i]->weight && !(value >= 0 && value <= kMostWeight)) {
+      return error->Set("slot '%.200s': %g is not a weight in [0, 2^32]", slots_[i]->name.c_str(),
+                        static_cast<double>(value));
+    }
     if (std::fabs(value) <= kMostDense) continue;
     return error->Set(
         "slot '%.200s': %g is beyond %g, too large for a network; bound it in slots.yaml by "
@@ -48,7 +54,7 @@ bool DenseLimits::Take(const float* row, uint64_t line, std::vector<LargeValue>*
   }
   for (size_t i = 0; i < limits_.size(); ++i) {
     const float value = Fed(i, row[i]);
-    if (std::fabs(value) <= kLargeDense) continue;
+    if (slots_[i]->weight || std::fabs(value) <= kLargeDense) continue;
     const auto of_slot = [&](const LargeValue& one) { return one.slot == number_of_slot_[i]; };
     const auto found = std::find_if(large->begin(), large->end(), of_slot);
     if (found == large->end()) {

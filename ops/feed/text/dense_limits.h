@@ -24,6 +24,10 @@ constexpr float kLargeDense = 1e4f;
 // that mean "no value" in many logs are above it: 1e30, the largest int64, the largest float32.
 constexpr float kMostDense = 1e15f;
 
+// A line with an instance weight outside [0, kMostWeight] is malformed. WeightedAuc takes no larger
+// weight.
+constexpr float kMostWeight = 4294967296.0f;  // 2^32
+
 namespace feed {
 
 // The limits of each dense column. They take its transforms in slots.yaml into account: after log1p
@@ -41,11 +45,16 @@ class DenseLimits {
       std::memcpy(&bits, row + i, sizeof(bits));
       beyond |= limits_[i] - (bits & 0x7fffffffu);
     }
+    for (const size_t column : weights_) {  // empty in most schemas
+      uint32_t bits;
+      std::memcpy(&bits, row + column, sizeof(bits));
+      beyond |= bits;  // its sign
+    }
     return beyond >> 31 != 0;
   }
 
-  // Records the large values of a row. If a value is beyond kMostDense, the line is malformed:
-  // returns false and records nothing.
+  // Records the large values of a row. If a value is beyond kMostDense, or a weight is outside [0,
+  // kMostWeight], the line is malformed: returns false and records nothing.
   bool Take(const float* row, uint64_t line, std::vector<LargeValue>* large,
             LineError* error) const;
 
@@ -54,6 +63,7 @@ class DenseLimits {
 
   // (W) limits, as bits of the magnitude; empty if no value can be large
   std::vector<uint32_t> limits_;
+  std::vector<size_t> weights_;           // the columns of weights
   std::vector<const SlotSpec*> slots_;    // (W) slot of each column
   std::vector<uint32_t> number_of_slot_;  // (W) its number among dense slots
 };

@@ -27,7 +27,8 @@
 
 struct pbx_row {
   float label;  /* 0 before the call */
-  float* dense; /* dense_width floats, all dense slots in order; 0 before the call */
+  float* dense; /* dense_width floats: dense slots, labels after the first and the weight, in the
+                 * order of slots.yaml; 0 before the call */
   size_t dense_width;
   size_t sparse_slots; /* sparse slots are numbered from 0 in the order of slots.yaml */
   char error[PBX_PLUGIN_ERROR_BYTES]; /* why the line is malformed, with a NUL; empty before */

@@ -63,6 +63,7 @@ struct SlotSpec {
   // "C1".."C26". Empty: same as name.
   std::string column = {};
   SlotTransform transform = {};
+  bool weight = false;  // kDense: the weight of the instance, in [0, kMostWeight]
 
   const std::string& column_name() const { return column.empty() ? name : column; }
 };

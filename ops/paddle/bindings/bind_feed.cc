@@ -7,6 +7,7 @@
 
 #include "feed/columns/columns.h"
 #include "feed/instances/instances.h"
+#include "feed/instances/negatives.h"
 #include "feed/text/line_plugin.h"
 #include "feed/text/parser.h"
 #include "feed/text/tokens.h"
@@ -95,10 +96,11 @@ std::vector<uint32_t> KeySlotsFrom(const std::vector<py::dict>& slots) {
   return any ? key_slots : std::vector<uint32_t>();
 }
 
-// slots: dicts of name, type, dim, column, shares (None, or the name of the slot whose feasigns it
-// shares) and the fields of TransformFrom. csv: the delimiter and the list separator. tags: the
-// tags to read (ins_id, content, logkey, time) with their columns. plugin: the path of a shared
-// library, for the format "plugin". csv_columns, csv_nulls: as in FeedSchema.
+// slots: dicts of name, type, dim, column, weight (for a dense slot; may be missing), shares (None,
+// or the name of the slot whose feasigns it shares) and the fields of TransformFrom. csv: the
+// delimiter and the list separator. tags: the tags to read (ins_id, content, logkey, time) with
+// their columns. plugin: the path of a shared library, for the format "plugin". csv_columns,
+// csv_nulls: as in FeedSchema.
 FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
                       bool per_slot_keys, size_t max_line_bytes, const std::string& csv,
                       const std::map<std::string, std::string>& tags, const std::string& plugin,
@@ -131,6 +133,7 @@ FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& sl
     slot.kind = KindFrom(fields["type"].cast<std::string>());
     slot.dim = fields["dim"].cast<int>();
     slot.column = fields["column"].cast<std::string>();
+    slot.weight = fields.contains("weight") && fields["weight"].cast<bool>();
     slot.transform = TransformFrom(fields);
     schema.slots.push_back(slot);
   }
@@ -435,6 +438,13 @@ void BindFeed(py::module_& module) {
                                                      ToArray(std::vector<uint64_t>(c.cut_values)));
                              })
       .def("sample", &Sample, py::arg("most_rows"))
+      .def(
+          "sample_negatives",
+          [](ParsedChunk& self, const FeedSchema& schema, double rate, uint64_t seed) {
+            return ValueOrThrow(
+                SampleNegatives(schema.sparse_slots(), schema.dense_width(), rate, seed, &self));
+          },
+          py::arg("schema"), py::arg("rate"), py::arg("seed"), release)
       .def_property_readonly("tag_bytes", [](const ParsedChunk& c) { return c.tags.held(); })
       .def_property_readonly("occurrences", [](const ParsedChunk& c) { return c.feasigns.size(); });
   module.def("select_parser_path",

@@ -128,10 +128,10 @@ def _config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:
 
 
 class _Collected:
-    """Collects the predictions and labels of an evaluation, and one column."""
+    """Collects the predictions and labels of an evaluation, and columns."""
 
-    def __init__(self, column: str) -> None:
-        self.columns: Sequence[str] = [column] if column else []
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = columns
         self._parts: list[tuple[np.ndarray, ...]] = []
 
     def add(
@@ -183,7 +183,8 @@ def diagnose(
         )
     files = expand(config.data.test_files)
     in_order = config.data.model_copy(update={"shuffle": False})
-    collected = _Collected(slice_slot)
+    weight = slots.weight.name if slots.weight is not None else ""
+    collected = _Collected([name for name in (weight, slice_slot) if name])
     with opened(config, run_dir, slots) as (table, runner, version):
         loaded = load_files(
             config, slots, files, 1 << 16, "diagnose reads files", table.slot_tables(slots)
@@ -210,11 +211,14 @@ def diagnose(
     if measured.samples == 0:
         return result
     predictions, labels, *columns = collected.arrays()
+    weights = columns[0] if weight else np.ones_like(labels) if dataset.soft_labels else None
     if slice_slot:
-        values = copc_by_value(predictions, labels, columns[0], top)
+        values = copc_by_value(predictions, labels, columns[-1], top, weights)
         result["slices"] = {"slot": slice_slot, "values": values}
     if serving:
-        result["serving"] = _served(run_dir, version, threshold, loaded, predictions, labels)
+        result["serving"] = _served(
+            run_dir, version, threshold, loaded, predictions, labels, weights
+        )
     return result
 
 
@@ -225,13 +229,16 @@ def _served(
     loaded: Any,
     predictions: np.ndarray,
     labels: np.ndarray,
+    weights: np.ndarray | None,
 ) -> dict[str, Any]:
+    from paddlebox.data.positions import task_columns
     from paddlebox.serving.predictor import Predictor
     from paddlebox.serving.source import RunSource
     from paddlebox.serving.writer import export
     from paddlebox.train.metrics import PassMetrics
 
-    instances, width = loaded.instances, loaded.options.slots.dense_width
+    instances, slots = loaded.instances, loaded.options.slots
+    _, features = task_columns(slots)
     rows = np.full(instances.unique_keys, -1, np.int32)
     try:
         # Its log lines are about a temporary file.
@@ -245,13 +252,14 @@ def _served(
                 for begin in range(0, loaded.size, _BATCH):
                     end = min(loaded.size, begin + _BATCH)
                     feasigns, offsets = instances.pack_feasigns(begin, end)
-                    dense = instances.pack_batch(begin, end, rows, 0, width)["dense"]
+                    packed = instances.pack_batch(begin, end, rows, 0, slots.feed_dense_width)
+                    dense = np.ascontiguousarray(packed["dense"][:, features])
                     parts.append(predictor.predict_feasigns(feasigns, offsets, dense))
     except ConfigError as error:  # the model cannot be exported; show the other figures
         return {"why_not": str(error)}
     served = np.concatenate(parts).reshape(len(labels), -1)[:, 0].copy()
-    metrics = PassMetrics()
-    metrics.add(served, labels)
+    metrics = PassMetrics(weighted=weights is not None)
+    metrics.add(served, labels, weights)
     values, apart = metrics.compute(), np.abs(served - predictions)
     return {
         "largest_difference": float(apart.max()),

@@ -95,13 +95,19 @@ def _keys(feasigns: np.ndarray) -> np.ndarray:
 
 
 def copc_by_value(
-    predictions: np.ndarray, labels: np.ndarray, values: np.ndarray, most: int = 20
+    predictions: np.ndarray,
+    labels: np.ndarray,
+    values: np.ndarray,
+    most: int = 20,
+    weights: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
     """Samples, click rate, mean prediction and COPC by the most frequent values of a column (N).
 
-    The last entry has the value None and combines all other values. COPC is None if the predicted
-    clicks are 0.
+    The last entry has the value None and combines all other values. With weights (N), click rate
+    and mean prediction are means by weight, None if all weights are 0. COPC is None if the
+    predicted clicks are 0.
     """
+    w = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
     kinds, kind_of, samples = np.unique(values, return_inverse=True, return_counts=True)
     order = np.argsort(-samples, kind="stable")
     place = np.full(len(kinds), most)
@@ -109,19 +115,20 @@ def copc_by_value(
     place_of = place[kind_of]
     parts: Mapping[str, np.ndarray] = {
         "samples": np.bincount(place_of, minlength=most + 1),
-        "clicks": np.bincount(place_of, labels.astype(np.float64), most + 1),
-        "predicted": np.bincount(place_of, predictions.astype(np.float64), most + 1),
+        "weight": np.bincount(place_of, w, most + 1),
+        "clicks": np.bincount(place_of, w * labels, most + 1),
+        "predicted": np.bincount(place_of, w * predictions, most + 1),
     }
     found = []
     for at in range(most + 1):
-        n, clicks, predicted = (float(parts[name][at]) for name in parts)
+        n, weight, clicks, predicted = (float(parts[name][at]) for name in parts)
         if n:
             found.append(
                 {
                     "value": kinds[order[at]].item() if at < most else None,
                     "samples": int(n),
-                    "ctr": clicks / n,
-                    "predicted": predicted / n,
+                    "ctr": clicks / weight if weight else None,
+                    "predicted": predicted / weight if weight else None,
                     "copc": clicks / predicted if predicted else None,
                 }
             )

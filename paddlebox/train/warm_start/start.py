@@ -60,6 +60,7 @@ def init_from(
         OutOfSpaceError: the new store does not fit on the disk.
     """
     _check_keys(source, config)
+    _check_negatives(source, config)
     chosen = map_slots(source, config, slots)
     with open_tables(source) as old:
         first = old[DEFAULT_TABLE][0]
@@ -109,6 +110,17 @@ def _check_keys(source: Source, config: Config) -> None:
             f"--init-from {source.run}: its data.key_space is {found}, the config's {wanted}: "
             f"feasigns of one have no meaning in the other; set data.key_space: {found}, or start "
             "without --init-from"
+        )
+
+
+def _check_negatives(source: Source, config: Config) -> None:
+    # A run of an earlier release has no such key, and kept all instances.
+    found, wanted = source.config["data"].get("negative_rate", 1.0), config.data.negative_rate
+    if found != wanted:
+        raise ConfigError(
+            f"--init-from {source.run}: its data.negative_rate is {found}, the config's {wanted}: "
+            f"the carried model has learned the odds of that rate; set data.negative_rate: {found},"
+            " or start without --init-from"
         )
 
 

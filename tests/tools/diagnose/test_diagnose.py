@@ -112,3 +112,14 @@ def test_calibration_by_value_gathers_the_rare_ones() -> None:
         {"value": 7, "samples": 2, "ctr": 1.0, "predicted": 0.5, "copc": 2.0},
         {"value": None, "samples": 1, "ctr": 0.0, "predicted": 0.0, "copc": None},
     ]
+
+
+def test_calibration_by_value_counts_instances_by_their_weights() -> None:
+    values = np.array([5, 5, 5, 7], np.uint64)
+    labels = np.array([1, 0, 1, 1], np.float32)
+    predictions = np.array([0.5, 0.25, 0.5, 0.5], np.float32)
+    weights = np.array([1, 2, 0, 0], np.float32)
+    assert copc_by_value(predictions, labels, values, 2, weights) == [
+        {"value": 5, "samples": 3, "ctr": 1 / 3, "predicted": 1 / 3, "copc": 1.0},
+        {"value": 7, "samples": 1, "ctr": None, "predicted": None, "copc": None},
+    ]

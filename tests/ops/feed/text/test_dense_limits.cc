@@ -73,3 +73,22 @@ TEST(logarithms_of_criteo_are_never_too_large) {
   CHECK_EQ(chunk.instances, 1u);
   CHECK_EQ(chunk.large.size(), 0u);
 }
+
+TEST(a_weight_is_0_or_above_and_is_never_noted_as_large) {
+  FeedSchema schema = Schema(Format::kMultiSlot, {Label("y"), Dense("w", 1), Sparse("u")});
+  schema.slots[1].weight = true;
+  const ParsedChunk chunk = Parse(schema,
+                                  "1 1 1 0 1 7\n"
+                                  "1 1 1 -0 1 7\n"
+                                  "1 1 1 4294967296 1 7\n"
+                                  "1 1 1 4.3e9 1 7\n"
+                                  "1 1 1 -1e-30 1 7\n"
+                                  "1 1 1 -3e38 1 7\n"
+                                  "1 1 1 nan 1 7\n"
+                                  "1 1 1 inf 1 7\n");
+  CHECK_EQ(chunk.instances, 3u);
+  CHECK_EQ(chunk.bad_lines, 5u);
+  CHECK_EQ(chunk.large.size(), 0u);
+  CHECK_EQ(chunk.first_bad[0].reason,
+           std::string("slot 'w': 4.3e+09 is not a weight in [0, 2^32]"));
+}

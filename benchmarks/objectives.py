@@ -1,0 +1,245 @@
+"""Do sampled negatives save time and keep predictions, and do losses in groups rank better?
+
+    python benchmarks/objectives.py [--rows 2000000] [--page-rows 200000] [--seeds 5] [--quick]
+
+Negatives: rows with 2 % clicks, from a planted model. DeepFM is trained on all of them, and with
+`data.negative_rate: 0.1`, and evaluated on rows that neither has seen. The same on Criteo's rows,
+if PADDLEBOX_DATA has them; that part has no goal.
+
+Groups: pages of 4 to 16 rows, from a planted model whose clicks also depend on an effect of the
+page that no feature shows. The same network is trained with `model.loss` bce, pairwise, listwise
+and jrc, for several seeds. The AUC inside pages is the mean over the pages of the test rows with
+both classes (`wuauc`).
+
+Goals: with sampling, the AUC is at most 0.002 lower, the mean prediction is within 2 % of the
+planted mean, and training reads at least 3 times the rows per second. The AUC inside pages of jrc
+is higher than that of bce by at least 0.002, in the median of the seeds; its COPC is at most 2 %
+further from 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import report
+
+MEASURES = (*report.TRAINING, "paddlebox/config", "configs/deepfm_criteo.yaml")
+RATE, CLICKS = 0.1, 0.02
+AUC_BOUND, MEAN_BOUND, SPEED_BOUND = 0.002, 0.02, 3.0
+MARGIN, COPC_BOUND = 0.002, 0.02
+METRICS = "[{name: page, method: wuauc, group: page}]"
+LOSSES = ("bce", "pairwise", "listwise", "jrc")
+_TEST = 0.1  # of the rows
+_VOCABULARY = {"user": 50_000, "item": 20_000, "place": 500}
+_PAGE_EFFECT = 1.5  # its deviation
+
+
+# ---- data
+
+
+def shifted(logits: np.ndarray, mean: float) -> np.ndarray:
+    """Probabilities of logits to which the number is added that gives them this mean."""
+    low, high = -20.0, 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if np.mean(1 / (1 + np.exp(-logits - middle))) < mean:
+            low = middle
+        else:
+            high = middle
+    return np.asarray(1 / (1 + np.exp(-logits - low)))
+
+
+def planted(rng: np.random.Generator, rows: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Columns of ids by name, with a long tail, and the logits of the planted model."""
+    columns: dict[str, np.ndarray] = {}
+    logits = np.zeros(rows)
+    for name, size in _VOCABULARY.items():
+        ids = np.minimum(size * rng.random(rows) ** 3, size - 1).astype(np.int64)
+        logits += rng.normal(0, 0.7, size)[ids]
+        columns[name] = ids + 1
+    vectors = [rng.normal(0, 0.6, (_VOCABULARY[name], 4)) for name in ("user", "item")]
+    logits += (vectors[0][columns["user"] - 1] * vectors[1][columns["item"] - 1]).sum(axis=1)
+    columns["age"] = rng.normal(0, 1, rows).astype(np.float32)
+    return columns, logits + 0.3 * columns["age"]
+
+
+def write(folder: Path, columns: dict[str, np.ndarray], test: int, row_groups: int) -> None:
+    """train.parquet and test.parquet, which has the last rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = len(columns["click"])
+    for name, chosen in (("train", slice(0, rows - test)), ("test", slice(rows - test, rows))):
+        table = pa.table({key: column[chosen] for key, column in columns.items()})
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=row_groups)
+
+
+SLOTS = """slots:
+  - {name: click, type: label}
+  - {name: age, type: dense}
+  - {name: user, type: sparse}
+  - {name: item, type: sparse}
+  - {name: place, type: sparse}
+"""
+
+
+def config(folder: Path, *, page: bool) -> Path:
+    (folder / "slots.yaml").write_text(SLOTS + "  - {name: page, type: sparse}\n" * page)
+    text = f"""name: objectives
+data:
+  format: parquet
+  slots: {folder}/slots.yaml
+  train_files: [{folder}/train.parquet]
+  test_files: [{folder}/test.parquet]
+  batch_size: 512
+model:
+  type: deepfm
+  hidden: [32]
+  slots: [user, item, place]
+table: {{embedx_dim: 8, embedx_threshold: 0}}
+mem: {{budget_bytes: 256MiB}}
+optimizer: {{learning_rate: 0.005}}
+trainer: {{dense_threads: 1}}
+"""
+    (folder / "config.yaml").write_text(text)
+    return folder / "config.yaml"
+
+
+# ---- runs
+
+
+def trained(config: Path | str, run_dir: Path, *overrides: str) -> dict[str, Any]:
+    """Trains and evaluates. Returns the evaluation, and the rows read per second of training."""
+    arguments = ["-c", str(config), "--run-dir", str(run_dir), "-o", *overrides]
+    outputs = {}
+    for tool in ("train", "evaluate"):
+        done = subprocess.run(
+            [sys.executable, f"tools/{tool}.py", *arguments],
+            cwd=report.ROOT,
+            env={**os.environ, "PYTHONPATH": str(report.ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"tools/{tool}.py failed:\n{done.stderr[-3000:]}")
+        outputs[tool] = done.stdout
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    found = json.loads(outputs["evaluate"].splitlines()[-1])
+    return {
+        **{name: found[name] for name in ("auc", "copc", "predicted_ctr", "logloss")},
+        **({"page_auc": found["page"]["uauc"]} if "page" in found else {}),
+        "rows_per_s": sum(line["lines"] for line in lines) / sum(line["seconds"] for line in lines),
+        "samples": sum(line["samples"] for line in lines),
+    }
+
+
+def both(config: Path | str, folder: Path, *overrides: str) -> dict[str, dict[str, Any]]:
+    found = {}
+    for name, rate in (("all", 1.0), ("sampled", RATE)):
+        rates = f"data.negative_rate={rate}"
+        found[name] = trained(config, folder / f"run-{name}", *overrides, rates)
+        print(f"{folder.name}, {name}: {json.dumps(found[name])}", flush=True)
+    return found
+
+
+def negatives(folder: Path, rows: int) -> tuple[dict[str, Any], list[report.Goal]]:
+    rng = np.random.default_rng(1)
+    test = max(int(rows * _TEST), 1000)
+    columns, logits = planted(rng, rows + test)
+    likely = shifted(logits, CLICKS)
+    columns["click"] = (rng.random(rows + test) < likely).astype(np.int64)
+    write(folder, columns, test, 1 << 16)
+    found = both(config(folder, page=False), folder)
+    plain, sampled = found["all"], found["sampled"]
+    mean = float(likely[rows:].mean())
+    off = abs(sampled["predicted_ctr"] / mean - 1)
+    return {**found, "planted_mean": mean}, [
+        report.at_most("AUC lost by sampling", plain["auc"] - sampled["auc"], AUC_BOUND),
+        report.at_most("mean prediction off the planted mean", off, MEAN_BOUND),
+        report.at_least(
+            "rows/s beside all rows", sampled["rows_per_s"] / plain["rows_per_s"], SPEED_BOUND
+        ),
+    ]
+
+
+def criteo(folder: Path) -> dict[str, Any]:
+    """The first 80 % of the lines are trained, the others evaluated."""
+    source = Path(os.environ.get("PADDLEBOX_DATA", "../shared/data")) / "criteo/train.tsv.gz"
+    if not source.is_file():
+        return {}
+    folder.mkdir()
+    with gzip.open(source, "rt") as text:
+        lines = text.readlines()
+    cut = len(lines) * 4 // 5
+    for name, part in (("train", lines[:cut]), ("test", lines[cut:])):
+        (folder / f"{name}.txt").write_text("".join(part))
+    files = (f"data.train_files=[{folder}/train.txt]", f"data.test_files=[{folder}/test.txt]")
+    return both("configs/deepfm_criteo.yaml", folder, *files)
+
+
+def pages(folder: Path, rows: int, seeds: int) -> tuple[dict[str, Any], list[report.Goal]]:
+    rng = np.random.default_rng(2)
+    test = max(int(rows * _TEST), 1000)
+    page = np.repeat(np.arange(rows + test), rng.integers(4, 17, rows + test))[: rows + test]
+    columns, logits = planted(rng, rows + test)
+    likely = shifted(logits + rng.normal(0, _PAGE_EFFECT, page.max() + 1)[page], 0.15)
+    columns |= {"click": (rng.random(rows + test) < likely).astype(np.int64), "page": page + 1}
+    write(folder, columns, test, 1 << 16)
+    path, found = config(folder, page=True), dict[str, list[dict[str, Any]]]()
+    for seed in range(1, seeds + 1):
+        for loss in LOSSES:
+            overrides = [f"seed={seed}", f"model.loss={loss}", f"metrics={METRICS}"]
+            overrides += ["model.loss_group=page"] if loss != "bce" else []
+            one = trained(path, folder / f"run-{loss}-{seed}", *overrides)
+            found.setdefault(loss, []).append(one)
+            print(f"seed {seed}, {loss}: {json.dumps(one)}", flush=True)
+    pairs = list(zip(found["jrc"], found["bce"], strict=True))
+    gains = [one["page_auc"] - other["page_auc"] for one, other in pairs]
+    apart = [abs(one["copc"] - 1) - abs(other["copc"] - 1) for one, other in pairs]
+    print(f"jrc beside bce: AUC inside pages {statistics.median(gains):+.4f}")
+    return found, [
+        report.at_least("AUC inside pages, jrc beside bce", gains, MARGIN),
+        report.at_most("COPC of jrc further from 1", apart, COPC_BOUND),
+    ]
+
+
+def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
+    figures: dict[str, Any] = {}
+    figures["negatives"], goals = negatives(folder / "negatives", options.rows)
+    figures["criteo"] = criteo(folder / "criteo")
+    if options.seeds:
+        figures["pages"], more = pages(folder / "pages", options.page_rows, options.seeds)
+        goals = [*goals, *more]
+    return figures, goals
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "--rows", type=int, default=2_000_000, help="training rows with 2 %% clicks"
+    )
+    parser.add_argument("--page-rows", type=int, default=200_000, help="training rows in pages")
+    parser.add_argument("--seeds", type=int, default=5, help="of the losses in groups; 0: none")
+    parser.add_argument("--quick", action="store_true", help="a trial: few rows, 2 seeds")
+    parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
+    out = report.ROOT / "benchmarks/results/objectives.json"
+    parser.add_argument("--out", type=Path, default=out)
+    options = parser.parse_args()
+    if options.quick:
+        options.rows, options.page_rows, options.seeds = 100_000, 40_000, 2
+    return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
+
+
+if __name__ == "__main__":
+    report.run(main)
