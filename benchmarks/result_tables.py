@@ -351,6 +351,27 @@ def many_ranks(run: Run) -> str:
     return f"{table(head, rows)}\n\n{goals(run)}"
 
 
+def rank_parity(run: Run) -> str:
+    rows = [
+        [
+            ranks,
+            *(
+                _median_and_range(of[name])
+                for name in ("bytes_of_a_committed_byte", "commit_times", "pass_times")
+            ),
+            f"{max(seconds for seconds, _, _ in of['rebuilt']):.0f} s",
+        ]
+        for ranks, of in run["figures"].items()
+    ]
+    head = ["ranks", "bytes of parity for each committed byte", "commit, times"]
+    head += ["pass, times", "longest start that rebuilds a rank"]
+    return f"{table(head, rows)}\n\n{goals(run)}"
+
+
+def _median_and_range(of: Mapping[str, float]) -> str:
+    return f"{of['median']:.2f} ({of['min']:.2f} to {of['max']:.2f})"
+
+
 def zoo_claims(run: Run) -> str:
     rows = []
     for config, of in run["figures"].items():
@@ -478,6 +499,7 @@ _OWN: tuple[Callable[[Run], str], ...] = (
     many_ranks,
     model_sweep,
     partial_recovery,
+    rank_parity,
     ranks,
     ranks_auc,
     ranks_modes,

@@ -72,8 +72,18 @@ class RanksConfig(Section):
         "lack the gradients of the last N steps, so that no step waits for gradients",
     )
 
+    parity: int = Field(
+        default=0,
+        ge=0,
+        le=255,
+        description="ranks in a group: if the folder of one of them is lost, its store is rebuilt "
+        "from parity in the folders of the others; all ranks, if there are fewer; 0: no parity",
+    )
+
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> RanksConfig:
+        if self.parity == 1:
+            raise ValueError("parity is 1: expected 0, or at least 2 ranks in a group")
         if self.dense_top_k and self.sync_weight_step:
             raise ValueError(
                 f"dense_top_k is {self.dense_top_k}, but sync_weight_step is "

@@ -27,7 +27,11 @@ routes.py               routes between the GPUs of a machine
 traffic.py              counts of sent bytes
 dense.py                sums of dense gradients
 dense_modes.py          other ways to agree on dense parameters
+telling.py              messages and errors of all ranks before tables are open
+parity.py               parity of the files of each commit, over the ranks of a group
+rebuild.py              rebuilds the store of a lost rank from this parity
 reshard.py              moves rows to the stores of another number of ranks
+transfer.py             sends ranks the parts of stores that they do not see
 """
 
 from paddlebox.ranks.world import World

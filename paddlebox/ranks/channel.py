@@ -24,6 +24,8 @@ from paddlebox.ranks.messages import from_hosts, opened, packed, to_hosts, unpac
 CHANNELS = ("stage", "ask", "step", "early", "share")
 #: The sums that programs compute (dense.py). Only `Channel.sum` uses it.
 DENSE = "dense"
+#: The files of commits, with `ranks.parity` (parity.py). It exists only with this key.
+PARITY = "parity"
 #: Each host sends its sum to all others, up to so many bytes; above, each host adds up one slice.
 _MOST_BYTES_AT_ONCE = 256 << 10
 _NOTHING = np.empty(0, np.uint8)
@@ -38,7 +40,7 @@ class Peers(Protocol):
 
 
 class Channel:
-    """One of CHANNELS, or DENSE, created by `World.join`.
+    """One of CHANNELS, DENSE, or PARITY, created by `World.join`.
 
     Exchanges on a channel run one at a time, in the same order on all ranks. So only one thread at
     a time may use a channel.

@@ -7,7 +7,9 @@ in blocks of keys (ops/table/admission.h). The old stores do not change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +27,9 @@ from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.tiered_table import TieredTable
 
+log = logging.getLogger("paddlebox")
+
+_LOG_EVERY_S = 10.0
 _BLOCK = 64  # counters of the admission filter for consecutive keys
 Range = tuple[int, int]  # first and last key
 
@@ -120,7 +125,7 @@ def _write_table(
         compaction=None,
         parity=None,
     )
-    progress = heartbeat.rows(f"rows of {len(sources)} ranks")
+    progress = _progress(folder, sources, [record.live_rows for record in records])
     with ExitStack() as opened, TieredTable(config, options) as table:
         old = [opened.enter_context(open_source(*source)) for source in sources]
         imported = import_rows(
@@ -139,6 +144,28 @@ def _write_table(
         )
         commit_resharded(table, before, own_rows)
     return imported.rows
+
+
+def _progress(
+    folder: Path, sources: Sequence[tuple[Path, int]], live_rows: Sequence[int]
+) -> Callable[[int], None]:
+    """Reports to the supervisor how many rows were read, and to the log now and then."""
+    beat = heartbeat.rows(f"rows of {len(sources)} ranks")
+    due = time.monotonic() + _LOG_EVERY_S
+
+    def progress(read: int) -> None:
+        nonlocal due
+        beat(read)
+        if time.monotonic() >= due:
+            due = time.monotonic() + _LOG_EVERY_S
+            log.info(
+                "%s: %d rows so far, from stores of %s rows",
+                folder,
+                read,
+                " + ".join(map(str, live_rows)),
+            )
+
+    return progress
 
 
 def counts_of(counts: Sequence[np.ndarray], own: Range) -> np.ndarray:

@@ -22,7 +22,7 @@ from paddlebox.config import Config
 from paddlebox.config.ranks import RanksConfig, Transport
 from paddlebox.errors import ConfigError, PaddleBoxError, RankError
 from paddlebox.ranks import connecting
-from paddlebox.ranks.channel import CHANNELS, DENSE, Channel
+from paddlebox.ranks.channel import CHANNELS, DENSE, PARITY, Channel
 from paddlebox.ranks.host import share_memory
 from paddlebox.ranks.job_store import JobStore
 from paddlebox.ranks.joining import address_of_host, check_same, meet
@@ -63,7 +63,7 @@ class World(Coordinator):
         self.store = JobStore(rank, size, self._check_alive)
         self.shards: dict[str, ShardedTable] = {}  # the open tables, by name
         self.traffic = Traffic(rank, size)  # of the open tables
-        #: By name (CHANNELS, DENSE). Only one thread at a time may use a channel.
+        #: By name (CHANNELS, DENSE, PARITY). Only one thread at a time may use a channel.
         self.channels: dict[str, Channel] = {}
 
     @staticmethod
@@ -112,12 +112,13 @@ class World(Coordinator):
         names = meet(self.gather)
         if config is not None:
             check_same(config, names, self.gather)
-        options, channels = config.ranks if config is not None else RanksConfig(), len(CHANNELS) + 1
+        options = config.ranks if config is not None else RanksConfig()
+        names_of_channels = [*CHANNELS, DENSE, *([PARITY] if options.parity else [])]
+        channels = len(names_of_channels)
         near, self.memory = share_memory(self, channels)
         self.hosts = Hosts.of(self.rank, self.gather("near", near[0]))
         if not self.on_one_host:
             self.link = self._link_hosts(options.transport, channels, names)
-        names_of_channels = [*CHANNELS, DENSE]
         self.channels = {name: Channel(self, name, at) for at, name in enumerate(names_of_channels)}
         between = None if self.on_one_host else self.channels[DENSE].sum
         core.set_sums(self.memory, len(CHANNELS), between)
@@ -139,7 +140,7 @@ class World(Coordinator):
             return MpiLink(mpi.loaded(), channels, self.store)
         hosts, rank = self.hosts, self.rank
         of_sums = [one for one in hosts.firsts if one != rank and rank in hosts.firsts]
-        peers = dict.fromkeys(range(len(CHANNELS)), hosts.routes.peers) | {len(CHANNELS): of_sums}
+        peers = dict.fromkeys(range(channels), hosts.routes.peers) | {len(CHANNELS): of_sums}
         return connecting.connect(rank, names, peers, address_of_host(), self.gather)
 
     @property

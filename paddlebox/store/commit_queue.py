@@ -85,7 +85,7 @@ class CommitQueue:
         self._torn = False  # whether a change reached only some of the tables
         self._background = Background("paddlebox-commit")
         #: Called after each commit of a pass, on its thread, with the first table's version.
-        self.after_commit: Callable[[VersionRecord], None] | None = None
+        self.after_commit: list[Callable[[VersionRecord], None]] = []
 
     def commit(self, fields: PassFields, when: When) -> Future[int]:
         """As `TableSet.commit`."""
@@ -165,8 +165,8 @@ class CommitQueue:
         version = name_passes()
         if version:
             with table.versions.committing:
-                if self.after_commit is not None and table is self._tables[0]:
-                    self.after_commit(table.versions.last)
+                for call in self.after_commit if table is self._tables[0] else ():
+                    call(table.versions.last)
                 table.versions.prune()
             table.compactor.wake()
         return version

@@ -172,7 +172,7 @@ def copied_versions(uri: str, most: int = 16) -> list[tuple[str, VersionRecord]]
 
 
 class Copier:
-    """Copies commits of a table in the background: give `offer` to `CommitQueue.after_commit`.
+    """Copies commits of a table in the background: add `offer` to `CommitQueue.after_commit`.
 
     A commit during the copy of an earlier one is not copied. An error of a copy is logged, and the
     next commit is copied; only `finish` raises errors.

@@ -208,6 +208,8 @@ def move_aside(run_dir: Path) -> None:
         number += 1
     try:
         run_dir.rename(aside)
+    except FileNotFoundError:
+        return  # another rank has moved it
     except OSError as error:
         raise StoreError(f"{run_dir}: cannot be moved to {aside}: {error.strerror}") from error
     log.info("%s: moved to %s", run_dir, aside)

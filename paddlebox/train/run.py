@@ -26,8 +26,11 @@ from paddlebox.config import Config, DenseDtype, Phase, Schedule, Slots
 from paddlebox.config.data import ShareBy
 from paddlebox.data.sources import expand
 from paddlebox.errors import PaddleBoxError, TrainingError
+from paddlebox.ranks import World
+from paddlebox.ranks.telling import raise_together
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.dense import dense_digest
+from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.table_set import TableSet
 from paddlebox.train import adopt_stores, pass_line, recovery, repeats, resume
 from paddlebox.train.common_passes import agreed_passes
@@ -40,6 +43,7 @@ from paddlebox.train.hooks.hook import Hook, run_by
 from paddlebox.train.hooks.metrics_file import MetricsFile
 from paddlebox.train.hooks.plateau import Plateau
 from paddlebox.train.hooks.publish import Publish
+from paddlebox.train.hooks.rank_parity import Parity
 from paddlebox.train.hooks.save import Save
 from paddlebox.train.hooks.scalars import Scalars
 from paddlebox.train.hooks.trace import Trace
@@ -149,9 +153,8 @@ def _resume(config: Config, run_dir: Path, start: _Start, world: Coordinator) ->
     slots = read_slots(config)
     passes, epochs = passes_of(config, world), config.trainer.epochs
     source = find_source(start.source, run_dir) if start.source else None
-    if start.fresh and world.rank == 0:
-        resume.move_aside(run_dir)
-    world.wait("fresh")
+    if start.fresh:
+        _move_aside(run_dir, world)
     adopt_stores.take_over(run_dir, config, world, start.back_to)
     run_dir = own_dir(run_dir, world.rank)
     config = settled(
@@ -174,6 +177,24 @@ def _resume(config: Config, run_dir: Path, start: _Start, world: Coordinator) ->
         repeats.warn(point.plan, point.passes)
     repeats.check_click_priors(config, point.plan, point.passes)
     return _Resumed(config, slots, run_dir, world, passes, source, point, recovered)
+
+
+def _move_aside(run_dir: Path, world: Coordinator) -> None:
+    """Move the run dir aside on every node. Otherwise the stores on the other nodes would bring
+    the model back.
+
+    Raises:
+        StoreError: on every rank, if any rank cannot move it.
+    """
+    error = None
+    for rank in range(world.size):  # in turns: ranks may see the same folder
+        if rank == world.rank:
+            try:
+                resume.move_aside(run_dir)
+            except PaddleBoxError as failed:
+                error = failed
+        world.wait("fresh")
+    raise_together(world, error, run_dir)
 
 
 def _resume_point(
@@ -255,6 +276,7 @@ def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict
         stack.enter_context(table)
         copies = copies_of(config, world.rank)
         copy = _open(stack, Copy(config, table, store, world) if copies else None)
+        parity = _open(stack, _parity(run, table))
         stack.enter_context(_ended_passes_committed(table))
         alerts = Alerts(config, world.rank, run.run_dir, run.point.lines.recent)
         stack.enter_context(alerts)
@@ -266,7 +288,9 @@ def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict
         evaluate, metrics_file = Evaluate(training, tests), MetricsFile(run.run_dir)
         # The order matters: a hook sees what earlier hooks added to the line of a pass.
         plateau = _plateau(run, training)
-        hooks = run_by(world.rank, [save, evaluate, plateau, metrics_file, alerts, scalars, copy])
+        hooks = run_by(
+            world.rank, [save, evaluate, parity, plateau, metrics_file, alerts, scalars, copy]
+        )
         with feeding(training.dataset), training.rescue.guarding():
             PassLoop(training, run.passes, run.point, hooks).run()
         heartbeat.stage("end", "of the run: the last commit")
@@ -286,6 +310,16 @@ def _open(stack: ExitStack, hook: H) -> H:
     if hook is not None:
         stack.enter_context(hook)
     return hook
+
+
+def _parity(run: _Resumed, table: TableSet) -> Parity | None:
+    size, store = run.config.ranks.parity, run.run_dir / "store"
+    if not size or not isinstance(run.world, World):
+        SetFolder(store).keep(())  # they would keep files that merges have removed
+        if size:
+            log.warning("ranks.parity is %d, but this job has one rank: there is no parity", size)
+        return None
+    return Parity(table, store, run.world, size)
 
 
 def _publish(run: _Resumed, alerts: Alerts) -> Publish | None:

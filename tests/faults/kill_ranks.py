@@ -1,6 +1,6 @@
 """Supervised jobs whose ranks are killed, and must end as one that was left alone.
 
-    python -m tests.faults.kill_ranks --kills 20 [--partial]
+    python -m tests.faults.kill_ranks --kills 20 [--partial | --parity]
 
 SIGKILL to a rank: from outside to one that is drawn, at a moment that is drawn, while ranks start,
 join, stage, train, commit; or, where that is earlier, by recorder.c right after the n-th change of
@@ -20,6 +20,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -48,6 +49,7 @@ _TARGETS = (
     ("/store/ssd/", 60), ("/store/dense/", 40), ("/store/MANIFEST-", 20), ("/metrics.jsonl", 10),
     ("/store/manifest/data.mdb", 40),
 )  # fmt: skip
+_OF_PARITY = (("/store/rank_parity/", 60),) * 3  # as often as all others
 
 
 def prepare(folder: Path) -> None:
@@ -244,15 +246,27 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
+PARITY = ("ranks.parity=2",)
 PARTIAL = ("data.batch_size=16", "ranks.staleness=1", "checkpoint.partial_recovery=true")
 
 
 def kill_ranks(
-    scratch: Path, kills: int, seed: int, ranks: int = 2, nodes: int = 1, partial: bool = False
+    scratch: Path,
+    kills: int,
+    seed: int,
+    ranks: int = 2,
+    nodes: int = 1,
+    partial: bool = False,
+    parity: bool = False,
 ) -> Outcome:
-    """partial: with checkpoint.partial_recovery; jobs must then train each instance once."""
+    """partial: with checkpoint.partial_recovery; jobs must then train each instance once.
+
+    parity: with ranks.parity; a rank that is drawn then loses its folder, is killed once more
+    while it is rebuilt, and the job must end as before.
+    """
     data, chance, outcome = scratch / "data", random.Random(seed), Outcome()
-    settings, recorder = PARTIAL if partial else (), build_preloaded(scratch)
+    settings = PARTIAL if partial else PARITY if parity else ()
+    recorder = build_preloaded(scratch)
     if not data.exists():
         prepare(data)
     started = time.monotonic()
@@ -268,13 +282,36 @@ def kill_ranks(
         job = Supervised(folder, data, ranks, nodes, options, settings, environment)
         witness = Witness(functools.partial(newest_pass, job.run_dir / "store"), tries=20)
         try:
-            _kill_until_it_ends(job, plan, _Draw(chance, whole_s), kills, outcome, witness)
+            draw = _Draw(chance, whole_s, (*_TARGETS, *(_OF_PARITY if parity else ())))
+            _kill_until_it_ends(job, plan, draw, kills, outcome, witness)
             wrong = [*witness.errors, *_wrong_with(job, whole, partial)]
+            if parity and not wrong:
+                outcome.kills.append(_lose_a_folder(job, plan, chance))
+                wrong = _wrong_with(job, whole, partial)
             outcome.wrong += [f"{job.folder}: {text}\n{job.log()}" for text in wrong]
         finally:
             job.end()
         outcome.jobs += 1
     return outcome
+
+
+def _lose_a_folder(job: Supervised, plan: Path, chance: random.Random) -> str:
+    """Starts the job once more, without the folder of a rank, which is killed at some change of a
+    file while it is rebuilt."""
+    rank = chance.randrange(job.ranks * job.nodes)
+    folder = job.dirs()[rank]
+    for path in folder.iterdir():
+        if path.name != "ranks":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    at = chance.randrange(1, 12)
+    plan.with_suffix(".new").write_text(f"{at} /store.restoring/\n")
+    plan.with_suffix(".new").rename(plan)
+    job.supervisors.clear()
+    job.start()
+    job.wait()
+    killed = "" if plan.exists() else f", and is killed at change {at} while it is rebuilt"
+    plan.unlink(missing_ok=True)
+    return f"rank {rank} loses its folder{killed}"
 
 
 def _wrong_with(job: Supervised, whole: Supervised, partial: bool) -> list[str]:
@@ -314,6 +351,7 @@ class _Draw:
 
     chance: random.Random
     whole_s: float  # that a job takes
+    targets: Sequence[tuple[str, int]]
 
     def due(self) -> float:
         """When one that is killed from outside is."""
@@ -321,7 +359,7 @@ class _Draw:
 
     def aim(self, plan: Path, ranks: int) -> str:
         """Writes down at which change of a file a process that begins from now on is killed."""
-        part, most = self.chance.choice(_TARGETS)
+        part, most = self.chance.choice(self.targets)
         at = round(math.exp(self.chance.uniform(0.0, math.log(most))))
         rank = self.chance.randrange(ranks)
         part = f"/run{part}" if rank == 0 else f"/ranks/{rank}{part}"
@@ -372,6 +410,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, default=2, help="of a node")
     parser.add_argument("--nodes", type=int, default=1, help="supervisors on this machine")
     parser.add_argument("--partial", action="store_true", help="checkpoint.partial_recovery")
+    parser.add_argument("--parity", action="store_true", help="ranks.parity")
     parser.add_argument("--scratch", type=Path, help="kept; default: a folder that is removed")
     options = parser.parse_args(arguments)
     started = time.monotonic()
@@ -379,7 +418,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scratch = options.scratch or Path(temporary)
         scratch.mkdir(parents=True, exist_ok=True)
         outcome = kill_ranks(
-            scratch, options.kills, options.seed, options.ranks, options.nodes, options.partial
+            scratch,
+            options.kills,
+            options.seed,
+            options.ranks,
+            options.nodes,
+            options.partial,
+            options.parity,
         )
     print(f"kills {len(outcome.kills)}: {'; '.join(outcome.kills)}")
     print(f"jobs that ended {outcome.jobs}; wrong {len(outcome.wrong)}; ", end="")

@@ -86,6 +86,34 @@ def test_a_rank_whose_folder_is_gone_comes_back_from_its_copy_and_else_is_named(
     assert "rank 1 (0x8000000000000000 to 0xffffffffffffffff) is gone" in logs
 
 
+@pytest.mark.slow
+def test_a_lost_folder_comes_back_from_parity_and_the_job_ends_as_the_undisturbed_one(
+    undisturbed: Path, data: Path, tmp_path: Path
+) -> None:
+    """The first rank's folder with its manifest, in the middle; the other one at the end."""
+    run_dir = tmp_path / "run"
+    options = ["ranks.parity=2", "checkpoint.copy_to=''", "save.out=''"]
+    first = ",".join(str(path) for path in sorted(data.glob("train-*.txt"))[:4])
+    done = launch("train", run_dir, data, *options, f"data.train_files=[{first}]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for path in run_dir.iterdir():
+        if path.name != "ranks":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    done = launch("train", run_dir, data, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["pass"] for line in lines] == [1, 2, 3, 4]
+    assert all(line["rank_parity"]["parity_bytes"] > 0 for line in lines[1:])
+    # Saves reset the delta scores of rows, so the rows of the undisturbed run differ in these.
+    assert summary(run_dir)["dense_digest"] == summary(undisturbed)["dense_digest"]
+    shutil.rmtree(run_dir / "ranks/1")
+    done = launch("train", run_dir, data, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("sparse_digest", "dense_digest"):
+        assert summary(run_dir / "ranks/1")[name] == summary(run_dir)[name]
+    assert tool("store", "verify", run_dir).returncode == 0
+
+
 @pytest.mark.long
 def test_two_ranks_start_from_two_others_leave_files_out_and_commit_every_second_pass(
     undisturbed: Path, data: Path, tmp_path: Path

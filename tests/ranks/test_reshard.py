@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,18 +16,21 @@ import pytest
 from paddlebox import ops
 from paddlebox._native import core, paddle
 from paddlebox.config import Config, load_config
-from paddlebox.errors import ConfigError, StoreError
-from paddlebox.ranks import World
+from paddlebox.errors import ConfigError, OutOfSpaceError, StoreError
+from paddlebox.ranks import World, reshard, transfer
 from paddlebox.ranks.reshard import overlapping, write_range
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.copies import copy_version
+from paddlebox.store.disk_budget import DiskBudget
 from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
-from paddlebox.train.adopt_stores import take_over
+from paddlebox.train import adopt_stores
+from paddlebox.train.adopt_stores import Found, Sighting, _valid_move, take_over
 from paddlebox.train.common_passes import agreed_passes
 from tests.conftest import ROOT
+from tests.ranks.threads import coordination, one_at_a_time
 
 ROWS = 3000
 
@@ -41,7 +45,7 @@ def _open(config: Config, store: Path, **arguments: Any) -> Table:
     return Table(config.table, seed=config.seed, folder=store, compaction=None, **arguments)
 
 
-def _pass(table: Table, number: int, feasigns: np.ndarray, counted: int) -> None:
+def _pass(table: Table, number: int, feasigns: np.ndarray, counted: int, ranks: int = 1) -> None:
     paddle.disable_static()
     feasigns = feasigns[np.argsort([core.mix(int(f)) for f in feasigns])]
     keys = sorted_unique_keys(feasigns)
@@ -55,7 +59,7 @@ def _pass(table: Table, number: int, feasigns: np.ndarray, counted: int) -> None
     table.commit(
         day=20000 + number,
         pass_number=number,
-        cursor={"pass": number, "ranks": 1},
+        cursor={"pass": number, "ranks": ranks},
         counted=took,
         dense={"w": np.full(3, number, np.float32)},
     )
@@ -104,7 +108,7 @@ def _as_ranks(source: Path, size: int, to: Path, config: Config) -> Path:
             store_of_rank(to / "store", rank),
             version=stores[0][1] + 1,
             ranks=size,
-            options=TableOptions(seed=config.seed),
+            options=TableOptions(seed=config.seed, max_segment_bytes=1 << 16),
         )
     return to
 
@@ -144,32 +148,33 @@ class KilledError(Exception):
     pass
 
 
+def _die_at(step: int, patch: pytest.MonkeyPatch) -> None:
+    """Let the process die after so many changes of the folders of stores."""
+    left = [step]
+
+    def mortal(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *arguments: Any, **keywords: Any) -> None:
+            if "store" in os.path.basename(path):
+                left[0] -= 1
+                if left[0] < 0:
+                    raise KilledError
+            real(path, *arguments, **keywords)
+
+        return call
+
+    patch.setattr(os, "rename", mortal(os.rename))
+    patch.setattr(shutil, "rmtree", mortal(shutil.rmtree))
+
+
 @pytest.mark.slow
 def test_a_move_that_is_killed_at_any_step_is_made_by_the_next_start(
     one: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, two = _digest(one, config), _as_ranks(one, 2, tmp_path / "two", config)
-    rename, remove = os.rename, shutil.rmtree
-
-    def dying_at(step: int, left: list[int]) -> Callable[[Callable[..., Any]], Any]:
-        def wrap(real: Callable[..., Any]) -> Any:
-            def call(path: Any, *arguments: Any, **keywords: Any) -> None:
-                if "store" in os.path.basename(path):
-                    left[0] += 1
-                    if left[0] > step:
-                        raise KilledError
-                real(path, *arguments, **keywords)
-
-            return call
-
-        return wrap
-
     for step in range(40):
         run_dir = Path(shutil.copytree(two, tmp_path / str(step)))
-        mortal = dying_at(step, [0])
         with monkeypatch.context() as patch:
-            patch.setattr(os, "rename", mortal(rename))
-            patch.setattr(shutil, "rmtree", mortal(remove))
+            _die_at(step, patch)
             try:
                 take_over(run_dir, config, ONE_RANK)
                 done = True
@@ -184,6 +189,130 @@ def test_a_move_that_is_killed_at_any_step_is_made_by_the_next_start(
             break
     assert done
     assert step > 3, "the move was hardly interrupted"
+
+
+@pytest.mark.slow
+def test_a_move_between_disks_that_is_killed_at_any_step_is_made_by_the_next_start(
+    one: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, done = _digest(one, config), False
+    monkeypatch.setattr(adopt_stores, "write_range", one_at_a_time(write_range))
+    for step in range(60):
+        roots = [tmp_path / f"{step}-{rank}/run" for rank in range(2)]
+        shutil.copytree(one, roots[0])
+
+        def start(world: World, roots: list[Path] = roots) -> None:
+            take_over(roots[world.rank], config, world)
+
+        with monkeypatch.context() as patch:
+            _die_at(step, patch)
+            try:
+                coordination(2, start)
+                done = True
+            except KilledError:
+                pass
+        if not done:
+            coordination(2, start)
+        found = []
+        for rank, root in enumerate(roots):
+            with _open(config, store_of_rank(root / "store", rank), read_only=True) as table:
+                found.append(table.digest())
+            assert len(list(root.glob("**/store*"))) == 1
+        assert sum_of_digests(found) == expected
+        if done:
+            break
+    assert done
+    assert step > 6
+
+
+def test_ranks_that_do_not_see_each_other_get_the_segments_with_keys_of_their_range(
+    one: Path, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = _as_ranks(one, 2, tmp_path / "two", config)
+    of_two = [record for _, record in rank_versions(two / "store")]
+    roots = [tmp_path / f"host-{rank}" / "run" for rank in range(3)]
+    for rank in range(2):
+        to = store_of_rank(roots[rank] / "store", rank)
+        to.parent.mkdir(parents=True)
+        os.rename(store_of_rank(two / "store", rank), to)
+    sent = list[tuple[int, dict[str, Any]]]()
+    make_part = transfer._part
+
+    def part(store: Path, version: int, own: tuple[int, int]) -> dict[str, Any]:
+        found = make_part(store, version, own)
+        sent.append((key_ranges(3).index(own), found))
+        return found
+
+    monkeypatch.setattr(transfer, "_part", part)
+    monkeypatch.setattr(adopt_stores, "write_range", one_at_a_time(write_range))
+    coordination(3, lambda world: take_over(roots[world.rank], config, world))
+    found = []
+    for rank, root in enumerate(roots):
+        store = store_of_rank(root / "store", rank)
+        with _open(config, store, read_only=True) as table:
+            found.append(table.digest())
+            assert table.head is not None
+            assert table.head.events == of_two[0].events
+            np.testing.assert_array_equal(table.load_dense()["w"], [2.0, 2.0, 2.0])
+        assert len(list(root.glob("**/store*"))) == 1
+    assert sum_of_digests(found) == _digest(one, config)
+    # Rank 1 gets the part of rank 0 from a third on, rank 2 that of rank 1 from two thirds on.
+    assert sorted(receiver for receiver, _ in sent) == [1, 2]
+    for receiver, of_part in sent:
+        files = {name for name, _ in of_part["files"] if name.startswith("ssd/")}
+        first, last = key_ranges(3)[receiver]
+        whole = of_two[receiver - 1].segments
+        assert files == {
+            f"ssd/{s['file']}" for s in whole if s["min_key"] <= last and s["max_key"] >= first
+        }
+    assert sum(len(of_part["files"]) for _, of_part in sent) < sum(
+        len(record.segments) + len(record.dense) for record in of_two
+    )
+
+
+def test_a_full_disk_of_one_rank_is_one_error_on_all_and_the_old_store_is_as_before(
+    one: Path,
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_dir, free = Path(shutil.copytree(one, tmp_path / "run")), DiskBudget.free_bytes
+    roots = [run_dir, tmp_path / "other/run"]  # threads cannot open one manifest at a time
+
+    def few(budget: DiskBudget) -> int:
+        return 1000 if "/ranks/1/" in str(budget.folder) else free(budget)
+
+    def move(world: World) -> str:
+        try:
+            take_over(roots[world.rank], config, world)
+        except OutOfSpaceError as error:
+            return str(error)
+        return ""
+
+    monkeypatch.setattr(adopt_stores, "write_range", one_at_a_time(write_range))
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskBudget, "free_bytes", few)
+        first, second = coordination(2, move)
+    assert first == second
+    assert re.search(
+        r"rank 1 on \S+: \S+/ranks/1/store.moving: \d+ rows of \S+ need \d+ bytes, 1000 are free",
+        first,
+    )
+    assert [path.name for path in tmp_path.glob("**/store*")] == ["store"]
+    assert _digest(run_dir, config) == _digest(one, config)
+    assert coordination(2, move) == ["", ""]
+    os.rename(roots[1] / "ranks", run_dir / "ranks")
+    assert len(rank_versions(run_dir / "store")) == 2
+    assert _digest(run_dir, config) == _digest(one, config)
+
+
+def test_the_log_shows_the_rows_that_were_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reshard, "_LOG_EVERY_S", 0.0)
+    with caplog.at_level("INFO", "paddlebox"):
+        reshard._progress(Path("run/store.moving"), [(Path("a"), 1), (Path("b"), 1)], [7, 8])(5)
+    assert "run/store.moving: 5 rows so far, from stores of 7 + 8 rows" in caplog.text
 
 
 def test_ranks_whose_stores_cannot_be_seen_are_named_with_their_hashes(
@@ -244,17 +373,58 @@ def test_an_empty_rank_takes_no_more_from_the_others_than_their_first_commit(
     assert agreed_passes(run_dir, 1, _BesideOther(0)) == 0
 
 
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        (2, "other life events"),
+        (1, r"do not belong together.*/store is rank 0 of 2, .*ranks/1/store is rank 1 of 1, "),
+    ],
+)
 def test_stores_that_never_were_of_one_model_are_not_put_together(
-    one: Path, two: Path, config: Config, tmp_path: Path
+    two: Path, config: Config, ranks: int, message: str
 ) -> None:
     feasigns = np.arange(1, 100, dtype=np.uint64)
     shutil.rmtree(two / "ranks/1/store")
     with _open(config, two / "ranks/1/store") as other:
-        _pass(other, 1, feasigns, counted=2)
+        _pass(other, 1, feasigns, counted=2, ranks=ranks)
         other.end_of_day(20001, 0.25)
-        _pass(other, 2, feasigns, counted=2)
-    with pytest.raises(StoreError, match="other life events"):
+        _pass(other, 2, feasigns, counted=2, ranks=ranks)
+    with pytest.raises(StoreError, match=message):
         take_over(two, config, ONE_RANK)
+    assert (two / "store").is_dir()
+    assert (two / "ranks/1/store").is_dir()
+
+
+def test_a_store_that_an_earlier_move_has_left_is_not_part_of_a_later_one() -> None:
+    def seen(rank: int, version: int) -> Sighting:
+        return Sighting(rank, rank, Found(2, {version: version}, version), "")
+
+    later = Found(2, {9: 9}, 9)
+    assert _valid_move([seen(0, 9)], [seen(1, 9)]) == later
+    assert _valid_move([seen(1, 7), seen(0, 9), seen(1, 9)], [seen(0, 7)]) == later
+    assert _valid_move([seen(0, 7)], [seen(0, 8), seen(1, 8)]) is None
+    assert _valid_move([seen(0, 9)], []) is None
+
+
+def test_a_damaged_store_of_one_rank_is_one_error_on_all(
+    two: Path, config: Config, tmp_path: Path
+) -> None:
+    roots = [two, tmp_path / "other/run"]
+    roots[1].mkdir(parents=True)
+    os.rename(two / "ranks", roots[1] / "ranks")
+    data = roots[1] / "ranks/1/store/manifest/data.mdb"
+    data.write_bytes(b"\0" * data.stat().st_size)
+
+    def start(world: World) -> str:
+        try:
+            take_over(roots[world.rank], config, world)
+        except StoreError as error:
+            return str(error)
+        return ""
+
+    first, second = coordination(2, start)
+    assert first == second
+    assert first.startswith("rank 1 on ")
 
 
 def test_the_store_tool_shows_and_checks_all_ranks(

@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from paddlebox.ranks.channel import CHANNELS, DENSE, Channel
+from paddlebox.ranks.channel import CHANNELS, DENSE, PARITY, Channel
 from paddlebox.ranks.link import COUNTERS, Hosts
 from paddlebox.ranks.world import World
 from tests.conftest import PATIENCE_S
 
 _T = TypeVar("_T")
 _NOTHING = np.empty(0, np.uint8)
+_CHANNELS = [*CHANNELS, DENSE, PARITY]
 
 
 class _Meeting:
@@ -129,7 +130,7 @@ class _Link:
     ) -> dict[int, np.ndarray]:
         rank = self._hosts.rank
         is_first = rank == self._hosts.near[0]
-        self._counts.add([*CHANNELS, DENSE][channel], list(out.values()), is_first)
+        self._counts.add(_CHANNELS[channel], list(out.values()), is_first)
         messages = {
             peer: np.concatenate([_NOTHING, *(part.reshape(-1).view(np.uint8) for part in parts)])
             for peer, parts in out.items()
@@ -165,13 +166,23 @@ class _Thread(World):
             self.memory = _Memory(meetings, meetings[1 + hosts.here], member)
         if len(hosts.ranks) > 1:
             self.link = _Link(meetings[0], hosts, counts)
-        names = [*CHANNELS, DENSE]
-        self.channels = {name: Channel(self, name, at) for at, name in enumerate(names)}
+        self.channels = {name: Channel(self, name, at) for at, name in enumerate(_CHANNELS)}
 
     def gather(self, what: str, mine: Any) -> list[Any]:
         if self.rank == 0:
             self._counts.requests[what] += 1
         return self._meeting.take(what, self.rank, mine, list)
+
+
+def one_at_a_time(call: Callable[..., _T]) -> Callable[..., _T]:
+    """For a call that no two threads of a process may make at a time, as opening tables."""
+    lock = threading.Lock()
+
+    def held(*arguments: Any, **keywords: Any) -> _T:
+        with lock:
+            return call(*arguments, **keywords)
+
+    return held
 
 
 def coordination(

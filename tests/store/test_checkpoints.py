@@ -378,7 +378,7 @@ class TestCopies:
         remote = str(tmp_path / "remote")
         with open_store(tmp_path / "store", keep_versions=1) as table:
             copier = copies.Copier(str(tmp_path / "store"), remote, 2)
-            table.queue.after_commit = copier.offer
+            table.queue.after_commit.append(copier.offer)
             for number in (1, 2, 3):
                 train(table, number)
                 if copier._running is not None:
@@ -392,7 +392,7 @@ class TestCopies:
         (tmp_path / "remote").write_text("a file")
         with open_store(tmp_path / "store") as table:
             copier = copies.Copier(str(tmp_path / "store"), str(tmp_path / "remote"), 1)
-            table.queue.after_commit = copier.offer
+            table.queue.after_commit.append(copier.offer)
             train(table, 1)
             with pytest.raises(StoreError, match="cannot copy version 1"):
                 copier.finish(table.head)

@@ -244,7 +244,7 @@ class TestCopies:
         store, remote = tmp_path / "store", tmp_path / "remote"
         with opened(store, keep_versions=1) as group:
             copier = copies.Copier(str(store), str(remote), 1)
-            group.queue.after_commit = copier.offer
+            group.queue.after_commit.append(copier.offer)
             for number in (1, 2, 3):
                 train(group, THIRD, number)
             copier.finish(group.head)

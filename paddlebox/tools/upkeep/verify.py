@@ -10,10 +10,11 @@ from typing import Any
 
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, PaddleBoxError, StoreError
-from paddlebox.store import dense_parity, files, parity
+from paddlebox.store import dense_parity, files, parity, parity_set
 from paddlebox.store.checkpoints import FOLDER, checkpoints
 from paddlebox.store.dense import read_dense
 from paddlebox.store.manifest import Manifest
+from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.record import VersionRecord, unframe
 
 
@@ -98,6 +99,15 @@ def parity_damage(folder: Path) -> Iterator[Damage]:
             _native.core.check_parity(str(path))
         except (StoreError, ValueError) as error:
             yield Damage(file=os.path.join(parity.FOLDER, path.name), message=str(error))
+    sets, wrong = SetFolder(folder).open_sets()
+    for message in wrong:
+        yield Damage(file=parity_set.FOLDER, message=message)
+    for one in sets:
+        with one:
+            try:
+                one.check()
+            except StoreError as error:
+                yield Damage(file=os.path.relpath(one.path, folder), message=str(error))
 
 
 def dense_damage(folder: Path, record: VersionRecord) -> Iterator[Damage]:

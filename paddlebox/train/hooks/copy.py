@@ -21,7 +21,7 @@ class Copy(Hook):
         every_one = world.size > 1
         self._table = table
         self._copier = Copier(str(store), uri, config.checkpoint.copy_every, every_one=every_one)
-        table.queue.after_commit = self._copier.offer
+        table.queue.after_commit.append(self._copier.offer)
 
     def end(self) -> None:
         self._copier.finish(self._table.head)
