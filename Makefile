@@ -73,22 +73,22 @@ train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR
 	$(BIN)/python tools/train.py -c $(CONFIG) --run-dir "$$run"; \
 	$(BIN)/python tools/evaluate.py "$$run"
 
+# Tests of Python often wait for processes, so there are more workers than cores.
+WORKERS ?= $(shell echo $$(($(JOBS) + $(JOBS) / 2)))
+
 # The tests of the core link the objects of the extension; core-test and the sanitizers compile it
 # with strict warnings.
 test: setup ## run the quick tests: native core and Python
 	@$(CORE_TESTS) run VARIANT=plain OBJECTS=$(CURDIR)/build/objects
-	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist worksteal
-
-# These tests often wait for processes, so there are more workers than cores.
-SLOW_JOBS ?= $(shell echo $$(($(JOBS) + $(JOBS) / 2)))
+	$(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS) --dist worksteal
 
 # The tests of a file share slow fixtures, so one process runs all of them. Files with many tests
 # come first, so that short ones are left for the end.
 test-slow: setup ## run the slow tests, without the longest variants
-	$(BIN)/python -m pytest -q -m "slow and not long" -n $(SLOW_JOBS) --dist loadfile
+	$(BIN)/python -m pytest -q -m "slow and not long" -n $(WORKERS) --dist loadfile
 
 test-long: setup ## run the longest variants of the slow tests
-	$(BIN)/python -m pytest -q -m long -n $(SLOW_JOBS) --dist loadfile
+	$(BIN)/python -m pytest -q -m long -n $(WORKERS) --dist loadfile
 
 test-all: test test-slow test-long sanitize ## run all tests, and those of the core under the sanitizers
 

@@ -251,7 +251,7 @@ def run(work: list[Work], folder: Path | None, seed: int) -> tuple[str, Model]:
 
 
 @settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.integers(0, 2**32 - 1))
 def test_rows_decay_and_expire_as_in_the_model_despite_disturbances(seed: int) -> None:
