@@ -1,0 +1,1 @@
+"""Chooses values of a config by successive halving (docs/tune.md)."""

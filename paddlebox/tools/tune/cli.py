@@ -1,0 +1,123 @@
+"""The command line of tools/tune.py."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paddlebox.config import load_config
+from paddlebox.launch import run_arguments
+from paddlebox.launch.arguments import parse
+from paddlebox.launch.process import guarded, prepare
+from paddlebox.tools.tune.search import Options, Outcome, tune
+
+
+def tune_main(argv: Sequence[str] | None = None) -> int:
+    """Run tools/tune.py. Prints the result. Returns the exit code (docs/running.md)."""
+    given = parse(_parser(), argv)
+    options = Options(
+        config=given.config,
+        folder=given.dir,
+        tries=given.tries,
+        overrides=[*itertools.chain(*given.override)],
+        **{name: getattr(given, name) for name in _NUMBERS},
+    )
+    environment = dict(os.environ)  # `prepare` adds settings that are not for the trials
+
+    def run() -> None:
+        prepare(load_config(options.config, options.overrides).trainer)
+        from paddlebox.train import interrupt
+
+        with interrupt.remembered():
+            print(as_text(tune(options, environment)))
+
+    return guarded(run)
+
+
+# Name: (smallest value, default, help)
+_NUMBERS = {
+    "trials": (1, 0, "try only N combinations, drawn by --seed; default: all"),
+    "factor": (2, 3, "a rung trains N times the passes of the one before, and 1/N of its trials "
+               "go on; default: 3"),
+    "rungs": (1, 0, "number of rungs; default: as many as leave two trials in the last, or as "
+              "there are files for"),
+    "judge": (1, 0, "hold the last N files out to judge the trials; default: a fifth of them"),
+    "seed": (0, 1, "seed of the drawing; default: 1"),
+    "jobs": (1, 1, "trials that run at the same time; default: 1"),
+}  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Chooses values of a config by successive halving: trains short runs with all "
+        "combinations, and longer ones with the best. The same command goes on after a kill."
+    )
+    parser.add_argument("-c", "--config", type=Path, required=True, metavar="CONFIG")
+    run_arguments.add_overrides(parser)
+    parser.add_argument(
+        "--dir", type=Path, required=True, metavar="DIR", help="folder of the search"
+    )
+    parser.add_argument(
+        "--try",
+        dest="tries",
+        action="append",
+        required=True,
+        metavar="KEY=VALUE,VALUE",
+        help="values to try, as in optimizer.learning_rate=0.001,0.01 or "
+        "'model.hidden=[256,128],[512,256]'",
+    )
+    for name, (least, default, text) in _NUMBERS.items():
+        parser.add_argument(
+            f"--{name}", type=_at_least(least), default=default, metavar="N", help=text
+        )
+    return parser
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"expected an integer of at least {least}, found {text!r}"
+            )
+        return int(text)
+
+    return number
+
+
+def as_text(outcome: Outcome) -> str:
+    """The trials as a table, best first, and the values of the best one."""
+    lines = ["| trial | values | training files | logloss | AUC |", "|---|---|---|---|---|"]
+    for trial in outcome.order():
+        results = outcome.results.get(trial.number, [])
+        cells = [str(trial.number), f"`{trial}`", "0", "", ""]
+        if results:
+            cells[2] = str(len(outcome.rungs.trained[len(results) - 1]))
+            cells[3:] = [f"{results[-1][name]:.5f}" for name in ("logloss", "auc")]
+        if trial.number in outcome.failed:
+            cells[1] += f" failed: {outcome.failed[trial.number]}"
+        lines.append(f"| {' | '.join(cells)} |")
+    best = outcome.order()[0]
+    if not best.values:
+        return "\n".join([*lines, "", "No combination is better than the config itself."])
+    given = " ".join(f"-o {shlex.quote(override)}" for override in best.overrides)
+    return "\n".join([*lines, "", f"best: {given}", "", _fragment(best.values)])
+
+
+def _fragment(values: Mapping[str, Any]) -> str:
+    """Dotted keys as YAML."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, name = key.split(".")
+        place = nested
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    dumped: str = yaml.safe_dump(nested, sort_keys=False, default_flow_style=None)
+    return dumped.rstrip()
