@@ -4,7 +4,8 @@
 
 namespace pbx {
 
-void AppendFactors(ListPooling pooling, const float* weights, size_t n, std::vector<float>* factors) {
+void AppendFactors(ListPooling pooling, const float* weights, size_t n,
+                   std::vector<float>* factors) {
   const auto weight = [&](size_t i) { return weights == nullptr ? 1.0 : double{weights[i]}; };
   double norm = 1;
   if (pooling == ListPooling::kMean || pooling == ListPooling::kSqrtN) {
@@ -16,7 +17,8 @@ void AppendFactors(ListPooling pooling, const float* weights, size_t n, std::vec
     if (norm == 0) norm = 1;
   }
   for (size_t i = 0; i < n; ++i) {
-    factors->push_back(pooling == ListPooling::kPlain ? 1.0f : static_cast<float>(weight(i) / norm));
+    factors->push_back(pooling == ListPooling::kPlain ? 1.0f
+                                                      : static_cast<float>(weight(i) / norm));
   }
 }
 

@@ -17,6 +17,7 @@ enum class ListPooling : uint8_t {
 
 // Appends the factors of a list. weights: (n), each finite and at least 0; null: each is 1. If all
 // weights are 0, so are the factors.
-void AppendFactors(ListPooling pooling, const float* weights, size_t n, std::vector<float>* factors);
+void AppendFactors(ListPooling pooling, const float* weights, size_t n,
+                   std::vector<float>* factors);
 
 }  // namespace pbx

@@ -211,9 +211,8 @@ Status ServeTable::PullInto(const uint64_t* feasigns, const int32_t* offsets, co
                             size_t instances, float* out, size_t stride) const {
   // If there is nothing to sum and no logarithm, rows are copied directly. This takes a quarter
   // less time than going through tiles.
-  bool copies =
-      factors == nullptr && !codec_.counts() &&
-      static_cast<size_t>(offsets[instances * slots_]) == instances * slots_;
+  bool copies = factors == nullptr && !codec_.counts() &&
+                static_cast<size_t>(offsets[instances * slots_]) == instances * slots_;
   if (copies) {
     int32_t differs = 0;
     for (size_t i = 0; i < instances * slots_; ++i) differs |= offsets[i] ^ static_cast<int32_t>(i);

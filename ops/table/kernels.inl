@@ -417,10 +417,10 @@ void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offs
     return weighted(block, ids, offsets, begin, end, output);
   }
   const bool anywhere = output.extra != 0 || output.first != nullptr;
-  const auto with_cvm = anywhere ? PullPooledAs<kDim, true, true, false>
-                                 : PullPooledAs<kDim, true, false, false>;
-  const auto without = anywhere ? PullPooledAs<kDim, false, true, false>
-                                : PullPooledAs<kDim, false, false, false>;
+  const auto with_cvm =
+      anywhere ? PullPooledAs<kDim, true, true, false> : PullPooledAs<kDim, true, false, false>;
+  const auto without =
+      anywhere ? PullPooledAs<kDim, false, true, false> : PullPooledAs<kDim, false, false, false>;
   (use_cvm ? with_cvm : without)(block, ids, offsets, begin, end, output);
 }
 

@@ -100,9 +100,9 @@ class Block {
   std::vector<LineTags> row_tags_;  // tags of the rows of the block
   std::string digits_;              // decimal digits of ids that are integers
   const bool per_slot_;
-  const size_t slots_;                     // S
-  const std::vector<uint32_t> key_slots_;  // (S) slot argument of FeasignInSlot
-  const size_t width_;                     // W
+  const size_t slots_;                        // S
+  const std::vector<uint32_t> key_slots_;     // (S) slot argument of FeasignInSlot
+  const size_t width_;                        // W
   const std::vector<uint8_t> slot_weighted_;  // (S); empty: no slot is weighted
   size_t rows_ = 0;                           // rows of the block
   size_t first_ = 0;  // number of the instance that the block's first row becomes

@@ -18,9 +18,8 @@ bool IsFeasign(const Column& ids, int64_t at) {
     default: break;
   }
   bool nonzero = false;
-  WithInteger(ids.leaf_kind(), [&](auto* type) {
-    nonzero = static_cast<decltype(type)>(leaf.buffers[1])[at] != 0;
-  });
+  WithInteger(ids.leaf_kind(),
+              [&](auto* type) { nonzero = static_cast<decltype(type)>(leaf.buffers[1])[at] != 0; });
   return nonzero;
 }
 
@@ -29,8 +28,7 @@ bool IsFeasign(const Column& ids, int64_t at) {
 Status Block::TakeWeights(const Column& ids, const Column& weights, int64_t begin, size_t slot) {
   std::vector<Items> items(rows_);
   std::vector<uint8_t> nulls(rows_);
-  PBX_RETURN_IF_ERROR(
-      weights.Rows(begin, static_cast<int64_t>(rows_), items.data(), nulls.data()));
+  PBX_RETURN_IF_ERROR(weights.Rows(begin, static_cast<int64_t>(rows_), items.data(), nulls.data()));
   weights_[slot].clear();
   WithNumbers(weights.leaf(), weights.leaf_kind(), [&](auto number) {
     const uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;

@@ -298,8 +298,9 @@ size_t Instances::bytes() const {
                  Held(impl_->lowest_slots) + Held(impl_->chunks) + Held(impl_->file_labels);
   for (const Chunk& chunk : impl_->chunks) {
     bytes += Held(chunk.columns.dense) + Held(chunk.columns.feasigns) +
-             Held(chunk.columns.weights) + Held(chunk.columns.lengths) + Held(chunk.starts) + Held(chunk.positions) +
-             Held(chunk.donors) + Held(chunk.shared.begins) + chunk.columns.tags.held();
+             Held(chunk.columns.weights) + Held(chunk.columns.lengths) + Held(chunk.starts) +
+             Held(chunk.positions) + Held(chunk.donors) + Held(chunk.shared.begins) +
+             chunk.columns.tags.held();
   }
   return bytes;
 }

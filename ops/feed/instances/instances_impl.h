@@ -130,9 +130,8 @@ struct Instances::Impl {
     const Place own = places[i];
     if (replaced.empty()) {
       const Chunk& chunk = chunks[own.chunk];
-      EachList(own, [&](size_t s, size_t begin, size_t end) {
-        visit(s, chunk, begin, end - begin);
-      });
+      EachList(own,
+               [&](size_t s, size_t begin, size_t end) { visit(s, chunk, begin, end - begin); });
       return;
     }
     const Place donor = DonorOf(own);

@@ -237,8 +237,7 @@ class ChunkParser {
   const bool weighted_ = schema_.weighted();
   // Null on the plain path, and if tokens are strings or have weights, which the kernels cannot
   // read.
-  const TokenKernels* const kernels_ =
-      HasStrings() || weighted_ ? nullptr : ActiveTokenKernels();
+  const TokenKernels* const kernels_ = HasStrings() || weighted_ ? nullptr : ActiveTokenKernels();
   std::unique_ptr<TokenBuffer> tokens_;
   LineValues values_;
   const bool leading_tags_ = schema_.tags.any() && schema_.format == Format::kMultiSlot;

@@ -76,8 +76,8 @@ class SparseWriter {
 
   // read: the feasigns of this instance. weights: their weights; null: they have none. Returns where
   // those of the next one begin.
-  const uint64_t* Add(const uint64_t* read, const float* read_weights,
-                      const uint32_t* read_lengths, const float* dense) {
+  const uint64_t* Add(const uint64_t* read, const float* read_weights, const uint32_t* read_lengths,
+                      const float* dense) {
     for (size_t s = 0; s < plan_.sparse.size(); ++s) {
       const SparsePlan& slot = plan_.sparse[s];
       starts_[s] = feasigns.size();
