@@ -510,7 +510,6 @@ class Slots(Section):
                     f"dim {slot.dim}; expected {' or '.join(sorted(wanted))}, dim 1"
                 )
 
-
     def _check_weighted(self, data_format: Format) -> None:
         for slot in self.sparse:
             if slot.weighted and data_format is Format.CRITEO_TSV:
@@ -520,9 +519,9 @@ class Slots(Section):
                 )
             if slot.weight_column is not None and not data_format.is_columnar:
                 raise ConfigError(
-                    f"slot {slot.name!r} has weight_column, which only parquet and arrow use; found "
-                    f"data.format {data_format.value}, in which an id and its weight are one value, "
-                    "such as 7:0.5: take weight_column out"
+                    f"slot {slot.name!r} has weight_column, which only parquet and arrow use; in "
+                    f"data.format {data_format.value} an id and its weight are one value, such as "
+                    "7:0.5: take weight_column out"
                 )
             if slot.weighted and slot.weight_column is None and data_format.is_columnar:
                 raise ConfigError(

@@ -125,8 +125,8 @@ class TableSet(Closing):
         """
         if slots.factored and self.options.hbm_place is not HbmPlace.HOST:
             raise ConfigError(
-                f"hbm.place is {self.options.hbm_place.value}, but slots are weighted, or pooled by "
-                f"mean or sqrtn: {', '.join(slots.factored)}: set hbm.place to host"
+                f"hbm.place is {self.options.hbm_place.value}, but slots are weighted, or pooled "
+                f"by mean or sqrtn: {', '.join(slots.factored)}: set hbm.place to host"
             )
         found = slots.tables(self.names)
         if len(self._tables) == 1:

@@ -16,8 +16,8 @@ from tests.support.fixtures import OpenTable
 
 DIM, SLOTS, INSTANCES = 4, 2, 6
 
-# Prints the rows before a step, its output, and the rows after it. The rule is naive with rate 1, so
-# the difference of the rows is the gradient.
+# Prints the rows before a step, its output, and the rows after it. The rule is naive with rate 1,
+# so the difference of the rows is the gradient.
 STEP = """
 import json, sys
 import numpy as np
@@ -32,7 +32,8 @@ config = {"embedx_dim": 4, "embedx_threshold": 0.0, "show_scale": False, "embed"
 table = Table(TableConfig.model_validate(config, strict=False), mem_budget_bytes=1 << 20)
 staged = table.stage(np.arange(1, 41, dtype=np.uint64))
 table.begin(staged)
-native, every, each = table.first.native, np.arange(40, dtype=np.int32), np.arange(41, dtype=np.int32)
+native, each = table.first.native, np.arange(41, dtype=np.int32)
+every = each[:40].copy()
 
 def rows():
     out = np.empty((40, 5), np.float32)

@@ -75,16 +75,19 @@ def test_a_server_and_an_evaluation_predict_what_the_definition_says(
 ) -> None:
     lines = (folder / "weighted.csv").read_text().splitlines()[1:]
     cells = [line.split(",") for line in lines]
-    requests = [{"user": user, "tags": tags.split("|") if tags else []} for _, user, tags in cells]
+    lists = [tags.split("|") if tags else [] for _, _, tags in cells]
+    requests = [
+        {"user": user, "tags": listed} for (_, user, _), listed in zip(cells, lists, strict=True)
+    ]
     requests.append({"user": "1", "tags": "31:0.5|999:2|32"})  # 999 has no row
+    lists.append(["31:0.5", "999:2", "32:1"])
     options = [f"trainer.program={program}", f"data.test_files=[{folder}/weighted.csv]"]
     tags = {"weighted": True, "pooling": pooling}
     found = train(folder, "weighted", tags, *options, served=requests)
     rows = found["rows"]
     bias = sum(sum(values) for values in found["dense"].values() if len(values) == 1)
     expected = []
-    for request in requests:
-        listed = request["tags"] if isinstance(request["tags"], list) else ["31:0.5", "999:2", "32:1"]
+    for request, listed in zip(requests, lists, strict=True):
         pairs = [(one.split(":")[0], float(one.split(":")[1])) for one in listed]
         logit = bias + pooled("sum", [(request["user"], 1)], rows) + pooled(pooling, pairs, rows)
         expected.append(1 / (1 + np.exp(-logit)))
