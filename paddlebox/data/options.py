@@ -197,8 +197,8 @@ class LoadOptions:
         slots = self.slots.model_dump(mode="json", exclude={"slots": {"__all__": {"table"}}})
         for slot in slots["slots"]:
             slot.pop("pooling")
-            if not slot["weighted"]:
-                slot.pop("weighted"), slot.pop("weight_column")
+            for key in () if slot["weighted"] else ("weighted", "weight_column"):
+                slot.pop(key)
         return {**chosen, "slots": slots, "chunk_bytes": CHUNK_BYTES}
 
     def schema(self) -> Any:

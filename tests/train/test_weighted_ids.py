@@ -76,7 +76,7 @@ def test_a_server_and_an_evaluation_predict_what_the_definition_says(
     lines = (folder / "weighted.csv").read_text().splitlines()[1:]
     cells = [line.split(",") for line in lines]
     lists = [tags.split("|") if tags else [] for _, _, tags in cells]
-    requests = [
+    requests: list[dict[str, Any]] = [
         {"user": user, "tags": listed} for (_, user, _), listed in zip(cells, lists, strict=True)
     ]
     requests.append({"user": "1", "tags": "31:0.5|999:2|32"})  # 999 has no row
