@@ -27,12 +27,12 @@ struct Line {
 
 TEST(each_format_has_ids_with_and_without_weights) {
   for (const Line& line :
-       {Line{Format::kMultiSlot, "1 1 2 7 8 4 5:0.5 6 0:3 9:2e1 1 4\n1 0 1 7 1 0 1 3\n"},
+       {Line{Format::kMultiSlot, "1 1 2 7 8 4 5:0.5 6 9:2e1 0:3 1 4\n1 0 1 7 1 0 1 3\n"},
         Line{Format::kSlotValue,
-             "tag:5:0.5 user:7 click:1 tag:6 ad:4 user:8 tag:0:3 tag:9:2e1\nclick:0 user:7 ad:3\n"},
+             "tag:5:0.5 user:7 click:1 tag:6 ad:4 user:8 tag:9:2e1 tag:0:3\nclick:0 user:7 ad:3\n"},
         Line{Format::kFeasignSlot,
-             "5:0.5:tag 7:user 1:click 6:tag 4:ad 8:user 0:3:tag 9:2e1:tag\n0:click 7:user 3:ad\n"},
-        Line{Format::kCsv, "1,7|8,5:0.5|6|0:3|9:2e1,4\n0,7,,3\n"}}) {
+             "5:0.5:tag 7:user 1:click 6:tag 4:ad 8:user 9:2e1:tag 0:3:tag\n0:click 7:user 3:ad\n"},
+        Line{Format::kCsv, "1,7|8,5:0.5|6|9:2e1|0:3,4\n0,7,,3\n"}}) {
     const ParsedChunk chunk = Parse(WeightedSchema(line.format), line.text);
     CHECK_EQ(chunk.bad_lines, 0u);
     CHECK_EQ(Text(chunk.feasigns), "7 8 5 6 9 4 7 3");
