@@ -137,7 +137,7 @@ def test_a_pass_on_disk_and_a_cached_one_have_the_same_factors(tmp_path: Path) -
     whole = packed(loaded(path, Format.CSV, slots, shuffle_seed=3))
     assert len(factors_in(whole)) > 500
     spilled = loaded(
-        *(path, Format.CSV, slots), shuffle_seed=3, to_disk=True, spill_dir=tmp_path, budget_bytes=1
+        *(path, Format.CSV, slots), shuffle_seed=3, to_disk=True, spill_dir=tmp_path, budget_bytes=1 << 16
     )
     assert spilled.spilled_bytes > 0
     rows = np.arange(spilled.instances.unique_keys, dtype=np.int32)
@@ -243,7 +243,8 @@ def test_plugins_and_rows_on_a_gpu_have_no_factors(
         dataset.set_so_parser_name("os:getcwd")
     monkeypatch.setenv("PADDLEBOX_HBM_DEVICE", "host")
     with pytest.raises(ConfigError, match="is gpu, but slots are weighted, or pooled"):
-        open_dataset({"hbm_place": HbmPlace.GPU}, slots=slots_of(), data_format="csv")
+        table = {"fields": {"name": "other"}, "hbm_place": HbmPlace.GPU}
+        open_dataset(table, slots=slots_of(), data_format="csv")
 
 
 def test_histories_of_users_have_no_weights() -> None:
