@@ -68,7 +68,7 @@ def pooled(pooling: str, pairs: list[tuple[str, float]], rows: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(
-    ("program", "pooling"), [("pir", "mean"), ("old_ir", "sqrtn"), ("dygraph", "sum")]
+    ("program", "pooling"), [("pir", "mean"), ("pir", "sqrtn"), ("dygraph", "sum")]
 )
 def test_a_server_and_an_evaluation_predict_what_the_definition_says(
     folder: Path, program: str, pooling: str

@@ -133,7 +133,7 @@ TEST(weights_of_instances_can_be_read) {
 }
 
 TEST(gathered_merged_and_sampled_instances_keep_their_weights) {
-  const const auto instances = Made({kSum, kSum});
+  const auto instances = Made({kSum, kSum});
   const uint32_t numbers[] = {2, 0};
   const Result<ParsedChunk> gathered = instances->Gather(numbers, 2);
   CHECK_OK(gathered.status());
