@@ -213,7 +213,8 @@ class OpenGeneration:
         pull = self._rows.pull
         if self._poolings:
             # 0 is padding, which has no part in a mean.
-            weights = np.float32(feasigns != 0) * (1 if weights is None else weights)
+            present: np.ndarray = (feasigns != 0).astype(np.float32)
+            weights = present if weights is None else present * weights
             pull = partial(pull, factors=core.factors_of_lists(offsets, self._poolings, weights))
         if self._positions.any:
             offsets, lengths = self._positions.part(offsets)
