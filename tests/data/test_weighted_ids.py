@@ -136,9 +136,8 @@ def test_a_pass_on_disk_and_a_cached_one_have_the_same_factors(tmp_path: Path) -
     slots, path = slots_of(pooling="mean"), f"{tmp_path}/data.csv"
     whole = packed(loaded(path, Format.CSV, slots, shuffle_seed=3))
     assert len(factors_in(whole)) > 500
-    spilled = loaded(
-        *(path, Format.CSV, slots), shuffle_seed=3, to_disk=True, spill_dir=tmp_path, budget_bytes=1 << 16
-    )
+    disk: dict[str, Any] = {"to_disk": True, "spill_dir": tmp_path, "budget_bytes": 1 << 16}
+    spilled = loaded(path, Format.CSV, slots, shuffle_seed=3, **disk)
     assert spilled.spilled_bytes > 0
     rows = np.arange(spilled.instances.unique_keys, dtype=np.int32)
     packer = BatchPacker(spilled, rows, [1], BatchInputs())

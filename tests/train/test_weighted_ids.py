@@ -59,6 +59,11 @@ def train(folder: Path, file: str, tags: dict[str, Any], *overrides: str, **more
     return found
 
 
+def _pair(text: str) -> tuple[str, float]:
+    one, weight = text.split(":")
+    return one, float(weight)
+
+
 def pooled(pooling: str, pairs: list[tuple[str, float]], rows: dict[str, Any]) -> float:
     """The sum of embed_w over the ids of a list, in float64."""
     weights = np.array([weight for _, weight in pairs], np.float64)
@@ -83,17 +88,27 @@ def test_a_server_and_an_evaluation_predict_what_the_definition_says(
     lists.append(["31:0.5", "999:2", "32:1"])
     options = [f"trainer.program={program}", f"data.test_files=[{folder}/weighted.csv]"]
     tags = {"weighted": True, "pooling": pooling}
-    found = train(folder, "weighted", tags, *options, served=requests)
+    # The same as ids: of the user, then of the tags, among them a 0, which is padding.
+    flat: list[tuple[str, float]] = []
+    offsets = [0]
+    for request, listed in zip(requests, lists, strict=True):
+        flat.append((request["user"], 1.0))
+        offsets.append(len(flat))
+        flat += [_pair(one) for one in listed] + [("0", 7.0)]
+        offsets.append(len(flat))
+    packed = ([int(one) for one, _ in flat], offsets, [weight for _, weight in flat])
+    found = train(folder, "weighted", tags, *options, served=requests, packed=packed)
     rows = found["rows"]
     # The bias, and the anchor, which stays 0; the other entries are states of the optimizer.
     dense = found["dense"].items()
     bias = sum(values[0] for name, values in dense if name.endswith((".w_0", ".b_0")))
     expected = []
     for request, listed in zip(requests, lists, strict=True):
-        pairs = [(one.split(":")[0], float(one.split(":")[1])) for one in listed]
+        pairs = [_pair(one) for one in listed]
         logit = bias + pooled("sum", [(request["user"], 1)], rows) + pooled(pooling, pairs, rows)
         expected.append(1 / (1 + np.exp(-logit)))
     np.testing.assert_allclose(found["served"], expected, rtol=1e-6, atol=1e-6)
+    assert found["served_packed"] == found["served"]
     labels = np.array([float(click) for click, _, _ in cells])
     of_lines = np.array(expected[:-1])
     loss = -np.mean(labels * np.log(of_lines) + (1 - labels) * np.log(1 - of_lines))
