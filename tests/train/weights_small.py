@@ -1,6 +1,7 @@
 """Trains a config and prints what a run ends with: python weights_small.py OPTIONS
 
-OPTIONS is JSON: config, overrides, folder, served (instances to predict with an export; optional).
+OPTIONS is JSON: config, overrides, folder, served (instances to predict with an export; optional),
+packed (feasigns, offsets and weights to predict with it; optional).
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ try:
             export(source, run_dir / "export")
         with Predictor(run_dir / "export", follow_s=0) as predictor:
             found["served"] = predictor.predict(options["served"]).tolist()
+            if "packed" in options:
+                feasigns, offsets, weights = map(np.array, options["packed"])
+                found["served_packed"] = predictor.predict_feasigns(
+                    feasigns.astype(np.uint64), offsets, None, weights
+                ).tolist()
 except PaddleBoxError as raised:
     found["error"] = f"{type(raised).__name__}: {raised}"
 print(json.dumps(found))

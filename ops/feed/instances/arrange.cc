@@ -40,7 +40,9 @@ void AddRow(const ParsedChunk& from, const std::vector<uint64_t>& starts, size_t
   };
   add(from.dense.data() + row * width, width, &to->dense);
   add(from.lengths.data() + row * slots, slots, &to->lengths);
-  add(from.feasigns.data() + starts[row], starts[row + 1] - starts[row], &to->feasigns);
+  const size_t values = starts[row + 1] - starts[row];
+  add(from.feasigns.data() + starts[row], values, &to->feasigns);
+  if (!from.weights.empty()) add(from.weights.data() + starts[row], values, &to->weights);
   to->tags.AddRow(from.tags, row);
 }
 
@@ -130,19 +132,23 @@ bool Instances::Impl::Merge(const std::vector<uint32_t>& group,
                             const std::vector<size_t>& dense_dims, ParsedChunk* merged) const {
   std::vector<uint32_t> lengths(slots);
   std::vector<const uint64_t*> lists(slots);
+  std::vector<const float*> weights(slots);
   bool twice = false;  // two instances have the same slot: the id is dropped
   for (const uint32_t i : group) {
-    const uint64_t* const values = chunks[places[i].chunk].columns.feasigns.data();
+    const ParsedChunk& from = chunks[places[i].chunk].columns;
     EachList(places[i], [&](size_t s, size_t begin, size_t end) {
       if (begin == end) return;
       twice = twice || lengths[s] != 0;
       lengths[s] = static_cast<uint32_t>(end - begin);
-      lists[s] = values + begin;
+      lists[s] = from.feasigns.data() + begin;
+      if (!from.weights.empty()) weights[s] = from.weights.data() + begin;
     });
   }
   if (twice) return false;
   for (size_t s = 0; s < slots; ++s) {
     merged->feasigns.insert(merged->feasigns.end(), lists[s], lists[s] + lengths[s]);
+    if (weights[s] == nullptr) continue;
+    merged->weights.insert(merged->weights.end(), weights[s], weights[s] + lengths[s]);
   }
   merged->lengths.insert(merged->lengths.end(), lengths.begin(), lengths.end());
   float label = 0;
@@ -273,6 +279,7 @@ void Instances::Impl::AppendTo(Place place, float label, ParsedChunk* to) const 
   add(from.lengths, place.row * slots, (place.row + 1) * slots, &to->lengths);
   EachList(place, [&](size_t, size_t begin, size_t end) {
     add(from.feasigns, begin, end, &to->feasigns);
+    if (!from.weights.empty()) add(from.weights, begin, end, &to->weights);
   });
 }
 

@@ -53,7 +53,8 @@ class MultiSlotParser : public LineParser {
           dense += n;
           break;
         case SlotKind::kSparse:
-          p = slot.transform.hash     ? ParseStrings(slot, sparse, n, p, end, out, error)
+          p = slot.weighted           ? ParseWeighted(slot, sparse, n, p, end, out, error)
+              : slot.transform.hash   ? ParseStrings(slot, sparse, n, p, end, out, error)
               : schema_.per_slot_keys ? ParseSparse<true>(slot, sparse, n, p, end, out, error)
                                       : ParseSparse<false>(slot, sparse, n, p, end, out, error);
           ++sparse;
@@ -118,6 +119,34 @@ class MultiSlotParser : public LineParser {
       p = after;
     }
     out->lengths[index] = static_cast<uint32_t>(n);
+    return p;
+  }
+
+  const char* ParseWeighted(const SlotSpec& slot, uint32_t index, uint64_t n, const char* p,
+                            const char* end, LineValues* out, LineError* error) const {
+    const size_t first = out->count;
+    for (uint64_t i = 0; i < n; ++i) {
+      p = SkipBlanks(p, end);
+      const char* const after = TokenEnd(p, end);
+      if (after == p) return Wrong(slot, n, i, p, end, error);
+      float* const weight = &out->weights[out->count];
+      const char* const id_end = CutWeight(slot, p, after, weight, error);
+      if (id_end == nullptr) return nullptr;
+      uint64_t feasign = 0;
+      if (slot.transform.hash) {
+        feasign = FeasignOfString(p, static_cast<size_t>(id_end - p));
+      } else if (ScanUint64(p, id_end, &feasign) != id_end) {
+        return Wrong(slot, n, i, p, end, error);
+      }
+      out->feasigns[out->count] = schema_.Keyed(feasign, index);
+      if (feasign != 0) {
+        ++out->count;
+      } else {
+        *weight = 1;
+      }
+      p = after;
+    }
+    out->lengths[index] = static_cast<uint32_t>(out->count - first);
     return p;
   }
 
