@@ -627,12 +627,7 @@ Status ScatterRows(const ParsedChunk& chunk, size_t sparse_slots, const uint32_t
     const float* const dense = chunk.dense.data() + i * width;
     to.dense.insert(to.dense.end(), dense, dense + width);
     to.lengths.insert(to.lengths.end(), lengths, lengths + sparse_slots);
-    const uint64_t* const feasigns = chunk.feasigns.data() + at;
-    to.feasigns.insert(to.feasigns.end(), feasigns, feasigns + values);
-    if (!chunk.weights.empty()) {
-      const float* const weights = chunk.weights.data() + at;
-      to.weights.insert(to.weights.end(), weights, weights + values);
-    }
+    to.AddFeasigns(chunk, at, values);
     to.tags.AddRow(chunk.tags, i);
     at += values;
   }

@@ -157,7 +157,7 @@ class CsvParser : public LineParser {
     // Two slots may use one column, so a line may have more feasigns than LineValues has room for.
     const size_t room = out->count + static_cast<size_t>(cell.end - cell.begin) + 1;
     if (out->feasigns.size() < room) out->feasigns.resize(room * 2);
-    if (weighted_) out->weights.resize(out->feasigns.size(), 1.0f);
+    if (weighted_) out->weights.resize(out->feasigns.size());
     const size_t first = out->count;
     for (const char* p = cell.begin; cell.begin < cell.end; ++p) {
       const char* const stop = ValueEnd(p, cell.end);

@@ -19,7 +19,8 @@ struct LineValues {
   std::vector<uint32_t> lengths;   // (S)
   std::vector<uint64_t> feasigns;  // in slot order; room for at least MaxFeasigns of the line
   size_t count = 0;                // feasigns in use
-  // As long as `feasigns` if the schema is weighted, otherwise empty. 1 unless a parser sets it.
+  // As long as `feasigns` if the schema is weighted, otherwise empty. A parser sets the weight of
+  // each feasign in use, which it would otherwise have from an earlier line.
   std::vector<float> weights;
   LineTags tags;  // texts point into the line or the parser; valid until the next line
 

@@ -194,7 +194,7 @@ class ChunkParser {
   void MakeRoom(size_t line_bytes) {
     const size_t room = values_.MaxFeasigns(line_bytes);
     if (values_.feasigns.size() < room) values_.feasigns.resize(room + room / 4);
-    if (weighted_) values_.weights.assign(values_.feasigns.size(), 1.0f);
+    if (weighted_) values_.weights.resize(values_.feasigns.size());
     values_.count = 0;
   }
 
@@ -245,6 +245,22 @@ class ChunkParser {
 
 }  // namespace
 }  // namespace feed
+
+void ParsedChunk::AddFeasigns(const ParsedChunk& from, size_t first, size_t n) {
+  const size_t before = feasigns.size();
+  const auto add = [&](const auto& values, auto* column) {
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first);
+    column->insert(column->end(), begin, begin + static_cast<std::ptrdiff_t>(n));
+  };
+  add(from.feasigns, &feasigns);
+  if (from.weights.empty() && weights.empty()) return;
+  weights.resize(before, 1.0f);
+  if (from.weights.empty()) {
+    weights.resize(feasigns.size(), 1.0f);
+  } else {
+    add(from.weights, &weights);
+  }
+}
 
 Status ParseChunk(const FeedSchema& whole, const char* data, size_t size, ParsedChunk* out) {
   PBX_RETURN_IF_ERROR(whole.Check());

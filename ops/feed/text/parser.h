@@ -44,6 +44,10 @@ struct ParsedChunk {
   // are empty if no list was cut.
   std::vector<uint64_t> cut_lists;
   std::vector<uint64_t> cut_values;
+
+  // Copies feasigns [first, first + n) of another chunk to the end, with their weights. If only one
+  // of the chunks has weights, each weight of the other is 1.
+  void AddFeasigns(const ParsedChunk& from, size_t first, size_t n);
 };
 
 // Parses whole lines. Lines end with '\n', which the last line may lack; a '\r' before it is

@@ -124,6 +124,75 @@ TEST(ids_without_weights_are_pooled_as_if_each_were_1) {
   CHECK(Packed(instances) == Floats({0.5f, 0.5f, 1, half, half, 1}));
 }
 
+// One instance of two slots, {5} {6}, without weights.
+ParsedChunk Plain() {
+  ParsedChunk chunk;
+  chunk.instances = 1;
+  chunk.labels = {1};
+  chunk.feasigns = {5, 6};
+  chunk.lengths = {1, 1};
+  return chunk;
+}
+
+ParsedChunk Tagged(ParsedChunk chunk, const std::vector<std::string>& ids) {
+  TagSpec spec;
+  spec.ins_id = true;
+  for (const std::string& id : ids) {
+    LineTags tags;
+    tags.ins_id = id;
+    chunk.tags.Add(spec, tags);
+  }
+  return chunk;
+}
+
+TEST(chunks_with_and_without_weights_can_be_joined) {
+  for (const bool plain_first : {false, true}) {
+    Instances instances(2, 0);
+    CHECK_OK(instances.SetPoolings({kSum, kSum}));
+    if (plain_first) CHECK_OK(instances.Append(Tagged(Plain(), {"p"})));
+    CHECK_OK(instances.Append(Tagged(Chunk(), {"a", "b", "c"})));
+    if (!plain_first) CHECK_OK(instances.Append(Tagged(Plain(), {"p"})));
+    const Floats expected =
+        plain_first ? Floats({1, 1, 3, 1, 1, 4, 3, 0}) : Floats({3, 1, 1, 4, 3, 0, 1, 1});
+
+    const uint32_t numbers[] = {0, 1, 2, 3};
+    const Result<ParsedChunk> gathered = instances.Gather(numbers, 4);
+    CHECK_OK(gathered.status());
+    CHECK(gathered.value().weights == expected);
+
+    std::vector<ParsedChunk> parts(1);
+    const uint32_t to_first[] = {0, 0, 0};
+    if (plain_first) CHECK_OK(ScatterRows(Plain(), 2, to_first, &parts));
+    CHECK_OK(ScatterRows(Chunk(), 2, to_first, &parts));
+    if (!plain_first) CHECK_OK(ScatterRows(Plain(), 2, to_first, &parts));
+    CHECK(parts[0].weights == expected);
+
+    CHECK_OK(instances.MergeByInsId(0, {}).status());
+    Index(&instances);
+    CHECK(Packed(instances) == expected);
+    Floats weights;
+    CHECK_OK(instances.PackWeights(0, 4, &weights));
+    CHECK(weights == expected);
+  }
+}
+
+TEST(an_instance_merged_of_chunks_with_and_without_weights_has_weights) {
+  Instances instances(2, 0);
+  CHECK_OK(instances.SetPoolings({kSum, kSum}));
+  ParsedChunk plain = Plain();  // {} {6}
+  plain.feasigns = {6};
+  plain.lengths = {0, 1};
+  CHECK_OK(instances.Append(Tagged(std::move(plain), {"a"})));
+  ParsedChunk weighted = Plain();  // {5:3} {}
+  weighted.feasigns = {5};
+  weighted.weights = {3};
+  weighted.lengths = {1, 0};
+  CHECK_OK(instances.Append(Tagged(std::move(weighted), {"a"})));
+  CHECK_OK(instances.MergeByInsId(2, {}).status());
+  Index(&instances);
+  CHECK(Packed(instances) == Floats({3, 1}));
+}
+
 TEST(weights_of_instances_can_be_read) {
   const auto instances = Made({kSum, kSum});
   Index(instances.get());
@@ -140,14 +209,7 @@ TEST(gathered_merged_and_sampled_instances_keep_their_weights) {
   CHECK_EQ(Text(gathered.value().feasigns), "5 5 6 7");
   CHECK_EQ(Text(gathered.value().weights), "0 3 1 1");
 
-  ParsedChunk tagged = Chunk();
-  TagSpec spec;
-  spec.ins_id = true;
-  for (const char* id : {"a", "b", "a"}) {
-    LineTags tags;
-    tags.ins_id = id;
-    tagged.tags.Add(spec, tags);
-  }
+  ParsedChunk tagged = Tagged(Chunk(), {"a", "b", "a"});
   tagged.feasigns = {7, 5, 8, 5};  // {} {7:1}, {} {5:4, 8:3}, {5:0} {}
   tagged.weights = {1, 4, 3, 0};
   tagged.lengths = {0, 1, 0, 2, 1, 0};

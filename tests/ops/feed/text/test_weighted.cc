@@ -1,4 +1,8 @@
 // Ids with weights in text.
+#include <algorithm>
+#include <ctime>
+#include <string>
+
 #include "feed/feed_util.h"
 #include "feed/text/transform.h"
 #include "row/feasign.h"
@@ -108,6 +112,47 @@ TEST(transforms_keep_weights_with_their_ids_and_give_1_to_those_they_make) {
   CHECK_EQ(Text(chunk.weights), "1 0.5 2 1 1 1 1 1 1 1");
   CHECK_EQ(chunk.feasigns[7], 99u);
   CHECK_EQ(chunk.feasigns.size(), chunk.weights.size());
+}
+
+TEST(feasigns_that_are_only_made_have_weights_too) {
+  FeedSchema schema = Schema(Format::kCsv, {Label("click"), Weighted("tag")});
+  schema.slots[1].transform.has_default = true;
+  schema.slots[1].transform.default_feasign = 99;
+  const ParsedChunk chunk = Parse(schema, "1,\n0,\n");
+  CHECK_EQ(Text(chunk.feasigns), "99 99");
+  CHECK_EQ(Text(chunk.weights), "1 1");
+}
+
+TEST(no_weight_of_a_line_reaches_the_next) {
+  for (const Line& line :
+       {Line{Format::kMultiSlot, "1 1 1 7 2 5:3 6:4 1 4\n1 0 3 7 8 9 1 5 2 3 2\n"},
+        Line{Format::kMultiSlot, "1 1 1 7 2 5:3 6:x 1 4\n1 0 3 7 8 9 1 5 2 3 2\n"},
+        Line{Format::kSlotValue, "tag:5:3 tag:6:4 user:7 click:1\nclick:0 user:7 user:8 user:9\n"},
+        Line{Format::kCsv, "1,7,5:3|6:4,4\n0,7|8|9,5,3|2\n"}}) {
+    const std::vector<float> weights = Parse(WeightedSchema(line.format), line.text).weights;
+    CHECK_EQ(Text(std::vector<float>(weights.end() - 3, weights.end())), "1 1 1");
+  }
+}
+
+TEST(a_long_line_does_not_slow_down_the_lines_after_it) {
+  std::string long_line = "1 1 1 7 100000";
+  for (int i = 0; i < 100000; ++i) long_line += " 5:2";
+  long_line += " 1 4\n";
+  std::string short_lines;
+  for (int i = 0; i < 2000; ++i) short_lines += "1 1 1 7 1 5:0.5 1 4\n";
+  FeedSchema schema = WeightedSchema(Format::kMultiSlot);
+  schema.max_line_bytes = 1 << 20;
+  const auto seconds = [&](const std::string& text) {
+    const std::clock_t start = std::clock();
+    CHECK_EQ(Parse(schema, text).bad_lines, 0u);
+    return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  };
+  double apart = 1e9, together = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    apart = std::min(apart, seconds(long_line) + seconds(short_lines));
+    together = std::min(together, seconds(long_line + short_lines));
+  }
+  CHECK(together < 10 * apart);  // 100 times as long if each line cleared the room of the longest
 }
 
 TEST(a_schema_that_cannot_have_weights_is_refused) {
