@@ -18,6 +18,13 @@ bool MayHold(const Bytes& table, const FuseHash& hash, uint64_t key) {
   return (at[place.at[0]] ^ at[place.at[1]] ^ at[place.at[2]]) == (place.fingerprint & 255u);
 }
 
+// Has no branch for each factor, so that it vectorises.
+bool AreOnes(const float* factors, size_t n) {
+  int other = 0;
+  for (size_t i = 0; i < n; ++i) other |= factors[i] != 1.0f ? 1 : 0;
+  return other == 0;
+}
+
 }  // namespace
 
 ServeTable::ServeTable(std::string name, const ServeCodec& codec, size_t slots, size_t dense_width,
@@ -209,6 +216,10 @@ Status ServeTable::Pull(const uint64_t* feasigns, const int32_t* offsets, const 
 
 Status ServeTable::PullInto(const uint64_t* feasigns, const int32_t* offsets, const float* factors,
                             size_t instances, float* out, size_t stride) const {
+  // If several tables are read, those without weights and poolings get factors of 1.
+  if (factors != nullptr && AreOnes(factors, static_cast<size_t>(offsets[instances * slots_]))) {
+    factors = nullptr;
+  }
   // If there is nothing to sum and no logarithm, rows are copied directly. This takes a quarter
   // less time than going through tiles.
   bool copies = factors == nullptr && !codec_.counts() &&

@@ -129,11 +129,13 @@ def _check_factors(names: set[str], slots: Slots, tables: Sequence[str]) -> None
             f"variable {lost[0]!r}: its slot is weighted, or pooled by mean or sqrtn, which a "
             "variable of ids cannot express: read box_ids, box_offsets and box_plan"
         )
-    for suffix in ("", *(f"_{table}" for table in tables[1:])):
-        if slots.factored and f"box_ids{suffix}" in names and f"box_plan{suffix}" not in names:
+    for table in (None, *tables[1:]):
+        suffix = f"_{table}" if table else ""
+        own = [slot.name for slot in slots.sparse if slot.factored and slot.table == table]
+        if own and f"box_ids{suffix}" in names and f"box_plan{suffix}" not in names:
             raise ValueError(
                 f"variable 'box_ids{suffix}': expected 'box_plan{suffix}' too, which has the "
-                f"weights and the pooling of slots {', '.join(slots.factored)}"
+                f"weights and the pooling of slots {', '.join(own)}"
             )
 
 

@@ -24,6 +24,7 @@ from paddlebox.serving.users import UserScorer
 from paddlebox.store.record import unseal
 
 _NO_DENSE = np.zeros(0, np.float32)
+MOST_WEIGHT = 2.0**32  # of an id, as in training
 
 
 class OpenRows:
@@ -205,8 +206,7 @@ class OpenGeneration:
         weights: np.ndarray | None = None,
     ) -> np.ndarray:
         self._check_reads_instances()
-        if weights is not None and not self.slots.weighted:
-            raise ValueError("weights of ids are given, but no slot is weighted: leave them out")
+        _check_weights(self.slots, feasigns, weights)
         if len(offsets) <= 1:
             return np.zeros(0, np.float32)
         instances = (len(offsets) - 1) // len(self.slots.sparse)
@@ -214,8 +214,11 @@ class OpenGeneration:
         if self._poolings:
             # 0 is padding, which has no part in a mean.
             present: np.ndarray = (feasigns != 0).astype(np.float32)
-            weights = present if weights is None else present * weights
-            pull = partial(pull, factors=core.factors_of_lists(offsets, self._poolings, weights))
+            counted = present if weights is None else present * weights
+            factors = core.factors_of_lists(offsets, self._poolings, counted)
+            pull = partial(pull, factors=factors)
+            if weights is not None:
+                _check_other_weights(self.slots, offsets, counted, present)
         if self._positions.any:
             offsets, lengths = self._positions.part(offsets)
             dense = lengths if dense is None else np.concatenate([dense, lengths], axis=1)
@@ -232,6 +235,45 @@ class OpenGeneration:
 
     def close(self) -> None:
         self._txn.abort()
+
+
+def _check_weights(slots: Slots, feasigns: np.ndarray, weights: np.ndarray | None) -> None:
+    """Raises: ValueError unless there are weights if, and only if, a slot is weighted."""
+    if weights is None:
+        if slots.weighted:
+            raise ValueError(
+                f"expected weights of the feasigns, because slots {', '.join(slots.weighted)} are "
+                "weighted: pass ones for weights of 1"
+            )
+        return
+    if not slots.weighted:
+        raise ValueError("weights of ids are given, but no slot is weighted: leave them out")
+    if weights.shape != feasigns.shape:
+        raise ValueError(
+            f"weights have shape {weights.shape}, expected that of the feasigns, {feasigns.shape}"
+        )
+    if not ((weights >= 0) & (weights <= MOST_WEIGHT)).all():  # NaN is neither
+        raise ValueError("weights of feasigns: expected numbers in [0, 2^32]")
+
+
+def _check_other_weights(
+    slots: Slots, offsets: np.ndarray, weights: np.ndarray, expected: np.ndarray
+) -> None:
+    """Raises: ValueError if slots that are not weighted have weights other than the expected ones.
+
+    Args:
+        offsets: valid ones.
+    """
+    sizes = np.diff(offsets)
+    plain = np.resize([not slot.weighted for slot in slots.sparse], len(sizes))
+    wrong = np.flatnonzero(np.repeat(plain, sizes) & (weights != expected))
+    if len(wrong):
+        at = int(wrong[0])
+        slot = slots.sparse[(np.searchsorted(offsets, at, "right") - 1) % len(slots.sparse)]
+        raise ValueError(
+            f"weights of feasigns: expected 1 in slot {slot.name!r}, which is not weighted, found "
+            f"{weights[at]:g} at index {at}"
+        )
 
 
 def _unpacked(

@@ -156,8 +156,8 @@ class Predictor(Closing):
             offsets: (B * S + 1) int32. Slot s of instance b has
                 feasigns[offsets[b * S + s] : offsets[b * S + s + 1]].
             dense: (B, W) float32, after the transforms of slots.yaml; None if W is 0.
-            weights: (nnz) float32, of the feasigns of weighted slots, and 1 for the others; None:
-                each is 1.
+            weights: (nnz) float32, if a slot is weighted; otherwise None. Feasigns of weighted
+                slots have a weight in [0, 2^32], and the others 1.
 
         Returns: probabilities, (B) float32; for several tasks (B, T).
 
@@ -173,8 +173,6 @@ class Predictor(Closing):
             dense = np.ascontiguousarray(dense, np.float32)
         if weights is not None:
             weights = np.ascontiguousarray(weights, np.float32)
-            if not (np.isfinite(weights).all() and (weights >= 0).all()):
-                raise ValueError("weights of feasigns: expected finite numbers, 0 or more")
         with self._using() as generation:
             return generation.predict_feasigns(feasigns, offsets, dense, weights)
 

@@ -46,8 +46,8 @@ template <typename Number>
 void Block::RowWeights(size_t row, const RowItems& ids, const RowItems& weights, Number number,
                        std::vector<float>* out) {
   const char* const name = ids.column.slot().name.c_str();
+  if (ids.null && ids.column.scalar()) return;  // with the weight of the null id
   const int64_t n = ids.size(), found = weights.size();
-  if (ids.null) return;
   if (!weights.null && found != n) {
     Bad(row, "slot '%.200s': %lld ids and %lld weights, expected as many weights as ids", name,
         static_cast<long long>(n), static_cast<long long>(found));

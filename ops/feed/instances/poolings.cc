@@ -41,8 +41,8 @@ void Instances::Impl::PackFactors(size_t table, size_t begin, size_t end, Sparse
     any = any || (own(s) && poolings[s] != ListPooling::kPlain);
   }
   if (!any) return;
-  std::vector<float> factors;
-  factors.reserve(out->ids.size());
+  thread_local std::vector<float> factors;
+  factors.clear();
   for (size_t i = begin; i < end; ++i) {
     EachFedSpan(i, [&](size_t s, const Chunk& chunk, size_t first, size_t n) {
       if (!own(s)) return;

@@ -240,40 +240,49 @@ std::vector<ListPooling> PoolingsFrom(const std::vector<std::string>& names) {
 
 // (nnz) the factors of lists. sizes: (B * S) of the lists; poolings: (S) names; weights: (nnz) of
 // the ids; null: each is 1.
-template <typename Sizes>
-py::array FactorsOfLists(const Sizes& sizes, const std::vector<std::string>& poolings,
-                         const float* weights) {
+py::array FactorsOfSizes(const std::vector<uint32_t>& sizes,
+                         const std::vector<std::string>& poolings, const float* weights) {
   const std::vector<ListPooling> of_slot = PoolingsFrom(poolings);
+  if (of_slot.empty() || sizes.size() % of_slot.size() != 0) {
+    ThrowIfError(Error(Code::kInvalidArgument, "%zu lists, expected a multiple of %zu poolings",
+                       sizes.size(), of_slot.size()));
+  }
   std::vector<float> factors;
-  size_t at = 0;
-  for (size_t list = 0; list < sizes.size(); ++list) {
-    const size_t n = sizes[list];
-    AppendFactors(of_slot[list % of_slot.size()], weights == nullptr ? nullptr : weights + at, n,
-                  &factors);
-    at += n;
+  {
+    const py::gil_scoped_release release;
+    size_t at = 0;
+    for (size_t list = 0; list < sizes.size(); ++list) {
+      const size_t n = sizes[list];
+      AppendFactors(of_slot[list % of_slot.size()], weights == nullptr ? nullptr : weights + at, n,
+                    &factors);
+      at += n;
+    }
   }
   return ToArray(std::move(factors));
 }
 
 py::array FactorsOfChunk(const ParsedChunk& chunk, const std::vector<std::string>& poolings) {
-  return FactorsOfLists(chunk.lengths, poolings,
+  return FactorsOfSizes(chunk.lengths, poolings,
                         chunk.weights.empty() ? nullptr : chunk.weights.data());
 }
 
-// offsets: (B * S + 1) of the lists. weights: (nnz), or None.
+// offsets: (B * S + 1) of the lists. weights: (nnz) of the feasigns.
 py::array FactorsOfOffsets(const Array<int32_t>& offsets, const std::vector<std::string>& poolings,
-                           const std::optional<Array<float>>& weights) {
-  std::vector<uint32_t> sizes;
+                           const Array<float>& weights) {
   const int32_t* const at = offsets.data();
-  for (size_t i = 0; i + 1 < SizeOf(offsets); ++i) {
-    if (at[i + 1] < at[i]) {
-      ThrowIfError(Error(Code::kInvalidArgument, "offsets: expected ascending values"));
-    }
-    sizes.push_back(static_cast<uint32_t>(at[i + 1] - at[i]));
+  const size_t n = SizeOf(offsets), nnz = SizeOf(weights);
+  std::vector<uint32_t> sizes;
+  bool fits = n != 0 && at[0] == 0 && static_cast<size_t>(at[n - 1]) == nnz;
+  for (size_t i = 0; fits && i + 1 < n; ++i) {
+    fits = at[i] <= at[i + 1];
+    if (fits) sizes.push_back(static_cast<uint32_t>(at[i + 1] - at[i]));
   }
-  const size_t nnz = sizes.empty() ? 0 : static_cast<size_t>(at[sizes.size()] - at[0]);
-  if (weights.has_value()) CheckSize("weights", SizeOf(*weights), nnz);
-  return FactorsOfLists(sizes, poolings, weights.has_value() ? weights->data() : nullptr);
+  if (!fits) {
+    ThrowIfError(Error(Code::kInvalidArgument,
+                       "offsets: expected ascending values from 0 to %zu, the number of feasigns",
+                       nnz));
+  }
+  return FactorsOfSizes(sizes, poolings, weights.data());
 }
 
 Order OrderFrom(const std::string& name) {
@@ -639,7 +648,7 @@ void BindFeed(py::module_& module) {
       });
   module.def("factors_of_chunk", &FactorsOfChunk, py::arg("chunk"), py::arg("poolings"));
   module.def("factors_of_lists", &FactorsOfOffsets, py::arg("offsets"), py::arg("poolings"),
-             py::arg("weights") = py::none());
+             py::arg("weights"));
   module.def("sorted_unique_keys", [](const Array<uint64_t>& feasigns) {
     std::vector<uint64_t> keys;
     for (size_t i = 0; i < SizeOf(feasigns); ++i) {

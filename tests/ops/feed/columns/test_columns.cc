@@ -408,6 +408,30 @@ TEST(a_bad_weight_or_another_number_of_weights_makes_the_row_bad) {
   }
 }
 
+TEST(weights_beside_a_null_list_of_ids_make_the_row_bad) {
+  WeightedFour four;
+  four.SetNulls(four.w, 0b1110);
+  ParsedChunk chunk;
+  CHECK_OK(four.Parse(&chunk));
+  CHECK_EQ(chunk.bad_lines, 1u);
+  CHECK_EQ(chunk.first_bad[0].reason,
+           "slot 'w': 0 ids and 2 weights, expected as many weights as ids");
+  four.weights = four.AddList("w_weight", {2, 2, 2, 3, 8}, four.weight_items);
+  CHECK_OK(four.Parse(&chunk));
+  CHECK_EQ(chunk.bad_lines, 0u);
+}
+
+TEST(a_null_id_of_a_column_without_lists_takes_its_weight_along) {
+  WeightedFour four;
+  four.w = four.Add<int64_t>("w", "l", {5, 6, 7, 8});
+  four.SetNulls(four.w, 0b1101);
+  four.weights = four.Add<double>("w_weight", "g", {0.5, 2, 3, 4});
+  ParsedChunk chunk;
+  CHECK_OK(four.Parse(&chunk));
+  CHECK_EQ(chunk.bad_lines, 0u);
+  CHECK_EQ(Text(chunk.weights), "1 0.5 1 1 3 1 4");
+}
+
 TEST(one_id_and_one_weight_a_row_need_no_lists) {
   WeightedFour four;
   four.w = four.Add<int64_t>("w", "l", {5, 0, 7, 8});
