@@ -59,11 +59,7 @@ def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots:
         if key.startswith("slots.yaml "):
             if key.startswith(("slots.yaml csv.", "slots.yaml tags.")):
                 continue
-            if (
-                isinstance(old, dict)
-                and isinstance(new, dict)
-                and new | _COLUMNS == old | _COLUMNS
-            ):
+            if isinstance(old, dict) and isinstance(new, dict) and new | _COLUMNS == old | _COLUMNS:
                 continue
         elif not within(key, _EVALUATED) or within(key, TUNED):
             continue

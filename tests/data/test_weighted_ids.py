@@ -145,11 +145,33 @@ def test_a_pass_on_disk_and_a_cached_one_have_the_same_factors(tmp_path: Path) -
     for at in range(0, spilled.size, 8):
         parts += factors_in(packer.pack(at, min(at + 8, spilled.size)))
     assert parts == factors_in(whole)
+    held = loaded(path, Format.CSV, slots, shuffle_seed=3).instances
+    for at in range(0, spilled.size, 8):
+        of_batch = (at, min(at + 8, spilled.size))
+        weights = spilled.instances.pack_weights(*of_batch)
+        assert weights.tolist() == held.pack_weights(*of_batch).tolist()
     cache = ParsedCache(tmp_path / "cache", 1 << 30)
     for hits in (0, 1):
         of = loaded(path, Format.CSV, slots, shuffle_seed=3, cache=cache)
         assert of.files_from_cache == hits
         assert packed(of)["box_plan"].tolist() == whole["box_plan"].tolist()
+
+
+def test_files_without_ids_go_to_disk_beside_those_with_weights(tmp_path: Path) -> None:
+    slots = make_slots(click="label", tags={"weighted": True, "default": 9})
+    (tmp_path / "a.csv").write_text("click,tags\n1,5:3|6:4\n0,7:2\n")
+    (tmp_path / "b.csv").write_text("click,tags\n1,\n0,\n")
+    options = LoadOptions(Format.CSV, slots, 8, shuffle_seed=3)
+    for disk in ({}, {"to_disk": True, "spill_dir": tmp_path, "budget_bytes": 1 << 16}):
+        for files in ("ab", "ba"):
+            paths = [f"{tmp_path}/{name}.csv" for name in files]
+            of = load(paths, replace(options, **disk), 1 << 30)
+            assert (of.spilled_bytes > 0) == bool(disk)
+            feasigns, _ = of.instances.pack_feasigns(0, 4)
+            weights = of.instances.pack_weights(0, 4)
+            pairs = sorted(zip(feasigns.tolist(), weights.tolist(), strict=True))
+            assert pairs == [(5, 3), (6, 4), (7, 2), (9, 1), (9, 1)]
+            assert factors_in(packed(of)) == weights.tolist()
 
 
 def test_slots_that_are_not_read_and_instances_of_weight_0_leave_the_factors_of_others(
@@ -185,6 +207,16 @@ def test_a_program_that_would_lose_weights_is_refused() -> None:
     with pytest.raises(ValueError, match="variable 'box_ids': expected 'box_plan' too"):
         check_use_var([Var("box_ids"), Var("box_dense")], slots)
     check_use_var([Var("box_ids"), Var("box_plan"), Var("box_dense")], slots)
+
+
+def test_a_program_needs_the_plans_of_the_tables_with_weights_only() -> None:
+    other = {"weighted": True, "table": "b"}
+    slots = make_slots(click="label", user={}, tags=other)
+    names = ["box_ids", "box_dense", "box_ids_b", "box_plan_b"]
+    check_use_var([Var(name) for name in names], slots, tables=["a", "b"])
+    lost = "variable 'box_ids_b': expected 'box_plan_b' too, .* of slots tags"
+    with pytest.raises(ValueError, match=lost):
+        check_use_var([Var(name) for name in names[:3]], slots, tables=["a", "b"])
 
 
 @pytest.mark.parametrize(

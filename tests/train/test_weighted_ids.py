@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support import processes
@@ -44,8 +46,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def train(folder: Path, file: str, tags: dict[str, Any], *overrides: str, **more: Any) -> Any:
-    write_slots(folder, click="label", user={}, tags=tags)
+def train(
+    folder: Path,
+    file: str,
+    tags: dict[str, Any],
+    *overrides: str,
+    age: dict[str, Any] | None = None,
+    **more: Any,
+) -> Any:
+    write_slots(folder, click="label", user={}, tags=tags, **({"age": age} if age else {}))
     options = {
         "config": str(folder / "config.yaml"),
         "folder": str(folder / f"run-{len(list(folder.glob('run-*')))}"),
@@ -127,6 +136,61 @@ def test_weights_of_1_train_the_bytes_of_no_weights(folder: Path, program: str) 
     assert mean["digests"] != plain["digests"]
     both = train(folder, "ones", {"weighted": True, "pooling": "mean"}, *options)
     assert both["digests"] == mean["digests"]
+
+
+def of_tables(folder: Path, file: str, tags: dict[str, Any], *overrides: str, **more: Any) -> Any:
+    """Trains a dnn whose tags are in a table of their own, with a dense feature."""
+    lines = [line.split(",") for line in (folder / f"{file}.csv").read_text().splitlines()]
+    ages = ["age", *(str(at % 7) for at in range(ROWS))]
+    text = "".join(f"{','.join(line)},{age}\n" for line, age in zip(lines, ages, strict=True))
+    (folder / f"{file}-aged.csv").write_text(text)
+    options = ["model.type=dnn", "model.hidden=[8]", "extra_tables.wide.embedx_dim=3"]
+    options += ["extra_tables.wide.embedx_threshold=1", *overrides]
+    return train(
+        folder, f"{file}-aged", {"table": "wide", **tags}, *options, age={"type": "dense"}, **more
+    )
+
+
+@pytest.mark.slow
+def test_a_table_with_weights_beside_one_without_and_dense_features(folder: Path) -> None:
+    ones = of_tables(folder, "ones", {"weighted": True})
+    plain = of_tables(folder, "plain", {})
+    assert ones["digests"] == plain["digests"]
+    lines = (folder / "weighted.csv").read_text().splitlines()[1:]
+    requests = []
+    for at, line in enumerate(lines):
+        _, user, tags = line.split(",")
+        requests.append({"user": user, "tags": tags, "age": at % 7})
+    tags = {"weighted": True, "pooling": "mean"}
+    files = f"data.test_files=[{folder}/weighted-aged.csv]"
+    found = of_tables(folder, "weighted", tags, files, served=requests)
+    assert found["digests"] != plain["digests"]
+    labels = np.array([float(line[0]) for line in lines])
+    served = np.array(found["served"])
+    loss = -np.mean(labels * np.log(served) + (1 - labels) * np.log(1 - served))
+    assert found["test"]["logloss"] == pytest.approx(loss, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_run_on_text_is_evaluated_on_columns(folder: Path) -> None:
+    lines = [line.split(",") for line in (folder / "weighted.csv").read_text().splitlines()[1:]]
+    pairs = [[_pair(one) for one in tags.split("|") if one] for _, _, tags in lines]
+    columns = {
+        "click": [int(click) for click, _, _ in lines],
+        "user": [int(user) for _, user, _ in lines],
+        "tags": pa.array([[int(one) for one, _ in of] for of in pairs], pa.list_(pa.int64())),
+        "w": pa.array([[weight for _, weight in of] for of in pairs], pa.list_(pa.float32())),
+    }
+    pq.write_table(pa.table(columns), folder / "weighted.parquet")
+    tags = {"weighted": True, "pooling": "mean"}
+    (folder / "columns").mkdir()
+    write_slots(folder / "columns", click="label", user={}, tags={**tags, "weight_column": "w"})
+    evaluated = ["data.format=parquet", f"data.slots={folder}/columns/slots.yaml"]
+    evaluated.append(f"data.test_files=[{folder}/weighted.parquet]")
+    files = f"data.test_files=[{folder}/weighted.csv]"
+    found = train(folder, "weighted", tags, files, evaluated=evaluated)
+    for name in ("auc", "logloss", "samples"):
+        assert found["evaluated"][name] == found["test"][name]
 
 
 def test_shows_and_clicks_count_ids_whatever_their_weights(folder: Path) -> None:

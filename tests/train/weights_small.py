@@ -1,7 +1,8 @@
 """Trains a config and prints what a run ends with: python weights_small.py OPTIONS
 
 OPTIONS is JSON: config, overrides, folder, served (instances to predict with an export; optional),
-packed (feasigns, offsets and weights to predict with it; optional).
+packed (feasigns, offsets and weights to predict with it; optional), evaluated (overrides of a
+config to evaluate with; optional).
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ try:
     found["rows"] = dict(zip(map(str, feasigns.tolist()), values.tolist(), strict=True))
     if config.data.test_files:
         found["test"] = evaluation.evaluate(config, run_dir)
+    if "evaluated" in options:
+        other = load_config(options["config"], options["evaluated"])
+        found["evaluated"] = evaluation.evaluate(other, run_dir)
     if "served" in options:
         with RunSource(run_dir) as source:
             export(source, run_dir / "export")

@@ -8,11 +8,11 @@
 // Letters: N = instances, S = sparse slots, W = dense width, U = unique keys, nnz = occurrences,
 // T = tables.
 //
-// Order of calls: (ShareLists | SetTables | SetPoolings | SetSampling)* -> Append* -> MergeByInsId? -> (Shuffle |
-// Arrange | ArrangeBy | ArrangePlaces)? -> Index -> (Split, SelectRange, PackBatch)*. Another order
-// is FailedPrecondition. Arrange, ArrangeBy, ArrangePlaces, ReplaceSlots and FeedFrom may also be
-// called after Index, between batches. Gather is called before Index. Not thread safe, except
-// PackBatch, PackTable and PackClickCounts, which any number of threads may call.
+// Order of calls: (ShareLists | SetTables | SetPoolings | SetSampling)* -> Append* -> MergeByInsId?
+// -> (Shuffle | Arrange | ArrangeBy | ArrangePlaces)? -> Index -> (Split, SelectRange, PackBatch)*.
+// Another order is FailedPrecondition. Arrange, ArrangeBy, ArrangePlaces, ReplaceSlots and FeedFrom
+// may also be called after Index, between batches. Gather is called before Index. Not thread safe,
+// except PackBatch, PackTable and PackClickCounts, which any number of threads may call.
 #pragma once
 
 #include <cstddef>

@@ -119,8 +119,8 @@ struct FeedSchema {
   // an unknown slot; key_slots with a size other than S, or naming a slot that is computed or is
   // itself keyed by another; weighted feasigns of a slot that is computed or not sparse, or in
   // kCriteoTsv or kPlugin, or without weight_column in kColumns, or where ':' is a mark of kCsv or,
-  // in kFeasignSlot and kSlotValue, in the name of a slot; tags in a format other than kMultiSlot, kCsv or kColumns; kPlugin
-  // without a plugin, or with hashed slots.
+  // in kFeasignSlot and kSlotValue, in the name of a slot; tags in a format other than kMultiSlot,
+  // kCsv or kColumns; kPlugin without a plugin, or with hashed slots.
   Status Check() const;
 
   // The names of the columns that are read, without repeats: those of tags, then those of slots.

@@ -96,12 +96,12 @@ std::vector<uint32_t> KeySlotsFrom(const std::vector<py::dict>& slots) {
   return any ? key_slots : std::vector<uint32_t>();
 }
 
-// slots: dicts of name, type, dim, column, weight (for a dense slot; may be missing), weighted (for a
-// sparse slot; may be missing) with weight_column (a name, or None), shares (None,
-// or the name of the slot whose feasigns it shares) and the fields of TransformFrom. csv: the
-// delimiter and the list separator. tags: the tags to read (ins_id, content, logkey, time) with
-// their columns. plugin: the path of a shared library, for the format "plugin". csv_columns,
-// csv_nulls: as in FeedSchema.
+// slots: dicts of name, type, dim, column, weight (for a dense slot; may be missing), weighted (for
+// a sparse slot; may be missing) with weight_column (a name, or None), shares (None, or the name of
+// the slot whose feasigns it shares) and the fields of TransformFrom. csv: the delimiter and the
+// list separator. tags: the tags to read (ins_id, content, logkey, time) with their columns.
+// plugin: the path of a shared library, for the format "plugin". csv_columns, csv_nulls: as in
+// FeedSchema.
 FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
                       bool per_slot_keys, size_t max_line_bytes, const std::string& csv,
                       const std::map<std::string, std::string>& tags, const std::string& plugin,

@@ -115,8 +115,8 @@ const float* FactorsFrom(const Factors& factors, size_t nnz) {
 }
 
 // feasigns (nnz) uint64, offsets (B * S + 1) int32, dense (B, W), factors (nnz) float or None. out:
-// (B, S * width + W), an array of the caller that should be reused: the page faults of new memory cost more than the lookups of
-// a small batch.
+// (B, S * width + W), an array of the caller that should be reused: the page faults of new memory
+// cost more than the lookups of a small batch.
 template <typename Rows>  // ServeTable or ServeTables
 void Pull(const Rows& table, const Array<uint64_t>& feasigns, const Array<int32_t>& offsets,
           const Array<float>& dense, py::array_t<float, py::array::c_style>& out,

@@ -449,20 +449,37 @@ struct Factors {
   Ints plan;
 };
 
-// The same with factors. sums: what a push adds up for each row, (rows, 3 + dim).
-Outputs RunWith(const Kernels& kernels, const Fixture& f, const Factors& factors, Floats* sums) {
+// Copies (B, S * width) floats to or from (B, S * width + extra).
+void CopySpaced(const Fixture& f, size_t extra, bool spread, Floats* compact, Floats* spaced) {
+  const size_t row = Fixture::kSlots * f.Width();
+  compact->resize(Fixture::kInstances * row);
+  if (spread) spaced->assign(Fixture::kInstances * (row + extra), NAN);
+  for (size_t b = 0; b < Fixture::kInstances; ++b) {
+    float *const one = compact->data() + b * row, *const other = spaced->data() + b * (row + extra);
+    std::copy_n(spread ? one : other, row, spread ? other : one);
+  }
+}
+
+// The same with factors. sums: what a push adds up for each row, (rows, 3 + dim). extra: floats
+// behind the slots of each instance, in the output and in the gradient.
+Outputs RunWith(const Kernels& kernels, const Fixture& f, const Factors& factors, Floats* sums,
+                size_t extra = 0) {
   Outputs out;
   out.rows = f.rows;
   const RowBlock block = f.Block(&out.rows);
   const size_t segments = Fixture::kInstances * Fixture::kSlots;
-  out.pooled.assign(segments * f.Width(), -9.0f);
-  PooledOutput output{out.pooled.data(), Fixture::kSlots, 0};
+  Floats grad = f.grad, spaced(segments * f.Width() + Fixture::kInstances * extra, -9.0f);
+  PooledOutput output{spaced.data(), Fixture::kSlots, extra};
   output.factors = factors.of_ids.data();
   kernels.pull_pooled(block, f.ids.data(), f.offsets.data(), 0, segments, f.use_cvm, output);
+  CopySpaced(f, extra, false, &out.pooled, &spaced);
+  CopySpaced(f, extra, true, &grad, &spaced);
   const PlanView plan =
       ViewPlan(factors.plan.data(), factors.plan.size(), Fixture::kRows, segments, f.ids.size())
           .value();
   GradientView gradient = f.Gradient();
+  gradient.grad = spaced.data();
+  gradient.extra = extra;
   gradient.factors = plan.factors;
   kernels.push(block, plan.rows, plan.starts, plan.segments, 0, plan.unique, gradient, 20000);
   sums->assign(Fixture::kRows * static_cast<size_t>(3 + f.dim), 0.0f);
@@ -517,6 +534,23 @@ TEST(factors_weigh_weights_and_gradients_on_every_path) {
         const Outputs out = RunWith(*path, f, factors, &others);
         CHECK(SameBits(out.pooled, plain.pooled));
         CHECK(SameBits(out.rows, plain.rows));
+        CHECK(SameBits(others, sums));
+      }
+    }
+  }
+}
+
+TEST(factors_reach_outputs_and_gradients_with_dense_features_behind_the_slots) {
+  for (const int dim : {3, 8}) {
+    for (const bool use_cvm : {true, false}) {
+      const Fixture f(RuleKind::kAdaGrad, dim, use_cvm);
+      const Factors factors(f, false);
+      for (const Kernels* path : Paths()) {
+        Floats sums, others;
+        const Outputs plain = RunWith(*path, f, factors, &sums);
+        const Outputs behind = RunWith(*path, f, factors, &others, 5);
+        CHECK(SameBits(behind.pooled, plain.pooled));
+        CHECK(SameBits(behind.rows, plain.rows));
         CHECK(SameBits(others, sums));
       }
     }
