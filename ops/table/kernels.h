@@ -40,8 +40,7 @@ struct GradientView {
   float scale = 1.0f;  // batch size: turns the gradient of a mean into that of a sum
   BadGrad on_bad = BadGrad::kSkip;
   float bound = 10.0f;  // of kClip
-  // (occurrences of the plan) factors of the gradients; null: each is 1. Shows and clicks have
-  // none.
+  // (occurrences of the plan) factors of gradients; null: each is 1. Shows and clicks have none.
   const float* factors = nullptr;
   // (rows of the block, P). If it is not null, push does not apply the merged [show, click,
   // embed_w, embedx...] of a row but adds them here, because another rank owns the rows.

@@ -129,8 +129,13 @@ TEST(no_weight_of_a_line_reaches_the_next) {
         Line{Format::kMultiSlot, "1 1 1 7 2 5:3 6:x 1 4\n1 0 3 7 8 9 1 5 2 3 2\n"},
         Line{Format::kSlotValue, "tag:5:3 tag:6:4 user:7 click:1\nclick:0 user:7 user:8 user:9\n"},
         Line{Format::kCsv, "1,7,5:3|6:4,4\n0,7|8|9,5,3|2\n"}}) {
-    const std::vector<float> weights = Parse(WeightedSchema(line.format), line.text).weights;
-    CHECK_EQ(Text(std::vector<float>(weights.end() - 3, weights.end())), "1 1 1");
+    const ParsedChunk chunk = Parse(WeightedSchema(line.format), line.text);
+    CHECK_EQ(chunk.weights.size(), chunk.feasigns.size());
+    const uint32_t* const last = chunk.lengths.data() + chunk.lengths.size() - 3;
+    for (size_t i = chunk.weights.size() - (last[0] + last[1] + last[2]); i < chunk.weights.size();
+         ++i) {
+      CHECK_EQ(chunk.weights[i], 1.0f);
+    }
   }
 }
 
