@@ -159,8 +159,8 @@ def test_a_table_with_weights_beside_one_without_and_dense_features(folder: Path
     lines = (folder / "weighted.csv").read_text().splitlines()[1:]
     requests = []
     for at, line in enumerate(lines):
-        _, user, tags = line.split(",")
-        requests.append({"user": user, "tags": tags, "age": at % 7})
+        _, user, of_line = line.split(",")
+        requests.append({"user": user, "tags": of_line, "age": at % 7})
     tags = {"weighted": True, "pooling": "mean"}
     files = f"data.test_files=[{folder}/weighted-aged.csv]"
     found = of_tables(folder, "weighted", tags, files, served=requests)
