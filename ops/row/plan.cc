@@ -205,7 +205,7 @@ void BuildPlan(const int32_t* ids, const int32_t* offsets, size_t segments, int3
 void AddFactors(const int32_t* ids, const std::vector<float>& factors, std::vector<int32_t>* plan) {
   const size_t nnz = factors.size(), total = static_cast<size_t>((*plan)[2]);
   // The plan of segments of one id each has the indexes of the ids as segments, in the same order,
-  // because the sort is stable. A search for the row of each id takes eight times as long.
+  // because the sort is stable. A search for the row of each id takes three times as long.
   thread_local std::vector<int32_t> one_each, indexes;
   while (one_each.size() <= nnz) one_each.push_back(static_cast<int32_t>(one_each.size()));
   BuildPlan(ids, one_each.data(), nnz, 0, &indexes);
