@@ -100,7 +100,7 @@ PBX_HOST_DEVICE inline void CreateEmbedx(const AccessorConfig& config, uint64_t 
 // were new. The counts do not change.
 inline void ResetWeights(const AccessorConfig& config, uint64_t key, float* row) {
   const RowLayout& layout = config.layout;
-  for (int i = RowLayout::kEmbed; i < layout.words(); ++i) row[i] = 0.0f;
+  for (int i = RowLayout::kEmbed; i < layout.counts_at(); ++i) row[i] = 0.0f;
   row[RowLayout::kEmbed] = InitialWeight(config.seed, key, 0, config.embed.initial_range);
   rule::InitState(config.embed, 1, row + RowLayout::kEmbed, row + layout.embed_state_at());
   if (HasEmbedx(row)) CreateEmbedx(config, key, row);

@@ -26,6 +26,7 @@ struct BatchTableConfig {
   std::string name = "default";
   int embedx_dim = 8;  // D
   int expand_dim = 0;  // E; 0: rows have no expand part
+  int counts = 0;      // n, counts besides show and click
   int threads = 1;
   OnBadGrad on_bad_grad = OnBadGrad::kError;
   float bad_grad_bound = 10.0f;
@@ -37,7 +38,8 @@ class BatchTable : public RowAccess {
 
   const std::string& name() const override { return name_; }
   const RowLayout& layout() const override { return accessor_.layout; }
-  // P + E, the columns of a row as ranks exchange it: [show, click, embed_w, embedx..., expand...].
+  // P + E, the columns of a row as ranks exchange it: [show, click, further counts..., embed_w,
+  // embedx..., expand...].
   size_t columns() const { return push_columns() + expand_columns(); }
 
   // Makes room for the next batch. keys: (n) ascending. Its rows are zeros until they are filled.
@@ -69,18 +71,20 @@ class BatchTable : public RowAccess {
     bool read_only = false;
     std::vector<uint64_t> keys;  // (n)
     Buffer rows;                 // n rows or more
-    // Both are empty in an evaluation.
-    std::vector<float> merged;         // (n, P)
+    // All are empty in an evaluation.
+    std::vector<float> merged;         // (n, 3 + D), without further counts
     std::vector<float> merged_expand;  // (n, E)
+    std::vector<float> merged_counts;  // (n, further counts)
   };
 
-  size_t push_columns() const { return 3 + static_cast<size_t>(accessor_.layout.embedx_dim); }
+  size_t push_columns() const { return static_cast<size_t>(accessor_.layout.pull_columns()); }
   size_t expand_columns() const { return static_cast<size_t>(accessor_.layout.expand_dim); }
+  size_t more_counts() const { return static_cast<size_t>(accessor_.layout.counts); }
 
   std::string name_;
   AccessorConfig accessor_;  // its rules are never applied
   Rows next_, open_;
-  std::vector<float> both_;  // result of merged() if rows have an expand part
+  std::vector<float> whole_;  // result of merged() if rows have an expand part or further counts
 };
 
 }  // namespace pbx

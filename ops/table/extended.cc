@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "row/plan.h"
+#include "table/count_columns.h"
 #include "table/row_access.h"
 
 namespace pbx {
@@ -52,24 +53,10 @@ Status RowAccess::PullExtended(const int32_t* ids, size_t n, float* out) {
   const OpenRows& open = opened.value();
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
   CatchUp(open, ids, n);
-  const RowLayout& layout = this->layout();
-  const auto dim = static_cast<size_t>(layout.embedx_dim);
-  const auto expand = static_cast<size_t>(layout.expand_dim);
-  const size_t width = 3 + dim + expand;
+  const auto width = static_cast<size_t>(layout().pull_columns() + layout().expand_dim);
   pool_->ParallelRanges(n, kRowsPerTask, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
-      float* const to = out + i * width;
-      if (ids[i] < 0) {
-        std::fill(to, to + width, 0.0f);
-        continue;
-      }
-      const auto* row = reinterpret_cast<const float*>(
-          open.block.rows + static_cast<size_t>(ids[i]) * open.block.row_bytes);
-      to[0] = row[RowLayout::kShow];
-      to[1] = row[RowLayout::kClick];
-      to[2] = row[RowLayout::kEmbed];
-      std::memcpy(to + 3, row + layout.embedx_at(), dim * 4);
-      std::memcpy(to + 3 + dim, row + layout.expand_at(), expand * 4);
+      CopyColumns(layout(), RowOf(open, ids[i]), true, out + i * width);
     }
   });
   rows_pulled_ += n;
@@ -93,7 +80,7 @@ Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, siz
   const OpenRows& open = opened.value();
   const RowLayout& layout = this->layout();
   const auto expand_dim = static_cast<size_t>(layout.expand_dim);
-  const size_t expand_column = 3 + static_cast<size_t>(layout.embedx_dim);
+  const auto expand_column = static_cast<size_t>(layout.pull_columns());
   const size_t stride = expand_column + expand_dim;
   if (plan_size != 0) PBX_RETURN_IF_ERROR(CheckStamp(plan[0]));
   Result<PlanView> viewed = ViewPlan(plan, plan_size, open.rows, n);
@@ -123,7 +110,7 @@ Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, siz
   GradientView gradient;
   gradient.grad = gradient.show_click = grad;
   gradient.stride = gradient.show_click_stride = stride;
-  gradient.weights_at = 2;
+  gradient.weights_at = static_cast<size_t>(layout.head_columns());
   gradient.scale = scale;
   return PushView(open, plan, plan_size, n, gradient);
 }

@@ -2,6 +2,8 @@
 // times (kernels_<path>.cc: plain, AVX2, AVX-512) and a path is chosen at run time. All paths give
 // the same bits because they use IEEE-exact operations only, elementwise, without contraction.
 //
+// They know no counts besides show and click: count_columns.h handles those.
+//
 // Letters: D = embedx_dim, P = 3 + D pull columns [show, click, embed_w, embedx...], S = sparse
 // slots, B = instances, segment = instance * S + slot.
 #pragma once

@@ -8,6 +8,7 @@
 
 #include "row/feasign.h"
 #include "row/plan.h"
+#include "table/count_columns.h"
 
 namespace pbx {
 namespace {
@@ -123,12 +124,24 @@ Status RowAccess::Pull(const int32_t* ids, size_t n, float* out) {
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
   CatchUp(open, ids, n);
   const Kernels& kernels = ActiveKernels();
-  const size_t width = 3 + static_cast<size_t>(layout().embedx_dim);
+  const auto width = static_cast<size_t>(layout().pull_columns());
   pool_->ParallelRanges(n, kSegmentsPerTask, [&](size_t begin, size_t end) {
-    kernels.pull(open.block, ids + begin, end - begin, out + begin * width);
+    if (layout().counts == 0) {
+      kernels.pull(open.block, ids + begin, end - begin, out + begin * width);
+      return;
+    }
+    for (size_t i = begin; i < end; ++i) {
+      CopyColumns(layout(), RowOf(open, ids[i]), false, out + i * width);
+    }
   });
   rows_pulled_ += n;
   return Status::Ok();
+}
+
+const float* RowAccess::RowOf(const OpenRows& open, int32_t id) {
+  if (id < 0) return nullptr;
+  const size_t at = static_cast<size_t>(id) * open.block.row_bytes;
+  return reinterpret_cast<const float*>(open.block.rows + at);
 }
 
 void RowAccess::CatchUp(const OpenRows& open, const int32_t* ids, size_t n) const {
@@ -184,9 +197,13 @@ Status RowAccess::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offs
     output.next = chains.next.data();
   }
   pool_->ParallelRanges(lists, kSegmentsPerTask, [&](size_t begin, size_t end) {
-    kernels.pull_pooled(open.block, ids, offsets, begin, end, use_cvm, output);
+    if (use_cvm && layout().counts != 0) {
+      PullPooledCounts(open.block, ids, offsets, begin, end, output);
+    } else {
+      kernels.pull_pooled(open.block, ids, offsets, begin, end, use_cvm, output);
+    }
   });
-  const size_t width = static_cast<size_t>(layout().embedx_dim) + (use_cvm ? 3 : 1);
+  const size_t width = PooledWidth(layout(), use_cvm);
   for (size_t i = 0; dense_width != 0 && i < instances; ++i) {
     std::memcpy(out + i * (slots * width + dense_width) + slots * width, dense + i * dense_width,
                 dense_width * sizeof(float));
@@ -207,6 +224,11 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
   Result<PlanView> viewed = ViewPlan(plan, plan_size, open.rows, segments);
   if (!viewed.ok()) return viewed.status();
   const PlanView& view = viewed.value();
+  const bool counts = layout().counts != 0;
+  if (counts) {
+    const size_t instances = segments / gradient.segments_per_instance;
+    PBX_RETURN_IF_ERROR(CheckCounts(layout(), gradient, instances));
+  }
   const Kernels& kernels = ActiveKernels();
   BadRows bad;
   gradient.on_bad = on_bad_grad_ == OnBadGrad::kClip ? BadGrad::kClip : BadGrad::kSkip;
@@ -218,6 +240,15 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
   pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
     kernels.push(open.block, view.rows, view.starts, view.segments, begin, end, gradient, open.day);
   });
+  if (counts) {
+    std::sort(bad.rows.begin(), bad.rows.end());
+    const std::vector<size_t> none;
+    const auto& unchanged = gradient.on_bad == BadGrad::kSkip ? bad.rows : none;
+    pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
+      PushCounts(open.block, view.rows, view.starts, view.segments, begin, end, gradient, unchanged,
+                 open.merged_counts);
+    });
+  }
   rows_pushed_ += view.unique;
   ids_pushed_ += view.occurrences;
   if (open.clock != nullptr) open.clock->Tick(*open.block.config);
@@ -273,8 +304,8 @@ Status RowAccess::PushPlanned(const int32_t* plan, size_t plan_size, size_t n, c
   if (!opened.ok()) return opened.status();
   GradientView gradient;
   gradient.grad = gradient.show_click = grad;
-  gradient.stride = gradient.show_click_stride = 3 + static_cast<size_t>(layout().embedx_dim);
-  gradient.weights_at = 2;
+  gradient.stride = gradient.show_click_stride = static_cast<size_t>(layout().pull_columns());
+  gradient.weights_at = static_cast<size_t>(layout().head_columns());
   gradient.scale = scale;
   return PushView(opened.value(), plan, plan_size, n, gradient);
 }
@@ -307,10 +338,10 @@ Status RowAccess::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offs
   }
   GradientView gradient;
   gradient.grad = grad;
-  gradient.weights_at = use_cvm ? 2 : 0;
-  gradient.stride = gradient.weights_at + 1 + static_cast<size_t>(layout().embedx_dim);
+  gradient.stride = PooledWidth(layout(), use_cvm);
+  gradient.weights_at = gradient.stride - 1 - static_cast<size_t>(layout().embedx_dim);
   gradient.show_click = show_click;
-  gradient.show_click_stride = 2;
+  gradient.show_click_stride = static_cast<size_t>(layout().head_columns());
   gradient.segments_per_instance = slots;
   gradient.extra = dense_width;
   gradient.scale = static_cast<float>(instances);

@@ -181,6 +181,11 @@ class ModelConfig(Section):
         return () if isinstance(self.dense_scale, str) else self.dense_scale
 
     @property
+    def delayed(self) -> str:
+        """The label that may come late; "": none."""
+        return ""
+
+    @property
     def page_views(self) -> bool:
         """Whether the model reads the other instances of a page view. Only join provides them."""
         return False
@@ -240,6 +245,11 @@ class RankAttentionConfig(NetworkConfig):
     enable_input_bp: bool = Field(
         default=False, description="also train the rows of the other instances of the page"
     )
+
+    @property
+    def delayed(self) -> str:
+        """The label that may come late; "": none."""
+        return ""
 
     @property
     def page_views(self) -> bool:

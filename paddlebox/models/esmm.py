@@ -50,14 +50,18 @@ class ESMM(TaskModel):
             )
         self.ctr = MLP(self.width, config.hidden, config.dropout)
         self.cvr = MLP(self.width, config.hidden, config.dropout)
+        delayed = self.delayed is not None
+        self.delay = MLP(self.width, config.hidden, config.dropout) if delayed else None
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Inputs as for `TaskModel.features`. Returns logits (B, 2) of pCTR and pCTCVR."""
+        """Inputs as for `TaskModel.features`. Returns logits (B, 2) of pCTR and pCTCVR, and with a
+        delayed task (B, 3)."""
         x = self.features(ids, offsets, show_click, plan, dense)
         clicked = self.ctr(x)
-        return paddle.concat([clicked, logit_of_product(clicked, self.cvr(x))], axis=1)
+        scores = [clicked, logit_of_product(clicked, self.cvr(x))]
+        return paddle.concat(scores + ([] if self.delay is None else [self.delay(x)]), axis=1)
 
-    def loss(self, logits: Any, labels: Any, mask: Any = None) -> Any:
+    def loss(self, logits: Any, labels: Any, mask: Any = None, late: Any = None) -> Any:
         click = paddle.slice(labels, [1], [0], [1])
         both = click * paddle.slice(labels, [1], [1], [2])
-        return super().loss(logits, paddle.concat([click, both], axis=1), mask)
+        return super().loss(logits, paddle.concat([click, both], axis=1), mask, late)

@@ -11,6 +11,7 @@ from paddlebox.config.task_models import TaskConfig
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import log_loss
+from paddlebox.nn.functional import sigmoid
 
 paddle = ops.paddle
 
@@ -21,7 +22,10 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
     Letters: B = instances, T = tasks, S = sparse slots, D = embedx_dim, W = dense width,
     N = S * width + W, the number of inputs of the network.
 
-    Raises: ConfigError if `task_weights` does not have T entries.
+    With `delayed_task`, the logits have one more column than there are tasks: l, the probability
+    that a positive label of that task comes late.
+
+    Raises: ConfigError if `task_weights` does not have T entries, or `delayed_task` is not a task.
     """
 
     def __init__(self, config: TaskConfig, inputs: Inputs) -> None:
@@ -34,6 +38,15 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
                 f"{len(weights)}"
             )
         self.weights = [float(weight) for weight in weights]
+        self.delayed: int | None = None  # the number of the delayed task
+        if config.delayed:
+            if config.delayed not in inputs.tasks:
+                raise ConfigError(
+                    f"model.delayed_task: expected a label, {' or '.join(inputs.tasks)}, found "
+                    f"{config.delayed!r}"
+                )
+            self.delayed = inputs.tasks.index(config.delayed)
+        self.outputs = self.tasks + (self.delayed is not None)
         self.sparse = inputs.pooled_slots(config.use_cvm)
         self.dense_width = inputs.dense_width
         self.width = inputs.width(self.sparse.width)  # N
@@ -45,13 +58,47 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         pooled = self.sparse(ids, offsets, show_click, plan)
         return paddle.reshape(pooled, [-1, self.width])
 
-    def loss(self, logits: Any, labels: Any, mask: Any = None) -> Any:
+    def loss(self, logits: Any, labels: Any, mask: Any = None, late: Any = None) -> Any:
         """The weighted sum of the mean losses of the tasks; logits, labels: (B, T).
 
         sum_t weight_t * mean_b CE(label_bt, sigmoid(logit_bt))
 
-        mask: (B, 1) a factor for the loss of each instance; None: all are 1.
+        With a delayed task, its negatives have the factor of `_stays_negative`, late lines train
+        this task only, and the loss of l is added: the log loss of `late` over positive labels.
+
+        Args:
+            mask: (B, 1) a factor for the loss of each instance; None: all are 1.
+            late: (B, 1) above 0 for late lines; None: there is no delayed task.
         """
-        every = log_loss(logits, labels, reduction="none", mask=mask)
         weights = paddle.assign(np.array([self.weights], np.float32))
-        return paddle.mean(every * weights) * float(self.tasks)
+        if late is None:
+            every = log_loss(logits, labels, reduction="none", mask=mask)
+            return paddle.mean(every * weights) * float(self.tasks)
+        assert self.delayed is not None
+        at, count = self.delayed, self.tasks
+        scores, delays = _columns(logits, 0, count), _columns(logits, count, count + 1)
+        again = paddle.cast(paddle.greater_than(late, paddle.zeros_like(late)), "float32")
+        positive = _columns(labels, at, at + 1)
+        negative = (1.0 - positive) * _stays_negative(_columns(scores, at, at + 1), delays)
+        factors = [1.0 - again] * count
+        factors[at] = positive + negative
+        every = log_loss(scores, labels, reduction="none", mask=mask)
+        every = every * paddle.concat(factors, axis=1) * weights
+        of_delays = log_loss(delays, again, reduction="none", mask=mask) * positive
+        return paddle.mean(every) * float(count) + paddle.mean(of_delays) * self.weights[at]
+
+
+def _columns(x: Any, begin: int, end: int) -> Any:
+    return paddle.slice(x, [1], [begin], [end])
+
+
+def _stays_negative(logit: Any, delay: Any) -> Any:
+    """(B, 1) the probability that a label that is negative so far stays negative.
+
+    With p the probability of a positive label and l that of its being late, it is
+    (1 - p) / (1 - p (1 - l)). It has no gradient.
+    """
+    p, l = sigmoid(logit), sigmoid(delay)  # noqa: E741  # the letters of the formula
+    found = (1.0 - p + 1e-7) / (1.0 - p * (1.0 - l) + 1e-7)
+    found.stop_gradient = True
+    return found

@@ -24,7 +24,8 @@ def batch_rows(config: TableConfig, place: HbmPlace, threads: int) -> Any:
     name, dim = config.name, config.embedx_dim
     on_bad_grad = str(config.on_bad_grad)
     if place is HbmPlace.HOST:
-        return core.BatchTable(name, dim, config.expand_dim, threads, on_bad_grad)
+        counts = len(config.counts)
+        return core.BatchTable(name, dim, config.expand_dim, counts, threads, on_bad_grad)
     if config.expand_dim:
         raise ConfigError(
             f"table '{name}': expand_dim {config.expand_dim} and hbm.place: gpu work on one rank "

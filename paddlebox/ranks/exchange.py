@@ -2,8 +2,8 @@
 
 An owner adds up the merged gradients in the order of ranks, and applies its rule once.
 
-Letters: R = ranks, u = unique rows of a batch, P = 3 + D + E columns of a row, E of them in the
-expand part.
+Letters: R = ranks, u = unique rows of a batch, P = 3 + n + D + E columns of a row, n of them counts
+besides show and click, E of them in the expand part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paddlebox.ranks.ids import pack_ids, unpack_ids
 from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.plans import Asked, ShardedPass, Step
 from paddlebox.ranks.quantize import Residual, RowFormat, sum_of_left
-from paddlebox.ranks.rows_without_embedx import THIN, Bare
+from paddlebox.ranks.rows_without_embedx import Bare
 from paddlebox.ranks.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class Exchange:
     ) -> None:
         self.world, self.options = world, options
         self._native, self._config, self._traffic = native, config, traffic
-        self._columns = 3 + config.embedx_dim + config.expand_dim  # P
+        self._thin = 3 + len(config.counts)  # columns of a bare row
+        self._columns = self._thin + config.embedx_dim + config.expand_dim  # P
         self._row_format = RowFormat(options.rows, self._columns)
         self._gradient_format = RowFormat(options.gradients, self._columns)
         self._feedback = self._gradient_format.quantized
@@ -219,12 +220,12 @@ class Exchange:
             self._pass_on(channel, "rows", out, np.split(mine, np.cumsum(counts)[:-1]))
             return form.unpack(mine)
         bare.asked = core.have_embedx(self._native, ids) == 0
-        whole, thin = form.pack(rows[~bare.asked]), rows[bare.asked, :THIN]
+        whole, thin = form.pack(rows[~bare.asked]), rows[bare.asked, : self._thin]
         out = bare_rows.joined(whole, thin, bare.asked, sizes)
         out = bare_rows.with_bits(bare.asked, sizes, out)
         bare.own, into = bare_rows.without_bits(self._pass_any(channel, "rows", out), counts)
-        bare_rows.check_sizes(into, bare.own, counts, form.record_bytes)
-        whole, thin = bare_rows.parted(into, bare.own, counts, form.record_bytes)
+        bare_rows.check_sizes(into, bare.own, counts, form.record_bytes, self._thin)
+        whole, thin = bare_rows.parted(into, bare.own, counts, form.record_bytes, self._thin)
         return bare_rows.spread(form.unpack(whole), thin, bare.own)
 
     def give(self, step: Step, channel: Channel, merged: np.ndarray) -> None:
@@ -256,10 +257,10 @@ class Exchange:
             gradients = form.unpack(records)
         else:
             whole = self._pack_gradients(merged, places, ~bare.own)
-            out = bare_rows.joined(whole, merged[bare.own, :THIN], bare.own, counts)
-            into = bare_rows.room(bare.asked, sizes, form.record_bytes)
+            out = bare_rows.joined(whole, merged[bare.own, : self._thin], bare.own, counts)
+            into = bare_rows.room(bare.asked, sizes, form.record_bytes, self._thin)
             self._pass_on(channel, "gradients", out, into)
-            whole, thin = bare_rows.parted(into, bare.asked, sizes, form.record_bytes)
+            whole, thin = bare_rows.parted(into, bare.asked, sizes, form.record_bytes, self._thin)
             gradients = bare_rows.spread(form.unpack(whole), thin, bare.asked)
         core.push_planned(self._native, step.push, gradients)
 

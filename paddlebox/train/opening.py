@@ -133,6 +133,25 @@ def models_of(config: Config) -> dict[str, ModelConfig]:
     return {f"phases.{name}.model": phase.model for name, phase in config.phases.items()}
 
 
+def _check_late(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
+    if slots.late is None:
+        if model.delayed:
+            raise ConfigError(
+                f"{key}.delayed_task: expected a slot of type late in {config.data.slots}, which "
+                "marks the lines with late labels, found none"
+            )
+        return
+    for given, what in (
+        (config.data.sequences.user, "data.sequences"),
+        (model.click_prior, f"{key}.click_prior"),
+    ):
+        if given:
+            raise ConfigError(
+                f"{what} does not work together with slot {slots.late.name!r} of type late: take "
+                "one of them out"
+            )
+
+
 def _check_read_slots(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
     slots.positions(model.sequences)
     _check_group(config, slots, key, model.loss_group)
@@ -141,6 +160,7 @@ def _check_read_slots(config: Config, slots: Slots, key: str, model: ModelConfig
             f"{key}.click_prior does not work together with slot {slots.weight.name!r} of type "
             "weight: take one of them out"
         )
+    _check_late(config, slots, key, model)
     if not model.slots:
         return
     names = [slot.name for slot in slots.sparse]

@@ -17,11 +17,12 @@ namespace pbx {
 namespace {
 
 std::shared_ptr<BatchTable> OpenBatchTable(const std::string& name, int embedx_dim, int expand_dim,
-                                           int threads, const std::string& on_bad_grad) {
+                                           int counts, int threads, const std::string& on_bad_grad) {
   BatchTableConfig config;
   config.name = name;
   config.embedx_dim = embedx_dim;
   config.expand_dim = expand_dim;
+  config.counts = counts;
   config.threads = threads;
   config.on_bad_grad = OnBadGradFrom(on_bad_grad);
   auto table = std::make_shared<BatchTable>(config);
@@ -30,7 +31,7 @@ std::shared_ptr<BatchTable> OpenBatchTable(const std::string& name, int embedx_d
 }
 
 size_t ColumnsOf(const RowAccess& table) {
-  return 3 + static_cast<size_t>(table.layout().embedx_dim + table.layout().expand_dim);
+  return static_cast<size_t>(table.layout().pull_columns() + table.layout().expand_dim);
 }
 
 // Copies rows of the open pass, to be sent to other ranks. ids: (n). out: (n, P + E).
@@ -126,7 +127,7 @@ void BindRanks(py::module_& module) {
   py::class_<BatchTable, std::shared_ptr<BatchTable>> batch(module, "BatchTable");
   batch
       .def(py::init(&OpenBatchTable), py::arg("name"), py::arg("embedx_dim"), py::arg("expand_dim"),
-           py::arg("threads"), py::arg("on_bad_grad"))
+           py::arg("counts"), py::arg("threads"), py::arg("on_bad_grad"))
       .def("merged", [](BatchTable& t) {
         const float* const merged = t.merged();
         const std::vector<py::ssize_t> shape = {static_cast<py::ssize_t>(t.rows()),

@@ -1,0 +1,140 @@
+"""The loss of a label that may come late: its formula, and that it learns what complete labels
+would teach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paddlebox import ops
+from paddlebox.errors import ConfigError
+from paddlebox.models import create_model
+from paddlebox.train.program import loss_and_logits
+from tests.support.configs import make_config
+
+paddle = ops.paddle
+TASKS = ("click", "buy")
+
+
+@pytest.fixture(autouse=True)
+def dygraph() -> None:
+    paddle.disable_static()
+
+
+def make(kind: str = "shared_bottom", **model: Any) -> Any:
+    config = make_config(
+        model={"type": kind, "delayed_task": "buy", "task_weights": [1, 3], "tower": [3], **model}
+    )
+    return create_model(config.model, slots=2, embedx_dim=2, dense_width=1, tasks=TASKS)
+
+
+def tensor(array: Any, grad: bool = False) -> Any:
+    return paddle.to_tensor(np.asarray(array, np.float32), stop_gradient=not grad)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def stays(logits: np.ndarray) -> np.ndarray:
+    p, late_share = sigmoid(logits[:, 1]), sigmoid(logits[:, 2])
+    return np.asarray((1 - p) / (1 - p * (1 - late_share)))
+
+
+def formula(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    late: np.ndarray,
+    weights: np.ndarray,
+    factor: np.ndarray,
+) -> float:
+    """The table in docs/models_tasks.md. factor: w of each instance."""
+    total = 0.0
+    for row, (click, buy), again, weight, w in zip(
+        logits, labels, late, weights, factor, strict=True
+    ):
+        q, p, share = sigmoid(row)
+        loss = 0.0 if again else -(click * np.log(q) + (1 - click) * np.log(1 - q))
+        if buy:
+            loss -= 3 * (np.log(p) + np.log(share if again else 1 - share))
+        else:
+            loss -= 3 * w * np.log(1 - p)
+        total += weight * loss
+    return total / len(logits)
+
+
+LOGITS = np.array([[0.3, -1.0, 0.5], [1.2, 0.4, -0.7], [-0.6, 2.0, 0.1], [0.2, -0.3, 1.5]])
+LABELS = np.array([[1, 0], [1, 1], [0, 0], [1, 1]])
+AGAIN = np.array([0, 0, 0, 1])
+WEIGHTS = np.array([1.0, 2.0, 0.5, 3.0])
+
+
+def test_the_loss_and_its_gradient_are_those_of_the_formula() -> None:
+    model, w = make(), stays(LOGITS)
+    logits = tensor(LOGITS, grad=True)
+    mask, late = tensor(WEIGHTS[:, None]), tensor(AGAIN[:, None])
+    loss = model.loss(logits, tensor(LABELS), mask=mask, late=late)
+    assert float(loss) == pytest.approx(formula(LOGITS, LABELS, AGAIN, WEIGHTS, w), rel=1e-5)
+    loss.backward()
+    found = logits.grad.numpy()
+    for at in np.ndindex(LOGITS.shape):
+        step = np.zeros_like(LOGITS)
+        step[at] = 1e-5
+        sides = [formula(LOGITS + s * step, LABELS, AGAIN, WEIGHTS, w) for s in (1, -1)]
+        assert found[at] == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-5), at
+
+
+def test_it_learns_the_probabilities_of_complete_labels() -> None:
+    # Of 1000 instances 300 convert, 120 of them late. So there are 180 positive lines in time, 820
+    # that are negative so far, and 120 late lines.
+    lines = [([0, 1], 0)] * 180 + [([0, 0], 0)] * 820 + [([0, 1], 1)] * 120
+    labels = tensor([label for label, _ in lines])
+    late = tensor([[mark] for _, mark in lines])
+    model = make(task_weights=[1, 1])
+    scores = paddle.create_parameter([1, 3], "float32")
+    scores.set_value(np.zeros((1, 3), np.float32))
+    optimizer = paddle.optimizer.Adam(0.05, parameters=[scores])
+    for _ in range(400):
+        loss = model.loss(paddle.tile(scores, [len(lines), 1]), labels, late=late)
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    _, p, share = sigmoid(scores.numpy()[0])
+    assert p == pytest.approx(0.3, abs=2e-3)
+    assert share == pytest.approx(0.4, abs=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["shared_bottom", "mmoe", "ple", "esmm"])
+def test_each_model_has_one_more_output_that_no_prediction_shows(kind: str) -> None:
+    config = make_config(model={"type": kind, "delayed_task": "buy", "hidden": [4]})
+    model = create_model(config.model, slots=2, embedx_dim=2, dense_width=1, tasks=TASKS)
+    random = np.random.default_rng(1)
+    pooled = tensor(random.normal(0, 1, (4, 2 * model.sparse.width + 1)))
+    model.sparse.forward = lambda *_: pooled
+    inputs = dict.fromkeys(("box_ids", "box_offsets", "box_show_click", "box_plan", "box_dense"))
+    labels = {"box_label": tensor(LABELS), "box_late": tensor(AGAIN[:, None])}
+    learned = model(*inputs.values()).numpy()
+    loss, logits = loss_and_logits(config, model, {**inputs, **labels}, train=True)
+    assert learned.shape == (4, 3)
+    assert logits.numpy().tolist() == learned[:, :2].tolist()
+    loss.backward()
+    assert all(np.abs(p.grad.numpy()).sum() > 0 for p in model.parameters() if p.grad is not None)
+
+
+def test_without_a_delayed_task_late_lines_have_no_loss() -> None:
+    config = make_config(model={"type": "shared_bottom", "hidden": [4]})
+    model = create_model(config.model, slots=2, embedx_dim=2, dense_width=1, tasks=TASKS)
+    model.forward = lambda *_: tensor(LOGITS[:, :2])
+    inputs = dict.fromkeys(("box_ids", "box_offsets", "box_show_click", "box_plan", "box_dense"))
+    labels = {"box_label": tensor(LABELS), "box_late": tensor(AGAIN[:, None])}
+    loss, _ = loss_and_logits(config, model, {**inputs, **labels}, train=True)
+    p = sigmoid(LOGITS[:3, :2])
+    expected = -(LABELS[:3] * np.log(p) + (1 - LABELS[:3]) * np.log(1 - p)).sum() / 4
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_delayed_task_that_is_no_label_is_refused() -> None:
+    with pytest.raises(ConfigError, match="delayed_task: expected a label, click or buy, found"):
+        make(delayed_task="bye")

@@ -1,0 +1,281 @@
+// Tables with counts besides show and click: the counts change nothing else, and pulls, pushes and
+// other ranks see them.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "check.h"
+#include "every_path.h"
+#include "pass_model.h"
+#include "row/compact.h"
+#include "row/lists.h"
+#include "row/plan.h"
+#include "table/batch_table.h"
+#include "table/table.h"
+
+namespace pbx {
+namespace {
+
+using test::Floats;
+using test::Ints;
+using test::Keys;
+
+constexpr size_t kCounts = 2, kDim = 5, kPlain = 3 + kDim, kWide = kPlain + kCounts;
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+TableConfig Counting(int threads = 1) {
+  TableConfig config = test::SmallConfig();
+  config.accessor.layout.counts = kCounts;
+  config.threads = threads;
+  return config;
+}
+
+// The columns of rows of `width`, without the further counts after the first two.
+Floats WithoutCounts(const Floats& rows, size_t width) {
+  Floats out;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const size_t column = i % width;
+    if (column < 2 || column >= 2 + kCounts) out.push_back(rows[i]);
+  }
+  return out;
+}
+
+// The same batch with counts: instance i has a first count of i % 3 and a second of 1 - i % 2.
+test::Batch WithCounts(const test::Batch& plain) {
+  test::Batch batch = plain;
+  batch.show_click.clear();
+  for (size_t i = 0; i < plain.instances; ++i) {
+    const float* from = &plain.show_click[2 * i];
+    batch.show_click.insert(batch.show_click.end(), {from[0], from[1], static_cast<float>(i % 3),
+                                                     1.0f - static_cast<float>(i % 2)});
+  }
+  if (!plain.use_cvm) return batch;
+  batch.grad.clear();
+  for (size_t i = 0; i < plain.grad.size(); ++i) {
+    if (i % kPlain == 2) batch.grad.insert(batch.grad.end(), kCounts, 7.0f);  // no push reads it
+    batch.grad.push_back(plain.grad[i]);
+  }
+  return batch;
+}
+
+size_t Width(const test::Batch& batch, size_t counts) {
+  return 1 + kDim + (batch.use_cvm ? 2 + counts : 0);
+}
+
+Floats Pooled(Table* table, const test::Batch& batch, size_t counts) {
+  const Ints ids = test::Translated(table, batch.feasigns);
+  Floats out(batch.instances * batch.slots * Width(batch, counts));
+  CHECK_OK(table->PullPooled(ids.data(), ids.size(), batch.offsets.data(), batch.instances,
+                             batch.slots, batch.use_cvm, out.data()));
+  return out;
+}
+
+// The further counts that a batch adds to each feasign.
+void AddCounts(const test::Batch& batch, std::map<uint64_t, Floats>* sums) {
+  for (size_t segment = 0; segment + 1 < batch.offsets.size(); ++segment) {
+    const float* counts = &batch.show_click[segment / batch.slots * (2 + kCounts) + 2];
+    for (int32_t i = batch.offsets[segment]; i < batch.offsets[segment + 1]; ++i) {
+      Floats& sum = (*sums)[batch.feasigns[static_cast<size_t>(i)]];
+      sum.resize(kCounts);
+      for (size_t c = 0; c < kCounts; ++c) sum[c] += counts[c];
+    }
+  }
+  sums->erase(0);
+}
+
+TEST(counts_are_summed_and_no_other_column_changes_a_bit) {
+  const test::Pass pass = test::MakePass(3, 5000, 3000, kDim);
+  for (const Kernels* path : test::Paths()) {
+    CHECK_OK(SelectKernels(path->name));
+    for (const int threads : {1, 4}) {
+      const auto plain = test::OpenTable(test::SmallConfig());
+      const auto table = test::OpenTable(Counting(threads));
+      for (Table* each : {plain.get(), table.get()}) {
+        CHECK_OK(each->Begin(test::StageTrain(each, pass).stamp));
+      }
+      std::map<uint64_t, Floats> sums;
+      for (const test::Batch& batch : pass.batches) {
+        const test::Batch counted = WithCounts(batch);
+        const Floats pooled = Pooled(table.get(), counted, kCounts);
+        const Floats expected = Pooled(plain.get(), batch, 0);
+        CHECK((batch.use_cvm ? WithoutCounts(pooled, kWide) : pooled) == expected);
+        test::PushBatch(plain.get(), batch);
+        test::PushBatch(table.get(), counted);
+        AddCounts(counted, &sums);
+      }
+      Keys feasigns;
+      for (const auto& [feasign, sum] : sums) feasigns.push_back(feasign);
+      const Ints ids = test::Translated(table.get(), feasigns);
+      Floats rows(ids.size() * kWide);
+      CHECK_OK(table->Pull(ids.data(), ids.size(), rows.data()));
+      test::CheckPull(plain.get(), WithoutCounts(rows, kWide), feasigns);
+      size_t wrong = 0;
+      for (size_t i = 0; i < feasigns.size(); ++i) {
+        const float* const found = &rows[i * kWide + 2];
+        wrong += !std::equal(found, found + kCounts, sums[feasigns[i]].data());
+      }
+      CHECK_EQ(wrong, size_t{0});
+    }
+  }
+  CHECK_OK(SelectKernels("auto"));
+}
+
+// Key 1 of a pass with counts 3 and 1, key 2 with 0 and 8; 2 clicks each, and enough for embedx.
+std::unique_ptr<Table> TwoRows(Ints* ids) {
+  auto table = test::OpenTable(Counting());
+  test::Pass pass;
+  for (const uint64_t feasign : {1, 2}) pass.keys.push_back(KeyOf(feasign));
+  std::sort(pass.keys.begin(), pass.keys.end());
+  pass.slots = {0, 0};
+  CHECK_OK(table->Begin(test::StageTrain(table.get(), pass).stamp));
+  *ids = test::Translated(table.get(), {1, 2});
+  Floats grad(2 * kWide, 0.0f);
+  const Floats counts[2] = {{6, 2, 3, 1}, {4, 2, 0, 8}};
+  for (size_t i = 0; i < 2; ++i) std::copy(counts[i].begin(), counts[i].end(), &grad[i * kWide]);
+  CHECK_OK(table->Push(ids->data(), 2, grad.data(), 1.0f));
+  return table;
+}
+
+TEST(a_pooled_slot_has_the_logarithm_of_each_count_per_click) {
+  Ints ids;
+  const auto table = TwoRows(&ids);
+  ids.push_back(-1);
+  const int32_t offsets[4] = {0, 3, 3, 3};  // both rows and padding; nothing; nothing
+  Floats out(3 * kWide, -1.0f);
+  CHECK_OK(table->PullPooled(ids.data(), 3, offsets, 1, 3, true, out.data()));
+  CHECK_EQ(out[0], Log(11.0f));
+  CHECK_EQ(out[1], Log(5.0f) - Log(11.0f));
+  CHECK_EQ(out[2], Log(4.0f) - Log(5.0f));
+  CHECK_EQ(out[3], Log(10.0f) - Log(5.0f));
+  for (size_t i = kWide; i < out.size(); ++i) CHECK_EQ(out[i], 0.0f);
+}
+
+TEST(shared_lists_have_the_counts_in_every_segment) {
+  Ints ids;
+  const auto table = TwoRows(&ids);
+  // 2 lists, 2 instances of 2 slots: (list 0, list 1) and (list 1, list 0); dense behind each.
+  const int32_t offsets[3] = {0, 1, 2}, list_of[4] = {0, 1, 1, 0};
+  SharedCells shared;
+  shared.list_of = list_of;
+  shared.lists = 2;
+  const Floats dense = {5.0f, 6.0f};
+  Floats out(4 * kWide + 2, -1.0f);
+  CHECK_OK(table->PullPooled(ids.data(), 2, offsets, 2, 2, true, out.data(), dense.data(), 1,
+                             shared));
+  const auto segment = [&](size_t i) { return Floats(&out[i], &out[i] + kWide); };
+  const size_t second = 2 * kWide + 1;  // the second instance
+  CHECK(segment(0) == segment(second + kWide));
+  CHECK(segment(kWide) == segment(second));
+  CHECK_EQ(out[2], Log(4.0f) - Log(3.0f));
+  CHECK_EQ(out[kWide + 3], Log(9.0f) - Log(3.0f));
+  CHECK_EQ(out[2 * kWide], 5.0f);
+  CHECK_EQ(out[4 * kWide + 1], 6.0f);
+}
+
+TEST(a_count_that_is_not_finite_changes_no_row) {
+  Ints ids;
+  const auto table = TwoRows(&ids);
+  Floats before(2 * kWide), after(2 * kWide), grad(2 * kWide, 1.0f);
+  CHECK_OK(table->Pull(ids.data(), 2, before.data()));
+  grad[kWide + 3] = kNan;
+  const Status status = table->Push(ids.data(), 2, grad.data(), 1.0f);
+  CHECK_CODE(status, Code::kInvalidArgument);
+  CHECK(status.message().find("count 1 of instance 1 is") != std::string::npos);
+  CHECK_OK(table->Pull(ids.data(), 2, after.data()));
+  CHECK(before == after);
+}
+
+TEST(a_row_whose_gradient_is_bad_is_not_counted) {
+  Ints ids;
+  const auto table = TwoRows(&ids);
+  Floats rows(2 * kWide), grad(2 * kWide, 1.0f);
+  grad[4] = kNan;  // embed_w of the first row
+  CHECK_CODE(table->Push(ids.data(), 2, grad.data(), 1.0f), Code::kNotFinite);
+  CHECK_OK(table->Pull(ids.data(), 2, rows.data()));
+  CHECK_EQ(rows[2], 3.0f);
+  CHECK_EQ(rows[kWide + 3], 9.0f);
+}
+
+TEST(slots_that_do_not_count_add_no_counts) {
+  Ints ids;
+  const auto table = TwoRows(&ids);
+  const uint8_t none = 0;
+  CHECK_OK(table->SetCounted(&none, 1));
+  Floats rows(2 * kWide), grad(2 * kWide, 1.0f);
+  CHECK_OK(table->Push(ids.data(), 2, grad.data(), 1.0f));
+  CHECK_OK(table->Pull(ids.data(), 2, rows.data()));
+  CHECK_EQ(rows[0], 6.0f);
+  CHECK_EQ(rows[2], 3.0f);
+}
+
+TEST(another_rank_sees_the_counts_and_its_pushes_arrive) {
+  for (const int expand : {0, 3}) {
+    const test::Pass pass = test::MakePass(5, 3000, 1000, kDim);
+    TableConfig config = Counting();
+    config.accessor.layout.expand_dim = expand;
+    const auto alone = test::OpenTable(config), owner = test::OpenTable(config);
+    const int32_t stamp = test::StageTrain(alone.get(), pass).stamp;
+    CHECK_EQ(test::StageTrain(owner.get(), pass).stamp, stamp);
+    CHECK_OK(alone->Begin(stamp));
+    CHECK_OK(owner->Begin(stamp));
+    BatchTableConfig small;
+    small.embedx_dim = kDim;
+    small.expand_dim = expand;
+    small.counts = kCounts;
+    BatchTable batch_table(small);
+    const size_t columns = kWide + static_cast<size_t>(expand);
+    CHECK_EQ(batch_table.columns(), columns);
+    for (const test::Batch& plain : pass.batches) {
+      const test::Batch batch = WithCounts(plain);
+      const Floats expected = Pooled(alone.get(), batch, kCounts);
+      test::PushBatch(alone.get(), batch);
+      Ints ids = test::Translated(owner.get(), batch.feasigns), plan, rows, offsets, applied;
+      const size_t segments = batch.instances * batch.slots;
+      BuildPlan(ids.data(), batch.offsets.data(), segments, stamp, &plan);
+      CHECK_OK(CompactBatch(ids.data(), ids.size(), plan.data(), plan.size(), pass.keys.size(),
+                            &rows));
+      Keys keys;
+      for (const int32_t row : rows) keys.push_back(pass.keys[static_cast<size_t>(row)]);
+      Floats values(rows.size() * columns), pooled(expected.size());
+      CHECK_OK(expand != 0 ? owner->PullExtended(rows.data(), rows.size(), values.data())
+                           : owner->Pull(rows.data(), rows.size(), values.data()));
+      CHECK_OK(batch_table.Prepare(stamp, keys.data(), keys.size(), false));
+      CHECK_OK(batch_table.Fill(0, nullptr, rows.size(), values.data()));
+      CHECK_OK(batch_table.Open());
+      CHECK_OK(batch_table.PullPooled(ids.data(), ids.size(), batch.offsets.data(),
+                                      batch.instances, batch.slots, batch.use_cvm, pooled.data()));
+      CHECK(pooled == expected);
+      CHECK_OK(batch_table.PushPooled(ids.data(), ids.size(), batch.offsets.data(),
+                                      batch.instances, batch.slots, batch.use_cvm,
+                                      batch.show_click.data(), plan.data(), plan.size(),
+                                      batch.grad.data()));
+      for (size_t i = 0; i <= rows.size(); ++i) offsets.push_back(static_cast<int32_t>(i));
+      BuildPlan(rows.data(), offsets.data(), rows.size(), stamp, &applied);
+      const float* const merged = batch_table.merged();
+      CHECK_OK(expand != 0 ? owner->PushExtendedPlanned(applied.data(), applied.size(),
+                                                        rows.size(), merged, 1.0f)
+                           : owner->PushPlanned(applied.data(), applied.size(), rows.size(), merged,
+                                                1.0f));
+    }
+    for (Table* table : {alone.get(), owner.get()}) {
+      CHECK_OK(table->End(1));
+      test::Commit(table);
+    }
+    CHECK_EQ(owner->Digest().value(), alone->Digest().value());
+  }
+}
+
+TEST(too_many_counts_are_refused) {
+  TableConfig config = Counting();
+  config.accessor.layout.counts = 17;
+  CHECK_CODE(Table::Open(config, {}).status(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace pbx
