@@ -119,9 +119,9 @@ void PushCounts(const RowBlock& block, const int32_t* rows, const int32_t* start
     std::fill(merged.begin(), merged.end(), 0.0f);
     for (int32_t i = starts[u]; i < starts[u + 1]; ++i) {
       const auto segment = static_cast<size_t>(segments[i] & INT32_MAX);
-      const float* const from = gradient.show_click + 2 +
-                                segment / gradient.segments_per_instance *
-                                    gradient.show_click_stride;
+      const float* const from =
+          gradient.show_click + 2 +
+          segment / gradient.segments_per_instance * gradient.show_click_stride;
       for (size_t c = 0; c < n; ++c) merged[c] += from[c];
     }
     auto* const row = reinterpret_cast<float*>(block.rows + id * block.row_bytes);

@@ -257,7 +257,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _counts_are_exact_and_on_the_host(self) -> Config:
         counts = self.table.counts
-        for table in self.extra_tables:
+        for table in self.tables[1:]:
             if table.counts != counts:
                 raise ValueError(
                     f"extra_tables.{table.name}.counts is {list(table.counts)}, table.counts is "

@@ -55,7 +55,7 @@ class DelayedConfig(TaskConfig):
     def _delayed_task_has_the_loss_of_the_model(self) -> DelayedConfig:
         if self.delayed_task and self.objective != "bce":
             raise ValueError(
-                f"delayed_task {self.delayed_task} weights the negatives of the loss bce, found "
+                f"delayed_task {self.delayed_task} completes the labels of the loss bce, found "
                 f"loss {self.objective}: take one of them out"
             )
         return self

@@ -232,8 +232,7 @@ class BatchPacker:
         return feed
 
     def _column(self, var: Any, packed: Feed, begin: int, end: int) -> np.ndarray:
-        """Log keys (B, 1), a dense slot (B, dim), a slot that is not a feature (B, 1) or a label (B,
-        1)."""
+        """A dense slot (B, dim); log keys, a label or a slot that is not a feature: (B, 1)."""
         if var.name in LOG_KEYS:
             return self._log_keys(var.name, begin, end).view(np.int64).reshape(-1, 1)
         if var.name in self._dense_at:

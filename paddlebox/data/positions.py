@@ -86,8 +86,8 @@ def task_columns(slots: Slots) -> tuple[list[int], list[int]]:
 
 
 def columns_beside(slots: Slots) -> dict[str, int]:
-    """The columns of the feeder's floats that hold the weight, counts and the mark of late lines, by
-    the names of their slots."""
+    """The columns of the feeder's floats that hold the weight, counts and the mark of late lines:
+    by the name of the slot."""
     kinds = dict.fromkeys(slot.type for slot in slots.beside)
     names = [slot.name for kind in kinds for slot in slots.beside if slot.type is kind]
     return dict(zip(names, (at for kind in kinds for at in _columns(slots, kind)), strict=True))

@@ -106,7 +106,7 @@ def test_a_count_is_a_label_or_a_slot_of_type_count(name: str) -> None:
         ({"table": {"counts": ["buy"]}, "ranks": {"rows": "float16"}}, "ranks.rows float16"),
         (
             {"model": {"type": "mmoe", "delayed_task": "buy", "loss": "jrc", "loss_group": "u"}},
-            "delayed_task buy weights the negatives of the loss bce, found loss jrc",
+            "delayed_task buy completes the labels of the loss bce, found loss jrc",
         ),
     ],
 )

@@ -38,9 +38,9 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
-def stays(logits: np.ndarray) -> np.ndarray:
+def to_come(logits: np.ndarray) -> np.ndarray:
     p, late_share = sigmoid(logits[:, 1]), sigmoid(logits[:, 2])
-    return np.asarray((1 - p) / (1 - p * (1 - late_share)))
+    return np.asarray(p * late_share / (1 - p * (1 - late_share)))
 
 
 def formula(
@@ -48,19 +48,21 @@ def formula(
     labels: np.ndarray,
     late: np.ndarray,
     weights: np.ndarray,
-    factor: np.ndarray,
+    coming: np.ndarray,
 ) -> float:
-    """The table in docs/models_tasks.md. factor: w of each instance."""
+    """The table in docs/models_tasks.md. coming: c of each instance."""
     total = 0.0
-    for row, (click, buy), again, weight, w in zip(
-        logits, labels, late, weights, factor, strict=True
+    for row, (click, buy), again, weight, c in zip(
+        logits, labels, late, weights, coming, strict=True
     ):
         q, p, share = sigmoid(row)
         loss = 0.0 if again else -(click * np.log(q) + (1 - click) * np.log(1 - q))
-        if buy:
-            loss -= 3 * (np.log(p) + np.log(share if again else 1 - share))
+        if again:
+            loss -= 3 * (0.5 * row[1] + np.log(share))
+        elif buy:
+            loss -= 3 * (np.log(p) + np.log(1 - share))
         else:
-            loss -= 3 * w * np.log(1 - p)
+            loss -= 3 * (0.5 * c * np.log(p) + (1 - 0.5 * c) * np.log(1 - p))
         total += weight * loss
     return total / len(logits)
 
@@ -72,17 +74,17 @@ WEIGHTS = np.array([1.0, 2.0, 0.5, 3.0])
 
 
 def test_the_loss_and_its_gradient_are_those_of_the_formula() -> None:
-    model, w = make(), stays(LOGITS)
+    model, c = make(), to_come(LOGITS)
     logits = tensor(LOGITS, grad=True)
     mask, late = tensor(WEIGHTS[:, None]), tensor(AGAIN[:, None])
     loss = model.loss(logits, tensor(LABELS), mask=mask, late=late)
-    assert float(loss) == pytest.approx(formula(LOGITS, LABELS, AGAIN, WEIGHTS, w), rel=1e-5)
+    assert float(loss) == pytest.approx(formula(LOGITS, LABELS, AGAIN, WEIGHTS, c), rel=1e-5)
     loss.backward()
     found = logits.grad.numpy()
     for at in np.ndindex(LOGITS.shape):
         step = np.zeros_like(LOGITS)
         step[at] = 1e-5
-        sides = [formula(LOGITS + s * step, LABELS, AGAIN, WEIGHTS, w) for s in (1, -1)]
+        sides = [formula(LOGITS + s * step, LABELS, AGAIN, WEIGHTS, c) for s in (1, -1)]
         assert found[at] == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-5), at
 
 

@@ -149,7 +149,7 @@ def test_a_store_with_other_counts_is_refused_and_a_warm_start_carries_them(fold
         "table.counts=[cart, buy]",
         f"data.train_files=[{folder}/1.csv]",
         run="warm",
-        init_from=str(folder / "run"),
+        source=str(folder / "run"),
     )
     assert (first["error"], warm["error"]) == ("", "")
     again = {}

@@ -1,6 +1,7 @@
 """Trains a config and prints what a run ends with: python weights_small.py OPTIONS
 
-OPTIONS is JSON: config, overrides, folder, served (instances to predict with an export; optional).
+OPTIONS is JSON: config, overrides, folder, and optionally served (instances to predict with an
+export) and source (a run to start from).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from paddlebox.train.opening import open_table, read_slots  # noqa: E402
 run_dir = Path(options["folder"])
 found: dict[str, Any] = {"error": ""}
 try:
-    summary = run.train(config, run_dir)
+    summary = run.train(config, run_dir, source=options.get("source", ""))
     found["digests"] = [summary[f"{kind}_digest"] for kind in ("sparse", "dense")]
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     found["lines"] = [json.loads(line) for line in lines]

@@ -17,7 +17,8 @@ namespace pbx {
 namespace {
 
 std::shared_ptr<BatchTable> OpenBatchTable(const std::string& name, int embedx_dim, int expand_dim,
-                                           int counts, int threads, const std::string& on_bad_grad) {
+                                           int counts, int threads,
+                                           const std::string& on_bad_grad) {
   BatchTableConfig config;
   config.name = name;
   config.embedx_dim = embedx_dim;

@@ -71,7 +71,8 @@ Status CheckPooled(const RowAccess& table, const PooledInputs& inputs, BatchIds*
                  table.layout().head_columns());
   }
   const int64_t instances = inputs.show_click.shape()[0];
-  PBX_RETURN_IF_ERROR(ExpectShape(inputs.show_click, "ShowClick", {instances, table.layout().head_columns()}));
+  PBX_RETURN_IF_ERROR(
+      ExpectShape(inputs.show_click, "ShowClick", {instances, table.layout().head_columns()}));
   if (inputs.offsets.shape().size() != 1) {  // FindShared checks its size
     PBX_RETURN_IF_ERROR(ExpectShape(inputs.offsets, "Offsets", {instances * inputs.slots + 1}));
   }

@@ -267,8 +267,8 @@ std::vector<Shape> PooledInferShape(const Shape& /*ids*/, const Shape& /*offsets
                                     const Shape& show_click, const Shape& /*plan*/,
                                     const Shape& /*anchor*/, const std::string& /*table*/,
                                     int slots, int embedx_dim, bool use_cvm) {
-  return {{show_click.empty() ? -1 : show_click[0],
-           slots * WidthOf(show_click, embedx_dim, use_cvm)}};
+  return {
+      {show_click.empty() ? -1 : show_click[0], slots * WidthOf(show_click, embedx_dim, use_cvm)}};
 }
 std::vector<DataType> PooledInferDtype(const DataType& /*ids*/, const DataType& /*offsets*/,
                                        const DataType& /*show_click*/, const DataType& /*plan*/,

@@ -179,8 +179,8 @@ TEST(further_counts_decay_with_show_and_click_in_rows_and_in_packed_rows) {
     SetWord(expected.data(), RowLayout::kLifeSeq, 1);
     CHECK(life::Apply(config, codec, &event, 1, kKey, row.data()));
     CHECK(row == expected);
-    CHECK(life::ApplyPacked(config, codec, &event, 1, kKey,
-                            reinterpret_cast<char*>(packed.data())));
+    CHECK(
+        life::ApplyPacked(config, codec, &event, 1, kKey, reinterpret_cast<char*>(packed.data())));
     codec.Unpack(reinterpret_cast<const char*>(packed.data()), unpacked.data());
     CHECK(unpacked == expected);
   }

@@ -166,8 +166,8 @@ TEST(shared_lists_have_the_counts_in_every_segment) {
   shared.lists = 2;
   const Floats dense = {5.0f, 6.0f};
   Floats out(4 * kWide + 2, -1.0f);
-  CHECK_OK(table->PullPooled(ids.data(), 2, offsets, 2, 2, true, out.data(), dense.data(), 1,
-                             shared));
+  CHECK_OK(
+      table->PullPooled(ids.data(), 2, offsets, 2, 2, true, out.data(), dense.data(), 1, shared));
   const auto segment = [&](size_t i) { return Floats(&out[i], &out[i] + kWide); };
   const size_t second = 2 * kWide + 1;  // the second instance
   CHECK(segment(0) == segment(second + kWide));
@@ -238,8 +238,8 @@ TEST(another_rank_sees_the_counts_and_its_pushes_arrive) {
       Ints ids = test::Translated(owner.get(), batch.feasigns), plan, rows, offsets, applied;
       const size_t segments = batch.instances * batch.slots;
       BuildPlan(ids.data(), batch.offsets.data(), segments, stamp, &plan);
-      CHECK_OK(CompactBatch(ids.data(), ids.size(), plan.data(), plan.size(), pass.keys.size(),
-                            &rows));
+      CHECK_OK(
+          CompactBatch(ids.data(), ids.size(), plan.data(), plan.size(), pass.keys.size(), &rows));
       Keys keys;
       for (const int32_t row : rows) keys.push_back(pass.keys[static_cast<size_t>(row)]);
       Floats values(rows.size() * columns), pooled(expected.size());
@@ -248,20 +248,19 @@ TEST(another_rank_sees_the_counts_and_its_pushes_arrive) {
       CHECK_OK(batch_table.Prepare(stamp, keys.data(), keys.size(), false));
       CHECK_OK(batch_table.Fill(0, nullptr, rows.size(), values.data()));
       CHECK_OK(batch_table.Open());
-      CHECK_OK(batch_table.PullPooled(ids.data(), ids.size(), batch.offsets.data(),
-                                      batch.instances, batch.slots, batch.use_cvm, pooled.data()));
+      CHECK_OK(batch_table.PullPooled(ids.data(), ids.size(), batch.offsets.data(), batch.instances,
+                                      batch.slots, batch.use_cvm, pooled.data()));
       CHECK(pooled == expected);
-      CHECK_OK(batch_table.PushPooled(ids.data(), ids.size(), batch.offsets.data(),
-                                      batch.instances, batch.slots, batch.use_cvm,
-                                      batch.show_click.data(), plan.data(), plan.size(),
-                                      batch.grad.data()));
+      CHECK_OK(batch_table.PushPooled(ids.data(), ids.size(), batch.offsets.data(), batch.instances,
+                                      batch.slots, batch.use_cvm, batch.show_click.data(),
+                                      plan.data(), plan.size(), batch.grad.data()));
       for (size_t i = 0; i <= rows.size(); ++i) offsets.push_back(static_cast<int32_t>(i));
       BuildPlan(rows.data(), offsets.data(), rows.size(), stamp, &applied);
       const float* const merged = batch_table.merged();
-      CHECK_OK(expand != 0 ? owner->PushExtendedPlanned(applied.data(), applied.size(),
-                                                        rows.size(), merged, 1.0f)
-                           : owner->PushPlanned(applied.data(), applied.size(), rows.size(), merged,
-                                                1.0f));
+      CHECK_OK(expand != 0
+                   ? owner->PushExtendedPlanned(applied.data(), applied.size(), rows.size(), merged,
+                                                1.0f)
+                   : owner->PushPlanned(applied.data(), applied.size(), rows.size(), merged, 1.0f));
     }
     for (Table* table : {alone.get(), owner.get()}) {
       CHECK_OK(table->End(1));
