@@ -81,10 +81,8 @@ def test_the_features_of_conv_are_those_of_the_counts(open_table: OpenTable) -> 
     del table
 
 
-@pytest.mark.parametrize("kind", ["dygraph", "pir", "old_ir"])
-def test_the_fused_pull_has_the_counts_in_every_kind_of_program(
-    open_table: OpenTable, kind: str
-) -> None:
+@pytest.mark.parametrize("static", [False, True])
+def test_the_fused_pull_has_the_counts(open_table: OpenTable, static: bool) -> None:
     table = begin(open_table, ("conversion", "cart"))
     grad = np.zeros((2, 5 + DIM), np.float32)
     grad[:, :4] = [[9, 4, 2, 1], [3, 1, 0, 6]]
@@ -92,14 +90,14 @@ def test_the_fused_pull_has_the_counts_in_every_kind_of_program(
     counts = np.array([[1, 1, 1, 0], [1, 0, 0, 2]], np.float32)
     feed = {"ids": IDS, "offsets": OFFSETS, "counts": counts, "plan": np.zeros(1, np.int32)}
     arguments = {"slots": 1, "embedx_dim": DIM}
-    if kind == "dygraph":
+    if static:
+        found = run_static(feed, arguments)
+    else:
         tensors = [paddle.to_tensor(array) for array in feed.values()]
         anchor = ops.create_anchor()
         out = ops.fused_pull_seqpool_cvm(*tensors, anchor, **arguments)
         out.sum().backward()
         found = out.numpy()
-    else:
-        found = run_static(feed, arguments, pir=kind == "pir")
     assert found.shape == (2, 5 + DIM)
     expected = [[13, 6 / 13, 3 / 6, 8 / 6], [10, 5 / 10, 3 / 5, 2 / 5]]
     np.testing.assert_allclose(np.exp(found[:, :4]), expected, rtol=1e-5)
@@ -107,23 +105,21 @@ def test_the_fused_pull_has_the_counts_in_every_kind_of_program(
     assert counts_of(table, 3) == [11, 5, 3, 3]
 
 
-def run_static(feed: dict[str, np.ndarray], arguments: dict[str, Any], *, pir: bool) -> np.ndarray:
+def run_static(feed: dict[str, np.ndarray], arguments: dict[str, Any]) -> np.ndarray:
     paddle.enable_static()
-    guard = paddle.pir_utils.IrGuard if pir else paddle.pir_utils.OldIrGuard
-    with guard():
-        main, startup = paddle.static.Program(), paddle.static.Program()
-        with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
-            inputs = [
-                paddle.static.data(name, [-1, *array.shape[1:]], str(array.dtype))
-                for name, array in feed.items()
-            ]
-            out = ops.fused_pull_seqpool_cvm(*inputs, ops.create_anchor(), **arguments)
-            assert out.shape[1] == 5 + DIM
-            paddle.optimizer.SGD(0.1).minimize(paddle.sum(out))
-        exe = paddle.static.Executor(paddle.CPUPlace())
-        with paddle.static.scope_guard(paddle.static.Scope()):
-            exe.run(startup)
-            (found,) = exe.run(main, feed=feed, fetch_list=[out])
+    main, startup = paddle.static.Program(), paddle.static.Program()
+    with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
+        inputs = [
+            paddle.static.data(name, [-1, *array.shape[1:]], str(array.dtype))
+            for name, array in feed.items()
+        ]
+        out = ops.fused_pull_seqpool_cvm(*inputs, ops.create_anchor(), **arguments)
+        assert out.shape[1] == 5 + DIM
+        paddle.optimizer.SGD(0.1).minimize(paddle.sum(out))
+    exe = paddle.static.Executor(paddle.CPUPlace())
+    with paddle.static.scope_guard(paddle.static.Scope()):
+        exe.run(startup)
+        (found,) = exe.run(main, feed=feed, fetch_list=[out])
     return np.asarray(found)
 
 

@@ -46,6 +46,7 @@ def config(tmp_path: Path) -> Path:
             "files_per_pass": 1,
             "share": "instance",
             "batch_size": 4096,
+            "key_space": "shared",
         },
         model={"type": "shared_bottom", "hidden": [8], "delayed_task": "buy"},
         optimizer={"averaging": 0.0},

@@ -45,7 +45,12 @@ def folder(tmp_path: Path) -> Path:
     write_config(
         tmp_path,
         table={"embedx_dim": 4, "embedx_threshold": 1.0, "counts": ["buy", "cart"]},
-        data={"train_files": [f"{tmp_path}/[01].csv"], "files_per_pass": 1, "batch_size": 64},
+        data={
+            "train_files": [f"{tmp_path}/[01].csv"],
+            "files_per_pass": 1,
+            "batch_size": 64,
+            "key_space": "shared",
+        },
         model={"type": "mmoe", "hidden": [8], "tower": [4], "experts": 2, "delayed_task": "buy"},
         trainer={"dense_threads": 1},
         store={"threads": 1},
