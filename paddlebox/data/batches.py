@@ -33,8 +33,8 @@ PACKED = {
 # The input with the weights of the instances, (B, 1) float32, if slots.yaml has a weight.
 WEIGHT = "box_weight"
 
-# The input with the marks of late lines, (B, 1) float32, if slots.yaml has such a slot. Above
-# 0, the line repeats an instance that was trained before, because its conversion came later.
+# The input with the marks of late lines, (B, 1) float32, if slots.yaml has such a slot. 1: the line
+# repeats an instance that was trained before, because its conversion came later; otherwise 0.
 LATE = "box_late"
 
 # Prefix of the names of arrays (B, 1) with the values of slots of type count.

@@ -139,7 +139,7 @@ class BatchPacker:
         elif self._numbers is not None and times is not None:
             packed[SEQ_TIME] = times[self._numbers[begin:end]].reshape(-1, 1)
         if LATE in packed:
-            packed["box_show_click"] *= packed[LATE] <= 0  # it was shown and clicked before
+            packed["box_show_click"] *= 1 - packed[LATE]  # it was shown and clicked before
         if self._inputs.counts:
             packed["box_show_click"] = self._with_counts(packed)
         mask = packed.get(MASK)
@@ -177,6 +177,8 @@ class BatchPacker:
             self._take_labels(packed, floats, begin)
         for name, at in self._beside.items():
             packed[self._input_of(name)] = np.ascontiguousarray(floats[:, at : at + 1])
+        if LATE in packed:
+            packed[LATE] = (packed[LATE] > 0).astype(np.float32)
         if len(self._features) < floats.shape[1]:
             packed["box_dense"] = np.ascontiguousarray(floats[:, self._features])
 
@@ -280,7 +282,7 @@ class BatchPacker:
         float32."""
         if name == MASK:
             mask = packed[MASK] if MASK in packed else np.ones(end - begin, np.float32)
-            return mask.reshape(-1) * (packed[LATE].reshape(-1) <= 0 if LATE in packed else 1)
+            return mask.reshape(-1) * (1 - packed[LATE].reshape(-1) if LATE in packed else 1)
         if name in LOG_KEYS:
             return self._log_keys(name, begin, end)
         if name == WEIGHT or name in self._beside:

@@ -75,7 +75,7 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
 
         Args:
             mask: (B, 1) a factor for the loss of each instance; None: all are 1.
-            late: (B, 1) above 0 for late lines; None: there is no delayed task.
+            late: (B, 1) 1 for late lines, otherwise 0; None: there is no delayed task.
         """
         weights = paddle.assign(np.array([self.weights], np.float32))
         if late is None:
@@ -84,16 +84,15 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         assert self.delayed is not None
         at, count = self.delayed, self.tasks
         scores, delays = _columns(logits, 0, count), _columns(logits, count, count + 1)
-        again = paddle.cast(paddle.greater_than(late, paddle.zeros_like(late)), "float32")
         positive, score = _columns(labels, at, at + 1), _columns(scores, at, at + 1)
         expected = _ANTICIPATED * (1.0 - positive) * _to_come(score, delays)
         columns = [_columns(labels, task, task + 1) for task in range(count)]
         columns[at] = positive + expected
         every = log_loss(scores, paddle.concat(columns, axis=1), reduction="none", mask=mask)
-        in_time = paddle.mean(every * (1.0 - again) * weights) * float(count)
-        corrected = (_ANTICIPATED - 1.0) * score * positive * again
+        in_time = paddle.mean(every * (1.0 - late) * weights) * float(count)
+        corrected = (_ANTICIPATED - 1.0) * score * positive * late
         corrected = corrected if mask is None else corrected * mask
-        of_delays = log_loss(delays, again, reduction="none", mask=mask) * positive
+        of_delays = log_loss(delays, late, reduction="none", mask=mask) * positive
         return in_time + paddle.mean(corrected + of_delays) * self.weights[at]
 
 

@@ -139,7 +139,7 @@ def loss_and_logits(
     factors = [inputs[name] for name in (MASK, WEIGHT) if name in inputs]
     late = inputs.get(LATE)
     if late is not None and not config.model.delayed:
-        factors.append(paddle.cast(paddle.less_equal(late, paddle.zeros_like(late)), "float32"))
+        factors.append(1.0 - late)
         late = None
     mask = functools.reduce(operator.mul, factors) if factors else None
     if config.model.objective == "bce":

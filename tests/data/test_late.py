@@ -20,7 +20,7 @@ SLOTS = make_slots(
     click="label", cart="count", age="dense", late="late", buy="label", w="weight", user={}
 )
 # The second line repeats an instance.
-LINES = "click,cart,age,late,buy,w,user\n1,0,20,0,0,1,7\n1,2,30,1,1,1,8\n0,5,40,0,0,3,9\n"
+LINES = "click,cart,age,late,buy,w,user\n1,0,20,0,0,1,7\n1,2,30,3,1,1,8\n0,5,40,0,0,3,9\n"
 COUNTS = ("buy", "cart")
 
 

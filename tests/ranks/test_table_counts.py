@@ -69,7 +69,9 @@ def trained(config: Path, ranks: int, *more: str) -> tuple[list[dict[str, Any]],
 
 
 def test_two_ranks_count_and_train_as_one_does(config: Path) -> None:
-    (one, rows_of_one), (two, rows_of_two) = (trained(config, ranks) for ranks in (1, 2))
+    (one, rows_of_one), (two, rows_of_two) = (
+        trained(config, ranks, "trainer.program=pir") for ranks in (1, 2)
+    )
     for alone, shared in zip(one, two, strict=True):
         assert shared["samples"] == alone["samples"]
         assert shared["loss"] == pytest.approx(alone["loss"], abs=1e-5)
