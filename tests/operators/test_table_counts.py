@@ -40,7 +40,7 @@ def pull(counts: int, anchor: Any) -> Any:
     return ops.pull_box_sparse(paddle.to_tensor(IDS[None]), 3 + counts + DIM, anchor=anchor)
 
 
-OPERATORS = {
+OPERATORS: dict[str, tuple[Any, dict[str, Any], int]] = {
     "conv": (ops.fused_seqpool_cvm_with_conv, {}, 1),
     "credit": (ops.fused_seqpool_cvm_with_credit, {}, 2),
     "pcoc": (ops.fused_seqpool_cvm_with_pcoc, {}, 5),
@@ -88,12 +88,17 @@ def test_the_fused_pull_has_the_counts(open_table: OpenTable, static: bool) -> N
     grad[:, :4] = [[9, 4, 2, 1], [3, 1, 0, 6]]
     ops.push_box_sparse(paddle.to_tensor(np.array([3, 5], np.int64)), paddle.to_tensor(grad))
     counts = np.array([[1, 1, 1, 0], [1, 0, 0, 2]], np.float32)
-    feed = {"ids": IDS, "offsets": OFFSETS, "counts": counts, "plan": np.zeros(1, np.int32)}
-    arguments = {"slots": 1, "embedx_dim": DIM}
+    feed: dict[str, Any] = {
+        "ids": IDS,
+        "offsets": OFFSETS,
+        "counts": counts,
+        "plan": np.zeros(1, np.int32),
+    }
+    arguments: Any = {"slots": 1, "embedx_dim": DIM}
     if static:
         found = run_static(feed, arguments)
     else:
-        tensors = [paddle.to_tensor(array) for array in feed.values()]
+        tensors: Any = [paddle.to_tensor(array) for array in feed.values()]
         anchor = ops.create_anchor()
         out = ops.fused_pull_seqpool_cvm(*tensors, anchor, **arguments)
         out.sum().backward()
@@ -105,11 +110,11 @@ def test_the_fused_pull_has_the_counts(open_table: OpenTable, static: bool) -> N
     assert counts_of(table, 3) == [11, 5, 3, 3]
 
 
-def run_static(feed: dict[str, np.ndarray], arguments: dict[str, Any]) -> np.ndarray:
+def run_static(feed: dict[str, np.ndarray], arguments: Any) -> np.ndarray:
     paddle.enable_static()
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
-        inputs = [
+        inputs: Any = [
             paddle.static.data(name, [-1, *array.shape[1:]], str(array.dtype))
             for name, array in feed.items()
         ]
