@@ -94,13 +94,10 @@ def test_the_fused_pull_has_the_counts(open_table: OpenTable, static: bool) -> N
         "counts": counts,
         "plan": np.zeros(1, np.int32),
     }
-    arguments: Any = {"slots": 1, "embedx_dim": DIM}
     if static:
-        found = run_static(feed, arguments)
+        found = run_static(feed)
     else:
-        tensors: Any = [paddle.to_tensor(array) for array in feed.values()]
-        anchor = ops.create_anchor()
-        out = ops.fused_pull_seqpool_cvm(*tensors, anchor, **arguments)
+        out = fused([paddle.to_tensor(array) for array in feed.values()])
         out.sum().backward()
         found = out.numpy()
     assert found.shape == (2, 5 + DIM)
@@ -110,15 +107,21 @@ def test_the_fused_pull_has_the_counts(open_table: OpenTable, static: bool) -> N
     assert counts_of(table, 3) == [11, 5, 3, 3]
 
 
-def run_static(feed: dict[str, np.ndarray], arguments: Any) -> np.ndarray:
+def fused(inputs: list[Any]) -> Any:
+    ids, offsets, counts, plan = inputs
+    anchor = ops.create_anchor()
+    return ops.fused_pull_seqpool_cvm(ids, offsets, counts, plan, anchor, slots=1, embedx_dim=DIM)
+
+
+def run_static(feed: dict[str, np.ndarray]) -> np.ndarray:
     paddle.enable_static()
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
-        inputs: Any = [
+        inputs = [
             paddle.static.data(name, [-1, *array.shape[1:]], str(array.dtype))
             for name, array in feed.items()
         ]
-        out = ops.fused_pull_seqpool_cvm(*inputs, ops.create_anchor(), **arguments)
+        out = fused(inputs)
         assert out.shape[1] == 5 + DIM
         paddle.optimizer.SGD(0.1).minimize(paddle.sum(out))
     exe = paddle.static.Executor(paddle.CPUPlace())
