@@ -53,7 +53,8 @@ Status RowAccess::PullExtended(const int32_t* ids, size_t n, float* out) {
   const OpenRows& open = opened.value();
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
   CatchUp(open, ids, n);
-  const auto width = static_cast<size_t>(layout().pull_columns() + layout().expand_dim);
+  const auto plain = static_cast<size_t>(layout().pull_columns());
+  const size_t width = plain + static_cast<size_t>(layout().expand_dim);
   pool_->ParallelRanges(n, kRowsPerTask, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       CopyColumns(layout(), RowOf(open, ids[i]), true, out + i * width);

@@ -32,7 +32,8 @@ std::shared_ptr<BatchTable> OpenBatchTable(const std::string& name, int embedx_d
 }
 
 size_t ColumnsOf(const RowAccess& table) {
-  return static_cast<size_t>(table.layout().pull_columns() + table.layout().expand_dim);
+  const auto plain = static_cast<size_t>(table.layout().pull_columns());
+  return plain + static_cast<size_t>(table.layout().expand_dim);
 }
 
 // Copies rows of the open pass, to be sent to other ranks. ids: (n). out: (n, P + E).
