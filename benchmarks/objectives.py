@@ -289,6 +289,7 @@ def late(folder: Path, rows: int) -> tuple[dict[str, Any], list[report.Goal]]:
         overrides = [
             f"data.train_files=[{folder}/{name}/*.parquet]",
             "data.files_per_pass=1",
+            "data.shuffle=true",  # late lines are at the end of a file
             "model.type=shared_bottom",
             *(["model.delayed_task=buy"] if name == "delayed" else []),
         ]
