@@ -17,9 +17,9 @@ paddle = ops.paddle
 
 # The part of the expected late labels that a line anticipates; its late line brings the rest. 0
 # needs no estimate of delays, but what is new has too low a prediction until its late lines come. 1
-# uses late lines for the estimate only. In a planted logistic model of 24 passes, 40 % late, with 0,
-# 0.5 and 1 the COPC was 0.000, 0.004 and 0.012 off that of complete labels, the AUC 0.0001, 0.0003
-# and 0.005.
+# uses late lines for the estimate only. In a planted logistic model of 24 passes, 40 % late, the
+# COPC with 0, 0.5 and 1 was 0.000, 0.004 and 0.012 off that of complete labels, and the AUC 0.0001,
+# 0.0003 and 0.005.
 _ANTICIPATED = 0.5
 
 
