@@ -228,7 +228,7 @@ def pages(folder: Path, rows: int, seeds: int) -> tuple[dict[str, Any], list[rep
 
 _LATE_SLOTS = SLOTS.replace(
     "type: label}\n",
-    "type: label}\n  - {name: buy, type: label}\n  - {name: late, type: late}\n",
+    "type: label}\n  - {name: buy, type: label}\n  - {name: late, type: late, of: buy}\n",
     1,
 )
 

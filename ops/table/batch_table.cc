@@ -10,7 +10,9 @@
 namespace pbx {
 
 BatchTable::BatchTable(const BatchTableConfig& config)
-    : RowAccess(config.threads, config.on_bad_grad, config.bad_grad_bound), name_(config.name) {
+    : RowAccess(config.threads, config.on_bad_grad, config.bad_grad_bound),
+      name_(config.name),
+      late_(config.late) {
   // Rules without state: a row holds only what a pull reads.
   accessor_.layout = RowLayout{config.embedx_dim, 0, 0, config.expand_dim, 0, config.counts};
   accessor_.embed.kind = accessor_.embedx.kind = accessor_.expand.kind = RuleKind::kNaive;
@@ -36,6 +38,7 @@ Status BatchTable::Prepare(int32_t stamp, const uint64_t* keys, size_t n, bool r
   next_.keys.assign(keys, keys + n);
   next_.merged.assign(read_only ? 0 : n * (push_columns() - more_counts()), 0.0f);
   next_.merged_counts.assign(read_only ? 0 : n * more_counts(), 0.0f);
+  next_.merged_late.assign(read_only || !late_ ? 0 : n, 0.0f);
   next_.merged_expand.assign(read_only ? 0 : n * expand_columns(), 0.0f);
   return Status::Ok();
 }
@@ -80,15 +83,18 @@ Status BatchTable::Open() {
 
 const float* BatchTable::merged() {
   const size_t expand = expand_columns(), counts = more_counts();
-  if (expand == 0 && counts == 0) return open_.merged.data();
+  if (gradient_columns() == 3 + static_cast<size_t>(accessor_.layout.embedx_dim)) {
+    return open_.merged.data();
+  }
   const size_t plain = push_columns() - counts;
   const size_t rows = open_.merged.size() / plain;
-  whole_.resize(rows * columns());
+  whole_.resize(rows * gradient_columns());
   float* to = whole_.data();
   for (size_t i = 0; i < rows; ++i) {
     const float* const from = open_.merged.data() + i * plain;
     to = std::copy_n(from, 2, to);
     to = std::copy_n(open_.merged_counts.data() + i * counts, counts, to);
+    if (late_) *to++ = open_.merged_late[i];
     to = std::copy_n(from + 2, plain - 2, to);
     to = std::copy_n(open_.merged_expand.data() + i * expand, expand, to);
   }
@@ -112,6 +118,7 @@ Result<OpenRows> BatchTable::Open(const char* what) const {
   open.read_only = open_.read_only;
   open.merged = self->merged.data();
   open.merged_expand = self->merged_expand.empty() ? nullptr : self->merged_expand.data();
+  open.merged_late = self->merged_late.empty() ? nullptr : self->merged_late.data();
   open.merged_counts = self->merged_counts.empty() ? nullptr : self->merged_counts.data();
   return Result<OpenRows>(std::move(open));
 }

@@ -97,10 +97,10 @@ Status CheckCounts(const RowLayout& layout, const GradientView& gradient, size_t
   for (size_t i = 0; i < instances; ++i) {
     const float* const counts = gradient.show_click + i * gradient.show_click_stride;
     for (size_t c = 2; c < head; ++c) {
-      if (std::isfinite(counts[c])) continue;
+      if (std::isfinite(counts[c]) && counts[c] >= 0.0f) continue;
       return Error(Code::kInvalidArgument,
-                   "push: count %zu of instance %zu is %g, expected a finite number; no row is "
-                   "changed",
+                   "push: count %zu of instance %zu is %g, expected a finite number of 0 or more; "
+                   "no row is changed",
                    c - 2, i, static_cast<double>(counts[c]));
     }
   }
@@ -128,6 +128,38 @@ void PushCounts(const RowBlock& block, const int32_t* rows, const int32_t* start
     float* const to = sums != nullptr ? sums + id * n : row + config.layout.counts_at();
     const float counted = sums != nullptr ? 1.0f : accessor::CountedOf(config, row);
     for (size_t c = 0; c < n; ++c) to[c] += counted * merged[c];
+  }
+}
+
+std::vector<float> WithLate(const float* show_click, size_t instances, size_t head) {
+  const auto late = [&](size_t i) {
+    const float show = show_click[i * head];
+    return show < 0.0f && std::isfinite(show);
+  };
+  size_t first = 0;
+  while (first < instances && !late(first)) ++first;
+  if (first == instances) return {};
+  std::vector<float> out(instances * (head + 1));
+  for (size_t i = 0; i < instances; ++i) {
+    float* const to = out.data() + i * (head + 1);
+    std::copy_n(show_click + i * head, head, to);
+    if (!late(i)) continue;
+    to[head] = -to[0];
+    to[0] = 0.0f;
+  }
+  return out;
+}
+
+void SumLate(const int32_t* starts, const int32_t* segments, size_t begin, size_t end,
+             const GradientView& gradient, float* sums) {
+  const float* const column = gradient.show_click + gradient.late_at;
+  for (size_t u = begin; u < end; ++u) {
+    float sum = 0.0f;
+    for (int32_t i = starts[u]; i < starts[u + 1]; ++i) {
+      const auto segment = static_cast<size_t>(segments[i] & INT32_MAX);
+      sum += column[segment / gradient.segments_per_instance * gradient.show_click_stride];
+    }
+    sums[u] = sum;
   }
 }
 

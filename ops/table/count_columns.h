@@ -22,8 +22,8 @@ void CopyColumns(const RowLayout& layout, const float* row, bool extended, float
 void PullPooledCounts(const RowBlock& block, const int32_t* ids, const int32_t* offsets,
                       size_t begin, size_t end, const PooledOutput& output);
 
-// InvalidArgument if a further count of an instance is not finite. gradient.show_click: (instances,
-// stride), with n further counts after show and click.
+// InvalidArgument if a further count of an instance is negative or not finite. gradient.show_click:
+// (instances, stride), with n further counts after show and click.
 Status CheckCounts(const RowLayout& layout, const GradientView& gradient, size_t instances);
 
 // The part of a push that Kernels::push leaves out: adds the further counts of the segments of the
@@ -33,5 +33,14 @@ Status CheckCounts(const RowLayout& layout, const GradientView& gradient, size_t
 void PushCounts(const RowBlock& block, const int32_t* rows, const int32_t* starts,
                 const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
                 const std::vector<size_t>& left_out, float* sums);
+
+// (instances, head + 1) show_click with a column of late lines at its end. A negative show -w is
+// that of a late line: it becomes 0, and the column w. Empty if there is no late line. show_click:
+// (instances, head).
+std::vector<float> WithLate(const float* show_click, size_t instances, size_t head);
+
+// sums: (unique) the column gradient.late_at, added up over the segments of the rows [begin, end).
+void SumLate(const int32_t* starts, const int32_t* segments, size_t begin, size_t end,
+             const GradientView& gradient, float* sums);
 
 }  // namespace pbx

@@ -38,6 +38,10 @@ struct GradientView {
   size_t weights_at = 0;              // column of embed_w
   const float* show_click = nullptr;  // (segments / per_instance, show_click_stride): columns 0, 1
   size_t show_click_stride = 0;
+  size_t late_at = 0;  // column of show_click with the weights of late lines; 0: there is none
+  // (unique rows of the plan) the sums of that column, which the divisor of show_scale has besides
+  // the shows; null: nothing.
+  const float* late = nullptr;
   size_t segments_per_instance = 1;
   float scale = 1.0f;  // batch size: turns the gradient of a mean into that of a sum
   BadGrad on_bad = BadGrad::kSkip;

@@ -237,13 +237,26 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
   gradient.report = BadRows::Report;
   gradient.context = &bad;
   CatchUpUnique(open, view.rows, view.unique);  // of a push without a pull in this step
+  std::vector<float> late(gradient.late_at != 0 ? view.unique : 0);
+  if (!late.empty()) {
+    PBX_RETURN_IF_ERROR(CheckTakesLate(open));
+    pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
+      SumLate(view.starts, view.segments, begin, end, gradient, late.data());
+    });
+    gradient.late = late.data();
+  }
   pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
     kernels.push(open.block, view.rows, view.starts, view.segments, begin, end, gradient, open.day);
   });
+  std::sort(bad.rows.begin(), bad.rows.end());
+  const std::vector<size_t> none;
+  const auto& unchanged = gradient.on_bad == BadGrad::kSkip ? bad.rows : none;
+  for (size_t u = 0; open.merged_late != nullptr && u < late.size(); ++u) {
+    const auto id = static_cast<size_t>(view.rows[u]);
+    if (std::binary_search(unchanged.begin(), unchanged.end(), id)) continue;
+    open.merged_late[id] += late[u];
+  }
   if (counts) {
-    std::sort(bad.rows.begin(), bad.rows.end());
-    const std::vector<size_t> none;
-    const auto& unchanged = gradient.on_bad == BadGrad::kSkip ? bad.rows : none;
     pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
       PushCounts(open.block, view.rows, view.starts, view.segments, begin, end, gradient, unchanged,
                  open.merged_counts);
@@ -253,6 +266,14 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
   ids_pushed_ += view.occurrences;
   if (open.clock != nullptr) open.clock->Tick(*open.block.config);
   return bad.rows.empty() ? Status::Ok() : CountBad(open, &bad.rows);
+}
+
+Status RowAccess::CheckTakesLate(const OpenRows& open) const {
+  if (open.merged == nullptr || open.merged_late != nullptr) return Status::Ok();
+  return Error(Code::kFailedPrecondition,
+               "push: the batch has late lines (a negative show), but table '%s' sends its owners "
+               "no column of them: set model.delayed_task, or give late lines a show of 0",
+               name().c_str());
 }
 
 // Counts rows whose gradients are not finite, which is rare.
@@ -299,13 +320,16 @@ Status RowAccess::Push(const int32_t* ids, size_t n, const float* grad, float sc
 }
 
 Status RowAccess::PushPlanned(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
-                              float scale) {
+                              float scale, bool late) {
   Result<OpenRows> opened = Open("push");
   if (!opened.ok()) return opened.status();
   GradientView gradient;
   gradient.grad = gradient.show_click = grad;
-  gradient.stride = gradient.show_click_stride = static_cast<size_t>(layout().pull_columns());
-  gradient.weights_at = static_cast<size_t>(layout().head_columns());
+  const size_t more = late ? 1 : 0, head = static_cast<size_t>(layout().head_columns());
+  gradient.stride = gradient.show_click_stride =
+      static_cast<size_t>(layout().pull_columns()) + more;
+  gradient.late_at = more * head;
+  gradient.weights_at = head + more;
   gradient.scale = scale;
   return PushView(opened.value(), plan, plan_size, n, gradient);
 }
@@ -344,6 +368,11 @@ Status RowAccess::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offs
   gradient.show_click_stride = static_cast<size_t>(layout().head_columns());
   gradient.segments_per_instance = slots;
   gradient.extra = dense_width;
+  const std::vector<float> with_late = WithLate(show_click, instances, gradient.show_click_stride);
+  if (!with_late.empty()) {
+    gradient.show_click = with_late.data();
+    gradient.late_at = gradient.show_click_stride++;
+  }
   gradient.scale = static_cast<float>(instances);
   return PushView(open, plan, plan_size, segments, gradient);
 }

@@ -38,6 +38,7 @@ struct OpenRows {
   float* merged = nullptr;         // see GradientView
   float* merged_expand = nullptr;  // (rows, E), the same for expand
   float* merged_counts = nullptr;  // (rows, n), the same for further counts
+  float* merged_late = nullptr;    // (rows), the same for GradientView::late
   DecayClock* clock = nullptr;     // if the rows have weight decay
   std::shared_ptr<const void> hold;
 };
@@ -85,11 +86,12 @@ class RowAccess {
   // out: (n) 1 if the id has a row with embedx, otherwise 0. For an id with 0, Pull gives zeros for
   // embedx, and a push drops the embedx gradient.
   Status HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) const;
-  // grad: (n, P) with the counts in its first columns; scale: batch size. plan: made with each id as
-  // its own segment (row/plan.h).
+  // grad: (n, P) with the counts in its first columns; scale: batch size. plan: made with each id
+  // as its own segment (row/plan.h). late: grad is (n, P + 1), with the weights of late lines after
+  // the counts: gradients are divided by them as by shows (show_scale), but no row counts them.
   Status Push(const int32_t* ids, size_t n, const float* grad, float scale);
   Status PushPlanned(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
-                     float scale);
+                     float scale, bool late = false);
 
   // FailedPrecondition, naming `what`, if rows have no expand part.
   Status CheckExtended(const char* what) const;
@@ -97,9 +99,9 @@ class RowAccess {
   // have none. A push leaves the expand part of a row unchanged if its whole gradient is 0.
   Status PullExtended(const int32_t* ids, size_t n, float* out);
   Status PushExtended(const int32_t* ids, size_t n, const float* grad, float scale);
-  // plan: as in PushPlanned.
+  // plan, late: as in PushPlanned.
   Status PushExtendedPlanned(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
-                             float scale);
+                             float scale, bool late = false);
 
   // Fused pull + sum-pool + CVM. ids: (nnz), offsets: (instances * slots + 1). out: (instances,
   // slots * width + dense_width), width = P with use_cvm, otherwise 1 + D. dense: (instances,
@@ -111,9 +113,10 @@ class RowAccess {
                     size_t dense_width = 0, const SharedCells& shared = {},
                     const int32_t* plan = nullptr, size_t plan_size = 0);
   // The backward of PullPooled. plan: (plan_size) as in row/plan.h; if plan_size is 0, the plan is
-  // made here. show_click: (instances, 2 + n). grad: (instances, slots * width + dense_width). Applies
-  // the rules to the gradient times `instances`. The plan names the occurrences in all instances,
-  // so sharing lists changes no sum.
+  // made here. show_click: (instances, 2 + n); a show of -w is that of a late line of weight w
+  // (PushPlanned). grad: (instances, slots * width + dense_width). Applies the rules to the
+  // gradient times `instances`. The plan names the occurrences in all instances, so sharing lists
+  // changes no sum.
   Status PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                     size_t slots, bool use_cvm, const float* show_click, const int32_t* plan,
                     size_t plan_size, const float* grad, size_t dense_width = 0,
@@ -145,6 +148,8 @@ class RowAccess {
   Status PlanOf(const OpenRows& open, const int32_t* ids, size_t n, std::vector<int32_t>* plan);
   Status PushView(const OpenRows& open, const int32_t* plan, size_t plan_size, size_t segments,
                   GradientView gradient);
+  // FailedPrecondition if the rows belong to other ranks, which get no column of late lines.
+  Status CheckTakesLate(const OpenRows& open) const;
   Status CountBad(const OpenRows& open, std::vector<size_t>* rows);
   // Brings rows that are read or pushed next up to the step of the clock, if there is one.
   void CatchUp(const OpenRows& open, const int32_t* ids, size_t n) const;

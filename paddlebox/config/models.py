@@ -247,11 +247,6 @@ class RankAttentionConfig(NetworkConfig):
     )
 
     @property
-    def delayed(self) -> str:
-        """The label that may come late; "": none."""
-        return ""
-
-    @property
     def page_views(self) -> bool:
         return True
 

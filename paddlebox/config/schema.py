@@ -275,6 +275,19 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _late_lines_are_exact_and_on_the_host(self) -> Config:
+        models = [self.model, *(phase.model for phase in self.phases.values())]
+        delayed = [model.delayed for model in models if model.delayed]
+        if delayed and self.hbm.place is not HbmPlace.HOST:
+            raise ValueError(f"delayed_task {delayed[0]} does not work together with hbm.place gpu")
+        if delayed and self.ranks.gradients is not Wire.FLOAT32:
+            raise ValueError(
+                f"ranks.gradients {self.ranks.gradients} rounds the weights of late lines, which "
+                f"delayed_task {delayed[0]} sends: set float32, or leave delayed_task out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rows_are_reset_between_epochs(self) -> Config:
         if not self.trainer.reset_rows:
             return self

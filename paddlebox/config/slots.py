@@ -38,7 +38,7 @@ class SlotType(StrEnum):
     SPARSE = "sparse"  # any number of feasigns
     WEIGHT = "weight"  # one number in [0, 2^32]; the instance counts as that many
     COUNT = "count"  # one number in [0, 2^32], which pushes add to rows (table.counts)
-    LATE = "late"  # one number; above 0: the line repeats an instance whose conversion came late
+    LATE = "late"  # one number; above 0: the line repeats an instance whose label `of` came late
 
 
 # The types of slots that the feeder holds as floats but that are not features.
@@ -134,6 +134,7 @@ class Slot(Section):
     cross: ListOf[Text] | None = None
     table: Text | None = None  # a key of extra_tables in the config; None: the default table
     shares: Text | None = None  # with key_space per_slot: equal ids of that slot are one feature
+    of: Text | None = None  # type late: the label that comes late
 
     @property
     def made(self) -> bool:
@@ -144,7 +145,7 @@ class Slot(Section):
         """The slot as the native FeedSchema takes it. `Slots.fields` does this for all slots."""
         bucket = self.bucket
         return {
-            **self.model_dump(exclude={"bucket", "table"}),
+            **self.model_dump(exclude={"bucket", "table", "of"}),
             "type": SlotType.DENSE.value if self.type in _BESIDE else self.type.value,
             "weight": self.type in _BESIDE,
             "column": self.column or "",
@@ -167,6 +168,7 @@ class Slot(Section):
         for kind, names in (
             (SlotType.SPARSE, ("hash", "max_length", "bucket", "cross", "table", "shares")),
             (SlotType.DENSE, ("clip", "log1p")),
+            (SlotType.LATE, ("of",)),
         ):
             for field in names:
                 if getattr(self, field) and self.type is not kind:
@@ -237,6 +239,12 @@ class Slots(Section):
                     f"expected at most one slot of type {kind.value}, found {', '.join(found)}: "
                     "make the others dense"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _late_lines_name_their_label(self) -> Slots:
+        if self.late is not None:
+            _known(f"slot {self.late.name!r}: of:", self.late.of or "", self.tasks, "a label")
         return self
 
     @model_validator(mode="after")

@@ -172,7 +172,7 @@ class LoadOptions:
     def parsing(self) -> dict[str, Any]:
         """Everything that affects how a line is parsed, for the key of the parsed cache."""
         chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PARSING}
-        slots = self.slots.model_dump(mode="json", exclude={"slots": {"__all__": {"table"}}})
+        slots = self.slots.model_dump(mode="json", exclude={"slots": {"__all__": {"table", "of"}}})
         return {**chosen, "slots": slots, "chunk_bytes": CHUNK_BYTES}
 
     def schema(self) -> Any:

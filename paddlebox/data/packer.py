@@ -138,16 +138,23 @@ class BatchPacker:
             packed |= sequences.inputs(begin, end, times=self._feeds_times)
         elif self._numbers is not None and times is not None:
             packed[SEQ_TIME] = times[self._numbers[begin:end]].reshape(-1, 1)
-        if LATE in packed:
-            packed["box_show_click"] *= 1 - packed[LATE]  # it was shown and clicked before
         if self._inputs.counts:
             packed["box_show_click"] = self._with_counts(packed)
+        if LATE in packed:
+            self._leave_out_counted(packed)
         mask = packed.get(MASK)
         if mask is not None:
             packed["box_show_click"] *= mask  # an instance counts once, where it is trained
         if WEIGHT in packed:
             packed["box_show_click"] *= packed[WEIGHT]
         return packed
+
+    def _leave_out_counted(self, packed: Feed) -> None:
+        """Late lines count their late label only; the rest was counted with the line before."""
+        assert self._slots.late is not None
+        names = ["", self._slots.tasks[0], *self._inputs.counts]  # "": show
+        counted = np.array([name == self._slots.late.of for name in names], np.float32)
+        packed["box_show_click"] *= 1 - packed[LATE] * (1 - counted)
 
     def _with_counts(self, packed: Feed) -> np.ndarray:
         """(B, 2 + n) the show and click of each instance, then its further counts."""

@@ -22,6 +22,10 @@ paddle = ops.paddle
 # 0.0003 and 0.005.
 _ANTICIPATED = 0.5
 
+# The largest logit that late lines raise; its probability is 0.9999. An id that has only late lines
+# would be raised without bound, because their loss is linear.
+_HIGHEST = 9.21
+
 
 class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     """Base class of a model with several tasks.
@@ -70,9 +74,10 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
 
         sum_t weight_t * mean_b CE(label_bt, sigmoid(logit_bt))
 
-        With a delayed task, the loss of a line without the label yet has the label `_to_come`
-        times _ANTICIPATED. A late line trains this task only: its loss is linear, and changes the
-        label by the rest. The loss of l is added: the log loss of `late` over positive labels.
+        With a delayed task, the loss of a line without the label yet has the label `to_come`
+        times _ANTICIPATED. A late line trains this task only: its loss is linear up to _HIGHEST,
+        and changes the label by the rest. The loss of l is added: the log loss of `late` over
+        positive labels.
 
         Args:
             mask: (B, 1) a factor for the loss of each instance; None: all are 1.
@@ -86,28 +91,32 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         at, count = self.delayed, self.tasks
         scores, delays = _columns(logits, 0, count), _columns(logits, count, count + 1)
         positive, score = _columns(labels, at, at + 1), _columns(scores, at, at + 1)
-        expected = _ANTICIPATED * (1.0 - positive) * _to_come(score, delays)
+        to_come = self.to_come(scores, sigmoid(delays), labels)
+        to_come.stop_gradient = True
+        expected = _ANTICIPATED * (1.0 - positive) * to_come
         columns = [_columns(labels, task, task + 1) for task in range(count)]
         columns[at] = positive + expected
         every = log_loss(scores, paddle.concat(columns, axis=1), reduction="none", mask=mask)
         in_time = paddle.mean(every * (1.0 - late) * weights) * float(count)
-        corrected = (_ANTICIPATED - 1.0) * score * positive * late
+        raised = _HIGHEST - paddle.nn.functional.relu(_HIGHEST - score)
+        corrected = (_ANTICIPATED - 1.0) * raised * positive * late
         corrected = corrected if mask is None else corrected * mask
         of_delays = log_loss(delays, late, reduction="none", mask=mask) * positive
         return in_time + paddle.mean(corrected + of_delays) * self.weights[at]
+
+    def to_come(self, scores: Any, l: Any, labels: Any) -> Any:  # noqa: E741  # of the formula
+        """The probability that a label of the delayed task that is negative so far is still to come,
+        (B, 1). scores, labels: (B, T). l: (B, 1) the probability that a positive label is late."""
+        del labels
+        assert self.delayed is not None
+        return share_to_come(sigmoid(_columns(scores, self.delayed, self.delayed + 1)), l)
 
 
 def _columns(x: Any, begin: int, end: int) -> Any:
     return paddle.slice(x, [1], [begin], [end])
 
 
-def _to_come(logit: Any, delay: Any) -> Any:
-    """(B, 1) the probability that a label that is negative so far is still to come.
-
-    With p the probability of a positive label and l that of its being late, it is
-    p l / (1 - p (1 - l)). It has no gradient.
-    """
-    p, l = sigmoid(logit), sigmoid(delay)  # noqa: E741  # the letters of the formula
-    found = p * l / (1.0 - p * (1.0 - l) + 1e-7)
-    found.stop_gradient = True
-    return found
+def share_to_come(p: Any, l: Any) -> Any:  # noqa: E741  # the letters of the formula
+    """The probability that a label that is negative so far is still to come. p: that of a positive
+    label. l: that of its being late."""
+    return p * l / (1.0 - p * (1.0 - l) + 1e-7)

@@ -3,7 +3,8 @@
 An owner adds up the merged gradients in the order of ranks, and applies its rule once.
 
 Letters: R = ranks, u = unique rows of a batch, P = 3 + n + D + E columns of a row, n of them counts
-besides show and click, E of them in the expand part.
+besides show and click, E of them in the expand part. If late lines are trained, gradients have
+one column more: the weights of late lines, after the counts.
 """
 
 from __future__ import annotations
@@ -41,17 +42,26 @@ class Exchange:
         world: the ranks.
         options: how the ranks exchange.
         traffic: counts sent bytes.
+        late: whether late lines are trained.
     """
 
     def __init__(
-        self, native: Any, config: TableConfig, world: World, options: RanksConfig, traffic: Traffic
+        self,
+        native: Any,
+        config: TableConfig,
+        world: World,
+        options: RanksConfig,
+        traffic: Traffic,
+        late: bool = False,
     ) -> None:
         self.world, self.options = world, options
         self._native, self._config, self._traffic = native, config, traffic
         self._thin = 3 + len(config.counts)  # columns of a bare row
         self._columns = self._thin + config.embedx_dim + config.expand_dim  # P
         self._row_format = RowFormat(options.rows, self._columns)
-        self._gradient_format = RowFormat(options.gradients, self._columns)
+        self._late = late
+        self._gradient_columns = self._columns + late
+        self._gradient_format = RowFormat(options.gradients, self._gradient_columns)
         self._feedback = self._gradient_format.quantized
         # Within a host, sending whole float32 rows takes less time than finding bare rows.
         # If values are rounded or gradients are late, the embedx of bare rows is always left out.
@@ -130,7 +140,7 @@ class Exchange:
         if len(found):
             offsets = np.arange(len(found) + 1, dtype=np.int32)
             plan = core.Table.build_plan(found, offsets, self._stamp)
-            core.push_planned(self._native, plan, gradients)
+            core.push_planned(self._native, plan, gradients, False)
 
     # ---- each batch
 
@@ -229,7 +239,7 @@ class Exchange:
         return bare_rows.spread(form.unpack(whole), thin, bare.own)
 
     def give(self, step: Step, channel: Channel, merged: np.ndarray) -> None:
-        """Send (u, P) merged gradients to the owners, which apply them."""
+        """Send (u, columns of gradients) merged gradients to the owners, which apply them."""
         self._to_owners(step, channel, merged, step.places, step.counts)
 
     def _to_owners(
@@ -240,7 +250,7 @@ class Exchange:
         places: np.ndarray,
         counts: list[int],
     ) -> None:
-        """Send (n, P) gradients to the owners of their rows.
+        """Send (n, columns of gradients) gradients to the owners of their rows.
 
         Args:
             step: the step.
@@ -250,6 +260,7 @@ class Exchange:
             counts: (R) number of gradients for each owner.
         """
         sizes, form, bare = [len(ids) for ids in step.asked], self._gradient_format, step.bare
+        thin = self._thin + self._late  # columns of the gradient of a bare row
         if bare is None:
             out = np.split(self._pack_gradients(merged, places), np.cumsum(counts)[:-1])
             records = form.empty(sum(sizes))
@@ -257,12 +268,12 @@ class Exchange:
             gradients = form.unpack(records)
         else:
             whole = self._pack_gradients(merged, places, ~bare.own)
-            out = bare_rows.joined(whole, merged[bare.own, : self._thin], bare.own, counts)
-            into = bare_rows.room(bare.asked, sizes, form.record_bytes, self._thin)
+            out = bare_rows.joined(whole, merged[bare.own, :thin], bare.own, counts)
+            into = bare_rows.room(bare.asked, sizes, form.record_bytes, thin)
             self._pass_on(channel, "gradients", out, into)
-            whole, thin = bare_rows.parted(into, bare.asked, sizes, form.record_bytes, self._thin)
-            gradients = bare_rows.spread(form.unpack(whole), thin, bare.asked)
-        core.push_planned(self._native, step.push, gradients)
+            whole, narrow = bare_rows.parted(into, bare.asked, sizes, form.record_bytes, thin)
+            gradients = bare_rows.spread(form.unpack(whole), narrow, bare.asked)
+        core.push_planned(self._native, step.push, gradients, self._late)
 
     def _pack_gradients(
         self, gradients: np.ndarray, places: np.ndarray, which: Any = slice(None)

@@ -141,6 +141,16 @@ def _check_late(config: Config, slots: Slots, key: str, model: ModelConfig) -> N
                 "marks the lines with late labels, found none"
             )
         return
+    if model.delayed and model.delayed != slots.late.of:
+        raise ConfigError(
+            f"{key}.delayed_task: expected {slots.late.of!r}, the label that slot "
+            f"{slots.late.name!r} of type late names, found {model.delayed!r}: correct one of them"
+        )
+    if model.delayed and config.data.negative_rate < 1:
+        raise ConfigError(
+            f"data.negative_rate does not work together with {key}.delayed_task: late lines are "
+            "those of all negatives, sampled or not: take one of them out"
+        )
     for given, what in (
         (config.data.sequences.user, "data.sequences"),
         (model.click_prior, f"{key}.click_prior"),
@@ -257,6 +267,7 @@ def table_options(config: Config) -> TableOptions:
         disk_budget_bytes=config.ssd.disk_budget_bytes,
         parity=config.store.parity,
         ranks=config.ranks,
+        late_lines=any(model.delayed for model in models_of(config).values()),
     )
 
 

@@ -132,13 +132,16 @@ def loss_and_logits(
     Args:
         inputs: the tensors of a batch, by name.
     """
+    late = inputs.get(LATE)
+    trains_late = late is not None and train and bool(config.model.delayed)
+    if trains_late:
+        inputs = {**inputs, "box_show_click": _with_late(inputs)}
     learned = model(*(inputs[name] for name in model_inputs(config)))
     shift = config.data.logit_shift
     logits = learned + shift if shift else learned
     scored = learned if train else logits
     factors = [inputs[name] for name in (MASK, WEIGHT) if name in inputs]
-    late = inputs.get(LATE)
-    if late is not None and not config.model.delayed:
+    if late is not None and not trains_late:
         factors.append(1.0 - late)
         late = None
     mask = functools.reduce(operator.mul, factors) if factors else None
@@ -146,9 +149,21 @@ def loss_and_logits(
         labels = inputs["box_label"]
         if config.model.delayed:  # the last column is no task
             logits = paddle.slice(logits, [1], [0], [labels.shape[1]])
+            if not trains_late:
+                scored = logits
         return mean_loss(model, scored, labels, mask, late), logits
     loss = _objective(config.model, model)(scored, inputs["box_label"], inputs.get(GROUP), mask)
     return loss, logits
+
+
+def _with_late(inputs: Mapping[str, Any]) -> Any:
+    """box_show_click in which the show of a late line is minus its weight: the push divides by it as
+    by shows, but counts no show (ops/table/row_access.h)."""
+    counts, weight = inputs["box_show_click"], inputs[LATE]
+    if WEIGHT in inputs:
+        weight = weight * inputs[WEIGHT]
+    show = paddle.slice(counts, [1], [0], [1]) - weight
+    return paddle.concat([show, paddle.slice(counts, [1], [1], [counts.shape[1]])], axis=1)
 
 
 def _objective(config: ModelConfig, model: Any) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlebox.config import Format
+from paddlebox.config import Format, Slots
 from paddlebox.data.batches import LATE, MASK, METRIC_COLUMN, WEIGHT, BatchInputs, Feed
 from paddlebox.data.loader import load
 from paddlebox.data.options import LoadOptions
@@ -17,26 +17,41 @@ from paddlebox.errors import ConfigError, DataError
 from tests.support.configs import make_config, make_slots
 
 SLOTS = make_slots(
-    click="label", cart="count", age="dense", late="late", buy="label", w="weight", user={}
+    click="label",
+    cart="count",
+    age="dense",
+    late={"type": "late", "of": "buy"},
+    buy="label",
+    w="weight",
+    user={},
 )
-# The second line repeats an instance.
+# The second line repeats an instance, whose 2 carts were counted before.
 LINES = "click,cart,age,late,buy,w,user\n1,0,20,0,0,1,7\n1,2,30,3,1,1,8\n0,5,40,0,0,3,9\n"
 COUNTS = ("buy", "cart")
 
 
-def packed(folder: Path, inputs: BatchInputs, text: str = LINES) -> Feed:
+def packed(
+    folder: Path, inputs: BatchInputs, text: str = LINES, slots: Slots = SLOTS
+) -> Feed:
     path = folder / "data.csv"
     path.write_text(text)
-    of = load([str(path)], LoadOptions(Format.CSV, SLOTS, 8), 1 << 30)
+    of = load([str(path)], LoadOptions(Format.CSV, slots, 8), 1 << 30)
     rows = np.arange(of.instances.unique_keys, dtype=np.int32)
     return BatchPacker(of, rows, [1], inputs).pack(0, of.size)
 
 
-def test_a_late_line_counts_conversions_and_no_shows_and_clicks(tmp_path: Path) -> None:
+def test_a_late_line_counts_its_late_label_and_nothing_else(tmp_path: Path) -> None:
     feed = packed(tmp_path, BatchInputs(counts=COUNTS, trained=True))
-    assert feed["box_show_click"].tolist() == [[1, 1, 0, 0], [0, 0, 1, 2], [3, 0, 0, 15]]
+    assert feed["box_show_click"].tolist() == [[1, 1, 0, 0], [0, 0, 1, 0], [3, 0, 0, 15]]
     assert feed[LATE].tolist() == [[0], [1], [0]]
     assert (feed["box_ids"] >= 0).all()
+
+
+def test_a_first_label_that_comes_late_counts_its_clicks(tmp_path: Path) -> None:
+    slots = make_slots(buy="label", late={"type": "late", "of": "buy"}, cart="label", user={})
+    inputs = BatchInputs(counts=("cart", "buy"), trained=True)
+    feed = packed(tmp_path, inputs, "buy,late,cart,user\n0,0,1,7\n1,1,1,7\n", slots)
+    assert feed["box_show_click"].tolist() == [[1, 0, 1, 0], [0, 1, 0, 1]]
 
 
 def test_counts_and_marks_are_no_features(tmp_path: Path) -> None:
@@ -74,6 +89,9 @@ def test_serving_reads_neither() -> None:
     ("slots", "expected"),
     [
         ({"v": "late", "w": "late"}, "at most one slot of type late, found v, w"),
+        ({"v": "late"}, "slot 'v': of: expected a label, found ''; there are: click"),
+        ({"v": {"type": "late", "of": "clik"}}, "found 'clik'; did you mean 'click'"),
+        ({"v": {"type": "count", "of": "click"}}, "'v' has of, which is for late slots"),
         ({"w": {"type": "count", "dim": 2}}, "'w' has a dim, which only a dense slot may have"),
         ({"w": {"type": "count", "default": 1}}, "'w' has a default, but its value is never"),
     ],
@@ -107,6 +125,14 @@ def test_a_count_is_a_label_or_a_slot_of_type_count(name: str) -> None:
         (
             {"model": {"type": "mmoe", "delayed_task": "buy", "loss": "jrc", "loss_group": "u"}},
             "delayed_task buy completes the labels of the loss bce, found loss jrc",
+        ),
+        (
+            {"model": {"type": "mmoe", "delayed_task": "buy"}, "hbm": {"place": "gpu"}},
+            "delayed_task buy does not work together with hbm.place gpu",
+        ),
+        (
+            {"model": {"type": "mmoe", "delayed_task": "buy"}, "ranks": {"gradients": "float16"}},
+            "ranks.gradients float16 rounds the weights of late lines",
         ),
     ],
 )

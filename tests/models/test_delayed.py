@@ -88,6 +88,23 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula() -> None:
         assert found[at] == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-5), at
 
 
+def test_a_late_line_raises_no_prediction_that_is_almost_1() -> None:
+    logits = tensor([[0.0, 9.0, 0.0], [0.0, 9.5, 0.0]], grad=True)
+    one = tensor(np.ones((2, 2)))
+    make().loss(logits, one, late=tensor([[1], [1]])).backward()
+    assert logits.grad.numpy()[:, 1].tolist() == [-0.75, 0.0]  # -1/2 * 3 of 2 instances
+
+
+def test_esmm_expects_no_conversion_without_a_click() -> None:
+    model, labels = make("esmm"), np.array([[1, 0], [0, 0], [1, 0]])
+    scores, share = LOGITS[:3, :2].copy(), sigmoid(LOGITS[:3, 2:])
+    scores[:, 1] = scores[:, 0] - 1.0  # pCTCVR is lower than pCTR
+    found = model.to_come(tensor(scores), tensor(share), tensor(labels)).numpy()
+    p, late = sigmoid(scores[:, 1]) / sigmoid(scores[:, 0]), share[:, 0]
+    expected = labels[:, 0] * p * late / (1 - p * (1 - late))
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-5)
+
+
 def test_it_learns_the_probabilities_of_complete_labels() -> None:
     # Of 1000 instances 300 convert, 120 of them late. So there are 180 positive lines in time, 820
     # that are negative so far, and 120 late lines.
@@ -116,13 +133,19 @@ def test_each_model_has_one_more_output_that_no_prediction_shows(kind: str) -> N
     pooled = tensor(random.normal(0, 1, (4, 2 * model.sparse.width + 1)))
     model.sparse.forward = lambda *_: pooled
     inputs = dict.fromkeys(("box_ids", "box_offsets", "box_show_click", "box_plan", "box_dense"))
+    inputs["box_show_click"] = tensor(np.ones((4, 2)))
     labels = {"box_label": tensor(LABELS), "box_late": tensor(AGAIN[:, None])}
     learned = model(*inputs.values()).numpy()
     loss, logits = loss_and_logits(config, model, {**inputs, **labels}, train=True)
     assert learned.shape == (4, 3)
     assert logits.numpy().tolist() == learned[:, :2].tolist()
     loss.backward()
-    assert all(np.abs(p.grad.numpy()).sum() > 0 for p in model.parameters() if p.grad is not None)
+    untrained = [
+        name
+        for name, p in model.named_parameters()
+        if p.grad is None or not np.abs(p.grad.numpy()).sum()
+    ]
+    assert untrained == ["sparse.anchor"]  # forward is replaced
 
 
 def test_without_a_delayed_task_late_lines_have_no_loss() -> None:
@@ -135,6 +158,43 @@ def test_without_a_delayed_task_late_lines_have_no_loss() -> None:
     p = sigmoid(LOGITS[:3, :2])
     expected = -(LABELS[:3] * np.log(p) + (1 - LABELS[:3]) * np.log(1 - p)).sum() / 4
     assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_evaluation_has_the_loss_of_complete_labels() -> None:
+    config = make_config(model={"type": "shared_bottom", "hidden": [4], "delayed_task": "buy"})
+    model = create_model(config.model, slots=2, embedx_dim=2, dense_width=1, tasks=TASKS)
+    model.forward = lambda *_: tensor(LOGITS)
+    inputs = dict.fromkeys(("box_ids", "box_offsets", "box_show_click", "box_plan", "box_dense"))
+    labels = {"box_label": tensor(LABELS), "box_late": tensor(AGAIN[:, None])}
+    loss, _ = loss_and_logits(config, model, {**inputs, **labels}, train=False)
+    p = sigmoid(LOGITS[:3, :2])
+    expected = -(LABELS[:3] * np.log(p) + (1 - LABELS[:3]) * np.log(1 - p)).sum() / 4
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_show_of_a_late_line_is_minus_its_weight_in_training_only() -> None:
+    config = make_config(model={"type": "shared_bottom", "hidden": [4], "delayed_task": "buy"})
+    model = create_model(config.model, slots=2, embedx_dim=2, dense_width=1, tasks=TASKS)
+    seen = []
+
+    def forward(ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
+        seen.append(show_click.numpy().tolist())
+        return tensor(LOGITS, grad=True)
+
+    model.forward = forward
+    names = ("box_ids", "box_offsets", "box_plan", "box_dense")
+    inputs = {
+        **dict.fromkeys(names),
+        "box_show_click": tensor([[1, 1, 0], [2, 1, 2], [0.5, 0, 0], [0, 0, 3]]),
+        "box_label": tensor(LABELS),
+        "box_late": tensor(AGAIN[:, None]),
+        "box_weight": tensor(WEIGHTS[:, None]),
+    }
+    for train in (True, False):
+        loss_and_logits(config, model, inputs, train=train)
+    trained, evaluated = seen
+    assert trained == [[1, 1, 0], [2, 1, 2], [0.5, 0, 0], [-3, 0, 3]]
+    assert evaluated == inputs["box_show_click"].numpy().tolist()
 
 
 def test_a_delayed_task_that_is_no_label_is_refused() -> None:

@@ -34,7 +34,7 @@ def config(tmp_path: Path) -> Path:
         click="label",
         buy="label",
         cart="count",
-        late="late",
+        late={"type": "late", "of": "buy"},
         user="sparse",
         item="sparse",
     )

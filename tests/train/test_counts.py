@@ -31,14 +31,14 @@ def folder(tmp_path: Path) -> Path:
             in_time = buy * int(random.random() < 0.5)
             lines.append(f"{click},{in_time},{cart},0,{user},{item}\n")
             if buy > in_time:
-                late.append(f"1,1,0,1,{user},{item}\n")
+                late.append(f"1,1,{cart},1,{user},{item}\n")
         (tmp_path / f"{number}.csv").write_text("".join(lines))
     write_slots(
         tmp_path,
         click="label",
         buy="label",
         cart="count",
-        late="late",
+        late={"type": "late", "of": "buy"},
         user="sparse",
         item="sparse",
     )
@@ -70,6 +70,11 @@ def train(folder: Path, *overrides: str, run: str = "run", **more: Any) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def late_lines(folder: Path) -> int:
+    lines = (folder / "1.csv").read_text().splitlines()[1:]
+    return sum(line.split(",")[3] == "1" for line in lines)
+
+
 def expected_counts(folder: Path, decay: float = 1.0) -> dict[str, list[float]]:
     """show, click, buy, cart of each user and item. decay: between the two files."""
     sums: dict[str, np.ndarray] = {}
@@ -78,7 +83,9 @@ def expected_counts(folder: Path, decay: float = 1.0) -> dict[str, list[float]]:
         for line in (folder / f"{number}.csv").read_text().splitlines()[1:]:
             click, buy, cart, late, *feasigns = line.split(",")
             shown = late == "0"
-            counts = np.array([shown, shown and int(click), int(buy), int(cart)], np.float64)
+            counts = np.array(
+                [shown, shown and int(click), int(buy), shown and int(cart)], np.float64
+            )
             for feasign in feasigns:
                 sums[feasign] = sums.get(feasign, 0) + counts
     return {feasign: counts.tolist() for feasign, counts in sums.items()}
@@ -91,6 +98,7 @@ def test_rows_count_conversions_when_they_come(folder: Path, program: str) -> No
     counts = {feasign: [*row[1:3], *row[-2:]] for feasign, row in found["rows"].items()}
     assert counts == expected_counts(folder)
     assert [line["samples"] for line in found["lines"]] == [ROWS, ROWS]
+    assert [line["late_lines"] for line in found["lines"]] == [0, late_lines(folder)]
 
 
 def test_counts_decay_with_shows_and_clicks(folder: Path) -> None:
@@ -155,9 +163,10 @@ def test_a_store_with_other_counts_is_refused_and_a_warm_start_carries_them(fold
     assert (first["error"], warm["error"]) == ("", "")
     again: dict[str, np.ndarray] = {}
     for line in (folder / "1.csv").read_text().splitlines()[1:]:
-        _, buy, cart, _, *feasigns = line.split(",")
+        _, buy, cart, late, *feasigns = line.split(",")
         for feasign in feasigns:
-            again[feasign] = again.get(feasign, np.zeros(2)) + [int(cart), int(buy)]
+            counts = [int(cart) * (late == "0"), int(buy)]
+            again[feasign] = again.get(feasign, np.zeros(2)) + counts
     for feasign, row in warm["rows"].items():
         before = first["rows"].get(feasign, [0, 0])[-2:][::-1]
         assert row[-2:] == (again.get(feasign, 0) + np.array(before)).tolist(), feasign
@@ -167,7 +176,7 @@ def test_a_store_with_other_counts_is_refused_and_a_warm_start_carries_them(fold
     ("override", "expected"),
     [
         ("table.counts=[user]", "no label and no slot of type count 'user'"),
-        ("model.delayed_task=bye", "model.delayed_task: expected a label, click or buy"),
+        ("model.delayed_task=bye", "model.delayed_task: expected 'buy', the label that slot 'late'"),
     ],
 )
 def test_a_mistake_is_named(folder: Path, override: str, expected: str) -> None:

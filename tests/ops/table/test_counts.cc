@@ -214,6 +214,84 @@ TEST(slots_that_do_not_count_add_no_counts) {
   CHECK_EQ(rows[2], 3.0f);
 }
 
+// Every third instance is a late line: it has no show and no click.
+test::Batch WithLateLines(const test::Batch& batch) {
+  test::Batch late = batch;
+  const size_t head = batch.show_click.size() / batch.instances;
+  for (size_t i = 0; i < batch.instances; i += 3) {
+    late.show_click[i * head] = -batch.show_click[i * head];
+    late.show_click[i * head + 1] = 0.0f;
+  }
+  return late;
+}
+
+TEST(late_lines_weigh_as_others_and_are_no_shows) {
+  const test::Pass pass = test::MakePass(3, 2000, 300, kDim);
+  for (const RuleKind rule : {RuleKind::kAdaGrad, RuleKind::kStdAdaGrad}) {
+    TableConfig config = test::SmallConfig();
+    config.accessor.embed.kind = config.accessor.embedx.kind = rule;
+    config.accessor.embedx_threshold = 0.0f;
+    const auto shown = test::OpenTable(config), table = test::OpenTable(config);
+    for (Table* each : {shown.get(), table.get()}) {
+      CHECK_OK(each->Begin(test::StageTrain(each, pass).stamp));
+    }
+    for (const test::Batch& batch : pass.batches) {
+      test::PushBatch(shown.get(), batch);
+      test::PushBatch(table.get(), WithLateLines(batch));
+    }
+    Ints ids(pass.keys.size());
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+    Floats expected(ids.size() * kPlain), found(ids.size() * kPlain);
+    CHECK_OK(shown->Pull(ids.data(), ids.size(), expected.data()));
+    CHECK_OK(table->Pull(ids.data(), ids.size(), found.data()));
+    size_t other_weights = 0, fewer_shows = 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const float* const one = &expected[i * kPlain];
+      other_weights += !std::equal(one + 2, one + kPlain, &found[i * kPlain + 2]);
+      fewer_shows += found[i * kPlain] < one[0];
+    }
+    CHECK_EQ(other_weights, size_t{0});
+    CHECK(fewer_shows > ids.size() / 4);
+  }
+}
+
+TEST(a_table_of_other_ranks_rows_without_a_column_of_late_lines_refuses_them) {
+  BatchTableConfig small;
+  small.embedx_dim = kDim;
+  BatchTable batch_table(small);
+  const uint64_t key = 1;
+  CHECK_OK(batch_table.Prepare(1, &key, 1, false));
+  CHECK_OK(batch_table.Open());
+  const int32_t id = 0, offsets[2] = {0, 1};
+  const float show_click[2] = {-1.0f, 0.0f};
+  const Floats grad(kPlain, 1.0f);
+  const Status status =
+      batch_table.PushPooled(&id, 1, offsets, 1, 1, true, show_click, nullptr, 0, grad.data());
+  CHECK_CODE(status, Code::kFailedPrecondition);
+  CHECK(status.message().find("model.delayed_task") != std::string::npos);
+}
+
+TEST(a_bad_count_changes_no_expand_part) {
+  TableConfig config = Counting();
+  config.accessor.layout.expand_dim = 2;
+  config.accessor.embedx_threshold = 0.0f;
+  const auto table = test::OpenTable(config);
+  test::Pass pass;
+  pass.keys = {KeyOf(1)};
+  pass.slots = {0};
+  CHECK_OK(table->Begin(test::StageTrain(table.get(), pass).stamp));
+  const int32_t id = 0;
+  Floats grad(kWide + 2, 1.0f), before(kWide + 2), after(kWide + 2);
+  CHECK_OK(table->PushExtended(&id, 1, grad.data(), 1.0f));
+  CHECK_OK(table->PullExtended(&id, 1, before.data()));
+  for (const float bad : {kNan, -1.0f}) {
+    grad[3] = bad;
+    CHECK_CODE(table->PushExtended(&id, 1, grad.data(), 1.0f), Code::kInvalidArgument);
+    CHECK_OK(table->PullExtended(&id, 1, after.data()));
+    CHECK(before == after);
+  }
+}
+
 TEST(another_rank_sees_the_counts_and_its_pushes_arrive) {
   for (const int expand : {0, 3}) {
     const test::Pass pass = test::MakePass(5, 3000, 1000, kDim);
@@ -228,11 +306,13 @@ TEST(another_rank_sees_the_counts_and_its_pushes_arrive) {
     small.embedx_dim = kDim;
     small.expand_dim = expand;
     small.counts = kCounts;
+    small.late = true;
     BatchTable batch_table(small);
     const size_t columns = kWide + static_cast<size_t>(expand);
     CHECK_EQ(batch_table.columns(), columns);
+    CHECK_EQ(batch_table.gradient_columns(), columns + 1);
     for (const test::Batch& plain : pass.batches) {
-      const test::Batch batch = WithCounts(plain);
+      const test::Batch batch = WithLateLines(WithCounts(plain));
       const Floats expected = Pooled(alone.get(), batch, kCounts);
       test::PushBatch(alone.get(), batch);
       Ints ids = test::Translated(owner.get(), batch.feasigns), plan, rows, offsets, applied;
@@ -257,10 +337,10 @@ TEST(another_rank_sees_the_counts_and_its_pushes_arrive) {
       for (size_t i = 0; i <= rows.size(); ++i) offsets.push_back(static_cast<int32_t>(i));
       BuildPlan(rows.data(), offsets.data(), rows.size(), stamp, &applied);
       const float* const merged = batch_table.merged();
-      CHECK_OK(expand != 0
-                   ? owner->PushExtendedPlanned(applied.data(), applied.size(), rows.size(), merged,
-                                                1.0f)
-                   : owner->PushPlanned(applied.data(), applied.size(), rows.size(), merged, 1.0f));
+      CHECK_OK(expand != 0 ? owner->PushExtendedPlanned(applied.data(), applied.size(), rows.size(),
+                                                        merged, 1.0f, true)
+                           : owner->PushPlanned(applied.data(), applied.size(), rows.size(), merged,
+                                                1.0f, true));
     }
     for (Table* table : {alone.get(), owner.get()}) {
       CHECK_OK(table->End(1));
