@@ -258,9 +258,9 @@ def push_box_sparse(ids: Any, grad: Any) -> Any:
 
     Args:
         ids: int64 (B, ...) feasigns.
-        grad: float32, in the shape that `pull_box_sparse` returns for ids. The first
-            2 + n columns are the show, click and further counts of each id. The others are the gradient of a mean loss;
-            the operator multiplies them by B.
+        grad: float32, in the shape that `pull_box_sparse` returns for ids. The first 2 + n columns
+            are the show, click and further counts of each id. The other columns are the gradient of
+            a mean loss; the operator multiplies them by B.
 
     Returns: int64 (1), the number of ids pushed. Fetch it in a static program, because Paddle may
         prune the push otherwise.

@@ -171,8 +171,8 @@ class Dataset(PaddleSettings, ABC):
         return current.loaded.sequences if current is not None else None
 
     def ids_at(self, places: np.ndarray) -> list[str]:
-        """Ids of the instances at places of the open pass, in the order of its batches: the ins_ids,
-        if they are parsed, or the numbers of the instances in the order of the files.
+        """Ids of the instances at places of the open pass, in the order of its batches: the
+        ins_ids, if they are parsed, or the numbers of the instances in the order of the files.
 
         Args:
             places: (n), ascending.

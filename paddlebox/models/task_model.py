@@ -105,8 +105,9 @@ class TaskModel(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle 
         return in_time + paddle.mean(corrected + of_delays) * self.weights[at]
 
     def to_come(self, scores: Any, l: Any, labels: Any) -> Any:  # noqa: E741  # of the formula
-        """The probability that a label of the delayed task that is negative so far is still to come,
-        (B, 1). scores, labels: (B, T). l: (B, 1) the probability that a positive label is late."""
+        """(B, 1) the probability that a label of the delayed task that is negative so far is still
+        to come. scores, labels: (B, T). l: (B, 1) the probability that a positive label is late.
+        """
         del labels
         assert self.delayed is not None
         return share_to_come(sigmoid(_columns(scores, self.delayed, self.delayed + 1)), l)

@@ -19,9 +19,9 @@ def batch_rows(config: TableConfig, options: TableOptions) -> Any:
         prepare(stamp, keys, read_only) -> fill(at, first, values) ... -> open() -> merged()
 
     values: float32 rows, with the expand part if there is one. at: int32 positions of these rows in
-    keys; None: the positions from `first` on. merged(): gradients; with `late_lines`, the weights of
-    late lines follow the counts. Arguments and results are in host memory. If the rows are on a GPU,
-    merged() waits for the GPU.
+    keys; None: the positions from `first` on. merged(): gradients; with `late_lines`, the weights
+    of late lines follow the counts. Arguments and results are in host memory. If the rows are on a
+    GPU, merged() waits for the GPU.
     """
     name, dim = config.name, config.embedx_dim
     on_bad_grad = str(config.on_bad_grad)

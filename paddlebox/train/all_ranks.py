@@ -77,7 +77,8 @@ def _to_bytes(mine: Measured) -> bytes:
 
 
 def _from_bytes(data: bytes) -> tuple[list[float], State, State]:
-    """[samples, sum of losses, scored, weight, left out], and the states of usual and named metrics."""
+    """[samples, sum of losses, scored, weight, left out], and the states of usual and named
+    metrics."""
     parts: dict[str, State] = {"usual": {}, "named": {}}
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         sums: list[float] = arrays["sums"].tolist()

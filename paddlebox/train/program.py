@@ -157,8 +157,8 @@ def loss_and_logits(
 
 
 def _with_late(inputs: Mapping[str, Any]) -> Any:
-    """box_show_click in which the show of a late line is minus its weight: the push divides by it as
-    by shows, but counts no show (ops/table/row_access.h)."""
+    """box_show_click in which the show of a late line is minus its weight: the push divides by it
+    as by shows, but counts no show (ops/table/row_access.h)."""
     counts, weight = inputs["box_show_click"], inputs[LATE]
     if WEIGHT in inputs:
         weight = weight * inputs[WEIGHT]

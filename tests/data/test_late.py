@@ -30,9 +30,7 @@ LINES = "click,cart,age,late,buy,w,user\n1,0,20,0,0,1,7\n1,2,30,3,1,1,8\n0,5,40,
 COUNTS = ("buy", "cart")
 
 
-def packed(
-    folder: Path, inputs: BatchInputs, text: str = LINES, slots: Slots = SLOTS
-) -> Feed:
+def packed(folder: Path, inputs: BatchInputs, text: str = LINES, slots: Slots = SLOTS) -> Feed:
     path = folder / "data.csv"
     path.write_text(text)
     of = load([str(path)], LoadOptions(Format.CSV, slots, 8), 1 << 30)

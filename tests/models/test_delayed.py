@@ -11,8 +11,9 @@ import pytest
 from paddlebox import ops
 from paddlebox.errors import ConfigError
 from paddlebox.models import create_model
+from paddlebox.train.opening import read_slots
 from paddlebox.train.program import loss_and_logits
-from tests.support.configs import make_config
+from tests.support.configs import make_config, make_slots
 
 paddle = ops.paddle
 TASKS = ("click", "buy")
@@ -200,3 +201,30 @@ def test_the_show_of_a_late_line_is_minus_its_weight_in_training_only() -> None:
 def test_a_delayed_task_that_is_no_label_is_refused() -> None:
     with pytest.raises(ConfigError, match="delayed_task: expected a label, click or buy, found"):
         make(delayed_task="bye")
+
+
+@pytest.mark.parametrize(
+    ("task", "sections", "expected"),
+    [
+        ("buy", {}, ""),
+        (
+            "click",
+            {},
+            "delayed_task: expected 'buy', the label that slot 'again'",
+        ),
+        ("buy", {"data": {"negative_rate": 0.5}}, "data.negative_rate does not work together with"),
+    ],
+)
+def test_configs_that_contradict_the_slots_are_refused(
+    task: str, sections: dict[str, Any], expected: str
+) -> None:
+    slots = make_slots(
+        click="label", buy="label", again={"type": "late", "of": "buy"}, item="sparse"
+    )
+    model = {"type": "shared_bottom", "delayed_task": task}
+    config = make_config(model=model, **sections)
+    if not expected:
+        assert read_slots(config, slots) is slots
+        return
+    with pytest.raises(ConfigError, match=expected):
+        read_slots(config, slots)

@@ -68,6 +68,7 @@ def trained(config: Path, ranks: int, *more: str) -> tuple[list[dict[str, Any]],
     return lines, {str(entry["feasign"]): entry["row"] for entry in entries}
 
 
+@pytest.mark.slow
 def test_two_ranks_count_and_train_as_one_does(config: Path) -> None:
     (one, rows_of_one), (two, rows_of_two) = (
         trained(config, ranks, "trainer.program=pir") for ranks in (1, 2)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paddlebox.train.batch_loop import _Measured
+from tests.conftest import tool
 from tests.support import processes
 from tests.support.configs import write_config, write_slots
 
@@ -91,6 +93,54 @@ def expected_counts(folder: Path, decay: float = 1.0) -> dict[str, list[float]]:
     return {feasign: counts.tolist() for feasign, counts in sums.items()}
 
 
+class Seen:
+    columns = ()
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+
+    def add(
+        self, predictions: np.ndarray, labels: np.ndarray, columns: Any, places: np.ndarray
+    ) -> None:
+        self.places += places.tolist()
+
+
+def test_instances_that_are_left_out_shift_no_other() -> None:
+    seen, labels = Seen(), np.array([[1], [0], [1]], np.float32)
+    measured = _Measured("box_label", (), None, (), seen)
+    for trained in ([1, 0, 1], [0, 0, 0], [0, 1, 1]):
+        feed = {"box_label": labels}
+        measured.add_trained(np.array(trained) > 0, feed, {}, 1.0, labels)
+    assert seen.places == [0, 2, 7, 8]
+    assert (measured.samples, measured.left_out) == (4, 5)
+
+
+@pytest.mark.slow
+def test_dumps_and_diagnoses_leave_late_lines_out(folder: Path) -> None:
+    random = np.random.default_rng(3)
+    lines, ids = ["ins_id,click,buy,cart,late,user,item\n"], []
+    for number in range(40):
+        late = int(number % 5 == 1)
+        ids += [] if late else [f"i{number}"]
+        user, item = random.integers(1, 20), random.integers(30, 60)
+        lines.append(f"i{number},{late},{late},0,{late},{user},{item}\n")
+    (folder / "test.csv").write_text("".join(lines))
+    test = f"data.test_files=[{folder}/test.csv]"
+    found = train(folder, test, "table.life.base_threshold=0", dump=str(folder / "dump.txt"))
+    assert found["error"] == ""
+    assert found["test"]["samples"] == len(ids)
+    dumped = (folder / "dump.txt").read_text().splitlines()
+    assert [line.split("\t")[0] for line in dumped] == ids
+    assert all("label:1:0\t" in line for line in dumped)
+    out = folder / "found.json"
+    done = tool("diagnose", folder / "run", "--threshold", "0", "--out", out)
+    assert done.returncode == 0, done.stderr
+    diagnosed = json.loads(out.read_text())
+    assert diagnosed["samples"] == len(ids)
+    assert diagnosed["serving"]["largest_difference"] < 1e-5
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["pir", "old_ir", "dygraph"])
 def test_rows_count_conversions_when_they_come(folder: Path, program: str) -> None:
     found = train(folder, f"trainer.program={program}")
@@ -101,6 +151,7 @@ def test_rows_count_conversions_when_they_come(folder: Path, program: str) -> No
     assert [line["late_lines"] for line in found["lines"]] == [0, late_lines(folder)]
 
 
+@pytest.mark.slow
 def test_counts_decay_with_shows_and_clicks(folder: Path) -> None:
     options = [
         "data.date=20260101",
@@ -115,6 +166,7 @@ def test_counts_decay_with_shows_and_clicks(folder: Path) -> None:
     assert counts == expected_counts(folder, 0.5)
 
 
+@pytest.mark.slow
 def test_a_table_without_counts_trains_as_if_its_rows_had_none(folder: Path) -> None:
     """The other words of the rows have the same bits if the model does not read the counts."""
     options = ["model.use_cvm=false"]
@@ -126,6 +178,7 @@ def test_a_table_without_counts_trains_as_if_its_rows_had_none(folder: Path) -> 
     assert with_counts["digests"][0] != without["digests"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_an_export_predicts_with_the_counts_of_the_rows(folder: Path, precision: str) -> None:
     random = np.random.default_rng(9)
@@ -149,6 +202,7 @@ def test_an_export_predicts_with_the_counts_of_the_rows(folder: Path, precision:
         assert found["test"]["tasks"][task]["logloss"] == pytest.approx(loss, abs=1e-5), task
 
 
+@pytest.mark.slow
 def test_a_store_with_other_counts_is_refused_and_a_warm_start_carries_them(folder: Path) -> None:
     first = train(folder)
     refused = train(folder, "table.counts=[cart]")
@@ -172,17 +226,22 @@ def test_a_store_with_other_counts_is_refused_and_a_warm_start_carries_them(fold
         assert row[-2:] == (again.get(feasign, 0) + np.array(before)).tolist(), feasign
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
         ("table.counts=[user]", "no label and no slot of type count 'user'"),
-        ("model.delayed_task=bye", "model.delayed_task: expected 'buy', the label that slot 'late'"),
+        (
+            "model.delayed_task=bye",
+            "model.delayed_task: expected 'buy', the label that",
+        ),
     ],
 )
 def test_a_mistake_is_named(folder: Path, override: str, expected: str) -> None:
     assert expected in train(folder, override)["error"]
 
 
+@pytest.mark.slow
 def test_a_delayed_task_needs_a_slot_that_marks_late_lines(folder: Path) -> None:
     write_slots(folder, click="label", buy="label", cart="count", user="sparse", item="sparse")
     assert "expected a slot of type late" in train(folder)["error"]

@@ -1,7 +1,7 @@
 """Trains a config and prints what a run ends with: python weights_small.py OPTIONS
 
 OPTIONS is JSON: config, overrides, folder, and optionally served (instances to predict with an
-export) and source (a run to start from).
+export), source (a run to start from) and dump (the file of a dump of predictions).
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ try:
     found["rows"] = dict(zip(map(str, feasigns.tolist()), values.tolist(), strict=True))
     if config.data.test_files:
         found["test"] = evaluation.evaluate(config, run_dir)
+    if "dump" in options:
+        evaluation.evaluate(config, run_dir, dump=Path(options["dump"]), dump_ins_id=True)
     if "served" in options:
         with RunSource(run_dir) as source:
             export(source, run_dir / "export")
