@@ -350,6 +350,18 @@ TEST(another_rank_sees_the_counts_and_its_pushes_arrive) {
   }
 }
 
+// The digest before rows had further counts. It changes only with the layout of rows, the rules or
+// this data.
+TEST(a_table_without_counts_has_the_digest_of_before) {
+  const auto table = test::OpenTable(test::SmallConfig());
+  const test::Pass pass = test::MakePass(3, 500, 300, kDim);
+  CHECK_OK(table->Begin(test::StageTrain(table.get(), pass).stamp));
+  for (const test::Batch& batch : pass.batches) test::PushBatch(table.get(), batch);
+  CHECK_OK(table->End(1));
+  test::Commit(table.get());
+  CHECK_EQ(table->Digest().value(), std::string("to be filled"));
+}
+
 TEST(too_many_counts_are_refused) {
   TableConfig config = Counting();
   config.accessor.layout.counts = 17;
