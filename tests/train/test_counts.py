@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def expected_counts(folder: Path, decay: float = 1.0) -> dict[str, list[float]]:
 
 
 class Seen:
-    columns = ()
+    columns: Sequence[str] = ()
 
     def __init__(self) -> None:
         self.places: list[int] = []
