@@ -352,7 +352,8 @@ class PassSequences:
 
     def numbers(self, places: np.ndarray) -> np.ndarray:
         """The numbers of the instances at places."""
-        return self._alone[places] if self.plan is None else self.plan.order[places]
+        found: np.ndarray = self._alone[places] if self.plan is None else self.plan.order[places]
+        return found
 
     def rows(self, begin: int, end: int) -> np.ndarray:
         """The rows of the trained instances [begin, end), of one batch, in this batch."""
