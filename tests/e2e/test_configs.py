@@ -131,6 +131,7 @@ def results(
             f"data.test_files=[{files[2]}]",
             f"data.batch_size={BATCH}",
             "trainer.epochs=1",
+            "trainer.reset_rows=false",
         ]
         jobs[f"configs/{name}"] = [overrides, str(folder / "runs" / name)]
     plan = folder / "jobs.json"
