@@ -42,7 +42,7 @@ def _mpiexec(_: Path) -> Iterator[Started]:
 def _srun(folder: Path) -> Iterator[Started]:
     _require_mpi()
     with local_slurm(folder / "slurm", cpus=2) as environment:
-        yield ["srun", "-n", "2", "--mpi=pmi2", sys.executable], environment
+        yield ["srun", "--kill-on-bad-exit", "-n", "2", "--mpi=pmi2", sys.executable], environment
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -23,6 +24,7 @@ SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
 SlurmUser={user}
 SlurmdUser={user}
+FirstJobId={job}
 AuthType=auth/none
 CredType=cred/none
 ProctrackType=proctrack/linuxproc
@@ -53,7 +55,10 @@ def local_slurm(folder: Path, cpus: int) -> Iterator[dict[str, str]]:
     folder.mkdir()
     fields = {"folder": folder, "cpus": cpus, "user": "root", "host": socket.gethostname()}
     ports = [_free_port(), _free_port()]
-    (folder / "slurm.conf").write_text(_CONFIG.format(**fields, ports=ports))
+    # MPICH names its shared memory after the job's number. What a killed job left in /dev/shm would
+    # be taken for that of this cluster's first job if every cluster began with number 1.
+    job = random.SystemRandom().randrange(1, 60_000_000)
+    (folder / "slurm.conf").write_text(_CONFIG.format(**fields, ports=ports, job=job))
     environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _PATH}
     daemons = [
         subprocess.Popen(
