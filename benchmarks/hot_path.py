@@ -129,6 +129,8 @@ class Bench:
             print(f"{name:16}" + "".join(_cell(times.get(k)) for k in ("pull", "push", "both")))
             if "planned" in times:
                 print(f"{'  with plan':60}" + _cell(times["planned"]))
+                for kind in ("plan", "plan with factors"):
+                    print(f"{'  ' + kind:60}" + _cell(times[kind]))
             if "push+" in times:
                 print(f"{'  and gradients':38}" + _cell(times["push+"]))
 

@@ -316,6 +316,8 @@ def fused_pull_seqpool_cvm(
             lists, then the list of each slot of each instance (ops/row/lists.h).
         show_click: (B, 2) float32, the counts that the push adds to the row of each id.
         plan: int32, the batch's dedup plan (ops/row/plan.h); a tensor of one word if there is none.
+            It may hold factors of the ids, by which their weights are multiplied in the sum
+            (docs/data.md, weighted ids and pooling).
         anchor: float parameter.
         slots: S.
         embedx_dim: D.

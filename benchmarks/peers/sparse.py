@@ -91,8 +91,8 @@ class Own(Base):
         self.plans = [self.plan(batch) for batch in self.batches]
         return "fused"
 
-    def plan(self, batch: Batch) -> Any:
-        return self.native.build_plan(batch.ids, batch.offsets, self.staged.stamp)
+    def plan(self, batch: Batch, factors: Any = None) -> Any:
+        return self.native.build_plan(batch.ids, batch.offsets, self.staged.stamp, factors)
 
     def pull(self, batch: Batch) -> None:
         self.native.pull_pooled(batch.ids, batch.offsets, self.slots, True, self.out)
@@ -103,7 +103,8 @@ class Own(Base):
         )
 
     def turn(self) -> Turn:
-        seconds: Turn = {"pull": [], "push": [], "both": [], "planned": []}
+        kinds = ("pull", "push", "both", "planned", "plan", "plan with factors")
+        seconds: Turn = {kind: [] for kind in kinds}
         count = len(self.batches)
         for batch, plan in zip(self.batches, self.plans, strict=True):
             self.pull(batch)
@@ -126,6 +127,14 @@ class Own(Base):
             self.pull(other)
             self.push(other, made)
             seconds["planned"].append(now() - t0)
+        for batch in self.batches:
+            factors = np.full(len(batch.ids), 0.5, np.float32)
+            t0 = now()
+            self.plan(batch)
+            t1 = now()
+            self.plan(batch, factors)
+            seconds["plan"].append(t1 - t0)
+            seconds["plan with factors"].append(now() - t1)
         for batch in self.batches:
             self.shows += 3 * np.bincount(batch.ids, minlength=self.rows)
         return seconds

@@ -50,7 +50,7 @@ Status MergeKeys(const std::vector<KeyList>& lists, MergedKeys* merged) {
 Status CompactBatch(int32_t* ids, size_t nnz, int32_t* plan, size_t plan_size, size_t table_rows,
                     std::vector<int32_t>* rows) {
   // The operators check segments: they know how many there are.
-  Result<PlanView> viewed = ViewPlan(plan, plan_size, table_rows, INT32_MAX);
+  Result<PlanView> viewed = ViewPlan(plan, plan_size, table_rows, INT32_MAX, nnz);
   if (!viewed.ok()) return viewed.status();
   const PlanView& view = viewed.value();
   rows->assign(view.rows, view.rows + view.unique);

@@ -1,6 +1,7 @@
 #include "row/plan.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace pbx {
 namespace {
@@ -174,6 +175,20 @@ Status Malformed(const char* what) {
                what);
 }
 
+// The size of a plan without its factors. Checks that its size fits its header and nnz factors.
+Result<size_t> PlainSize(const int32_t* plan, size_t size, size_t nnz) {
+  if (size < kHeader + 1) return Malformed("fewer than 4 numbers");
+  if (plan[1] < 0) return Malformed("a negative count of rows");
+  if (plan[2] < 0) return Malformed("a negative count of occurrences");
+  const size_t unique = static_cast<size_t>(plan[1]), total = static_cast<size_t>(plan[2]);
+  const size_t expected = kHeader + 2 * unique + 1 + total;
+  if (size == expected || (nnz != 0 && size == expected + nnz + total)) return expected;
+  return Error(Code::kInvalidArgument,
+               "dedup plan: %zu numbers, expected %zu for %zu rows and %zu occurrences, and %zu "
+               "more if ids have factors",
+               size, expected, unique, total, nnz == 0 ? 0 : nnz + total);
+}
+
 }  // namespace
 
 void BuildPlan(const int32_t* ids, const int32_t* offsets, size_t segments, int32_t stamp,
@@ -187,19 +202,41 @@ void BuildPlan(const int32_t* ids, const int32_t* offsets, size_t segments, int3
   build(ids, offsets, segments, stamp, none, plan);
 }
 
-Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, size_t segments) {
-  if (size < kHeader + 1) return Malformed("fewer than 4 numbers");
-  if (plan[1] < 0) return Malformed("a negative count of rows");
-  if (plan[2] < 0) return Malformed("a negative count of occurrences");
+void AddFactors(const int32_t* ids, const std::vector<float>& factors, std::vector<int32_t>* plan) {
+  const size_t nnz = factors.size(), total = static_cast<size_t>((*plan)[2]);
+  // The plan of segments of one id each has the indexes of the ids as segments, in the same order,
+  // because the sort is stable. A search for the row of each id takes three times as long.
+  thread_local std::vector<int32_t> one_each, indexes;
+  while (one_each.size() <= nnz) one_each.push_back(static_cast<int32_t>(one_each.size()));
+  BuildPlan(ids, one_each.data(), nnz, 0, &indexes);
+  const int32_t* const index_of = indexes.data() + indexes.size() - total;
+  const size_t size = plan->size();
+  plan->resize(size + nnz + total);
+  int32_t* to = plan->data() + size;
+  std::memcpy(to, factors.data(), nnz * sizeof(float));
+  to += nnz;
+  for (size_t i = 0; i < total; ++i) {
+    std::memcpy(to + i, &factors[static_cast<size_t>(index_of[i] & INT32_MAX)], sizeof(float));
+  }
+}
+
+Result<const float*> FactorsOf(const int32_t* plan, size_t size, size_t nnz) {
+  Result<size_t> found = PlainSize(plan, size, nnz);
+  if (!found.ok()) return found.status();
+  const bool has = size != found.value();
+  return has ? reinterpret_cast<const float*>(plan + found.value()) : nullptr;
+}
+
+Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, size_t segments,
+                          size_t nnz) {
+  Result<size_t> plain = PlainSize(plan, size, nnz);
+  if (!plain.ok()) return plain.status();
   PlanView view;
   view.stamp = plan[0];
   view.unique = static_cast<size_t>(plan[1]);
   view.occurrences = static_cast<size_t>(plan[2]);
-  const size_t expected = kHeader + 2 * view.unique + 1 + view.occurrences;
-  if (size != expected) {
-    return Error(Code::kInvalidArgument,
-                 "dedup plan: %zu numbers, expected %zu for %zu rows and %zu occurrences", size,
-                 expected, view.unique, view.occurrences);
+  if (size != plain.value()) {
+    view.factors = reinterpret_cast<const float*>(plan + plain.value() + nnz);
   }
   view.rows = plan + kHeader;
   view.starts = view.rows + view.unique;

@@ -10,6 +10,8 @@
 //   [3 .. 3+U)          row ids, ascending
 //   [3+U .. 3+2U+1)     starts: occurrences of row u are segments[starts[u] .. starts[u+1])
 //   [3+2U+1 .. +M)      segments, ascending within a row; the first of each row has kFirst added
+//   [.. + nnz)          only with factors (row/pooling.h): those of all ids, as floats
+//   [.. + M)            and those of the occurrences, in the order of the segments
 //
 // kFirst lets a push go through the occurrences without the starts. Rows with one, two or three
 // occurrences follow each other at random, so a loop over the occurrences of each row would
@@ -33,6 +35,7 @@ struct PlanView {
   const int32_t* rows = nullptr;      // (U)
   const int32_t* starts = nullptr;    // (U + 1)
   const int32_t* segments = nullptr;  // (M)
+  const float* factors = nullptr;     // (M) of the occurrences; null: each is 1
 };
 
 // ids: (nnz), -1: no row. offsets: (segments + 1). Overwrites *plan. REQUIRES: offsets are valid
@@ -40,8 +43,15 @@ struct PlanView {
 void BuildPlan(const int32_t* ids, const int32_t* offsets, size_t segments, int32_t stamp,
                std::vector<int32_t>* plan);
 
+// Appends factors to a plan that was made for these ids. factors: (nnz) of the ids.
+void AddFactors(const int32_t* ids, const std::vector<float>& factors, std::vector<int32_t>* plan);
+
 // Checks sizes, order and bounds against table_rows and segments. A plan that passes needs no
-// further check.
-Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, size_t segments);
+// further check. nnz: the number of ids, of which the plan may have factors; 0: it must have none.
+Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, size_t segments,
+                          size_t nnz = 0);
+
+// (nnz) the factors of the ids; null: the plan has none. Checks only that its size fits.
+Result<const float*> FactorsOf(const int32_t* plan, size_t size, size_t nnz);
 
 }  // namespace pbx

@@ -18,6 +18,13 @@ bool MayHold(const Bytes& table, const FuseHash& hash, uint64_t key) {
   return (at[place.at[0]] ^ at[place.at[1]] ^ at[place.at[2]]) == (place.fingerprint & 255u);
 }
 
+// Has no branch for each factor, so that it vectorises.
+bool AreOnes(const float* factors, size_t n) {
+  int other = 0;
+  for (size_t i = 0; i < n; ++i) other |= factors[i] != 1.0f ? 1 : 0;
+  return other == 0;
+}
+
 }  // namespace
 
 ServeTable::ServeTable(std::string name, const ServeCodec& codec, size_t slots, size_t dense_width,
@@ -197,9 +204,9 @@ Status ServeTable::FindGroup(const uint64_t* feasigns, size_t n, const char** ro
   return Status::Ok();
 }
 
-Status ServeTable::Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
-                        const float* dense, float* out) const {
-  PBX_RETURN_IF_ERROR(PullInto(feasigns, offsets, instances, out, output_width()));
+Status ServeTable::Pull(const uint64_t* feasigns, const int32_t* offsets, const float* factors,
+                        size_t instances, const float* dense, float* out) const {
+  PBX_RETURN_IF_ERROR(PullInto(feasigns, offsets, factors, instances, out, output_width()));
   for (size_t b = 0; dense_width_ != 0 && b < instances; ++b) {
     std::memcpy(out + b * output_width() + pooled_width(), dense + b * dense_width_,
                 dense_width_ * sizeof(float));
@@ -207,19 +214,23 @@ Status ServeTable::Pull(const uint64_t* feasigns, const int32_t* offsets, size_t
   return Status::Ok();
 }
 
-Status ServeTable::PullInto(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
-                            float* out, size_t stride) const {
+Status ServeTable::PullInto(const uint64_t* feasigns, const int32_t* offsets, const float* factors,
+                            size_t instances, float* out, size_t stride) const {
+  // If several tables are read, those without weights and poolings get factors of 1.
+  if (factors != nullptr && AreOnes(factors, static_cast<size_t>(offsets[instances * slots_]))) {
+    factors = nullptr;
+  }
   // If there is nothing to sum and no logarithm, rows are copied directly. This takes a quarter
   // less time than going through tiles.
-  bool copies =
-      !codec_.counts() && static_cast<size_t>(offsets[instances * slots_]) == instances * slots_;
+  bool copies = factors == nullptr && !codec_.counts() &&
+                static_cast<size_t>(offsets[instances * slots_]) == instances * slots_;
   if (copies) {
     int32_t differs = 0;
     for (size_t i = 0; i < instances * slots_; ++i) differs |= offsets[i] ^ static_cast<int32_t>(i);
     copies = differs == 0;
   }
   return copies ? PullCopies(feasigns, instances, out, stride)
-                : PullPooled(feasigns, offsets, instances, out, stride);
+                : PullPooled(feasigns, offsets, factors, instances, out, stride);
 }
 
 Status ServeTable::PullCopies(const uint64_t* feasigns, size_t instances, float* out,
@@ -246,8 +257,9 @@ Status ServeTable::PullCopies(const uint64_t* feasigns, size_t instances, float*
   return Status::Ok();
 }
 
-Status ServeTable::PullPooled(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
-                              float* out, size_t stride) const {
+Status ServeTable::PullPooled(const uint64_t* feasigns, const int32_t* offsets,
+                              const float* factors, size_t instances, float* out,
+                              size_t stride) const {
   const Kernels& kernels = ActiveKernels();
   const size_t row_bytes = accessor_.layout.bytes();
   thread_local std::vector<float> rows;
@@ -286,6 +298,7 @@ Status ServeTable::PullPooled(const uint64_t* feasigns, const int32_t* offsets, 
     output.out = out;
     output.slots = slots_;
     output.extra = stride - pooled_width();
+    output.factors = factors;
     kernels.pull_pooled(block, ids.data(), offsets, begin * slots_, end * slots_, counts_.cvm,
                         output);
     for (size_t b = begin; b < end && !counts_.clicks.empty(); ++b) {

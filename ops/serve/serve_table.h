@@ -62,15 +62,20 @@ class ServeTable {
 
   // Pools the rows of each (instance, slot) and applies CVM, by the kernels of training.
   //   feasigns (nnz), offsets (B * S + 1), ascending from 0 to nnz, dense (B, W)
+  //   factors (nnz) of the rows, see row/pooling.h; null: each is 1
   //   out (B, S * width + W + 2 K): the slots, the dense features, and the sums of the shows and
   //       then of the clicks of the K slots
   // An absent feasign reads as zeros. Corruption names a damaged block. Thread safe.
+  Status Pull(const uint64_t* feasigns, const int32_t* offsets, const float* factors,
+              size_t instances, const float* dense, float* out) const;
   Status Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
-              const float* dense, float* out) const;
+              const float* dense, float* out) const {
+    return Pull(feasigns, offsets, nullptr, instances, dense, out);
+  }
 
   // The same without the dense features, which are not written. out (B, stride).
-  Status PullInto(const uint64_t* feasigns, const int32_t* offsets, size_t instances, float* out,
-                  size_t stride) const;
+  Status PullInto(const uint64_t* feasigns, const int32_t* offsets, const float* factors,
+                  size_t instances, float* out, size_t stride) const;
 
   // found: (n), 1 if the feasign has a row. Thread safe.
   Status Contains(const uint64_t* feasigns, size_t n, uint8_t* found) const;
@@ -172,10 +177,10 @@ class ServeTable {
   static constexpr size_t kGroup = 128;
   Status FindGroup(const uint64_t* feasigns, size_t n, const char** rows, bool* full) const;
 
-  // The two cases of PullInto: one feasign per slot and no counts; everything else.
+  // The two cases of PullInto: one feasign per slot, no factors and no counts; everything else.
   Status PullCopies(const uint64_t* feasigns, size_t instances, float* out, size_t stride) const;
-  Status PullPooled(const uint64_t* feasigns, const int32_t* offsets, size_t instances, float* out,
-                    size_t stride) const;
+  Status PullPooled(const uint64_t* feasigns, const int32_t* offsets, const float* factors,
+                    size_t instances, float* out, size_t stride) const;
   // Writes the shows and clicks of one instance to out (2 K). rows: decoded; ids: of the rows;
   // offsets: (S + 1) of the instance.
   void SumClicks(const float* rows, const int32_t* ids, const int32_t* offsets, float* out) const;

@@ -36,25 +36,33 @@ Result<std::unique_ptr<ServeTables>> ServeTables::Of(std::vector<const ServeTabl
       new ServeTables(std::move(tables), std::move(table_of_slot), dense_width));
 }
 
-Status ServeTables::Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
-                         const float* dense, float* out) const {
+Status ServeTables::Pull(const uint64_t* feasigns, const int32_t* offsets, const float* factors,
+                         size_t instances, const float* dense, float* out) const {
   // Each table gets its own lists. Copying the lists costs a few ns per id, and a lookup ten times
   // as much.
   thread_local std::vector<uint64_t> own;
   thread_local std::vector<int32_t> bounds;
+  thread_local std::vector<float> own_factors;
   float* at = out;
   for (size_t t = 0; t < tables_.size(); ++t) {
     own.clear();
+    own_factors.clear();
     bounds.assign(1, 0);
     for (size_t b = 0; b < instances; ++b) {
       const int32_t* const of_instance = offsets + b * slots();
       for (size_t s = 0; s < slots(); ++s) {
         if (table_of_slot_[s] != t) continue;
-        own.insert(own.end(), feasigns + of_instance[s], feasigns + of_instance[s + 1]);
+        const int32_t first = of_instance[s], last = of_instance[s + 1];
+        own.insert(own.end(), feasigns + first, feasigns + last);
+        if (factors != nullptr) {
+          own_factors.insert(own_factors.end(), factors + first, factors + last);
+        }
         bounds.push_back(static_cast<int32_t>(own.size()));
       }
     }
-    PBX_RETURN_IF_ERROR(tables_[t]->PullInto(own.data(), bounds.data(), instances, at, width_));
+    PBX_RETURN_IF_ERROR(tables_[t]->PullInto(own.data(), bounds.data(),
+                                             factors == nullptr ? nullptr : own_factors.data(),
+                                             instances, at, width_));
     at += tables_[t]->pooled_width();
   }
   for (size_t b = 0; dense_width_ != 0 && b < instances; ++b) {

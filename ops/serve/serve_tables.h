@@ -24,8 +24,8 @@ class ServeTables {
 
   // feasigns (nnz), offsets (B * S + 1), dense (B, W); out (B, sum of S_t * width_t + W): the slots
   // of table 0, of table 1 and so on, then the dense features. Otherwise as ServeTable::Pull.
-  Status Pull(const uint64_t* feasigns, const int32_t* offsets, size_t instances,
-              const float* dense, float* out) const;
+  Status Pull(const uint64_t* feasigns, const int32_t* offsets, const float* factors,
+              size_t instances, const float* dense, float* out) const;
 
   size_t slots() const { return table_of_slot_.size(); }
   size_t dense_width() const { return dense_width_; }

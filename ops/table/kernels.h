@@ -40,6 +40,8 @@ struct GradientView {
   float scale = 1.0f;  // batch size: turns the gradient of a mean into that of a sum
   BadGrad on_bad = BadGrad::kSkip;
   float bound = 10.0f;  // of kClip
+  // (occurrences of the plan) factors of gradients; null: each is 1. Shows and clicks have none.
+  const float* factors = nullptr;
   // (rows of the block, P). If it is not null, push does not apply the merged [show, click,
   // embed_w, embedx...] of a row but adds them here, because another rank owns the rows.
   float* merged = nullptr;
@@ -58,6 +60,8 @@ struct PooledOutput {
   // writes each to all its segments. Null: each segment has its own list.
   const int32_t* first = nullptr;
   const int32_t* next = nullptr;
+  // (ids) factors of embed_w and embedx in the sums; null: each is 1. Then `first` is null.
+  const float* factors = nullptr;
 };
 
 struct Kernels {

@@ -31,6 +31,13 @@ struct Vectors {
       v[i] += x;
     }
   }
+  PBX_INLINE void AddScaled(const float* from, float by) {
+    for (int i = 0; i < kCount; ++i) {
+      Vector x;
+      __builtin_memcpy(&x, from + i * kWidth, sizeof(x));
+      v[i] += x * by;
+    }
+  }
   PBX_INLINE void Scale(float by) {
     for (int i = 0; i < kCount; ++i) v[i] *= by;
   }
@@ -86,6 +93,9 @@ struct Vectors<0> {
   }
   PBX_INLINE void Add(const float* from) {
     for (int i = 0; i < dim; ++i) v[i] += from[i];
+  }
+  PBX_INLINE void AddScaled(const float* from, float by) {
+    for (int i = 0; i < dim; ++i) v[i] += from[i] * by;
   }
   PBX_INLINE void Scale(float by) {
     for (int i = 0; i < dim; ++i) v[i] *= by;
@@ -165,7 +175,7 @@ void PullOf(const RowBlock& block, const int32_t* ids, size_t n, float* out) {
 alignas(64) constexpr float kNoRow[RowLayout::kEmbed + 2 + 2 * kMaxDim + 2] = {};
 
 // The input of PullPooled.
-struct Pooling {
+struct Pooled {
   const RowBlock& block;
   const int32_t* ids;
   const int32_t* offsets;
@@ -224,7 +234,7 @@ PBX_INLINE bool NothingToSum(const int32_t* ids, const int32_t* offsets) {
 }
 
 template <int kDim, bool kCvm, bool kAnywhere>
-PBX_INLINE void CopyTile(const Pooling& pooling, size_t tile, const Places<kAnywhere>& places,
+PBX_INLINE void CopyTile(const Pooled& pooling, size_t tile, const Places<kAnywhere>& places,
                          Counts* counts) {
   constexpr size_t kWeights = kCvm ? 2 : 0;  // column of embed_w in the output
   const size_t width = kDim != 0 ? kWeights + 1 + kDim : pooling.width;
@@ -263,8 +273,8 @@ PBX_INLINE void WriteCvm(size_t count, const Places<kAnywhere>& places, size_t w
 // alternative is to go id by id and store the sums of the segment so far at each id. It takes 0.7
 // of the time if everything is in the cache, but 1.16 of the time if rows and output are not,
 // because three times as many stores wait for cache lines.
-template <int kDim, bool kCvm, bool kAnywhere>
-PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count,
+template <int kDim, bool kCvm, bool kAnywhere, bool kFactors>
+PBX_INLINE void SumTile(const Pooled& pooling, size_t tile, size_t count, const float* factors,
                         const Places<kAnywhere>& places) {
   constexpr size_t kWeights = kCvm ? 2 : 0;
   const size_t width = kDim != 0 ? kWeights + 1 + kDim : pooling.width;
@@ -284,8 +294,13 @@ PBX_INLINE void SumTile(const Pooling& pooling, size_t tile, size_t count,
       const float* row = id < 0 ? kNoRow : RowOf(pooling.block, id);
       show += row[RowLayout::kShow];
       click += row[RowLayout::kClick];
-      weight += row[RowLayout::kEmbed];
-      embedx.Add(row + pooling.embedx_at);
+      if constexpr (kFactors) {
+        weight += row[RowLayout::kEmbed] * factors[i];
+        embedx.AddScaled(row + pooling.embedx_at, factors[i]);
+      } else {
+        weight += row[RowLayout::kEmbed];
+        embedx.Add(row + pooling.embedx_at);
+      }
     }
     counts.of[t][0] = show;
     counts.of[t][1] = click;
@@ -337,16 +352,17 @@ struct SharedTargets {
   }
 };
 
-// kAnywhere: segments share lists, or the output has other floats between instances.
-template <int kDim, bool kCvm, bool kAnywhere>
+// kAnywhere: segments share lists, or the output has other floats between instances. kFactors: the
+// ids have factors.
+template <int kDim, bool kCvm, bool kAnywhere, bool kFactors>
 void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offsets, size_t begin,
                   size_t end, const PooledOutput& output) {
   const RowLayout& layout = block.config->layout;
   const int dim = kDim != 0 ? kDim : layout.embedx_dim;
   const size_t width = static_cast<size_t>((kCvm ? 3 : 1) + dim);
   const size_t last_byte = static_cast<size_t>(layout.embedx_at() + dim) * 4 - 1;
-  const Pooling pooling{block,     ids,  offsets, offsets[end], dim, layout.embedx_at(),
-                        last_byte, width};
+  const Pooled pooling{block,     ids,  offsets, offsets[end], dim, layout.embedx_at(),
+                       last_byte, width};
   const size_t slots = output.slots;
   const SharedTargets shared{output, width, ReciprocalOf(slots)};
   const bool sharing = output.first != nullptr;
@@ -376,14 +392,14 @@ void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offs
       places.first = next;
       next += count * width;
     }
-    if (!sharing && count == kPullTile && NothingToSum(ids, offsets + tile)) {
+    if (!kFactors && !sharing && count == kPullTile && NothingToSum(ids, offsets + tile)) {
       CopyTile<kDim, kCvm>(pooling, tile, places, &counts[odd]);
       odd ^= 1;
       if (kCvm && waiting) WriteCvm(kPullTile, both[odd], width, &counts[odd]);
       waiting = true;
       continue;
     }
-    SumTile<kDim, kCvm>(pooling, tile, count, places);
+    SumTile<kDim, kCvm, kAnywhere, kFactors>(pooling, tile, count, output.factors, places);
     if constexpr (kAnywhere) {
       if (sharing) shared.Spread<kDim>(output.first + tile, count, places, kCvm ? 2 : 0, dim);
     }
@@ -395,10 +411,16 @@ void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offs
 template <int kDim>
 void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offsets, size_t begin,
                   size_t end, bool use_cvm, const PooledOutput& output) {
+  if (output.factors != nullptr) {
+    const auto weighted =
+        use_cvm ? PullPooledAs<kDim, true, true, true> : PullPooledAs<kDim, false, true, true>;
+    return weighted(block, ids, offsets, begin, end, output);
+  }
   const bool anywhere = output.extra != 0 || output.first != nullptr;
-  const auto with_cvm = anywhere ? PullPooledAs<kDim, true, true> : PullPooledAs<kDim, true, false>;
+  const auto with_cvm =
+      anywhere ? PullPooledAs<kDim, true, true, false> : PullPooledAs<kDim, true, false, false>;
   const auto without =
-      anywhere ? PullPooledAs<kDim, false, true> : PullPooledAs<kDim, false, false>;
+      anywhere ? PullPooledAs<kDim, false, true, false> : PullPooledAs<kDim, false, false, false>;
   (use_cvm ? with_cvm : without)(block, ids, offsets, begin, end, output);
 }
 
@@ -427,7 +449,7 @@ PBX_INLINE const float* GradientOf(const GradientView& gradient, uint64_t segmen
 // Sums the gradients of the tile's rows, whose occurrences are segments[begin, end). It goes
 // occurrence by occurrence, not row by row: each occurrence stores the sum of its row so far, and
 // the last store remains. later: rows to prefetch, as many as the tile has.
-template <int kDim>
+template <int kDim, bool kFactors>
 PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t* segments,
                       int64_t begin, int64_t end, int64_t last, int dim,
                       const GradientView& gradient, uint64_t reciprocal, Merged<kDim>* merged) {
@@ -453,9 +475,14 @@ PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t
     const uint64_t instance = InstanceOf(segment, reciprocal);
     const float* show_click = gradient.show_click + instance * gradient.show_click_stride;
     const float* from = GradientOf(gradient, segment, instance);
-    sums = (Four)((FourInts)sums & keep) + Four{show_click[0], show_click[1], from[0], 0.0f};
+    const float weight = kFactors ? from[0] * gradient.factors[i] : from[0];
+    sums = (Four)((FourInts)sums & keep) + Four{show_click[0], show_click[1], weight, 0.0f};
     embedx.Keep(keep);
-    embedx.Add(from + 1);
+    if constexpr (kFactors) {
+      embedx.AddScaled(from + 1, gradient.factors[i]);
+    } else {
+      embedx.Add(from + 1);
+    }
     __builtin_memcpy(counts[t], &sums, sizeof(sums));
     embedx.Store(merged->embedx[t]);
   }
@@ -602,8 +629,8 @@ PBX_INLINE void CheckFinite(const GradientView& gradient, const int32_t* rows, i
 // A tile is applied after the gradients of the next tile were merged. The rules load vectors from
 // values that were stored float by float. Such a load waits until the stores are done, and the
 // stores wait for gradients and rows.
-template <int kDim>
-void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
+template <int kDim, bool kFactors>
+void PushAs(const RowBlock& block, const int32_t* rows, const int32_t* starts,
             const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
             uint32_t day) {
   const AccessorConfig config = *block.config;  // a copy: writing a row cannot change it
@@ -633,12 +660,20 @@ void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
     // once would fill the processor's queue of cache misses and stall it.
     const int32_t* const later =
         rows + (tile + kAheadRows + kTile < end ? tile + kAheadRows : tile);
-    Merge<kDim>(block, later, segments, starts[tile], starts[tile + merged.count], last, dim,
-                gradient, reciprocal, &merged);
+    Merge<kDim, kFactors>(block, later, segments, starts[tile], starts[tile + merged.count], last,
+                          dim, gradient, reciprocal, &merged);
     if (adagrad) ReadAdaGrad<kDim>(block, config, rows + tile, dim, &merged);
     if (both[odd ^ 1].count != 0) apply(&both[odd ^ 1]);
   }
   if (both[odd ^ 1].count != 0) apply(&both[odd ^ 1]);
+}
+
+template <int kDim>
+void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
+            const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
+            uint32_t day) {
+  const auto push = gradient.factors != nullptr ? PushAs<kDim, true> : PushAs<kDim, false>;
+  push(block, rows, starts, segments, begin, end, gradient, day);
 }
 
 #define PBX_FOR_DIM(function, ...)             \

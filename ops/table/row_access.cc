@@ -44,6 +44,13 @@ struct BadRows {
     self->rows.push_back(row);
   }
 };
+
+Status CheckUnshared(bool factors, const SharedCells& shared) {
+  if (!factors || shared.list_of == nullptr) return Status::Ok();
+  return Error(Code::kInvalidArgument,
+               "the plan has factors of ids, but instances share lists: feed a batch that was "
+               "packed without shared lists");
+}
 }  // namespace
 
 RowAccess::RowAccess(int threads, OnBadGrad on_bad_grad, float bad_grad_bound)
@@ -166,7 +173,7 @@ Status RowAccess::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offs
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, nnz));
   const size_t segments = instances * slots;
   if (open.clock != nullptr && plan_size != 0) {
-    Result<PlanView> view = ViewPlan(plan, plan_size, open.rows, segments);
+    Result<PlanView> view = ViewPlan(plan, plan_size, open.rows, segments, nnz);
     if (!view.ok()) return view.status();
     CatchUpUnique(open, view.value().rows, view.value().unique);
   } else {
@@ -176,6 +183,12 @@ Status RowAccess::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offs
   PBX_RETURN_IF_ERROR(CheckOffsets(offsets, lists, nnz));
   const Kernels& kernels = ActiveKernels();
   PooledOutput output{out, slots, dense_width};
+  if (plan_size != 0) {
+    Result<const float*> factors = FactorsOf(plan, plan_size, nnz);
+    if (!factors.ok()) return factors.status();
+    output.factors = factors.value();
+    PBX_RETURN_IF_ERROR(CheckUnshared(output.factors != nullptr, shared));
+  }
   // Kept per thread: new pages for every batch would cost as much as building the chains.
   thread_local CellChains chains;
   if (shared.list_of != nullptr) {
@@ -196,7 +209,7 @@ Status RowAccess::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offs
 }
 
 Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t plan_size,
-                           size_t segments, GradientView gradient) {
+                           size_t segments, GradientView gradient, size_t nnz) {
   const Timed timed(&push_ns_);
   if (open.read_only) {
     return Error(Code::kFailedPrecondition, "push: pass %d is an evaluation and changes no rows",
@@ -204,9 +217,10 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
   }
   // The stamp is checked first: a plan of another pass would be reported as malformed.
   if (plan_size != 0) PBX_RETURN_IF_ERROR(CheckStamp(plan[0]));
-  Result<PlanView> viewed = ViewPlan(plan, plan_size, open.rows, segments);
+  Result<PlanView> viewed = ViewPlan(plan, plan_size, open.rows, segments, nnz);
   if (!viewed.ok()) return viewed.status();
   const PlanView& view = viewed.value();
+  gradient.factors = view.factors;
   const Kernels& kernels = ActiveKernels();
   BadRows bad;
   gradient.on_bad = on_bad_grad_ == OnBadGrad::kClip ? BadGrad::kClip : BadGrad::kSkip;
@@ -314,7 +328,7 @@ Status RowAccess::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offs
   gradient.segments_per_instance = slots;
   gradient.extra = dense_width;
   gradient.scale = static_cast<float>(instances);
-  return PushView(open, plan, plan_size, segments, gradient);
+  return PushView(open, plan, plan_size, segments, gradient, nnz);
 }
 
 }  // namespace pbx

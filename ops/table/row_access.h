@@ -98,7 +98,8 @@ class RowAccess {
   // slots * width + dense_width), width = P with use_cvm, otherwise P - 2. dense: (instances,
   // dense_width), copied after the slots, which saves programs a concatenation. shared: if
   // instances share lists, each list is pooled once, and offsets has shared.lists + 1 entries.
-  // plan: (plan_size) as in row/plan.h, which makes weight decay faster; plan_size 0: none.
+  // plan: (plan_size) as in row/plan.h, which makes weight decay faster and may hold factors of the
+  // ids; plan_size 0: none. Factors and shared lists exclude each other.
   Status PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                     size_t slots, bool use_cvm, float* out, const float* dense = nullptr,
                     size_t dense_width = 0, const SharedCells& shared = {},
@@ -134,8 +135,9 @@ class RowAccess {
   Status CheckIds(const OpenRows& open, const int32_t* ids, size_t n) const;
   Status CheckOffsets(const int32_t* offsets, size_t segments, size_t nnz) const;
   Status PlanOf(const OpenRows& open, const int32_t* ids, size_t n, std::vector<int32_t>* plan);
+  // nnz: as for ViewPlan.
   Status PushView(const OpenRows& open, const int32_t* plan, size_t plan_size, size_t segments,
-                  GradientView gradient);
+                  GradientView gradient, size_t nnz = 0);
   Status CountBad(const OpenRows& open, std::vector<size_t>* rows);
   // Brings rows that are read or pushed next up to the step of the clock, if there is one.
   void CatchUp(const OpenRows& open, const int32_t* ids, size_t n) const;

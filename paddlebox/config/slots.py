@@ -39,6 +39,14 @@ class SlotType(StrEnum):
     WEIGHT = "weight"  # one number in [0, 2^32]; the instance counts as that many
 
 
+class Pooling(StrEnum):
+    """How the rows of the ids of a list become one: Σ f * row, with the weights w of the ids."""
+
+    SUM = "sum"  # f = w
+    MEAN = "mean"  # f = w / Σ w
+    SQRTN = "sqrtn"  # f = w / sqrt(Σ w²)
+
+
 class Bucket(Section):
     """Maps the ranges of a dense slot to feasigns. N boundaries make N + 1 ranges."""
 
@@ -128,17 +136,25 @@ class Slot(Section):
     cross: ListOf[Text] | None = None
     table: Text | None = None  # a key of extra_tables in the config; None: the default table
     shares: Text | None = None  # with key_space per_slot: equal ids of that slot are one feature
+    weighted: bool = False  # each id has a weight
+    weight_column: Text | None = None  # of the weights, in parquet and arrow
+    pooling: Choice[Pooling] = Pooling.SUM
 
     @property
     def made(self) -> bool:
         """Whether it is computed from other slots, not read."""
         return self.bucket is not None or self.cross is not None
 
+    @property
+    def factored(self) -> bool:
+        """Whether the rows of its ids have factors in the sum."""
+        return self.weighted or self.pooling is not Pooling.SUM
+
     def fields(self) -> dict[str, Any]:
         """The slot as the native FeedSchema takes it. `Slots.fields` does this for all slots."""
         bucket = self.bucket
         return {
-            **self.model_dump(exclude={"bucket", "table"}),
+            **self.model_dump(exclude={"bucket", "table", "pooling"}),
             "type": SlotType.DENSE.value if self.type is SlotType.WEIGHT else self.type.value,
             "weight": self.type is SlotType.WEIGHT,
             "column": self.column or "",
@@ -160,6 +176,7 @@ class Slot(Section):
             )
         for kind, names in (
             (SlotType.SPARSE, ("hash", "max_length", "bucket", "cross", "table", "shares")),
+            (SlotType.SPARSE, ("weighted", "weight_column")),
             (SlotType.DENSE, ("clip", "log1p")),
         ):
             for field in names:
@@ -168,11 +185,24 @@ class Slot(Section):
                         f"slot {self.name!r} has {field}, which is for {kind.value} slots; found "
                         f"type {self.type.value}: take {field} out, or correct the type"
                     )
+        if self.pooling is not Pooling.SUM and self.type is not SlotType.SPARSE:
+            raise ValueError(
+                f"slot {self.name!r} has pooling, which is for sparse slots; found type "
+                f"{self.type.value}: take pooling out, or correct the type"
+            )
+        if self.weight_column is not None and not self.weighted:
+            raise ValueError(
+                f"slot {self.name!r} has weight_column but no weights: give it `weighted: true`, "
+                "or take weight_column out"
+            )
         if self.bucket is not None and self.cross is not None:
             raise ValueError(f"slot {self.name!r} has bucket and cross; expected one of them")
-        if self.made and (self.hash or self.column is not None or self.shares is not None):
+        if self.made and (
+            self.hash or self.column is not None or self.shares is not None or self.weighted
+        ):
             raise ValueError(
-                f"slot {self.name!r} is made of other slots; expected no hash, column or shares"
+                f"slot {self.name!r} is made of other slots; expected no hash, column, shares or "
+                "weighted"
             )
         if self.clip is not None and (len(self.clip) != 2 or self.clip[0] > self.clip[1]):
             raise ValueError(f"slot {self.name!r}: clip: expected [low, high], found {self.clip}")
@@ -320,6 +350,21 @@ class Slots(Section):
         return tuple(slot for slot in self.slots if slot.type is SlotType.SPARSE)
 
     @property
+    def weighted(self) -> tuple[str, ...]:
+        """Names of the slots whose ids have weights."""
+        return tuple(slot.name for slot in self.sparse if slot.weighted)
+
+    @property
+    def factored(self) -> tuple[str, ...]:
+        """Names of the slots whose rows have factors: weighted, or pooled by mean or sqrtn."""
+        return tuple(slot.name for slot in self.sparse if slot.factored)
+
+    def poolings(self) -> list[str]:
+        """(S) the pooling of each sparse slot as the native code takes it; empty: no factors."""
+        names = [slot.pooling.value if slot.factored else "plain" for slot in self.sparse]
+        return names if self.factored else []
+
+    @property
     def dense_width(self) -> int:
         """W, the total number of floats of all dense slots."""
         return sum(slot.dim for slot in self.dense)
@@ -358,7 +403,8 @@ class Slots(Section):
             sequences: names of the sparse slots whose ids are fed one by one.
 
         Raises:
-            ConfigError: a name is not a sparse slot, or its slot has no max_length.
+            ConfigError: a name is not a sparse slot, or its slot has no max_length, or it is
+                weighted or has a pooling.
         """
         names = [slot.name for slot in self.sparse]
         for name in sequences:
@@ -366,6 +412,12 @@ class Slots(Section):
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
                 raise ConfigError(f"sequence {name!r} is no sparse slot; {hint}")
+            if name in self.factored:
+                raise ConfigError(
+                    f"sequence {name!r}: expected a slot without weighted and pooling, which the "
+                    f"model does not use: it reads the ids of slot {name!r} one by one; take them "
+                    "out of slots.yaml"
+                )
             if self.sparse[names.index(name)].max_length is None:
                 raise ConfigError(
                     f"sequence {name!r}: expected a slot with max_length, found none: the model "
@@ -413,6 +465,7 @@ class Slots(Section):
                 f"tags has columns, which only csv, parquet and arrow use; data.format is "
                 f"{data_format.value}"
             )
+        self._check_weighted(data_format)
         for slot in self.slots:
             if slot.made:
                 continue
@@ -456,6 +509,35 @@ class Slots(Section):
                     f"slot {slot.name!r}: column {column} cannot be a {slot.type.value} slot of "
                     f"dim {slot.dim}; expected {' or '.join(sorted(wanted))}, dim 1"
                 )
+
+    def _check_weighted(self, data_format: Format) -> None:
+        for slot in self.sparse:
+            if slot.weighted and data_format is Format.CRITEO_TSV:
+                raise ConfigError(
+                    f"slot {slot.name!r} is weighted, but criteo_tsv has no weights: take weighted "
+                    "out, or correct data.format"
+                )
+            if slot.weight_column is not None and not data_format.is_columnar:
+                raise ConfigError(
+                    f"slot {slot.name!r} has weight_column, which only parquet and arrow use; in "
+                    f"data.format {data_format.value} an id and its weight are one value, such as "
+                    "7:0.5: take weight_column out"
+                )
+            if slot.weighted and slot.weight_column is None and data_format.is_columnar:
+                raise ConfigError(
+                    f"slot {slot.name!r} is weighted: expected weight_column, the name of the "
+                    f"column of its weights in {data_format.value}, found none"
+                )
+        if self.weighted and data_format is Format.CSV:
+            for name, mark in (
+                ("delimiter", self.csv.delimiter),
+                ("list_separator", self.csv.list_separator),
+            ):
+                if mark == ":":
+                    raise ConfigError(
+                        f"csv.{name} is ':', which divides the ids of slot {self.weighted[0]!r} "
+                        "from their weights: set another one"
+                    )
 
 
 def _known(first: str, name: str, usable: Iterable[str], kind: str) -> None:

@@ -25,7 +25,7 @@ PACKED = {
     "box_ids": ("int32", [-1]),  # (nnz) row ids
     "box_offsets": ("int32", [-1]),  # (B * S + 1); with dedup_slots see ops/row/lists.h
     "box_show_click": ("float32", [-1, 2]),  # (B, 2)
-    "box_plan": ("int32", [-1]),  # the dedup plan (ops/row/plan.h)
+    "box_plan": ("int32", [-1]),  # the dedup plan, and the factors of ids (ops/row/plan.h)
     "box_dense": ("float32", [-1, -1]),  # (B, W)
     "box_label": ("float32", [-1, 1]),  # (B, 1); (B, T) for T labels; absent without
 }
@@ -105,6 +105,7 @@ def check_use_var(
         inputs.pop("box_label")
     others = {*inputs, *LOG_KEYS, *sequences, *([rank_offset] if rank_offset else [])}
     of_name = {slot.name: slot for slot in slots.slots}
+    _check_factors({var.name for var in variables}, slots, tables)
     if all(is_flat(var.name) for var in variables):
         found = ", ".join(var.name for var in variables) or "none"
         raise ValueError(f"use_var: expected a variable of shape (-1, n), found {found}")
@@ -118,6 +119,24 @@ def check_use_var(
                 + did_you_mean([var.name], [*of_name, *inputs])
             )
         _check_variable(var, of_name[var.name])
+
+
+def _check_factors(names: set[str], slots: Slots, tables: Sequence[str]) -> None:
+    """Raises: ValueError if weights or pooling of a slot that the program reads would be lost."""
+    lost = sorted(names & set(slots.factored))
+    if lost:
+        raise ValueError(
+            f"variable {lost[0]!r}: its slot is weighted, or pooled by mean or sqrtn, which a "
+            "variable of ids cannot express: read box_ids, box_offsets and box_plan"
+        )
+    for table in (None, *tables[1:]):
+        suffix = f"_{table}" if table else ""
+        own = [slot.name for slot in slots.sparse if slot.factored and slot.table == table]
+        if own and f"box_ids{suffix}" in names and f"box_plan{suffix}" not in names:
+            raise ValueError(
+                f"variable 'box_ids{suffix}': expected 'box_plan{suffix}' too, which has the "
+                f"weights and the pooling of slots {', '.join(own)}"
+            )
 
 
 def _check_variable(var: Any, slot: Slot) -> None:

@@ -330,6 +330,7 @@ def _empty_instances(options: LoadOptions, schema: Any) -> Any:
         options.dedup(),
         options.to_disk,
         options.tables,
+        options.slots.poolings(),
     )
     options.instances.begin(instances)
     return instances

@@ -88,6 +88,21 @@ class LoadOptions:
             )
         return [names.index(name) for name in self.dedup_slots]
 
+    def check_factors(self) -> None:
+        """Raises: ConfigError for weighted or pooled slots with dedup_slots, or weighted slots with
+        a parser plugin."""
+        names = ", ".join(self.slots.factored)
+        if names and self.dedup() is not False:
+            raise ConfigError(
+                f"dedup_slots is {self.dedup_slots}, but slots are weighted, or pooled by mean or "
+                f"sqrtn: {names}: leave dedup_slots off"
+            )
+        if self.slots.weighted and self.instances.parser:
+            raise ConfigError(
+                f"parser {self.instances.parser}: a parser plugin has no weights, but slots are "
+                f"weighted: {', '.join(self.slots.weighted)}: take the parser out"
+            )
+
     def check_sequences(self) -> None:
         """Raises: ConfigError if a sequence is not a sparse slot or has no max_length, or if
         dedup_slots is on."""
@@ -109,6 +124,11 @@ class LoadOptions:
         if self.user_sequences is None:
             return
         self.user_sequences.slot(self.slots)
+        if self.user_sequences.history.length and self.slots.weighted:
+            raise ConfigError(
+                "data.sequences.history keeps ids without weights, but slots are weighted: "
+                f"{', '.join(self.slots.weighted)}: leave one of them out"
+            )
         if self.click_slots:
             raise ConfigError(
                 "data.sequences with click priors (init: click_slots): an instance may be in "
@@ -163,6 +183,7 @@ class LoadOptions:
     def check(self) -> None:
         """Raises: ConfigError or ValueError for options that contradict each other."""
         self.slots.check_format(self.format)
+        self.check_factors()
         self.check_sequences()
         self.check_user_sequences()
         self.check_negatives()
@@ -172,7 +193,12 @@ class LoadOptions:
     def parsing(self) -> dict[str, Any]:
         """Everything that affects how a line is parsed, for the key of the parsed cache."""
         chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PARSING}
+        # The new keys are left out where they have no effect, so that older entries stay valid.
         slots = self.slots.model_dump(mode="json", exclude={"slots": {"__all__": {"table"}}})
+        for slot in slots["slots"]:
+            slot.pop("pooling")
+            for key in () if slot["weighted"] else ("weighted", "weight_column"):
+                slot.pop(key)
         return {**chosen, "slots": slots, "chunk_bytes": CHUNK_BYTES}
 
     def schema(self) -> Any:
@@ -250,6 +276,7 @@ class DatasetOptions:
         """Set `load`, of which `instances` or `user_sequences` changed. Raises: as
         `set_instances`."""
         load.instances.check(load.format, load.slots)
+        load.check_factors()
         load.check_user_sequences()
         load.schema()  # loads the plugin, so that its error is raised here and not in a thread
         self.load = load

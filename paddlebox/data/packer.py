@@ -354,6 +354,13 @@ class _TableInputs:
         packed["box_dense"] = np.concatenate([packed["box_dense"], lengths], axis=1)
 
     def _make_plan(self, packed: Feed) -> None:
+        ids = packed[self.ids]
         packed[self._plan] = core.Table.build_plan(
-            packed[self.ids], packed[self.offsets], self.stamp
+            ids, packed[self.offsets], self.stamp, _factors(packed[self._plan], len(ids))
         )
+
+
+def _factors(plan: np.ndarray, nnz: int) -> np.ndarray | None:
+    """(nnz) the factors of the ids in a plan (ops/row/plan.h); None: it has none."""
+    begin = 4 + 2 * int(plan[1]) + int(plan[2])
+    return plan[begin : begin + nnz].view(np.float32) if len(plan) > begin else None

@@ -44,6 +44,7 @@ def new_instances(
     dedup: bool | Sequence[int] = False,
     to_disk: bool = False,
     tables: Sequence[int] = (),
+    poolings: Sequence[str] = (),
 ) -> Any:
     """Native Instances, or SpillingInstances if there is a budget.
 
@@ -54,19 +55,27 @@ def new_instances(
         to_disk: whether to write the pass to disk even if it is within the budget. The budget of
             windows is then DISK_BUDGET if budget_bytes is 0.
         tables: (S) the table of each slot; empty: there is one table.
+        poolings: `Slots.poolings`.
     """
     if budget_bytes == 0 and not to_disk:
-        return _native_instances(sparse_slots, dense_width, dedup, tables)
+        return _native_instances(sparse_slots, dense_width, dedup, tables, poolings)
     budget_bytes = budget_bytes or DISK_BUDGET
     return SpillingInstances(
-        sparse_slots, dense_width, batch_size, budget_bytes, folder, dedup, to_disk, tables
+        *(sparse_slots, dense_width, batch_size, budget_bytes, folder, dedup, to_disk, tables),
+        poolings,
     )
 
 
 def _native_instances(
-    sparse_slots: int, dense_width: int, dedup: bool | Sequence[int], tables: Sequence[int]
+    sparse_slots: int,
+    dense_width: int,
+    dedup: bool | Sequence[int],
+    tables: Sequence[int],
+    poolings: Sequence[str] = (),
 ) -> Any:
     instances = core.Instances(sparse_slots, dense_width)
+    if poolings:
+        instances.set_poolings(list(poolings))
     if tables:
         instances.set_tables(list(tables))
     if dedup is not False:
@@ -100,6 +109,7 @@ class SpillingInstances:
         dedup: bool | Sequence[int] = False,
         to_disk: bool = False,
         tables: Sequence[int] = (),
+        poolings: Sequence[str] = (),
     ) -> None:
         self._shared = np.zeros(3, np.int64)  # as native `shared`
         self._held_bytes = -1 if to_disk else int(budget_bytes * _HELD_SHARE)
@@ -112,7 +122,9 @@ class SpillingInstances:
         # Or, by arrange_places: the number of the instance at each place, and the ends of batches.
         self._first_places: tuple[np.ndarray, np.ndarray | None] | None = None
         self._sparse_slots, self._dense_width = sparse_slots, dense_width
-        self._new_instances = partial(_native_instances, sparse_slots, dense_width, dedup, tables)
+        self._new_instances = partial(
+            _native_instances, sparse_slots, dense_width, dedup, tables, poolings
+        )
         folder = folder or Path(tempfile.gettempdir())
         self._layout = SpillLayout(
             sparse_slots, batch_size, budget_bytes, self._window_bytes, folder
@@ -334,3 +346,10 @@ class SpillingInstances:
         window = self._windows.holding(begin, end)
         feasigns, offsets = window.instances.pack_feasigns(begin - window.begin, end - window.begin)
         return feasigns, offsets
+
+    def pack_weights(self, begin: int, end: int) -> np.ndarray:
+        window = self._windows.holding(begin, end)
+        weights: np.ndarray = window.instances.pack_weights(
+            begin - window.begin, end - window.begin
+        )
+        return weights

@@ -103,7 +103,8 @@ def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float
         batch = instances.pack_batch(begin, end, rows, 0, slots.feed_dense_width)
         feasigns, offsets = instances.pack_feasigns(begin, end)
         dense = np.ascontiguousarray(batch["dense"][:, features])
-        predictions = generation.predict_feasigns(feasigns, offsets, dense)
+        of_ids = instances.pack_weights(begin, end) if generation.slots.weighted else None
+        predictions = generation.predict_feasigns(feasigns, offsets, dense, of_ids)
         first = np.ascontiguousarray(predictions.reshape(end - begin, -1)[:, 0])
         columns = [first, batch["label"].reshape(-1)]
         if weight is not None:

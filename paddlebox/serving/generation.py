@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from paddlebox.serving.users import UserScorer
 from paddlebox.store.record import unseal
 
 _NO_DENSE = np.zeros(0, np.float32)
+MOST_WEIGHT = 2.0**32  # of an id, as in training
 
 
 class OpenRows:
@@ -146,6 +148,7 @@ class OpenGeneration:
                 [part.table for part in self.parts], self.slots.tables(names), record.dense_width
             )
         self._fields = FieldParser(self.config, self.slots)
+        self._poolings = self.slots.poolings()
         self._positions = Positions(self.slots, self.config.model.sequences)
         self._users: UserScorer | None = None
         if self.reads_users:
@@ -190,21 +193,38 @@ class OpenGeneration:
         parsed = self._fields.parse(instances)
         if self._positions.any:
             return self.predict_feasigns(*_unpacked(parsed, self.slots))
-        return self._dense.run(len(instances), self._rows.pull_parsed, parsed)
+        pull = self._rows.pull_parsed
+        if self._poolings:
+            pull = partial(pull, factors=core.factors_of_chunk(parsed, self._poolings))
+        return self._dense.run(len(instances), pull, parsed)
 
     def predict_feasigns(
-        self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None
+        self,
+        feasigns: np.ndarray,
+        offsets: np.ndarray,
+        dense: np.ndarray | None,
+        weights: np.ndarray | None = None,
     ) -> np.ndarray:
         self._check_reads_instances()
+        _check_weights(self.slots, feasigns, weights)
         if len(offsets) <= 1:
             return np.zeros(0, np.float32)
         instances = (len(offsets) - 1) // len(self.slots.sparse)
+        pull = self._rows.pull
+        if self._poolings:
+            # 0 is padding, which has no part in a mean.
+            present: np.ndarray = (feasigns != 0).astype(np.float32)
+            counted = present if weights is None else present * weights
+            factors = core.factors_of_lists(offsets, self._poolings, counted)
+            pull = partial(pull, factors=factors)
+            if weights is not None:
+                _check_other_weights(self.slots, offsets, counted, present)
         if self._positions.any:
             offsets, lengths = self._positions.part(offsets)
             dense = lengths if dense is None else np.concatenate([dense, lengths], axis=1)
         elif dense is None:
             dense = _NO_DENSE
-        return self._dense.run(instances, self._rows.pull, feasigns, offsets, dense)
+        return self._dense.run(instances, pull, feasigns, offsets, dense)
 
     def _check_reads_instances(self) -> None:
         if self.reads_users:
@@ -217,12 +237,55 @@ class OpenGeneration:
         self._txn.abort()
 
 
-def _unpacked(parsed: Any, slots: Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Feasigns, offsets and dense features of parsed instances, in the order of the batch."""
+def _check_weights(slots: Slots, feasigns: np.ndarray, weights: np.ndarray | None) -> None:
+    """Raises: ValueError unless there are weights if, and only if, a slot is weighted."""
+    if weights is None:
+        if slots.weighted:
+            raise ValueError(
+                f"expected weights of the feasigns, because slots {', '.join(slots.weighted)} are "
+                "weighted: pass ones for weights of 1"
+            )
+        return
+    if not slots.weighted:
+        raise ValueError("weights of ids are given, but no slot is weighted: leave them out")
+    if weights.shape != feasigns.shape:
+        raise ValueError(
+            f"weights have shape {weights.shape}, expected that of the feasigns, {feasigns.shape}"
+        )
+    if not ((weights >= 0) & (weights <= MOST_WEIGHT)).all():  # NaN is neither
+        raise ValueError("weights of feasigns: expected numbers in [0, 2^32]")
+
+
+def _check_other_weights(
+    slots: Slots, offsets: np.ndarray, weights: np.ndarray, expected: np.ndarray
+) -> None:
+    """Raises: ValueError if slots that are not weighted have weights other than the expected ones.
+
+    Args:
+        offsets: valid ones.
+    """
+    sizes = np.diff(offsets)
+    plain = np.resize([not slot.weighted for slot in slots.sparse], len(sizes))
+    wrong = np.flatnonzero(np.repeat(plain, sizes) & (weights != expected))
+    if len(wrong):
+        at = int(wrong[0])
+        slot = slots.sparse[(np.searchsorted(offsets, at, "right") - 1) % len(slots.sparse)]
+        raise ValueError(
+            f"weights of feasigns: expected 1 in slot {slot.name!r}, which is not weighted, found "
+            f"{weights[at]:g} at index {at}"
+        )
+
+
+def _unpacked(
+    parsed: Any, slots: Slots
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Feasigns, offsets, dense features and weights of parsed instances, in the order of the
+    batch."""
     instances = core.Instances(len(slots.sparse), slots.dense_width)
     size = parsed.instances
     instances.append(parsed)
     instances.index(core.ThreadPool(1))
     feasigns, offsets = instances.pack_feasigns(0, size)
     rows = np.full(instances.unique_keys, -1, np.int32)
-    return feasigns, offsets, instances.pack_batch(0, size, rows, 0, slots.dense_width)["dense"]
+    dense = instances.pack_batch(0, size, rows, 0, slots.dense_width)["dense"]
+    return feasigns, offsets, dense, instances.pack_weights(0, size) if slots.weighted else None

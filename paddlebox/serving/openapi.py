@@ -13,6 +13,13 @@ _FEASIGN: dict[str, Any] = {
         {"type": "string", "pattern": "^[0-9]{1,19}$"},
     ]
 }
+# An id, or an id with its weight. Of a hashed slot, any text may be.
+_WEIGHTED: dict[str, Any] = {
+    "anyOf": [
+        _FEASIGN["anyOf"][0],
+        {"type": "string", "pattern": r"^[0-9]{1,19}(:\+?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?)?$"},
+    ]
+}
 _TEXT: dict[str, Any] = {
     "anyOf": [
         {"type": "string", "pattern": "^[^\\u0000\\n\\r\\u001e\\u001f]*$"},
@@ -32,7 +39,7 @@ def _field(slot: Slot, criteo: bool) -> dict[str, Any]:
         integer = (slot.column or slot.name)[0] == "I"
         return {"anyOf": [_CRITEO_INTEGER if integer else _CRITEO_TOKEN, {"type": "null"}]}
     if slot.type is SlotType.SPARSE:
-        one = _TEXT if slot.hash else _FEASIGN
+        one = _TEXT if slot.hash else _WEIGHTED if slot.weighted else _FEASIGN
         return {"anyOf": [*one["anyOf"], {"type": "array", "items": one}, {"type": "null"}]}
     vector = {"type": "array", "items": _FLOAT, "minItems": slot.dim, "maxItems": slot.dim}
     forms: list[dict[str, Any]] = [vector]

@@ -142,7 +142,11 @@ class Predictor(Closing):
             return generation.predict_user(history, candidates, user, after), generation
 
     def predict_feasigns(
-        self, feasigns: np.ndarray, offsets: np.ndarray, dense: np.ndarray | None = None
+        self,
+        feasigns: np.ndarray,
+        offsets: np.ndarray,
+        dense: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
     ) -> np.ndarray:
         """Predict from feasigns and dense features, as the feeder computes them from raw fields.
 
@@ -152,6 +156,8 @@ class Predictor(Closing):
             offsets: (B * S + 1) int32. Slot s of instance b has
                 feasigns[offsets[b * S + s] : offsets[b * S + s + 1]].
             dense: (B, W) float32, after the transforms of slots.yaml; None if W is 0.
+            weights: (nnz) float32, if a slot is weighted; otherwise None. Feasigns of weighted
+                slots have a weight in [0, 2^32], and the others 1.
 
         Returns: probabilities, (B) float32; for several tasks (B, T).
 
@@ -165,8 +171,10 @@ class Predictor(Closing):
         offsets = np.ascontiguousarray(offsets, np.int32)
         if dense is not None:
             dense = np.ascontiguousarray(dense, np.float32)
+        if weights is not None:
+            weights = np.ascontiguousarray(weights, np.float32)
         with self._using() as generation:
-            return generation.predict_feasigns(feasigns, offsets, dense)
+            return generation.predict_feasigns(feasigns, offsets, dense, weights)
 
     def warm(self) -> None:
         """Read and test every block of the version now, so that no request has to.

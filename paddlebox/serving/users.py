@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox._native import core
 from paddlebox.config import Config, Slots
 from paddlebox.errors import DataError, HistoryMissing
 from paddlebox.serving.fields import FieldParser
@@ -105,6 +106,7 @@ class UserScorer:
         self, config: Config, slots: Slots, rows: Any, program: UserProgram, budget_bytes: int
     ) -> None:
         self._fields, self._rows, self._program = FieldParser(config, slots), rows, program
+        self._poolings = slots.poolings()
         longest = config.data.sequences.max_length
         self._most = longest - 1 if longest else None  # the candidate is one of max_length, too
         self._time = config.data.sequences.time
@@ -184,7 +186,9 @@ class UserScorer:
         pulled = np.empty((len(instances), self._rows.output_width), np.float32)
         if len(instances):
             others = [self._without_time(fields) for fields in instances]
-            self._rows.pull_parsed(self._fields.parse(others, what), pulled)
+            parsed = self._fields.parse(others, what)
+            factors = core.factors_of_chunk(parsed, self._poolings) if self._poolings else None
+            self._rows.pull_parsed(parsed, pulled, factors)
         return pulled
 
     def _without_time(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:

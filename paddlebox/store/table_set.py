@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox.closing import Closing
-from paddlebox.config import Slots, TableConfig
+from paddlebox.config import HbmPlace, Slots, TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.store.commit_queue import CommitQueue, When
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
@@ -120,8 +120,14 @@ class TableSet(Closing):
     def slot_tables(self, slots: Slots) -> tuple[int, ...]:
         """(S) the table of each sparse slot; empty for a single table.
 
-        Raises: ConfigError if a slot has another table than when the set was opened.
+        Raises: ConfigError if a slot has another table than when the set was opened, or factors
+            of ids, which rows on a GPU do not have.
         """
+        if slots.factored and self.options.hbm_place is not HbmPlace.HOST:
+            raise ConfigError(
+                f"hbm.place is {self.options.hbm_place.value}, but slots are weighted, or pooled "
+                f"by mean or sqrtn: {', '.join(slots.factored)}: set hbm.place to host"
+            )
         found = slots.tables(self.names)
         if len(self._tables) == 1:
             return ()

@@ -15,6 +15,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.store.manifest import VersionRecord
 
 _EVALUATED = ("model", "data.key_space", "data.negative_rate")  # the same as in training
+_COLUMNS = {"column": None, "weight_column": None}  # of a slot; an evaluation may have others
 _ORDER = "slots.yaml order"  # key under which differences in the order of slots are listed
 
 
@@ -58,11 +59,7 @@ def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots:
         if key.startswith("slots.yaml "):
             if key.startswith(("slots.yaml csv.", "slots.yaml tags.")):
                 continue
-            if (
-                isinstance(old, dict)
-                and isinstance(new, dict)
-                and new | {"column": None} == old | {"column": None}
-            ):
+            if isinstance(old, dict) and isinstance(new, dict) and new | _COLUMNS == old | _COLUMNS:
                 continue
         elif not within(key, _EVALUATED) or within(key, TUNED):
             continue

@@ -36,6 +36,21 @@ def test_other_files_formats_and_settings_of_training_are_fine() -> None:
     check({}, [SLOTS[0], SLOTS[1] | {"column": "years"}, SLOTS[2]], csv={"delimiter": ";"})
 
 
+def test_a_run_on_weighted_text_can_be_evaluated_on_columns_and_the_other_way_around() -> None:
+    text = slots_fields(click="label", tags={"weighted": True, "pooling": "mean"})
+    columns = [text[0], text[1] | {"weight_column": "w"}]
+    for trained, format_of, evaluated, other in (
+        (text, "csv", columns, "parquet"),
+        (columns, "parquet", text, "csv"),
+    ):
+        config = description(*described({"data": {"format": format_of}}, trained))
+        record = VersionRecord(3, 2, [], {}, 1, config=config)
+        check_evaluated(Path("r"), record, *described({"data": {"format": other}}, evaluated))
+        plain = [evaluated[0], evaluated[1] | {"pooling": "sum"}]
+        with pytest.raises(ConfigError, match=r"slots\.yaml tags: was"):
+            check_evaluated(Path("r"), record, *described({}, plain))
+
+
 @pytest.mark.parametrize(
     ("config", "slots", "said"),
     [

@@ -1,6 +1,8 @@
 """Trains a config and prints what a run ends with: python weights_small.py OPTIONS
 
-OPTIONS is JSON: config, overrides, folder, served (instances to predict with an export; optional).
+OPTIONS is JSON: config, overrides, folder, served (instances to predict with an export; optional),
+packed (feasigns, offsets and weights to predict with it; optional), evaluated (overrides of a
+config to evaluate with; optional).
 """
 
 from __future__ import annotations
@@ -42,11 +44,19 @@ try:
     found["rows"] = dict(zip(map(str, feasigns.tolist()), values.tolist(), strict=True))
     if config.data.test_files:
         found["test"] = evaluation.evaluate(config, run_dir)
+    if "evaluated" in options:
+        other = load_config(options["config"], options["evaluated"])
+        found["evaluated"] = evaluation.evaluate(other, run_dir)
     if "served" in options:
         with RunSource(run_dir) as source:
             export(source, run_dir / "export")
         with Predictor(run_dir / "export", follow_s=0) as predictor:
             found["served"] = predictor.predict(options["served"]).tolist()
+            if "packed" in options:
+                feasigns, offsets, weights = map(np.array, options["packed"])
+                found["served_packed"] = predictor.predict_feasigns(
+                    feasigns.astype(np.uint64), offsets, None, weights
+                ).tolist()
 except PaddleBoxError as raised:
     found["error"] = f"{type(raised).__name__}: {raised}"
 print(json.dumps(found))

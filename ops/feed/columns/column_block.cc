@@ -18,6 +18,14 @@ std::vector<uint32_t> KeySlots(const FeedSchema& schema) {
   return slots;
 }
 
+std::vector<uint8_t> WeightedSlots(const FeedSchema& schema) {
+  std::vector<uint8_t> weighted;
+  for (const SlotSpec& slot : schema.slots) {
+    if (slot.kind == SlotKind::kSparse) weighted.push_back(slot.weighted ? 1 : 0);
+  }
+  return schema.weighted() ? weighted : std::vector<uint8_t>();
+}
+
 }  // namespace
 
 Block::Block(const FeedSchema& schema, ParsedChunk* out)
@@ -30,7 +38,9 @@ Block::Block(const FeedSchema& schema, ParsedChunk* out)
       slots_(schema.sparse_slots()),
       key_slots_(KeySlots(schema)),
       width_(schema.dense_width()),
+      slot_weighted_(WeightedSlots(schema)),
       values_(slots_),
+      weights_(slot_weighted_.size()),
       items_(kBlockRows),
       nulls_(kBlockRows),
       bad_(kBlockRows),
@@ -38,7 +48,7 @@ Block::Block(const FeedSchema& schema, ParsedChunk* out)
       next_(slots_) {}
 
 Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>& tags,
-                  int64_t begin, int64_t rows) {
+                  const std::vector<Column>& weights, int64_t begin, int64_t rows) {
   rows_ = static_cast<size_t>(rows);
   first_ = out_->instances;
   out_->labels.resize(first_ + rows_);
@@ -54,9 +64,9 @@ Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>&
     PBX_RETURN_IF_ERROR(TakeTags(tags_[i], tags[i]));
   }
   floats_taken_ = OneFloatEach(columns, begin);
-  size_t sparse = 0, dense = 0;
+  size_t sparse = 0, dense = 0, weighted = 0;
   for (const Column& column : columns) {
-    if (column.one_each() && OneEach(column, begin, dense, sparse)) {
+    if (!column.slot().weighted && column.one_each() && OneEach(column, begin, dense, sparse)) {
       dense += column.slot().kind == SlotKind::kDense ? 1 : 0;
       sparse += column.slot().kind == SlotKind::kSparse ? 1 : 0;
       continue;
@@ -70,7 +80,11 @@ Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>&
         break;
       case SlotKind::kSparse:
         single_[sparse] = 0;
-        PBX_RETURN_IF_ERROR(Sparse(column, sparse++));
+        PBX_RETURN_IF_ERROR(Sparse(column, sparse));
+        if (column.slot().weighted) {
+          PBX_RETURN_IF_ERROR(TakeWeights(column, weights[weighted++], begin, sparse));
+        }
+        ++sparse;
         break;
     }
   }
@@ -121,6 +135,7 @@ void Block::Bad(size_t row, const char* format, ...) {
 
 void Block::Assemble() {
   out_->single = false;
+  if (!slot_weighted_.empty()) AssembleWeights();
   const uint32_t* length = out_->lengths.data() + first_ * slots_;
   size_t total = 0;
   for (size_t i = 0; i < rows_ * slots_; ++i) total += length[i];

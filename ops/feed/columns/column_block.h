@@ -24,9 +24,9 @@ class Block {
  public:
   Block(const FeedSchema& schema, ParsedChunk* out);
 
-  // tags: the columns of TagColumnsRead of the schema.
-  Status Add(const std::vector<Column>& columns, const std::vector<Column>& tags, int64_t begin,
-             int64_t rows);
+  // tags: the columns of TagColumnsRead of the schema. weights: those of the weighted slots.
+  Status Add(const std::vector<Column>& columns, const std::vector<Column>& tags,
+             const std::vector<Column>& weights, int64_t begin, int64_t rows);
 
  private:
   __attribute__((format(printf, 3, 4))) void Bad(size_t row, const char* format, ...);
@@ -68,6 +68,21 @@ class Block {
   template <typename Offset>
   Status Strings(const Column& column, size_t slot);
 
+  // Defined in column_weights.cc.
+  struct RowItems {  // the values of one row in a column
+    const Column& column;
+    Items items;
+    bool null;
+    int64_t size() const { return items.end - items.begin; }
+  };
+  // Takes the weights of a slot whose ids were taken last.
+  Status TakeWeights(const Column& ids, const Column& weights, int64_t begin, size_t slot);
+  template <typename Number>
+  void RowWeights(size_t row, const RowItems& ids, const RowItems& weights, Number number,
+                  std::vector<float>* out);
+  // Adds the weights of all slots. Called before Assemble adds the feasigns.
+  void AssembleWeights();
+
   // Takes a column with one value per row, without a list of items. False, with no effect, if a
   // value needs more than a copy.
   bool OneEach(const Column& column, int64_t begin, size_t dense, size_t sparse);
@@ -85,13 +100,15 @@ class Block {
   std::vector<LineTags> row_tags_;  // tags of the rows of the block
   std::string digits_;              // decimal digits of ids that are integers
   const bool per_slot_;
-  const size_t slots_;                     // S
-  const std::vector<uint32_t> key_slots_;  // (S) slot argument of FeasignInSlot
-  const size_t width_;                     // W
-  size_t rows_ = 0;                        // rows of the block
+  const size_t slots_;                        // S
+  const std::vector<uint32_t> key_slots_;     // (S) slot argument of FeasignInSlot
+  const size_t width_;                        // W
+  const std::vector<uint8_t> slot_weighted_;  // (S); empty: no slot is weighted
+  size_t rows_ = 0;                           // rows of the block
   size_t first_ = 0;  // number of the instance that the block's first row becomes
   bool any_bad_ = false;
   std::vector<std::vector<uint64_t>> values_;  // (S) feasigns of the block, row after row
+  std::vector<std::vector<float>> weights_;    // (S) weights of the block, of weighted slots
   std::vector<Items> items_;                   // items of the current column
   std::vector<uint8_t> nulls_;                 // null rows of the current column
   std::vector<uint8_t> bad_;

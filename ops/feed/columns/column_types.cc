@@ -61,6 +61,13 @@ SlotSpec SpecOf(const TagColumn& tag) {
   return spec;
 }
 
+SlotSpec SpecOfWeights(const SlotSpec& slot) {
+  SlotSpec spec;
+  spec.name = slot.name;
+  spec.column = slot.weight_column;
+  return spec;
+}
+
 Result<int64_t> FindColumn(const SlotSpec& slot, const ArrowSchema& type) {
   int64_t found = -1, times = 0;
   std::string there;
@@ -105,6 +112,14 @@ Status CheckType(const SlotSpec& slot, const ArrowSchema& type) {
                slot.column_name().c_str(), slot.name.c_str(), expected, TypeName(type).c_str());
 }
 
+Status CheckWeightType(const SlotSpec& slot, const ArrowSchema& type) {
+  if (IsNumber(IsList(type) ? *type.children[0] : type)) return Status::Ok();
+  return Error(Code::kInvalidArgument,
+               "column '%.200s' of the weights of slot '%.200s': expected a number, or a list of "
+               "numbers, found %s",
+               slot.weight_column.c_str(), slot.name.c_str(), TypeName(type).c_str());
+}
+
 Status CheckTagType(const TagColumn& tag, const ArrowSchema& type) {
   const bool id = tag.tag == Tag::kInsId, time = tag.tag == Tag::kTime;
   if ((IsString(type) && !time) || (IsInteger(type) && (id || time))) return Status::Ok();
@@ -126,6 +141,10 @@ Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type) {
     const Result<int64_t> place = feed::FindColumn(slot, type);
     PBX_RETURN_IF_ERROR(place.status());
     PBX_RETURN_IF_ERROR(feed::CheckType(slot, *type.children[place.value()]));
+    if (!slot.weighted) continue;
+    const Result<int64_t> weights = feed::FindColumn(feed::SpecOfWeights(slot), type);
+    PBX_RETURN_IF_ERROR(weights.status());
+    PBX_RETURN_IF_ERROR(feed::CheckWeightType(slot, *type.children[weights.value()]));
   }
   for (const TagColumn& tag : schema.TagColumnsRead()) {
     const Result<int64_t> place = feed::FindColumn(feed::SpecOf(tag), type);

@@ -19,6 +19,9 @@ int64_t FixedSize(const ArrowSchema& type);
 // A SlotSpec for the column of a tag, for FindColumn and for errors.
 SlotSpec SpecOf(const TagColumn& tag);
 
+// The same for the column of the weights of a slot.
+SlotSpec SpecOfWeights(const SlotSpec& slot);
+
 // The index of the slot's column among the children. InvalidArgument unless exactly one child has
 // its name.
 Result<int64_t> FindColumn(const SlotSpec& slot, const ArrowSchema& type);

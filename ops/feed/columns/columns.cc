@@ -36,16 +36,25 @@ Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& ba
   feed::Block block(read, out);
   std::vector<SlotSpec> tag_specs;
   for (const TagColumn& tag : read.TagColumnsRead()) tag_specs.push_back(feed::SpecOf(tag));
+  std::vector<SlotSpec> weight_specs;
+  for (const SlotSpec& slot : read.slots) {
+    if (slot.weighted) weight_specs.push_back(feed::SpecOfWeights(slot));
+  }
   for (const ColumnBatch& batch : batches) {
     PBX_RETURN_IF_ERROR(CheckColumns(read, *batch.type));
     const int64_t rows = batch.values->length;
-    std::vector<feed::Column> columns, tags;
-    for (const SlotSpec& spec : tag_specs) {
-      const int64_t place = feed::FindColumn(spec, *batch.type).value();
-      tags.emplace_back(spec, *batch.type->children[place], *batch.values->children[place],
-                        batch.values->offset);
-      PBX_RETURN_IF_ERROR(tags.back().CheckBuffers(rows));
-    }
+    std::vector<feed::Column> columns, tags, weights;
+    const auto add = [&](const std::vector<SlotSpec>& specs, std::vector<feed::Column>* to) {
+      for (const SlotSpec& spec : specs) {
+        const int64_t place = feed::FindColumn(spec, *batch.type).value();
+        to->emplace_back(spec, *batch.type->children[place], *batch.values->children[place],
+                         batch.values->offset);
+        PBX_RETURN_IF_ERROR(to->back().CheckBuffers(rows));
+      }
+      return Status::Ok();
+    };
+    PBX_RETURN_IF_ERROR(add(tag_specs, &tags));
+    PBX_RETURN_IF_ERROR(add(weight_specs, &weights));
     int64_t feasigns = 0;
     for (const SlotSpec& slot : read.slots) {
       const int64_t place = feed::FindColumn(slot, *batch.type).value();
@@ -65,7 +74,7 @@ Status ParseColumns(const FeedSchema& schema, const std::vector<ColumnBatch>& ba
     ReserveHuge(&out->lengths, expected * read.sparse_slots());
     for (int64_t begin = 0; begin < rows; begin += feed::kBlockRows) {
       PBX_RETURN_IF_ERROR(
-          block.Add(columns, tags, begin, std::min(feed::kBlockRows, rows - begin)));
+          block.Add(columns, tags, weights, begin, std::min(feed::kBlockRows, rows - begin)));
     }
   }
   Transform(schema, out);

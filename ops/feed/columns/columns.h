@@ -22,6 +22,7 @@ struct ColumnBatch {
 //   dense   a number or a bool (dim 1); a list, large_list or fixed_size_list of them
 //   sparse  an integer; a list, large_list or fixed_size_list of them. With `hash`: a string or
 //           binary, or a list of them
+//   the weights of a weighted slot: a number or a bool; a list of them
 //   tags    a string or binary; for ins_id also an integer, whose decimal digits are the id; for
 //           time an integer
 // InvalidArgument names the slot, its column, the expected type and the actual type.
@@ -30,6 +31,9 @@ Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type);
 // Parses the rows of the batches, in order, and applies the schema's transforms. A row counts as a
 // line of the ParsedChunk. In a sparse slot, a 64-bit integer is taken bit by bit, so an int64
 // covers the whole range of feasigns too; 0 means no feasign.
+//
+// A null weight, or a null in place of the weights of a row, is 1. A row is malformed if the number
+// of its weights is not that of its ids, or a weight is outside [0, kMostWeight].
 //
 // A null in a sparse slot, alone or in a list, means no feasign. A null in a dense slot gets the
 // slot's default. A null content is empty. A row is malformed if it has a null or empty ins_id; a

@@ -40,7 +40,7 @@ void AddRow(const ParsedChunk& from, const std::vector<uint64_t>& starts, size_t
   };
   add(from.dense.data() + row * width, width, &to->dense);
   add(from.lengths.data() + row * slots, slots, &to->lengths);
-  add(from.feasigns.data() + starts[row], starts[row + 1] - starts[row], &to->feasigns);
+  to->AddFeasigns(from, starts[row], starts[row + 1] - starts[row]);
   to->tags.AddRow(from.tags, row);
 }
 
@@ -122,6 +122,7 @@ Result<size_t> Instances::MergeByInsId(size_t merge_size, const std::vector<size
   self.occurrences = 0;
   self.shared_counts = {};
   std::vector<uint64_t> starts = self.StartsOf(merged);
+  PBX_RETURN_IF_ERROR(self.CheckWeights(merged));
   if (merged.instances > 0) self.Hold(std::move(merged), std::move(starts));
   return dropped;
 }
@@ -129,20 +130,22 @@ Result<size_t> Instances::MergeByInsId(size_t merge_size, const std::vector<size
 bool Instances::Impl::Merge(const std::vector<uint32_t>& group,
                             const std::vector<size_t>& dense_dims, ParsedChunk* merged) const {
   std::vector<uint32_t> lengths(slots);
-  std::vector<const uint64_t*> lists(slots);
+  std::vector<const ParsedChunk*> lists(slots);
+  std::vector<size_t> begins(slots);
   bool twice = false;  // two instances have the same slot: the id is dropped
   for (const uint32_t i : group) {
-    const uint64_t* const values = chunks[places[i].chunk].columns.feasigns.data();
+    const ParsedChunk& from = chunks[places[i].chunk].columns;
     EachList(places[i], [&](size_t s, size_t begin, size_t end) {
       if (begin == end) return;
       twice = twice || lengths[s] != 0;
       lengths[s] = static_cast<uint32_t>(end - begin);
-      lists[s] = values + begin;
+      lists[s] = &from;
+      begins[s] = begin;
     });
   }
   if (twice) return false;
   for (size_t s = 0; s < slots; ++s) {
-    merged->feasigns.insert(merged->feasigns.end(), lists[s], lists[s] + lengths[s]);
+    if (lists[s] != nullptr) merged->AddFeasigns(*lists[s], begins[s], lengths[s]);
   }
   merged->lengths.insert(merged->lengths.end(), lengths.begin(), lengths.end());
   float label = 0;
@@ -271,9 +274,8 @@ void Instances::Impl::AppendTo(Place place, float label, ParsedChunk* to) const 
   };
   add(from.dense, place.row * width, (place.row + 1) * width, &to->dense);
   add(from.lengths, place.row * slots, (place.row + 1) * slots, &to->lengths);
-  EachList(place, [&](size_t, size_t begin, size_t end) {
-    add(from.feasigns, begin, end, &to->feasigns);
-  });
+  EachList(place,
+           [&](size_t, size_t begin, size_t end) { to->AddFeasigns(from, begin, end - begin); });
 }
 
 Result<ParsedChunk> Instances::Gather(const uint32_t* numbers, size_t size) const {

@@ -82,6 +82,7 @@ Status Instances::Append(ParsedChunk&& chunk) {
     return Error(Code::kInvalidArgument, "chunk has %zu feasigns, its lengths add up to %llu",
                  chunk.feasigns.size(), static_cast<unsigned long long>(starts.back()));
   }
+  PBX_RETURN_IF_ERROR(self.CheckWeights(chunk));
   self.tags = chunk.tags.spec();
   const uint64_t first = self.seen;
   self.seen += n;
@@ -272,6 +273,10 @@ Status Instances::ShareLists(const std::vector<size_t>* slots) {
   if (self.state != Impl::State::kAppending || !self.chunks.empty()) {
     return Error(Code::kFailedPrecondition, "ShareLists was called after Append; call it first");
   }
+  if (!self.poolings.empty()) {
+    return Error(Code::kFailedPrecondition,
+                 "slots that are weighted or pooled by mean or sqrtn cannot share lists");
+  }
   self.may_share.assign(self.slots, 0);
   self.sharing = slots == nullptr ? feed::Sharing::kAuto : feed::Sharing::kOn;
   if (slots == nullptr) return Status::Ok();
@@ -293,8 +298,9 @@ size_t Instances::bytes() const {
                  Held(impl_->lowest_slots) + Held(impl_->chunks) + Held(impl_->file_labels);
   for (const Chunk& chunk : impl_->chunks) {
     bytes += Held(chunk.columns.dense) + Held(chunk.columns.feasigns) +
-             Held(chunk.columns.lengths) + Held(chunk.starts) + Held(chunk.positions) +
-             Held(chunk.donors) + Held(chunk.shared.begins) + chunk.columns.tags.held();
+             Held(chunk.columns.weights) + Held(chunk.columns.lengths) + Held(chunk.starts) +
+             Held(chunk.positions) + Held(chunk.donors) + Held(chunk.shared.begins) +
+             chunk.columns.tags.held();
   }
   return bytes;
 }
@@ -456,6 +462,7 @@ Status Instances::PackBatch(size_t begin, size_t end, const int32_t* row_of_posi
     // The plan has every occurrence, so that a push sums the same numbers in the same order with
     // and without sharing.
     BuildPlan(out->ids.data(), out->offsets.data(), n * self.slots, stamp, &out->plan);
+    self.PackFactors(0, begin, end, out);
     self.JoinRepeats(0, begin, end, out);
   }
 

@@ -8,11 +8,11 @@
 // Letters: N = instances, S = sparse slots, W = dense width, U = unique keys, nnz = occurrences,
 // T = tables.
 //
-// Order of calls: (ShareLists | SetTables | SetSampling)* -> Append* -> MergeByInsId? -> (Shuffle |
-// Arrange | ArrangeBy | ArrangePlaces)? -> Index -> (Split, SelectRange, PackBatch)*. Another order
-// is FailedPrecondition. Arrange, ArrangeBy, ArrangePlaces, ReplaceSlots and FeedFrom may also be
-// called after Index, between batches. Gather is called before Index. Not thread safe, except
-// PackBatch, PackTable and PackClickCounts, which any number of threads may call.
+// Order of calls: (ShareLists | SetTables | SetPoolings | SetSampling)* -> Append* -> MergeByInsId?
+// -> (Shuffle | Arrange | ArrangeBy | ArrangePlaces)? -> Index -> (Split, SelectRange, PackBatch)*.
+// Another order is FailedPrecondition. Arrange, ArrangeBy, ArrangePlaces, ReplaceSlots and FeedFrom
+// may also be called after Index, between batches. Gather is called before Index. Not thread safe,
+// except PackBatch, PackTable and PackClickCounts, which any number of threads may call.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,7 @@
 #include "base/status.h"
 #include "base/threads.h"
 #include "feed/text/parser.h"
+#include "row/pooling.h"
 
 namespace pbx {
 
@@ -115,8 +116,12 @@ class Instances {
   // belong to one table. Call it before the first Append.
   Status SetTables(const std::vector<uint8_t>& table_of_slot);
 
+  // Sets how the lists of each slot are pooled: (S). Batches then have factors (row/plan.h) in the
+  // tables with a slot that is not kPlain. Call it before the first Append, without ShareLists.
+  Status SetPoolings(const std::vector<ListPooling>& poolings);
+
   // InvalidArgument if the columns of the chunk do not fit each other, S or W, or if a feasign is
-  // 0.
+  // 0. FailedPrecondition for weights with ShareLists. Without SetPoolings, weights have no effect.
   Status Append(ParsedChunk&& chunk);
 
   // Keeps each instance that is appended from now on with probability `rate`, in [0, 1]. A hash of
@@ -215,6 +220,9 @@ class Instances {
   // slots of all tables. For programs whose inputs are feasigns.
   Status PackFeasigns(size_t begin, size_t end, std::vector<uint64_t>* feasigns,
                       std::vector<int32_t>* offsets) const;
+
+  // The weights of the same feasigns, each 1 without weights. For serving.
+  Status PackWeights(size_t begin, size_t end, std::vector<float>* weights) const;
 
   // (V + 1) the first instance of each of the V page views, then N. Only after ArrangeBy with
   // kPageViews; a page view is a run of instances with the same search id.

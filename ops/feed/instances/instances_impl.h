@@ -10,6 +10,7 @@
 #include "feed/instances/instances.h"
 #include "feed/instances/shared_lists.h"
 #include "row/feasign.h"
+#include "row/pooling.h"
 
 namespace pbx {
 
@@ -75,6 +76,7 @@ struct Instances::Impl {
   size_t tables = 1;                        // T
   std::vector<size_t> key_bounds = {0, 0};  // (T + 1)
   TagSpec tags;                             // the tags that all chunks have
+  std::vector<ListPooling> poolings;        // (S); empty: no ids have factors
   std::vector<uint8_t> replaced;            // (S) 1: the slot comes from donors; empty: none
 
   // For instances appended later; see SetSampling.
@@ -116,12 +118,20 @@ struct Instances::Impl {
   // Calls visit(slot, positions, n) for each list that a batch gets.
   template <typename Visit>
   void EachFedList(size_t i, Visit visit) const {
+    EachFedSpan(i, [&](size_t s, const Chunk& chunk, size_t first, size_t n) {
+      visit(s, chunk.positions.data() + first, n);
+    });
+  }
+
+  // Calls visit(slot, chunk, first, n) for each list that a batch gets: occurrences [first, first +
+  // n) of a chunk.
+  template <typename Visit>
+  void EachFedSpan(size_t i, Visit visit) const {
     const Place own = places[i];
     if (replaced.empty()) {
-      const int32_t* const positions = chunks[own.chunk].positions.data();
-      EachList(own, [&](size_t s, size_t begin, size_t end) {
-        visit(s, positions + begin, end - begin);
-      });
+      const Chunk& chunk = chunks[own.chunk];
+      EachList(own,
+               [&](size_t s, size_t begin, size_t end) { visit(s, chunk, begin, end - begin); });
       return;
     }
     const Place donor = DonorOf(own);
@@ -131,7 +141,7 @@ struct Instances::Impl {
       const Place from = replaced[s] != 0 ? donor : own;
       const size_t first = replaced[s] != 0 ? begins[s] : begin;
       const size_t length = replaced[s] != 0 ? Lengths(donor)[s] : end - begin;
-      visit(s, chunks[from.chunk].positions.data() + first, length);
+      visit(s, chunks[from.chunk], first, length);
     });
   }
 
@@ -176,6 +186,8 @@ struct Instances::Impl {
     return Error(Code::kFailedPrecondition, "%s was called before Index; call Index first", call);
   }
 
+  Status CheckWeights(const ParsedChunk& chunk) const;
+
   Status CheckRange(size_t begin, size_t end) const {
     if (begin <= end && end <= places.size()) return Status::Ok();
     return Error(Code::kInvalidArgument, "instances [%zu, %zu) are not within [0, %zu)", begin, end,
@@ -192,6 +204,9 @@ struct Instances::Impl {
   void Find(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk) const;
   void NoteLowestSlots(size_t begin, size_t end, const Chunk& chunk);
   Status StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const;
+  // Adds the factors of the ids to the plan of a table's part of a packed batch, if a slot of the
+  // table needs them.
+  void PackFactors(size_t table, size_t begin, size_t end, SparseBatch* out) const;
   // Removes lists that repeat the list of the instance before. They are removed from the ids of one
   // table's part of a packed batch.
   void JoinRepeats(size_t table, size_t begin, size_t end, SparseBatch* out) const;

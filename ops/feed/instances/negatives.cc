@@ -31,6 +31,7 @@ class Rows {
     uint64_t hash = HashBytes(chunk_.dense.data() + row_ * width_, width_ * sizeof(float), seed);
     hash = HashBytes(chunk_.lengths.data() + row_ * slots_, slots_ * sizeof(uint32_t), hash);
     hash = HashBytes(chunk_.feasigns.data() + first_, count_ * sizeof(uint64_t), hash);
+    if (weighted_) hash = HashBytes(chunk_.weights.data() + first_, count_ * sizeof(float), hash);
     if (chunk_.tags.ins_ids.size() == 0) return hash;
     const std::string_view id = chunk_.tags.ins_ids[row_];
     return HashBytes(id.data(), id.size(), hash);
@@ -41,6 +42,7 @@ class Rows {
     Move(row_ * width_, width_, kept_ * width_, &chunk_.dense);
     Move(row_ * slots_, slots_, kept_ * slots_, &chunk_.lengths);
     Move(first_, count_, feasigns_, &chunk_.feasigns);
+    if (weighted_) Move(first_, count_, feasigns_, &chunk_.weights);
     tags_.AddRow(chunk_.tags, row_);
     ++kept_;
     feasigns_ += count_;
@@ -52,6 +54,7 @@ class Rows {
     chunk_.dense.resize(kept_ * width_);
     chunk_.lengths.resize(kept_ * slots_);
     chunk_.feasigns.resize(feasigns_);
+    if (weighted_) chunk_.weights.resize(feasigns_);
     chunk_.tags = std::move(tags_);
   }
 
@@ -63,6 +66,7 @@ class Rows {
 
   const size_t slots_, width_;
   ParsedChunk& chunk_;
+  const bool weighted_ = !chunk_.weights.empty();
   TagColumns tags_;
   size_t row_ = 0, first_ = 0, count_ = 0;  // the row that is read, and its feasigns
   size_t kept_ = 0, feasigns_ = 0;          // rows and feasigns that are kept so far
@@ -121,10 +125,11 @@ Result<size_t> SampleNegatives(size_t sparse_slots, size_t dense_width, double r
     return Error(Code::kInvalidArgument, "rate of negatives %g, expected one in (0, 1]", rate);
   }
   if (chunk->labels.size() != n || chunk->dense.size() != n * dense_width ||
-      chunk->lengths.size() != n * sparse_slots || !chunk->tags.Fits(n)) {
+      chunk->lengths.size() != n * sparse_slots || !chunk->tags.Fits(n) ||
+      (!chunk->weights.empty() && chunk->weights.size() != chunk->feasigns.size())) {
     return Error(Code::kInvalidArgument,
                  "%zu instances have %zu labels, %zu dense values and %zu lengths; expected %zu, "
-                 "%zu and %zu",
+                 "%zu and %zu, and as many weights as feasigns, or none",
                  n, chunk->labels.size(), chunk->dense.size(), chunk->lengths.size(), n,
                  n * dense_width, n * sparse_slots);
   }

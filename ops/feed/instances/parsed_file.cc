@@ -86,7 +86,7 @@ struct Apart {
 
 // A new column of ParsedChunk must be added to EachColumn and ScatterRows.
 static_assert(sizeof(ParsedChunk) ==
-                  4 * sizeof(uint64_t) + 8 * sizeof(std::vector<int>) + sizeof(TagColumns),
+                  4 * sizeof(uint64_t) + 9 * sizeof(std::vector<int>) + sizeof(TagColumns),
               "ParsedChunk has columns that are not written and read here");
 
 // Tags are not written. A chunk with tags is an error; otherwise it would be read back without
@@ -105,6 +105,7 @@ void EachColumn(Chunk& chunk, Columns& apart, Visit visit) {
   visit("dense", chunk.dense);
   visit("length", chunk.lengths);
   visit("feasign", chunk.feasigns);
+  visit("weight", chunk.weights);
   visit("bad_line", apart.bad.line);
   visit("bad_reason", apart.bad.reason_bytes);
   visit("bad_excerpt", apart.bad.excerpt_bytes);
@@ -434,6 +435,8 @@ Status DecodePiece(const char* piece, size_t size, const std::string& where, Par
   }
   if (out->labels.size() != out->instances)
     return Broken(where, "the labels of a piece do not fit its instances");
+  if (!out->weights.empty() && out->weights.size() != out->feasigns.size())
+    return Broken(where, "the weights of a piece do not fit its feasigns");
   if (out->cut_lists.size() != out->cut_values.size()) {
     return Broken(where, "the counts of cut lists of a piece do not fit");
   }
@@ -602,7 +605,8 @@ Status ScatterRows(const ParsedChunk& chunk, size_t sparse_slots, const uint32_t
                    std::vector<ParsedChunk>* out) {
   const size_t n = chunk.instances, width = n == 0 ? 0 : chunk.dense.size() / n;
   if (chunk.labels.size() != n || chunk.dense.size() != n * width ||
-      chunk.lengths.size() != n * sparse_slots || !chunk.tags.Fits(n)) {
+      chunk.lengths.size() != n * sparse_slots || !chunk.tags.Fits(n) ||
+      (!chunk.weights.empty() && chunk.weights.size() != chunk.feasigns.size())) {
     return Error(Code::kInvalidArgument, "chunk of %zu instances: its columns do not fit", n);
   }
   const size_t parts = out->size();
@@ -623,8 +627,7 @@ Status ScatterRows(const ParsedChunk& chunk, size_t sparse_slots, const uint32_t
     const float* const dense = chunk.dense.data() + i * width;
     to.dense.insert(to.dense.end(), dense, dense + width);
     to.lengths.insert(to.lengths.end(), lengths, lengths + sparse_slots);
-    const uint64_t* const feasigns = chunk.feasigns.data() + at;
-    to.feasigns.insert(to.feasigns.end(), feasigns, feasigns + values);
+    to.AddFeasigns(chunk, at, values);
     to.tags.AddRow(chunk.tags, i);
     at += values;
   }

@@ -118,6 +118,7 @@ Status Instances::PackTable(size_t table, size_t begin, size_t end, const int32_
     }
   }
   BuildPlan(out->ids.data(), out->offsets.data(), out->offsets.size() - 1, stamp, &out->plan);
+  self.PackFactors(table, begin, end, out);
   self.JoinRepeats(table, begin, end, out);
   return Status::Ok();
 }

@@ -157,15 +157,20 @@ class CsvParser : public LineParser {
     // Two slots may use one column, so a line may have more feasigns than LineValues has room for.
     const size_t room = out->count + static_cast<size_t>(cell.end - cell.begin) + 1;
     if (out->feasigns.size() < room) out->feasigns.resize(room * 2);
+    if (weighted_) out->weights.resize(out->feasigns.size());
     const size_t first = out->count;
     for (const char* p = cell.begin; cell.begin < cell.end; ++p) {
       const char* const stop = ValueEnd(p, cell.end);
       uint64_t feasign = 0;
+      float weight = 1;
+      const char* const id_end = slot.weighted ? CutWeight(slot, p, stop, &weight, error) : stop;
+      if (id_end == nullptr) return false;
       if (slot.transform.hash) {
-        feasign = FeasignOfString(p, static_cast<size_t>(stop - p));
-      } else if (ScanUint64(p, stop, &feasign) != stop) {
+        feasign = FeasignOfString(p, static_cast<size_t>(id_end - p));
+      } else if (ScanUint64(p, id_end, &feasign) != id_end) {
         return Wrong(slot, p, stop, kFeasignExpected, error);
       }
+      if (weighted_) out->weights[out->count] = weight;
       out->feasigns[out->count] = feasign = schema_.Keyed(feasign, index);
       out->count += feasign != 0;
       p = stop;
@@ -176,6 +181,7 @@ class CsvParser : public LineParser {
   }
 
   const FeedSchema& schema_;
+  const bool weighted_ = schema_.weighted();
   size_t columns_ = 0;
   std::vector<size_t> places_;  // column of each slot
   const std::vector<TagColumn> tags_;

@@ -19,6 +19,9 @@ struct LineValues {
   std::vector<uint32_t> lengths;   // (S)
   std::vector<uint64_t> feasigns;  // in slot order; room for at least MaxFeasigns of the line
   size_t count = 0;                // feasigns in use
+  // As long as `feasigns` if the schema is weighted, otherwise empty. A parser sets the weight of
+  // each feasign in use, which it would otherwise have from an earlier line.
+  std::vector<float> weights;
   LineTags tags;  // texts point into the line or the parser; valid until the next line
 
   // An upper bound for a line. A feasign takes a byte and a separator. Criteo's columns are an
@@ -85,6 +88,11 @@ inline bool ParseLabel(const char* line, const TokenColumns& tokens, size_t i, f
   *label += 0.0f;
   return true;
 }
+
+// Divides the value [p, end) of a weighted slot, "id:weight" or "id". Returns where the id ends;
+// null if the weight is malformed.
+const char* CutWeight(const SlotSpec& slot, const char* p, const char* end, float* weight,
+                      LineError* error);
 
 constexpr char kFeasignExpected[] = "a decimal feasign in [0, 2^64 - 1]";
 constexpr char kFloatExpected[] = "a finite number";

@@ -1,4 +1,5 @@
 // MultiSlot text: "n v1 .. vn" for each slot, in the order of the schema.
+#include <algorithm>
 #include <cstring>
 
 #include "feed/text/line_parser.h"
@@ -52,12 +53,18 @@ class MultiSlotParser : public LineParser {
           p = ParseDense(slot, n, p, end, &out->dense[dense], error);
           dense += n;
           break;
-        case SlotKind::kSparse:
-          p = slot.transform.hash     ? ParseStrings(slot, sparse, n, p, end, out, error)
+        case SlotKind::kSparse: {
+          const size_t first = out->count;
+          p = slot.weighted           ? ParseWeighted(slot, sparse, n, p, end, out, error)
+              : slot.transform.hash   ? ParseStrings(slot, sparse, n, p, end, out, error)
               : schema_.per_slot_keys ? ParseSparse<true>(slot, sparse, n, p, end, out, error)
                                       : ParseSparse<false>(slot, sparse, n, p, end, out, error);
           ++sparse;
+          if (weighted_ && !slot.weighted) {
+            std::fill(out->weights.data() + first, out->weights.data() + out->count, 1.0f);
+          }
           break;
+        }
       }
       if (p == nullptr) return false;
     }
@@ -118,6 +125,29 @@ class MultiSlotParser : public LineParser {
       p = after;
     }
     out->lengths[index] = static_cast<uint32_t>(n);
+    return p;
+  }
+
+  const char* ParseWeighted(const SlotSpec& slot, uint32_t index, uint64_t n, const char* p,
+                            const char* end, LineValues* out, LineError* error) const {
+    const size_t first = out->count;
+    for (uint64_t i = 0; i < n; ++i) {
+      p = SkipBlanks(p, end);
+      const char* const after = TokenEnd(p, end);
+      if (after == p) return Wrong(slot, n, i, p, end, error);
+      const char* const id_end = CutWeight(slot, p, after, &out->weights[out->count], error);
+      if (id_end == nullptr) return nullptr;
+      uint64_t feasign = 0;
+      if (slot.transform.hash) {
+        feasign = FeasignOfString(p, static_cast<size_t>(id_end - p));
+      } else if (ScanUint64(p, id_end, &feasign) != id_end) {
+        return Wrong(slot, n, i, p, end, error);
+      }
+      out->feasigns[out->count] = schema_.Keyed(feasign, index);
+      out->count += feasign != 0;
+      p = after;
+    }
+    out->lengths[index] = static_cast<uint32_t>(out->count - first);
     return p;
   }
 
@@ -250,6 +280,7 @@ class MultiSlotParser : public LineParser {
   };
 
   const FeedSchema& schema_;
+  const bool weighted_ = schema_.weighted();
   std::vector<Step> steps_;
 };
 

@@ -56,6 +56,24 @@ bool ParseLabel(const std::string& slot, const char* p, const char* end, float* 
   return true;
 }
 
+const char* CutWeight(const SlotSpec& slot, const char* p, const char* end, float* weight,
+                      LineError* error) {
+  *weight = 1;
+  const void* found = memrchr(p, ':', static_cast<size_t>(end - p));
+  if (found == nullptr) return end;
+  const char* const colon = static_cast<const char*>(found);
+  float value = -1;
+  if (ScanFloat(colon + 1, end, &value) == end && value >= 0 && value <= kMostWeight) {
+    *weight = value + 0.0f;  // "-0" is 0
+    return colon;
+  }
+  if (error->wanted()) {
+    error->Set("slot '%.200s': '%s' is not an id with a weight in [0, 2^32], such as 7:0.5",
+               slot.name.c_str(), Printable(p, end, 40).c_str());
+  }
+  return nullptr;
+}
+
 namespace {
 
 constexpr size_t kBadLinesKept = 8;
@@ -176,6 +194,7 @@ class ChunkParser {
   void MakeRoom(size_t line_bytes) {
     const size_t room = values_.MaxFeasigns(line_bytes);
     if (values_.feasigns.size() < room) values_.feasigns.resize(room + room / 4);
+    if (weighted_) values_.weights.resize(values_.feasigns.size());
     values_.count = 0;
   }
 
@@ -198,6 +217,7 @@ class ChunkParser {
     append(values_.dense.data(), values_.dense.size(), &out_.dense);
     append(values_.lengths.data(), values_.lengths.size(), &out_.lengths);
     append(values_.feasigns.data(), values_.count, &out_.feasigns);
+    if (weighted_) append(values_.weights.data(), values_.count, &out_.weights);
     if (schema_.tags.any()) out_.tags.Add(schema_.tags, values_.tags);
   }
 
@@ -214,8 +234,10 @@ class ChunkParser {
   ParsedChunk& out_;
   const std::unique_ptr<LineParser> parser_;
   const DenseLimits limits_;
-  // Null on the plain path, and if tokens are strings, which the kernels cannot read.
-  const TokenKernels* const kernels_ = HasStrings() ? nullptr : ActiveTokenKernels();
+  const bool weighted_ = schema_.weighted();
+  // Null on the plain path, and if tokens are strings or have weights, which the kernels cannot
+  // read.
+  const TokenKernels* const kernels_ = HasStrings() || weighted_ ? nullptr : ActiveTokenKernels();
   std::unique_ptr<TokenBuffer> tokens_;
   LineValues values_;
   const bool leading_tags_ = schema_.tags.any() && schema_.format == Format::kMultiSlot;
@@ -223,6 +245,22 @@ class ChunkParser {
 
 }  // namespace
 }  // namespace feed
+
+void ParsedChunk::AddFeasigns(const ParsedChunk& from, size_t first, size_t n) {
+  const size_t before = feasigns.size();
+  const auto add = [&](const auto& values, auto* column) {
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first);
+    column->insert(column->end(), begin, begin + static_cast<std::ptrdiff_t>(n));
+  };
+  add(from.feasigns, &feasigns);
+  if (from.weights.empty() && weights.empty()) return;
+  weights.resize(before, 1.0f);
+  if (from.weights.empty()) {
+    weights.resize(feasigns.size(), 1.0f);
+  } else {
+    add(from.weights, &weights);
+  }
+}
 
 Status ParseChunk(const FeedSchema& whole, const char* data, size_t size, ParsedChunk* out) {
   PBX_RETURN_IF_ERROR(whole.Check());

@@ -31,6 +31,7 @@ struct ParsedChunk {
   std::vector<float> labels;       // (N)
   std::vector<float> dense;        // (N, W)
   std::vector<uint64_t> feasigns;  // (nnz) instance-major, then in slot order, then in line order
+  std::vector<float> weights;      // (nnz) of the feasigns; empty: each weight is 1
   bool nonzero = false;            // true: no feasign is 0; false: unknown
   bool single = false;             // true: every length is 1; false: unknown
   std::vector<uint32_t> lengths;   // (N, S) feasigns of each slot
@@ -43,6 +44,10 @@ struct ParsedChunk {
   // are empty if no list was cut.
   std::vector<uint64_t> cut_lists;
   std::vector<uint64_t> cut_values;
+
+  // Copies feasigns [first, first + n) of another chunk to the end, with their weights. If only one
+  // of the chunks has weights, each weight of the other is 1.
+  void AddFeasigns(const ParsedChunk& from, size_t first, size_t n);
 };
 
 // Parses whole lines. Lines end with '\n', which the last line may lack; a '\r' before it is
@@ -79,6 +84,9 @@ struct ParsedChunk {
 //                  number of cells other than the number of columns; a quote that is not closed; a
 //                  cell of a dense slot whose number of values, separated by csv_list_separator, is
 //                  not dim
+// A weighted slot has "id:weight" for an id: a weight that is not a number in [0, kMostWeight] is
+// malformed. In feasign_slot and slot_value, values of a schema with such a slot may contain a ':',
+// and names may not.
 // A sparse slot with `hash` has strings, not decimals: tokens, or in csv the values of the cell,
 // unchanged. An empty string is no feasign. A dense slot with a default gets it if it is absent
 // (feasign_slot, slot_value) or its cell is empty (csv).

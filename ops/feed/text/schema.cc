@@ -97,6 +97,35 @@ Status CheckTransform(const FeedSchema& schema, size_t index) {
   return Status::Ok();
 }
 
+Status CheckWeighted(const FeedSchema& schema) {
+  if (!schema.weighted()) return Status::Ok();
+  const bool named = schema.format == Format::kFeasignSlot || schema.format == Format::kSlotValue;
+  for (const SlotSpec& slot : schema.slots) {
+    if (named && slot.name.find(':') != std::string::npos) {
+      return Error(Code::kInvalidArgument,
+                   "slot '%s' has a ':' in its name, which here divides an id from its weight",
+                   slot.name.c_str());
+    }
+    if (!slot.weighted) continue;
+    if (slot.kind != SlotKind::kSparse || slot.transform.made() ||
+        schema.format == Format::kCriteoTsv || schema.format == Format::kPlugin ||
+        (schema.format == Format::kColumns && slot.weight_column.empty())) {
+      return Error(Code::kInvalidArgument,
+                   "slot '%s' is weighted, which only a sparse slot that is read from multislot, "
+                   "feasign_slot, slot_value, csv or columns can be, from columns with a "
+                   "weight_column",
+                   slot.name.c_str());
+    }
+  }
+  if (schema.format == Format::kCsv &&
+      (schema.csv_delimiter == ':' || schema.csv_list_separator == ':')) {
+    return Error(Code::kInvalidArgument,
+                 "csv: ':' is the delimiter or the list separator, but it divides ids from their "
+                 "weights");
+  }
+  return Status::Ok();
+}
+
 Status CheckKeySlots(const FeedSchema& schema) {
   if (schema.key_slots.empty()) return Status::Ok();
   std::vector<const SlotSpec*> sparse;
@@ -151,7 +180,9 @@ std::vector<std::string> FeedSchema::ColumnNames() const {
   };
   for (const TagColumn& tag : TagColumnsRead()) add(tag.column);
   for (const SlotSpec& slot : slots) {
-    if (!slot.transform.made()) add(slot.column_name());
+    if (slot.transform.made()) continue;
+    add(slot.column_name());
+    if (slot.weighted && format == Format::kColumns) add(slot.weight_column);
   }
   return names;
 }
@@ -177,6 +208,11 @@ size_t FeedSchema::sparse_slots() const {
   size_t count = 0;
   for (const SlotSpec& slot : slots) count += slot.kind == SlotKind::kSparse;
   return count;
+}
+
+bool FeedSchema::weighted() const {
+  return std::any_of(slots.begin(), slots.end(),
+                     [](const SlotSpec& slot) { return slot.weighted; });
 }
 
 size_t FeedSchema::dense_width() const {
@@ -207,6 +243,7 @@ Status FeedSchema::Check() const {
     }
   }
   PBX_RETURN_IF_ERROR(CheckKeySlots(*this));
+  PBX_RETURN_IF_ERROR(CheckWeighted(*this));
   if (format == Format::kCsv) PBX_RETURN_IF_ERROR(CheckCsv(*this));
   if (tags.any() && format != Format::kMultiSlot && format != Format::kCsv &&
       format != Format::kColumns) {

@@ -64,6 +64,10 @@ struct SlotSpec {
   std::string column = {};
   SlotTransform transform = {};
   bool weight = false;  // kDense: the weight of the instance, in [0, kMostWeight]
+  // kSparse: each feasign has a weight in [0, kMostWeight], 1 if it is missing. In text the weight
+  // follows the last ':' of a value; kColumns: it is in the column weight_column.
+  bool weighted = false;
+  std::string weight_column = {};
 
   const std::string& column_name() const { return column.empty() ? name : column; }
 };
@@ -107,13 +111,16 @@ struct FeedSchema {
 
   size_t sparse_slots() const;  // S
   size_t dense_width() const;   // sum of dim over the dense slots
+  bool weighted() const;        // whether a slot is
 
   // InvalidArgument for an invalid schema: several labels, or none for criteo_tsv; a name that is
   // empty or occurs twice; dim < 1; more than 65535 sparse slots; for criteo_tsv an unknown column,
   // or one that does not fit the kind of its slot; a transform that does not fit its slot or names
   // an unknown slot; key_slots with a size other than S, or naming a slot that is computed or is
-  // itself keyed by another; tags in a format other than kMultiSlot, kCsv or kColumns; kPlugin
-  // without a plugin, or with hashed slots.
+  // itself keyed by another; weighted feasigns of a slot that is computed or not sparse, or in
+  // kCriteoTsv or kPlugin, or without weight_column in kColumns, or where ':' is a mark of kCsv or,
+  // in kFeasignSlot and kSlotValue, in the name of a slot; tags in a format other than kMultiSlot,
+  // kCsv or kColumns; kPlugin without a plugin, or with hashed slots.
   Status Check() const;
 
   // The names of the columns that are read, without repeats: those of tags, then those of slots.

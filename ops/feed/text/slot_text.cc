@@ -170,11 +170,13 @@ class SlotTextParser : public LineParser {
     return last_ = found;
   }
 
-  // A name may contain a ':', a value cannot.
+  // A name may contain a ':', a value cannot, unless a slot is weighted: then it is the other way
+  // around.
   bool Cut(const char* p, const char* end, Token* token) const {
     const size_t size = static_cast<size_t>(end - p);
     const bool value_first = schema_.format == Format::kFeasignSlot;
-    const void* found = value_first ? std::memchr(p, ':', size) : memrchr(p, ':', size);
+    const bool at_first = value_first != weighted_;
+    const void* found = at_first ? std::memchr(p, ':', size) : memrchr(p, ':', size);
     if (found == nullptr) return false;
     const char* const colon = static_cast<const char*>(found);
     *token = value_first ? Token{colon + 1, end, p, colon} : Token{p, colon, colon + 1, end};
@@ -211,22 +213,26 @@ class SlotTextParser : public LineParser {
       }
       case SlotKind::kSparse: {
         uint64_t feasign = 0;
+        float weight = 1;
+        const char* const id_end =
+            slot.weighted ? CutWeight(slot, token.value, end, &weight, error) : end;
+        if (id_end == nullptr) return false;
         if (slot.transform.hash) {
-          feasign = FeasignOfString(token.value, static_cast<size_t>(end - token.value));
-        } else if (ScanUint64(token.value, end, &feasign) != end) {
+          feasign = FeasignOfString(token.value, static_cast<size_t>(id_end - token.value));
+        } else if (ScanUint64(token.value, id_end, &feasign) != id_end) {
           return error->Token(slot.name, token.value, end, kFeasignExpected);
         }
-        AddFeasign(index, feasign, out);
+        AddFeasign(index, feasign, weight, out);
         return true;
       }
     }
     return false;
   }
 
-  void AddFeasign(uint32_t index, uint64_t feasign, LineValues* out) {
+  void AddFeasign(uint32_t index, uint64_t feasign, float weight, LineValues* out) {
     if (feasign == 0) return;
     const uint32_t column = static_cast<uint32_t>(column_[index]);
-    found_.push_back({schema_.Keyed(feasign, column), column});
+    found_.push_back({schema_.Keyed(feasign, column), column, weight});
     ++out->lengths[column];
   }
 
@@ -243,7 +249,7 @@ class SlotTextParser : public LineParser {
       }
       case SlotKind::kSparse:
         if (tokens.bytes_odd(i) != 0) return false;  // kernels do not read strings
-        AddFeasign(index, tokens.values[i], out);
+        AddFeasign(index, tokens.values[i], 1, out);
         return true;
     }
     return false;
@@ -266,16 +272,22 @@ class SlotTextParser : public LineParser {
       ends_[s] = next;
       next += out->lengths[s];
     }
-    for (const Found& found : found_) out->feasigns[ends_[found.slot]++] = found.feasign;
+    for (const Found& found : found_) {
+      const size_t at = ends_[found.slot]++;
+      out->feasigns[at] = found.feasign;
+      if (weighted_) out->weights[at] = found.weight;
+    }
     out->count = next;
   }
 
   struct Found {
     uint64_t feasign;
     uint32_t slot;  // number among the sparse slots
+    float weight;
   };
 
   const FeedSchema& schema_;
+  const bool weighted_ = schema_.weighted();
   const NameTable names_;
   std::vector<size_t> column_;    // per slot: its sparse index, or its first dense column
   std::vector<uint32_t> filled_;  // per slot: number of its values on the line

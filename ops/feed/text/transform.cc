@@ -66,16 +66,20 @@ Plan PlanOf(const FeedSchema& schema) {
 // Writes the sparse slots of instance after instance.
 class SparseWriter {
  public:
-  SparseWriter(const Plan& plan, size_t instances)
+  // weighted: whether feasigns have weights.
+  SparseWriter(const Plan& plan, size_t instances, bool weighted)
       : cut_lists(plan.sparse.size()),
         cut_values(plan.sparse.size()),
         plan_(plan),
+        weighted_(weighted),
         starts_(plan.sparse.size() + 1) {
     lengths.reserve(instances * plan.sparse.size());
   }
 
-  // read: the feasigns of this instance. Returns where those of the next one begin.
-  const uint64_t* Add(const uint64_t* read, const uint32_t* read_lengths, const float* dense) {
+  // read: the feasigns of this instance. read_weights: their weights, if they have any. Returns
+  // where those of the next one begin.
+  const uint64_t* Add(const uint64_t* read, const float* read_weights, const uint32_t* read_lengths,
+                      const float* dense) {
     for (size_t s = 0; s < plan_.sparse.size(); ++s) {
       const SparsePlan& slot = plan_.sparse[s];
       starts_[s] = feasigns.size();
@@ -83,6 +87,10 @@ class SparseWriter {
         const size_t kept = std::min<size_t>(read_lengths[s], slot.max_length);
         Cut(s, read_lengths[s] - kept);
         feasigns.insert(feasigns.end(), read, read + kept);
+        if (weighted_) {
+          weights.insert(weights.end(), read_weights, read_weights + kept);
+          read_weights += read_lengths[s];
+        }
         read += read_lengths[s];
       } else if (slot.dense != kNone) {
         feasigns.push_back(FeasignOfPair(slot.seed, Bucket(slot, dense[slot.dense]), 0));
@@ -95,6 +103,7 @@ class SparseWriter {
       if (feasigns.size() == starts_[s] && slot.default_feasign != 0) {
         feasigns.push_back(slot.default_feasign);
       }
+      if (weighted_) weights.resize(feasigns.size(), 1.0f);  // of those made here
       lengths.push_back(static_cast<uint32_t>(feasigns.size() - starts_[s]));
       starts_[s + 1] = feasigns.size();
     }
@@ -102,6 +111,7 @@ class SparseWriter {
   }
 
   std::vector<uint64_t> feasigns;
+  std::vector<float> weights;
   std::vector<uint32_t> lengths;
   std::vector<uint64_t> cut_lists, cut_values;  // (S)
 
@@ -127,6 +137,7 @@ class SparseWriter {
   }
 
   const Plan& plan_;
+  const bool weighted_;
   std::vector<size_t> starts_;  // of the slots of the current instance
 };
 
@@ -155,16 +166,20 @@ void TransformDense(const FeedSchema& schema, ParsedChunk* chunk) {
 void Transform(const FeedSchema& schema, ParsedChunk* chunk) {
   const Plan plan = PlanOf(schema);
   if (plan.changes_sparse) {
-    SparseWriter writer(plan, chunk->instances);
+    const bool weighted = schema.weighted();
+    SparseWriter writer(plan, chunk->instances, weighted);
     writer.feasigns.reserve(chunk->feasigns.size() +
                             chunk->instances * (plan.sparse.size() - plan.read));
     const size_t width = schema.dense_width();
-    const uint64_t* read = chunk->feasigns.data();
+    const uint64_t* const first = chunk->feasigns.data();
+    const uint64_t* read = first;
     for (size_t i = 0; i < chunk->instances; ++i) {
-      read =
-          writer.Add(read, chunk->lengths.data() + i * plan.read, chunk->dense.data() + i * width);
+      const float* const weights = weighted ? chunk->weights.data() + (read - first) : nullptr;
+      read = writer.Add(read, weights, chunk->lengths.data() + i * plan.read,
+                        chunk->dense.data() + i * width);
     }
     chunk->feasigns = std::move(writer.feasigns);
+    chunk->weights = std::move(writer.weights);
     chunk->lengths = std::move(writer.lengths);
     if (std::any_of(writer.cut_lists.begin(), writer.cut_lists.end(),
                     [](uint64_t lists) { return lists != 0; })) {

@@ -96,11 +96,12 @@ std::vector<uint32_t> KeySlotsFrom(const std::vector<py::dict>& slots) {
   return any ? key_slots : std::vector<uint32_t>();
 }
 
-// slots: dicts of name, type, dim, column, weight (for a dense slot; may be missing), shares (None,
-// or the name of the slot whose feasigns it shares) and the fields of TransformFrom. csv: the
-// delimiter and the list separator. tags: the tags to read (ins_id, content, logkey, time) with
-// their columns. plugin: the path of a shared library, for the format "plugin". csv_columns,
-// csv_nulls: as in FeedSchema.
+// slots: dicts of name, type, dim, column, weight (for a dense slot; may be missing), weighted (for
+// a sparse slot; may be missing) with weight_column (a name, or None), shares (None, or the name of
+// the slot whose feasigns it shares) and the fields of TransformFrom. csv: the delimiter and the
+// list separator. tags: the tags to read (ins_id, content, logkey, time) with their columns.
+// plugin: the path of a shared library, for the format "plugin". csv_columns, csv_nulls: as in
+// FeedSchema.
 FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& slots,
                       bool per_slot_keys, size_t max_line_bytes, const std::string& csv,
                       const std::map<std::string, std::string>& tags, const std::string& plugin,
@@ -134,6 +135,10 @@ FeedSchema SchemaFrom(const std::string& format, const std::vector<py::dict>& sl
     slot.dim = fields["dim"].cast<int>();
     slot.column = fields["column"].cast<std::string>();
     slot.weight = fields.contains("weight") && fields["weight"].cast<bool>();
+    slot.weighted = fields.contains("weighted") && fields["weighted"].cast<bool>();
+    if (slot.weighted && !fields["weight_column"].is_none()) {
+      slot.weight_column = fields["weight_column"].cast<std::string>();
+    }
     slot.transform = TransformFrom(fields);
     schema.slots.push_back(slot);
   }
@@ -216,6 +221,68 @@ py::tuple Sample(const ParsedChunk& chunk, size_t most_rows) {
         std::decay_t<decltype(from)>(from.begin(), from.begin() + static_cast<ptrdiff_t>(n)));
   };
   return py::make_tuple(first(chunk.lengths, lengths), first(chunk.feasigns, values));
+}
+
+ListPooling PoolingFrom(const std::string& name) {
+  if (name == "plain") return ListPooling::kPlain;
+  if (name == "sum") return ListPooling::kSum;
+  if (name == "mean") return ListPooling::kMean;
+  if (name == "sqrtn") return ListPooling::kSqrtN;
+  throw StatusError(Error(Code::kInvalidArgument,
+                          "pooling '%s': expected plain, sum, mean or sqrtn", name.c_str()));
+}
+
+std::vector<ListPooling> PoolingsFrom(const std::vector<std::string>& names) {
+  std::vector<ListPooling> poolings;
+  for (const std::string& name : names) poolings.push_back(PoolingFrom(name));
+  return poolings;
+}
+
+// (nnz) the factors of lists. sizes: (B * S) of the lists; poolings: (S) names; weights: (nnz) of
+// the ids; null: each is 1.
+py::array FactorsOfSizes(const std::vector<uint32_t>& sizes,
+                         const std::vector<std::string>& poolings, const float* weights) {
+  const std::vector<ListPooling> of_slot = PoolingsFrom(poolings);
+  if (of_slot.empty() || sizes.size() % of_slot.size() != 0) {
+    ThrowIfError(Error(Code::kInvalidArgument, "%zu lists, expected a multiple of %zu poolings",
+                       sizes.size(), of_slot.size()));
+  }
+  std::vector<float> factors;
+  {
+    const py::gil_scoped_release release;
+    size_t at = 0;
+    for (size_t list = 0; list < sizes.size(); ++list) {
+      const size_t n = sizes[list];
+      AppendFactors(of_slot[list % of_slot.size()], weights == nullptr ? nullptr : weights + at, n,
+                    &factors);
+      at += n;
+    }
+  }
+  return ToArray(std::move(factors));
+}
+
+py::array FactorsOfChunk(const ParsedChunk& chunk, const std::vector<std::string>& poolings) {
+  return FactorsOfSizes(chunk.lengths, poolings,
+                        chunk.weights.empty() ? nullptr : chunk.weights.data());
+}
+
+// offsets: (B * S + 1) of the lists. weights: (nnz) of the feasigns.
+py::array FactorsOfOffsets(const Array<int32_t>& offsets, const std::vector<std::string>& poolings,
+                           const Array<float>& weights) {
+  const int32_t* const at = offsets.data();
+  const size_t n = SizeOf(offsets), nnz = SizeOf(weights);
+  std::vector<uint32_t> sizes;
+  bool fits = n != 0 && at[0] == 0 && static_cast<size_t>(at[n - 1]) == nnz;
+  for (size_t i = 0; fits && i + 1 < n; ++i) {
+    fits = at[i] <= at[i + 1];
+    if (fits) sizes.push_back(static_cast<uint32_t>(at[i + 1] - at[i]));
+  }
+  if (!fits) {
+    ThrowIfError(Error(Code::kInvalidArgument,
+                       "offsets: expected ascending values from 0 to %zu, the number of feasigns",
+                       nnz));
+  }
+  return FactorsOfSizes(sizes, poolings, weights.data());
 }
 
 Order OrderFrom(const std::string& name) {
@@ -468,6 +535,10 @@ void BindFeed(py::module_& module) {
            [](Instances& self, const std::vector<uint8_t>& tables) {
              ThrowIfError(self.SetTables(tables));
            })
+      .def("set_poolings",
+           [](Instances& self, const std::vector<std::string>& poolings) {
+             ThrowIfError(self.SetPoolings(PoolingsFrom(poolings)));
+           })
       .def_property_readonly("key_bounds", &Instances::key_bounds)
       .def_property_readonly("shared",
                              [](const Instances& self) {
@@ -557,6 +628,15 @@ void BindFeed(py::module_& module) {
       .def("pack_click_counts", &PackClickCounts, py::arg("begin"), py::arg("end"),
            py::arg("first"), py::arg("row_of_position"), py::arg("seed"), py::arg("slots"),
            py::arg("counts").noconvert())
+      .def("pack_weights",
+           [](const Instances& self, size_t begin, size_t end) {
+             std::vector<float> weights;
+             {
+               const py::gil_scoped_release released;
+               ThrowIfError(self.PackWeights(begin, end, &weights));
+             }
+             return ToArray(std::move(weights));
+           })
       .def("pack_feasigns", [](const Instances& self, size_t begin, size_t end) {
         std::vector<uint64_t> feasigns;
         std::vector<int32_t> offsets;
@@ -566,6 +646,9 @@ void BindFeed(py::module_& module) {
         }
         return py::make_tuple(ToArray(std::move(feasigns)), ToArray(std::move(offsets)));
       });
+  module.def("factors_of_chunk", &FactorsOfChunk, py::arg("chunk"), py::arg("poolings"));
+  module.def("factors_of_lists", &FactorsOfOffsets, py::arg("offsets"), py::arg("poolings"),
+             py::arg("weights"));
   module.def("sorted_unique_keys", [](const Array<uint64_t>& feasigns) {
     std::vector<uint64_t> keys;
     for (size_t i = 0; i < SizeOf(feasigns); ++i) {

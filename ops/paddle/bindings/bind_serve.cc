@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "feed/text/parser.h"
 #include "paddle/bindings/arrays.h"
@@ -104,12 +105,22 @@ float* Room(py::array_t<float, py::array::c_style>& out, size_t n, size_t width)
   return out.mutable_data();
 }
 
-// feasigns (nnz) uint64, offsets (B * S + 1) int32, dense (B, W). out: (B, S * width + W), an array
-// of the caller that should be reused: the page faults of new memory cost more than the lookups of
-// a small batch.
+using Factors = std::optional<Array<float>>;
+
+// (nnz) factors of the rows; null without.
+const float* FactorsFrom(const Factors& factors, size_t nnz) {
+  if (!factors.has_value()) return nullptr;
+  CheckSize("factors", SizeOf(*factors), nnz);
+  return factors->data();
+}
+
+// feasigns (nnz) uint64, offsets (B * S + 1) int32, dense (B, W), factors (nnz) float or None. out:
+// (B, S * width + W), an array of the caller that should be reused: the page faults of new memory
+// cost more than the lookups of a small batch.
 template <typename Rows>  // ServeTable or ServeTables
 void Pull(const Rows& table, const Array<uint64_t>& feasigns, const Array<int32_t>& offsets,
-          const Array<float>& dense, py::array_t<float, py::array::c_style>& out) {
+          const Array<float>& dense, py::array_t<float, py::array::c_style>& out,
+          const Factors& factors) {
   const size_t instances = table.slots() == 0 ? 0 : (SizeOf(offsets) - 1) / table.slots();
   if (SizeOf(offsets) == 0 || instances * table.slots() + 1 != SizeOf(offsets) ||
       SizeOf(dense) != instances * table.dense_width()) {
@@ -119,14 +130,15 @@ void Pull(const Rows& table, const Array<uint64_t>& feasigns, const Array<int32_
   }
   CheckOffsets(offsets.data(), SizeOf(offsets), SizeOf(feasigns));
   float* const to = Room(out, instances, table.output_width());
+  const float* const of_each = FactorsFrom(factors, SizeOf(feasigns));
   const py::gil_scoped_release release;
-  ThrowIfError(table.Pull(feasigns.data(), offsets.data(), instances, dense.data(), to));
+  ThrowIfError(table.Pull(feasigns.data(), offsets.data(), of_each, instances, dense.data(), to));
 }
 
 // The same for a parsed chunk.
 template <typename Rows>
 void PullParsed(const Rows& table, const ParsedChunk& chunk,
-                py::array_t<float, py::array::c_style>& out) {
+                py::array_t<float, py::array::c_style>& out, const Factors& factors) {
   const size_t n = chunk.instances;
   if (chunk.lengths.size() != n * table.slots() || chunk.dense.size() != n * table.dense_width()) {
     ThrowIfError(Error(Code::kInvalidArgument,
@@ -135,13 +147,15 @@ void PullParsed(const Rows& table, const ParsedChunk& chunk,
                        n * table.dense_width()));
   }
   float* const to = Room(out, n, table.output_width());
+  const float* const of_each = FactorsFrom(factors, chunk.feasigns.size());
   const py::gil_scoped_release release;
   std::vector<int32_t> offsets(1, 0);
   offsets.reserve(chunk.lengths.size() + 1);
   for (const uint32_t length : chunk.lengths) {
     offsets.push_back(offsets.back() + static_cast<int32_t>(length));
   }
-  ThrowIfError(table.Pull(chunk.feasigns.data(), offsets.data(), n, chunk.dense.data(), to));
+  ThrowIfError(
+      table.Pull(chunk.feasigns.data(), offsets.data(), of_each, n, chunk.dense.data(), to));
 }
 
 void Add(LayerWriter& writer, const Array<uint64_t>& feasigns, const Array<float>& rows) {
@@ -174,8 +188,9 @@ void BindServe(py::module_& module) {
       .def("add_layer", &AddLayer)
       .def("adopt_tests", &ServeTable::AdoptTests)
       .def("pull", &Pull<ServeTable>, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
-           py::arg("out").noconvert())
-      .def("pull_parsed", &PullParsed<ServeTable>, py::arg("chunk"), py::arg("out").noconvert())
+           py::arg("out").noconvert(), py::arg("factors") = py::none())
+      .def("pull_parsed", &PullParsed<ServeTable>, py::arg("chunk"), py::arg("out").noconvert(),
+           py::arg("factors") = py::none())
       .def("contains",
            [](const ServeTable& self, const Array<uint64_t>& feasigns) {
              std::vector<uint8_t> found(SizeOf(feasigns));
@@ -196,8 +211,9 @@ void BindServe(py::module_& module) {
            py::keep_alive<1, 2>(), py::arg("tables"), py::arg("table_of_slot"),
            py::arg("dense_width"))
       .def("pull", &Pull<ServeTables>, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
-           py::arg("out").noconvert())
-      .def("pull_parsed", &PullParsed<ServeTables>, py::arg("chunk"), py::arg("out").noconvert())
+           py::arg("out").noconvert(), py::arg("factors") = py::none())
+      .def("pull_parsed", &PullParsed<ServeTables>, py::arg("chunk"), py::arg("out").noconvert(),
+           py::arg("factors") = py::none())
       .def_property_readonly("output_width", &ServeTables::output_width);
   py::class_<ServeTable::Cursor>(module, "ServeCursor")
       .def(py::init([](const ServeTable& self, size_t first, size_t last) {

@@ -243,7 +243,7 @@ void BindTable(py::module_& module) {
            py::arg("slots"), py::arg("use_cvm"), py::arg("show_click").noconvert(),
            py::arg("plan").noconvert(), py::arg("grad").noconvert())
       .def_static("build_plan", &MakePlan, py::arg("ids").noconvert(),
-                  py::arg("offsets").noconvert(), py::arg("stamp"))
+                  py::arg("offsets").noconvert(), py::arg("stamp"), py::arg("factors") = py::none())
       .def_property_readonly("layout", &Layout)
       .def("counters", &Counters);
 }

@@ -56,11 +56,16 @@ void PushPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& o
 }
 
 py::array_t<int32_t> MakePlan(const Array<int32_t>& ids, const Array<int32_t>& offsets,
-                              int32_t stamp) {
+                              int32_t stamp, const std::optional<Array<float>>& factors) {
   const size_t nnz = SizeOf(ids);
   const size_t segments = SizeOf(offsets) - 1;
   const int32_t* id_data = ids.data();
   const int32_t* offset_data = offsets.data();
+  std::vector<float> of_ids;
+  if (factors.has_value()) {
+    CheckSize("factors", SizeOf(*factors), nnz);
+    of_ids.assign(factors->data(), factors->data() + nnz);
+  }
   std::vector<int32_t> plan;
   {
     const py::gil_scoped_release release;
@@ -73,6 +78,7 @@ py::array_t<int32_t> MakePlan(const Array<int32_t>& ids, const Array<int32_t>& o
                          nnz));
     }
     BuildPlan(id_data, offset_data, segments, stamp, &plan);
+    if (factors.has_value()) AddFactors(id_data, of_ids, &plan);
   }
   return ToArray(std::move(plan));
 }

@@ -3,6 +3,8 @@
 // copy, and the results would be written to that copy.
 #pragma once
 
+#include <optional>
+
 #include "paddle/bindings/arrays.h"
 #include "table/table.h"
 
@@ -17,8 +19,9 @@ void PushPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& o
                 size_t slots, bool use_cvm, const Array<float>& show_click,
                 const Array<int32_t>& plan, const Array<float>& grad);
 
-// The dedup plan (row/plan.h) of a batch, the same as that of the feeder.
+// The dedup plan (row/plan.h) of a batch, the same as that of the feeder. factors: (nnz) of the
+// ids, or None.
 py::array_t<int32_t> MakePlan(const Array<int32_t>& ids, const Array<int32_t>& offsets,
-                              int32_t stamp);
+                              int32_t stamp, const std::optional<Array<float>>& factors);
 
 }  // namespace pbx

@@ -254,7 +254,8 @@ def _served(
                     feasigns, offsets = instances.pack_feasigns(begin, end)
                     packed = instances.pack_batch(begin, end, rows, 0, slots.feed_dense_width)
                     dense = np.ascontiguousarray(packed["dense"][:, features])
-                    parts.append(predictor.predict_feasigns(feasigns, offsets, dense))
+                    of_ids = instances.pack_weights(begin, end) if slots.weighted else None
+                    parts.append(predictor.predict_feasigns(feasigns, offsets, dense, of_ids))
     except ConfigError as error:  # the model cannot be exported; show the other figures
         return {"why_not": str(error)}
     served = np.concatenate(parts).reshape(len(labels), -1)[:, 0].copy()

@@ -18,7 +18,8 @@ _MAX_BYTES = 1 << 20  # of a value
 
 def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list[int]:
     """The feasigns that the feeder computed from these values when the version was trained. They
-    are hashed if the slot has `hash`, and contain the slot if `data.key_space` is per_slot.
+    are hashed if the slot has `hash`, and contain the slot if `data.key_space` is per_slot. The
+    values of a weighted slot are ids without their weights.
 
     Raises: StoreError if the version has no record of its slots; ConfigError if there is no such
         slot, or the slot cannot have the value.
@@ -34,7 +35,7 @@ def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list
     place = [one.name for one in slots.sparse].index(_read_slot(slots, slot))
     schema = core.FeedSchema(
         "criteo_tsv" if criteo else "csv",
-        slots.fields(),
+        [{**fields, "weighted": False} for fields in slots.fields()],
         data["key_space"] == KeySpace.PER_SLOT.value,
         _MAX_BYTES,
         ",|" if criteo else _MARKS,

@@ -48,6 +48,7 @@ inline void CheckSame(const ParsedChunk& a, const ParsedChunk& b, uint64_t lines
   CHECK(SameBytes(a.labels, b.labels));
   CHECK(SameBytes(a.dense, b.dense));
   CHECK(SameBytes(a.feasigns, b.feasigns));
+  CHECK(SameBytes(a.weights, b.weights));
   CHECK(SameBytes(a.lengths, b.lengths));
   CHECK_EQ(a.bad_lines, b.bad_lines);
   CHECK_EQ(a.first_bad.size(), b.first_bad.size());

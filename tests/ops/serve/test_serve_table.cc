@@ -116,6 +116,47 @@ TEST(every_row_is_found_in_each_precision_and_absent_feasigns_read_as_zeros) {
   }
 }
 
+TEST(factors_multiply_rows_of_each_precision) {
+  Rows rows;
+  rows[KeyOf(3)] = MakeRow(0, 0.25f, true);
+  rows[KeyOf(5)] = MakeRow(0, 0.5f, false);
+  for (const ServePrecision precision :
+       {ServePrecision::kFloat32, ServePrecision::kFloat16, ServePrecision::kInt8}) {
+    const ServeCodec codec(kDim, false, precision);
+    const Made made = MakeLayer(codec, rows, 1, false);
+    ServeTable table("test", codec, 1, 0);
+    CHECK_OK(table.AddLayer(made.parts));
+    const uint64_t feasigns[] = {3, 5, 3};
+    const int32_t offsets[] = {0, 2, 3};
+    const float factors[] = {0.5f, 3, 2};
+    std::vector<float> out(table.output_width() * 2), one = PullOne(table, 3);
+    CHECK_OK(table.Pull(feasigns, offsets, factors, 2, nullptr, out.data()));
+    CHECK_EQ(out[0], 0.125f + 1.5f);
+    CHECK_EQ(out[one.size()], 0.5f);
+    for (size_t c = 1; c < one.size(); ++c) {
+      CHECK_EQ(out[c], one[c] * 0.5f);
+      CHECK_EQ(out[one.size() + c], one[c] * 2);
+    }
+  }
+}
+
+// A copied row keeps the sign of a 0, which a sum with 0 loses.
+TEST(lists_of_one_with_factors_of_1_are_copied_as_without_factors) {
+  const ServeCodec codec(kDim, false, ServePrecision::kFloat32);
+  const Made made = MakeLayer(codec, {{KeyOf(3), MakeRow(0, -0.0f, true)}}, 1, false);
+  ServeTable table("test", codec, 1, 0);
+  CHECK_OK(table.AddLayer(made.parts));
+  CHECK(std::signbit(PullOne(table, 3)[0]));
+  const uint64_t feasigns[] = {3, 3};
+  const int32_t offsets[] = {0, 1, 2};
+  for (const float factor : {1.0f, 2.0f}) {
+    const float factors[] = {1, factor};
+    std::vector<float> out(table.output_width() * 2);
+    CHECK_OK(table.Pull(feasigns, offsets, factors, 2, nullptr, out.data()));
+    CHECK_EQ(std::signbit(out[0]), factor == 1);
+  }
+}
+
 TEST(shows_and_clicks_of_slots_follow_the_dense_features_with_and_without_cvm) {
   const ServeCodec codec(kDim, true, ServePrecision::kFloat32);
   Rows rows;

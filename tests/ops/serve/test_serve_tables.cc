@@ -50,9 +50,25 @@ TEST(each_table_reads_its_own_slots_and_they_stand_one_table_behind_the_other) {
   const std::vector<int32_t> offsets = {0, 2, 3, 3, 3, 6, 7};
   const std::vector<float> dense = {0.5f, 0.25f};
   std::vector<float> out(16, -1.0f);
-  CHECK_OK(tables.Pull(feasigns.data(), offsets.data(), 2, dense.data(), out.data()));
+  CHECK_OK(tables.Pull(feasigns.data(), offsets.data(), nullptr, 2, dense.data(), out.data()));
   const std::vector<float> expected = {3, 0, 0, 0, 300, 0, 0, 0.5f,  //
                                        0, 0, 6, 0, 900, 0, 0, 0.25f};
+  for (size_t i = 0; i < expected.size(); ++i) CHECK_EQ(out[i], expected[i]);
+}
+
+// Slots a, b, c: c is of the second table.
+TEST(each_table_gets_the_factors_of_its_own_ids) {
+  const Filled first(1, 2, 1.0f), second(1, 1, 100.0f);
+  auto made = ServeTables::Of({&first.table, &second.table}, {0, 0, 1}, 0);
+  CHECK_OK(made.status());
+  // Two instances: a = [1, 2], b = [3], c = [4]; a = [], b = [5], c = [6, 7].
+  const std::vector<uint64_t> feasigns = {1, 2, 3, 4, 5, 6, 7};
+  const std::vector<int32_t> offsets = {0, 2, 3, 4, 4, 5, 7};
+  const std::vector<float> factors = {0.5f, 2, 1, 0.25f, 3, 1, 0};
+  std::vector<float> out(12, -1.0f);
+  CHECK_OK(
+      made.value()->Pull(feasigns.data(), offsets.data(), factors.data(), 2, nullptr, out.data()));
+  const std::vector<float> expected = {4.5f, 0, 3, 0, 100, 0, 0, 0, 15, 0, 600, 0};
   for (size_t i = 0; i < expected.size(); ++i) CHECK_EQ(out[i], expected[i]);
 }
 
@@ -63,7 +79,7 @@ TEST(lists_of_one_are_copied_to_their_places) {
   const std::vector<uint64_t> feasigns = {1, 2, 3, 4};
   const std::vector<int32_t> offsets = {0, 1, 2, 3, 4};
   std::vector<float> out(8, -1.0f);
-  CHECK_OK(made.value()->Pull(feasigns.data(), offsets.data(), 2, nullptr, out.data()));
+  CHECK_OK(made.value()->Pull(feasigns.data(), offsets.data(), nullptr, 2, nullptr, out.data()));
   const std::vector<float> expected = {2, 0, 10, 0, 4, 0, 30, 0};
   for (size_t i = 0; i < expected.size(); ++i) CHECK_EQ(out[i], expected[i]);
 }

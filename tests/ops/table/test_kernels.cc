@@ -435,6 +435,142 @@ TEST(what_stands_behind_an_instances_slots_is_left_alone_and_skipped) {
   }
 }
 
+// The factor of each id, and of each occurrence in the order of a plan.
+struct Factors {
+  Factors(const Fixture& f, bool ones) {
+    Random random(3);
+    for (size_t i = 0; i < f.ids.size(); ++i) {
+      of_ids.push_back(ones ? 1.0f : static_cast<float>(random.Below(5)) / 3);
+    }
+    plan = f.plan;
+    AddFactors(f.ids.data(), of_ids, &plan);
+  }
+  Floats of_ids;
+  Ints plan;
+};
+
+// Copies (B, S * width) floats to or from (B, S * width + extra).
+void CopySpaced(const Fixture& f, size_t extra, bool spread, Floats* compact, Floats* spaced) {
+  const size_t row = Fixture::kSlots * f.Width();
+  compact->resize(Fixture::kInstances * row);
+  if (spread) spaced->assign(Fixture::kInstances * (row + extra), NAN);
+  for (size_t b = 0; b < Fixture::kInstances; ++b) {
+    float *const one = compact->data() + b * row, *const other = spaced->data() + b * (row + extra);
+    std::copy_n(spread ? one : other, row, spread ? other : one);
+  }
+}
+
+// The same with factors. sums: what a push adds up for each row, (rows, 3 + dim). extra: floats
+// behind the slots of each instance, in the output and in the gradient.
+Outputs RunWith(const Kernels& kernels, const Fixture& f, const Factors& factors, Floats* sums,
+                size_t extra = 0) {
+  Outputs out;
+  out.rows = f.rows;
+  const RowBlock block = f.Block(&out.rows);
+  const size_t segments = Fixture::kInstances * Fixture::kSlots;
+  Floats grad = f.grad, spaced(segments * f.Width() + Fixture::kInstances * extra, -9.0f);
+  PooledOutput output{spaced.data(), Fixture::kSlots, extra};
+  output.factors = factors.of_ids.data();
+  kernels.pull_pooled(block, f.ids.data(), f.offsets.data(), 0, segments, f.use_cvm, output);
+  CopySpaced(f, extra, false, &out.pooled, &spaced);
+  CopySpaced(f, extra, true, &grad, &spaced);
+  const PlanView plan =
+      ViewPlan(factors.plan.data(), factors.plan.size(), Fixture::kRows, segments, f.ids.size())
+          .value();
+  GradientView gradient = f.Gradient();
+  gradient.grad = spaced.data();
+  gradient.extra = extra;
+  gradient.factors = plan.factors;
+  kernels.push(block, plan.rows, plan.starts, plan.segments, 0, plan.unique, gradient, 20000);
+  sums->assign(Fixture::kRows * static_cast<size_t>(3 + f.dim), 0.0f);
+  gradient.merged = sums->data();
+  kernels.push(block, plan.rows, plan.starts, plan.segments, 0, plan.unique, gradient, 20000);
+  return out;
+}
+
+// Sums of pulls and pushes with factors in float64; shows and clicks have none.
+size_t WrongWith(const Fixture& f, const Factors& factors, const Outputs& out, const Floats& sums) {
+  size_t wrong = 0;
+  std::vector<Wides> merged(Fixture::kRows, Wides(static_cast<size_t>(3 + f.dim)));
+  for (size_t s = 0; s + 1 < f.offsets.size(); ++s) {
+    Wides sum(static_cast<size_t>(3 + f.dim));
+    const float* const grad = &f.grad[s * f.Width() + (f.use_cvm ? 2 : 0)];
+    for (int32_t i = f.offsets[s]; i < f.offsets[s + 1]; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const double factor = factors.of_ids[at];
+      const Wides row = PulledRow(f, f.ids[at]);
+      for (size_t c = 2; c < row.size(); ++c) Add(&sum[c], row[c].value * factor);
+      if (f.ids[at] < 0) continue;
+      Wides& to = merged[static_cast<size_t>(f.ids[at])];
+      Add(&to[0], f.show_click[s / Fixture::kSlots * 2]);
+      Add(&to[1], f.show_click[s / Fixture::kSlots * 2 + 1]);
+      for (size_t c = 2; c < to.size(); ++c) {
+        Add(&to[c], static_cast<double>(grad[c - 2]) * factor * Fixture::kInstances);
+      }
+    }
+    const size_t weights_at = f.use_cvm ? 2 : 0;
+    for (size_t c = 2; c < sum.size(); ++c) {
+      wrong += !sum[c].Agrees(out.pooled[s * f.Width() + weights_at + c - 2]);
+    }
+  }
+  for (size_t r = 0; r < merged.size(); ++r) {
+    for (size_t c = 0; c < merged[r].size(); ++c) {
+      wrong += !merged[r][c].Agrees(sums[r * merged[r].size() + c]);
+    }
+  }
+  return wrong;
+}
+
+TEST(factors_weigh_weights_and_gradients_on_every_path) {
+  for (const int dim : {1, 3, 4, 8, 16, 32, 64, 253}) {
+    for (const bool use_cvm : {true, false}) {
+      const Fixture f(RuleKind::kAdaGrad, dim, use_cvm);
+      const Factors factors(f, false);
+      const std::vector<const Kernels*> paths = Paths();
+      Floats sums, others;
+      const Outputs plain = RunWith(*paths[0], f, factors, &sums);
+      CHECK_EQ(WrongWith(f, factors, plain, sums), 0u);
+      for (const Kernels* path : paths) {
+        const Outputs out = RunWith(*path, f, factors, &others);
+        CHECK(SameBits(out.pooled, plain.pooled));
+        CHECK(SameBits(out.rows, plain.rows));
+        CHECK(SameBits(others, sums));
+      }
+    }
+  }
+}
+
+TEST(factors_reach_outputs_and_gradients_with_dense_features_behind_the_slots) {
+  for (const int dim : {3, 8}) {
+    for (const bool use_cvm : {true, false}) {
+      const Fixture f(RuleKind::kAdaGrad, dim, use_cvm);
+      const Factors factors(f, false);
+      for (const Kernels* path : Paths()) {
+        Floats sums, others;
+        const Outputs plain = RunWith(*path, f, factors, &sums);
+        const Outputs behind = RunWith(*path, f, factors, &others, 5);
+        CHECK(SameBits(behind.pooled, plain.pooled));
+        CHECK(SameBits(behind.rows, plain.rows));
+        CHECK(SameBits(others, sums));
+      }
+    }
+  }
+}
+
+TEST(factors_of_1_change_no_bit) {
+  for (const int dim : {5, 8}) {
+    for (const bool use_cvm : {true, false}) {
+      const Fixture f(RuleKind::kAdam, dim, use_cvm);
+      for (const Kernels* path : Paths()) {
+        Floats sums;
+        const Outputs with = RunWith(*path, f, Factors(f, true), &sums), without = Run(*path, f);
+        CHECK(SameBits(with.pooled, without.pooled));
+        CHECK(SameBits(with.rows, without.rows));
+      }
+    }
+  }
+}
+
 TEST(an_unknown_path_is_refused_and_changes_nothing) {
   const Kernels* const before = &ActiveKernels();
   for (const char* name : {"", "sse", "AVX2", "avx"}) {

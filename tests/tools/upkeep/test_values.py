@@ -49,6 +49,15 @@ def test_a_value_of_a_slot_that_shares_ids_is_that_of_the_other_slot() -> None:
     assert seen == word != country
 
 
+@pytest.mark.parametrize("data_format", ["csv", "parquet"])
+def test_a_value_of_a_weighted_slot_has_no_weight(data_format: str) -> None:
+    weighted = [*SLOTS[:4], {"name": "tag", "type": "sparse", "hash": True, "weighted": True}]
+    made = record(data_format=data_format, slots=weighted)
+    plain = record(slots=[*SLOTS[:4], {"name": "tag", "type": "sparse", "hash": True}])
+    for value in ("a:5", "10:30:x", "a"):
+        assert feasigns_of(made, "tag", [value]) == feasigns_of(plain, "tag", [value])
+
+
 def test_tokens_of_criteo_are_hexadecimal() -> None:
     slots = [
         {"name": "label", "type": "label"},

@@ -1,5 +1,6 @@
 #include "feed/columns/columns.h"
 
+#include <cmath>
 #include <deque>
 
 #include "feed/feed_util.h"
@@ -335,4 +336,117 @@ TEST(a_row_without_its_id_or_a_bad_one_changes_no_other_row) {
   rows.wide[1500] = 0;
   rows.labels[1024] = rows.labels[OneEach::kRows - 1] = 2;  // malformed
   rows.Check();
+}
+
+namespace {
+
+// Small, with weights of w in a column beside it: [1 2] [] [null] [0 4 5 6 7].
+struct WeightedFour : Four {
+  Made* weight_items = Add<float>("item", "f", {0.5f, 2, 3, 4, 5, 6, 7, 8});
+  Made* weights = AddList("w_weight", {0, 2, 2, 3, 8}, weight_items);
+
+  FeedSchema schema = [] {
+    FeedSchema made = Small();
+    made.slots[3].weighted = true;
+    made.slots[3].weight_column = "w_weight";
+    return made;
+  }();
+
+  Status Parse(ParsedChunk* out, int64_t offset = 0, int64_t rows = 4) {
+    return Batch::Parse(schema, {w, u, d, y, weights}, offset, rows, out);
+  }
+};
+
+}  // namespace
+
+TEST(weights_come_from_their_own_column) {
+  WeightedFour four;
+  four.SetNulls(four.weight_items, 0b11111011);
+  ParsedChunk chunk;
+  CHECK_OK(four.Parse(&chunk));
+  CHECK_EQ(Text(chunk.feasigns), "5 1 2 6 18446744073709551615 3 8 4 5 6 7 8");
+  CHECK_EQ(Text(chunk.weights), "1 0.5 2 1 1 1 1 4 5 6 7 8");
+  CHECK_OK(four.Parse(&chunk, 2, 2));
+  CHECK_EQ(Text(chunk.weights), "1 1 1 4 5 6 7 8");
+}
+
+TEST(a_null_in_place_of_the_weights_of_a_row_is_1_each) {
+  WeightedFour four;
+  four.SetNulls(four.weights, 0b0111);
+  ParsedChunk chunk;
+  CHECK_OK(four.Parse(&chunk));
+  CHECK_EQ(Text(chunk.weights), "1 0.5 2 1 1 3 1 1 1 1 1 1");
+}
+
+TEST(ids_that_are_null_or_0_take_their_weights_along) {
+  WeightedFour four;
+  four.SetNulls(four.items, 0b11111110);
+  ParsedChunk chunk;
+  CHECK_OK(four.Parse(&chunk));
+  CHECK_EQ(Text(chunk.lengths), "1 1 1 0 1 1 1 5");
+  CHECK_EQ(Text(chunk.weights), "1 2 1 1 3 1 4 5 6 7 8");
+}
+
+TEST(a_bad_weight_or_another_number_of_weights_makes_the_row_bad) {
+  WeightedFour four;
+  Made* const few = four.AddList("w_weight", {0, 1, 1, 2, 7}, four.weight_items);
+  ParsedChunk chunk;
+  four.weights = few;
+  CHECK_OK(four.Parse(&chunk));
+  CHECK_EQ(chunk.bad_lines, 1u);
+  CHECK_EQ(chunk.first_bad[0].reason,
+           "slot 'w': 2 ids and 1 weights, expected as many weights as ids");
+  CHECK_EQ(Text(chunk.weights), "1 1 2 1 3 4 5 6 7");
+  for (const float bad : {-1.0f, NAN, INFINITY, 5e9f}) {
+    WeightedFour other;
+    other.weight_items = other.Add<float>("item", "f", {0.5f, bad, 3, 4, 5, 6, 7, 8});
+    other.weights = other.AddList("w_weight", {0, 2, 2, 3, 8}, other.weight_items);
+    CHECK_OK(other.Parse(&chunk));
+    CHECK_EQ(chunk.bad_lines, 1u);
+    CHECK(chunk.first_bad[0].reason.find("is not a weight in [0, 2^32]") != std::string::npos);
+    CHECK_EQ(Text(chunk.weights), "1 1 3 1 4 5 6 7 8");
+  }
+}
+
+TEST(weights_beside_a_null_list_of_ids_make_the_row_bad) {
+  WeightedFour four;
+  four.SetNulls(four.w, 0b1110);
+  ParsedChunk chunk;
+  CHECK_OK(four.Parse(&chunk));
+  CHECK_EQ(chunk.bad_lines, 1u);
+  CHECK_EQ(chunk.first_bad[0].reason,
+           "slot 'w': 0 ids and 2 weights, expected as many weights as ids");
+  four.weights = four.AddList("w_weight", {2, 2, 2, 3, 8}, four.weight_items);
+  CHECK_OK(four.Parse(&chunk));
+  CHECK_EQ(chunk.bad_lines, 0u);
+}
+
+TEST(a_null_id_of_a_column_without_lists_takes_its_weight_along) {
+  WeightedFour four;
+  four.w = four.Add<int64_t>("w", "l", {5, 6, 7, 8});
+  four.SetNulls(four.w, 0b1101);
+  four.weights = four.Add<double>("w_weight", "g", {0.5, 2, 3, 4});
+  ParsedChunk chunk;
+  CHECK_OK(four.Parse(&chunk));
+  CHECK_EQ(chunk.bad_lines, 0u);
+  CHECK_EQ(Text(chunk.weights), "1 0.5 1 1 3 1 4");
+}
+
+TEST(one_id_and_one_weight_a_row_need_no_lists) {
+  WeightedFour four;
+  four.w = four.Add<int64_t>("w", "l", {5, 0, 7, 8});
+  four.weights = four.Add<double>("w_weight", "g", {0.5, 2, 3, 4});
+  ParsedChunk chunk;
+  CHECK_OK(four.Parse(&chunk));
+  CHECK_EQ(Text(chunk.feasigns), "5 5 6 18446744073709551615 7 8 8");
+  CHECK_EQ(Text(chunk.weights), "1 0.5 1 1 3 1 4");
+}
+
+TEST(weights_of_another_type_or_without_a_column_are_refused) {
+  WeightedFour four;
+  four.weights = four.AddStrings("w_weight", {0, 1, 1, 1, 1}, "x");
+  ParsedChunk chunk;
+  CHECK_CODE(four.Parse(&chunk), Code::kInvalidArgument);
+  CHECK_CODE(four.Batch::Parse(four.schema, {four.w, four.u, four.d, four.y}, 0, 4, &chunk),
+             Code::kInvalidArgument);
 }
