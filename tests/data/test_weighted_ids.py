@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,7 @@ def test_a_pass_on_disk_and_a_cached_one_have_the_same_factors(tmp_path: Path) -
         of_batch = (at, min(at + 8, spilled.size))
         weights = spilled.instances.pack_weights(*of_batch)
         assert weights.tolist() == held.pack_weights(*of_batch).tolist()
+    os.utime(path, (1e9, 1e9))  # files written just now are not cached
     cache = ParsedCache(tmp_path / "cache", 1 << 30)
     for hits in (0, 1):
         of = loaded(path, Format.CSV, slots, shuffle_seed=3, cache=cache)

@@ -145,7 +145,7 @@ def of_tables(folder: Path, file: str, tags: dict[str, Any], *overrides: str, **
     text = "".join(f"{','.join(line)},{age}\n" for line, age in zip(lines, ages, strict=True))
     (folder / f"{file}-aged.csv").write_text(text)
     options = ["model.type=dnn", "model.hidden=[8]", "extra_tables.wide.embedx_dim=3"]
-    options += ["extra_tables.wide.embedx_threshold=1", *overrides]
+    options += ["extra_tables.wide.embedx_threshold=1", "model.dense_scale=[[3,2]]", *overrides]
     return train(
         folder, f"{file}-aged", {"table": "wide", **tags}, *options, age={"type": "dense"}, **more
     )
