@@ -164,7 +164,8 @@ def test_files_without_ids_go_to_disk_beside_those_with_weights(tmp_path: Path) 
     (tmp_path / "a.csv").write_text("click,tags\n1,5:3|6:4\n0,7:2\n")
     (tmp_path / "b.csv").write_text("click,tags\n1,\n0,\n")
     options = LoadOptions(Format.CSV, slots, 8, shuffle_seed=3)
-    for disk in ({}, {"to_disk": True, "spill_dir": tmp_path, "budget_bytes": 1 << 16}):
+    to_disk: dict[str, Any] = {"to_disk": True, "spill_dir": tmp_path, "budget_bytes": 1 << 16}
+    for disk in ({}, to_disk):
         for files in ("ab", "ba"):
             paths = [f"{tmp_path}/{name}.csv" for name in files]
             of = load(paths, replace(options, **disk), 1 << 30)
