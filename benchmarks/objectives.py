@@ -2,9 +2,9 @@
 
     python benchmarks/objectives.py [--rows 2000000] [--page-rows 200000] [--seeds 5] [--quick]
 
-Negatives: rows with 2 % clicks, from a planted model. DeepFM is trained on all of them, and with
-`data.negative_rate: 0.1`, and evaluated on rows that neither has seen. The same on Criteo's rows,
-if PADDLEBOX_DATA has them; that part has no goal.
+Negatives: rows of datasets/synthetic with a lower bias, so that 2 % are clicks. DeepFM is trained
+on all of them, and with `data.negative_rate: 0.1`, and evaluated on rows that neither has seen. The
+same on Criteo's rows, if PADDLEBOX_DATA has them; that part has no goal.
 
 Groups: pages of 4 to 16 rows, from a planted model whose clicks also depend on an effect of the
 page that no feature shows. The same network is trained with `model.loss` bce, pairwise, listwise
@@ -32,8 +32,16 @@ from typing import Any
 import numpy as np
 import report
 
+sys.path.insert(0, str(report.ROOT / "datasets"))
+from synthetic import prepare  # noqa: E402
+
 MEASURES = (*report.TRAINING, "paddlebox/config", "configs/deepfm_criteo.yaml")
-RATE, CLICKS = 0.1, 0.02
+RATE = 0.1
+BIAS = -5.17  # of the generated rows: 2 % clicks
+SETTINGS = [
+    *("model.hidden=[64,64]", "optimizer.learning_rate=5e-4", "data.batch_size=128"),
+    "mem.budget_bytes=256MiB",
+]
 AUC_BOUND, MEAN_BOUND, SPEED_BOUND = 0.002, 0.02, 3.0
 MARGIN, COPC_BOUND = 0.002, 0.02
 METRICS = "[{name: page, method: wuauc, group: page}]"
@@ -153,16 +161,29 @@ def both(config: Path | str, folder: Path, *overrides: str) -> dict[str, dict[st
     return found
 
 
+def generated(folder: Path, rows: int, test: int) -> tuple[list[str], float]:
+    """Writes rows of datasets/synthetic with 2 % clicks. Returns the overrides that name the
+    files, and the mean of the planted probabilities of the test rows."""
+    vocabularies = [prepare.Vocabulary(law, 1) for law in prepare.SLOTS]
+    folder.mkdir(parents=True)
+    first, likely = 0, []
+    for name, count in (("train", rows), ("test", test)):
+        with open(folder / f"{name}.txt", "wb") as file:
+            for done in range(0, count, prepare.CHUNK_ROWS):
+                size = min(prepare.CHUNK_ROWS, count - done)
+                part = prepare.make_rows(vocabularies, 1, first + done, size, 0, BIAS)
+                file.write(prepare.to_text(part))
+                if name == "test":
+                    likely.append(part.probability)
+        first += count
+    files = [f"data.{name}_files=[{folder}/{name}.txt]" for name in ("train", "test")]
+    return files, float(np.concatenate(likely).mean())
+
+
 def negatives(folder: Path, rows: int) -> tuple[dict[str, Any], list[report.Goal]]:
-    rng = np.random.default_rng(1)
-    test = max(int(rows * _TEST), 1000)
-    columns, logits = planted(rng, rows + test)
-    likely = shifted(logits, CLICKS)
-    columns["click"] = (rng.random(rows + test) < likely).astype(np.int64)
-    write(folder, columns, test, 1 << 16)
-    found = both(config(folder, page=False), folder)
+    files, mean = generated(folder, rows, max(int(rows * _TEST), 1000))
+    found = both("configs/deepfm_synthetic.yaml", folder, *files, *SETTINGS)
     plain, sampled = found["all"], found["sampled"]
-    mean = float(likely[rows:].mean())
     off = abs(sampled["predicted_ctr"] / mean - 1)
     return {**found, "planted_mean": mean}, [
         report.at_most("AUC lost by sampling", plain["auc"] - sampled["auc"], AUC_BOUND),

@@ -139,10 +139,17 @@ class Rows:
     lengths: list[Ints]  # of each slot: (n), the number of feasigns of each row
 
 
-def make_rows(vocabularies: list[Vocabulary], seed: int, first: int, count: int, day: int) -> Rows:
+def make_rows(
+    vocabularies: list[Vocabulary],
+    seed: int,
+    first: int,
+    count: int,
+    day: int,
+    bias: float = BIAS,
+) -> Rows:
     """Makes rows first .. first + count - 1, drawn from the vocabularies of pass ``day``."""
     row = np.arange(first, first + count, dtype=np.uint64)
-    logit = np.full(count, BIAS)
+    logit = np.full(count, bias)
     dense = np.stack(
         [(uniform(seed, f"dense {k}", row) * 2001).astype(np.int64) - 1000 for k in range(DENSE)],
         axis=1,

@@ -75,7 +75,7 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
         (
             GOOD + "  - {name: x, type: sparse, bucket: {of: height, boundaries: [1]}, "
             "shares: user}",
-            "'x' is made of other slots; expected no hash, column or shares",
+            "'x' is made of other slots; expected no hash, column, shares or weighted",
         ),
         (
             GOOD + "  - {name: z, type: sparse, shares: x}\n"

@@ -234,6 +234,7 @@ ListPooling PoolingFrom(const std::string& name) {
 
 std::vector<ListPooling> PoolingsFrom(const std::vector<std::string>& names) {
   std::vector<ListPooling> poolings;
+  poolings.reserve(names.size());
   for (const std::string& name : names) poolings.push_back(PoolingFrom(name));
   return poolings;
 }
