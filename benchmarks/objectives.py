@@ -33,7 +33,7 @@ import numpy as np
 import report
 
 sys.path.insert(0, str(report.ROOT / "datasets"))
-from synthetic import prepare  # noqa: E402
+from synthetic import prepare
 
 MEASURES = (*report.TRAINING, "paddlebox/config", "configs/deepfm_criteo.yaml")
 RATE = 0.1
