@@ -239,8 +239,8 @@ format: $(STAMPS)/venv ## apply clang-format and ruff's safe fixes
 	$(BIN)/clang-format -i $(CPP_FILES)
 	$(BIN)/ruff check --fix .
 
-tidy: $(STAMPS)/native ## run clang-tidy on ops/
-	@$(BIN)/python .ci/tidy.py --jobs $(JOBS)
+tidy: $(STAMPS)/native ## run clang-tidy on ops/ (DAYS=1: on what changed in the last day)
+	@$(BIN)/python .ci/tidy.py --jobs $(JOBS) $(if $(DAYS),--days $(DAYS))
 
 tidy-cuda: $(STAMPS)/venv cuda-setup ## run clang-tidy on ops/cuda as CUDA
 	@$(BIN)/python .ci/tidy.py --jobs $(JOBS) --nvcc "$(NVCC)"
