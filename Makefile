@@ -31,7 +31,7 @@ export MAX_JOBS := $(JOBS)
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-slow test-long test-all core-test mutate sanitize sanitize-asan \
   sanitize-tsan sanitize-python fuzz nightly bench bench-setup bench-setup-ps cluster-setup test-cluster cuda \
-  cuda-setup test-gpu bench-gpu docs lint lint-python types format-check width format tidy tidy-cuda layers clean
+  cuda-check cuda-setup test-gpu bench-gpu docs lint lint-python types format-check width format tidy tidy-cuda layers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -111,10 +111,15 @@ $(STAMPS)/cuda: requirements/cuda.txt
 cuda-setup: ## install nvcc from PyPI into .venv-cuda, unless nvcc is installed
 	@test -n "$(NVCC)" || $(MAKE) --no-print-directory $(STAMPS)/cuda
 
+CUDA_TESTS = $(MAKE) -C tests/cuda -j$(JOBS) --no-print-directory NVCC="$(NVCC)" NVCC_FLAGS="$(NVCC_FLAGS)" \
+  PADDLE="$$($(BIN)/python -c 'import importlib.util as u; \
+  print(u.find_spec("paddle").submodule_search_locations[0])')"
+
 cuda: cuda-setup $(STAMPS)/venv ## compile ops/cuda and the GPU operators with nvcc (ARCH="80 90")
-	@$(MAKE) -C tests/cuda -j$(JOBS) --no-print-directory gpu glue NVCC="$(NVCC)" NVCC_FLAGS="$(NVCC_FLAGS)" \
-	  PADDLE="$$($(BIN)/python -c 'import importlib.util as u; \
-	  print(u.find_spec("paddle").submodule_search_locations[0])')"
+	@$(CUDA_TESTS) gpu glue
+
+cuda-check: cuda-setup $(STAMPS)/venv ## the same for one architecture, without optimization of device code
+	@$(CUDA_TESTS) check glue ARCH=90
 
 # Needs a GPU, nvcc, pytest and numpy. CHECK=memcheck, racecheck or initcheck runs the tests under
 # compute-sanitizer. One test requests more memory than there is on purpose, so memcheck does not
@@ -234,8 +239,8 @@ format: $(STAMPS)/venv ## apply clang-format and ruff's safe fixes
 	$(BIN)/clang-format -i $(CPP_FILES)
 	$(BIN)/ruff check --fix .
 
-tidy: $(STAMPS)/native ## run clang-tidy on ops/
-	@$(BIN)/python .ci/tidy.py --jobs $(JOBS)
+tidy: $(STAMPS)/native ## run clang-tidy on ops/ (DAYS=1: on what changed in the last day)
+	@$(BIN)/python .ci/tidy.py --jobs $(JOBS) $(if $(DAYS),--days $(DAYS))
 
 tidy-cuda: $(STAMPS)/venv cuda-setup ## run clang-tidy on ops/cuda as CUDA
 	@$(BIN)/python .ci/tidy.py --jobs $(JOBS) --nvcc "$(NVCC)"

@@ -193,7 +193,7 @@ def any_segments(draw: st.DrawFn) -> list[dict[str, Any]]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     any_segments(),
     st.floats(0.1, 1.0),

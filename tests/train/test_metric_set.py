@@ -166,7 +166,7 @@ def same_state(a: MetricSet, b: MetricSet) -> None:
         assert array.dtype.kind in "iuf"  # plain numbers, as a commit keeps them
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 @given(ROWS, st.randoms(use_true_random=False), st.integers(0, 60))
 def test_order_batches_and_parts_do_not_show(
     rows: list[tuple[float, int, int]], random: Random, cut: int
@@ -186,7 +186,7 @@ def test_order_batches_and_parts_do_not_show(
     assert first.compute() == merged.compute() == whole.compute()
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 @given(ROWS, st.integers(0, 60))
 def test_a_state_goes_on_where_it_was_taken(rows: list[tuple[float, int, int]], cut: int) -> None:
     cut = min(cut, len(rows))
@@ -243,7 +243,7 @@ def test_weights_and_soft_labels_are_counted() -> None:
     assert found["ne"] == pytest.approx(normalised_entropy(found["logloss"], 3 / 7))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(ROWS)
 def test_a_weighted_auc_without_weights_is_the_usual_one(
     rows: list[tuple[float, int, int]],
