@@ -194,13 +194,44 @@ def test_an_export_predicts_with_the_counts_of_the_rows(folder: Path, precision:
     options.append("table.life.base_threshold=0")
     found = train(folder, *options, served=instances)
     assert found["error"] == ""
+    check_served(found, lines[1:])
+
+
+def check_served(found: Any, lines: Sequence[str]) -> None:
+    """The predictions of the export have the log loss of the evaluation."""
     predicted = np.array(found["served"])
-    assert predicted.shape == (200, 2)
+    assert predicted.shape == (len(lines), 2)
     for at, task in enumerate(("click", "buy")):
-        labels = np.array([int(line.split(",")[at]) for line in lines[1:]])
+        labels = np.array([int(line.split(",")[at]) for line in lines])
         p = predicted[:, at]
         loss = -np.mean(labels * np.log(p) + (1 - labels) * np.log(1 - p))
         assert found["test"]["tasks"][task]["logloss"] == pytest.approx(loss, abs=1e-5), task
+
+
+@pytest.mark.slow
+def test_weights_of_ids_multiply_no_count(folder: Path) -> None:
+    expected, random = expected_counts(folder), np.random.default_rng(4)
+    for path in sorted(folder.glob("[01].csv")):
+        head, *lines = path.read_text().splitlines()
+        lines = [f"{line}:{random.integers(0, 5) / 2}" for line in lines]  # the weight of an item
+        path.write_text("\n".join([head, *lines, ""]))
+    write_slots(
+        folder,
+        click="label",
+        buy="label",
+        cart="count",
+        late={"type": "late", "of": "buy"},
+        user="sparse",
+        item={"type": "sparse", "weighted": True},
+    )
+    (folder / "test.csv").write_text("\n".join([head, *lines, ""]))
+    shown = [cells for cells in (line.split(",") for line in lines) if cells[3] == "0"]
+    options = [f"data.test_files=[{folder}/test.csv]", "table.life.base_threshold=0"]
+    found = train(folder, *options, served=[{"user": c[4], "item": c[5]} for c in shown])
+    assert found["error"] == ""
+    counts = {feasign: [*row[1:3], *row[-2:]] for feasign, row in found["rows"].items()}
+    assert counts == expected
+    check_served(found, [",".join(cells) for cells in shown])
 
 
 @pytest.mark.slow
