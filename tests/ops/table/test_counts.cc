@@ -147,8 +147,8 @@ Floats TrainWithFactors(Table* table, int32_t stamp, const test::Batch& batch, s
 TEST(factors_of_ids_multiply_weights_and_no_count) {
   const test::Pass pass = test::MakePass(5, 2000, 600, kDim);
   const auto plain = test::OpenTable(test::SmallConfig()), table = test::OpenTable(Counting());
-  int32_t stamps[2] = {test::StageTrain(plain.get(), pass).stamp,
-                       test::StageTrain(table.get(), pass).stamp};
+  const int32_t stamps[2] = {test::StageTrain(plain.get(), pass).stamp,
+                             test::StageTrain(table.get(), pass).stamp};
   CHECK_OK(plain->Begin(stamps[0]));
   CHECK_OK(table->Begin(stamps[1]));
   std::map<uint64_t, Floats> sums;
