@@ -1,6 +1,8 @@
-"""Do sampled negatives save time and keep predictions, and do losses in groups rank better?
+"""Do sampled negatives save time and keep predictions, do losses in groups rank better, and does a
+model learn conversions that come late?
 
-    python benchmarks/objectives.py [--rows 2000000] [--page-rows 200000] [--seeds 5] [--quick]
+    python benchmarks/objectives.py [--rows 2000000] [--page-rows 200000] [--seeds 5]
+                                    [--late-rows 600000] [--quick]
 
 Negatives: rows of datasets/synthetic with a lower bias, so that 2 % are clicks. DeepFM is trained
 on all of them, and with `data.negative_rate: 0.1`, and evaluated on rows that neither has seen. The
@@ -11,10 +13,18 @@ page that no feature shows. The same network is trained with `model.loss` bce, p
 and jrc, for several seeds. The AUC inside pages is the mean over the pages of the test rows with
 both classes (`wuauc`).
 
+Late conversions: passes of rows with clicks and conversions, from a planted model. A part of the
+conversions, which depends on the features, comes one or more passes later, as late lines. The log
+is older than the first pass, so there are late lines of earlier rows, too. The same
+network is trained in three ways: `delayed` with `model.delayed_task` on these passes, `in_time`
+without the late lines, and `oracle` on passes in which every conversion is known at once. Each is
+evaluated on rows whose conversions are complete.
+
 Goals: with sampling, the AUC is at most 0.002 lower, the mean prediction is within 2 % of the
 planted mean, and training reads at least 3 times the rows per second. The AUC inside pages of jrc
 is higher than that of bce by at least 0.002, in the median of the seeds; its COPC is at most 2 %
-further from 1.
+further from 1. AUC and COPC of `delayed` for conversions differ from those of `oracle` by at most
+0.01.
 """
 
 from __future__ import annotations
@@ -49,6 +59,8 @@ LOSSES = ("bce", "pairwise", "listwise", "jrc")
 _TEST = 0.1  # of the rows
 _VOCABULARY = {"user": 50_000, "item": 20_000, "place": 500}
 _PAGE_EFFECT = 1.5  # its deviation
+PASSES, _BEFORE, LATE_BOUND = 24, 6, 0.01
+_CONVERTED, _LATE, _ANOTHER_PASS = 0.25, 0.4, 0.35  # means of probabilities
 
 
 # ---- data
@@ -147,6 +159,7 @@ def trained(config: Path | str, run_dir: Path, *overrides: str) -> dict[str, Any
     return {
         **{name: found[name] for name in ("auc", "copc", "predicted_ctr", "logloss")},
         **({"page_auc": found["page"]["uauc"]} if "page" in found else {}),
+        **({"tasks": found["tasks"]} if "tasks" in found else {}),
         "rows_per_s": sum(line["lines"] for line in lines) / sum(line["seconds"] for line in lines),
         "samples": sum(line["samples"] for line in lines),
     }
@@ -235,12 +248,92 @@ def pages(folder: Path, rows: int, seeds: int) -> tuple[dict[str, Any], list[rep
     ]
 
 
+_LATE_SLOTS = SLOTS.replace(
+    "type: label}\n",
+    "type: label}\n  - {name: buy, type: label}\n  - {name: late, type: late, of: buy}\n",
+    1,
+)
+
+
+def write_late(folder: Path, columns: dict[str, np.ndarray], delay: np.ndarray, test: int) -> None:
+    """Folders oracle, in_time and delayed, each with a file for each pass, and test.parquet.
+
+    Args:
+        columns: of all rows; the first passes and the last `test` rows are not trained.
+        delay: passes between a row and its conversion; -1: there is none.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def put(path: Path, *parts: dict[str, np.ndarray]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        pq.write_table(pa.table(joined), path)
+
+    def part(chosen: np.ndarray, buy: np.ndarray, late: int) -> dict[str, np.ndarray]:
+        some = {name: column[chosen] for name, column in columns.items()}
+        mark = np.full(int(chosen.sum()), late, np.int64)
+        return {**some, "buy": buy[chosen].astype(np.int64), "late": mark}
+
+    each = (len(delay) - test) // (PASSES + _BEFORE)  # rows of a pass
+    of_pass = np.minimum(np.arange(len(delay)) // each - _BEFORE, PASSES)
+    for number in range(PASSES):
+        own = of_pass == number
+        arrived = (delay > 0) & (of_pass + delay == number) & (of_pass < PASSES)
+        name = f"pass-{number:02d}.parquet"
+        put(folder / "oracle" / name, part(own, delay >= 0, 0))
+        put(folder / "in_time" / name, part(own, delay == 0, 0))
+        put(folder / "delayed" / name, part(own, delay == 0, 0), part(arrived, delay >= 0, 1))
+    put(folder / "test.parquet", part(of_pass == PASSES, delay >= 0, 0))
+
+
+def late(folder: Path, rows: int) -> tuple[dict[str, Any], list[report.Goal]]:
+    rng = np.random.default_rng(3)
+    test = max(int(rows * _TEST), 1000)
+    rows += rows * _BEFORE // PASSES
+    columns, logits = planted(rng, rows + test)
+    draw = rng.random(rows + test)
+    columns["click"] = (draw < shifted(logits, 0.5)).astype(np.int64)
+    effects = [rng.normal(0, 0.8, _VOCABULARY[name]) for name in ("item", "place", "place")]
+    of_item, of_place, more = (
+        effect[columns[name] - 1]
+        for effect, name in zip(effects, ("item", "place", "place"), strict=True)
+    )
+    converts = shifted(0.5 * logits + of_item + of_place, _CONVERTED)
+    comes_late = shifted(more - of_place, _LATE)
+    bought = (columns["click"] > 0) & (rng.random(rows + test) < converts)
+    passes = rng.geometric(1 - _ANOTHER_PASS, rows + test)
+    delay = np.where(bought, np.where(rng.random(rows + test) < comes_late, passes, 0), -1)
+    write_late(folder, columns, delay, test)
+    path, found = config(folder, page=False), dict[str, dict[str, Any]]()
+    (folder / "slots.yaml").write_text(_LATE_SLOTS)
+    for name in ("oracle", "in_time", "delayed"):
+        overrides = [
+            f"data.train_files=[{folder}/{name}/*.parquet]",
+            "data.files_per_pass=1",
+            "data.shuffle=true",  # late lines are at the end of a file
+            "model.type=shared_bottom",
+            *(["model.delayed_task=buy"] if name == "delayed" else []),
+        ]
+        one = trained(path, folder / f"run-{name}", *overrides)
+        found[name] = {key: one["tasks"]["buy"][key] for key in ("auc", "copc", "logloss")}
+        print(f"late conversions, {name}: {json.dumps(found[name])}", flush=True)
+    apart = {key: abs(found["delayed"][key] - found["oracle"][key]) for key in ("auc", "copc")}
+    return found, [
+        report.at_most("AUC of late conversions off the oracle", apart["auc"], LATE_BOUND),
+        report.at_most("COPC of late conversions off the oracle", apart["copc"], LATE_BOUND),
+    ]
+
+
 def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
     figures: dict[str, Any] = {}
     figures["negatives"], goals = negatives(folder / "negatives", options.rows)
     figures["criteo"] = criteo(folder / "criteo")
     if options.seeds:
         figures["pages"], more = pages(folder / "pages", options.page_rows, options.seeds)
+        goals = [*goals, *more]
+    if options.late_rows:
+        figures["late"], more = late(folder / "late", options.late_rows)
         goals = [*goals, *more]
     return figures, goals
 
@@ -252,6 +345,9 @@ def main() -> int:
     )
     parser.add_argument("--page-rows", type=int, default=200_000, help="training rows in pages")
     parser.add_argument("--seeds", type=int, default=5, help="of the losses in groups; 0: none")
+    parser.add_argument(
+        "--late-rows", type=int, default=600_000, help="training rows with conversions; 0: none"
+    )
     parser.add_argument("--quick", action="store_true", help="a trial: few rows, 2 seeds")
     parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
     out = report.ROOT / "benchmarks/results/objectives.json"
@@ -259,6 +355,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.quick:
         options.rows, options.page_rows, options.seeds = 100_000, 40_000, 2
+        options.late_rows = 60_000
     return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
 
 

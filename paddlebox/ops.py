@@ -97,7 +97,8 @@ def pull_box_sparse(
     Args:
         input: int64 feasigns, whose bits are read as uint64; 0 is padding and its row is zeros.
             Either one tensor (B, ...), or a list with one tensor (B, n_slot) for each slot.
-        size: 3 + D, the columns [show, click, embed_w, embedx...].
+        size: 3 + n + D, the columns [show, click, n further counts (`table.counts`), embed_w,
+            embedx...].
         anchor: float parameter; None creates one, which is meant for static programs.
 
     Returns: for one tensor float32 (..., size). As in PaddleBox, a last dimension of 1 is dropped:
@@ -172,7 +173,7 @@ def pull_box_extended_sparse(
 
     Args:
         input: int64 feasigns, one tensor or a list of slots, as for `pull_box_sparse`.
-        size: 3 + D.
+        size: 3 + n + D, as for `pull_box_sparse`.
         extend_size: E, the table's `expand_dim`.
         dtype: "float32".
         mask: one value for each slot. Bit 0 puts the slot into the first result, bit 1 into the
@@ -223,18 +224,18 @@ def pull_gpups_sparse(
     """`pull_box_sparse` for a list of slots with one size each, the form of HeterPS programs.
 
     HeterPS has tables of different widths for the slots. Here one table holds the rows of all
-    slots, so every size must be 3 + D. For a narrower slot, slice the result.
+    slots, so every size must be 3 + n + D. For a narrower slot, slice the result.
 
     Args:
         ids: one int64 tensor (B, n_slot) for each slot.
-        size: 3 + D for each slot.
+        size: 3 + n + D for each slot.
         is_distributed, is_sparse: accepted for compatibility with HeterPS, without effect.
         anchor: as for `pull_box_sparse`.
 
     Returns: a list in the order of ids, as from `pull_box_sparse`.
 
     Raises: ValueError if the sizes differ from each other, or, when the program runs, from the
-        table's 3 + D; also the errors of `pull_box_sparse`.
+        table's 3 + n + D; also the errors of `pull_box_sparse`.
 
     Source of the signature: PaddleBox, pull_gpups_sparse_op.
     """
@@ -257,9 +258,9 @@ def push_box_sparse(ids: Any, grad: Any) -> Any:
 
     Args:
         ids: int64 (B, ...) feasigns.
-        grad: float32, in the shape that `pull_box_sparse` returns for ids. Columns 0 and 1 are the
-            show and click counts of each id. The other columns are the gradient of a mean loss;
-            the operator multiplies them by B.
+        grad: float32, in the shape that `pull_box_sparse` returns for ids. The first 2 + n columns
+            are the show, click and further counts of each id. The other columns are the gradient of
+            a mean loss; the operator multiplies them by B.
 
     Returns: int64 (1), the number of ids pushed. Fetch it in a static program, because Paddle may
         prune the push otherwise.
@@ -314,7 +315,10 @@ def fused_pull_seqpool_cvm(
         offsets: (B * S + 1) int32. Slot s of instance b has the ids [offsets[b*S+s],
             offsets[b*S+s+1]). If instances share L lists, (L + 1 + B * S) int32: the offsets of the
             lists, then the list of each slot of each instance (ops/row/lists.h).
-        show_click: (B, 2) float32, the counts that the push adds to the row of each id.
+        show_click: (B, 2 + n) float32, the counts that the push adds to the row of each id. n is
+            the number of `table.counts`; a static program takes it from this shape, so declare
+            2 + n, not -1. A show of -w is that of a late line of weight w: `table.show_scale`
+            divides by w, too, but the row counts no show.
         plan: int32, the batch's dedup plan (ops/row/plan.h); a tensor of one word if there is none.
             It may hold factors of the ids, by which their weights are multiplied in the sum
             (docs/data.md, weighted ids and pooling).
@@ -327,8 +331,8 @@ def fused_pull_seqpool_cvm(
         dense: (B, W) float32 features. The kernel writes them after the slots of each instance,
             which saves a copy of the slots. They get no gradient.
 
-    Returns: float32 (B, S * width), width = 3 + D with use_cvm, else 1 + D. With dense (B, S *
-        width + W).
+    Returns: float32 (B, S * width), width = 3 + n + D with use_cvm, else 1 + D. With dense (B,
+        S * width + W).
 
     Raises: PassError if no pass is open; ValueError for a wrong shape or dtype, or a feasign that
         was not staged for the pass.

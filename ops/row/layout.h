@@ -8,6 +8,7 @@
 //   word 5        life_seq (uint32, the last life event the row has seen)
 //   word 6        embed_w (float32)
 //   word 7 ..     embed state (e), embedx_w (D), embedx state (x), expand_w (E), expand state
+//   last n words  further counts (float32)
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,7 @@ struct RowLayout {
   int embedx_state = 1;  // x
   int expand_dim = 0;    // E, for pull_box_extended_sparse; 0: rows have no expand part
   int expand_state = 0;
+  int counts = 0;  // n, counts besides show and click
 
   static constexpr int kShow = 1, kClick = 2, kDeltaScore = 3, kDay = 4, kLifeSeq = 5, kEmbed = 6;
   PBX_HOST_DEVICE int embed_state_at() const { return kEmbed + 1; }
@@ -35,13 +37,20 @@ struct RowLayout {
   PBX_HOST_DEVICE int embedx_state_at() const { return embedx_at() + embedx_dim; }
   PBX_HOST_DEVICE int expand_at() const { return embedx_state_at() + embedx_state; }
   PBX_HOST_DEVICE int expand_state_at() const { return expand_at() + expand_dim; }
-  PBX_HOST_DEVICE int words() const { return expand_state_at() + expand_state; }
+  PBX_HOST_DEVICE int counts_at() const { return expand_state_at() + expand_state; }
+  PBX_HOST_DEVICE int words() const { return counts_at() + counts; }
   PBX_HOST_DEVICE uint32_t bytes() const { return static_cast<uint32_t>(words()) * 4; }
+
+  // The columns of a pulled row: [show, click, further counts..., embed_w, embedx...]. The first
+  // `head_columns` are counts.
+  int head_columns() const { return 2 + counts; }
+  int pull_columns() const { return head_columns() + 1 + embedx_dim; }
 
   // Identifies the layout in files. The 1 is the version of the layout above.
   uint64_t Fingerprint() const {
-    const int32_t fields[6] = {1, embedx_dim, embed_state, embedx_state, expand_dim, expand_state};
-    return HashBytes(fields, expand_dim == 0 ? 16 : 24, 0x50425852ULL);
+    const int32_t fields[7] = {1,          embedx_dim,   embed_state, embedx_state,
+                               expand_dim, expand_state, counts};
+    return HashBytes(fields, counts != 0 ? 28 : (expand_dim == 0 ? 16 : 24), 0x50425852ULL);
   }
 };
 

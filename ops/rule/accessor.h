@@ -100,7 +100,7 @@ PBX_HOST_DEVICE inline void CreateEmbedx(const AccessorConfig& config, uint64_t 
 // were new. The counts do not change.
 inline void ResetWeights(const AccessorConfig& config, uint64_t key, float* row) {
   const RowLayout& layout = config.layout;
-  for (int i = RowLayout::kEmbed; i < layout.words(); ++i) row[i] = 0.0f;
+  for (int i = RowLayout::kEmbed; i < layout.counts_at(); ++i) row[i] = 0.0f;
   row[RowLayout::kEmbed] = InitialWeight(config.seed, key, 0, config.embed.initial_range);
   rule::InitState(config.embed, 1, row + RowLayout::kEmbed, row + layout.embed_state_at());
   if (HasEmbedx(row)) CreateEmbedx(config, key, row);
@@ -130,9 +130,11 @@ PBX_INLINE Counts AddPush(const AccessorConfig& config, const Counts& row, float
 // the layout's embedx_dim, an argument so that it can be a constant. True: the row has reached the
 // score at which embedx is created, and the caller must create it. As in PaddleBox, this push only
 // initialises embedx. Its embedx gradient is dropped, because it was computed with zeros in place
-// of the missing embedx.
+// of the missing embedx. late: occurrences in late lines, which count no shows; the gradients are
+// divided by show + late.
 PBX_INLINE bool PushWeights(const AccessorConfig& config, int dim, float show, float click,
-                            const float* g, const float* embedx_g, uint32_t day, float* row) {
+                            const float* g, const float* embedx_g, uint32_t day, float* row,
+                            float late = 0.0f) {
   const RowLayout& layout = config.layout;
   const Counts counts =
       AddPush(config, {row[RowLayout::kShow], row[RowLayout::kClick], row[RowLayout::kDeltaScore]},
@@ -141,7 +143,7 @@ PBX_INLINE bool PushWeights(const AccessorConfig& config, int dim, float show, f
   row[RowLayout::kClick] = counts.click;
   row[RowLayout::kDeltaScore] = counts.delta_score;
   SetWord(row, RowLayout::kDay, day);
-  const float scale = ScaleOf(config, show), rate = RateOf(config, row);
+  const float scale = ScaleOf(config, show + late), rate = RateOf(config, row);
   rule::Update(RuleFor(config.embed, rate), 1, g, scale, row + RowLayout::kEmbed,
                row + layout.embed_state_at());
   if (HasEmbedx(row)) {
@@ -163,17 +165,17 @@ PBX_HOST_DEVICE inline void Push(const AccessorConfig& config, uint64_t key, flo
 // Updates the row's expand by its own rule. g: (E) merged gradient of the sum loss. Called before
 // Push, so that the push that creates embedx and expand only initialises them. If the whole
 // gradient is 0, no slot of the row uses expand, and the row keeps its bits. False if g is not
-// finite; then the row is unchanged.
+// finite; then the row is unchanged. late: as for PushWeights.
 PBX_HOST_DEVICE inline bool PushExpand(const AccessorConfig& config, float show, const float* g,
-                                       float* row) {
+                                       float* row, float late = 0.0f) {
   const int dim = config.layout.expand_dim;
   float size = 0.0f;
   for (int i = 0; i < dim; ++i) size += g[i] < 0.0f ? -g[i] : g[i];
   if (!rule::Finite(size)) return false;
   if (size == 0.0f || !HasEmbedx(row)) return true;
   float* const expand = row + config.layout.expand_at();
-  rule::Update(RuleFor(config.expand, RateOf(config, row)), dim, g, ScaleOf(config, show), expand,
-               expand + dim);
+  rule::Update(RuleFor(config.expand, RateOf(config, row)), dim, g, ScaleOf(config, show + late),
+               expand, expand + dim);
   SetFlag(row, kTouched);
   return true;
 }

@@ -20,6 +20,9 @@ struct SlotMap {
   bool in_feasigns = false;    // key_space: per_slot: feasigns change with their slot
   // For slot 0, 1, ...: the slot number in its feasigns, before and after. Empty: the slot's index.
   std::vector<std::pair<uint32_t, uint32_t>> keys = {};
+  // For each further count of the other table, its index in the first table, or kDropped: it starts
+  // at 0.
+  std::vector<int32_t> counts = {};
 
   std::pair<uint32_t, uint32_t> KeysOf(uint16_t slot) const {
     if (slot < keys.size()) return keys[slot];
@@ -61,6 +64,10 @@ class RowConverter {
     const RowLayout& b = to_.layout;
     accessor::Create(to_, *key, static_cast<uint16_t>(slot), out);
     std::copy(row + RowLayout::kShow, row + RowLayout::kEmbed + 1, out + RowLayout::kShow);
+    for (size_t c = 0; c < map_.counts.size(); ++c) {
+      if (map_.counts[c] == SlotMap::kDropped) continue;
+      out[static_cast<size_t>(b.counts_at()) + c] = row[a.counts_at() + map_.counts[c]];
+    }
     State(from_.embed, to_.embed, 1, row + a.embed_state_at(), out + RowLayout::kEmbed,
           out + b.embed_state_at());
     if (!HasEmbedx(row)) return true;

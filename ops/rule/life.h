@@ -3,10 +3,11 @@
 // and the code that reads a row (staging, compaction, export) first applies the later events in
 // order. So the decay of a table of terabytes costs nothing until a row is needed.
 //
-// The events that change counts read and write only words 0 to 5 of a row (docs/formats/row.md).
-// The formulas are those of PaddleBox's CtrCommonAccessor: Shrink and UpdateStatAfterSave. An event
-// that changes weights also rounds embedx to the precision of the tiers. So the bits of a row
-// depend neither on when the event is applied, nor on whether the row is packed then.
+// The events that change counts read and write only words 0 to 5 of a row, and its last words if it
+// has further counts (docs/formats/row.md). The formulas are those of PaddleBox's
+// CtrCommonAccessor: Shrink and UpdateStatAfterSave. An event that changes weights also rounds
+// embedx to the precision of the tiers. So the bits of a row depend neither on when the event is
+// applied, nor on whether the row is packed then.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@
 namespace pbx {
 
 enum class LifeKind : uint8_t {
-  kDecay,        // show and click are multiplied by decay
+  kDecay,        // show, click and the further counts are multiplied by decay
   kShrink,       // rows with a low score, or not seen for long, are deleted
   kDeltaReset,   // a delta was saved: delta_score of its rows becomes 0
   kResetRows,    // an epoch begins: weights and states become those of a new row
@@ -75,16 +76,16 @@ inline void Round(const AccessorConfig& config, const RowCodec& codec, const Lif
   if (HasEmbedx(row)) codec.Round(config.seed, key, uint64_t{1} << 63 | event.seq, row);
 }
 
-// Applies the events after the row's last one. codec: of the tiers. events: (n) with seq 1 to n.
-// False: an event deleted the row; then its bytes are meaningless.
-inline bool Apply(const AccessorConfig& config, const RowCodec& codec, const LifeEvent* events,
-                  size_t n, uint64_t key, float* row) {
+// The loop of Apply. counts: the further counts of the row.
+inline bool ApplyTo(const AccessorConfig& config, const RowCodec& codec, const LifeEvent* events,
+                    size_t n, uint64_t key, float* row, float* counts) {
   for (size_t i = GetWord(row, RowLayout::kLifeSeq); i < n; ++i) {
     const LifeEvent& event = events[i];
     switch (event.kind) {
       case LifeKind::kDecay:
         row[RowLayout::kShow] *= event.decay;
         row[RowLayout::kClick] *= event.decay;
+        for (int c = 0; c < config.layout.counts; ++c) counts[c] *= event.decay;
         break;
       case LifeKind::kShrink:
         if (accessor::Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) <
@@ -111,15 +112,25 @@ inline bool Apply(const AccessorConfig& config, const RowCodec& codec, const Lif
   return true;
 }
 
+// Applies the events after the row's last one. codec: of the tiers. events: (n) with seq 1 to n.
+// False: an event deleted the row; then its bytes are meaningless.
+inline bool Apply(const AccessorConfig& config, const RowCodec& codec, const LifeEvent* events,
+                  size_t n, uint64_t key, float* row) {
+  return ApplyTo(config, codec, events, n, key, row, row + config.layout.counts_at());
+}
+
 // The same for a packed row, aligned to 4.
 inline bool ApplyPacked(const AccessorConfig& config, const RowCodec& codec,
                         const LifeEvent* events, size_t n, uint64_t key, char* packed) {
-  auto* const counts = reinterpret_cast<float*>(packed);
+  auto* const head = reinterpret_cast<float*>(packed);
   bool whole = false;  // whether the weights are needed
-  for (size_t i = GetWord(counts, RowLayout::kLifeSeq); i < n && !codec.identity(); ++i) {
+  for (size_t i = GetWord(head, RowLayout::kLifeSeq); i < n && !codec.identity(); ++i) {
     whole = whole || ChangesWeights(events[i]);
   }
-  if (!whole) return Apply(config, codec, events, n, key, counts);
+  if (!whole) {
+    float* const counts = head + codec.bytes() / 4 - config.layout.counts;  // the last words
+    return ApplyTo(config, codec, events, n, key, head, counts);
+  }
   thread_local std::vector<float> row;
   row.resize(static_cast<size_t>(config.layout.words()));
   codec.Unpack(packed, row.data());

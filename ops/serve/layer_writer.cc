@@ -29,10 +29,12 @@ Status LayerWriter::Against(const ServeTable& table) {
 }
 
 Status LayerWriter::Add(const uint64_t* feasigns, const float* rows, size_t n, size_t words) {
-  if (words < static_cast<size_t>(layout_.embedx_state_at())) {
+  const int fewest = layout_.embedx_state_at() + layout_.counts;
+  if (words < static_cast<size_t>(fewest)) {
     return Error(Code::kInvalidArgument, "rows have %zu words, expected at least %d", words,
-                 layout_.embedx_state_at());
+                 fewest);
   }
+  layout_.embedx_state = static_cast<int>(words) - fewest;  // so that counts are the last words
   std::string encoded(codec_.full_bytes(), '\0');
   for (size_t i = 0; i < n; ++i) {
     const uint64_t key = KeyOf(feasigns[i]);

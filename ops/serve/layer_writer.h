@@ -24,6 +24,7 @@ class LayerWriter {
       : codec_(codec), filtered_(filtered), builder_(codec) {
     layout_.embedx_dim = codec.embedx_dim();
     layout_.embed_state = embed_state;
+    layout_.counts = codec.more_counts();
   }
 
   // Sets the feasigns that the layer deletes, in any order. Call it before the first row.

@@ -35,8 +35,8 @@ uint16_t NearestHalf(float value) {
 
 }  // namespace
 
-ServeCodec::ServeCodec(int embedx_dim, bool counts, ServePrecision precision)
-    : dim_(embedx_dim), counts_(counts), precision_(precision) {
+ServeCodec::ServeCodec(int embedx_dim, bool counts, ServePrecision precision, int more_counts)
+    : dim_(embedx_dim), counts_(counts), more_(more_counts), precision_(precision) {
   const auto dim = static_cast<uint32_t>(dim_);
   switch (precision_) {
     case ServePrecision::kFloat32: full_bytes_ = 4 * dim; break;
@@ -52,6 +52,7 @@ bool ServeCodec::Finite(const RowLayout& layout, const float* row) const {
     finite =
         finite && std::isfinite(row[RowLayout::kShow]) && std::isfinite(row[RowLayout::kClick]);
   }
+  for (int i = 0; i < more_; ++i) finite = finite && std::isfinite(row[layout.counts_at() + i]);
   if (!HasEmbedx(row)) return finite;
   for (int i = 0; i < dim_; ++i) finite = finite && std::isfinite(row[layout.embedx_at() + i]);
   return finite;
@@ -61,7 +62,8 @@ bool ServeCodec::Encode(const RowLayout& layout, const float* row, char* out) co
   std::memset(out, 0, full_bytes());  // padding too
   if (counts_) {
     std::memcpy(out, row + RowLayout::kShow, 8);
-    out += 8;
+    std::memcpy(out + 8, row + layout.counts_at(), static_cast<size_t>(more_) * 4);
+    out += counts_bytes();
   }
   std::memcpy(out, row + RowLayout::kEmbed, 4);
   out += 4;
@@ -91,11 +93,14 @@ bool ServeCodec::Encode(const RowLayout& layout, const float* row, char* out) co
 void ServeCodec::Decode(const char* from, bool full, float* row) const {
   row[RowLayout::kShow] = row[RowLayout::kClick] = 0;
   if (counts_) std::memcpy(row + RowLayout::kShow, from, 8);
+  if (more_ != 0) {
+    std::memcpy(row + decoded().counts_at(), from + 8, static_cast<size_t>(more_) * 4);
+  }
   DecodeWeights(from, full, row + RowLayout::kEmbed);
 }
 
 void ServeCodec::DecodeWeights(const char* from, bool full, float* weights) const {
-  if (counts_) from += 8;
+  from += counts_bytes();
   std::memcpy(weights, from, 4);
   from += 4;
   float* const embedx = weights + 1;

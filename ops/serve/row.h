@@ -13,17 +13,20 @@ enum class ServePrecision : uint8_t { kFloat32, kFloat16, kInt8 };
 class ServeCodec {
  public:
   ServeCodec() : ServeCodec(8, true, ServePrecision::kFloat32) {}
-  // counts: rows have show and click, which CVM needs.
-  ServeCodec(int embedx_dim, bool counts, ServePrecision precision);
+  // counts: rows have show and click, which CVM needs, and more_counts further counts after them.
+  // REQUIRES: more_counts is 0 without counts.
+  ServeCodec(int embedx_dim, bool counts, ServePrecision precision, int more_counts = 0);
 
   int embedx_dim() const { return dim_; }
   bool counts() const { return counts_; }
-  uint32_t short_bytes() const { return counts_ ? 12 : 4; }  // size of a row without embedx
+  int more_counts() const { return more_; }
+  uint32_t counts_bytes() const { return counts_ ? 8 + 4 * static_cast<uint32_t>(more_) : 0; }
+  uint32_t short_bytes() const { return counts_bytes() + 4; }  // size of a row without embedx
   uint32_t full_bytes() const { return full_bytes_; }
   uint32_t bytes(bool full) const { return full ? full_bytes() : short_bytes(); }
 
   // The layout of decoded rows: no states.
-  RowLayout decoded() const { return {dim_, 0, 0, 0, 0}; }
+  RowLayout decoded() const { return {dim_, 0, 0, 0, 0, more_}; }
 
   // Whether all values of the row that Encode keeps are finite.
   bool Finite(const RowLayout& layout, const float* row) const;
@@ -38,6 +41,7 @@ class ServeCodec {
  private:
   int dim_;
   bool counts_;
+  int more_;
   ServePrecision precision_;
   uint32_t full_bytes_;
 };

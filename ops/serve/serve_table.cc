@@ -5,7 +5,9 @@
 #include <limits>
 
 #include "row/feasign.h"
+#include "table/count_columns.h"
 #include "table/kernels.h"
+#include "table/row_access.h"
 
 namespace pbx {
 namespace {
@@ -36,7 +38,7 @@ ServeTable::ServeTable(std::string name, const ServeCodec& codec, size_t slots, 
       resident_bytes_(resident_bytes),
       counts_(std::move(counts)) {
   accessor_.layout = codec.decoded();
-  width_ = static_cast<size_t>(codec.embedx_dim()) + (counts_.cvm ? 3 : 1);
+  width_ = PooledWidth(accessor_.layout, counts_.cvm);
 }
 
 Status ServeTable::AddLayer(LayerParts parts) {
@@ -299,8 +301,13 @@ Status ServeTable::PullPooled(const uint64_t* feasigns, const int32_t* offsets,
     output.slots = slots_;
     output.extra = stride - pooled_width();
     output.factors = factors;
-    kernels.pull_pooled(block, ids.data(), offsets, begin * slots_, end * slots_, counts_.cvm,
-                        output);
+    const size_t segments[2] = {begin * slots_, end * slots_};
+    if (counts_.cvm && codec_.more_counts() != 0) {
+      PullPooledCounts(block, ids.data(), offsets, segments[0], segments[1], output);
+    } else {
+      kernels.pull_pooled(block, ids.data(), offsets, segments[0], segments[1], counts_.cvm,
+                          output);
+    }
     for (size_t b = begin; b < end && !counts_.clicks.empty(); ++b) {
       SumClicks(rows.data(), ids.data(), offsets + b * slots_,
                 out + b * stride + pooled_width() + dense_width_);

@@ -10,9 +10,11 @@
 namespace pbx {
 
 BatchTable::BatchTable(const BatchTableConfig& config)
-    : RowAccess(config.threads, config.on_bad_grad, config.bad_grad_bound), name_(config.name) {
+    : RowAccess(config.threads, config.on_bad_grad, config.bad_grad_bound),
+      name_(config.name),
+      late_(config.late) {
   // Rules without state: a row holds only what a pull reads.
-  accessor_.layout = RowLayout{config.embedx_dim, 0, 0, config.expand_dim, 0};
+  accessor_.layout = RowLayout{config.embedx_dim, 0, 0, config.expand_dim, 0, config.counts};
   accessor_.embed.kind = accessor_.embedx.kind = accessor_.expand.kind = RuleKind::kNaive;
 }
 
@@ -34,7 +36,9 @@ Status BatchTable::Prepare(int32_t stamp, const uint64_t* keys, size_t n, bool r
   next_.stamp = stamp;
   next_.read_only = read_only;
   next_.keys.assign(keys, keys + n);
-  next_.merged.assign(read_only ? 0 : n * push_columns(), 0.0f);
+  next_.merged.assign(read_only ? 0 : n * (push_columns() - more_counts()), 0.0f);
+  next_.merged_counts.assign(read_only ? 0 : n * more_counts(), 0.0f);
+  next_.merged_late.assign(read_only || !late_ ? 0 : n, 0.0f);
   next_.merged_expand.assign(read_only ? 0 : n * expand_columns(), 0.0f);
   return Status::Ok();
 }
@@ -44,7 +48,7 @@ Status BatchTable::Fill(size_t first, const int32_t* at, size_t count, const flo
   const RowLayout& layout = accessor_.layout;
   const auto embedx = static_cast<size_t>(layout.embedx_at());
   const auto expand = static_cast<size_t>(layout.expand_at());
-  const size_t behind = push_columns();
+  const size_t behind = push_columns(), head = 2 + more_counts();
   const auto words = static_cast<size_t>(layout.words());
   auto* const base = reinterpret_cast<float*>(next_.rows.data());
   for (size_t i = 0; i < count; ++i) {
@@ -60,8 +64,9 @@ Status BatchTable::Fill(size_t first, const int32_t* at, size_t count, const flo
     SetFlag(row, kHasEmbedx);  // the embedx came as zeros if its owner has not created it
     row[RowLayout::kShow] = from[0];
     row[RowLayout::kClick] = from[1];
-    row[RowLayout::kEmbed] = from[2];
-    std::memcpy(row + embedx, from + 3, (behind - 3) * sizeof(float));
+    row[RowLayout::kEmbed] = from[head];
+    std::memcpy(row + layout.counts_at(), from + 2, more_counts() * sizeof(float));
+    std::memcpy(row + embedx, from + head + 1, (behind - head - 1) * sizeof(float));
     std::memcpy(row + expand, from + behind, (width - behind) * sizeof(float));
   }
   return Status::Ok();
@@ -77,16 +82,23 @@ Status BatchTable::Open() {
 }
 
 const float* BatchTable::merged() {
-  const size_t expand = expand_columns();
-  if (expand == 0) return open_.merged.data();
-  const size_t width = push_columns();
-  both_.resize(open_.merged.size() + open_.merged_expand.size());
-  float* to = both_.data();
-  for (size_t i = 0; i < open_.merged_expand.size() / expand; ++i, to += width + expand) {
-    std::copy_n(open_.merged.data() + i * width, width, to);
-    std::copy_n(open_.merged_expand.data() + i * expand, expand, to + width);
+  const size_t expand = expand_columns(), counts = more_counts();
+  if (gradient_columns() == 3 + static_cast<size_t>(accessor_.layout.embedx_dim)) {
+    return open_.merged.data();
   }
-  return both_.data();
+  const size_t plain = push_columns() - counts;
+  const size_t rows = open_.merged.size() / plain;
+  whole_.resize(rows * gradient_columns());
+  float* to = whole_.data();
+  for (size_t i = 0; i < rows; ++i) {
+    const float* const from = open_.merged.data() + i * plain;
+    to = std::copy_n(from, 2, to);
+    to = std::copy_n(open_.merged_counts.data() + i * counts, counts, to);
+    if (late_) *to++ = open_.merged_late[i];
+    to = std::copy_n(from + 2, plain - 2, to);
+    to = std::copy_n(open_.merged_expand.data() + i * expand, expand, to);
+  }
+  return whole_.data();
 }
 
 Result<OpenRows> BatchTable::Open(const char* what) const {
@@ -106,6 +118,8 @@ Result<OpenRows> BatchTable::Open(const char* what) const {
   open.read_only = open_.read_only;
   open.merged = self->merged.data();
   open.merged_expand = self->merged_expand.empty() ? nullptr : self->merged_expand.data();
+  open.merged_late = self->merged_late.empty() ? nullptr : self->merged_late.data();
+  open.merged_counts = self->merged_counts.empty() ? nullptr : self->merged_counts.data();
   return Result<OpenRows>(std::move(open));
 }
 

@@ -26,6 +26,8 @@ struct BatchTableConfig {
   std::string name = "default";
   int embedx_dim = 8;  // D
   int expand_dim = 0;  // E; 0: rows have no expand part
+  int counts = 0;      // n, counts besides show and click
+  bool late = false;   // gradients have a column with the weights of late lines
   int threads = 1;
   OnBadGrad on_bad_grad = OnBadGrad::kError;
   float bad_grad_bound = 10.0f;
@@ -37,7 +39,8 @@ class BatchTable : public RowAccess {
 
   const std::string& name() const override { return name_; }
   const RowLayout& layout() const override { return accessor_.layout; }
-  // P + E, the columns of a row as ranks exchange it: [show, click, embed_w, embedx..., expand...].
+  // P + E, the columns of a row as ranks exchange it: [show, click, further counts..., embed_w,
+  // embedx..., expand...].
   size_t columns() const { return push_columns() + expand_columns(); }
 
   // Makes room for the next batch. keys: (n) ascending. Its rows are zeros until they are filled.
@@ -50,8 +53,11 @@ class BatchTable : public RowAccess {
   // Opens the prepared batch, which replaces the batch that was open.
   Status Open();
 
-  // (n, P + E), columns as above: for each row of the open batch the sums over its pushes, with
-  // gradients of the sum loss. Zeros for rows without a push. Valid until the next call.
+  // The columns of `merged`: those above, and one after the counts if gradients have late lines.
+  size_t gradient_columns() const { return columns() + (late_ ? 1 : 0); }
+
+  // (n, gradient_columns): for each row of the open batch the sums over its pushes, with gradients
+  // of the sum loss. Zeros for rows without a push. Valid until the next call.
   const float* merged();
   size_t rows() const { return open_.keys.size(); }
 
@@ -69,18 +75,22 @@ class BatchTable : public RowAccess {
     bool read_only = false;
     std::vector<uint64_t> keys;  // (n)
     Buffer rows;                 // n rows or more
-    // Both are empty in an evaluation.
-    std::vector<float> merged;         // (n, P)
+    // All are empty in an evaluation.
+    std::vector<float> merged;         // (n, 3 + D), without further counts
     std::vector<float> merged_expand;  // (n, E)
+    std::vector<float> merged_counts;  // (n, further counts)
+    std::vector<float> merged_late;    // (n), empty without late lines, too
   };
 
-  size_t push_columns() const { return 3 + static_cast<size_t>(accessor_.layout.embedx_dim); }
+  size_t push_columns() const { return static_cast<size_t>(accessor_.layout.pull_columns()); }
   size_t expand_columns() const { return static_cast<size_t>(accessor_.layout.expand_dim); }
+  size_t more_counts() const { return static_cast<size_t>(accessor_.layout.counts); }
 
   std::string name_;
+  bool late_;
   AccessorConfig accessor_;  // its rules are never applied
   Rows next_, open_;
-  std::vector<float> both_;  // result of merged() if rows have an expand part
+  std::vector<float> whole_;  // result of merged() if it has more columns than Rows::merged
 };
 
 }  // namespace pbx

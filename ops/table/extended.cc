@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "row/plan.h"
+#include "table/count_columns.h"
 #include "table/row_access.h"
 
 namespace pbx {
@@ -12,25 +13,27 @@ namespace {
 
 constexpr size_t kRowsPerTask = 512;
 
-// Updates expand of one row by the gradients of its occurrences segments[begin, end), which are at
-// grad + segment * stride. If sums, (E), is not null, adds the gradient there instead, for the
+// Updates expand of one row by the gradients of its occurrences segments[begin, end), whose last E
+// columns are those of expand. If sums, (E), is not null, adds the gradient there instead, for the
 // owner of the row. False if the merged gradient is not finite.
 bool PushExpand(const AccessorConfig& config, const int32_t* segments, int32_t begin, int32_t end,
-                const float* grad, size_t stride, size_t expand_column, float scale, float* row,
-                float* sums) {
+                const GradientView& gradient, float* row, float* sums) {
   std::vector<float> merged(static_cast<size_t>(config.layout.expand_dim), 0.0f);
-  float show = 0.0f;
+  const size_t expand_column = gradient.stride - merged.size();
+  float show = 0.0f, late = 0.0f;
   for (int32_t i = begin; i < end; ++i) {
-    const float* from = grad + static_cast<size_t>(segments[i] & INT32_MAX) * stride;
+    const float* from =
+        gradient.grad + static_cast<size_t>(segments[i] & INT32_MAX) * gradient.stride;
     show += from[0];
+    if (gradient.late_at != 0) late += from[gradient.late_at];
     for (size_t c = 0; c < merged.size(); ++c) merged[c] += from[expand_column + c];
   }
   float size = 0.0f;
   for (float& g : merged) {
-    g *= scale;
+    g *= gradient.scale;
     size += std::abs(g);
   }
-  if (sums == nullptr) return accessor::PushExpand(config, show, merged.data(), row);
+  if (sums == nullptr) return accessor::PushExpand(config, show, merged.data(), row, late);
   if (!(size < INFINITY)) return false;
   for (size_t c = 0; c < merged.size(); ++c) sums[c] += merged[c];
   return true;
@@ -52,24 +55,11 @@ Status RowAccess::PullExtended(const int32_t* ids, size_t n, float* out) {
   const OpenRows& open = opened.value();
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
   CatchUp(open, ids, n);
-  const RowLayout& layout = this->layout();
-  const auto dim = static_cast<size_t>(layout.embedx_dim);
-  const auto expand = static_cast<size_t>(layout.expand_dim);
-  const size_t width = 3 + dim + expand;
+  const auto plain = static_cast<size_t>(layout().pull_columns());
+  const size_t width = plain + static_cast<size_t>(layout().expand_dim);
   pool_->ParallelRanges(n, kRowsPerTask, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
-      float* const to = out + i * width;
-      if (ids[i] < 0) {
-        std::fill(to, to + width, 0.0f);
-        continue;
-      }
-      const auto* row = reinterpret_cast<const float*>(
-          open.block.rows + static_cast<size_t>(ids[i]) * open.block.row_bytes);
-      to[0] = row[RowLayout::kShow];
-      to[1] = row[RowLayout::kClick];
-      to[2] = row[RowLayout::kEmbed];
-      std::memcpy(to + 3, row + layout.embedx_at(), dim * 4);
-      std::memcpy(to + 3 + dim, row + layout.expand_at(), expand * 4);
+      CopyColumns(layout(), RowOf(open, ids[i]), true, out + i * width);
     }
   });
   rows_pulled_ += n;
@@ -86,20 +76,27 @@ Status RowAccess::PushExtended(const int32_t* ids, size_t n, const float* grad, 
 }
 
 Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, size_t n,
-                                      const float* grad, float scale) {
+                                      const float* grad, float scale, bool late) {
   PBX_RETURN_IF_ERROR(CheckExtended("push_box_extended_sparse"));
   Result<OpenRows> opened = Open("push");
   if (!opened.ok()) return opened.status();
   const OpenRows& open = opened.value();
   const RowLayout& layout = this->layout();
   const auto expand_dim = static_cast<size_t>(layout.expand_dim);
-  const size_t expand_column = 3 + static_cast<size_t>(layout.embedx_dim);
-  const size_t stride = expand_column + expand_dim;
+  const size_t more = late ? 1 : 0, head = static_cast<size_t>(layout.head_columns());
+  GradientView gradient;
+  gradient.grad = gradient.show_click = grad;
+  gradient.stride = gradient.show_click_stride =
+      static_cast<size_t>(layout.pull_columns()) + more + expand_dim;
+  gradient.late_at = more * head;
+  gradient.weights_at = head + more;
+  gradient.scale = scale;
   if (plan_size != 0) PBX_RETURN_IF_ERROR(CheckStamp(plan[0]));
   Result<PlanView> viewed = ViewPlan(plan, plan_size, open.rows, n);
   if (!viewed.ok()) return viewed.status();
   const PlanView& view = viewed.value();
   if (!open.read_only) {
+    if (layout.counts != 0) PBX_RETURN_IF_ERROR(CheckCounts(layout, gradient, n));
     CatchUpUnique(open, view.rows, view.unique);
     // Before the push of embedx, so that the push that creates both parts only initialises them.
     std::vector<size_t> bad;
@@ -110,8 +107,8 @@ Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, siz
         auto* row = reinterpret_cast<float*>(open.block.rows + id * open.block.row_bytes);
         float* const sums =
             open.merged_expand != nullptr ? open.merged_expand + id * expand_dim : nullptr;
-        if (PushExpand(*open.block.config, view.segments, view.starts[u], view.starts[u + 1], grad,
-                       stride, expand_column, scale, row, sums)) {
+        if (PushExpand(*open.block.config, view.segments, view.starts[u], view.starts[u + 1],
+                       gradient, row, sums)) {
           continue;
         }
         const std::lock_guard<std::mutex> lock(bad_mutex);
@@ -120,11 +117,6 @@ Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, siz
     });
     if (!bad.empty()) PBX_RETURN_IF_ERROR(CountBad(open, &bad));
   }
-  GradientView gradient;
-  gradient.grad = gradient.show_click = grad;
-  gradient.stride = gradient.show_click_stride = stride;
-  gradient.weights_at = 2;
-  gradient.scale = scale;
   return PushView(open, plan, plan_size, n, gradient);
 }
 

@@ -2,6 +2,8 @@
 // times (kernels_<path>.cc: plain, AVX2, AVX-512) and a path is chosen at run time. All paths give
 // the same bits because they use IEEE-exact operations only, elementwise, without contraction.
 //
+// They know no counts besides show and click: count_columns.h handles those.
+//
 // Letters: D = embedx_dim, P = 3 + D pull columns [show, click, embed_w, embedx...], S = sparse
 // slots, B = instances, segment = instance * S + slot.
 #pragma once
@@ -36,6 +38,10 @@ struct GradientView {
   size_t weights_at = 0;              // column of embed_w
   const float* show_click = nullptr;  // (segments / per_instance, show_click_stride): columns 0, 1
   size_t show_click_stride = 0;
+  size_t late_at = 0;  // column of show_click with the weights of late lines; 0: there is none
+  // (unique rows of the plan) the sums of that column, which the divisor of show_scale has besides
+  // the shows; null: nothing.
+  const float* late = nullptr;
   size_t segments_per_instance = 1;
   float scale = 1.0f;  // batch size: turns the gradient of a mean into that of a sum
   BadGrad on_bad = BadGrad::kSkip;

@@ -433,6 +433,7 @@ struct Merged {
   alignas(64) float weight[kTile] = {};   // embed_w
   alignas(64) float squares[kTile] = {};  // of embedx
   alignas(64) float show[kTile] = {}, click[kTile] = {};
+  alignas(64) float late[kTile] = {};  // GradientView::late
   alignas(64) float row_show[kTile] = {}, row_click[kTile] = {}, row_delta[kTile] = {};
   alignas(64) float row_weight[kTile] = {}, row_g2sum[kTile] = {}, row_x_g2sum[kTile] = {};
   alignas(64) float row_rate[kTile] = {}, row_counted[kTile] = {};
@@ -550,7 +551,7 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const AccessorConfig& config
     click[t] = counts.click;
     delta[t] = counts.delta_score;
     score[t] = accessor::Score(config, show[t], click[t]);
-    const float scale = accessor::ScaleOf(config, merged.show[t]);
+    const float scale = accessor::ScaleOf(config, merged.show[t] + merged.late[t]);
     const float rate = merged.row_rate[t];
     w[t] = merged.row_weight[t];
     g2sum[t] = merged.row_g2sum[t];
@@ -590,7 +591,7 @@ PBX_INLINE void ApplyRules(const RowBlock& block, const AccessorConfig& config, 
     float* row = RowOf(block, rows[t]);
     SetFlag(row, kTouched);
     if (accessor::PushWeights(config, dim, merged->show[t], merged->click[t], &merged->weight[t],
-                              merged->embedx[t], day, row)) {
+                              merged->embedx[t], day, row, merged->late[t])) {
       accessor::CreateEmbedx(*block.config, block.keys[rows[t]], row);
     }
   }
@@ -662,6 +663,9 @@ void PushAs(const RowBlock& block, const int32_t* rows, const int32_t* starts,
         rows + (tile + kAheadRows + kTile < end ? tile + kAheadRows : tile);
     Merge<kDim, kFactors>(block, later, segments, starts[tile], starts[tile + merged.count], last,
                           dim, gradient, reciprocal, &merged);
+    if (gradient.late != nullptr) {
+      for (size_t t = 0; t < merged.count; ++t) merged.late[t] = gradient.late[tile + t];
+    }
     if (adagrad) ReadAdaGrad<kDim>(block, config, rows + tile, dim, &merged);
     if (both[odd ^ 1].count != 0) apply(&both[odd ^ 1]);
   }

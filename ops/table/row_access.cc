@@ -8,6 +8,7 @@
 
 #include "row/feasign.h"
 #include "row/plan.h"
+#include "table/count_columns.h"
 
 namespace pbx {
 namespace {
@@ -130,12 +131,24 @@ Status RowAccess::Pull(const int32_t* ids, size_t n, float* out) {
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
   CatchUp(open, ids, n);
   const Kernels& kernels = ActiveKernels();
-  const size_t width = 3 + static_cast<size_t>(layout().embedx_dim);
+  const auto width = static_cast<size_t>(layout().pull_columns());
   pool_->ParallelRanges(n, kSegmentsPerTask, [&](size_t begin, size_t end) {
-    kernels.pull(open.block, ids + begin, end - begin, out + begin * width);
+    if (layout().counts == 0) {
+      kernels.pull(open.block, ids + begin, end - begin, out + begin * width);
+      return;
+    }
+    for (size_t i = begin; i < end; ++i) {
+      CopyColumns(layout(), RowOf(open, ids[i]), false, out + i * width);
+    }
   });
   rows_pulled_ += n;
   return Status::Ok();
+}
+
+const float* RowAccess::RowOf(const OpenRows& open, int32_t id) {
+  if (id < 0) return nullptr;
+  const size_t at = static_cast<size_t>(id) * open.block.row_bytes;
+  return reinterpret_cast<const float*>(open.block.rows + at);
 }
 
 void RowAccess::CatchUp(const OpenRows& open, const int32_t* ids, size_t n) const {
@@ -197,9 +210,13 @@ Status RowAccess::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offs
     output.next = chains.next.data();
   }
   pool_->ParallelRanges(lists, kSegmentsPerTask, [&](size_t begin, size_t end) {
-    kernels.pull_pooled(open.block, ids, offsets, begin, end, use_cvm, output);
+    if (use_cvm && layout().counts != 0) {
+      PullPooledCounts(open.block, ids, offsets, begin, end, output);
+    } else {
+      kernels.pull_pooled(open.block, ids, offsets, begin, end, use_cvm, output);
+    }
   });
-  const size_t width = static_cast<size_t>(layout().embedx_dim) + (use_cvm ? 3 : 1);
+  const size_t width = PooledWidth(layout(), use_cvm);
   for (size_t i = 0; dense_width != 0 && i < instances; ++i) {
     std::memcpy(out + i * (slots * width + dense_width) + slots * width, dense + i * dense_width,
                 dense_width * sizeof(float));
@@ -221,6 +238,11 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
   if (!viewed.ok()) return viewed.status();
   const PlanView& view = viewed.value();
   gradient.factors = view.factors;
+  const bool counts = layout().counts != 0;
+  if (counts) {
+    const size_t instances = segments / gradient.segments_per_instance;
+    PBX_RETURN_IF_ERROR(CheckCounts(layout(), gradient, instances));
+  }
   const Kernels& kernels = ActiveKernels();
   BadRows bad;
   gradient.on_bad = on_bad_grad_ == OnBadGrad::kClip ? BadGrad::kClip : BadGrad::kSkip;
@@ -229,13 +251,43 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
   gradient.report = BadRows::Report;
   gradient.context = &bad;
   CatchUpUnique(open, view.rows, view.unique);  // of a push without a pull in this step
+  std::vector<float> late(gradient.late_at != 0 ? view.unique : 0);
+  if (!late.empty()) {
+    PBX_RETURN_IF_ERROR(CheckTakesLate(open));
+    pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
+      SumLate(view.starts, view.segments, begin, end, gradient, late.data());
+    });
+    gradient.late = late.data();
+  }
   pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
     kernels.push(open.block, view.rows, view.starts, view.segments, begin, end, gradient, open.day);
   });
+  std::sort(bad.rows.begin(), bad.rows.end());
+  const std::vector<size_t> none;
+  const auto& unchanged = gradient.on_bad == BadGrad::kSkip ? bad.rows : none;
+  for (size_t u = 0; open.merged_late != nullptr && u < late.size(); ++u) {
+    const auto id = static_cast<size_t>(view.rows[u]);
+    if (std::binary_search(unchanged.begin(), unchanged.end(), id)) continue;
+    open.merged_late[id] += late[u];
+  }
+  if (counts) {
+    pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
+      PushCounts(open.block, view.rows, view.starts, view.segments, begin, end, gradient, unchanged,
+                 open.merged_counts);
+    });
+  }
   rows_pushed_ += view.unique;
   ids_pushed_ += view.occurrences;
   if (open.clock != nullptr) open.clock->Tick(*open.block.config);
   return bad.rows.empty() ? Status::Ok() : CountBad(open, &bad.rows);
+}
+
+Status RowAccess::CheckTakesLate(const OpenRows& open) const {
+  if (open.merged == nullptr || open.merged_late != nullptr) return Status::Ok();
+  return Error(Code::kFailedPrecondition,
+               "push: the batch has late lines (a negative show), but table '%s' sends its owners "
+               "no column of them: set model.delayed_task, or give late lines a show of 0",
+               name().c_str());
 }
 
 // Counts rows whose gradients are not finite, which is rare.
@@ -282,13 +334,16 @@ Status RowAccess::Push(const int32_t* ids, size_t n, const float* grad, float sc
 }
 
 Status RowAccess::PushPlanned(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
-                              float scale) {
+                              float scale, bool late) {
   Result<OpenRows> opened = Open("push");
   if (!opened.ok()) return opened.status();
   GradientView gradient;
   gradient.grad = gradient.show_click = grad;
-  gradient.stride = gradient.show_click_stride = 3 + static_cast<size_t>(layout().embedx_dim);
-  gradient.weights_at = 2;
+  const size_t more = late ? 1 : 0, head = static_cast<size_t>(layout().head_columns());
+  gradient.stride = gradient.show_click_stride =
+      static_cast<size_t>(layout().pull_columns()) + more;
+  gradient.late_at = more * head;
+  gradient.weights_at = head + more;
   gradient.scale = scale;
   return PushView(opened.value(), plan, plan_size, n, gradient);
 }
@@ -321,12 +376,17 @@ Status RowAccess::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offs
   }
   GradientView gradient;
   gradient.grad = grad;
-  gradient.weights_at = use_cvm ? 2 : 0;
-  gradient.stride = gradient.weights_at + 1 + static_cast<size_t>(layout().embedx_dim);
+  gradient.stride = PooledWidth(layout(), use_cvm);
+  gradient.weights_at = gradient.stride - 1 - static_cast<size_t>(layout().embedx_dim);
   gradient.show_click = show_click;
-  gradient.show_click_stride = 2;
+  gradient.show_click_stride = static_cast<size_t>(layout().head_columns());
   gradient.segments_per_instance = slots;
   gradient.extra = dense_width;
+  const std::vector<float> with_late = WithLate(show_click, instances, gradient.show_click_stride);
+  if (!with_late.empty()) {
+    gradient.show_click = with_late.data();
+    gradient.late_at = gradient.show_click_stride++;
+  }
   gradient.scale = static_cast<float>(instances);
   return PushView(open, plan, plan_size, segments, gradient, nnz);
 }

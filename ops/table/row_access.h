@@ -3,7 +3,8 @@
 // The rows are those of the open pass of a Table, or of one batch in a BatchTable, whose rows other
 // ranks own. All checks are made here; then a kernel runs over ranges of work.
 //
-// Letters: D = embedx_dim, E = expand_dim, P = 3 + D columns [show, click, embed_w, embedx...].
+// Letters: D = embedx_dim, E = expand_dim, n = counts besides show and click, P = 3 + n + D columns
+// [show, click, further counts..., embed_w, embedx...].
 #pragma once
 
 #include <atomic>
@@ -36,9 +37,16 @@ struct OpenRows {
   bool read_only = false;          // in an evaluation: a push is an error
   float* merged = nullptr;         // see GradientView
   float* merged_expand = nullptr;  // (rows, E), the same for expand
+  float* merged_counts = nullptr;  // (rows, n), the same for further counts
+  float* merged_late = nullptr;    // (rows), the same for GradientView::late
   DecayClock* clock = nullptr;     // if the rows have weight decay
   std::shared_ptr<const void> hold;
 };
+
+// The columns of a pooled slot.
+inline size_t PooledWidth(const RowLayout& layout, bool use_cvm) {
+  return static_cast<size_t>(use_cvm ? layout.pull_columns() : 1 + layout.embedx_dim);
+}
 
 // Sums since the RowAccess was created.
 struct AccessCounters {
@@ -78,11 +86,12 @@ class RowAccess {
   // out: (n) 1 if the id has a row with embedx, otherwise 0. For an id with 0, Pull gives zeros for
   // embedx, and a push drops the embedx gradient.
   Status HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) const;
-  // grad: (n, P) with show and click in columns 0, 1; scale: batch size. plan: made with each id as
-  // its own segment (row/plan.h).
+  // grad: (n, P) with the counts in its first columns; scale: batch size. plan: made with each id
+  // as its own segment (row/plan.h). late: grad is (n, P + 1), with the weights of late lines after
+  // the counts: gradients are divided by them as by shows (show_scale), but no row counts them.
   Status Push(const int32_t* ids, size_t n, const float* grad, float scale);
   Status PushPlanned(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
-                     float scale);
+                     float scale, bool late = false);
 
   // FailedPrecondition, naming `what`, if rows have no expand part.
   Status CheckExtended(const char* what) const;
@@ -90,12 +99,12 @@ class RowAccess {
   // have none. A push leaves the expand part of a row unchanged if its whole gradient is 0.
   Status PullExtended(const int32_t* ids, size_t n, float* out);
   Status PushExtended(const int32_t* ids, size_t n, const float* grad, float scale);
-  // plan: as in PushPlanned.
+  // plan, late: as in PushPlanned.
   Status PushExtendedPlanned(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
-                             float scale);
+                             float scale, bool late = false);
 
   // Fused pull + sum-pool + CVM. ids: (nnz), offsets: (instances * slots + 1). out: (instances,
-  // slots * width + dense_width), width = P with use_cvm, otherwise P - 2. dense: (instances,
+  // slots * width + dense_width), width = P with use_cvm, otherwise 1 + D. dense: (instances,
   // dense_width), copied after the slots, which saves programs a concatenation. shared: if
   // instances share lists, each list is pooled once, and offsets has shared.lists + 1 entries.
   // plan: (plan_size) as in row/plan.h, which makes weight decay faster and may hold factors of the
@@ -105,9 +114,10 @@ class RowAccess {
                     size_t dense_width = 0, const SharedCells& shared = {},
                     const int32_t* plan = nullptr, size_t plan_size = 0);
   // The backward of PullPooled. plan: (plan_size) as in row/plan.h; if plan_size is 0, the plan is
-  // made here. show_click: (instances, 2). grad: (instances, slots * width + dense_width). Applies
-  // the rules to the gradient times `instances`. The plan names the occurrences in all instances,
-  // so sharing lists changes no sum.
+  // made here. show_click: (instances, 2 + n); a show of -w is that of a late line of weight w
+  // (PushPlanned). grad: (instances, slots * width + dense_width). Applies the rules to the
+  // gradient times `instances`. The plan names the occurrences in all instances, so sharing lists
+  // changes no sum.
   Status PushPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                     size_t slots, bool use_cvm, const float* show_click, const int32_t* plan,
                     size_t plan_size, const float* grad, size_t dense_width = 0,
@@ -132,12 +142,16 @@ class RowAccess {
   std::unique_ptr<ThreadPool> pool_;  // for pull and push, called by the training thread
 
  private:
+  // The row of an id; null for -1.
+  static const float* RowOf(const OpenRows& open, int32_t id);
   Status CheckIds(const OpenRows& open, const int32_t* ids, size_t n) const;
   Status CheckOffsets(const int32_t* offsets, size_t segments, size_t nnz) const;
   Status PlanOf(const OpenRows& open, const int32_t* ids, size_t n, std::vector<int32_t>* plan);
   // nnz: as for ViewPlan.
   Status PushView(const OpenRows& open, const int32_t* plan, size_t plan_size, size_t segments,
                   GradientView gradient, size_t nnz = 0);
+  // FailedPrecondition if the rows belong to other ranks, which get no column of late lines.
+  Status CheckTakesLate(const OpenRows& open) const;
   Status CountBad(const OpenRows& open, std::vector<size_t>* rows);
   // Brings rows that are read or pushed next up to the step of the clock, if there is one.
   void CatchUp(const OpenRows& open, const int32_t* ids, size_t n) const;

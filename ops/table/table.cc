@@ -11,6 +11,7 @@ namespace pbx {
 namespace {
 
 constexpr size_t kRowsPerTask = 4096;
+constexpr int kMostCounts = 16;
 
 }  // namespace
 
@@ -35,6 +36,13 @@ Result<std::unique_ptr<Table>> Table::Open(const TableConfig& config,
   if (config.accessor.layout.expand_dim < 0 || config.accessor.layout.expand_dim > 253) {
     return Error(Code::kInvalidArgument, "table '%s': expand_dim is %d, expected 0 to 253",
                  config.name.c_str(), config.accessor.layout.expand_dim);
+  }
+  const int counts = config.accessor.layout.counts;
+  if (counts < 0 || counts > kMostCounts || (counts != 0 && device != nullptr)) {
+    return Error(Code::kInvalidArgument,
+                 "table '%s': %d counts besides show and click, expected 0 to %d, and 0 for rows "
+                 "on a device",
+                 config.name.c_str(), counts, kMostCounts);
   }
   const bool decays = config.accessor.weight_decay > 0;
   if (decays && (device != nullptr || config.precision != Precision::kFloat32)) {

@@ -191,6 +191,11 @@ class ModelConfig(Section):
         return () if isinstance(self.dense_scale, str) else self.dense_scale
 
     @property
+    def delayed(self) -> str:
+        """The label that may come late; "": none."""
+        return ""
+
+    @property
     def page_views(self) -> bool:
         """Whether the model reads the other instances of a page view. Only join provides them."""
         return False

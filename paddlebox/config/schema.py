@@ -19,7 +19,7 @@ from paddlebox.config.data import DataConfig, FeederConfig, ShareBy
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.config.models import SEARCH_ID
 from paddlebox.config.phases import Phase, PhaseConfig
-from paddlebox.config.ranks import RanksConfig
+from paddlebox.config.ranks import RanksConfig, Wire
 from paddlebox.config.save import PublishConfig, SaveConfig
 from paddlebox.config.section import ListOf, Section
 from paddlebox.config.sequences import SequencesConfig
@@ -251,6 +251,39 @@ class Config(Section):
             raise ValueError(
                 "table.weight_decay changes all rows, but a delta in save.out has only rows of its "
                 "passes: take one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _counts_are_exact_and_on_the_host(self) -> Config:
+        counts = self.table.counts
+        for table in self.tables[1:]:
+            if table.counts != counts:
+                raise ValueError(
+                    f"extra_tables.{table.name}.counts is {list(table.counts)}, table.counts is "
+                    f"{list(counts)}: one input feeds the counts of all tables: give all the same"
+                )
+        if counts and self.hbm.place is not HbmPlace.HOST:
+            raise ValueError("table.counts does not work together with hbm.place gpu")
+        for key in ("rows", "gradients"):
+            wire = getattr(self.ranks, key)
+            if counts and wire is not Wire.FLOAT32:
+                raise ValueError(
+                    f"ranks.{key} {wire.value} rounds the counts of table.counts: set float32, or "
+                    "leave counts out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _late_lines_are_exact_and_on_the_host(self) -> Config:
+        models = [self.model, *(phase.model for phase in self.phases.values())]
+        delayed = [model.delayed for model in models if model.delayed]
+        if delayed and self.hbm.place is not HbmPlace.HOST:
+            raise ValueError(f"delayed_task {delayed[0]} does not work together with hbm.place gpu")
+        if delayed and self.ranks.gradients is not Wire.FLOAT32:
+            raise ValueError(
+                f"ranks.gradients {self.ranks.gradients} rounds the weights of late lines, which "
+                f"delayed_task {delayed[0]} sends: set float32, or leave delayed_task out"
             )
         return self
 

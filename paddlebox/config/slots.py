@@ -37,6 +37,12 @@ class SlotType(StrEnum):
     DENSE = "dense"  # dim floats
     SPARSE = "sparse"  # any number of feasigns
     WEIGHT = "weight"  # one number in [0, 2^32]; the instance counts as that many
+    COUNT = "count"  # one number in [0, 2^32], which pushes add to rows (table.counts)
+    LATE = "late"  # one number; above 0: the line repeats an instance whose label `of` came late
+
+
+# The types of slots that the feeder holds as floats but that are not features.
+_BESIDE = (SlotType.WEIGHT, SlotType.COUNT, SlotType.LATE)
 
 
 class Pooling(StrEnum):
@@ -139,6 +145,7 @@ class Slot(Section):
     weighted: bool = False  # each id has a weight
     weight_column: Text | None = None  # of the weights, in parquet and arrow
     pooling: Choice[Pooling] = Pooling.SUM
+    of: Text | None = None  # type late: the label that comes late
 
     @property
     def made(self) -> bool:
@@ -154,9 +161,9 @@ class Slot(Section):
         """The slot as the native FeedSchema takes it. `Slots.fields` does this for all slots."""
         bucket = self.bucket
         return {
-            **self.model_dump(exclude={"bucket", "table", "pooling"}),
-            "type": SlotType.DENSE.value if self.type is SlotType.WEIGHT else self.type.value,
-            "weight": self.type is SlotType.WEIGHT,
+            **self.model_dump(exclude={"bucket", "table", "pooling", "of"}),
+            "type": SlotType.DENSE.value if self.type in _BESIDE else self.type.value,
+            "weight": self.type in _BESIDE,
             "column": self.column or "",
             "bucket_of": bucket.of if bucket else None,
             "boundaries": list(bucket.boundaries) if bucket else None,
@@ -178,6 +185,7 @@ class Slot(Section):
             (SlotType.SPARSE, ("hash", "max_length", "bucket", "cross", "table", "shares")),
             (SlotType.SPARSE, ("weighted", "weight_column")),
             (SlotType.DENSE, ("clip", "log1p")),
+            (SlotType.LATE, ("of",)),
         ):
             for field in names:
                 if getattr(self, field) and self.type is not kind:
@@ -224,7 +232,7 @@ class Slot(Section):
         value = self.default
         if value is None:
             return
-        if self.type in (SlotType.LABEL, SlotType.WEIGHT) or self.bucket is not None:
+        if self.type in (SlotType.LABEL, *_BESIDE) or self.bucket is not None:
             raise ValueError(f"slot {self.name!r} has a default, but its value is never missing")
         if self.type is SlotType.DENSE:
             fits, expected = not isinstance(value, str), "a number"
@@ -254,12 +262,19 @@ class Slots(Section):
             )
         if len(self.sparse) > 65535:
             raise ValueError(f"expected at most 65535 sparse slots, found {len(self.sparse)}")
-        weights = [slot.name for slot in self.slots if slot.type is SlotType.WEIGHT]
-        if len(weights) > 1:
-            raise ValueError(
-                f"expected at most one slot of type weight, found {', '.join(weights)}: make the "
-                "others dense"
-            )
+        for kind in (SlotType.WEIGHT, SlotType.LATE):
+            found = [slot.name for slot in self.slots if slot.type is kind]
+            if len(found) > 1:
+                raise ValueError(
+                    f"expected at most one slot of type {kind.value}, found {', '.join(found)}: "
+                    "make the others dense"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _late_lines_name_their_label(self) -> Slots:
+        if self.late is not None:
+            _known(f"slot {self.late.name!r}: of:", self.late.of or "", self.tasks, "a label")
         return self
 
     @model_validator(mode="after")
@@ -345,6 +360,17 @@ class Slots(Section):
         return next((slot for slot in self.slots if slot.type is SlotType.WEIGHT), None)
 
     @property
+    def late(self) -> Slot | None:
+        """The slot that marks late lines; None: there are none."""
+        return next((slot for slot in self.slots if slot.type is SlotType.LATE), None)
+
+    @property
+    def beside(self) -> tuple[Slot, ...]:
+        """The slots that are neither features nor labels: the weight, counts, and the mark of late
+        lines."""
+        return tuple(slot for slot in self.slots if slot.type in _BESIDE)
+
+    @property
     def sparse(self) -> tuple[Slot, ...]:
         """(S) the sparse slots."""
         return tuple(slot for slot in self.slots if slot.type is SlotType.SPARSE)
@@ -373,7 +399,7 @@ class Slots(Section):
     def feed_dense(self) -> tuple[Slot, ...]:
         """The slots that the native feeder holds as floats, in the order of the line.
 
-        These are the dense slots, all labels except the first, and the weight.
+        These are the dense slots, all labels except the first, and the slots `beside`.
         """
         first = self.labels[:1]
         return tuple(s for s in self.slots if s.type is not SlotType.SPARSE and s not in first)
@@ -392,8 +418,8 @@ class Slots(Section):
         ]
 
     def of_serving(self) -> Slots:
-        """The slots for serving: without the labels after the first, and without the weight."""
-        left_out = (*self.labels[1:], self.weight)
+        """The slots for serving: without the labels after the first and the slots `beside`."""
+        left_out = (*self.labels[1:], *self.beside)
         return self.model_copy(update={"slots": tuple(s for s in self.slots if s not in left_out)})
 
     def positions(self, sequences: Sequence[str]) -> tuple[int, ...]:
@@ -449,6 +475,23 @@ class Slots(Section):
                     else f"the default table {name!r} has no sparse slot: each slot has a `table`"
                 )
         return chosen
+
+    def check_counts(self, names: Sequence[str]) -> None:
+        """Check that the counts of a table are fed.
+
+        Args:
+            names: `table.counts`.
+
+        Raises:
+            ConfigError: a name is neither a label nor a slot of type count.
+        """
+        fed = [s.name for s in self.slots if s.type in (SlotType.LABEL, SlotType.COUNT)]
+        for name in names:
+            if name not in fed:
+                raise ConfigError(
+                    f"table.counts: no label and no slot of type count {name!r} in slots.yaml"
+                    + (did_you_mean([name], fed) or f"; there are: {', '.join(fed)}")
+                )
 
     def check_format(self, data_format: Format) -> None:
         """Check that the slots fit a data format.

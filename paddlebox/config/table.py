@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from paddlebox.config.section import Choice, Section, Text
+from paddlebox.config.section import Choice, ListOf, Section, Text
 from paddlebox.config.units import KIB, MIB, Bytes
 
 
@@ -244,6 +244,12 @@ class TableConfig(Section):
         description="E, the width of the second embedding, for pull_box_extended_sparse; it uses "
         "the update rule of embedx; 0: none",
     )
+    counts: ListOf[Text] = Field(
+        default=(),
+        max_length=16,
+        description="counts of a row besides shows and clicks, such as conversions: names of "
+        "labels, or of slots of type count, whose values pushes add to the rows (docs/data.md)",
+    )
     slot_learning_rates: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
         description="slot name: factor for the learning rates of the slot's rows",
@@ -255,6 +261,13 @@ class TableConfig(Section):
         description="with extra_tables: weight of a table; each table gets hbm.budget_bytes, "
         "mem.budget_bytes and ssd.disk_budget_bytes in proportion to its share",
     )
+
+    @model_validator(mode="after")
+    def _no_count_twice(self) -> TableConfig:
+        twice = sorted({name for name in self.counts if self.counts.count(name) > 1})
+        if twice:
+            raise ValueError(f"counts: expected each name once, found {', '.join(twice)} twice")
+        return self
 
     @model_validator(mode="after")
     def _weights_decay_by_rules_that_allow_it(self) -> TableConfig:

@@ -42,16 +42,39 @@ class TaskConfig(NetworkConfig):
         return True
 
 
-class SharedBottomConfig(TaskConfig):
+class DelayedConfig(TaskConfig):
+    """Keys of models with an output for the share of labels that come late."""
+
+    delayed_task: str = Field(
+        default="",
+        description="label that may come late, such as conversion: late lines train it, and a "
+        "network of its own estimates how many are still to come; empty: late lines only count",
+    )
+
+    @property
+    def delayed(self) -> str:
+        return self.delayed_task
+
+    @model_validator(mode="after")
+    def _delayed_task_has_the_loss_of_the_model(self) -> DelayedConfig:
+        if self.delayed_task and self.objective != "bce":
+            raise ValueError(
+                f"delayed_task {self.delayed_task} completes the labels of the loss bce, found "
+                f"loss {self.objective}: take one of them out"
+            )
+        return self
+
+
+class SharedBottomConfig(DelayedConfig):
     type: Literal[ModelType.SHARED_BOTTOM] = Field(description=_TYPE)
 
 
-class MmoeConfig(TaskConfig):
+class MmoeConfig(DelayedConfig):
     type: Literal[ModelType.MMOE] = Field(description=_TYPE)
     experts: int = experts(4)
 
 
-class PleConfig(TaskConfig):
+class PleConfig(DelayedConfig):
     type: Literal[ModelType.PLE] = Field(description=_TYPE)
     experts: int = experts(2)
     task_experts: int = Field(
@@ -60,7 +83,7 @@ class PleConfig(TaskConfig):
     layers: int = layers(1)
 
 
-class EsmmConfig(TaskConfig):
+class EsmmConfig(DelayedConfig):
     type: Literal[ModelType.ESMM] = Field(description=_TYPE)
 
 

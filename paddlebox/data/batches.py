@@ -24,7 +24,7 @@ from paddlebox.store.coordinator import BESIDE
 PACKED = {
     "box_ids": ("int32", [-1]),  # (nnz) row ids
     "box_offsets": ("int32", [-1]),  # (B * S + 1); with dedup_slots see ops/row/lists.h
-    "box_show_click": ("float32", [-1, 2]),  # (B, 2)
+    "box_show_click": ("float32", [-1, 2]),  # (B, 2 + n) for n further counts
     "box_plan": ("int32", [-1]),  # the dedup plan, and the factors of ids (ops/row/plan.h)
     "box_dense": ("float32", [-1, -1]),  # (B, W)
     "box_label": ("float32", [-1, 1]),  # (B, 1); (B, T) for T labels; absent without
@@ -32,6 +32,13 @@ PACKED = {
 
 # The input with the weights of the instances, (B, 1) float32, if slots.yaml has a weight.
 WEIGHT = "box_weight"
+
+# The input with the marks of late lines, (B, 1) float32, if slots.yaml has such a slot. 1: the line
+# repeats an instance that was trained before, because its conversion came later; otherwise 0.
+LATE = "box_late"
+
+# Prefix of the names of arrays (B, 1) with the values of slots of type count.
+COUNTS = "count:"
 
 # The input with the groups whose instances a loss compares, (B, 1) int32, if a model has such a
 # loss. Instances with equal numbers belong together.
@@ -60,10 +67,15 @@ SEQ_TIME = "box_seq_time"
 _FLAT = ("box_ids", "box_offsets", "box_plan")  # each table has these; none has a dimension B
 
 
-def packed(tables: Sequence[str] = ()) -> dict[str, tuple[str, list[int]]]:
-    """PACKED, and the inputs of further tables. tables: the names of all tables."""
+def packed(tables: Sequence[str] = (), counts: int = 0) -> dict[str, tuple[str, list[int]]]:
+    """PACKED, and the inputs of further tables.
+
+    Args:
+        tables: the names of all tables.
+        counts: the number of counts of a row besides show and click.
+    """
     of_others = {f"{name}_{table}": PACKED[name] for table in tables[1:] for name in _FLAT}
-    return {**PACKED, **of_others}
+    return {**PACKED, "box_show_click": ("float32", [-1, 2 + counts]), **of_others}
 
 
 def is_flat(name: str) -> bool:
@@ -101,6 +113,8 @@ def check_use_var(
     inputs = {**packed(tables), **SEQUENCES}
     if slots.weight is not None:
         inputs[WEIGHT] = ("float32", [-1, 1])
+    if slots.late is not None:
+        inputs[LATE] = ("float32", [-1, 1])
     if not slots.tasks:
         inputs.pop("box_label")
     others = {*inputs, *LOG_KEYS, *sequences, *([rank_offset] if rank_offset else [])}
@@ -178,6 +192,7 @@ class BatchInputs:
         group: sparse slot or log key by whose values GROUP is made; "": batches do not have it.
         trained: whether the rows are trained. Instances of weight 0 have no ids then, unless other
             instances read them: rules with momentum, such as adam, would move their rows.
+        counts: names of labels and slots of type count whose values are the further counts.
         exchanged: whether several ranks exchange rows. Batches then also have the inputs that only
             the exchange needs, under names that begin with BESIDE.
     """
@@ -191,6 +206,7 @@ class BatchInputs:
     user_sequences: Mapping[str, str] = field(default_factory=dict)
     group: str = ""
     trained: bool = False
+    counts: Sequence[str] = ()
     exchanged: bool = False
 
     def has(self, name: str) -> bool:

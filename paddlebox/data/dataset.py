@@ -170,6 +170,26 @@ class Dataset(PaddleSettings, ABC):
         current = self._stager.current
         return current.loaded.sequences if current is not None else None
 
+    def ids_at(self, places: np.ndarray) -> list[str]:
+        """Ids of the instances at places of the open pass, in the order of its batches: the
+        ins_ids, if they are parsed, or the numbers of the instances in the order of the files.
+
+        Args:
+            places: (n), ascending.
+
+        Raises: PassError if no pass is open.
+        """
+        current, sequences = self._stager.current, self._open_sequences
+        if current is None:
+            raise PassError("ids_at: no pass is open: begin_pass is missing")
+        if "ins_id" not in self._options.initialised().instances.tags:
+            numbers = places if sequences is None else sequences.numbers(places)
+            return [str(number) for number in numbers.tolist()]
+        of_place = current.loaded.instances.ins_ids
+        if len(places) and places[-1] - places[0] == len(places) - 1:
+            return list(of_place(int(places[0]), int(places[-1]) + 1))
+        return [of_place(at, at + 1)[0] for at in places.tolist()]
+
     def trained_ids(self, begin: int, end: int) -> list[str]:
         """Ids of the trained instances [begin, end) of an open pass with sequences of users, in the
         order of its batches: the ins_ids, if they are parsed, or the numbers of the instances in
@@ -180,11 +200,7 @@ class Dataset(PaddleSettings, ABC):
         current, sequences = self._stager.current, self._open_sequences
         if current is None or sequences is None:
             raise PassError("trained_ids: no pass with sequences is open")
-        places, numbers = sequences.trained_places(begin, end)
-        if "ins_id" not in self._options.initialised().instances.tags:
-            return [str(number) for number in numbers.tolist()]
-        of_place = current.loaded.instances.ins_ids
-        return [of_place(at, at + 1)[0] for at in places.tolist()]
+        return self.ids_at(sequences.trained_places(begin, end))
 
     def get_memory_data_size(self, fleet: Any = None) -> int:
         """The number of instances of the loaded pass, or of the open one; 0 if there is none."""

@@ -14,7 +14,9 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import Slots
 from paddlebox.data.batches import (
+    COUNTS,
     GROUP,
+    LATE,
     LOG_KEYS,
     MASK,
     METRIC_COLUMN,
@@ -29,7 +31,7 @@ from paddlebox.data.batches import (
 from paddlebox.data.click_counts import ClickCounts
 from paddlebox.data.loader import LoadedPass
 from paddlebox.data.options import LoadOptions
-from paddlebox.data.positions import Positions, task_columns, weight_column
+from paddlebox.data.positions import Positions, columns_beside, task_columns
 from paddlebox.errors import DataError, PassError
 from paddlebox.store.coordinator import BESIDE
 
@@ -64,7 +66,7 @@ class BatchPacker:
             for number, stamp in enumerate(stamps)
         ]
         self._labels, self._features = task_columns(self._slots)
-        self._weight = weight_column(self._slots)
+        self._beside = columns_beside(self._slots)
         self._sparse = {slot.name: i for i, slot in enumerate(self._slots.sparse)}
         dims = [slot.dim for slot in self._slots.dense]
         ends = np.cumsum(dims).tolist()
@@ -136,12 +138,34 @@ class BatchPacker:
             packed |= sequences.inputs(begin, end, times=self._feeds_times)
         elif self._numbers is not None and times is not None:
             packed[SEQ_TIME] = times[self._numbers[begin:end]].reshape(-1, 1)
+        if self._inputs.counts:
+            packed["box_show_click"] = self._with_counts(packed)
+        if LATE in packed:
+            self._leave_out_counted(packed)
         mask = packed.get(MASK)
         if mask is not None:
             packed["box_show_click"] *= mask  # an instance counts once, where it is trained
         if WEIGHT in packed:
             packed["box_show_click"] *= packed[WEIGHT]
         return packed
+
+    def _leave_out_counted(self, packed: Feed) -> None:
+        """Late lines count their late label only; the rest was counted with the line before."""
+        assert self._slots.late is not None
+        names = ["", self._slots.tasks[0], *self._inputs.counts]  # "": show
+        counted = np.array([name == self._slots.late.of for name in names], np.float32)
+        packed["box_show_click"] *= 1 - packed[LATE] * (1 - counted)
+
+    def _with_counts(self, packed: Feed) -> np.ndarray:
+        """(B, 2 + n) the show and click of each instance, then its further counts."""
+        columns = [packed["box_show_click"]]
+        for name in self._inputs.counts:
+            if name in self._slots.tasks:
+                at = self._slots.tasks.index(name)
+                columns.append(packed["box_label"][:, at : at + 1])
+            else:
+                columns.append(packed[COUNTS + name])
+        return np.concatenate(columns, axis=1)
 
     def _without_weight(self, packed: Feed) -> np.ndarray | None:
         """(B) the instances of weight 0, whose rows are not trained; None if there are none, or if
@@ -153,15 +177,17 @@ class BatchPacker:
         return none if none.any() else None
 
     def _take_apart(self, packed: Feed, begin: int) -> None:
-        """Move the labels of further tasks and the weights from box_dense, where the feeder holds
-        them, to box_label and box_weight."""
+        """Move the labels of further tasks, and the values of slots that are not features, from
+        box_dense, where the feeder holds them, to inputs of their own."""
         floats = packed["box_dense"]
         if not self._slots.tasks:
             packed.pop("box_label")
         elif self._labels:
             self._take_labels(packed, floats, begin)
-        if self._weight is not None:
-            packed[WEIGHT] = np.ascontiguousarray(floats[:, self._weight : self._weight + 1])
+        for name, at in self._beside.items():
+            packed[self._input_of(name)] = np.ascontiguousarray(floats[:, at : at + 1])
+        if LATE in packed:
+            packed[LATE] = (packed[LATE] > 0).astype(np.float32)
         if len(self._features) < floats.shape[1]:
             packed["box_dense"] = np.ascontiguousarray(floats[:, self._features])
 
@@ -179,7 +205,7 @@ class BatchPacker:
     def _fed(self, packed: Feed, begin: int, end: int) -> Feed:
         """The inputs that the program reads, and those that only the exchange of ranks needs."""
         if self._inputs.use_var is None:
-            return dict(packed)
+            return {name: a for name, a in packed.items() if not name.startswith(COUNTS)}
         of_slots: Any = self._loaded.instances.pack_feasigns(begin, end) if self._pads else None
         feed: Feed = {}
         for var in self._inputs.use_var:
@@ -217,21 +243,25 @@ class BatchPacker:
         return feed
 
     def _column(self, var: Any, packed: Feed, begin: int, end: int) -> np.ndarray:
-        """Log keys (B, 1), a dense slot (B, dim), the weight (B, 1) or a label (B, 1)."""
+        """A dense slot (B, dim); log keys, a label or a slot that is not a feature: (B, 1)."""
         if var.name in LOG_KEYS:
             return self._log_keys(var.name, begin, end).view(np.int64).reshape(-1, 1)
         if var.name in self._dense_at:
             low, high = self._dense_at[var.name]
             return np.ascontiguousarray(packed["box_dense"][:, low:high])
-        if self._is_weight(var.name):
-            weights: np.ndarray = packed[WEIGHT]
-            return weights
+        if var.name in self._beside:
+            beside: np.ndarray = packed[self._input_of(var.name)]
+            return beside
         task = self._slots.tasks.index(var.name)
         label = np.ascontiguousarray(packed["box_label"][:, task : task + 1])
         return label.astype(np.int64) if is_int64(var) else label
 
-    def _is_weight(self, name: str) -> bool:
-        return self._slots.weight is not None and name in (WEIGHT, self._slots.weight.name)
+    def _input_of(self, name: str) -> str:
+        """The input with the values of a slot that is not a feature."""
+        if self._slots.weight is not None and name == self._slots.weight.name:
+            return WEIGHT
+        late = self._slots.late
+        return LATE if late is not None and name == late.name else COUNTS + name
 
     def _padded_slot(
         self, var: Any, of_slots: tuple[np.ndarray, np.ndarray], instances: int
@@ -260,11 +290,13 @@ class BatchPacker:
         """The first value of a slot in each instance, (B): uint64 feasigns, 0 for none, or
         float32."""
         if name == MASK:
-            return packed[MASK].reshape(-1) if MASK in packed else np.ones(end - begin, np.float32)
+            mask = packed[MASK] if MASK in packed else np.ones(end - begin, np.float32)
+            return mask.reshape(-1) * (1 - packed[LATE].reshape(-1) if LATE in packed else 1)
         if name in LOG_KEYS:
             return self._log_keys(name, begin, end)
-        if self._is_weight(name):
-            return np.ascontiguousarray(packed[WEIGHT].reshape(-1))
+        if name == WEIGHT or name in self._beside:
+            beside = packed[WEIGHT if name == WEIGHT else self._input_of(name)]
+            return np.ascontiguousarray(beside.reshape(-1))
         if name in self._sparse:
             feasigns, offsets = self._loaded.instances.pack_feasigns(begin, end)
             slot, count = self._sparse[name], len(self._sparse)

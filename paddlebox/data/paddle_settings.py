@@ -89,6 +89,7 @@ class PaddleSettings:
         The other arguments are as in sections `data` and `feeder` of docs/config.md.
         """
         slots = slots if isinstance(slots, Slots) else load_slots(slots)
+        slots.check_counts(self._table.first.config.counts)
         options = self._options
         options.load = LoadOptions(
             format=Format(data_format),
@@ -185,8 +186,9 @@ class PaddleSettings:
 
     @property
     def mask_column(self) -> set[str]:
-        """The column for metrics with the mask of trained instances; empty without sequences."""
-        return {MASK} if self._options.initialised().user_sequences is not None else set()
+        """The column for metrics with the mask of the instances that count; empty if all do."""
+        load = self._options.initialised()
+        return {MASK} if load.user_sequences is not None or load.slots.late is not None else set()
 
     @property
     def weight_column(self) -> set[str]:

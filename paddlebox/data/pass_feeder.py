@@ -232,7 +232,8 @@ class PassFeeder:
                     yield batch
         stats.wait_s["batch"] += batches.waited_ns / 1e9
         stats.pack_threads = threads.now
-        dims = [member.config.embedx_dim for member in self._table.members]
+        configs = [member.config for member in self._table.members]
+        dims = [config.embedx_dim + len(config.counts) for config in configs]
         stats.add_not_pulled(packer.rows_not_pulled, dims)
 
     def _packer(self, current: Pass, staged: Staged, metric_columns: Sequence[str]) -> BatchPacker:
@@ -248,6 +249,7 @@ class PassFeeder:
             user_sequences=options.user_sequences,
             group=options.group,
             trained=current.train,
+            counts=self._table.first.config.counts,
             exchanged=self._table.world.size > 1,
         )
         stamps = staged.pass_table.stamps

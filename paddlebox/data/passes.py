@@ -86,7 +86,7 @@ class PassStats:
 
         Args:
             rows_of: (T) the number of reads, by table.
-            dims: (T) embedx_dim, by table.
+            dims: (T) embedx_dim and the number of further counts, added up, by table.
         """
         for rows, dim in zip(rows_of, dims, strict=True):
             if rows:

@@ -85,9 +85,12 @@ def task_columns(slots: Slots) -> tuple[list[int], list[int]]:
     return _columns(slots, SlotType.LABEL), _columns(slots, SlotType.DENSE)
 
 
-def weight_column(slots: Slots) -> int | None:
-    """The column of the feeder's floats that holds the weight; None if there is no weight."""
-    return next(iter(_columns(slots, SlotType.WEIGHT)), None)
+def columns_beside(slots: Slots) -> dict[str, int]:
+    """The columns of the feeder's floats that hold the weight, counts and the mark of late lines:
+    by the name of the slot."""
+    kinds = dict.fromkeys(slot.type for slot in slots.beside)
+    names = [slot.name for kind in kinds for slot in slots.beside if slot.type is kind]
+    return dict(zip(names, (at for kind in kinds for at in _columns(slots, kind)), strict=True))
 
 
 def _columns(slots: Slots, kind: SlotType) -> list[int]:

@@ -344,17 +344,20 @@ class PassSequences:
         self._alone = alone if seed is None else alone[core.shuffled_order(len(alone), seed)]
         return self._alone
 
-    def trained_places(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """The places of the trained instances [begin, end) in the order of training, and the
-        numbers of these instances."""
+    def trained_places(self, begin: int, end: int) -> np.ndarray:
+        """The places of the trained instances [begin, end) in the order of training."""
         if self.plan is None:
-            return np.arange(begin, end), self._alone[begin:end]
-        places = self.plan.trained_places[begin:end]
-        return places, self.plan.order[places]
+            return np.arange(begin, end)
+        return self.plan.trained_places[begin:end]
+
+    def numbers(self, places: np.ndarray) -> np.ndarray:
+        """The numbers of the instances at places."""
+        found: np.ndarray = self._alone[places] if self.plan is None else self.plan.order[places]
+        return found
 
     def rows(self, begin: int, end: int) -> np.ndarray:
         """The rows of the trained instances [begin, end), of one batch, in this batch."""
-        places = self.trained_places(begin, end)[0]
+        places = self.trained_places(begin, end)
         if self.plan is None or not len(places):
             return places - begin
         at = np.searchsorted(self.plan.ends, places[0], side="right")

@@ -90,6 +90,7 @@ def create_model(
     tasks: Sequence[str] = ("click",),
     fields: Fields | None = None,
     click_slots: int = 0,
+    counts: int = 0,
 ) -> Any:
     """Create the layer for `config.type`.
 
@@ -102,6 +103,7 @@ def create_model(
         tasks: (T) the names of the labels.
         fields: the position of each slot; None if there are several tables.
         click_slots: K, the number of slots with click priors (click_prior.py).
+        counts: the number of counts of a row besides show and click.
 
     Raises: ConfigError if there are several tables and the model supports only one, if there are
         several labels and the model has only one output, or if `dense_scale` does not have W
@@ -125,7 +127,7 @@ def create_model(
     if fields is not None and priors:
         fields = fields.with_click_priors(priors)
     inputs = Inputs(
-        slots, embedx_dim, dense_width + priors, table, tuple(more), tuple(tasks), fields
+        slots, embedx_dim, dense_width + priors, table, tuple(more), tuple(tasks), fields, counts
     )
     model = _scaled(_MODELS[config.type](config, inputs), config, dense_width)
     return ClickPrior(model, dense_width, click_slots) if priors else model

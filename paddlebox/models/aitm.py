@@ -60,8 +60,8 @@ class AITM(TaskModel):
         each = zip(self.towers, known, strict=True)
         return paddle.concat([tower(z) for tower, z in each], axis=1)
 
-    def loss(self, logits: Any, labels: Any, mask: Any = None) -> Any:
-        summed = super().loss(logits, labels, mask)
+    def loss(self, logits: Any, labels: Any, mask: Any = None, late: Any = None) -> Any:
+        summed = super().loss(logits, labels, mask, late)
         if self.tasks == 1:
             return summed
         likely = sigmoid(logits)

@@ -15,7 +15,10 @@ paddle = ops.paddle
 class DNN(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     def __init__(self, config: DnnConfig, inputs: Inputs) -> None:
         super().__init__()
-        tables = [TableSlots(inputs.slots, inputs.embedx_dim, inputs.table), *inputs.more]
+        tables = [
+            TableSlots(inputs.slots, inputs.embedx_dim, inputs.table, inputs.counts),
+            *inputs.more,
+        ]
         self.sparse = PooledTables(tables, config.use_cvm)
         self.dense_width = inputs.dense_width
         self.mlp = MLP(self.sparse.width + inputs.dense_width, config.hidden, config.dropout)

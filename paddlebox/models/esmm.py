@@ -20,9 +20,9 @@ from paddlebox import ops
 from paddlebox.config.task_models import EsmmConfig
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
-from paddlebox.models.task_model import TaskModel
+from paddlebox.models.task_model import TaskModel, share_to_come
 from paddlebox.nn import MLP
-from paddlebox.nn.functional import exp, log
+from paddlebox.nn.functional import exp, log, sigmoid
 
 paddle = ops.paddle
 
@@ -50,14 +50,28 @@ class ESMM(TaskModel):
             )
         self.ctr = MLP(self.width, config.hidden, config.dropout)
         self.cvr = MLP(self.width, config.hidden, config.dropout)
+        delayed = self.delayed is not None
+        self.delay = MLP(self.width, config.hidden, config.dropout) if delayed else None
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Inputs as for `TaskModel.features`. Returns logits (B, 2) of pCTR and pCTCVR."""
+        """Inputs as for `TaskModel.features`. Returns logits (B, 2) of pCTR and pCTCVR, and with a
+        delayed task (B, 3)."""
         x = self.features(ids, offsets, show_click, plan, dense)
         clicked = self.ctr(x)
-        return paddle.concat([clicked, logit_of_product(clicked, self.cvr(x))], axis=1)
+        scores = [clicked, logit_of_product(clicked, self.cvr(x))]
+        return paddle.concat(scores + ([] if self.delay is None else [self.delay(x)]), axis=1)
 
-    def loss(self, logits: Any, labels: Any, mask: Any = None) -> Any:
+    def loss(self, logits: Any, labels: Any, mask: Any = None, late: Any = None) -> Any:
         click = paddle.slice(labels, [1], [0], [1])
         both = click * paddle.slice(labels, [1], [1], [2])
-        return super().loss(logits, paddle.concat([click, both], axis=1), mask)
+        return super().loss(logits, paddle.concat([click, both], axis=1), mask, late)
+
+    def to_come(self, scores: Any, l: Any, labels: Any) -> Any:  # noqa: E741  # of the formula
+        if self.delayed != 1:
+            return super().to_come(scores, l, labels)
+        # The click is known, and without it no conversion can come: p is pCVR.
+        click, p_click, p = (
+            paddle.slice(x, [1], [at], [at + 1])
+            for x, at in ((labels, 0), (sigmoid(scores), 0), (sigmoid(scores), 1))
+        )
+        return click * share_to_come(p / (p_click + 1e-7), l)

@@ -20,6 +20,7 @@ class Inputs:
     more: tuple[TableSlots, ...] = ()  # the other tables
     tasks: tuple[str, ...] = ("click",)  # (T) names of the labels
     fields: Fields | None = None  # the position of each slot; None if there are several tables
+    counts: int = 0  # counts of a row besides show and click
 
     def of_one_table(self) -> Fields:
         """The position of each slot. Raises: ConfigError if there are several tables."""
@@ -29,7 +30,7 @@ class Inputs:
 
     def pooled_slots(self, use_cvm: bool) -> PooledSlots:
         """Create the sparse part of a model that reads one table."""
-        return PooledSlots(self.slots, self.embedx_dim, use_cvm, self.table)
+        return PooledSlots(self.slots, self.embedx_dim, use_cvm, self.table, self.counts)
 
     def width(self, of_slot: int) -> int:
         """S * of_slot + W, the width of the result of `paddlebox.nn.flat`."""

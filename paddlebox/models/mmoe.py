@@ -24,7 +24,7 @@ class MMoE(TaskModel):
     def __init__(self, config: MmoeConfig, inputs: Inputs) -> None:
         super().__init__(config, inputs)
         experts = [Tower(self.width, config.hidden, config.dropout) for _ in range(config.experts)]
-        tasks = range(self.tasks)
+        tasks = range(self.outputs)
         self.experts = paddle.nn.LayerList(experts)
         self.gates = paddle.nn.LayerList([Gate(self.width, config.experts) for _ in tasks])
         self.towers = paddle.nn.LayerList(
@@ -32,7 +32,7 @@ class MMoE(TaskModel):
         )
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Inputs as for `TaskModel.features`. Returns logits (B, T)."""
+        """Inputs as for `TaskModel.features`. Returns logits (B, T), or (B, T + 1)."""
         x = self.features(ids, offsets, show_click, plan, dense)
         known = [expert(x) for expert in self.experts]
         each = zip(self.towers, self.gates, strict=True)

@@ -60,17 +60,17 @@ class PLE(TaskModel):
         super().__init__(config, inputs)
         width, levels = self.width, []
         for number in range(config.layers):
-            levels.append(_Level(config, width, self.tasks, number == config.layers - 1))
+            levels.append(_Level(config, width, self.outputs, number == config.layers - 1))
             width = levels[-1].width
         self.levels = paddle.nn.LayerList(levels)
         self.towers = paddle.nn.LayerList(
-            [MLP(width, config.tower, config.dropout) for _ in range(self.tasks)]
+            [MLP(width, config.tower, config.dropout) for _ in range(self.outputs)]
         )
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Inputs as for `TaskModel.features`. Returns logits (B, T)."""
+        """Inputs as for `TaskModel.features`. Returns logits (B, T), or (B, T + 1)."""
         shared = self.features(ids, offsets, show_click, plan, dense)
-        of_task = [shared] * self.tasks
+        of_task = [shared] * self.outputs
         for level in self.levels:
             of_task, shared = level(of_task, shared)
         each = zip(self.towers, of_task, strict=True)

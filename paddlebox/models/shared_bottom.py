@@ -23,10 +23,10 @@ class SharedBottom(TaskModel):
         super().__init__(config, inputs)
         self.bottom = Tower(self.width, config.hidden, config.dropout)
         self.towers = paddle.nn.LayerList(
-            [MLP(self.bottom.width, config.tower, config.dropout) for _ in range(self.tasks)]
+            [MLP(self.bottom.width, config.tower, config.dropout) for _ in range(self.outputs)]
         )
 
     def forward(self, ids: Any, offsets: Any, show_click: Any, plan: Any, dense: Any) -> Any:
-        """Inputs as for `TaskModel.features`. Returns logits (B, T)."""
+        """Inputs as for `TaskModel.features`. Returns logits (B, T), or (B, T + 1)."""
         shared = self.bottom(self.features(ids, offsets, show_click, plan, dense))
         return paddle.concat([tower(shared) for tower in self.towers], axis=1)

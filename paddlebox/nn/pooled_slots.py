@@ -14,14 +14,16 @@ paddle = ops.paddle
 class PooledSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
     """Pulls, sum-pools and CVM-transforms all sparse slots of a batch.
 
-    Letters: B = instances, S = slots, D = embedx_dim, W = dense width, width = 3 + D with use_cvm,
-    else 1 + D.
+    Letters: B = instances, S = slots, D = embedx_dim, n = counts of the table besides show and
+    click (`table.counts`), W = dense width, width = 3 + n + D with use_cvm, else 1 + D.
     """
 
-    def __init__(self, slots: int, embedx_dim: int, use_cvm: bool = True, table: str = "") -> None:
+    def __init__(
+        self, slots: int, embedx_dim: int, use_cvm: bool = True, table: str = "", counts: int = 0
+    ) -> None:
         super().__init__()
         self.slots, self.embedx_dim, self.use_cvm, self.table = slots, embedx_dim, use_cvm, table
-        self.width = embedx_dim + (3 if use_cvm else 1)
+        self.width = embedx_dim + (3 + counts if use_cvm else 1)
         zero = paddle.nn.initializer.Constant(0.0)
         self.anchor = self.create_parameter([1], dtype="float32", default_initializer=zero)
 
@@ -57,6 +59,7 @@ class TableSlots:
     slots: int  # S, the number of slots
     embedx_dim: int  # D
     table: str  # name of the table
+    counts: int = 0  # n
 
 
 class PooledTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
@@ -68,7 +71,7 @@ class PooledTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Padd
     def __init__(self, tables: Sequence[TableSlots], use_cvm: bool = True) -> None:
         super().__init__()
         self.parts = paddle.nn.LayerList(
-            [PooledSlots(t.slots, t.embedx_dim, use_cvm, t.table) for t in tables]
+            [PooledSlots(t.slots, t.embedx_dim, use_cvm, t.table, t.counts) for t in tables]
         )
         self.width = sum(part.slots * part.width for part in self.parts)
 

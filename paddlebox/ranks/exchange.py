@@ -2,8 +2,9 @@
 
 An owner adds up the merged gradients in the order of ranks, and applies its rule once.
 
-Letters: R = ranks, u = unique rows of a batch, P = 3 + D + E columns of a row, E of them in the
-expand part.
+Letters: R = ranks, u = unique rows of a batch, P = 3 + n + D + E columns of a row, n of them counts
+besides show and click, E of them in the expand part. If late lines are trained, gradients have
+one column more: the weights of late lines, after the counts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from paddlebox.ranks.ids import pack_ids, unpack_ids
 from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.plans import Asked, ShardedPass, Step
 from paddlebox.ranks.quantize import Residual, RowFormat, sum_of_left
-from paddlebox.ranks.rows_without_embedx import THIN, Bare
+from paddlebox.ranks.rows_without_embedx import Bare
 from paddlebox.ranks.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -41,16 +42,26 @@ class Exchange:
         world: the ranks.
         options: how the ranks exchange.
         traffic: counts sent bytes.
+        late: whether late lines are trained.
     """
 
     def __init__(
-        self, native: Any, config: TableConfig, world: World, options: RanksConfig, traffic: Traffic
+        self,
+        native: Any,
+        config: TableConfig,
+        world: World,
+        options: RanksConfig,
+        traffic: Traffic,
+        late: bool = False,
     ) -> None:
         self.world, self.options = world, options
         self._native, self._config, self._traffic = native, config, traffic
-        self._columns = 3 + config.embedx_dim + config.expand_dim  # P
+        self._thin = 3 + len(config.counts)  # columns of a bare row
+        self._columns = self._thin + config.embedx_dim + config.expand_dim  # P
         self._row_format = RowFormat(options.rows, self._columns)
-        self._gradient_format = RowFormat(options.gradients, self._columns)
+        self._late = late
+        self._gradient_columns = self._columns + late
+        self._gradient_format = RowFormat(options.gradients, self._gradient_columns)
         self._feedback = self._gradient_format.quantized
         # Within a host, sending whole float32 rows takes less time than finding bare rows.
         # If values are rounded or gradients are late, the embedx of bare rows is always left out.
@@ -129,7 +140,7 @@ class Exchange:
         if len(found):
             offsets = np.arange(len(found) + 1, dtype=np.int32)
             plan = core.Table.build_plan(found, offsets, self._stamp)
-            core.push_planned(self._native, plan, gradients)
+            core.push_planned(self._native, plan, gradients, False)
 
     # ---- each batch
 
@@ -219,16 +230,16 @@ class Exchange:
             self._pass_on(channel, "rows", out, np.split(mine, np.cumsum(counts)[:-1]))
             return form.unpack(mine)
         bare.asked = core.have_embedx(self._native, ids) == 0
-        whole, thin = form.pack(rows[~bare.asked]), rows[bare.asked, :THIN]
+        whole, thin = form.pack(rows[~bare.asked]), rows[bare.asked, : self._thin]
         out = bare_rows.joined(whole, thin, bare.asked, sizes)
         out = bare_rows.with_bits(bare.asked, sizes, out)
         bare.own, into = bare_rows.without_bits(self._pass_any(channel, "rows", out), counts)
-        bare_rows.check_sizes(into, bare.own, counts, form.record_bytes)
-        whole, thin = bare_rows.parted(into, bare.own, counts, form.record_bytes)
+        bare_rows.check_sizes(into, bare.own, counts, form.record_bytes, self._thin)
+        whole, thin = bare_rows.parted(into, bare.own, counts, form.record_bytes, self._thin)
         return bare_rows.spread(form.unpack(whole), thin, bare.own)
 
     def give(self, step: Step, channel: Channel, merged: np.ndarray) -> None:
-        """Send (u, P) merged gradients to the owners, which apply them."""
+        """Send (u, columns of gradients) merged gradients to the owners, which apply them."""
         self._to_owners(step, channel, merged, step.places, step.counts)
 
     def _to_owners(
@@ -239,7 +250,7 @@ class Exchange:
         places: np.ndarray,
         counts: list[int],
     ) -> None:
-        """Send (n, P) gradients to the owners of their rows.
+        """Send (n, columns of gradients) gradients to the owners of their rows.
 
         Args:
             step: the step.
@@ -249,6 +260,7 @@ class Exchange:
             counts: (R) number of gradients for each owner.
         """
         sizes, form, bare = [len(ids) for ids in step.asked], self._gradient_format, step.bare
+        thin = self._thin + self._late  # columns of the gradient of a bare row
         if bare is None:
             out = np.split(self._pack_gradients(merged, places), np.cumsum(counts)[:-1])
             records = form.empty(sum(sizes))
@@ -256,12 +268,12 @@ class Exchange:
             gradients = form.unpack(records)
         else:
             whole = self._pack_gradients(merged, places, ~bare.own)
-            out = bare_rows.joined(whole, merged[bare.own, :THIN], bare.own, counts)
-            into = bare_rows.room(bare.asked, sizes, form.record_bytes)
+            out = bare_rows.joined(whole, merged[bare.own, :thin], bare.own, counts)
+            into = bare_rows.room(bare.asked, sizes, form.record_bytes, thin)
             self._pass_on(channel, "gradients", out, into)
-            whole, thin = bare_rows.parted(into, bare.asked, sizes, form.record_bytes)
-            gradients = bare_rows.spread(form.unpack(whole), thin, bare.asked)
-        core.push_planned(self._native, step.push, gradients)
+            whole, narrow = bare_rows.parted(into, bare.asked, sizes, form.record_bytes, thin)
+            gradients = bare_rows.spread(form.unpack(whole), narrow, bare.asked)
+        core.push_planned(self._native, step.push, gradients, self._late)
 
     def _pack_gradients(
         self, gradients: np.ndarray, places: np.ndarray, which: Any = slice(None)

@@ -1,7 +1,8 @@
 """Rows and gradients in fewer bytes (ops/ranks/quantize.h), and their rounding errors.
 
 Letters: R = ranks, P = 3 + D + E columns [show, click, embed_w, embedx..., expand...]. The expand
-part is sent as if it were more columns of embedx.
+part is sent as if it were more columns of embedx. Further counts, and the weights of late lines,
+are sent in float32 only.
 """
 
 from __future__ import annotations

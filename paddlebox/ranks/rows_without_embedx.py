@@ -3,10 +3,11 @@
 A *bare* row has no embedx yet (`table.embedx_threshold`). A rank gets the same bits as with whole
 rows: an embedx that does not exist reads as zeros, and its gradient is ignored. Only the owner
 knows which rows are bare. A message with rows begins with one bit per row. Then it has the whole
-rows, in their format, then [show, click, embed_w] of the bare rows as float32. A message with
+rows, in their format, then the counts and embed_w of the bare rows as float32. A message with
 gradients has no bits.
 
-Letters: n = rows of all messages, R = messages, w = whole rows, b = bare rows, P = columns.
+Letters: n = rows of all messages, R = messages, w = whole rows, b = bare rows, P = columns, t =
+columns of a bare row.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from paddlebox.errors import RankError
 
-THIN = 3  # columns of a bare row
+THIN = 3  # t of rows without counts besides show and click
 _NOTHING = np.empty(0, np.bool_)
 
 
@@ -63,14 +64,18 @@ def without_bits(
 
 
 def check_sizes(
-    messages: Sequence[np.ndarray], bare: np.ndarray, counts: Sequence[int], record_bytes: int
+    messages: Sequence[np.ndarray],
+    bare: np.ndarray,
+    counts: Sequence[int],
+    record_bytes: int,
+    columns: int = THIN,
 ) -> None:
     """Check that each message has the size that its bits say.
 
     Raises:
         RankError: one has not.
     """
-    expected = sizes_of(bare, counts, record_bytes)
+    expected = sizes_of(bare, counts, record_bytes, columns)
     for number, (message, size) in enumerate(zip(messages, expected, strict=True)):
         if message.size != size:
             raise RankError(
@@ -85,7 +90,7 @@ def joined(
 
     Args:
         whole: (w, any) records of the whole rows.
-        thin: (b, 3) float32 columns of the bare rows.
+        thin: (b, t) float32 columns of the bare rows.
         bare: (n) bool.
         counts: (R) rows of each message.
     """
@@ -98,32 +103,41 @@ def joined(
     ]
 
 
-def room(bare: np.ndarray, counts: Sequence[int], record_bytes: int) -> list[np.ndarray]:
-    """(R) buffers for messages of `joined`."""
-    return [np.empty(size, np.uint8) for size in sizes_of(bare, counts, record_bytes)]
+def room(
+    bare: np.ndarray, counts: Sequence[int], record_bytes: int, columns: int = THIN
+) -> list[np.ndarray]:
+    """(R) buffers for messages of `joined`. columns: t."""
+    return [np.empty(size, np.uint8) for size in sizes_of(bare, counts, record_bytes, columns)]
 
 
-def sizes_of(bare: np.ndarray, counts: Sequence[int], record_bytes: int) -> list[int]:
-    """(R) the bytes of messages of `joined`."""
-    thin = _bare_of(bare, counts)
-    return [int((n - b) * record_bytes + b * 4 * THIN) for n, b in zip(counts, thin, strict=True)]
+def sizes_of(
+    bare: np.ndarray, counts: Sequence[int], record_bytes: int, columns: int = THIN
+) -> list[int]:
+    """(R) the bytes of messages of `joined`. columns: t."""
+    thin = 4 * columns
+    of_message = zip(counts, _bare_of(bare, counts), strict=True)
+    return [int((n - b) * record_bytes + b * thin) for n, b in of_message]
 
 
 def parted(
-    messages: Sequence[np.ndarray], bare: np.ndarray, counts: Sequence[int], record_bytes: int
+    messages: Sequence[np.ndarray],
+    bare: np.ndarray,
+    counts: Sequence[int],
+    record_bytes: int,
+    columns: int = THIN,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split messages: (w, record_bytes) uint8 and (b, 3) float32, in the order of messages."""
+    """Split messages: (w, record_bytes) uint8 and (b, t) float32, in the order of messages."""
     cuts = [int(n - b) * record_bytes for n, b in zip(counts, _bare_of(bare, counts), strict=True)]
     whole = np.concatenate([m[:cut] for m, cut in zip(messages, cuts, strict=True)])
     thin = np.concatenate([m[cut:] for m, cut in zip(messages, cuts, strict=True)])
-    return whole.reshape(-1, record_bytes), thin.view(np.float32).reshape(-1, THIN)
+    return whole.reshape(-1, record_bytes), thin.view(np.float32).reshape(-1, columns)
 
 
 def spread(whole: np.ndarray, thin: np.ndarray, bare: np.ndarray) -> np.ndarray:
-    """(n, P) float32 rows of (w, P) whole and (b, 3) bare ones, padded with zeros."""
+    """(n, P) float32 rows of (w, P) whole and (b, t) bare ones, padded with zeros."""
     rows = np.zeros((len(bare), whole.shape[1]), np.float32)
     rows[~bare] = whole
-    rows[bare, :THIN] = thin
+    rows[bare, : thin.shape[1]] = thin
     return rows
 
 

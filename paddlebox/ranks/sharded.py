@@ -62,7 +62,7 @@ class ShardedTable:
         )
         self.planner = StepPlanner(asking, exchange, inputs)
         table.native.unregister()  # operators find the batch under the table's name instead
-        batch = batch_rows(table.config, table.options.hbm_place, table.options.threads)
+        batch = batch_rows(table.config, table.options)
         self.stepping = Stepping(self._channel, early, exchange, batch, inputs)
 
     def stage(

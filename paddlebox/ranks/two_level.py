@@ -11,7 +11,8 @@ So gradients are rounded once, by the rank that sends them between nodes. That r
 rounding errors. Owners add up the gradients in the order of nodes. The keys of a pass are sent
 directly.
 
-Letters: R = ranks, N = nodes, L = ranks of a node, P = 3 + D.
+Letters: R = ranks, N = nodes, L = ranks of a node, P = 3 + n + D columns of a row
+(exchange.py).
 """
 
 from __future__ import annotations
@@ -203,9 +204,9 @@ class TwoLevelExchange(Exchange):
             channel,
             "gradients",
             shares,
-            [np.empty((sum(n), self._columns), np.float32) for n in wants],
+            [np.empty((sum(n), self._gradient_columns), np.float32) for n in wants],
         )
-        sums = np.zeros((sum(way.unions), self._columns), np.float32)
+        sums = np.zeros((sum(way.unions), self._gradient_columns), np.float32)
         of_union = np.split(sums, np.cumsum(way.unions)[:-1])
         for mate, share in enumerate(found):
             parts = np.split(share, np.cumsum(wants[mate])[:-1])

@@ -278,7 +278,8 @@ class World(Coordinator):
         make_exchange = exchange_of(options, self.size)
         self.traffic = Traffic(self.rank, ranks_per_node(self.size, options.per_node))
         for number, table in enumerate(tables):
-            exchange = make_exchange(table.native, table.config, self, options, self.traffic)
+            late = table.options.late_lines
+            exchange = make_exchange(table.native, table.config, self, options, self.traffic, late)
             inputs = f"_{table.name}" if number else ""
             self.shards[table.name] = ShardedTable(table, self, exchange, inputs)
 

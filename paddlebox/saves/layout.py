@@ -47,4 +47,5 @@ def _meaning(meta: Mapping[str, Any]) -> dict[str, Any]:
     }
     if not layout.get("expand_dim"):
         del of_rules["expand.rule"]
-    return {"layout": f"{meta['layout_fingerprint']:#018x}", **of_rules}
+    counts = list(layout.get("counts", ()))  # of tables of any number of counts
+    return {"layout": f"{meta['layout_fingerprint']:#018x}", "counts": counts, **of_rules}

@@ -99,6 +99,7 @@ def _form(record: Generation) -> dict[str, Any]:
     return {
         "embedx_dim": record.embedx_dim,
         "counts": record.counts,
+        "more_counts": record.more_counts,
         "further tables": [part.name for part in further],
         **{f"embedx_dim of table {part.name}": part.embedx_dim for part in further},
     }

@@ -55,8 +55,9 @@ class FieldParser:
     """Parses instances: dicts from the name of a column or slot to a value.
 
     A value is a string, a number, or a list of them. A missing field, or None, is an empty cell.
-    The label and the weight are ignored. If data.format is csv, a string is the text of a cell and
-    is split into values as in training. The elements of a list are not split.
+    The label, the weight, counts and the mark of late lines are ignored. If data.format is csv, a
+    string is the text of a cell and is split into values as in training. The elements of a list are
+    not split.
     """
 
     def __init__(self, config: Config, slots: Slots) -> None:
@@ -69,7 +70,7 @@ class FieldParser:
             ",|" if criteo else CELL + VALUE,
             csv_nulls=slots.csv.null,  # requests write missing values as the data does
         )
-        weight = slots.weight
+        beside = slots.beside
         self._quoted = not criteo
         self._delimiter = "\t" if criteo else CELL
         self._forbidden = {CELL, VALUE, "\n", "\r", "\0", self._delimiter}
@@ -83,9 +84,9 @@ class FieldParser:
             for name, column in column_of.items()
             if name not in self._places
         }
-        # The weight is ignored, like the label, unless another slot reads its column.
-        of_weight = {weight.name, weight.column} if weight is not None else set()
-        self._ignored = of_weight - self._places.keys()
+        # They are ignored, like the label, unless another slot reads their column.
+        ignored = {name for slot in beside for name in (slot.name, slot.column)}
+        self._ignored = ignored - self._places.keys()
         # A dense slot of dim 1 reads its cell as one number.
         self._lists = {
             self._places[slot.column or slot.name]

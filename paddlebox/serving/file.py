@@ -23,6 +23,7 @@ from paddlebox.store.record import seal, unseal
 
 FORMAT = 2
 FORMAT_OF_TABLES = 3  # for a file with rows of several tables
+FORMAT_OF_COUNTS = 4  # for a file whose rows have counts besides show and click
 MAP_BYTES = 1 << 40  # address space only: so large that the file never has to be mapped again
 _READERS = 1024
 
@@ -95,6 +96,7 @@ class Generation:
     tables: list[dict[str, Any]] = field(default_factory=list)  # Parts of the other tables
     # ServeFilters of the tables, as dicts; None: unknown. Stored under a separate key.
     filters: list[dict[str, Any]] | None = None
+    more_counts: int = 0  # counts that rows keep after show and click
     counted: bool = True  # `rows` counts live rows; False: written by an earlier release
 
     @property
@@ -228,20 +230,20 @@ class ExportFile(Closing):
             return Head()
         fields = self.record(txn, HEAD)
         found = fields.get("format")
-        if isinstance(found, int) and found > FORMAT_OF_TABLES:
+        if isinstance(found, int) and found > FORMAT_OF_COUNTS:
             raise StoreError(
                 f"{self.path}: written by a later version (format {found}, this one reads up to "
-                f"{FORMAT_OF_TABLES}): serve it with that version, or export into another file"
+                f"{FORMAT_OF_COUNTS}): serve it with that version, or export into another file"
             )
-        if found not in (FORMAT, FORMAT_OF_TABLES):
+        if found not in (FORMAT, FORMAT_OF_TABLES, FORMAT_OF_COUNTS):
             raise StoreError(
-                f"{self.path}: has format {found}, this version reads {FORMAT} and "
-                f"{FORMAT_OF_TABLES}: export it again"
+                f"{self.path}: has format {found}, this version reads {FORMAT} to "
+                f"{FORMAT_OF_COUNTS}: export it again"
             )
         return Head(**self._known(Head, fields))
 
     def generation(self, txn: Any, number: int) -> Generation:
-        fields = {"tables": [], **self.record(txn, generation_key(number))}
+        fields = {"tables": [], "more_counts": 0, **self.record(txn, generation_key(number))}
         kept: dict[str, Any] = {"filters": None, "counted": txn.get(kept_key(number)) is not None}
         if kept["counted"]:
             kept["filters"] = self.record(txn, kept_key(number))["filters"]
@@ -295,6 +297,8 @@ def kept_value(generation: Generation) -> bytes:
 def generation_value(generation: Generation) -> bytes:
     fields = dataclasses.asdict(generation)
     del fields["filters"], fields["counted"]
+    if not generation.more_counts:
+        del fields["more_counts"]  # so that earlier releases can read the file
     if not generation.tables:
         del fields["tables"]  # so that earlier releases can read a file of one table
     return seal(to_json(fields))

@@ -12,7 +12,7 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config.alerts import Bounds
 from paddlebox.data.loader import LoadedPass
-from paddlebox.data.positions import task_columns, weight_column
+from paddlebox.data.positions import columns_beside, task_columns
 from paddlebox.data.whole_files import load_files
 from paddlebox.errors import ConfigError, TrainingError
 from paddlebox.serving.generation import OpenGeneration
@@ -93,7 +93,9 @@ class Gate:
 
 def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float]:
     slots = loaded.options.slots
-    weight, soft = weight_column(slots), generation.config.model.runs_code
+    beside, soft = columns_beside(slots), generation.config.model.runs_code
+    weight = beside[slots.weight.name] if slots.weight is not None else None
+    late = beside[slots.late.name] if slots.late is not None else None
     auc = core.BucketAuc() if weight is None and not soft else core.WeightedAuc()
     instances = loaded.instances
     rows = np.full(instances.unique_keys, -1, np.int32)
@@ -108,8 +110,10 @@ def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float
         first = np.ascontiguousarray(predictions.reshape(end - begin, -1)[:, 0])
         columns = [first, batch["label"].reshape(-1)]
         if weight is not None:
-            columns.append(np.ascontiguousarray(batch["dense"][:, weight]))
+            columns.append(batch["dense"][:, weight])
         elif soft:
             columns.append(np.ones_like(first))
-        auc.add(*columns)
+        if late is not None:  # late lines repeat instances
+            columns = [column[batch["dense"][:, late] <= 0] for column in columns]
+        auc.add(*(np.ascontiguousarray(column) for column in columns))
     return {name: float(value) for name, value in auc.compute().items()}

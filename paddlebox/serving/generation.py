@@ -64,6 +64,7 @@ class OpenRows:
             resident_bytes,
             record.counts if cvm is None else cvm,
             list(clicks),
+            record.more_counts,
         )
         self.rows: list[int] = []  # rows of each layer, including deletions
         for layer in part.layers:

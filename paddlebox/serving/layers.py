@@ -79,7 +79,12 @@ class Layers:
             with self._file.read() as txn:
                 opened = OpenRows(self._file, txn, record, number=number)
                 writer = core.LayerWriter(
-                    part.embedx_dim, record.counts, record.precision, 0, False
+                    part.embedx_dim,
+                    record.counts,
+                    record.precision,
+                    0,
+                    False,
+                    record.more_counts,
                 )
                 cursor = core.ServeCursor(opened.table, 0, len(opened.rows))
                 while not cursor.done:
@@ -107,6 +112,7 @@ class Layers:
             record.precision,
             embed_state_words(rows.layout),
             newest is not None,
+            record.more_counts,
         )
         layer, puts = self._next_number(), Puts(self._file)
         added = deleted = 0
@@ -154,7 +160,12 @@ class Layers:
             whole = 2 * sum(rows[:-1]) > rows[-1]
             cursor = core.ServeCursor(opened.table, 0, len(rows) if whole else len(rows) - 1)
             writer = core.LayerWriter(
-                part.embedx_dim, record.counts, record.precision, 0, not whole
+                part.embedx_dim,
+                record.counts,
+                record.precision,
+                0,
+                not whole,
+                record.more_counts,
             )
             layer, puts = self._next_number(), Puts(self._file)
             while not cursor.done:

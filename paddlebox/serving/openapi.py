@@ -67,7 +67,7 @@ def _instance(config: Config, slots: Slots) -> dict[str, Any]:
     fields: dict[str, list[dict[str, Any]]] = {}
     required = []
     for slot in slots.slots:
-        if slot.made or slot.type in (SlotType.LABEL, SlotType.WEIGHT):
+        if slot.made or slot.type is SlotType.LABEL or slot in slots.beside:
             continue
         name = slot.column or slot.name
         fields.setdefault(name, []).append(_field(slot, criteo))

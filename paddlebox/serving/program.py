@@ -163,7 +163,7 @@ def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tu
 def _model(config: Config, slots: Slots) -> Any:
     of_slot = slots.tables([table.name for table in config.tables])
     first, *more = (
-        TableSlots(of_slot.count(number), table.embedx_dim, table.name)
+        TableSlots(of_slot.count(number), table.embedx_dim, table.name, len(table.counts))
         for number, table in enumerate(config.tables)
     )
     model = create_model(
@@ -176,6 +176,7 @@ def _model(config: Config, slots: Slots) -> Any:
         tasks=slots.tasks,
         fields=None if more else fields_of(slots, config.model.sequences),
         click_slots=len(click_slots(config.model, slots)),
+        counts=len(config.table.counts),
     )
     model.eval()
     return model
@@ -202,6 +203,8 @@ def _build(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
     of_others = [None, None, None] * more  # ids, offsets and plan of each table
     dense_or_none = features if dense_width else None
     logits = model(fed_input, None, None, None, dense_or_none, *of_others)
+    if config.model.delayed:
+        logits = paddle.slice(logits, [1], [0], [len(slots.tasks)])
     shift = config.data.logit_shift
     return [packed], [paddle.nn.functional.sigmoid(logits + shift if shift else logits)]
 

@@ -22,6 +22,7 @@ from paddlebox.serving.compatibility import (
 )
 from paddlebox.serving.file import (
     FORMAT,
+    FORMAT_OF_COUNTS,
     FORMAT_OF_TABLES,
     HEAD,
     ExportFile,
@@ -141,7 +142,7 @@ class Writer(Closing):
                 head,
                 newest=record.generation,
                 current=head.current if head.pinned else record.generation,
-                format=FORMAT_OF_TABLES if record.tables else FORMAT,
+                format=_format_of(record),
             ),
             record,
         )
@@ -204,6 +205,7 @@ class Writer(Closing):
             model=model,
             embedx_dim=parts[0].embedx_dim,
             counts=program.uses_counts(config),
+            more_counts=len(config.table.counts) if config.model.use_cvm else 0,
             precision=precision or (newest.precision if newest is not None else "float32"),
             slots=cells,
             dense_width=dense_width,
@@ -346,6 +348,13 @@ def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None
         found = cursor.delete()  # also moves to the next key
         found = bool(cursor.key())
     return None
+
+
+def _format_of(record: Generation) -> int:
+    """The first format that has the fields of a record."""
+    if record.more_counts:
+        return FORMAT_OF_COUNTS
+    return FORMAT_OF_TABLES if record.tables else FORMAT
 
 
 def _as_dicts(filters: Any) -> list[dict[str, Any]] | None:

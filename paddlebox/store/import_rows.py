@@ -79,6 +79,7 @@ def import_rows(
         list(slots),
         keyed_by_slot,
         list(key_slots),
+        [_index(sources[0].config.counts, name) for name in target.config.counts],
         sort_bytes,
         *key_range,
         progress,
@@ -92,6 +93,10 @@ def import_rows(
         for name in runs.values():
             os.unlink(target.folder / "ssd" / name)
     return Imported(segments, found["rows"], found["with_embedx"], found["dropped"])
+
+
+def _index(names: Sequence[str], name: str) -> int:
+    return names.index(name) if name in names else -1
 
 
 def import_chunks(

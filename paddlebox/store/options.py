@@ -51,6 +51,8 @@ class TableOptions:
     parity: int | None = None
     #: How several ranks exchange rows.
     ranks: RanksConfig = RanksConfig()  # noqa: RUF009  frozen
+    #: Late lines are trained, so ranks also send their weights to the owners of rows.
+    late_lines: bool = False
 
     @property
     def store(self) -> Path | None:

@@ -267,5 +267,6 @@ def _meaning(layout: Mapping[str, Any]) -> dict[str, Any]:
         "embed.rule": layout.get("embed", {}).get("rule"),
         "embedx.rule": layout.get("embedx", {}).get("rule"),
         "expand_dim": layout.get("expand_dim", 0),
+        "counts": list(layout.get("counts", ())),
         "expand.rule": layout.get("expand", {}).get("rule") if layout.get("expand_dim") else None,
     }

@@ -26,6 +26,7 @@ class Measured(NamedTuple):
     scored: bool  # there were logits to measure
     usual: TaskMetrics
     named: MetricSet
+    left_out: int = 0  # instances that are no samples: context of sequences, late lines
 
 
 def of_all_ranks(
@@ -47,11 +48,12 @@ def of_all_ranks(
     """
 
     def merged(mine: Measured, found: list[bytes]) -> Measured:
-        samples, weight, loss_sum, scored = 0, 0.0, 0.0, False
+        samples, weight, loss_sum, scored, left_out = 0, 0.0, 0.0, False, 0
         for rank, theirs in enumerate(found):
             sums, usual_state, named_state = _from_bytes(theirs)
             samples, loss_sum = samples + int(sums[0]), loss_sum + sums[1]
             scored, weight = scored or bool(sums[2]), weight + sums[3]
+            left_out += int(sums[4])
             if rank != world.rank:
                 usual = TaskMetrics(tasks, weighted=weighted)
                 named = MetricSet(specs, weighted=weighted)
@@ -59,7 +61,7 @@ def of_all_ranks(
                 named.load_state(named_state)
                 mine.usual.merge(usual)
                 mine.named.merge(named)
-        return Measured(samples, weight, loss_sum, scored, mine.usual, mine.named)
+        return Measured(samples, weight, loss_sum, scored, mine.usual, mine.named, left_out)
 
     return world.merge(mine, _to_bytes, merged)
 
@@ -67,14 +69,16 @@ def of_all_ranks(
 def _to_bytes(mine: Measured) -> bytes:
     arrays: State = {f"usual/{part}": array for part, array in mine.usual.state().items()}
     arrays |= {f"named/{part}": array for part, array in mine.named.state().items()}
-    arrays["sums"] = np.array([mine.samples, mine.loss_sum, mine.scored, mine.weight], np.float64)
+    sums = [mine.samples, mine.loss_sum, mine.scored, mine.weight, mine.left_out]
+    arrays["sums"] = np.array(sums, np.float64)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]  # its keywords are arrays
     return buffer.getvalue()
 
 
 def _from_bytes(data: bytes) -> tuple[list[float], State, State]:
-    """[samples, sum of losses, scored, weight], and the states of usual and named metrics."""
+    """[samples, sum of losses, scored, weight, left out], and the states of usual and named
+    metrics."""
     parts: dict[str, State] = {"usual": {}, "named": {}}
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         sums: list[float] = arrays["sums"].tolist()

@@ -49,15 +49,20 @@ class Watched(Protocol):
     columns: Sequence[str]  # names of the slots or log keys to pass to `add`
 
     def add(
-        self, predictions: np.ndarray, labels: np.ndarray, columns: Mapping[str, np.ndarray]
+        self,
+        predictions: np.ndarray,
+        labels: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        places: np.ndarray,
     ) -> None:
-        """Receive a batch.
+        """Receive the samples of a batch.
 
         Args:
             predictions: (B) float32 probabilities of the first task.
             labels: (B) labels of the first task.
             columns: (B) values by name. With several tasks it also has label_<task> and
                 prediction_<task> of every task.
+            places: (B) numbers of the instances among all that the batches have, in their order.
         """
 
 
@@ -73,6 +78,7 @@ class PassResult:
     # the metrics of each task. A metric that the config names is a dict under its name.
     metrics: dict[str, Any]
     calibration: list[list[float | int]] = field(default_factory=list)  # observe.calibration
+    late_lines: int | None = None  # not among the samples; None: the data has no slot of type late
 
 
 def run_pass(
@@ -207,6 +213,7 @@ class _Measured:
         weights: _Weights = _Weights(),
     ) -> None:
         self.usual, self.samples = TaskMetrics(tasks, weighted=weights.any), 0
+        self.left_out = 0  # instances that are no samples
         self.batch_loss = 0.0  # the mean loss of the last batch
         self._weights, self._weight = weights, 0.0
         self._label, self._metrics, self._outputs = (
@@ -231,6 +238,7 @@ class _Measured:
         loss: float,
         logits: np.ndarray | None,
         outputs: Mapping[str, np.ndarray] | None = None,
+        chosen: np.ndarray | None = None,
     ) -> None:
         """Add a batch.
 
@@ -241,7 +249,9 @@ class _Measured:
             loss: mean loss of the batch: the sum of weight and loss of each instance, divided by B.
             logits: (B, T), or None if the step returns none.
             outputs: of these instances; None: those of the step.
+            chosen: (B) their rows in the batch that was fed; None: they are all of it.
         """
+        places = self.samples + self.left_out + (np.arange(size) if chosen is None else chosen)
         own = columns.get(WEIGHT) if self._weights.of_instances else None
         weight = size if own is None else float(own.sum(dtype=np.float64))
         self.samples += size
@@ -258,7 +268,8 @@ class _Measured:
         if predicted is not None and self._label is not None:
             self._score(predicted, np.asarray(feed[self._label]), weights)
             if self._watched is not None:
-                _show(self._watched, predicted, np.asarray(feed[self._label]), columns, self._tasks)
+                labels = np.asarray(feed[self._label])
+                _show(self._watched, predicted, labels, columns, self._tasks, places)
         if self._metrics:
             computed = self._outputs if outputs is None else outputs
             self._add_named(feed, columns, size, predicted, computed, weights, factors)
@@ -283,18 +294,19 @@ class _Measured:
         loss: float,
         logits: np.ndarray | None,
     ) -> None:
-        """Add the instances of a batch that are trained, not those that are only context.
+        """Add the samples of a batch: neither context of sequences nor late lines.
 
         Args:
             trained: (B) bool.
         """
         size, whole = int(np.count_nonzero(trained)), len(trained)
-        if size == 0:
-            return
-        chosen, outputs = (_rows(values, trained) for values in (feed, self._outputs))
-        of_columns = {name: array[trained] for name, array in columns.items()}
-        predicted = logits.reshape(whole, -1)[trained] if logits is not None else None
-        self.add(chosen, of_columns, size, loss * whole / size, predicted, outputs)
+        if size:
+            fed, outputs = (_rows(values, trained) for values in (feed, self._outputs))
+            of_columns = {name: array[trained] for name, array in columns.items()}
+            predicted = logits.reshape(whole, -1)[trained] if logits is not None else None
+            chosen = np.flatnonzero(trained)
+            self.add(fed, of_columns, size, loss * whole / size, predicted, outputs, chosen)
+        self.left_out += whole - size
 
     def _add_named(
         self,
@@ -322,7 +334,13 @@ class _Measured:
     def result(self, dataset: Dataset, batches: int, seconds: float) -> PassResult:
         """The result over all ranks. Every rank calls it."""
         mine = Measured(
-            self.samples, self._weight, self._loss_sum, self._scored, self.usual, self._named
+            self.samples,
+            self._weight,
+            self._loss_sum,
+            self._scored,
+            self.usual,
+            self._named,
+            self.left_out,
         )
         found = of_all_ranks(
             dataset._table.world, mine, self._metrics, self._tasks, weighted=self._weights.any
@@ -335,6 +353,7 @@ class _Measured:
             seconds,
             {**usual, **found.named.compute()},
             calibration(found.usual.first) if found.scored else [],
+            found.left_out if dataset._slots.late is not None else None,
         )
 
 
@@ -352,14 +371,15 @@ def _show(
     labels: np.ndarray,
     columns: Mapping[str, np.ndarray],
     tasks: Sequence[str],
+    places: np.ndarray,
 ) -> None:
-    """Pass a batch to `watched`. predictions, labels: (B, T)."""
+    """Pass a batch to `watched`. predictions, labels: (B, T). places: (B)."""
     predictions = predictions.reshape(len(labels), -1)
     labels = labels.reshape(len(labels), -1)
     of_tasks: dict[str, np.ndarray] = {}
     for at, name in enumerate(tasks if len(tasks) > 1 else ()):
         of_tasks |= {f"label_{name}": labels[:, at], f"prediction_{name}": predictions[:, at]}
-    watched.add(predictions[:, 0], labels[:, 0], {**columns, **of_tasks})
+    watched.add(predictions[:, 0], labels[:, 0], {**columns, **of_tasks}, places)
 
 
 def _rows(values: Mapping[str, Any], chosen: np.ndarray) -> dict[str, np.ndarray]:

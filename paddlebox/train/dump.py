@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from paddlebox.errors import ConfigError, StoreError
 
-# Returns the ids of instances [begin, end).
-InsIds = Callable[[int, int], Sequence[str]]
+# Returns the ids of instances, by their places in the order of the batches.
+InsIds = Callable[[np.ndarray], Sequence[str]]
 
 
 class PredictionDump:
@@ -30,7 +30,7 @@ class PredictionDump:
         columns: slots to write besides label and prediction. An instance has one value per slot:
             the first feasign of a sparse slot (0 if none), or the first float of a dense slot.
         ins_ids: returns the ids of instances; None: the id is the number of the instance in the
-            order of the files, from 0. Malformed lines are not counted.
+            order of the files, from 0. Malformed lines are not counted; late lines are.
 
     Raises:
         ConfigError: `columns` names a column that every dump has.
@@ -46,7 +46,6 @@ class PredictionDump:
         self.path, self.ins_ids = path, ins_ids
         self.columns: Sequence[str] = list(columns)
         self._temporary = path.with_name(f"{path.name}.tmp")
-        self._written = 0
         self._parquet: Any = None
         self._text: TextIO | None = None
         if path.suffix != ".parquet":
@@ -59,13 +58,16 @@ class PredictionDump:
         return StoreError(f"{self.path}: the dump cannot be written: {error.strerror or error}")
 
     def add(
-        self, predictions: np.ndarray, labels: np.ndarray, columns: Mapping[str, np.ndarray]
+        self,
+        predictions: np.ndarray,
+        labels: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        places: np.ndarray,
     ) -> None:
-        begin, self._written = self._written, self._written + len(labels)
         if self.ins_ids is not None:
-            ids = list(self.ins_ids(begin, self._written))
+            ids = list(self.ins_ids(places))
         else:
-            ids = [str(number) for number in range(begin, self._written)]
+            ids = [str(place) for place in places.tolist()]
         values = {"label": labels, "prediction": predictions}
         values |= {name: columns[name] for name in self.columns}
         # With several tasks, the label and prediction of each.

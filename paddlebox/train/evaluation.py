@@ -216,10 +216,8 @@ def evaluate_files(
     with feeding(create_dataset(config, slots, table)) as dataset:
         if ins_id:
             dataset.set_parse_ins_id(True)
-            if dump is not None:
-                dump.ins_ids = dataset.ins_ids
-        if config.data.sequences.user and dump is not None:
-            dump.ins_ids = dataset.trained_ids
+        if dump is not None:
+            dump.ins_ids = dataset.ids_at
         dataset.set_test_mode(True)
         set_files(dataset, config, table.world, files, sizes, train=False)
         dataset.load_into_memory()

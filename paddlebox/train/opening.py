@@ -133,6 +133,35 @@ def models_of(config: Config) -> dict[str, ModelConfig]:
     return {f"phases.{name}.model": phase.model for name, phase in config.phases.items()}
 
 
+def _check_late(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
+    if slots.late is None:
+        if model.delayed:
+            raise ConfigError(
+                f"{key}.delayed_task: expected a slot of type late in {config.data.slots}, which "
+                "marks the lines with late labels, found none"
+            )
+        return
+    if model.delayed and model.delayed != slots.late.of:
+        raise ConfigError(
+            f"{key}.delayed_task: expected {slots.late.of!r}, the label that slot "
+            f"{slots.late.name!r} of type late names, found {model.delayed!r}: correct one of them"
+        )
+    if model.delayed and config.data.negative_rate < 1:
+        raise ConfigError(
+            f"data.negative_rate does not work together with {key}.delayed_task: late lines are "
+            "those of all negatives, sampled or not: take one of them out"
+        )
+    for given, what in (
+        (config.data.sequences.user, "data.sequences"),
+        (model.click_prior, f"{key}.click_prior"),
+    ):
+        if given:
+            raise ConfigError(
+                f"{what} does not work together with slot {slots.late.name!r} of type late: take "
+                "one of them out"
+            )
+
+
 def _check_read_slots(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
     slots.positions(model.sequences)
     _check_group(config, slots, key, model)
@@ -141,6 +170,7 @@ def _check_read_slots(config: Config, slots: Slots, key: str, model: ModelConfig
             f"{key}.click_prior does not work together with slot {slots.weight.name!r} of type "
             "weight: take one of them out"
         )
+    _check_late(config, slots, key, model)
     if not model.slots:
         return
     names = [slot.name for slot in slots.sparse]
@@ -242,6 +272,7 @@ def table_options(config: Config) -> TableOptions:
         disk_budget_bytes=config.ssd.disk_budget_bytes,
         parity=config.store.parity,
         ranks=config.ranks,
+        late_lines=any(model.delayed for model in models_of(config).values()),
     )
 
 

@@ -109,6 +109,7 @@ def outcome(
         **_of_hour(planned),
         "files": list(planned.files),
         "samples": result.samples,
+        **({} if result.late_lines is None else {"late_lines": result.late_lines}),
         "batches": result.batches,
         "loss": result.mean_loss,
         "metrics": result.metrics,

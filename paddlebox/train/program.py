@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +14,7 @@ from paddlebox import ops
 from paddlebox.config import Config, HbmPlace, ModelConfig, OptimizerType, Slots
 from paddlebox.config.code import load_named
 from paddlebox.config.fields import click_slots, fields_of
-from paddlebox.data.batches import GROUP, MASK, SEQUENCES, WEIGHT
+from paddlebox.data.batches import GROUP, LATE, MASK, SEQUENCES, WEIGHT
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.nn import TableSlots, log_loss, use_products
@@ -66,7 +68,7 @@ def create_model_of(config: Config, slots: Slots) -> Any:
     """
     table_of_slot = slots.tables([table.name for table in config.tables])
     tables = [
-        TableSlots(table_of_slot.count(number), table.embedx_dim, table.name)
+        TableSlots(table_of_slot.count(number), table.embedx_dim, table.name, len(table.counts))
         for number, table in enumerate(config.tables)
     ]
     model = create_model(
@@ -79,6 +81,7 @@ def create_model_of(config: Config, slots: Slots) -> Any:
         tasks=slots.tasks,
         fields=fields_of(slots, config.model.sequences) if len(tables) == 1 else None,
         click_slots=len(click_slots(config.model, slots)),
+        counts=len(config.table.counts),
     )
     use_products(model, dense_products(config).products)
     if _runs_on_gpu(config):
@@ -129,17 +132,38 @@ def loss_and_logits(
     Args:
         inputs: the tensors of a batch, by name.
     """
+    late = inputs.get(LATE)
+    trains_late = late is not None and train and bool(config.model.delayed)
+    if trains_late:
+        inputs = {**inputs, "box_show_click": _with_late(inputs)}
     learned = model(*(inputs[name] for name in model_inputs(config)))
     shift = config.data.logit_shift
     logits = learned + shift if shift else learned
     scored = learned if train else logits
-    mask, weight = inputs.get(MASK), inputs.get(WEIGHT)
+    factors = [inputs[name] for name in (MASK, WEIGHT) if name in inputs]
+    if late is not None and not trains_late:
+        factors.append(1.0 - late)
+        late = None
+    mask = functools.reduce(operator.mul, factors) if factors else None
     if config.model.objective == "bce":
-        return mean_loss(model, scored, inputs["box_label"], mask, weight), logits
-    if weight is not None:
-        mask = weight if mask is None else mask * weight
+        labels = inputs["box_label"]
+        if config.model.delayed:  # the last column is no task
+            logits = paddle.slice(logits, [1], [0], [labels.shape[1]])
+            if not trains_late:
+                scored = logits
+        return mean_loss(model, scored, labels, mask, late), logits
     loss = _objective(config.model, model)(scored, inputs["box_label"], inputs.get(GROUP), mask)
     return loss, logits
+
+
+def _with_late(inputs: Mapping[str, Any]) -> Any:
+    """box_show_click in which the show of a late line is minus its weight: the push divides by it
+    as by shows, but counts no show (ops/table/row_access.h)."""
+    counts, weight = inputs["box_show_click"], inputs[LATE]
+    if WEIGHT in inputs:
+        weight = weight * inputs[WEIGHT]
+    show = paddle.slice(counts, [1], [0], [1]) - weight
+    return paddle.concat([show, paddle.slice(counts, [1], [1], [counts.shape[1]])], axis=1)
 
 
 def _objective(config: ModelConfig, model: Any) -> Callable[..., Any]:
@@ -177,7 +201,7 @@ def _objective(config: ModelConfig, model: Any) -> Callable[..., Any]:
     return loss
 
 
-def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None, weight: Any = None) -> Any:
+def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None, late: Any = None) -> Any:
     """The loss of a model, as a mean over instances.
 
     It is the log loss, unless the model has a method `loss`. The push multiplies the gradients by
@@ -186,23 +210,23 @@ def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None, weight: Any
     are scaled by it (`ranks.dense.SHARE`).
 
     Args:
-        mask: (B, 1) 1 for the instances that are trained, 0 for context, which adds no loss; None:
-            all are trained.
-        weight: (B, 1) of the instances; None: all are 1.
+        mask: (B, 1) factors of the instances: their weights, 0 for instances that add no loss;
+            None: all are 1.
+        late: (B, 1) the marks of late lines, if the model has a delayed task.
 
     Raises:
-        ConfigError: there is a mask or weight, and the model's `loss` takes no mask.
+        ConfigError: there is a mask, and the model's `loss` takes none.
     """
-    if weight is not None:
-        mask = weight if mask is None else mask * weight
+    if late is not None:
+        return model.loss(logits, label, mask=mask, late=late)
     if hasattr(model, "loss") and mask is None:
         return model.loss(logits, label)
     if hasattr(model, "loss"):
         if "mask" not in inspect.signature(model.loss).parameters:
-            given = "data.sequences" if weight is None else "a slot of type weight"
             raise ConfigError(
-                f"{given}: {type(model).__name__} computes a loss without a factor for each "
-                "instance: choose another model, or give its `loss` a parameter `mask`"
+                f"data.sequences, or a slot of type weight or late: {type(model).__name__} "
+                "computes a loss without a factor for each instance: choose another model, or give "
+                "its `loss` a parameter `mask`"
             )
         return model.loss(logits, label, mask=mask)
     return log_loss(logits, label, mask=mask)

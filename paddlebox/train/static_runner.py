@@ -11,7 +11,7 @@ import numpy as np
 
 from paddlebox import ops
 from paddlebox.config import Config, Slots
-from paddlebox.data.batches import GROUP, SEQUENCES, WEIGHT, Feed, packed
+from paddlebox.data.batches import GROUP, LATE, SEQUENCES, WEIGHT, Feed, packed
 from paddlebox.ranks.dense import SHARE, scaled, split_gradient, sum_gradients
 from paddlebox.ranks.dense_modes import Average, TopK
 from paddlebox.store.coordinator import Coordinator
@@ -82,7 +82,9 @@ class StaticRunner(RankedRunner):
                 name: paddle.static.data(
                     name, [-1, widths[name]] if name in widths else shape, dtype
                 )
-                for name, (dtype, shape) in packed([t.name for t in config.tables]).items()
+                for name, (dtype, shape) in packed(
+                    [t.name for t in config.tables], len(config.table.counts)
+                ).items()
             }
             if config.model.page_views:
                 inputs[RANK_OFFSET] = paddle.static.data(RANK_OFFSET, [-1, 7], "int32")
@@ -93,6 +95,8 @@ class StaticRunner(RankedRunner):
                 }
             if self._weighted:
                 inputs[WEIGHT] = paddle.static.data(WEIGHT, [-1, 1], "float32")
+            if slots.late is not None:
+                inputs[LATE] = paddle.static.data(LATE, [-1, 1], "float32")
             if config.model.loss_group:
                 inputs[GROUP] = paddle.static.data(GROUP, [-1, 1], "int32")
             model = create_model_of(config, slots)

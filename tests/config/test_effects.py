@@ -50,6 +50,8 @@ EFFECTS = {
     "table.on_bad_grad": f"{_TABLE}::test_a_bad_gradient_is_left_out_or_clipped[skip-0]",
     "table.expand_dim": "operators/test_extended.py"
     "::test_expand_is_made_with_embedx_and_moves_by_a_gradient_of_its_own",
+    "table.counts": "operators/test_table_counts.py"
+    "::test_rows_feed_the_operator_and_its_gradient_counts[conv]",
     "table.slot_learning_rates": f"{_TABLE}::test_rows_of_a_slot_learn_at_its_own_rate",
     "table.life.auto": f"{_LIFE}::test_without_auto_or_dates_days_end_by_hand",
     "table.life.show_click_decay_rate": f"{_LIFE}::test_the_decay_comes_before_the_shrink",

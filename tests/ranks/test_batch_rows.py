@@ -15,6 +15,7 @@ from paddlebox.config import HbmPlace, TableConfig
 from paddlebox.errors import PassError, TrainingError
 from paddlebox.ranks.batch_rows import batch_rows
 from paddlebox.store.hbm_place import SWITCH
+from paddlebox.store.options import TableOptions
 from paddlebox.store.table import sorted_unique_keys
 
 DIM, SLOTS, BATCH, ROWS = 5, 3, 16, 40
@@ -35,7 +36,7 @@ def rows_at() -> Iterator[Callable[..., Any]]:
         for before in opened:
             before.unregister()
         config = TableConfig(name="batch", embedx_dim=DIM, **fields)
-        opened[:] = [batch_rows(config, place, 2)]
+        opened[:] = [batch_rows(config, TableOptions(hbm_place=place, threads=2))]
         return opened[0]
 
     yield make

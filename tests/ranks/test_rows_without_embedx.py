@@ -13,26 +13,29 @@ from paddlebox.ranks.quantize import RowFormat
 _COUNTS = [5, 0, 9, 1]  # of each message
 
 
-def _rows(columns: int, bare: np.ndarray) -> np.ndarray:
+def _rows(columns: int, bare: np.ndarray, thin: int) -> np.ndarray:
     rows = np.random.default_rng(2).normal(size=(len(bare), columns)).astype(np.float32)
-    rows[bare, bare_rows.THIN :] = 0
+    rows[bare, thin:] = 0
     return rows
 
 
-@pytest.mark.parametrize("wire", list(Wire))
+@pytest.mark.parametrize(("wire", "counts"), [*((wire, 0) for wire in Wire), (Wire.FLOAT32, 2)])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_a_row_without_embedx_arrives_bit_for_bit_and_a_whole_one_in_its_format(
-    wire: Wire, share: float
+    wire: Wire, counts: int, share: float
 ) -> None:
-    form = RowFormat(wire, 3 + 8)
+    columns = bare_rows.THIN + counts
+    form = RowFormat(wire, columns + 8)
     bare = np.random.default_rng(1).random(sum(_COUNTS)) < share
-    rows = _rows(form.columns, bare)
-    out = bare_rows.joined(form.pack(rows[~bare]), rows[bare, : bare_rows.THIN], bare, _COUNTS)
-    into = bare_rows.room(bare, _COUNTS, form.record_bytes)
+    rows = _rows(form.columns, bare, columns)
+    out = bare_rows.joined(form.pack(rows[~bare]), rows[bare, :columns], bare, _COUNTS)
+    into = bare_rows.room(bare, _COUNTS, form.record_bytes, columns)
     assert [m.nbytes for m in into] == [m.nbytes for m in out]
+    bare_rows.check_sizes(out, bare, _COUNTS, form.record_bytes, columns)
     whole = int(np.count_nonzero(~bare))
-    assert sum(m.nbytes for m in out) == whole * form.record_bytes + (len(bare) - whole) * 12
-    whole_part, thin = bare_rows.parted(out, bare, _COUNTS, form.record_bytes)
+    thin_bytes = (len(bare) - whole) * 4 * columns
+    assert sum(m.nbytes for m in out) == whole * form.record_bytes + thin_bytes
+    whole_part, thin = bare_rows.parted(out, bare, _COUNTS, form.record_bytes, columns)
     found = bare_rows.spread(form.unpack(whole_part), thin, bare)
     np.testing.assert_array_equal(found[bare], rows[bare])
     np.testing.assert_array_equal(found[~bare], form.unpack(form.pack(rows[~bare])))

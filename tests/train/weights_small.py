@@ -1,8 +1,8 @@
 """Trains a config and prints what a run ends with: python weights_small.py OPTIONS
 
-OPTIONS is JSON: config, overrides, folder, served (instances to predict with an export; optional),
-packed (feasigns, offsets and weights to predict with it; optional), evaluated (overrides of a
-config to evaluate with; optional).
+OPTIONS is JSON: config, overrides, folder, and optionally served (instances to predict with an
+export), packed (feasigns, offsets and weights to predict with it), evaluated (overrides of a config
+to evaluate with), source (a run to start from) and dump (the file of a dump of predictions).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from paddlebox.train.opening import open_table, read_slots  # noqa: E402
 run_dir = Path(options["folder"])
 found: dict[str, Any] = {"error": ""}
 try:
-    summary = run.train(config, run_dir)
+    summary = run.train(config, run_dir, source=options.get("source", ""))
     found["digests"] = [summary[f"{kind}_digest"] for kind in ("sparse", "dense")]
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     found["lines"] = [json.loads(line) for line in lines]
@@ -47,6 +47,8 @@ try:
     if "evaluated" in options:
         other = load_config(options["config"], options["evaluated"])
         found["evaluated"] = evaluation.evaluate(other, run_dir)
+    if "dump" in options:
+        evaluation.evaluate(config, run_dir, dump=Path(options["dump"]), dump_ins_id=True)
     if "served" in options:
         with RunSource(run_dir) as source:
             export(source, run_dir / "export")

@@ -43,8 +43,8 @@ bool DenseLimits::Take(const float* row, uint64_t line, std::vector<LargeValue>*
   for (size_t i = 0; i < limits_.size(); ++i) {
     const float value = Fed(i, row[i]);
     if (slots_[i]->weight && !(value >= 0 && value <= kMostWeight)) {
-      return error->Set("slot '%.200s': %g is not a weight in [0, 2^32]", slots_[i]->name.c_str(),
-                        static_cast<double>(value));
+      return error->Set("slot '%.200s': found %g, expected a number in [0, 2^32]",
+                        slots_[i]->name.c_str(), static_cast<double>(value));
     }
     if (std::fabs(value) <= kMostDense) continue;
     return error->Set(

@@ -14,12 +14,14 @@ namespace {
 // progress(rows read so far) is called from time to time. An exception of it ends the import.
 py::dict Import(const std::vector<Table*>& sources, const Table& target, std::vector<int32_t> slots,
                 bool in_feasigns, std::vector<std::pair<uint32_t, uint32_t>> keys,
-                uint64_t sort_bytes, uint64_t low, uint64_t high, const py::function& progress) {
+                std::vector<int32_t> counts, uint64_t sort_bytes, uint64_t low, uint64_t high,
+                const py::function& progress) {
   if (sources.empty()) ThrowIfError(Error(Code::kInvalidArgument, "import: no table to read"));
   ImportOptions options;
   options.map.slots = std::move(slots);
   options.map.in_feasigns = in_feasigns;
   options.map.keys = std::move(keys);
+  options.map.counts = std::move(counts);
   options.sort_bytes = sort_bytes;
   options.low = low;
   options.high = high;
@@ -75,8 +77,8 @@ std::vector<py::dict> Chunks(const Table& target, uint64_t expected_rows, py::it
 
 void BindImport(py::module_& module) {
   module.def("import_rows", &Import, py::arg("sources"), py::arg("target"), py::arg("slots"),
-             py::arg("in_feasigns"), py::arg("keys"), py::arg("sort_bytes"), py::arg("low"),
-             py::arg("high"), py::arg("progress"));
+             py::arg("in_feasigns"), py::arg("keys"), py::arg("counts"), py::arg("sort_bytes"),
+             py::arg("low"), py::arg("high"), py::arg("progress"));
   module.def("import_chunks", &Chunks, py::arg("target"), py::arg("expected_rows"),
              py::arg("chunks"));
 }

@@ -17,11 +17,14 @@ namespace pbx {
 namespace {
 
 std::shared_ptr<BatchTable> OpenBatchTable(const std::string& name, int embedx_dim, int expand_dim,
-                                           int threads, const std::string& on_bad_grad) {
+                                           int counts, bool late, int threads,
+                                           const std::string& on_bad_grad) {
   BatchTableConfig config;
   config.name = name;
   config.embedx_dim = embedx_dim;
   config.expand_dim = expand_dim;
+  config.counts = counts;
+  config.late = late;
   config.threads = threads;
   config.on_bad_grad = OnBadGradFrom(on_bad_grad);
   auto table = std::make_shared<BatchTable>(config);
@@ -30,7 +33,8 @@ std::shared_ptr<BatchTable> OpenBatchTable(const std::string& name, int embedx_d
 }
 
 size_t ColumnsOf(const RowAccess& table) {
-  return 3 + static_cast<size_t>(table.layout().embedx_dim + table.layout().expand_dim);
+  const auto plain = static_cast<size_t>(table.layout().pull_columns());
+  return plain + static_cast<size_t>(table.layout().expand_dim);
 }
 
 // Copies rows of the open pass, to be sent to other ranks. ids: (n). out: (n, P + E).
@@ -63,10 +67,10 @@ py::array_t<uint8_t> HaveEmbedx(Table& table, const Array<int32_t>& ids) {
 }
 
 // Applies the merged gradients of ranks. plan: made of n ids, with each id as its own segment.
-// grad: (n, P + E), in the order of these ids.
-void PushPlanned(Table& table, const Array<int32_t>& plan, const Array<float>& grad) {
-  const size_t n = SizeOf(grad) / ColumnsOf(table);
-  ExpectRows("grad", SizeOf(grad), n, ColumnsOf(table));
+// grad: (n, P + E), in the order of these ids; with `late` (n, P + 1 + E) (RowAccess::PushPlanned).
+void PushPlanned(Table& table, const Array<int32_t>& plan, const Array<float>& grad, bool late) {
+  const size_t columns = ColumnsOf(table) + (late ? 1 : 0), n = SizeOf(grad) / columns;
+  ExpectRows("grad", SizeOf(grad), n, columns);
   const int32_t* plan_data = plan.data();
   const size_t plan_size = SizeOf(plan);
   const float* from = grad.data();
@@ -77,8 +81,8 @@ void PushPlanned(Table& table, const Array<int32_t>& plan, const Array<float>& g
     return;
   }
   ThrowIfError(table.layout().expand_dim != 0
-                   ? table.PushExtendedPlanned(plan_data, plan_size, n, from, 1.0f)
-                   : table.PushPlanned(plan_data, plan_size, n, from, 1.0f));
+                   ? table.PushExtendedPlanned(plan_data, plan_size, n, from, 1.0f, late)
+                   : table.PushPlanned(plan_data, plan_size, n, from, 1.0f, late));
 }
 
 // lists: tuples (keys, slots, counts); slots and counts may be empty. Returns keys, slots, counts
@@ -126,11 +130,11 @@ void BindRanks(py::module_& module) {
   py::class_<BatchTable, std::shared_ptr<BatchTable>> batch(module, "BatchTable");
   batch
       .def(py::init(&OpenBatchTable), py::arg("name"), py::arg("embedx_dim"), py::arg("expand_dim"),
-           py::arg("threads"), py::arg("on_bad_grad"))
+           py::arg("counts"), py::arg("late"), py::arg("threads"), py::arg("on_bad_grad"))
       .def("merged", [](BatchTable& t) {
         const float* const merged = t.merged();
         const std::vector<py::ssize_t> shape = {static_cast<py::ssize_t>(t.rows()),
-                                                static_cast<py::ssize_t>(t.columns())};
+                                                static_cast<py::ssize_t>(t.gradient_columns())};
         // The memory of the table, valid until the next batch. The array keeps the table alive.
         return py::array_t<float>(shape, merged, py::cast(&t));
       });
@@ -139,7 +143,7 @@ void BindRanks(py::module_& module) {
              py::arg("out").noconvert());
   module.def("have_embedx", &HaveEmbedx, py::arg("table"), py::arg("ids").noconvert());
   module.def("push_planned", &PushPlanned, py::arg("table"), py::arg("plan").noconvert(),
-             py::arg("grad").noconvert());
+             py::arg("grad").noconvert(), py::arg("late"));
   module.def("merge_keys", &Merge, py::arg("lists"));
   module.def("compact_batch", &Compact, py::arg("ids").noconvert(), py::arg("plan").noconvert(),
              py::arg("table_rows"));

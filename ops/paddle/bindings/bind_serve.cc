@@ -16,15 +16,24 @@
 namespace pbx {
 namespace {
 
-ServeCodec CodecFrom(int embedx_dim, bool counts, const std::string& precision) {
+ServePrecision PrecisionFrom(const std::string& precision) {
+  if (precision == "float32") return ServePrecision::kFloat32;
+  if (precision == "float16") return ServePrecision::kFloat16;
+  if (precision == "int8") return ServePrecision::kInt8;
+  throw StatusError(Error(Code::kInvalidArgument,
+                          "precision '%s': expected float32, float16 or int8", precision.c_str()));
+}
+
+ServeCodec CodecFrom(int embedx_dim, bool counts, const std::string& precision, int more_counts) {
   if (embedx_dim < 1 || embedx_dim > 253) {
     ThrowIfError(Error(Code::kInvalidArgument, "embedx_dim %d, expected 1 to 253", embedx_dim));
   }
-  if (precision == "float32") return {embedx_dim, counts, ServePrecision::kFloat32};
-  if (precision == "float16") return {embedx_dim, counts, ServePrecision::kFloat16};
-  if (precision == "int8") return {embedx_dim, counts, ServePrecision::kInt8};
-  throw StatusError(Error(Code::kInvalidArgument,
-                          "precision '%s': expected float32, float16 or int8", precision.c_str()));
+  if (more_counts < 0 || more_counts > 16 || (more_counts != 0 && !counts)) {
+    ThrowIfError(Error(Code::kInvalidArgument,
+                       "more_counts %d, expected 0 to 16, and 0 for rows without counts",
+                       more_counts));
+  }
+  return {embedx_dim, counts, PrecisionFrom(precision), more_counts};
 }
 
 Bytes BytesOf(const py::buffer& buffer) {
@@ -176,15 +185,16 @@ void BindServe(py::module_& module) {
   table
       .def(py::init([](const std::string& name, int embedx_dim, bool counts,
                        const std::string& precision, size_t slots, size_t dense_width,
-                       size_t resident_bytes, bool cvm, const std::vector<size_t>& clicks) {
+                       size_t resident_bytes, bool cvm, const std::vector<size_t>& clicks,
+                       int more_counts) {
              CheckCounts(counts, slots, cvm, clicks);
-             return std::make_unique<ServeTable>(name, CodecFrom(embedx_dim, counts, precision),
-                                                 slots, dense_width, resident_bytes,
-                                                 ServedCounts{cvm, clicks});
+             return std::make_unique<ServeTable>(
+                 name, CodecFrom(embedx_dim, counts, precision, more_counts), slots, dense_width,
+                 resident_bytes, ServedCounts{cvm, clicks});
            }),
            py::arg("name"), py::arg("embedx_dim"), py::arg("counts"), py::arg("precision"),
            py::arg("slots"), py::arg("dense_width"), py::arg("resident_bytes"), py::arg("cvm"),
-           py::arg("clicks") = std::vector<size_t>())
+           py::arg("clicks") = std::vector<size_t>(), py::arg("more_counts") = 0)
       .def("add_layer", &AddLayer)
       .def("adopt_tests", &ServeTable::AdoptTests)
       .def("pull", &Pull<ServeTable>, py::arg("feasigns"), py::arg("offsets"), py::arg("dense"),
@@ -229,12 +239,12 @@ void BindServe(py::module_& module) {
       .def_property_readonly("done", &ServeTable::Cursor::done);
   py::class_<LayerWriter>(module, "LayerWriter")
       .def(py::init([](int embedx_dim, bool counts, const std::string& precision, int embed_state,
-                       bool filtered) {
-             return std::make_unique<LayerWriter>(CodecFrom(embedx_dim, counts, precision),
-                                                  embed_state, filtered);
+                       bool filtered, int more_counts) {
+             return std::make_unique<LayerWriter>(
+                 CodecFrom(embedx_dim, counts, precision, more_counts), embed_state, filtered);
            }),
            py::arg("embedx_dim"), py::arg("counts"), py::arg("precision"), py::arg("embed_state"),
-           py::arg("filtered"))
+           py::arg("filtered"), py::arg("more_counts") = 0)
       .def("delete",
            [](LayerWriter& self, const Array<uint64_t>& feasigns) {
              self.Delete(feasigns.data(), SizeOf(feasigns));

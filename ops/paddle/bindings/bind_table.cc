@@ -67,6 +67,7 @@ py::dict Layout(const Table& table) {
   out["embedx_state"] = layout.embedx_state;
   out["expand_dim"] = layout.expand_dim;
   out["expand_state"] = layout.expand_state;
+  out["counts"] = layout.counts;
   out["fingerprint"] = layout.Fingerprint();  // of the layout in docs/formats/row.md
   return out;
 }

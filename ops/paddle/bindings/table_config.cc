@@ -118,6 +118,7 @@ TableConfig ConfigFrom(const py::dict& fields) {
   config.accessor.expand = RuleFrom(fields["expand"].cast<py::dict>());
   config.accessor.layout.embedx_dim = fields["embedx_dim"].cast<int>();
   config.accessor.layout.expand_dim = fields["expand_dim"].cast<int>();
+  config.accessor.layout.counts = static_cast<int>(py::len(fields["counts"]));
   config.slot_rates = fields["slot_rates"].cast<std::vector<float>>();
   config.hbm_budget_bytes = fields["hbm_budget_bytes"].cast<uint64_t>();
   config.mem_budget_bytes = fields["mem_budget_bytes"].cast<uint64_t>();

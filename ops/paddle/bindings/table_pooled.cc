@@ -8,17 +8,9 @@
 #include "row/plan.h"
 
 namespace pbx {
-namespace {
-
-size_t PooledWidth(const Table& table, bool use_cvm) {
-  return static_cast<size_t>(table.config().accessor.layout.embedx_dim) + (use_cvm ? 3 : 1);
-}
-
-}  // namespace
-
 void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
                 size_t slots, bool use_cvm, Array<float>& out) {
-  const size_t width = std::max<size_t>(1, slots) * PooledWidth(table, use_cvm);
+  const size_t width = std::max<size_t>(1, slots) * PooledWidth(table.layout(), use_cvm);
   const size_t instances = SizeOf(out) / width;
   if (SizeOf(out) != instances * width) {
     ThrowIfError(Error(Code::kInvalidArgument, "out: found %zu values, expected B * %zu",
@@ -38,11 +30,12 @@ void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& o
 void PushPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
                 size_t slots, bool use_cvm, const Array<float>& show_click,
                 const Array<int32_t>& plan, const Array<float>& grad) {
-  const size_t instances = SizeOf(show_click) / 2;
-  CheckSize("show_click", SizeOf(show_click), instances * 2);
+  const auto counts = static_cast<size_t>(table.layout().head_columns());
+  const size_t instances = SizeOf(show_click) / counts;
+  CheckSize("show_click", SizeOf(show_click), instances * counts);
   const SharedCells shared =
       ValueOrThrow(FindShared(instances * slots, offsets.data(), SizeOf(offsets)));
-  CheckSize("grad", SizeOf(grad), instances * slots * PooledWidth(table, use_cvm));
+  CheckSize("grad", SizeOf(grad), instances * slots * PooledWidth(table.layout(), use_cvm));
   const int32_t* id_data = ids.data();
   const int32_t* offset_data = offsets.data();
   const float* show_click_data = show_click.data();

@@ -14,7 +14,8 @@ namespace pbx {
 void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
                 size_t slots, bool use_cvm, Array<float>& out);
 
-// show_click: (B, 2). plan: made by MakePlan; empty: made here. grad: shaped as `out` of the pull.
+// show_click: (B, 2 + further counts). plan: made by MakePlan; empty: made here. grad: shaped as
+// `out` of the pull.
 void PushPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
                 size_t slots, bool use_cvm, const Array<float>& show_click,
                 const Array<int32_t>& plan, const Array<float>& grad);

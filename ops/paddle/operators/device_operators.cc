@@ -67,10 +67,12 @@ Status CheckPooled(const RowAccess& table, const PooledInputs& inputs, BatchIds*
   PBX_RETURN_IF_ERROR(ExpectThere(device, inputs.show_click, "ShowClick", DataType::FLOAT32));
   PBX_RETURN_IF_ERROR(ExpectThere(device, inputs.plan, "Plan", DataType::INT32));
   if (inputs.show_click.shape().empty()) {
-    return Error(Code::kInvalidArgument, "ShowClick has shape (), expected (B, 2)");
+    return Error(Code::kInvalidArgument, "ShowClick has shape (), expected (B, %d)",
+                 table.layout().head_columns());
   }
   const int64_t instances = inputs.show_click.shape()[0];
-  PBX_RETURN_IF_ERROR(ExpectShape(inputs.show_click, "ShowClick", {instances, 2}));
+  PBX_RETURN_IF_ERROR(
+      ExpectShape(inputs.show_click, "ShowClick", {instances, table.layout().head_columns()}));
   if (inputs.offsets.shape().size() != 1) {  // FindShared checks its size
     PBX_RETURN_IF_ERROR(ExpectShape(inputs.offsets, "Offsets", {instances * inputs.slots + 1}));
   }
@@ -94,8 +96,7 @@ Status CheckPooled(const RowAccess& table, const PooledInputs& inputs, BatchIds*
 }
 
 Shape PooledShape(const RowAccess& table, const BatchIds& batch) {
-  const size_t width =
-      static_cast<size_t>(table.layout().embedx_dim) + (batch.use_cvm ? size_t{3} : size_t{1});
+  const size_t width = PooledWidth(table.layout(), batch.use_cvm);
   return {static_cast<int64_t>(batch.instances),
           static_cast<int64_t>(batch.slots * width + batch.dense_width)};
 }

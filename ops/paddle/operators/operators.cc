@@ -31,12 +31,12 @@ Status TableOf(int64_t size, Part part, std::shared_ptr<RowAccess>* table) {
   *table = found.value();
   const RowLayout& layout = (*table)->layout();
   const bool extended = part == Part::kExtended;
-  const int columns = 3 + layout.embedx_dim + (extended ? layout.expand_dim : 0);
+  const int columns = layout.pull_columns() + (extended ? layout.expand_dim : 0);
   if (size != columns) {
     return Error(Code::kInvalidArgument,
-                 "size is %lld, table '%s' has 3 + embedx_dim%s = %d columns",
+                 "size is %lld, table '%s' has 3 + embedx_dim%s%s = %d columns",
                  static_cast<long long>(size), (*table)->name().c_str(),
-                 extended ? " + expand_dim" : "", columns);
+                 layout.counts != 0 ? " + counts" : "", extended ? " + expand_dim" : "", columns);
   }
   return Status::Ok();
 }
@@ -242,14 +242,20 @@ std::vector<Tensor> JoinedBackward(const Tensor& ids, const Tensor& offsets,
                      {ids, offsets, show_click, plan, &dense, anchor, slots, embedx_dim, use_cvm},
                      grad)};
 }
+// The columns of a pooled slot. Programs know the number of counts from the shape of ShowClick.
+int64_t WidthOf(const Shape& show_click, int embedx_dim, bool use_cvm) {
+  const int64_t counts = show_click.size() == 2 && show_click[1] > 0 ? show_click[1] : 2;
+  return (use_cvm ? counts + 1 : 1) + embedx_dim;
+}
+
 std::vector<Shape> JoinedInferShape(const Shape& /*ids*/, const Shape& /*offsets*/,
                                     const Shape& show_click, const Shape& /*plan*/,
                                     const Shape& dense, const Shape& /*anchor*/,
                                     const std::string& /*table*/, int slots, int embedx_dim,
                                     bool use_cvm) {
   const int64_t width = dense.size() == 2 ? dense[1] : 0;
-  return {
-      {show_click.empty() ? -1 : show_click[0], slots * ((use_cvm ? 3 : 1) + embedx_dim) + width}};
+  return {{show_click.empty() ? -1 : show_click[0],
+           slots * WidthOf(show_click, embedx_dim, use_cvm) + width}};
 }
 std::vector<DataType> JoinedInferDtype(const DataType& /*ids*/, const DataType& /*offsets*/,
                                        const DataType& /*show_click*/, const DataType& /*plan*/,
@@ -261,7 +267,8 @@ std::vector<Shape> PooledInferShape(const Shape& /*ids*/, const Shape& /*offsets
                                     const Shape& show_click, const Shape& /*plan*/,
                                     const Shape& /*anchor*/, const std::string& /*table*/,
                                     int slots, int embedx_dim, bool use_cvm) {
-  return {{show_click.empty() ? -1 : show_click[0], slots * ((use_cvm ? 3 : 1) + embedx_dim)}};
+  return {
+      {show_click.empty() ? -1 : show_click[0], slots * WidthOf(show_click, embedx_dim, use_cvm)}};
 }
 std::vector<DataType> PooledInferDtype(const DataType& /*ids*/, const DataType& /*offsets*/,
                                        const DataType& /*show_click*/, const DataType& /*plan*/,

@@ -162,7 +162,8 @@ class _Kernels:
                     feed[f"box_{name}{suffix}"] for name in ("ids", "offsets", "plan")
                 )
                 slots = (len(offsets) - 1) // instances_of(feed)
-                width = member.config.embedx_dim + (3 if self._use_cvm else 1)
+                counts = 3 + len(member.config.counts)
+                width = member.config.embedx_dim + (counts if self._use_cvm else 1)
                 out = np.ones((len(offsets) - 1, width), np.float32)  # touches its pages
                 grad = np.full_like(out, 1e-3)
                 begin = time.perf_counter()

@@ -135,11 +135,21 @@ class _Collected:
         self._parts: list[tuple[np.ndarray, ...]] = []
 
     def add(
-        self, predictions: np.ndarray, labels: np.ndarray, columns: Mapping[str, np.ndarray]
+        self,
+        predictions: np.ndarray,
+        labels: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        places: np.ndarray,
     ) -> None:
-        self._parts.append((predictions, labels, *(columns[name] for name in self.columns)))
+        chosen = (columns[name] for name in self.columns)
+        self._parts.append((predictions, labels, places, *chosen))
+
+    @property
+    def places(self) -> np.ndarray:
+        return np.concatenate([np.zeros(0, np.int64), *(part[2] for part in self._parts)])
 
     def arrays(self) -> list[np.ndarray]:
+        """Predictions, labels, places of the instances, and the columns."""
         return [np.concatenate(parts) for parts in zip(*self._parts, strict=True)]
 
 
@@ -153,7 +163,7 @@ def diagnose(
     serving: bool = True,
     threshold: float | None = None,
 ) -> dict[str, Any]:
-    """Evaluate data.test_files.
+    """Evaluate data.test_files. Late lines are left out of the predictions and labels.
 
     Args:
         slots: the slots of the run; None: those in the file data.slots.
@@ -189,7 +199,6 @@ def diagnose(
         loaded = load_files(
             config, slots, files, 1 << 16, "diagnose reads files", table.slot_tables(slots)
         )
-        figures = slot_figures(table, slots, loaded)
         with feeding(
             create_dataset(config.model_copy(update={"data": in_order}), slots, table)
         ) as dataset:
@@ -201,6 +210,8 @@ def diagnose(
                 dataset, runner.evaluate_step, tasks=dataset.tasks, watched=collected
             )
             dataset.end_pass()
+        without_late = collected.places if slots.late is not None else None
+        figures = slot_figures(table, slots, loaded, without_late)
     result: dict[str, Any] = {
         "version": version,
         "files": files,
@@ -210,14 +221,14 @@ def diagnose(
     }
     if measured.samples == 0:
         return result
-    predictions, labels, *columns = collected.arrays()
+    predictions, labels, places, *columns = collected.arrays()
     weights = columns[0] if weight else np.ones_like(labels) if dataset.soft_labels else None
     if slice_slot:
         values = copc_by_value(predictions, labels, columns[-1], top, weights)
         result["slices"] = {"slot": slice_slot, "values": values}
     if serving:
         result["serving"] = _served(
-            run_dir, version, threshold, loaded, predictions, labels, weights
+            run_dir, version, threshold, loaded, places, predictions, labels, weights
         )
     return result
 
@@ -227,6 +238,7 @@ def _served(
     version: int,
     threshold: float | None,
     loaded: Any,
+    places: np.ndarray,
     predictions: np.ndarray,
     labels: np.ndarray,
     weights: np.ndarray | None,
@@ -258,7 +270,7 @@ def _served(
                     parts.append(predictor.predict_feasigns(feasigns, offsets, dense, of_ids))
     except ConfigError as error:  # the model cannot be exported; show the other figures
         return {"why_not": str(error)}
-    served = np.concatenate(parts).reshape(len(labels), -1)[:, 0].copy()
+    served = np.concatenate(parts).reshape(loaded.size, -1)[places, 0]
     metrics = PassMetrics(weighted=weights is not None)
     metrics.add(served, labels, weights)
     values, apart = metrics.compute(), np.abs(served - predictions)

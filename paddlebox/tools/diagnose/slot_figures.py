@@ -16,8 +16,11 @@ from paddlebox.store.tiered_table import TieredTable
 _SUMS_OF_SQUARES = (Rule.ADAGRAD, Rule.STD_ADAGRAD)
 
 
-def slot_figures(table: TableSet, slots: Slots, loaded: LoadedPass) -> list[dict[str, Any]]:
-    """Figures of each sparse slot, in the order of the slots:
+def slot_figures(
+    table: TableSet, slots: Slots, loaded: LoadedPass, places: np.ndarray | None = None
+) -> list[dict[str, Any]]:
+    """Figures of each sparse slot, in the order of the slots. places: the instances that count,
+    such as those that are no late lines; None: all.
 
         coverage        share of instances with a feasign
         values          mean number of feasigns of these instances
@@ -36,7 +39,13 @@ def slot_figures(table: TableSet, slots: Slots, loaded: LoadedPass) -> list[dict
     feasigns, offsets = loaded.instances.pack_feasigns(0, loaded.size)
     count = len(slots.sparse)
     lengths = np.diff(offsets).reshape(loaded.size, count)
-    slot_of = np.tile(np.arange(count), loaded.size).repeat(lengths.reshape(-1))
+    if places is not None:
+        kept = np.zeros(loaded.size, bool)
+        kept[places] = True
+        feasigns = feasigns[kept.repeat(lengths.sum(axis=1))]
+        lengths = lengths[kept]
+    size = len(lengths)
+    slot_of = np.tile(np.arange(count), size).repeat(lengths.reshape(-1))
     tables = loaded.options.tables or (0,) * count
     figures = []
     for number, slot in enumerate(slots.sparse):
@@ -46,7 +55,7 @@ def slot_figures(table: TableSet, slots: Slots, loaded: LoadedPass) -> list[dict
         figures.append(
             {
                 "slot": slot.name,
-                "coverage": covered / max(1, loaded.size),
+                "coverage": covered / max(1, size),
                 "values": float(lengths[:, number].sum()) / max(1, covered),
                 "unique": len(unique),
                 **known,

@@ -127,9 +127,12 @@ def row_fields(layout: dict[str, int], row: np.ndarray) -> dict[str, Any]:
         "embedx_w": row[embed:embedx].tolist(),
         "embedx_state": row[embedx:state].tolist(),
     }
+    counts = len(row) - layout["counts"]
     if layout["expand_dim"]:
         fields["expand_w"] = row[state:expand].tolist()
-        fields["expand_state"] = row[expand:].tolist()
+        fields["expand_state"] = row[expand:counts].tolist()
+    if layout["counts"]:
+        fields["counts"] = row[counts:].tolist()
     return fields
 
 
@@ -235,6 +238,7 @@ def _schema(layout: dict[str, int]) -> pa.Schema:
             ("embedx_w", floats),
             ("embedx_state", floats),
             *expand,
+            *([("counts", floats)] if layout["counts"] else []),
         ]
     )
 
@@ -247,6 +251,7 @@ def _columns(
     embedx = embed + layout["embedx_dim"]
     state = embedx + layout["embedx_state"]
     expand = state + layout["expand_dim"]
+    counts = rows.shape[1] - layout["counts"]
 
     def lists(begin: int, end: int) -> pa.Array:
         offsets = np.arange(len(rows) + 1, dtype=np.int32) * (end - begin)
@@ -264,7 +269,8 @@ def _columns(
             lists(7, embed),
             lists(embed, embedx),
             lists(embedx, state),
-            *([lists(state, expand), lists(expand, rows.shape[1])] if expand > state else []),
+            *([lists(state, expand), lists(expand, counts)] if expand > state else []),
+            *([lists(counts, rows.shape[1])] if layout["counts"] else []),
         ],
         schema=schema,
     )

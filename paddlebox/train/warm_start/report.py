@@ -43,6 +43,9 @@ def parts_of_rows(old: TableConfig, new: TableConfig) -> dict[str, str]:
             parts[f"{name}_w"] = "dropped"
         else:
             parts[f"{name}_w"] = f"reinitialised ({widths[0]} -> {widths[1]} floats)"
+    for name in {**dict.fromkeys(old.counts), **dict.fromkeys(new.counts)}:
+        gone = "dropped" if name not in new.counts else "0"
+        parts[f"count {name}"] = "carried" if name in old.counts and gone == "0" else gone
     return parts
 
 

@@ -162,5 +162,33 @@ TEST(only_32_bits_share_a_fingerprint_with_files_of_before) {
   CHECK(plain != half && half != bfloat && plain != bfloat);
 }
 
+TEST(a_layout_without_further_counts_has_the_fingerprint_that_it_always_had) {
+  RowLayout layout;
+  CHECK_EQ(layout.Fingerprint(), 0xe8ce5d727c5fb905ULL);
+  layout.expand_dim = 4;
+  const uint64_t expanded = layout.Fingerprint();
+  CHECK_EQ(expanded, 0x6b5be2b9df0acd34ULL);
+  layout.counts = 1;
+  CHECK(layout.Fingerprint() != expanded);
+  layout.expand_dim = 0;
+  const uint64_t one = layout.Fingerprint();
+  layout.counts = 2;
+  CHECK(layout.Fingerprint() != one);
+}
+
+TEST(further_counts_are_packed_without_loss) {
+  for (const Precision precision : {Precision::kFloat32, Precision::kFloat16}) {
+    RowLayout layout = Layout(5);
+    layout.counts = 2;
+    const RowCodec codec(layout, precision);
+    const std::vector<float> row = RowWith(layout, 0.5f);
+    std::vector<char> packed(codec.bytes());
+    std::vector<float> unpacked(row.size());
+    codec.Pack(row.data(), packed.data());
+    codec.Unpack(packed.data(), unpacked.data());
+    CHECK(unpacked == row);
+  }
+}
+
 }  // namespace
 }  // namespace pbx

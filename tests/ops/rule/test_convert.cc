@@ -82,5 +82,21 @@ TEST(a_row_without_embedx_gets_none_and_a_dropped_slot_no_row) {
   CHECK(!RowConverter(from, to, {{0, -1}, false}).Convert(row.data(), &key, out.data()));
 }
 
+TEST(further_counts_go_to_the_counts_of_their_names) {
+  AccessorConfig from = Config(2, RuleKind::kAdaGrad, 1), to = from;
+  from.layout.counts = 2;
+  to.layout.counts = 3;
+  std::vector<float> row = NewRow(from, KeyOf(5), 0, true);
+  row[row.size() - 2] = 7;
+  row[row.size() - 1] = 9;
+  std::vector<float> out(static_cast<size_t>(to.layout.words()));
+  uint64_t key = KeyOf(5);
+  SlotMap map{{0}, false};
+  map.counts = {1, SlotMap::kDropped, 0};
+  CHECK(RowConverter(from, to, map).Convert(row.data(), &key, out.data()));
+  CHECK((std::vector<float>(out.end() - 3, out.end()) == std::vector<float>{9, 0, 7}));
+  CHECK(std::equal(row.begin(), row.end() - 2, out.begin()));
+}
+
 }  // namespace
 }  // namespace pbx

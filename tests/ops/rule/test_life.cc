@@ -161,5 +161,40 @@ TEST(a_save_and_the_event_after_it_mean_the_same_rows) {
   CHECK_EQ(saved, size_t{2 * 4 * (4 + 2)});
 }
 
+TEST(further_counts_decay_with_show_and_click_in_rows_and_in_packed_rows) {
+  for (const Precision precision : {Precision::kFloat32, Precision::kFloat16}) {
+    AccessorConfig config;
+    config.layout.counts = 2;
+    const RowCodec codec(config.layout, precision);
+    std::vector<float> row(static_cast<size_t>(config.layout.words()), 0.5f);
+    SetWord(row.data(), RowLayout::kLifeSeq, 0);
+    row[static_cast<size_t>(config.layout.counts_at())] = 12;
+    row[static_cast<size_t>(config.layout.counts_at()) + 1] = 4;
+    std::vector<float> packed(codec.bytes() / 4), expected = row, unpacked(row.size());
+    codec.Pack(row.data(), reinterpret_cast<char*>(packed.data()));
+    const LifeEvent event{1, LifeKind::kDecay, 101, 0.5f, 0, 0, 0};
+    expected[RowLayout::kShow] = expected[RowLayout::kClick] = 0.25f;
+    expected[static_cast<size_t>(config.layout.counts_at())] = 6;
+    expected[static_cast<size_t>(config.layout.counts_at()) + 1] = 2;
+    SetWord(expected.data(), RowLayout::kLifeSeq, 1);
+    CHECK(life::Apply(config, codec, &event, 1, kKey, row.data()));
+    CHECK(row == expected);
+    CHECK(
+        life::ApplyPacked(config, codec, &event, 1, kKey, reinterpret_cast<char*>(packed.data())));
+    codec.Unpack(reinterpret_cast<const char*>(packed.data()), unpacked.data());
+    CHECK(unpacked == expected);
+  }
+}
+
+TEST(a_reset_of_weights_keeps_further_counts) {
+  AccessorConfig config;
+  config.layout.counts = 1;
+  std::vector<float> row(static_cast<size_t>(config.layout.words()));
+  accessor::Create(config, kKey, 0, row.data());
+  row.back() = 3;
+  accessor::ResetWeights(config, kKey, row.data());
+  CHECK_EQ(row.back(), 3.0f);
+}
+
 }  // namespace
 }  // namespace pbx

@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "base/log.h"
 #include "check.h"
 #include "row/feasign.h"
 #include "serve/layer_writer.h"
@@ -372,6 +373,42 @@ TEST(rows_out_of_order_or_not_finite_are_refused) {
   row[static_cast<size_t>(kLayout.embedx_at())] = NAN;
   const uint64_t next = FeasignOf(10);
   CHECK_CODE(writer.Add(&next, row.data(), 1, row.size()), Code::kInvalidArgument);
+}
+
+TEST(further_counts_are_served_in_each_precision) {
+  for (const ServePrecision precision :
+       {ServePrecision::kFloat32, ServePrecision::kFloat16, ServePrecision::kInt8}) {
+    Rows rows;
+    for (uint64_t i = 1; i < 3000; ++i) {
+      std::vector<float> row = MakeRow(static_cast<float>(i % 97), 0.25f, i % 3 == 0);
+      row.insert(row.end(), {static_cast<float>(i % 5), static_cast<float>(i % 7)});
+      rows[KeyOf(i)] = row;
+    }
+    const ServeCodec codec(kDim, true, precision, 2);
+    const Made made = MakeLayer(codec, rows, 1, false);
+    ServeTable table("test", codec, 1, 0);
+    CHECK_OK(table.AddLayer(made.parts));
+    CHECK_EQ(table.output_width(), size_t{3 + 2 + kDim});
+    for (const auto& [key, row] : rows) {
+      const std::vector<float> out = PullOne(table, FeasignOf(key));
+      const float click = Log(row[RowLayout::kClick] + 1.0f);
+      CHECK_EQ(out[0], Log(row[RowLayout::kShow] + 1.0f));
+      CHECK_EQ(out[2], Log(row[row.size() - 2] + 1.0f) - click);
+      CHECK_EQ(out[3], Log(row[row.size() - 1] + 1.0f) - click);
+      CHECK_EQ(out[4], row[RowLayout::kEmbed]);
+    }
+    CHECK((PullOne(table, 999999) == std::vector<float>(table.output_width())));
+    const uint64_t feasigns[] = {3, 4};
+    const int32_t offsets[] = {0, 2};
+    const float factors[] = {0.5f, 3};
+    std::vector<float> out(table.output_width());
+    CHECK_OK(table.Pull(feasigns, offsets, factors, 1, nullptr, out.data()));
+    const auto sum = [&](size_t at) { return rows[KeyOf(3)][at] + rows[KeyOf(4)][at]; };
+    const size_t first = rows[KeyOf(3)].size() - 2;
+    CHECK_EQ(out[2], Log(sum(first) + 1.0f) - Log(sum(RowLayout::kClick) + 1.0f));
+    CHECK_EQ(out[4],
+             0.5f * rows[KeyOf(3)][RowLayout::kEmbed] + 3 * rows[KeyOf(4)][RowLayout::kEmbed]);
+  }
 }
 
 }  // namespace

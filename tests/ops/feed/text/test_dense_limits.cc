@@ -90,5 +90,5 @@ TEST(a_weight_is_0_or_above_and_is_never_noted_as_large) {
   CHECK_EQ(chunk.bad_lines, 5u);
   CHECK_EQ(chunk.large.size(), 0u);
   CHECK_EQ(chunk.first_bad[0].reason,
-           std::string("slot 'w': 4.3e+09 is not a weight in [0, 2^32]"));
+           std::string("slot 'w': found 4.3e+09, expected a number in [0, 2^32]"));
 }
