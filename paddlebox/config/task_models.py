@@ -55,15 +55,6 @@ class DelayedConfig(TaskConfig):
     def delayed(self) -> str:
         return self.delayed_task
 
-    @model_validator(mode="after")
-    def _delayed_task_has_the_loss_of_the_model(self) -> DelayedConfig:
-        if self.delayed_task and self.objective != "bce":
-            raise ValueError(
-                f"delayed_task {self.delayed_task} completes the labels of the loss bce, found "
-                f"loss {self.objective}: take one of them out"
-            )
-        return self
-
 
 class SharedBottomConfig(DelayedConfig):
     type: Literal[ModelType.SHARED_BOTTOM] = Field(description=_TYPE)

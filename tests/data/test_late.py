@@ -121,10 +121,6 @@ def test_a_count_is_a_label_or_a_slot_of_type_count(name: str) -> None:
         ({"table": {"counts": ["buy"]}, "hbm": {"place": "gpu"}}, "with hbm.place gpu"),
         ({"table": {"counts": ["buy"]}, "ranks": {"rows": "float16"}}, "ranks.rows float16"),
         (
-            {"model": {"type": "mmoe", "delayed_task": "buy", "loss": "jrc", "loss_group": "u"}},
-            "delayed_task buy completes the labels of the loss bce, found loss jrc",
-        ),
-        (
             {"model": {"type": "mmoe", "delayed_task": "buy"}, "hbm": {"place": "gpu"}},
             "delayed_task buy does not work together with hbm.place gpu",
         ),
