@@ -1,7 +1,8 @@
 // Lists of a batch. A cell is a slot of an instance, b * S + s, or a place of a sequence. Usually
 // each cell has its own list, and offsets (cells + 1) tell where the list lies among the ids. If
-// instances repeat lists, or places of sequences repeat ids, a batch holds each of L < cells lists once, and offsets has two parts in one array, so that
-// programs feed the same variables in both cases:
+// instances repeat lists, or places of sequences repeat ids, a batch holds each of L < cells lists
+// once, and offsets has two parts in one array, so that programs feed the same variables in both
+// cases:
 //
 //   [0 .. L]                  offsets
 //   [L + 1 .. L + 1 + cells)  the list of each cell; lists are numbered by their first cells

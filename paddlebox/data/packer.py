@@ -102,13 +102,13 @@ class BatchPacker:
         which only other ranks have instances."""
         feed = self.pack(0, 0)
         ids = {table.ids for table in self._tables}
-        slots_of = {table.offsets: table.slots for table in self._tables}
+        cells_of = {table.offsets: table.cells for table in self._tables}
         for name, array in feed.items():
             bare = name.removeprefix(BESIDE)
             if bare in ids:
                 feed[name] = np.full(1, -1, array.dtype)  # programs need at least one id
-            elif bare in slots_of:
-                feed[name] = np.minimum(np.arange(slots_of[bare] + 1, dtype=array.dtype), 1)
+            elif bare in cells_of:
+                feed[name] = np.minimum(np.arange(cells_of[bare] + 1, dtype=array.dtype), 1)
             elif self._inputs.user_sequences.get(bare, bare) == SEQ_OFFSETS:
                 feed[name] = np.array([0, 1], array.dtype).reshape(-1, *array.shape[1:])
             elif not is_flat(name):
