@@ -26,11 +26,11 @@ Student's, over the seeds.
 Serving. A user with 500 events and 50 candidates: the whole history is sent, or one new event after
 those that the Predictor keeps.
 
-Sharing. Instances like those of KuaiRand, in the order of users and times, each with the user's last
-50 clicked videos: the rows of the table that the batches of configs/din_kuairand.yaml read with
-data.dedup_slots, and without it. They are compared with the sharing of equal lists alone, which is
-what data.dedup_slots does if the model pools the history. The number of users in a batch of 1024
-instances varies. The times are those of the fused pull, on one thread.
+Sharing. Instances like those of KuaiRand, in the order of users and times, each with the last 50
+videos that the user clicked: the rows of the table that the batches of configs/din_kuairand.yaml
+read with data.dedup_slots, and without it. They are compared with the sharing of equal lists alone,
+which is what data.dedup_slots does if the model pools the history. The number of users in a batch
+of 1024 instances varies. The times are those of the fused pull, on one thread.
 
 Goals: HSTU is at most 0.01 below the best possible AUC, and at least 0.01 above DIN, or, where DIN
 can represent the function, at most 0.003 below it. The numbers of parameters differ by at most

@@ -77,7 +77,9 @@ def train(dataset: InMemoryDataset, path: str, shuffled: bool) -> tuple[str, str
     table = dataset._table
     table.wait_commit()
     read = table.first.native.counters()["rows_pulled"]
-    digests = [hashlib.sha256(np.concatenate(made).tobytes()).hexdigest() for made in (pulled, lengths)]
+    digests = [
+        hashlib.sha256(np.concatenate(made).tobytes()).hexdigest() for made in (pulled, lengths)
+    ]
     return digests[0], digests[1], table.digest(), read
 
 

@@ -263,9 +263,8 @@ void Instances::Impl::Find(const std::vector<SortedIndex>& indexes, size_t table
 void Instances::Impl::NoteLowestSlots(size_t begin, size_t end, const Chunk& chunk) {
   const uint32_t* lengths = chunk.columns.lengths.data() + begin * slots;
   for (size_t row = begin; row < end; ++row, lengths += slots) {
-    feed::EachOwnList(
-        chunk.shared, lengths, slots, chunk.starts[row],
-        [&](size_t s, size_t at, size_t stop) { NoteLowest(s, at, stop, chunk); });
+    feed::EachOwnList(chunk.shared, lengths, slots, chunk.starts[row],
+                      [&](size_t s, size_t at, size_t stop) { NoteLowest(s, at, stop, chunk); });
   }
 }
 

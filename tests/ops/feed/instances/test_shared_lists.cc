@@ -65,21 +65,21 @@ std::string Held(const Lists& lists) {
 }
 
 TEST(a_history_that_grows_by_one_event_is_held_once) {
-  CHECK_EQ(Held({{7, 4}, {9, 7, 4}, {9, 7, 4}}), "9 7 4");     // the latest first
-  CHECK_EQ(Held({{4, 7}, {4, 7, 9}, {7, 9, 2}}), "4 7 9 2");   // the latest last, at most 3
-  CHECK_EQ(Held({{1}, {2, 1}, {3, 2}, {4, 3}}), "4 3 2 1");    // the latest first, at most 2
-  CHECK_EQ(Held({{5}, {5, 5}, {5, 5}, {5, 5, 5}}), "5 5 5");   // either end
-  CHECK_EQ(Held({{5}, {5, 5}, {6, 5, 5}}), "5 5 6 5 5");       // it was taken to grow at the end
+  CHECK_EQ(Held({{7, 4}, {9, 7, 4}, {9, 7, 4}}), "9 7 4");    // the latest first
+  CHECK_EQ(Held({{4, 7}, {4, 7, 9}, {7, 9, 2}}), "4 7 9 2");  // the latest last, at most 3
+  CHECK_EQ(Held({{1}, {2, 1}, {3, 2}, {4, 3}}), "4 3 2 1");   // the latest first, at most 2
+  CHECK_EQ(Held({{5}, {5, 5}, {5, 5}, {5, 5, 5}}), "5 5 5");  // either end
+  CHECK_EQ(Held({{5}, {5, 5}, {6, 5, 5}}), "5 5 6 5 5");      // it was taken to grow at the end
   CHECK_EQ(Held({{1, 2}, {1, 2, 3}, {4, 1, 2, 3}}), "1 2 3 4 1 2 3");
 }
 
 TEST(a_history_that_is_no_extension_of_the_one_before_is_held_whole) {
   CHECK_EQ(Held({{1, 2}, {3, 4}}), "1 2 3 4");
-  CHECK_EQ(Held({{1}, {2}, {}, {2}}), "1 2 2");              // nothing in common, or nothing
-  CHECK_EQ(Held({{1, 2}, {1, 2, 3, 4}}), "1 2 1 2 3 4");     // two events
-  CHECK_EQ(Held({{1, 2, 3}, {3, 4}}), "1 2 3 3 4");          // two have left
-  CHECK_EQ(Held({{1, 2, 3}, {1, 2}}), "1 2 3 1 2");          // only shorter
-  CHECK_EQ(Held({{1, 2, 3}, {3, 2, 1}}), "1 2 3 3 2 1");     // another order
+  CHECK_EQ(Held({{1}, {2}, {}, {2}}), "1 2 2");                // nothing in common, or nothing
+  CHECK_EQ(Held({{1, 2}, {1, 2, 3, 4}}), "1 2 1 2 3 4");       // two events
+  CHECK_EQ(Held({{1, 2, 3}, {3, 4}}), "1 2 3 3 4");            // two have left
+  CHECK_EQ(Held({{1, 2, 3}, {1, 2}}), "1 2 3 1 2");            // only shorter
+  CHECK_EQ(Held({{1, 2, 3}, {3, 2, 1}}), "1 2 3 3 2 1");       // another order
   CHECK_EQ(Held({{1, 2, 3}, {1, 9, 3, 4}}), "1 2 3 1 9 3 4");  // another event
 }
 
