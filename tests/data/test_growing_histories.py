@@ -121,10 +121,11 @@ def test_an_id_of_histories_occurs_once_in_a_batch(
     for plain, shared in zip(*feeds, strict=True):
         cells = CELLS * 60
         bounds, list_of = np.split(shared["box_offsets"], [len(shared["box_offsets"]) - cells])
-        of_list = [set(list_of.reshape(60, CELLS)[:, 2:8].flat)]
-        (lists,) = of_list
-        ids = [tuple(shared["box_ids"][bounds[k] : bounds[k + 1]]) for k in sorted(lists)]
+        by_cell = list_of.reshape(60, CELLS)
+        lists = sorted(set(by_cell[:, 2:8].flat))
+        ids = [tuple(shared["box_ids"][bounds[k] : bounds[k + 1]]) for k in lists]
         assert len(ids) == len(set(ids))
+        assert len(set(by_cell[:, 1])) == (60 if dedup == ["history"] else 60 // PER_USER)
         expanded = [shared["box_ids"][bounds[k] : bounds[k + 1]] for k in list_of]
         assert np.concatenate(expanded).tolist() == plain["box_ids"].tolist()
         for name in ("box_plan", "box_dense", "box_label", "box_show_click"):
