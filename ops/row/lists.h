@@ -1,8 +1,7 @@
-// Lists of a batch. A cell is a slot of an instance, b * S + s, or a place of a sequence. Usually
-// each cell has its own list, and offsets (cells + 1) tell where the list lies among the ids. If
-// instances repeat lists, or places of sequences repeat ids, a batch holds each of L < cells lists
-// once, and offsets has two parts in one array, so that programs feed the same variables in both
-// cases:
+// Lists of a batch. A cell is a slot of an instance, b * S + s. Usually each cell has its own list,
+// and offsets (cells + 1) tell where the list lies among the ids. If instances repeat lists, a
+// batch holds each of L < cells lists once, and offsets has two parts in one array, so that
+// programs feed the same variables in both cases:
 //
 //   [0 .. L]                  offsets
 //   [L + 1 .. L + 1 + cells)  the list of each cell; lists are numbered by their first cells
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "base/status.h"
-#include "row/plan.h"
 
 namespace pbx {
 
@@ -36,23 +34,6 @@ struct CellChains {
 // Checks that lists are numbered in the order of their first cells, and that each list has a cell.
 // Overwrites *chains. REQUIRES: shared.list_of.
 Status ChainCells(const SharedCells& shared, size_t cells, CellChains* chains);
-
-// A batch with a list for each cell.
-struct CellIds {
-  size_t cells = 0;
-  const int32_t* ids = nullptr;
-  const int32_t* offsets = nullptr;  // (cells + 1)
-  PlanView plan;                     // of these ids and offsets
-};
-
-// Shares the ids of sequences, whose cells have one id or none: each id becomes one list, and so
-// does "no id". The other cells keep a list of their own, or share that of the instance before.
-//
-// C = cells of an instance. sequence: (C) 1: the cell shares its id. repeats: (cells) 1: a cell
-// that does not share its id has the list of the cell C before; null: none. Overwrites *ids_out and
-// *words_out, the offsets in either form. InvalidArgument if a cell of a sequence has several ids.
-Status ShareIds(const CellIds& batch, const std::vector<uint8_t>& sequence, const uint8_t* repeats,
-                std::vector<int32_t>* ids_out, std::vector<int32_t>* words_out);
 
 // The same batch with a list for each cell. REQUIRES: ChainCells succeeded, and offsets (L + 1)
 // ascend to the number of ids. InvalidArgument if the result has more than 2^31 - 1 ids.

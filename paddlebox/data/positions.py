@@ -10,7 +10,7 @@ appended to the dense features, one float per sequence; a model computes its mas
     parted   0 1 2 2   3 3 3   3 3 3
 
 With `dedup_slots`, the cells of a sequence share their ids: each id of the batch is one list
-(ops/row/lists.h), however many cells have it.
+(ops/row/shared_ids.h), however many cells have it.
 
 Letters: B = instances, S = sparse slots of a table, C = cells: one for each pooled slot, L for each
 sequence.

@@ -6,6 +6,7 @@
 
 #include "row/lists.h"
 #include "row/plan.h"
+#include "row/shared_ids.h"
 
 namespace pbx {
 namespace {
