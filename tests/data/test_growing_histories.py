@@ -96,7 +96,7 @@ def test_training_and_evaluation_are_the_same_bits_and_read_fewer_rows(
         *same, read = train(dataset, path, shuffled)
         outcomes.append(same)
         reads.append(read)
-        assert (dataset.stats.dedup["rows"] > 0) == (dedup != "off")
+        assert (dataset.stats.dedup.get("rows", 0) > 0) == (dedup != "off")
         dataset._table.close()
     assert all(same == outcomes[0] for same in outcomes)
     # In order, a batch has 5 users; their histories of up to 6 events have about 6 clicks.
