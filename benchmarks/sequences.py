@@ -282,7 +282,8 @@ def rows_read(options: argparse.Namespace, users: int) -> dict[str, Any]:
         per_user = SHARING_BATCH // users
         growing_histories.write(path, users * options.batches, per_user, 7000, options.seed)
         pulls = {
-            name: growing_histories.Pulls(path, SHARING_BATCH, *way) for name, way in ways.items()
+            name: growing_histories.Pulls(name.replace(" ", "_"), path, SHARING_BATCH, *way)
+            for name, way in ways.items()
         }
         if pulls["off"].pulled() != pulls["dedup_slots"].pulled():
             raise RuntimeError("the pulls of shared histories differ")

@@ -43,10 +43,13 @@ class Pulls:
     """The rows and milliseconds of the fused pulls of a file, for one value of data.dedup_slots.
 
     Args:
+        name: of the table.
         sequences: the slots that are read id by id; the others are pooled.
     """
 
-    def __init__(self, path: Path, batch: int, dedup: Any, sequences: tuple[str, ...]) -> None:
+    def __init__(
+        self, name: str, path: Path, batch: int, dedup: Any, sequences: tuple[str, ...]
+    ) -> None:
         from paddlebox.config import Format, KeySpace, TableConfig, load_slots
         from paddlebox.data.dataset import InMemoryDataset
         from paddlebox.store.table import Table
@@ -54,7 +57,8 @@ class Pulls:
         slots = load_slots(SLOTS)
         self._cells = sum(slots.positions(sequences))
         table = TableConfig(embedx_dim=16)
-        self._table = Table(table, hbm_budget_bytes=1 << 28, mem_budget_bytes=1 << 28)
+        sizes = {"hbm_budget_bytes": 1 << 28, "mem_budget_bytes": 1 << 28}
+        self._table = Table(table, name=name, **sizes)
         self._dataset = InMemoryDataset(self._table)
         self._dataset.init(
             slots=slots,
