@@ -56,9 +56,8 @@ class Pulls:
 
         slots = load_slots(SLOTS)
         self._cells = sum(slots.positions(sequences))
-        table = TableConfig(embedx_dim=16)
-        sizes = {"hbm_budget_bytes": 1 << 28, "mem_budget_bytes": 1 << 28}
-        self._table = Table(table, name=name, **sizes)
+        table = TableConfig(name=name, embedx_dim=16)
+        self._table = Table(table, hbm_budget_bytes=1 << 28, mem_budget_bytes=1 << 28)
         self._dataset = InMemoryDataset(self._table)
         self._dataset.init(
             slots=slots,

@@ -118,6 +118,7 @@ def test_an_id_of_histories_occurs_once_in_a_batch(
         feeds.append(list(dataset.batches()))
         held = dataset.stats.dedup
         dataset.end_pass()
+        dataset._table.close()
     for plain, shared in zip(*feeds, strict=True):
         cells = CELLS * 60
         bounds, list_of = np.split(shared["box_offsets"], [len(shared["box_offsets"]) - cells])
