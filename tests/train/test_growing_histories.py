@@ -36,9 +36,7 @@ def write(path: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["pir", long("dygraph")])
 @pytest.mark.parametrize("model", ["din", *map(long, ["dien", "bst", "hstu"])])
-def test_a_run_ends_the_same_and_reads_fewer_rows(
-    tmp_path: Path, model: str, program: str
-) -> None:
+def test_a_run_ends_the_same_and_reads_fewer_rows(tmp_path: Path, model: str, program: str) -> None:
     for number in range(3):
         write(tmp_path / f"{number}.csv", number)
     write_slots(
