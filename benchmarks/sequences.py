@@ -26,10 +26,17 @@ Student's, over the seeds.
 Serving. A user with 500 events and 50 candidates: the whole history is sent, or one new event after
 those that the Predictor keeps.
 
+Sharing. Instances like those of KuaiRand, in the order of users and times, each with the last 50
+videos that the user clicked: the rows of the table that the batches of configs/din_kuairand.yaml
+read with data.dedup_slots, and without it. They are compared with the sharing of equal lists alone,
+which is what data.dedup_slots does if the model pools the history. The number of users in a batch
+of 1024 instances varies. The times are those of the fused pull, on one thread.
+
 Goals: HSTU is at most 0.01 below the best possible AUC, and at least 0.01 above DIN, or, where DIN
 can represent the function, at most 0.003 below it. The numbers of parameters differ by at most
 10 %. Without padding, there are at least 2 times the events/s, with at most half of the memory. On
-MovieLens, HSTU is not below DIN. The predictions of both ways differ by at most 1e-6.
+MovieLens, HSTU is not below DIN. The predictions of both ways differ by at most 1e-6. With 16 users
+in a batch, the sharing of equal lists alone reads at least 2 times the rows.
 """
 
 from __future__ import annotations
@@ -43,7 +50,7 @@ from typing import Any
 import numpy as np
 import report
 import zoo_claims
-from peers import planted_users, served_users
+from peers import growing_histories, planted_users, served_users
 from peers.planted_users import FORMS
 from peers.turns import Subject
 
@@ -52,12 +59,14 @@ MEASURES = (
     "paddlebox/serving",
     "configs/hstu_movielens.yaml",
     "configs/din_movielens.yaml",
+    "configs/din_kuairand.yaml",
 )
 ABOVE = {form: -0.003 if form == "match" else 0.01 for form in FORMS}
 HSTU = {"type": "hstu", "width": 32, "heads": 2, "head_dim": 16, "layers": 2, "hidden": [64],
         "use_cvm": False}  # fmt: skip
 DIN = {"type": "din", "attention_hidden": [64, 32], "hidden": [64, 32], "use_cvm": False}
 MODELS = {"hstu": HSTU, "din": DIN}
+SHARING_BATCH, GOAL_USERS = 1024, 16
 SPEED = {"type": "hstu", "width": 64, "heads": 2, "head_dim": 32, "layers": 2, "hidden": [64],
          "time_buckets": 64}  # fmt: skip
 
@@ -248,7 +257,57 @@ def serving(options: argparse.Namespace) -> tuple[dict[str, Any], list[report.Go
     return figures, [report.at_most("incremental and whole histories differ by", difference, 1e-6)]
 
 
-PARTS = {"speed": speed, "quality": quality, "movielens": movielens, "serving": serving}
+def sharing(options: argparse.Namespace) -> tuple[dict[str, Any], list[report.Goal]]:
+    figures: dict[str, Any] = {}
+    for users in options.users_of_batch:
+        figures[f"{users} users a batch"] = rows_read(options, users)
+    of_goal = figures[f"{GOAL_USERS} users a batch"]["rows"]
+    times = of_goal["equal lists"] / of_goal["dedup_slots"]
+    name = f"rows of equal lists alone, over dedup_slots, {GOAL_USERS} users a batch"
+    return figures, [report.at_least(name, times, 2.0)]
+
+
+def rows_read(options: argparse.Namespace, users: int) -> dict[str, Any]:
+    """Rows that are read for an instance, and milliseconds of the pull of a batch."""
+    from paddlebox.config import load_config
+
+    dedup = load_config(growing_histories.CONFIG).data.dedup_slots
+    ways: dict[str, tuple[Any, tuple[str, ...]]] = {
+        "off": ("off", ("history",)),
+        "equal lists": (dedup, ()),
+        "dedup_slots": (dedup, ("history",)),
+    }
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "train.csv"
+        per_user = SHARING_BATCH // users
+        growing_histories.write(path, users * options.batches, per_user, 7000, options.seed)
+        pulls = {
+            name: growing_histories.Pulls(name.replace(" ", "_"), path, SHARING_BATCH, *way)
+            for name, way in ways.items()
+        }
+        if pulls["off"].pulled() != pulls["dedup_slots"].pulled():
+            raise RuntimeError("the pulls of shared histories differ")
+        rows = {name: one.rows / one.instances for name, one in pulls.items()}
+        taken: dict[str, list[float]] = {"off": [], "dedup_slots": []}
+        for _ in range(options.turns):
+            for name, of_way in taken.items():
+                of_way.append(pulls[name].milliseconds())
+        for one in pulls.values():
+            one.close()
+    counts = ", ".join(f"{name} {count:.1f}" for name, count in rows.items())
+    spread = {name: report.spread(of_way) for name, of_way in taken.items()}
+    medians = ", ".join(f"{name} {float(np.median(of)):.2f}" for name, of in taken.items())
+    print(f"{users:3} users a batch: rows of an instance: {counts}; ms of a pull: {medians}")
+    return {"rows": rows, "pull_ms": spread}
+
+
+PARTS = {
+    "speed": speed,
+    "quality": quality,
+    "movielens": movielens,
+    "serving": serving,
+    "sharing": sharing,
+}
 
 
 def main() -> int:
@@ -272,12 +331,19 @@ def main() -> int:
     parser.add_argument("--history", type=int, default=500, help="events of the served user")
     parser.add_argument("--candidates", type=int, default=50)
     parser.add_argument("--requests", type=int, default=200, help="timed requests of each kind")
+    parser.add_argument(
+        "--users-of-batch", type=int, nargs="+", default=[4, 16, 64, 256], help="users that share"
+    )
+    parser.add_argument("--batches", type=int, default=8, help="batches of users that share")
     parser.add_argument("--only", choices=[*PARTS], help="one of the parts")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/sequences.json"))
     options = parser.parse_args()
     if options.quick:
         options.users, options.held_out, options.epochs, options.rates = 300, 300, 2, [3e-3]
         options.turns, options.seeds, options.requests = 3, 2, 20
+        options.users_of_batch, options.batches = [GOAL_USERS], 2
+    if GOAL_USERS not in options.users_of_batch:
+        parser.error(f"--users-of-batch: expected {GOAL_USERS} among them")
     figures: dict[str, Any] = {}
     goals: list[report.Goal] = []
     for name, part in PARTS.items():

@@ -5,6 +5,9 @@
 
 The labels are the click, a long view and a like. Each log becomes one training file, with its rows
 in their order. Rows of --test-from or later are for testing.
+
+With --history N, rows have their time and the latest N videos that the user clicked before, the
+latest first. The rows of a file are then in the order of users and times.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -50,13 +55,45 @@ def features(path: Path, key: str, names: tuple[str, ...]) -> dict[str, str]:
     }
 
 
+class Clicks:
+    """The videos that each user clicked, in the order of time."""
+
+    def __init__(self, logs: list[Path]) -> None:
+        needed = ("user_id", "video_id", "time_ms", "is_click")
+        found = sorted(
+            (line["user_id"], int(line["time_ms"]), line["video_id"])
+            for line in chain.from_iterable(lines_of(log, needed) for log in logs)
+            if line["is_click"] == "1"
+        )
+        self._of: dict[str, tuple[list[int], list[str]]] = {}
+        for user, time, video in found:
+            times, videos = self._of.setdefault(user, ([], []))
+            times.append(time)
+            videos.append(video)
+
+    def before(self, user: str, time: int, most: int) -> list[str]:
+        """The latest `most` videos that were clicked before a time, the latest first."""
+        times, videos = self._of.get(user, ([], []))
+        end = bisect_left(times, time)
+        return videos[max(0, end - most) : end][::-1]
+
+
 def rows_of(
-    log: Path, users: dict[str, str], videos: dict[str, str], start: str, testing: bool
-) -> Iterator[str]:
-    """Yields a CSV row for each line of the log that is before the date `start` or, if `testing`,
-    on that date or later."""
+    log: Path,
+    users: dict[str, str],
+    videos: dict[str, str],
+    start: str,
+    testing: bool,
+    needed: tuple[str, ...] = (),
+) -> Iterator[tuple[dict[str, str], str]]:
+    """Yields the lines of the log that are before the date `start` or, if `testing`, on that date
+    or later, and the CSV row of each.
+
+    Args:
+        needed: columns of the log that are needed beside those of the rows.
+    """
     no_user, no_video = "," * (len(OF_USER) - 1), "," * (len(OF_VIDEO) - 1)
-    needed = (*LABELS, *OF_LOG, "date", "hourmin", "duration_ms")
+    needed = (*LABELS, *OF_LOG, "date", "hourmin", "duration_ms", *needed)
     for line in lines_of(log, needed):
         if (line["date"] >= start) != testing:
             continue
@@ -64,7 +101,16 @@ def rows_of(
         cells = [line[name] for name in (*LABELS, *OF_LOG)]
         cells += [str(hour), f"{float(line['duration_ms'] or 0) / 1000:.1f}"]
         cells += [users.get(line["user_id"], no_user), videos.get(line["video_id"], no_video)]
-        yield ",".join(cells)
+        yield line, ",".join(cells)
+
+
+def with_histories(
+    rows: Iterator[tuple[dict[str, str], str]], clicks: Clicks, most: int
+) -> Iterator[str]:
+    """Yields the rows with their time and history, in the order of users and times."""
+    keyed = ((line["user_id"], int(line["time_ms"]), row) for line, row in rows)
+    for user, time, row in sorted(keyed, key=lambda one: one[:2]):
+        yield f"{row},{time},{'|'.join(clicks.before(user, time, most))}"
 
 
 def only(folder: Path, pattern: str) -> Path:
@@ -83,7 +129,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--test-from", default="20220507", help="rows of this date and later are for testing"
     )
+    parser.add_argument(
+        "--history", type=int, default=0, help="clicked videos of a history; 0: no histories"
+    )
     options = parser.parse_args(arguments)
+    if options.history < 0:
+        parser.error(f"--history {options.history}: expected 0 or more")
     with refused(options.folder):
         logs = sorted(options.folder.glob("log_standard_*.csv*"))
         if not logs:
@@ -94,15 +145,25 @@ def main(arguments: list[str] | None = None) -> int:
         made_of = {
             "inputs": [identity(path) for path in (*logs, user_file, video_file)],
             "test_from": options.test_from,
+            **({"history": options.history} if options.history else {}),
         }
         users = features(user_file, "user_id", OF_USER)
         videos = features(video_file, "video_id", OF_VIDEO)
+        clicks = Clicks(logs) if options.history else None
+
+        def rows(log: Path, testing: bool) -> Iterator[str]:
+            made = (log, users, videos, options.test_from, testing)
+            if clicks is None:
+                return (row for _, row in rows_of(*made))
+            return with_histories(rows_of(*made, ("time_ms",)), clicks, options.history)
+
         groups = (
-            (f"{name}-{number:03}.csv", rows_of(log, users, videos, options.test_from, testing))
+            (f"{name}-{number:03}.csv", rows(log, testing))
             for name, testing in (("train", False), ("test", True))
             for number, log in enumerate(logs)
         )
-        report(options.out, write_groups(options.out, groups, HEADER, made_of))
+        header = f"{HEADER},time,history" if clicks is not None else HEADER
+        report(options.out, write_groups(options.out, groups, header, made_of))
     return 0
 
 

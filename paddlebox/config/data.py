@@ -102,8 +102,9 @@ class DataConfig(StreamConfig):
     )
     dedup_slots: Literal["off", "auto"] | ListOf[Text] = Field(
         default="off",
-        description="sparse slots in which successive instances repeat the same list, which is "
-        "then held and pulled only once: off, auto (if it saves memory) or slot names",
+        description="sparse slots in which successive instances repeat a list, or have one that "
+        "grows by an id; what they have in common is then held and pulled only once: off, auto (if "
+        "it saves memory) or slot names",
     )
     pipe_command: str = Field(
         default="",

@@ -104,14 +104,8 @@ class LoadOptions:
             )
 
     def check_sequences(self) -> None:
-        """Raises: ConfigError if a sequence is not a sparse slot or has no max_length, or if
-        dedup_slots is on."""
+        """Raises: ConfigError if a sequence is not a sparse slot or has no max_length."""
         self.slots.positions(self.sequences)
-        if self.sequences and self.dedup() is not False:
-            raise ConfigError(
-                f"dedup_slots is {self.dedup_slots}, but there are sequences, "
-                f"{', '.join(self.sequences)}: leave dedup_slots off"
-            )
 
     def check_user_sequences(self) -> None:
         """Raises: ConfigError if the user is no sparse slot, instances are sampled, merged or

@@ -104,13 +104,13 @@ class BatchPacker:
         which only other ranks have instances."""
         feed = self.pack(0, 0)
         ids = {table.ids for table in self._tables}
-        slots_of = {table.offsets: table.slots for table in self._tables}
+        cells_of = {table.offsets: table.cells for table in self._tables}
         for name, array in feed.items():
             bare = name.removeprefix(BESIDE)
             if bare in ids:
                 feed[name] = np.full(1, -1, array.dtype)  # programs need at least one id
-            elif bare in slots_of:
-                feed[name] = np.minimum(np.arange(slots_of[bare] + 1, dtype=array.dtype), 1)
+            elif bare in cells_of:
+                feed[name] = np.minimum(np.arange(cells_of[bare] + 1, dtype=array.dtype), 1)
             elif self._inputs.user_sequences.get(bare, bare) == SEQ_OFFSETS:
                 feed[name] = np.array([0, 1], array.dtype).reshape(-1, *array.shape[1:])
             elif not is_flat(name):
@@ -335,7 +335,10 @@ class _TableInputs:
             f"box_{name}{self.suffix}" for name in ("ids", "offsets", "plan")
         )
         sequences = load.sequences if inputs.sequences is None else inputs.sequences
-        self._positions = Positions(load.slots, sequences, of_slot, number)
+        shared = load.dedup()
+        sharing = names if shared is True else [names[slot] for slot in shared or ()]
+        self._positions = Positions(load.slots, sequences, of_slot, number, sharing)
+        self.cells = self._positions.cells
         read = inputs.read_slots
         self._left_out = np.array([bool(read) and name not in read for name in own], bool)
         self._is_fed = inputs.has(self.ids)
@@ -349,17 +352,21 @@ class _TableInputs:
         Args:
             without: (B) the instances whose ids are left out; None: none.
         """
-        self._count_shared(packed, instances)
         self._leave_out(packed, instances, without)
-        self._take_apart(packed)
+        self._take_apart(packed, instances)
+        self._count_shared(packed, instances)
 
     def _count_shared(self, packed: Feed, instances: int) -> None:
-        if len(packed[self.offsets]) == instances * self.slots + 1 or not self._is_fed:
-            return  # no list is shared
+        if not self._shares_lists(packed, instances * self.cells) or not self._is_fed:
+            return
         occurrences = int(packed[self._plan][2])  # ids with a row, over all instances
         saved = occurrences - int(np.count_nonzero(packed[self.ids] >= 0))
         with self._lock:
             self.rows_not_pulled += saved
+
+    def _shares_lists(self, packed: Feed, cells: int) -> bool:
+        """Whether the offsets of this many cells have shared lists."""
+        return len(packed[self.offsets]) > cells + 1
 
     def _leave_out(self, packed: Feed, instances: int, without: np.ndarray | None) -> None:
         """Set ids to -1, so that they read as zeros and get no gradient: those of slots that are
@@ -367,7 +374,7 @@ class _TableInputs:
         if without is None and not self._left_out.any():
             return
         cells = np.tile(self._left_out, instances)  # (B * S)
-        if without is not None and len(packed[self.offsets]) == len(cells) + 1:  # no shared lists
+        if without is not None and not self._shares_lists(packed, len(cells)):
             cells |= np.repeat(without, self.slots)
         if not cells.any():
             return
@@ -376,13 +383,28 @@ class _TableInputs:
         if not self._positions.any:  # otherwise `_take_apart` makes the plan
             self._make_plan(packed)
 
-    def _take_apart(self, packed: Feed) -> None:
+    def _take_apart(self, packed: Feed, instances: int) -> None:
         """Give each id of a sequence its own cell, and append the lengths to the dense
         features."""
         if not self._positions.any:
             return
+        slots = instances * self.slots
+        list_of = packed[self.offsets][-slots:] if self._shares_lists(packed, slots) else None
+        packed[self.ids], packed[self.offsets] = core.Table.expand_lists(
+            packed[self.ids], packed[self.offsets], slots
+        )
         packed[self.offsets], lengths = self._positions.part(packed[self.offsets])
-        self._make_plan(packed)
+        if list_of is None and not self._positions.shares.any():
+            self._make_plan(packed)
+        else:
+            repeats = None if list_of is None else self._positions.repeats(list_of)
+            packed[self.ids], packed[self.offsets], packed[self._plan] = core.Table.share_ids(
+                packed[self.ids],
+                packed[self.offsets],
+                self.stamp,
+                self._positions.shares,
+                repeats,
+            )
         packed["box_dense"] = np.concatenate([packed["box_dense"], lengths], axis=1)
 
     def _make_plan(self, packed: Feed) -> None:

@@ -9,13 +9,16 @@ appended to the dense features, one float per sequence; a model computes its mas
     offsets  0     2   3   3
     parted   0 1 2 2   3 3 3   3 3 3
 
+With `dedup_slots`, the cells of a sequence share their ids: each id of the batch is one list
+(ops/row/shared_ids.h), however many cells have it.
+
 Letters: B = instances, S = sparse slots of a table, C = cells: one for each pooled slot, L for each
 sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -29,19 +32,31 @@ class Positions:
         sequences: names of the slots that are sequences.
         of_slot: the table of each sparse slot; empty: all are of this table.
         table: number of this table.
+        sharing: names of the sequences whose cells share their ids.
+
+    Attributes:
+        shares: (C) uint8, 1 for the cells that share their ids.
     """
 
     def __init__(
-        self, slots: Slots, sequences: Sequence[str], of_slot: Sequence[int] = (), table: int = 0
+        self,
+        slots: Slots,
+        sequences: Sequence[str],
+        of_slot: Sequence[int] = (),
+        table: int = 0,
+        sharing: Collection[str] = (),
     ) -> None:
         own = of_slot or (table,) * len(slots.sparse)
-        every = zip(slots.sparse, slots.positions(sequences), own, strict=True)
+        every = list(zip(slots.sparse, slots.positions(sequences), own, strict=True))
         chosen = [(slot.name in sequences, places) for slot, places, of in every if of == table]
         places = np.array([count for _, count in chosen], np.int64)
         self._slot_of_cell = np.repeat(np.arange(len(places)), places)
         starts = np.repeat(np.cumsum(places) - places, places)
         self._place_of_cell = np.arange(len(starts)) - starts
         self._pooled = np.array([not sequence for sequence, _ in chosen])[self._slot_of_cell]
+        names = [slot.name for slot, _, of in every if of == table]
+        self.shares = np.array([name in sharing for name in names], np.uint8)[self._slot_of_cell]
+        self.shares[self._pooled] = 0
         self._sequences = [number for number, (sequence, _) in enumerate(chosen) if sequence]
         self._slots = len(places)
 
@@ -53,6 +68,19 @@ class Positions:
     def cells(self) -> int:
         """C"""
         return len(self._slot_of_cell)
+
+    def repeats(self, list_of: np.ndarray) -> np.ndarray:
+        """Find the cells of pooled slots that repeat the list of the instance before.
+
+        Args:
+            list_of: (B * S) the list of each slot (ops/row/lists.h).
+
+        Returns: (B * C) uint8.
+        """
+        of_slots = list_of.reshape(-1, self._slots)
+        same = np.zeros(of_slots.shape, np.uint8)
+        same[1:] = of_slots[1:] == of_slots[:-1]
+        return np.ascontiguousarray(same[:, self._slot_of_cell] * self._pooled).reshape(-1)
 
     def part(self, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Compute the offsets of the cells.

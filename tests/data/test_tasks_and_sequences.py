@@ -134,7 +134,6 @@ def test_rows_learn_the_same_from_places_as_from_their_sum(open_table: Any, tmp_
     [
         ({"sequences": ["histry"]}, "did you mean 'history'"),
         ({"sequences": ["user"]}, "give slot 'user' a max_length"),
-        ({"sequences": ["history"], "dedup_slots": "auto"}, "leave dedup_slots off"),
     ],
 )
 def test_sequences_that_cannot_be_are_refused(

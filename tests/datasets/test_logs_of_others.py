@@ -177,10 +177,10 @@ def test_amazons_version_of_2014_is_refused(tmp_path: Path) -> None:
 
 def kuairand(folder: Path) -> None:
     prepare = load("kuairand")
-    log = (*prepare.OF_LOG, *prepare.LABELS, "date", "hourmin", "duration_ms", "play_time_ms")
+    log = (*prepare.OF_LOG, *prepare.LABELS, "date", "hourmin", "duration_ms", "time_ms")
     for name, dates in (("4_08_to_4_21", (20220408,)), ("4_22_to_5_08", (20220506, 20220508))):
         lines = [
-            f"{k},{10 + k},1,{k % 2},0,0,{date},{1300 + k},{k * 1000},9"
+            f"{k},{10 + k},1,{k % 2},0,0,{date},{1300 + k},{k * 1000},{date}00{k}"
             for date in dates
             for k in range(2)
         ]
@@ -206,6 +206,32 @@ def test_kuairands_logs_are_joined_with_users_and_videos(tmp_path: Path) -> None
     assert (unknown["onehot_feat17"], unknown["video_tag"], unknown["video_id"]) == ("", "", "10")
     assert len(rows(out / "test-001.csv")) == 2
     check_columns("kuairand", out / "train-000.csv")
+
+
+def test_kuairands_rows_have_the_clicks_before_them_and_users_stay_together(tmp_path: Path) -> None:
+    kuairand(tmp_path)
+    columns = "user_id,video_id,tab,is_click,long_view,is_like,date,hourmin,duration_ms,time_ms"
+    lines = ["7,5,1,1,0,0,20220408,1300,0,30", "8,6,1,1,0,0,20220408,1300,0,20",
+             "7,4,1,1,0,0,20220408,1300,0,10", "7,3,1,0,0,0,20220409,1300,0,40",
+             "7,2,1,1,0,0,20220409,1300,0,40"]  # fmt: skip
+    log = tmp_path / "log_standard_4_08_to_4_21_pure.csv"
+    log.write_text("\n".join([columns, *lines]) + "\n")
+    later = ["7,1,1,0,0,0,20220508,1300,0,50"]
+    (tmp_path / "log_standard_4_22_to_5_08_pure.csv").write_text(
+        "\n".join([columns, *later]) + "\n"
+    )
+    out = tmp_path / "out"
+    load("kuairand").main(["--folder", str(tmp_path), "--out", str(out), "--history", "2"])
+    found = [(row["user_id"], row["video_id"], row["time"], row["history"])
+             for row in rows(out / "train-000.csv")]  # fmt: skip
+    assert found == [
+        ("7", "4", "10", ""), ("7", "5", "30", "4"), ("7", "3", "40", "5|4"),
+        ("7", "2", "40", "5|4"), ("8", "6", "20", ""),
+    ]  # fmt: skip
+    assert [row["history"] for row in rows(out / "test-001.csv")] == ["2|5"]
+    slots = load_slots(FOLDER / "kuairand" / "slots_history.yaml")
+    slots.check_format(Format.CSV)
+    assert {slot.name for slot in slots.slots} < set(rows(out / "train-000.csv")[0])
 
 
 def test_a_folder_that_is_not_kuairands_is_refused(tmp_path: Path) -> None:

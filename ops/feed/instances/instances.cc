@@ -131,8 +131,8 @@ void Instances::Impl::Hold(ParsedChunk&& chunk, std::vector<uint64_t>&& starts) 
     if (!added.shared.slots.empty()) {  // an instance now owns fewer occurrences
       const uint32_t* lengths = chunk.lengths.data();
       for (size_t i = 0; i < n; ++i, lengths += slots) {
-        added.starts[i + 1] = feed::EachList(added.shared, i, lengths, slots, added.starts[i],
-                                             [](size_t, size_t, size_t) {});
+        added.starts[i + 1] = feed::EachOwnList(added.shared, lengths, slots, added.starts[i],
+                                                [](size_t, size_t, size_t) {});
       }
     }
   }
@@ -224,42 +224,54 @@ Status Instances::Index(ThreadPool* pool) {
     chunk.positions.resize(chunk.columns.feasigns.size());
     pool->ParallelRanges(chunk.columns.instances, kIndexRows, [&](size_t begin, size_t end) {
       if (self.tables == 1) {
-        self.Find(indexes[0], begin, end, &chunk);
+        self.Find(indexes, 0, chunk.starts[begin], chunk.starts[end], &chunk);
       } else {
         self.FindByTable(indexes, begin, end, &chunk);
       }
       self.NoteLowestSlots(begin, end, chunk);
     });
+    for (size_t d = 0; d < chunk.shared.slots.size(); ++d) {
+      const size_t s = chunk.shared.slots[d], first = chunk.shared.bounds[d];
+      const size_t table = self.tables == 1 ? 0 : self.table_of_slot[s];
+      const size_t count = chunk.shared.bounds[d + 1] - first;
+      pool->ParallelRanges(count, kIndexRows, [&](size_t begin, size_t end) {
+        self.Find(indexes, table, first + begin, first + end, &chunk);
+        self.NoteLowest(s, first + begin, first + end, chunk);
+      });
+    }
     Free(&chunk.columns.feasigns);
   }
   self.state = Impl::State::kIndexed;
   return Status::Ok();
 }
 
-void Instances::Impl::Find(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk) const {
+void Instances::Impl::Find(const std::vector<SortedIndex>& indexes, size_t table, size_t begin,
+                           size_t end, Chunk* chunk) const {
   constexpr size_t kBlock = 1024;
   uint64_t block[kBlock];
   const uint64_t* const feasigns = chunk->columns.feasigns.data();
   int32_t* const positions = chunk->positions.data();
-  const size_t last = chunk->starts[end];
-  for (size_t at = chunk->starts[begin]; at < last; at += kBlock) {
-    const size_t n = std::min(kBlock, last - at);
+  const int32_t base = static_cast<int32_t>(key_bounds[table]);
+  for (size_t at = begin; at < end; at += kBlock) {
+    const size_t n = std::min(kBlock, end - at);
     for (size_t i = 0; i < n; ++i) block[i] = KeyOf(feasigns[at + i]);
-    index.FindBatch(block, n, positions + at);
+    indexes[table].FindBatch(block, n, positions + at);
+    for (size_t i = 0; i < n && base != 0; ++i) positions[at + i] += base;
   }
 }
 
 void Instances::Impl::NoteLowestSlots(size_t begin, size_t end, const Chunk& chunk) {
-  const int32_t* const positions = chunk.positions.data();
   const uint32_t* lengths = chunk.columns.lengths.data() + begin * slots;
   for (size_t row = begin; row < end; ++row, lengths += slots) {
-    const size_t own = chunk.starts[row];
-    feed::EachList(chunk.shared, row, lengths, slots, own, [&](size_t s, size_t at, size_t stop) {
-      if (at < own) return;  // counted for the instance that owns the list
-      for (; at < stop; ++at) {
-        AtomicMin(&lowest_slots[static_cast<size_t>(positions[at])], static_cast<uint16_t>(s));
-      }
-    });
+    feed::EachOwnList(chunk.shared, lengths, slots, chunk.starts[row],
+                      [&](size_t s, size_t at, size_t stop) { NoteLowest(s, at, stop, chunk); });
+  }
+}
+
+void Instances::Impl::NoteLowest(size_t slot, size_t begin, size_t end, const Chunk& chunk) {
+  for (size_t at = begin; at < end; ++at) {
+    const size_t key = static_cast<size_t>(chunk.positions[at]);
+    AtomicMin(&lowest_slots[key], static_cast<uint16_t>(slot));
   }
 }
 

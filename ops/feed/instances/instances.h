@@ -74,8 +74,9 @@ enum class Order {
 
 // The memory that sharing of lists has saved so far.
 struct SharedCounts {
-  size_t lists = 0;  // lists not stored, because an earlier instance has the same list
-  // Occurrences in these lists. Each takes 8 bytes as a feasign, 4 as a position.
+  size_t lists = 0;  // lists that continue the list of the instance before
+  // Occurrences in these lists that are not stored. Each takes 8 bytes as a feasign, 4 as a
+  // position.
   size_t values = 0;
   size_t index_bytes = 0;  // memory of the index that finds the shared lists
 };
@@ -106,10 +107,11 @@ class Instances {
   Instances(size_t sparse_slots, size_t dense_width);
   ~Instances();
 
-  // From now on, a list that repeats the list of the instance before is stored once: in the given
-  // slots or, if `slots` is null, in every slot for which this saves memory in the chunk. If both
-  // instances are also neighbours in a batch, PackBatch packs the list once. No other result
-  // changes. Call it before the first Append.
+  // From now on, what a list has in common with the list of the instance before is stored once, if
+  // it continues that list (shared_lists.h): in the given slots or, if `slots` is null, in every
+  // slot for which this saves memory in the chunk. If both lists are equal and both instances are
+  // also neighbours in a batch, PackBatch packs the list once. No other result changes. Call it
+  // before the first Append.
   Status ShareLists(const std::vector<size_t>* slots);
 
   // Sets the table of each slot: (S), table numbers from 0 without gaps. By default all slots

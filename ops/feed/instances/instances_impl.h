@@ -51,7 +51,7 @@ struct Place {
 struct Chunk {
   ParsedChunk columns;
   std::vector<uint64_t> starts;    // (n + 1) instance i owns occurrences [starts[i], starts[i+1])
-  feed::SharedLists shared;        // the lists that it shares with earlier instances
+  feed::SharedLists shared;        // the lists that instances share
   std::vector<int32_t> positions;  // (nnz), after Index
   std::vector<Place> donors;       // (n) where the values of replaced slots come from; may be empty
 };
@@ -194,15 +194,19 @@ struct Instances::Impl {
                  places.size());
   }
 
-  // Defined in tables.cc, for several tables: find the keys, and the positions of the keys of
-  // instances [begin, end) of a chunk. indexes: (T) one index over the keys of each table.
+  // Defined in tables.cc, for several tables: find the keys, and the positions of the keys that
+  // instances [begin, end) of a chunk own. indexes: (T) one index over the keys of each table.
   void KeysByTable(ThreadPool* pool);
   void FindByTable(const std::vector<SortedIndex>& indexes, size_t begin, size_t end,
                    Chunk* chunk) const;
 
-  // The same for one table.
-  void Find(const SortedIndex& index, size_t begin, size_t end, Chunk* chunk) const;
+  // Finds the positions of occurrences [begin, end) of a chunk, whose slots belong to one table.
+  void Find(const std::vector<SortedIndex>& indexes, size_t table, size_t begin, size_t end,
+            Chunk* chunk) const;
+  // For the lists that instances [begin, end) own.
   void NoteLowestSlots(size_t begin, size_t end, const Chunk& chunk);
+  // For occurrences [begin, end), which are of this slot.
+  void NoteLowest(size_t slot, size_t begin, size_t end, const Chunk& chunk);
   Status StartBatch(size_t begin, size_t end, std::vector<int32_t>* offsets) const;
   // Adds the factors of the ids to the plan of a table's part of a packed batch, if a slot of the
   // table needs them.

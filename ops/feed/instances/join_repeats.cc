@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "feed/instances/instances_impl.h"
 
 namespace pbx {
 
 namespace {
-constexpr size_t kEmpty = SIZE_MAX;
+using Span = std::pair<size_t, size_t>;  // where a list begins and ends
 }
 
 void Instances::Impl::JoinRepeats(size_t table, size_t begin, size_t end, SparseBatch* out) const {
@@ -22,7 +23,7 @@ void Instances::Impl::JoinRepeats(size_t table, size_t begin, size_t end, Sparse
                                                    static_cast<uint8_t>(table)));
   const size_t cells = (end - begin) * own;
   std::vector<int32_t> list_of(cells);
-  std::vector<size_t> before(slots);  // where the lists of the instance before begin, or kEmpty
+  std::vector<Span> before(slots);  // where the lists of the instance before lie
   uint32_t chunk = 0;
   size_t cell = 0, lists = 0;
   int32_t to = 0;  // ids and offsets are moved over the removed ids and offsets
@@ -32,8 +33,7 @@ void Instances::Impl::JoinRepeats(size_t table, size_t begin, size_t end, Sparse
     EachList(places[i], [&](size_t s, size_t first, size_t last) {
       if (tables > 1 && table_of_slot[s] != table) return;
       const size_t length = last - first;
-      // Lists that begin at the same place are the same list, unless one of them is empty.
-      if (follows && length > 0 && first == before[s]) {
+      if (follows && length > 0 && Span(first, last) == before[s]) {
         list_of[cell] = list_of[cell - own];
       } else {
         const int32_t from = out->offsets[cell];
@@ -44,7 +44,7 @@ void Instances::Impl::JoinRepeats(size_t table, size_t begin, size_t end, Sparse
         out->offsets[lists++] = to;
         to += static_cast<int32_t>(length);
       }
-      before[s] = length > 0 ? first : kEmpty;
+      before[s] = {first, last};
       ++cell;
     });
   }

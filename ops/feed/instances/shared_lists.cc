@@ -1,8 +1,8 @@
 #include "feed/instances/shared_lists.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
+#include <utility>
 
 namespace pbx::feed {
 namespace {
@@ -10,22 +10,89 @@ namespace {
 constexpr size_t kPositionBytes = 4;  // per value of a list after Index
 constexpr size_t kSample = 256;       // instances that kAuto checks before it checks all
 
-// For instances [0, n): adds to (*saved)[s] the number of values in lists of slot s that repeat the
-// list of the instance before.
-void CountRepeats(const ParsedChunk& chunk, size_t slots, size_t n, std::vector<size_t>* saved) {
-  const uint64_t* list = chunk.feasigns.data();
-  std::vector<const uint64_t*> before(slots, list);
-  for (size_t i = 0; i < n; ++i) {
-    const uint32_t* const lengths = chunk.lengths.data() + i * slots;
-    for (size_t s = 0; s < slots; ++s) {
-      const size_t length = lengths[s];
-      if (i > 0 && length == chunk.lengths[(i - 1) * slots + s] &&
-          std::equal(list, list + length, before[s])) {
-        (*saved)[s] += length;
-      }
-      before[s] = list;
-      list += length;
+struct List {
+  const uint64_t* values = nullptr;
+  size_t length = 0;
+};
+
+// How a list continues the list before: it is the same, or it has one more value at its beginning
+// or at its end.
+enum class Step { kNone, kSame, kFirst, kLast };
+
+// prefer: kFirst or kLast. A list that repeats one value grows at both ends.
+Step StepOf(List before, List list, Step prefer) {
+  if (list.length == 0 || before.length == 0) return Step::kNone;
+  const auto same = [&](size_t at, size_t at_before, size_t n) {
+    const uint64_t* const values = list.values + at;
+    return std::equal(values, values + n, before.values + at_before);
+  };
+  if (list.length == before.length && same(0, 0, list.length)) return Step::kSame;
+  const size_t kept = list.length - 1;
+  if (kept == 0 || (kept != before.length && kept + 1 != before.length)) return Step::kNone;
+  const bool last = same(0, before.length - kept, kept);
+  if (last && prefer == Step::kLast) return Step::kLast;
+  if (same(1, 0, kept)) return Step::kFirst;
+  return last ? Step::kLast : Step::kNone;
+}
+
+// The lists of a slot. Those that continue each other are windows of one array, a run.
+class Windows {
+ public:
+  // Returns the number of values that are not stored again.
+  size_t Add(List list) {
+    const Step step = StepOf(last_, list, grows_ == Step::kFirst ? Step::kFirst : Step::kLast);
+    const bool grows = step == Step::kFirst || step == Step::kLast;
+    const bool turns = grows && grows_ != Step::kSame && step != grows_;
+    last_ = list;
+    if (step == Step::kNone || turns) {
+      EndRun();
+      run_.assign(list.values, list.values + list.length);
+    } else if (grows) {
+      if (step == Step::kFirst && grows_ == Step::kSame) std::reverse(run_.begin(), run_.end());
+      run_.push_back(list.values[step == Step::kFirst ? 0 : list.length - 1]);
+      grows_ = step;
     }
+    // Every list of a run ends where the run ends so far.
+    ends_.push_back(run_.size());
+    lengths_.push_back(list.length);
+    if (step == Step::kNone || turns) return 0;
+    return list.length - (grows ? 1 : 0);
+  }
+
+  // A run that grows at the beginning of its lists is kept in reverse until it ends.
+  void EndRun() {
+    const bool first = grows_ == Step::kFirst;
+    if (first) std::reverse(run_.begin(), run_.end());
+    for (size_t i = 0; i < ends_.size(); ++i) {
+      const size_t begin = first ? run_.size() - ends_[i] : ends_[i] - lengths_[i];
+      begins_.push_back(static_cast<uint32_t>(values_.size() + begin));
+    }
+    values_.insert(values_.end(), run_.begin(), run_.end());
+    ends_.clear();
+    lengths_.clear();
+    run_.clear();
+    grows_ = Step::kSame;
+  }
+
+  const std::vector<uint64_t>& values() const { return values_; }
+  const std::vector<uint32_t>& begins() const { return begins_; }
+
+ private:
+  std::vector<uint64_t> values_;  // of the runs that have ended
+  std::vector<uint32_t> begins_;  // of their lists
+  std::vector<uint64_t> run_;
+  std::vector<size_t> ends_, lengths_;  // of the lists of the run
+  Step grows_ = Step::kSame;            // kSame: the run has one list, which repeats
+  List last_;
+};
+
+// Calls visit(instance, slot, list) for each list of the first n instances.
+template <typename Visit>
+void EachListOf(const ParsedChunk& chunk, size_t slots, size_t n, Visit visit) {
+  const uint64_t* at = chunk.feasigns.data();
+  const uint32_t* length = chunk.lengths.data();
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t s = 0; s < slots; ++s, at += *length++) visit(i, s, List{at, *length});
   }
 }
 
@@ -33,7 +100,12 @@ void CountRepeats(const ParsedChunk& chunk, size_t slots, size_t n, std::vector<
 // instances takes.
 std::vector<uint16_t> Worthwhile(const ParsedChunk& chunk, size_t slots, size_t n) {
   std::vector<size_t> saved(slots);
-  CountRepeats(chunk, slots, n, &saved);
+  std::vector<List> before(slots);
+  EachListOf(chunk, slots, n, [&](size_t, size_t s, List list) {
+    const Step step = StepOf(before[s], list, Step::kLast);
+    if (step != Step::kNone) saved[s] += list.length - (step == Step::kSame ? 0 : 1);
+    before[s] = list;
+  });
   std::vector<uint16_t> chosen;
   for (size_t s = 0; s < slots; ++s) {
     if (saved[s] * kPositionBytes > n * sizeof(uint32_t)) {
@@ -63,35 +135,31 @@ SharedLists ShareLists(Sharing sharing, const std::vector<uint8_t>& slots, size_
   if (shared.slots.empty()) return shared;
 
   const size_t count = shared.slots.size();
-  shared.begins.resize(n * count);
-  uint64_t* const values = chunk->feasigns.data();
-  size_t from = 0, to = 0;  // values are moved over the removed values
-  for (size_t i = 0; i < n; ++i) {
-    const uint32_t* const lengths = chunk->lengths.data() + i * sparse_slots;
-    size_t next = 0;
-    for (size_t s = 0; s < sparse_slots; ++s) {
-      const size_t length = lengths[s];
-      const bool may_share = next < count && shared.slots[next] == s;
-      uint32_t* const begin = may_share ? &shared.begins[i * count + next] : nullptr;
-      next += may_share;
-      const bool repeats =
-          may_share && i > 0 && length > 0 &&
-          length == chunk->lengths[(i - 1) * sparse_slots + s] &&
-          std::equal(values + from, values + from + length, values + *(begin - count));
-      if (repeats) {
-        *begin = *(begin - count);
-        ++shared.lists_saved;
-        shared.values_saved += length;
-      } else {
-        if (may_share) *begin = static_cast<uint32_t>(to);
-        if (to != from && length > 0) std::memmove(values + to, values + from, length * 8);
-        to += length;
-      }
-      from += length;
+  std::vector<Windows> windows(count);
+  std::vector<Windows*> of_slot(sparse_slots);
+  for (size_t d = 0; d < count; ++d) of_slot[shared.slots[d]] = &windows[d];
+  std::vector<uint64_t> values;
+  EachListOf(*chunk, sparse_slots, n, [&](size_t, size_t s, List list) {
+    if (of_slot[s] == nullptr) {
+      values.insert(values.end(), list.values, list.values + list.length);
+      return;
     }
+    const size_t saved = of_slot[s]->Add(list);
+    shared.lists_saved += saved != 0;
+    shared.values_saved += saved;
+  });
+  shared.begins.resize(n * count);
+  for (size_t d = 0; d < count; ++d) {
+    Windows& of = windows[d];
+    of.EndRun();
+    const uint32_t base = static_cast<uint32_t>(values.size());
+    shared.bounds.push_back(base);
+    for (size_t i = 0; i < n; ++i) shared.begins[i * count + d] = base + of.begins()[i];
+    values.insert(values.end(), of.values().begin(), of.values().end());
   }
-  chunk->feasigns.resize(to);
-  chunk->feasigns.shrink_to_fit();
+  shared.bounds.push_back(static_cast<uint32_t>(values.size()));
+  values.shrink_to_fit();
+  chunk->feasigns = std::move(values);
   return shared;
 }
 

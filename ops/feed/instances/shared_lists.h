@@ -1,5 +1,12 @@
 // Shared lists: neighbouring instances often repeat the list of a slot, for example in the session
-// of a user. Then the list is stored once (the idea of RecD, Zhao et al. 2022).
+// of a user, or the list grows by one event. Then the values that both lists have are stored once
+// (the idea of RecD, Zhao et al. 2022). The lists of the instances are windows of one array:
+//
+//   the latest value first           the latest value last, at most 3
+//   instance 0   [7 4]               instance 0   [4 7]
+//   instance 1   [9 7 4]             instance 1   [4 7 9]
+//   instance 2   [9 7 4]             instance 2     [7 9 2]
+//   stored        9 7 4              stored        4 7 9 2
 #pragma once
 
 #include <cstddef>
@@ -20,15 +27,18 @@ enum class Sharing {
 // n = instances of the chunk, D = its slots that share lists.
 struct SharedLists {
   std::vector<uint16_t> slots;  // (D) ascending
-  // (n, D) where the list of each instance begins among the chunk's feasigns. A list that the
-  // instance owns is between its other lists, as without sharing. A shared list is before the lists
-  // that the instance owns.
+  // (n, D) where the list of each instance begins among the chunk's feasigns.
   std::vector<uint32_t> begins;
-  size_t lists_saved = 0;
+  // (D + 1) the lists of slots[d] are within [bounds[d], bounds[d + 1]) of the chunk's feasigns.
+  // They are after the lists of the other slots, which each instance owns.
+  std::vector<uint32_t> bounds;
+  size_t lists_saved = 0;   // lists that continue the list of the instance before
   size_t values_saved = 0;  // feasigns removed from the chunk
 };
 
-// Removes lists that repeat the list of the instance before from the chunk's feasigns. slots: used
+// Stores the lists of slots as windows. A list continues the list of the instance before if it is
+// equal, or has one more value at its beginning or at its end; then it may lack one value at the
+// other end. The lists of an array grow at the same end. Other lists are stored whole. slots: used
 // for kOn only, (S), 1 if the slot may share lists. The lengths do not change. REQUIRES: lengths
 // are (n, S) and add up to the number of feasigns. A chunk with 2^32 or more feasigns shares
 // nothing.
@@ -45,10 +55,29 @@ size_t EachList(const SharedLists& shared, size_t row, const uint32_t* lengths, 
   const uint32_t* const begins = shared.begins.data() + row * count;
   size_t next = 0;
   for (size_t s = 0; s < sparse_slots; ++s) {
-    size_t begin = at;
-    if (next < count && shared.slots[next] == s) begin = begins[next++];
-    if (begin == at) at += lengths[s];
-    visit(s, begin, begin + lengths[s]);
+    if (next < count && shared.slots[next] == s) {
+      const size_t begin = begins[next++];
+      visit(s, begin, begin + lengths[s]);
+    } else {
+      visit(s, at, at + lengths[s]);
+      at += lengths[s];
+    }
+  }
+  return at;
+}
+
+// The same for the lists that the instance owns.
+template <typename Visit>
+size_t EachOwnList(const SharedLists& shared, const uint32_t* lengths, size_t sparse_slots,
+                   size_t at, Visit visit) {
+  size_t next = 0;
+  for (size_t s = 0; s < sparse_slots; ++s) {
+    if (next < shared.slots.size() && shared.slots[next] == s) {
+      ++next;
+    } else {
+      visit(s, at, at + lengths[s]);
+      at += lengths[s];
+    }
   }
   return at;
 }

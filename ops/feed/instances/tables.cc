@@ -40,13 +40,15 @@ void Instances::Impl::KeysByTable(ThreadPool* pool) {
       const Chunk& chunk = chunks[c];
       const uint64_t* const feasigns = chunk.columns.feasigns.data();
       const uint32_t* lengths = chunk.columns.lengths.data();
+      const auto gather = [&](size_t s, size_t begin, size_t end) {
+        if (table_of_slot[s] != t) return;
+        gathered[c].insert(gathered[c].end(), feasigns + begin, feasigns + end);
+      };
       for (size_t row = 0; row < chunk.columns.instances; ++row, lengths += slots) {
-        const size_t own = chunk.starts[row];
-        feed::EachList(chunk.shared, row, lengths, slots, own,
-                       [&](size_t s, size_t begin, size_t end) {
-                         if (begin < own || table_of_slot[s] != t) return;
-                         gathered[c].insert(gathered[c].end(), feasigns + begin, feasigns + end);
-                       });
+        feed::EachOwnList(chunk.shared, lengths, slots, chunk.starts[row], gather);
+      }
+      for (size_t d = 0; d < chunk.shared.slots.size(); ++d) {
+        gather(chunk.shared.slots[d], chunk.shared.bounds[d], chunk.shared.bounds[d + 1]);
       }
     });
     std::vector<feed::FeasignSpan> spans;
@@ -78,16 +80,15 @@ void Instances::Impl::FindByTable(const std::vector<SortedIndex>& indexes, size_
   const uint64_t* const feasigns = chunk->columns.feasigns.data();
   const uint32_t* lengths = chunk->columns.lengths.data() + begin * slots;
   for (size_t row = begin; row < end; ++row, lengths += slots) {
-    const size_t own = chunk->starts[row];
-    feed::EachList(chunk->shared, row, lengths, slots, own, [&](size_t s, size_t at, size_t stop) {
-      if (at < own) return;  // done for the instance that owns the list
+    const auto ask = [&](size_t s, size_t at, size_t stop) {
       const size_t t = table_of_slot[s];
       for (; at < stop; ++at) {
         asked[t].keys.push_back(KeyOf(feasigns[at]));
         asked[t].places.push_back(at);
         if (asked[t].keys.size() == kBlock) answer(t);
       }
-    });
+    };
+    feed::EachOwnList(chunk->shared, lengths, slots, chunk->starts[row], ask);
   }
   for (size_t t = 0; t < tables; ++t) answer(t);
 }

@@ -245,6 +245,11 @@ void BindTable(py::module_& module) {
            py::arg("plan").noconvert(), py::arg("grad").noconvert())
       .def_static("build_plan", &MakePlan, py::arg("ids").noconvert(),
                   py::arg("offsets").noconvert(), py::arg("stamp"), py::arg("factors") = py::none())
+      .def_static("expand_lists", &ExpandedLists, py::arg("ids").noconvert(),
+                  py::arg("offsets").noconvert(), py::arg("cells"))
+      .def_static("share_ids", &WithSharedIds, py::arg("ids").noconvert(),
+                  py::arg("offsets").noconvert(), py::arg("stamp"), py::arg("sequence").noconvert(),
+                  py::arg("repeats").noconvert() = py::none())
       .def_property_readonly("layout", &Layout)
       .def("counters", &Counters);
 }

@@ -6,8 +6,22 @@
 
 #include "row/lists.h"
 #include "row/plan.h"
+#include "row/shared_ids.h"
 
 namespace pbx {
+namespace {
+
+// offsets: (lists + 1), or none.
+Status CheckAscending(const int32_t* offsets, size_t lists, size_t nnz) {
+  bool valid = lists != SIZE_MAX && offsets[0] == 0 && static_cast<size_t>(offsets[lists]) == nnz;
+  for (size_t i = 0; valid && i < lists; ++i) valid = offsets[i] <= offsets[i + 1];
+  if (valid) return Status::Ok();
+  return Error(Code::kInvalidArgument,
+               "offsets: expected ascending values from 0 to %zu, the number of ids", nnz);
+}
+
+}  // namespace
+
 void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
                 size_t slots, bool use_cvm, Array<float>& out) {
   const size_t width = std::max<size_t>(1, slots) * PooledWidth(table.layout(), use_cvm);
@@ -62,18 +76,49 @@ py::array_t<int32_t> MakePlan(const Array<int32_t>& ids, const Array<int32_t>& o
   std::vector<int32_t> plan;
   {
     const py::gil_scoped_release release;
-    bool valid = SizeOf(offsets) != 0 && offset_data[0] == 0 &&
-                 static_cast<size_t>(offset_data[segments]) == nnz;
-    for (size_t i = 0; valid && i < segments; ++i) valid = offset_data[i] <= offset_data[i + 1];
-    if (!valid) {
-      ThrowIfError(Error(Code::kInvalidArgument,
-                         "offsets: expected ascending values from 0 to %zu, the number of ids",
-                         nnz));
-    }
+    ThrowIfError(CheckAscending(offset_data, segments, nnz));
     BuildPlan(id_data, offset_data, segments, stamp, &plan);
     if (factors.has_value()) AddFactors(id_data, of_ids, &plan);
   }
   return ToArray(std::move(plan));
+}
+
+py::tuple ExpandedLists(const Array<int32_t>& ids, const Array<int32_t>& offsets, size_t cells) {
+  const SharedCells shared = ValueOrThrow(FindShared(cells, offsets.data(), SizeOf(offsets)));
+  if (shared.list_of == nullptr) return py::make_tuple(ids, offsets);
+  const int32_t *id_data = ids.data(), *offset_data = offsets.data();
+  const size_t nnz = SizeOf(ids);
+  std::vector<int32_t> all_ids, all_offsets;
+  {
+    const py::gil_scoped_release release;
+    CellChains chains;
+    ThrowIfError(CheckAscending(offset_data, shared.lists, nnz));
+    ThrowIfError(ChainCells(shared, cells, &chains));
+    ThrowIfError(ExpandLists(shared, cells, id_data, offset_data, &all_ids, &all_offsets));
+  }
+  return py::make_tuple(ToArray(std::move(all_ids)), ToArray(std::move(all_offsets)));
+}
+
+py::tuple WithSharedIds(const Array<int32_t>& ids, const Array<int32_t>& offsets, int32_t stamp,
+                        const Array<uint8_t>& sequence,
+                        const std::optional<Array<uint8_t>>& repeats) {
+  const size_t cells = SizeOf(offsets) - 1;
+  CheckSize("sequence", SizeOf(sequence), std::max<size_t>(1, SizeOf(sequence)));
+  if (repeats.has_value()) CheckSize("repeats", SizeOf(*repeats), cells);
+  const uint8_t* repeat_data = repeats.has_value() ? repeats->data() : nullptr;
+  const std::vector<uint8_t> of_cell(sequence.data(), sequence.data() + SizeOf(sequence));
+  CellIds batch{cells, ids.data(), offsets.data(), {}};
+  const size_t nnz = SizeOf(ids);
+  std::vector<int32_t> plan, own_ids, words;
+  {
+    const py::gil_scoped_release release;
+    ThrowIfError(CheckAscending(batch.offsets, cells, nnz));
+    BuildPlan(batch.ids, batch.offsets, cells, stamp, &plan);
+    batch.plan = ValueOrThrow(ViewPlan(plan.data(), plan.size(), INT32_MAX, cells));
+    ThrowIfError(ShareIds(batch, of_cell, repeat_data, &own_ids, &words));
+  }
+  return py::make_tuple(ToArray(std::move(own_ids)), ToArray(std::move(words)),
+                        ToArray(std::move(plan)));
 }
 
 }  // namespace pbx

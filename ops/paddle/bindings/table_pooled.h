@@ -25,4 +25,13 @@ void PushPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& o
 py::array_t<int32_t> MakePlan(const Array<int32_t>& ids, const Array<int32_t>& offsets,
                               int32_t stamp, const std::optional<Array<float>>& factors);
 
+// The ids and offsets (cells + 1) of a batch whose offsets have either form of row/lists.h.
+py::tuple ExpandedLists(const Array<int32_t>& ids, const Array<int32_t>& offsets, size_t cells);
+
+// ids and offsets of a batch whose sequences share their ids (ShareIds), and its plan. offsets:
+// (cells + 1). sequence: (C). repeats: (cells), or None.
+py::tuple WithSharedIds(const Array<int32_t>& ids, const Array<int32_t>& offsets, int32_t stamp,
+                        const Array<uint8_t>& sequence,
+                        const std::optional<Array<uint8_t>>& repeats);
+
 }  // namespace pbx

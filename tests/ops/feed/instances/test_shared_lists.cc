@@ -28,17 +28,76 @@ ParsedChunk Sessions() {
 TEST(a_list_that_repeats_the_one_before_is_held_once) {
   ParsedChunk chunk = Sessions();
   const feed::SharedLists shared = feed::ShareLists(Sharing::kOn, {1, 1}, 2, &chunk);
-  CHECK_EQ(Text(chunk.feasigns), "7 8 1 2 7 2");
-  CHECK_EQ(Text(shared.begins), "0 2 0 3 0 3 4 3 4 5 4 5");
+  CHECK_EQ(Text(chunk.feasigns), "7 8 7 1 2 2");
+  CHECK_EQ(Text(shared.begins), "0 3 0 4 0 4 2 4 2 5 2 5");
+  CHECK_EQ(Text(shared.bounds), "0 3 6");
   CHECK_EQ(shared.lists_saved, 5u);
   CHECK_EQ(shared.values_saved, 7u);
+}
+
+using Lists = std::vector<std::vector<uint64_t>>;
+
+// A chunk with one slot.
+ParsedChunk ChunkOf(const Lists& lists) {
+  ParsedChunk chunk;
+  chunk.instances = lists.size();
+  chunk.labels.assign(lists.size(), 0);
+  for (const auto& list : lists) {
+    chunk.lengths.push_back(static_cast<uint32_t>(list.size()));
+    chunk.feasigns.insert(chunk.feasigns.end(), list.begin(), list.end());
+  }
+  return chunk;
+}
+
+// What is held, then the lists that the windows give.
+std::string Held(const Lists& lists) {
+  ParsedChunk chunk = ChunkOf(lists);
+  const feed::SharedLists shared = feed::ShareLists(Sharing::kOn, {1}, 1, &chunk);
+  for (size_t i = 0; i < lists.size(); ++i) {
+    feed::EachList(shared, i, &chunk.lengths[i], 1, 0, [&](size_t, size_t begin, size_t end) {
+      const auto at = [&](size_t k) {
+        return chunk.feasigns.begin() + static_cast<std::ptrdiff_t>(k);
+      };
+      CHECK_EQ(Text(std::vector<uint64_t>(at(begin), at(end))), Text(lists[i]));
+    });
+  }
+  return Text(chunk.feasigns);
+}
+
+TEST(a_history_that_grows_by_one_event_is_held_once) {
+  CHECK_EQ(Held({{7, 4}, {9, 7, 4}, {9, 7, 4}}), "9 7 4");    // the latest first
+  CHECK_EQ(Held({{4, 7}, {4, 7, 9}, {7, 9, 2}}), "4 7 9 2");  // the latest last, at most 3
+  CHECK_EQ(Held({{1}, {2, 1}, {3, 2}, {4, 3}}), "4 3 2 1");   // the latest first, at most 2
+  CHECK_EQ(Held({{5}, {5, 5}, {5, 5}, {5, 5, 5}}), "5 5 5");  // either end
+  CHECK_EQ(Held({{5}, {5, 5}, {6, 5, 5}}), "5 5 6 5 5");      // it was taken to grow at the end
+  CHECK_EQ(Held({{1, 2}, {1, 2, 3}, {4, 1, 2, 3}}), "1 2 3 4 1 2 3");
+}
+
+TEST(a_history_that_is_no_extension_of_the_one_before_is_held_whole) {
+  CHECK_EQ(Held({{1, 2}, {3, 4}}), "1 2 3 4");
+  CHECK_EQ(Held({{1}, {2}, {}, {2}}), "1 2 2");                // nothing in common, or nothing
+  CHECK_EQ(Held({{1, 2}, {1, 2, 3, 4}}), "1 2 1 2 3 4");       // two events
+  CHECK_EQ(Held({{1, 2, 3}, {3, 4}}), "1 2 3 3 4");            // two have left
+  CHECK_EQ(Held({{1, 2, 3}, {1, 2}}), "1 2 3 1 2");            // only shorter
+  CHECK_EQ(Held({{1, 2, 3}, {3, 2, 1}}), "1 2 3 3 2 1");       // another order
+  CHECK_EQ(Held({{1, 2, 3}, {1, 9, 3, 4}}), "1 2 3 1 9 3 4");  // another event
+}
+
+TEST(what_growing_histories_save_is_counted_and_auto_finds_them) {
+  const Lists lists = {{1, 2, 3}, {4, 1, 2, 3}, {5, 4, 1, 2}, {5, 4, 1, 2}};
+  ParsedChunk chunk = ChunkOf(lists);
+  const feed::SharedLists shared = feed::ShareLists(Sharing::kAuto, {}, 1, &chunk);
+  CHECK_EQ(Text(shared.slots), "0");
+  CHECK_EQ(shared.lists_saved, 3u);
+  CHECK_EQ(shared.values_saved, 3u + 3u + 4u);
+  CHECK_EQ(Text(shared.begins), "2 1 0 0");
 }
 
 TEST(only_the_slots_that_are_named_share) {
   ParsedChunk chunk = Sessions();
   const feed::SharedLists shared = feed::ShareLists(Sharing::kOn, {1, 0}, 2, &chunk);
   CHECK_EQ(Text(shared.slots), "0");
-  CHECK_EQ(Text(chunk.feasigns), "7 8 1 2 2 2 7 2");
+  CHECK_EQ(Text(chunk.feasigns), "1 2 2 2 2 7 8 7");
 }
 
 TEST(auto_shares_where_that_takes_less_memory_and_not_elsewhere) {
@@ -50,21 +109,28 @@ TEST(auto_shares_where_that_takes_less_memory_and_not_elsewhere) {
   chunk.lengths.resize(6);
   chunk.feasigns.resize(9);
   CHECK_EQ(Text(feed::ShareLists(Sharing::kAuto, {}, 2, &chunk).slots), "0");
-  CHECK_EQ(Text(chunk.feasigns), "7 8 1 2 2");
+  CHECK_EQ(Text(chunk.feasigns), "1 2 2 7 8");
   CHECK(feed::ShareLists(Sharing::kOff, {}, 2, &chunk).slots.empty());
 }
 
-// Sessions of 1 to 6 instances whose user slot stays, and a slot that changes each time.
+// Sessions of 1 to 6 instances whose user slot stays or grows by one value, at the beginning or at
+// the end, up to 6 values. The other slots change each time.
 ParsedChunk Random(uint64_t seed, size_t n) {
   uint64_t state = seed;
   const auto below = [&](uint64_t bound) { return Mix(state += 0x9e3779b97f4a7c15ULL) % bound; };
   ParsedChunk chunk;
   std::vector<uint64_t> user;
+  bool first = false;
   for (size_t left = 0; chunk.instances < n; ++chunk.instances) {
     if (left == 0) {
       left = 1 + below(6);
+      first = below(2) == 0;
       user.assign(below(5), 0);
       for (uint64_t& value : user) value = 1 + below(50);
+    }
+    if (below(3) == 0) {
+      user.insert(first ? user.begin() : user.end(), 1 + below(50));
+      if (user.size() > 6) user.erase(first ? user.end() - 1 : user.begin());
     }
     --left;
     chunk.labels.push_back(static_cast<float>(below(2)));
