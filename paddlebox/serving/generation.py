@@ -241,7 +241,9 @@ class OpenGeneration:
         shares = resident_bytes // len(members), history_bytes // len(members)
         # Only a file of one model has a generation before.
         old = before.models[0] if before is not None else None
-        self.models = [OpenModel(file, txn, one, threads, old, *shares) for one in members]
+        self.models: list[OpenModel] = [
+            OpenModel(file, txn, one, threads, old, *shares) for one in members
+        ]
         self.config, self.slots = self.models[0].config, self.models[0].slots
         self.reads_users = self.models[0].reads_users
 
