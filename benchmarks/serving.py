@@ -218,7 +218,7 @@ def follow(predictor: Any, path: Path, rows: int, whole_s: float) -> dict[str, A
         assert predictor.version == version
         predictor.predict_feasigns(ids, offsets, dense)
         with predictor._using() as generation:
-            resident = generation.rows.table.resident_bytes  # has its own limit
+            resident = generation.models[0].rows.table.resident_bytes  # has its own limit
         memory.append(anonymous_bytes() - resident)
     return {
         "export_s": whole_s,

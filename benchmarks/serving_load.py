@@ -175,7 +175,7 @@ def expected(generation: Any, table: Rows, feasigns: np.ndarray, dense: np.ndarr
     def fill(out: np.ndarray) -> None:
         out[:] = np.concatenate([weights, dense], axis=1)
 
-    return np.array(generation._dense.run(len(dense), fill))
+    return np.array(generation.models[0]._dense.run(len(dense), fill))
 
 
 def growth(values: list[int]) -> float:

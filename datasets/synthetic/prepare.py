@@ -139,6 +139,20 @@ class Rows:
     lengths: list[Ints]  # of each slot: (n), the number of feasigns of each row
 
 
+def draw_positions(vocabulary: Vocabulary, seed: int, row: Words, day: int) -> tuple[Ints, ...]:
+    """Draws the feasigns of n rows in a slot, m in all.
+
+    Returns: (n) how many a row has; (m) the row of each, from 0; (m) their positions.
+    """
+    law = vocabulary.law
+    length = 1 + (uniform(seed, f"count {law.name}", row) * law.max_ids).astype(np.int64)
+    owner = np.repeat(np.arange(len(row)), length)
+    within = np.arange(len(owner)) - (np.cumsum(length) - length)[owner]
+    index = row[owner] * np.uint64(law.max_ids) + within.astype(np.uint64)
+    fresh = uniform(seed, f"fresh {law.name}", index) < law.fresh
+    return length, owner, vocabulary.draw(uniform(seed, f"rank {law.name}", index), fresh, day)
+
+
 def make_rows(
     vocabularies: list[Vocabulary],
     seed: int,
@@ -159,15 +173,9 @@ def make_rows(
     feasigns, lengths = [], []
     for vocabulary in vocabularies:
         law = vocabulary.law
-        length = 1 + (uniform(seed, f"count {law.name}", row) * law.max_ids).astype(np.int64)
-        start = np.cumsum(length) - length
-        owner = np.repeat(np.arange(count), length)
-        within = np.arange(len(owner)) - start[owner]
-        index = row[owner] * np.uint64(law.max_ids) + within.astype(np.uint64)
-        fresh = uniform(seed, f"fresh {law.name}", index) < law.fresh
-        positions = vocabulary.draw(uniform(seed, f"rank {law.name}", index), fresh, day)
+        length, owner, positions = draw_positions(vocabulary, seed, row, day)
         logit += np.bincount(owner, vocabulary.weights(positions), minlength=count)
-        first_id[law.name] = (vocabulary, positions[start])
+        first_id[law.name] = (vocabulary, positions[np.cumsum(length) - length])
         feasigns.append(vocabulary.feasigns(positions))
         lengths.append(length)
     for left, right, scale in PAIRS:

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,10 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         description="Creates export files for serving, and adds new versions to them."
     )
     parser.add_argument(
-        "path", type=Path, nargs="?", help="with --out: a run folder; otherwise an export file"
+        "path",
+        type=Path,
+        nargs="*",
+        help="with --out: a run folder, or those of an ensemble; otherwise an export file",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
@@ -94,6 +97,9 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         help="largest relative difference of COPC from that of the version shown now",
     )
     arguments = parse(parser, argv)
+    arguments.path, *arguments.others = arguments.path or [None]
+    if arguments.others and (arguments.out is None or arguments.version is not None):
+        parser.error("several run folders need --out FILE, and have no --version in common")
     if (arguments.path is None) != (arguments.from_save is not None):
         parser.error("expected either a path or --from-save SAVE_DIR")
     if arguments.from_save is not None and arguments.out is None:
@@ -150,17 +156,29 @@ def _chosen(arguments: Any) -> dict[str, Any]:
 
 
 def _export(arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
-    from paddlebox.serving.writer import export
+    from paddlebox.serving.writer import export, export_ensemble
 
+    precision = arguments.precision or "float32"
+    if arguments.others:
+        runs = [_lazily(path, arguments, chosen) for path in (arguments.path, *arguments.others)]
+        return export_ensemble(runs, arguments.out, precision=precision, gate=gate)
     if arguments.from_save is not None:
         opened = _save_at(arguments.from_save, arguments, chosen)
     else:
         opened = _run_at(arguments.path, arguments, chosen)
     with opened as source:
-        made = export(source, arguments.out, precision=arguments.precision or "float32", gate=gate)
+        made = export(source, arguments.out, precision=precision, gate=gate)
         if arguments.from_save is None:
             log.info("%s: %s", arguments.out, source.told())
         return made
+
+
+@contextlib.contextmanager
+def _lazily(path: Path, arguments: Any, chosen: dict[str, Any]) -> Iterator[Any]:
+    """A run that is opened when the context is entered."""
+    with _run_at(path, arguments, chosen) as source:
+        yield source
+        log.info("%s: %s", path, source.told())
 
 
 def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:

@@ -94,6 +94,56 @@ def check_same_phase(path: Path, old: Config, new: Config) -> None:
         )
 
 
+def check_no_ensemble(path: Path, newest: Generation | None) -> None:
+    """Raises: StoreError if the file holds an ensemble, to which no version can be added."""
+    if newest is not None and newest.members:
+        raise StoreError(
+            f"{path}: holds an ensemble of {1 + len(newest.members)} models, which has only one "
+            "version: export all its runs again into a new file"
+        )
+
+
+def check_member(path: Path, number: int, first: tuple[Config, Slots], source: Any) -> None:
+    """Raises: ConfigError if a model of an ensemble reads other instances than the first model, or
+    if its source is a delta."""
+    what = f"{path}: model {number} of the ensemble"
+    if source.meta["kind"] != "base":
+        raise ConfigError(f"{what} is a {source.meta['kind']}, expected a base")
+    expected, found = _inputs(*first), _inputs(source.config, source.slots)
+    for name, value in expected.items():
+        if found[name] != value:
+            raise ConfigError(
+                f"{what}: expected {name} {value}, as in the first model, found {found[name]}: the "
+                "models of an ensemble read the same instances; export this run by itself"
+            )
+    unlike = _unlike(first[1], source.slots)
+    if unlike:
+        raise ConfigError(
+            f"{what}: expected the slots of the first model, found others: {', '.join(unlike)}: "
+            "the models of an ensemble read the same instances; train them with one slots.yaml"
+        )
+
+
+def _inputs(config: Config, slots: Slots) -> dict[str, Any]:
+    """What decides, beside the slots, how a model reads instances."""
+    return {
+        "data.format": config.data.format.value,
+        "data.key_space": config.data.key_space.value,
+        "labels": ", ".join(slots.tasks),
+        "data.sequences": config.data.sequences if config.model.reads_sequences else None,
+    }
+
+
+def _unlike(first: Slots, second: Slots) -> list[str]:
+    """The parts of slots.yaml in which two models differ."""
+    one, other = first.of_serving(), second.of_serving()
+    of_one, of_other = ({slot.name: slot for slot in slots.slots} for slots in (one, other))
+    named = [n for n in {**of_one, **of_other} if of_one.get(n) != of_other.get(n)]
+    if one != other and not named:
+        named = ["csv, tags or the order of the slots"]
+    return named
+
+
 def _form(record: Generation) -> dict[str, Any]:
     further = record.parts[1:]
     return {

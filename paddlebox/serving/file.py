@@ -24,6 +24,7 @@ from paddlebox.store.record import seal, unseal
 FORMAT = 2
 FORMAT_OF_TABLES = 3  # for a file with rows of several tables
 FORMAT_OF_COUNTS = 4  # for a file whose rows have counts besides show and click
+FORMAT_OF_ENSEMBLES = 5  # for a file with several models
 MAP_BYTES = 1 << 40  # address space only: so large that the file never has to be mapped again
 _READERS = 1024
 
@@ -94,6 +95,7 @@ class Generation:
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )
     tables: list[dict[str, Any]] = field(default_factory=list)  # Parts of the other tables
+    members: list[dict[str, Any]] = field(default_factory=list)  # of an ensemble; see `models`
     # ServeFilters of the tables, as dicts; None: unknown. Stored under a separate key.
     filters: list[dict[str, Any]] | None = None
     more_counts: int = 0  # counts that rows keep after show and click
@@ -105,6 +107,21 @@ class Generation:
         others = [Part(**fields) for fields in self.tables]
         slots = self.slots - sum(part.slots for part in others)
         return [Part("", self.layers, self.embedx_dim, slots, self.rows), *others]
+
+    @property
+    def models(self) -> list[Generation]:
+        """This record, and that of each further model of an ensemble. Of the others, only what
+        describes the model and its rows has a meaning."""
+        return [self, *(Generation(**fields) for fields in self.members)]
+
+    @property
+    def format(self) -> int:
+        """The format of a file with this generation."""
+        if self.members:
+            return FORMAT_OF_ENSEMBLES
+        if self.more_counts:
+            return FORMAT_OF_COUNTS
+        return FORMAT_OF_TABLES if self.tables else FORMAT
 
     def of(self, parts: Sequence[Part]) -> Generation:
         """A copy of this record with other parts."""
@@ -230,20 +247,21 @@ class ExportFile(Closing):
             return Head()
         fields = self.record(txn, HEAD)
         found = fields.get("format")
-        if isinstance(found, int) and found > FORMAT_OF_COUNTS:
+        if isinstance(found, int) and found > FORMAT_OF_ENSEMBLES:
             raise StoreError(
                 f"{self.path}: written by a later version (format {found}, this one reads up to "
-                f"{FORMAT_OF_COUNTS}): serve it with that version, or export into another file"
+                f"{FORMAT_OF_ENSEMBLES}): serve it with that version, or export into another file"
             )
-        if found not in (FORMAT, FORMAT_OF_TABLES, FORMAT_OF_COUNTS):
+        if not isinstance(found, int) or found < FORMAT:
             raise StoreError(
                 f"{self.path}: has format {found}, this version reads {FORMAT} to "
-                f"{FORMAT_OF_COUNTS}: export it again"
+                f"{FORMAT_OF_ENSEMBLES}: export it again"
             )
         return Head(**self._known(Head, fields))
 
     def generation(self, txn: Any, number: int) -> Generation:
-        fields = {"tables": [], "more_counts": 0, **self.record(txn, generation_key(number))}
+        fields = {"tables": [], "members": [], "more_counts": 0}
+        fields |= self.record(txn, generation_key(number))
         kept: dict[str, Any] = {"filters": None, "counted": txn.get(kept_key(number)) is not None}
         if kept["counted"]:
             kept["filters"] = self.record(txn, kept_key(number))["filters"]
@@ -297,8 +315,7 @@ def kept_value(generation: Generation) -> bytes:
 def generation_value(generation: Generation) -> bytes:
     fields = dataclasses.asdict(generation)
     del fields["filters"], fields["counted"]
-    if not generation.more_counts:
-        del fields["more_counts"]  # so that earlier releases can read the file
-    if not generation.tables:
-        del fields["tables"]  # so that earlier releases can read a file of one table
+    for name in ("tables", "members", "more_counts"):
+        if not fields[name]:
+            del fields[name]  # so that earlier releases can read a file without them
     return seal(to_json(fields))

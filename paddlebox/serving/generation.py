@@ -1,4 +1,7 @@
-"""One version of an export file, opened by a predictor, or by a writer that extends it."""
+"""One version of an export file, opened by a predictor, or by a writer that extends it.
+
+The predictions of an ensemble are the means of the probabilities of its models.
+"""
 
 from __future__ import annotations
 
@@ -105,10 +108,11 @@ def read_model(file: ExportFile, txn: Any, model: int) -> tuple[Config, Slots, t
     return config, slots, (program, file.sealed(txn, model_key(model, "params")))
 
 
-class OpenGeneration:
-    """A generation that can predict. `close` ends its read transaction.
+class OpenModel:
+    """A model of a generation that can predict. Valid until the read transaction ends.
 
     Args:
+        record: the generation, or the record of a further model of it.
         threads: threads of the dense part of one prediction.
         before, resident_bytes: as for `OpenRows`; the bytes are divided among the tables.
         history_bytes: as for `Predictor`.
@@ -120,12 +124,10 @@ class OpenGeneration:
         txn: Any,
         record: Generation,
         threads: int,
-        before: OpenGeneration | None = None,
+        before: OpenModel | None = None,
         resident_bytes: int = 0,
         history_bytes: int = 0,
     ) -> None:
-        self.record, self._txn = record, txn
-        self.users = 0  # requests in flight, counted by the Predictor
         self.config, self.slots, frozen = read_model(file, txn, record.model)
         parts, model = record.parts, self.config.model
         clicks = click_cells(model, self.slots)
@@ -234,8 +236,73 @@ class OpenGeneration:
                 "instances do not have: call predict_user with a history and candidates"
             )
 
+
+class OpenGeneration:
+    """A generation that can predict. `close` ends its read transaction.
+
+    Args:
+        threads: threads of the dense part of one prediction.
+        before, resident_bytes, history_bytes: as for `OpenModel`; the bytes are divided among the
+            models.
+    """
+
+    def __init__(
+        self,
+        file: ExportFile,
+        txn: Any,
+        record: Generation,
+        threads: int,
+        before: OpenGeneration | None = None,
+        resident_bytes: int = 0,
+        history_bytes: int = 0,
+    ) -> None:
+        self.record, self._txn = record, txn
+        self.users = 0  # requests in flight, counted by the Predictor
+        members = record.models
+        shares = resident_bytes // len(members), history_bytes // len(members)
+        # Only a file of one model has a generation before.
+        old = before.models[0] if before is not None else None
+        self.models: list[OpenModel] = [
+            OpenModel(file, txn, one, threads, old, *shares) for one in members
+        ]
+        self.config, self.slots = self.models[0].config, self.models[0].slots
+        self.reads_users = self.models[0].reads_users
+
+    def test_all(self) -> None:
+        """Read and test every block. Raises: CorruptionError."""
+        for model in self.models:
+            model.test_all()
+
+    def predict_user(
+        self,
+        history: Sequence[Mapping[str, Any]],
+        candidates: Sequence[Mapping[str, Any]],
+        user: str,
+        after: int,
+    ) -> np.ndarray:
+        return _mean([one.predict_user(history, candidates, user, after) for one in self.models])
+
+    def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        return _mean([model.predict(instances) for model in self.models])
+
+    def predict_feasigns(
+        self,
+        feasigns: np.ndarray,
+        offsets: np.ndarray,
+        dense: np.ndarray | None,
+        weights: np.ndarray | None = None,
+    ) -> np.ndarray:
+        parts = (feasigns, offsets, dense, weights)
+        return _mean([model.predict_feasigns(*parts) for model in self.models])
+
     def close(self) -> None:
         self._txn.abort()
+
+
+def _mean(predictions: Sequence[np.ndarray]) -> np.ndarray:
+    if len(predictions) == 1:
+        return predictions[0]
+    return np.asarray(np.mean(predictions, axis=0, dtype=np.float64), np.float32)
 
 
 def _check_weights(slots: Slots, feasigns: np.ndarray, weights: np.ndarray | None) -> None:

@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,13 @@ from paddlebox.errors import ConfigError, StoreError, TrainingError
 from paddlebox.serving import program
 from paddlebox.serving.compatibility import (
     check_follows,
+    check_member,
+    check_no_ensemble,
     check_same_form,
     check_same_phase,
     new_parts,
 )
 from paddlebox.serving.file import (
-    FORMAT,
-    FORMAT_OF_COUNTS,
-    FORMAT_OF_TABLES,
     HEAD,
     ExportFile,
     Generation,
@@ -117,11 +117,13 @@ class Writer(Closing):
 
         Returns: the record of the new version.
 
-        Raises: StoreError if the version does not follow the newest one; ConfigError for another
-            layout or precision; TrainingError if the gate refuses the version, or it deletes too
-            many rows. The current version does not change if there is an error.
+        Raises: StoreError if the version does not follow the newest one, or the file holds an
+            ensemble; ConfigError for another layout or precision; TrainingError if the gate refuses
+            the version, or it deletes too many rows. The current version does not change if there
+            is an error.
         """
         newest = self.newest()
+        check_no_ensemble(self.path, newest)
         if newest is None or not after_going_back or source.meta["kind"] != "base":
             check_follows(self.path, source.meta, newest)
         if newest is not None and precision not in (None, newest.precision):
@@ -136,17 +138,56 @@ class Writer(Closing):
         except BaseException:
             self._remove_unnamed()
             raise
+        self._show(record)
+        return record
+
+    def create_ensemble(
+        self,
+        sources: Sequence[AbstractContextManager[Any]],
+        *,
+        precision: str,
+        gate: Gate | None = None,
+    ) -> Generation:
+        """Write the only version of an empty file, with one model for each source.
+
+        Args:
+            sources: context managers of bases. They are entered one after the other, because the
+                names of the tables in a process must be unique.
+            precision, gate: as for `apply`.
+
+        Returns: the record of the version. It describes the first model.
+
+        Raises: ConfigError if a model reads other instances than the first one; StoreError if the
+            file has a version; the errors of `apply`.
+        """
+        if self._head.newest:
+            raise StoreError(f"{self.path}: expected an empty file for an ensemble, found versions")
+        records: list[Generation] = []
+        first: tuple[Config, Slots] | None = None
+        for number, opened in enumerate(sources, 1):
+            with opened as source:
+                first = first or (source.config, source.slots)
+                check_member(self.path, number, first, source)
+                records.append(self._build(source, None, precision, 1.0))
+        members = [dataclasses.asdict(record) for record in records[1:]]
+        record = dataclasses.replace(records[0], members=members)
+        if gate is not None:
+            self._pass_through(gate, record)
+        self._show(record)
+        return record
+
+    def _show(self, record: Generation) -> None:
+        """Publish a new generation as the newest, and as the current one unless one is pinned."""
         head = self._head
         self._publish(
             dataclasses.replace(
                 head,
                 newest=record.generation,
                 current=head.current if head.pinned else record.generation,
-                format=_format_of(record),
+                format=record.format,
             ),
             record,
         )
-        return record
 
     def rollback(self) -> Generation:
         """Return to the version before the current one, until the next `apply`.
@@ -309,9 +350,10 @@ class Writer(Closing):
         generations, or of writers that died."""
         with self._file.read() as txn:
             kept = self._file.generations(txn)
+        of_models = [model for g in kept for model in g.models]
         named = {
-            b"layer/": {layer for g in kept for part in g.parts for layer in part.layers},
-            b"model/": {g.model for g in kept},
+            b"layer/": {layer for m in of_models for part in m.parts for layer in part.layers},
+            b"model/": {m.model for m in of_models},
             b"kept/": {g.generation for g in kept},
         }
         for prefix, numbers in named.items():
@@ -350,13 +392,6 @@ def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None
     return None
 
 
-def _format_of(record: Generation) -> int:
-    """The first format that has the fields of a record."""
-    if record.more_counts:
-        return FORMAT_OF_COUNTS
-    return FORMAT_OF_TABLES if record.tables else FORMAT
-
-
 def _as_dicts(filters: Any) -> list[dict[str, Any]] | None:
     return None if filters is None else [dataclasses.asdict(one) for one in filters]
 
@@ -388,6 +423,26 @@ def export(
 
     Raises: StoreError if the file exists; the errors of `Writer.apply`.
     """
+    return _create(path, lambda writer: writer.apply(source, precision=precision, gate=gate))
+
+
+def export_ensemble(
+    sources: Sequence[AbstractContextManager[Any]],
+    path: str | os.PathLike[str],
+    *,
+    precision: str = "float32",
+    gate: Gate | None = None,
+) -> Generation:
+    """Create an export file with several models. After an error there is no file.
+
+    Args, returns and raises: as `Writer.create_ensemble`; StoreError if the file exists.
+    """
+    return _create(
+        path, lambda writer: writer.create_ensemble(sources, precision=precision, gate=gate)
+    )
+
+
+def _create(path: str | os.PathLike[str], write: Callable[[Writer], Generation]) -> Generation:
     path = Path(path)
     if path.exists():
         raise StoreError(f"{path}: is there already; use --apply to add a new version to it")
@@ -397,7 +452,7 @@ def export(
     try:
         with files.store_errors(str(path), "create"):
             with Writer(made, create=True) as writer:
-                generation = writer.apply(source, precision=precision, gate=gate)
+                generation = write(writer)
             os.rename(made, path)
             files.sync_folder(str(path.parent))
     finally:
