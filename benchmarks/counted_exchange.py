@@ -83,7 +83,7 @@ class _Table:
     def __init__(self, rank: int, setting: Setting) -> None:
         self.name = f"counted{rank}"
         self.config = TableConfig(name=self.name, embedx_dim=setting.dim)
-        self.options = SimpleNamespace(hbm_place=HbmPlace.HOST, threads=1)
+        self.options = SimpleNamespace(hbm_place=HbmPlace.HOST, threads=1, late_lines=False)
         self.native, self._bare = self, setting.bare
         self.has_embedx = np.empty(0, np.uint8)  # of each row of the pass
 

@@ -103,10 +103,10 @@ def check_no_ensemble(path: Path, newest: Generation | None) -> None:
         )
 
 
-def check_member(path: Path, number: int, first: tuple[Config, Slots], source: Any) -> None:
+def check_member(number: int, first: tuple[Config, Slots], source: Any) -> None:
     """Raises: ConfigError if a model of an ensemble reads other instances than the first model, or
     if its source is a delta."""
-    what = f"{path}: model {number} of the ensemble"
+    what = f"model {number} of the ensemble"
     if source.meta["kind"] != "base":
         raise ConfigError(f"{what} is a {source.meta['kind']}, expected a base")
     expected, found = _inputs(*first), _inputs(source.config, source.slots)
@@ -130,8 +130,15 @@ def _inputs(config: Config, slots: Slots) -> dict[str, Any]:
         "data.format": config.data.format.value,
         "data.key_space": config.data.key_space.value,
         "labels": ", ".join(slots.tasks),
-        "data.sequences": config.data.sequences if config.model.reads_sequences else None,
+        "a model that reads histories of users:": config.model.reads_sequences,
+        **{f"data.sequences.{name}": value for name, value in _of_histories(config).items()},
     }
+
+
+def _of_histories(config: Config) -> dict[str, Any]:
+    """What serving takes from data.sequences."""
+    own, reads = config.data.sequences, config.model.reads_sequences
+    return {"time": own.time if reads else "", "max_length": own.max_length if reads else 0}
 
 
 def _unlike(first: Slots, second: Slots) -> list[str]:
@@ -139,6 +146,9 @@ def _unlike(first: Slots, second: Slots) -> list[str]:
     one, other = first.of_serving(), second.of_serving()
     of_one, of_other = ({slot.name: slot for slot in slots.slots} for slots in (one, other))
     named = [n for n in {**of_one, **of_other} if of_one.get(n) != of_other.get(n)]
+    # Serving ignores the others, but only those of the model.
+    beside, of_both = ({slot.name for slot in slots.beside} for slots in (first, second))
+    named += sorted(beside ^ of_both)
     if one != other and not named:
         named = ["csv, tags or the order of the slots"]
     return named

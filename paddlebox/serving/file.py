@@ -25,6 +25,7 @@ FORMAT = 2
 FORMAT_OF_TABLES = 3  # for a file with rows of several tables
 FORMAT_OF_COUNTS = 4  # for a file whose rows have counts besides show and click
 FORMAT_OF_ENSEMBLES = 5  # for a file with several models
+NEWEST_FORMAT = FORMAT_OF_ENSEMBLES
 MAP_BYTES = 1 << 40  # address space only: so large that the file never has to be mapped again
 _READERS = 1024
 
@@ -247,15 +248,15 @@ class ExportFile(Closing):
             return Head()
         fields = self.record(txn, HEAD)
         found = fields.get("format")
-        if isinstance(found, int) and found > FORMAT_OF_ENSEMBLES:
+        if isinstance(found, int) and found > NEWEST_FORMAT:
             raise StoreError(
                 f"{self.path}: written by a later version (format {found}, this one reads up to "
-                f"{FORMAT_OF_ENSEMBLES}): serve it with that version, or export into another file"
+                f"{NEWEST_FORMAT}): serve it with that version, or export into another file"
             )
         if not isinstance(found, int) or found < FORMAT:
             raise StoreError(
                 f"{self.path}: has format {found}, this version reads {FORMAT} to "
-                f"{FORMAT_OF_ENSEMBLES}: export it again"
+                f"{NEWEST_FORMAT}: export it again"
             )
         return Head(**self._known(Head, fields))
 

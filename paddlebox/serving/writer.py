@@ -157,22 +157,28 @@ class Writer(Closing):
 
         Returns: the record of the version. It describes the first model.
 
-        Raises: ConfigError if a model reads other instances than the first one; StoreError if the
-            file has a version; the errors of `apply`.
+        Raises: ConfigError if there is no source, or a model reads other instances than the first
+            one; StoreError if the file has a version; the errors of `apply`.
         """
+        if not sources:
+            raise ConfigError(f"{self.path}: an ensemble of no runs, expected one or more")
         if self._head.newest:
             raise StoreError(f"{self.path}: expected an empty file for an ensemble, found versions")
         records: list[Generation] = []
         first: tuple[Config, Slots] | None = None
-        for number, opened in enumerate(sources, 1):
-            with opened as source:
-                first = first or (source.config, source.slots)
-                check_member(self.path, number, first, source)
-                records.append(self._build(source, None, precision, 1.0))
-        members = [dataclasses.asdict(record) for record in records[1:]]
-        record = dataclasses.replace(records[0], members=members)
-        if gate is not None:
-            self._pass_through(gate, record)
+        try:
+            for number, opened in enumerate(sources, 1):
+                with opened as source:
+                    first = first or (source.config, source.slots)
+                    check_member(number, first, source)
+                    records.append(self._build(source, None, precision, 1.0))
+            members = [dataclasses.asdict(record) for record in records[1:]]
+            record = dataclasses.replace(records[0], members=members)
+            if gate is not None:
+                self._pass_through(gate, record)
+        except BaseException:
+            self._remove_unnamed()
+            raise
         self._show(record)
         return record
 

@@ -153,7 +153,7 @@ IN_SLOTS = {
     "a type that there is not": (
         *("type: dense", "type: numeric"),
         Named(
-            *("slots[1].type of 'age'", "'label', 'dense', 'sparse' or 'weight'"),
+            *("slots[1].type of 'age'", "'label', 'dense', 'sparse', 'weight', 'count' or 'late'"),
             *("'numeric'", "write one of these"),
         ),
     ),

@@ -28,7 +28,7 @@ _PARITY_TAIL = struct.Struct("<QIIIII8s")  # docs/formats/parity.md; without `cr
 
 
 def test_an_export_file(tmp_path: Path) -> None:
-    path, later = unpack(BY_THE_HOUR, tmp_path) / "model", of_exports.FORMAT_OF_TABLES + 1
+    path, later = unpack(BY_THE_HOUR, tmp_path) / "model", of_exports.NEWEST_FORMAT + 1
     with lmdb.open(str(path), subdir=False, lock=False) as env, env.begin(write=True) as txn:
         head = json.loads(unseal(bytes(txn.get(b"head") or b""), "head"))
         txn.put(b"head", seal(of_exports.to_json({**head, "format": later, "new": 1})))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paddlebox.config import KeySpace
+from paddlebox.config import KeySpace, Slot, SlotType
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.serving import Predictor
 from paddlebox.serving.file import FORMAT, FORMAT_OF_ENSEMBLES, ExportFile
@@ -109,6 +109,11 @@ def without_user(run: RunSource) -> None:
     run.slots = run.slots.model_copy(update={"slots": kept})
 
 
+def with_a_weight(run: RunSource) -> None:
+    weight = Slot(name="w", type=SlotType.WEIGHT)
+    run.slots = run.slots.model_copy(update={"slots": (*run.slots.slots, weight)})
+
+
 def in_another_order(run: RunSource) -> None:
     run.slots = run.slots.model_copy(update={"slots": run.slots.slots[::-1]})
 
@@ -122,6 +127,7 @@ def a_delta(run: RunSource) -> None:
     [
         (per_slot, "expected data.key_space shared, as in the first model, found per_slot"),
         (without_user, "expected the slots of the first model, found others: user"),
+        (with_a_weight, "expected the slots of the first model, found others: w"),
         (in_another_order, "found others: csv, tags or the order of the slots"),
         (a_delta, "is a delta, expected a base"),
     ],

@@ -15,7 +15,7 @@ from paddlebox.data.positions import Positions
 from paddlebox.data.whole_files import load_files
 from paddlebox.serving import gate, predictor, source, writer
 from paddlebox.serving.fields import FieldParser
-from paddlebox.serving.generation import OpenGeneration
+from paddlebox.serving.generation import OpenModel
 from paddlebox.serving.users import UserScorer
 from paddlebox.tools.diagnose import cli
 from tests.support.configs import make_config, make_slots
@@ -56,7 +56,7 @@ def slots_of(pooling: str = "mean", weighted: bool = True, **more: Any) -> Slots
 
 def opened(slots: Slots, sequences: tuple[str, ...] = ()) -> Any:
     """A generation of which only the lookups and the dense part are replaced."""
-    generation: Any = object.__new__(OpenGeneration)
+    generation: Any = object.__new__(OpenModel)
     generation.config, generation.slots = make_config(data={"key_space": "shared"}), slots
     generation._rows, generation._dense = Rows(), Dense()
     generation._fields = FieldParser(generation.config, slots)

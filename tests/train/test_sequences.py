@@ -170,7 +170,10 @@ def test_a_model_with_a_loss_of_its_own_needs_a_mask(folder: Path) -> None:
         "    def loss(self, logits, labels):\n        return logits.mean()\n"
     )
     own = [f"model={{type: custom, layer: {folder}/own.py:Net}}", "security.allow_commands=true"]
-    assert "ConfigError: data.sequences: " in train(folder, "own", *own)["error"]
+    assert (
+        "ConfigError: data.sequences, or a slot of type weight or late: "
+        in train(folder, "own", *own)["error"]
+    )
 
 
 @pytest.mark.parametrize(
