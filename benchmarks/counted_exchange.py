@@ -111,7 +111,9 @@ class _Core:
         return found
 
     @staticmethod
-    def push_planned(table: _Table, plan: np.ndarray, gradients: np.ndarray) -> None: ...
+    def push_planned(
+        table: _Table, plan: np.ndarray, gradients: np.ndarray, late: bool
+    ) -> None: ...
 
 
 @contextmanager

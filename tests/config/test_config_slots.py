@@ -40,7 +40,8 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
         ("slots: []", "expected a slot of type label, found none"),
         (
             GOOD + "  - {name: x, type: spase}",
-            "slots[4].type of 'x': expected 'label', 'dense', 'sparse', 'weight', 'count' or 'late'",
+            "slots[4].type of 'x': expected 'label', 'dense', 'sparse', 'weight', 'count' or "
+            "'late'",
         ),
         (
             GOOD + "  - {name: x, typ: sparse}",
