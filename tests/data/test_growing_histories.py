@@ -176,7 +176,7 @@ def test_an_idle_batch_has_the_cells_of_one_instance(
     dataset.begin_pass()
     batches = dataset.batches()
     next(batches)
-    current = dataset._stager.current
+    current: Any = dataset._stager.current
     idle = dataset._feeder._packer(current, current.open, ()).idle_batch()
     assert len(idle["box_offsets"]) == CELLS + 1
     assert idle["box_ids"].tolist() == [-1]
