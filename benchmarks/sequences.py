@@ -257,6 +257,16 @@ def serving(options: argparse.Namespace) -> tuple[dict[str, Any], list[report.Go
     return figures, [report.at_most("incremental and whole histories differ by", difference, 1e-6)]
 
 
+def check_users(parser: argparse.ArgumentParser, users_of_batch: list[int]) -> None:
+    for users in users_of_batch:
+        if not 1 <= users <= SHARING_BATCH:
+            parser.error(
+                f"--users-of-batch {users}: expected 1 to {SHARING_BATCH}, the instances of a batch"
+            )
+    if GOAL_USERS not in users_of_batch:
+        parser.error(f"--users-of-batch: expected {GOAL_USERS} among them")
+
+
 def sharing(options: argparse.Namespace) -> tuple[dict[str, Any], list[report.Goal]]:
     figures: dict[str, Any] = {}
     for users in options.users_of_batch:
@@ -342,8 +352,8 @@ def main() -> int:
         options.users, options.held_out, options.epochs, options.rates = 300, 300, 2, [3e-3]
         options.turns, options.seeds, options.requests = 3, 2, 20
         options.users_of_batch, options.batches = [GOAL_USERS], 2
-    if GOAL_USERS not in options.users_of_batch:
-        parser.error(f"--users-of-batch: expected {GOAL_USERS} among them")
+    if options.only in (None, "sharing"):
+        check_users(parser, options.users_of_batch)
     figures: dict[str, Any] = {}
     goals: list[report.Goal] = []
     for name, part in PARTS.items():

@@ -4,6 +4,7 @@ batches of such instances read."""
 
 from __future__ import annotations
 
+import hashlib
 import statistics
 import time
 from pathlib import Path
@@ -86,14 +87,14 @@ class Pulls:
             taken.append(time.perf_counter() - started)
         return 1e3 * statistics.median(taken)
 
-    def pulled(self) -> bytes:
-        """What the first batch gets."""
-        self.milliseconds()
-        one = self._batches[0]
-        out = self._out[: len(one["box_label"])]
-        native = self._table.first.native
-        native.pull_pooled(one["box_ids"], one["box_offsets"], self._cells, True, out)
-        return out.tobytes()
+    def pulled(self) -> str:
+        """Digest of what all batches get."""
+        native, digest = self._table.first.native, hashlib.sha256()
+        for one in self._batches:
+            out = self._out[: len(one["box_label"])]
+            native.pull_pooled(one["box_ids"], one["box_offsets"], self._cells, True, out)
+            digest.update(out.tobytes())
+        return digest.hexdigest()
 
     def close(self) -> None:
         self._dataset.end_pass()

@@ -37,20 +37,24 @@ HEADER = ",".join(
 
 
 def lines_of(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Yields the lines of a CSV file by column. Raises SystemExit if a column is missing."""
+    """Yields the lines of a CSV file by column. Raises SystemExit if a column is missing, or a line
+    lacks a cell of it."""
     with open_text(path) as file:
         reader = csv.DictReader(file)
         columns = [name.strip() for name in reader.fieldnames or ()]
         if missing := sorted(set(needed) - set(columns)):
             raise SystemExit(f"{path}: missing columns: {', '.join(missing)}")
         reader.fieldnames = columns
-        yield from reader
+        for line in reader:
+            if lacking := [name for name in needed if line[name] is None]:
+                raise SystemExit(f"{path}, line {reader.line_num}: no {', '.join(lacking)}")
+            yield line
 
 
 def features(path: Path, key: str, names: tuple[str, ...]) -> dict[str, str]:
     """The CSV cells of each user or video. The tags of a video become the values of one cell."""
     return {
-        line[key]: ",".join((line[n] or "").replace(",", "|").replace('"', "") for n in names)
+        line[key]: ",".join(line[n].replace(",", "|").replace('"', "") for n in names)
         for line in lines_of(path, (key, *names))
     }
 
@@ -60,11 +64,12 @@ class Clicks:
 
     def __init__(self, logs: list[Path]) -> None:
         needed = ("user_id", "video_id", "time_ms", "is_click")
-        found = sorted(
+        found = [
             (line["user_id"], int(line["time_ms"]), line["video_id"])
             for line in chain.from_iterable(lines_of(log, needed) for log in logs)
             if line["is_click"] == "1"
-        )
+        ]
+        found.sort(key=lambda one: one[:2])  # clicks of one time stay in the order of the logs
         self._of: dict[str, tuple[list[int], list[str]]] = {}
         for user, time, video in found:
             times, videos = self._of.setdefault(user, ([], []))

@@ -209,7 +209,9 @@ Status RowAccess::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offs
     output.first = chains.first.data();
     output.next = chains.next.data();
   }
-  pool_->ParallelRanges(lists, kSegmentsPerTask, [&](size_t begin, size_t end) {
+  // A list that many cells share is written to each of them: tasks have about as many cells.
+  const size_t lists_per_task = kSegmentsPerTask * lists / std::max<size_t>(1, segments);
+  pool_->ParallelRanges(lists, lists_per_task, [&](size_t begin, size_t end) {
     if (use_cvm && layout().counts != 0) {
       PullPooledCounts(open.block, ids, offsets, begin, end, output);
     } else {

@@ -81,8 +81,8 @@ class LoadedPass:
 
     @property
     def dedup(self) -> dict[str, int]:
-        """The savings from holding equal lists only once: the number of lists that are not held,
-        the number of ids in them, and the bytes of memory."""
+        """The savings from holding lists that continue each other once: the number of such lists,
+        the number of ids that are not held, and the bytes of memory."""
         lists, values, index_bytes = self.instances.shared
         return {"lists": lists, "ids": values, "bytes": 4 * values - index_bytes}
 

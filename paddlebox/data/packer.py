@@ -352,8 +352,9 @@ class _TableInputs:
         Args:
             without: (B) the instances whose ids are left out; None: none.
         """
+        list_of = self._expand(packed, instances) if self._positions.any else None
         self._leave_out(packed, instances, without)
-        self._take_apart(packed, instances)
+        self._take_apart(packed, list_of, without)
         self._count_shared(packed, instances)
 
     def _count_shared(self, packed: Feed, instances: int) -> None:
@@ -383,21 +384,28 @@ class _TableInputs:
         if not self._positions.any:  # otherwise `_take_apart` makes the plan
             self._make_plan(packed)
 
-    def _take_apart(self, packed: Feed, instances: int) -> None:
-        """Give each id of a sequence its own cell, and append the lengths to the dense
-        features."""
-        if not self._positions.any:
-            return
+    def _expand(self, packed: Feed, instances: int) -> np.ndarray | None:
+        """Give each slot of an instance its own list. Returns the list that it had, (B * S); None
+        if no list was shared."""
         slots = instances * self.slots
         list_of = packed[self.offsets][-slots:] if self._shares_lists(packed, slots) else None
         packed[self.ids], packed[self.offsets] = core.Table.expand_lists(
             packed[self.ids], packed[self.offsets], slots
         )
+        return list_of
+
+    def _take_apart(
+        self, packed: Feed, list_of: np.ndarray | None, without: np.ndarray | None
+    ) -> None:
+        """Give each id of a sequence its own cell, and append the lengths to the dense
+        features."""
+        if not self._positions.any:
+            return
         packed[self.offsets], lengths = self._positions.part(packed[self.offsets])
         if list_of is None and not self._positions.shares.any():
             self._make_plan(packed)
         else:
-            repeats = None if list_of is None else self._positions.repeats(list_of)
+            repeats = None if list_of is None else self._positions.repeats(list_of, without)
             packed[self.ids], packed[self.offsets], packed[self._plan] = core.Table.share_ids(
                 packed[self.ids],
                 packed[self.offsets],

@@ -383,7 +383,7 @@ class PaddleSettings:
             sequences: the slots among them whose ids are fed one by one; None: the sequences of
                 `init`.
 
-        Raises: ConfigError with dedup_slots, because instances then share lists.
+        Raises: ConfigError for `slots` with dedup_slots, because lists and ids are then shared.
         """
         options = self._options.initialised()
         self._options.sparse_numbers("set_read_slots", slots)  # checks the names

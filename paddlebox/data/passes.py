@@ -34,8 +34,8 @@ class PassStats:
     truncated: dict[str, dict[str, int]] = field(default_factory=dict)
     # Counts of `PassSequences.counts`; empty if instances are trained one by one.
     sequences: dict[str, int] = field(default_factory=dict)
-    # Savings from sharing equal lists: lists, ids and bytes in the feeder; rows and row_bytes that
-    # are not pulled.
+    # Savings from sharing lists: lists, ids and bytes in the feeder; rows and row_bytes that are
+    # not pulled.
     dedup: dict[str, int] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=lambda: {"hbm": 0, "mem": 0, "ssd": 0, "new": 0})
     hits_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by table, if several

@@ -69,17 +69,20 @@ class Positions:
         """C"""
         return len(self._slot_of_cell)
 
-    def repeats(self, list_of: np.ndarray) -> np.ndarray:
+    def repeats(self, list_of: np.ndarray, without: np.ndarray | None = None) -> np.ndarray:
         """Find the cells of pooled slots that repeat the list of the instance before.
 
         Args:
             list_of: (B * S) the list of each slot (ops/row/lists.h).
+            without: (B) the instances whose ids are left out; None: none.
 
         Returns: (B * C) uint8.
         """
         of_slots = list_of.reshape(-1, self._slots)
         same = np.zeros(of_slots.shape, np.uint8)
         same[1:] = of_slots[1:] == of_slots[:-1]
+        if without is not None:
+            same[1:][without[1:] != without[:-1]] = 0
         return np.ascontiguousarray(same[:, self._slot_of_cell] * self._pooled).reshape(-1)
 
     def part(self, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

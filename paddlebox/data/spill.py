@@ -51,7 +51,8 @@ def new_instances(
     Args:
         budget_bytes: 0: no limit.
         folder: for instances over the budget; None: the system's folder for temporary files.
-        dedup: whether to hold equal lists once, or the positions of the slots with such lists.
+        dedup: whether to hold lists that continue each other once, or the positions of the slots
+            with such lists.
         to_disk: whether to write the pass to disk even if it is within the budget. The budget of
             windows is then DISK_BUDGET if budget_bytes is 0.
         tables: (S) the table of each slot; empty: there is one table.

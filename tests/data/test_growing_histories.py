@@ -9,26 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paddlebox.data.batches import Feed
 from paddlebox.data.dataset import InMemoryDataset
 from tests.support.configs import make_slots
 from tests.support.fixtures import OpenDataset, WriteLines
 
-SLOTS = make_slots(
-    click="label",
-    user="sparse",
-    interests="sparse",
-    history={"max_length": 6},
-    item="sparse",
-)
+SPARSE: dict[str, Any] = {"user": {}, "interests": {}, "history": {"max_length": 6}, "item": {}}
+SLOTS = make_slots(click="label", **SPARSE)
 PER_USER = 12
 EVENTS = 9  # what a file holds of a history, of which the slot takes 6
 CELLS = 9  # of user, interests, six events and item
-SHARED: list[Any] = ["auto", ["history"], ["interests", "history"]]
+SHARED: list[Any] = ["auto", ["history"], ["interests"], ["interests", "history"]]
 
 
-def lines(*, grows: bool = True, latest_first: bool = True, users: int = 40) -> list[str]:
+def lines(
+    *, grows: bool = True, latest_first: bool = True, users: int = 40, weighted: bool = False
+) -> list[str]:
     """Users in turn. A history gets the item of an instance that was clicked or, unless it `grows`,
-    is drawn for each instance."""
+    is drawn for each instance. `weighted`: 0 or 2 after the click."""
     random = np.random.default_rng(7)
     made = []
     for user in range(users):
@@ -38,7 +36,8 @@ def lines(*, grows: bool = True, latest_first: bool = True, users: int = 40) -> 
             item, click = int(random.integers(1000, 4000)), int(random.integers(2))
             held = seen if grows else random.integers(1000, 4000, len(seen)).tolist()
             history = held[:EVENTS] if latest_first else held[::-1][-6:]
-            texts = [[click], [user + 1], interests, history, [item]]
+            weights = [[2 * int(random.integers(2))]] if weighted else []
+            texts = [[click], *weights, [user + 1], interests, history, [item]]
             # MultiSlot has no empty slots: an instance without a history has the event 999.
             made.append(" ".join(f"{len(t)} {' '.join(map(str, t))}" for t in map(_or_none, texts)))
             if click:
@@ -125,16 +124,64 @@ def test_an_id_of_histories_occurs_once_in_a_batch(
         by_cell = list_of.reshape(60, CELLS)
         lists = sorted(set(by_cell[:, 2:8].flat))
         ids = [tuple(shared["box_ids"][bounds[k] : bounds[k + 1]]) for k in lists]
-        assert len(ids) == len(set(ids))
+        assert (len(ids) == len(set(ids))) == (dedup != ["interests"])
         assert len(set(by_cell[:, 1])) == (60 if dedup == ["history"] else 60 // PER_USER)
-        expanded = [shared["box_ids"][bounds[k] : bounds[k + 1]] for k in list_of]
-        assert np.concatenate(expanded).tolist() == plain["box_ids"].tolist()
+        assert expanded(shared, cells) == expanded(plain, cells)
         for name in ("box_plan", "box_dense", "box_label", "box_show_click"):
             assert np.array_equal(plain[name], shared[name])
     # Histories that are drawn for each instance have nothing in common with the one before, except
     # that some have no event.
     if dedup == ["history"]:
         assert (held["ids"] > 4 * 10 * PER_USER / 2) == grows
+
+
+def expanded(batch: Feed, cells: int) -> tuple[list[int], list[int]]:
+    """The ids of a batch and its offsets, with a list for each cell."""
+    bounds, list_of = np.split(batch["box_offsets"], [len(batch["box_offsets"]) - cells])
+    if len(bounds) == 1:  # no list is shared
+        return batch["box_ids"].tolist(), batch["box_offsets"].tolist()
+    ids = [batch["box_ids"][bounds[k] : bounds[k + 1]] for k in list_of]
+    return np.concatenate(ids).tolist(), [0, *np.cumsum([len(one) for one in ids]).tolist()]
+
+
+@pytest.mark.parametrize("dedup", SHARED, ids=str)
+def test_instances_of_weight_0_train_no_rows(
+    open_dataset: OpenDataset, write_lines: WriteLines, dedup: Any
+) -> None:
+    weighted = make_slots(click="label", w="weight", **SPARSE)
+    path = write_lines("weighted", lines(users=10, weighted=True))
+    feeds = []
+    for value in ("off", dedup):
+        init: dict[str, Any] = {"dedup_slots": value, "batch_size": 60}
+        dataset = open_dataset(slots=weighted, sequences=["history"], **init)
+        dataset.set_filelist([path])
+        dataset.load_into_memory()
+        dataset.begin_pass()
+        feeds.append(list(dataset.batches()))
+        dataset.end_pass()
+        dataset._table.close()
+    for plain, shared in zip(*feeds, strict=True):
+        assert len(shared["box_ids"]) < len(plain["box_ids"])
+        assert np.array_equal(plain["box_plan"], shared["box_plan"])
+        assert expanded(shared, 60 * CELLS) == expanded(plain, 60 * CELLS)
+
+
+@pytest.mark.parametrize("dedup", ["off", ["history"]], ids=str)
+def test_an_idle_batch_has_the_cells_of_one_instance(
+    open_dataset: OpenDataset, write_lines: WriteLines, dedup: Any
+) -> None:
+    dataset = open_dataset(slots=SLOTS, sequences=["history"], dedup_slots=dedup)
+    dataset.set_filelist([write_lines("users", lines(users=1))])
+    dataset.load_into_memory()
+    dataset.begin_pass()
+    batches = dataset.batches()
+    next(batches)
+    current: Any = dataset._stager.current
+    idle = dataset._feeder._packer(current, current.open, ()).idle_batch()
+    assert len(idle["box_offsets"]) == CELLS + 1
+    assert idle["box_ids"].tolist() == [-1]
+    list(batches)
+    dataset.end_pass()
 
 
 def test_what_a_growing_history_holds_is_counted(

@@ -234,6 +234,29 @@ def test_kuairands_rows_have_the_clicks_before_them_and_users_stay_together(tmp_
     assert {slot.name for slot in slots.slots} < set(rows(out / "train-000.csv")[0])
 
 
+def test_kuairands_clicks_of_one_time_are_in_the_order_of_the_log(tmp_path: Path) -> None:
+    kuairand(tmp_path)
+    columns = "user_id,video_id,tab,is_click,long_view,is_like,date,hourmin,duration_ms,time_ms"
+    lines = [f"7,{video},1,1,0,0,20220408,1300,0,{time}"
+             for video, time in ((6, 10), (4, 10), (5, 10), (1, 20))]  # fmt: skip
+    log = tmp_path / "log_standard_4_08_to_4_21_pure.csv"
+    log.write_text("\n".join([columns, *lines]) + "\n")
+    out = tmp_path / "out"
+    load("kuairand").main(["--folder", str(tmp_path), "--out", str(out), "--history", "3"])
+    assert [row["history"] for row in rows(out / "train-000.csv")] == ["", "", "", "5|4|6"]
+
+
+@pytest.mark.parametrize("history", ["0", "2"])
+def test_a_line_of_kuairands_log_that_was_cut_is_refused(tmp_path: Path, history: str) -> None:
+    kuairand(tmp_path)
+    log = tmp_path / "log_standard_4_08_to_4_21_pure.csv"
+    log.write_text(log.read_text() + "7,5,1,1,0,0,20220408\n")
+    lacking = "time_ms" if history == "2" else "hourmin, duration_ms"
+    given = ["--folder", str(tmp_path), "--out", str(tmp_path / "out"), "--history", history]
+    with pytest.raises(SystemExit, match=rf"{log.name}, line 4: no {lacking}"):
+        load("kuairand").main(given)
+
+
 def test_a_folder_that_is_not_kuairands_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="expected log_standard_"):
         load("kuairand").main(["--folder", str(tmp_path), "--out", str(tmp_path / "out")])

@@ -35,43 +35,66 @@ Step StepOf(List before, List list, Step prefer) {
   return last ? Step::kLast : Step::kNone;
 }
 
+// How the lists of a slot continue each other. The lists of a run grow at the same end.
+class Growth {
+ public:
+  // kNone: the list begins a run.
+  Step Next(List list) {
+    const Step step = StepOf(last_, list, grows_ == Step::kFirst ? Step::kFirst : Step::kLast);
+    last_ = list;
+    const bool turns = step != Step::kSame && grows_ != Step::kSame && step != grows_;
+    if (step == Step::kNone || turns) {
+      grows_ = Step::kSame;
+      return Step::kNone;
+    }
+    if (step != Step::kSame) grows_ = step;
+    return step;
+  }
+
+ private:
+  Step grows_ = Step::kSame;  // kSame: the run has one list, which repeats
+  List last_;
+};
+
+// The number of values of a list that are not stored again.
+size_t SavedBy(Step step, List list) {
+  if (step == Step::kNone) return 0;
+  return list.length - (step == Step::kSame ? 0 : 1);
+}
+
 // The lists of a slot. Those that continue each other are windows of one array, a run.
 class Windows {
  public:
   // Returns the number of values that are not stored again.
   size_t Add(List list) {
-    const Step step = StepOf(last_, list, grows_ == Step::kFirst ? Step::kFirst : Step::kLast);
-    const bool grows = step == Step::kFirst || step == Step::kLast;
-    const bool turns = grows && grows_ != Step::kSame && step != grows_;
-    last_ = list;
-    if (step == Step::kNone || turns) {
+    const Step step = growth_.Next(list);
+    if (step == Step::kNone) {
       EndRun();
       run_.assign(list.values, list.values + list.length);
-    } else if (grows) {
-      if (step == Step::kFirst && grows_ == Step::kSame) std::reverse(run_.begin(), run_.end());
-      run_.push_back(list.values[step == Step::kFirst ? 0 : list.length - 1]);
-      grows_ = step;
+    } else if (step != Step::kSame) {
+      const bool first = step == Step::kFirst;
+      if (first && !reversed_) std::reverse(run_.begin(), run_.end());
+      reversed_ = first;
+      run_.push_back(list.values[first ? 0 : list.length - 1]);
     }
     // Every list of a run ends where the run ends so far.
     ends_.push_back(run_.size());
     lengths_.push_back(list.length);
-    if (step == Step::kNone || turns) return 0;
-    return list.length - (grows ? 1 : 0);
+    return SavedBy(step, list);
   }
 
   // A run that grows at the beginning of its lists is kept in reverse until it ends.
   void EndRun() {
-    const bool first = grows_ == Step::kFirst;
-    if (first) std::reverse(run_.begin(), run_.end());
+    if (reversed_) std::reverse(run_.begin(), run_.end());
     for (size_t i = 0; i < ends_.size(); ++i) {
-      const size_t begin = first ? run_.size() - ends_[i] : ends_[i] - lengths_[i];
+      const size_t begin = reversed_ ? run_.size() - ends_[i] : ends_[i] - lengths_[i];
       begins_.push_back(static_cast<uint32_t>(values_.size() + begin));
     }
     values_.insert(values_.end(), run_.begin(), run_.end());
     ends_.clear();
     lengths_.clear();
     run_.clear();
-    grows_ = Step::kSame;
+    reversed_ = false;
   }
 
   const std::vector<uint64_t>& values() const { return values_; }
@@ -82,17 +105,17 @@ class Windows {
   std::vector<uint32_t> begins_;  // of their lists
   std::vector<uint64_t> run_;
   std::vector<size_t> ends_, lengths_;  // of the lists of the run
-  Step grows_ = Step::kSame;            // kSame: the run has one list, which repeats
-  List last_;
+  bool reversed_ = false;               // the run grows at the beginning of its lists
+  Growth growth_;
 };
 
-// Calls visit(instance, slot, list) for each list of the first n instances.
+// Calls visit(slot, list) for each list of the first n instances.
 template <typename Visit>
 void EachListOf(const ParsedChunk& chunk, size_t slots, size_t n, Visit visit) {
   const uint64_t* at = chunk.feasigns.data();
   const uint32_t* length = chunk.lengths.data();
   for (size_t i = 0; i < n; ++i) {
-    for (size_t s = 0; s < slots; ++s, at += *length++) visit(i, s, List{at, *length});
+    for (size_t s = 0; s < slots; ++s, at += *length++) visit(s, List{at, *length});
   }
 }
 
@@ -100,12 +123,9 @@ void EachListOf(const ParsedChunk& chunk, size_t slots, size_t n, Visit visit) {
 // instances takes.
 std::vector<uint16_t> Worthwhile(const ParsedChunk& chunk, size_t slots, size_t n) {
   std::vector<size_t> saved(slots);
-  std::vector<List> before(slots);
-  EachListOf(chunk, slots, n, [&](size_t, size_t s, List list) {
-    const Step step = StepOf(before[s], list, Step::kLast);
-    if (step != Step::kNone) saved[s] += list.length - (step == Step::kSame ? 0 : 1);
-    before[s] = list;
-  });
+  std::vector<Growth> growth(slots);
+  EachListOf(chunk, slots, n,
+             [&](size_t s, List list) { saved[s] += SavedBy(growth[s].Next(list), list); });
   std::vector<uint16_t> chosen;
   for (size_t s = 0; s < slots; ++s) {
     if (saved[s] * kPositionBytes > n * sizeof(uint32_t)) {
@@ -139,7 +159,7 @@ SharedLists ShareLists(Sharing sharing, const std::vector<uint8_t>& slots, size_
   std::vector<Windows*> of_slot(sparse_slots);
   for (size_t d = 0; d < count; ++d) of_slot[shared.slots[d]] = &windows[d];
   std::vector<uint64_t> values;
-  EachListOf(*chunk, sparse_slots, n, [&](size_t, size_t s, List list) {
+  EachListOf(*chunk, sparse_slots, n, [&](size_t s, List list) {
     if (of_slot[s] == nullptr) {
       values.insert(values.end(), list.values, list.values + list.length);
       return;

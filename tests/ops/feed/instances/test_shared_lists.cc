@@ -113,6 +113,23 @@ TEST(auto_shares_where_that_takes_less_memory_and_not_elsewhere) {
   CHECK(feed::ShareLists(Sharing::kOff, {}, 2, &chunk).slots.empty());
 }
 
+TEST(auto_counts_no_savings_for_a_history_that_turns) {
+  Lists lists = {{1, 2, 3}};  // grows at either end in turns: only each second list is a window
+  for (uint64_t id = 4; lists.size() < 401; ++id) {
+    std::vector<uint64_t> next = lists.back();
+    const bool last = id % 2 == 0;
+    next.erase(last ? next.begin() : next.end() - 1);
+    next.insert(last ? next.end() : next.begin(), id);
+    lists.push_back(next);
+  }
+  ParsedChunk chunk = ChunkOf(lists);
+  const feed::SharedLists shared = feed::ShareLists(Sharing::kOn, {1}, 1, &chunk);
+  CHECK_EQ(shared.values_saved, 400u);  // of 4 bytes each, for an index of 401 entries
+  chunk = ChunkOf(lists);
+  CHECK(feed::ShareLists(Sharing::kAuto, {}, 1, &chunk).slots.empty());
+  CHECK_EQ(chunk.feasigns.size(), 3 * 401u);
+}
+
 // Sessions of 1 to 6 instances whose user slot stays or grows by one value, at the beginning or at
 // the end, up to 6 values. The other slots change each time.
 ParsedChunk Random(uint64_t seed, size_t n) {
