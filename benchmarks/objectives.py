@@ -121,14 +121,13 @@ data:
   slots: {folder}/slots.yaml
   train_files: [{folder}/train.parquet]
   test_files: [{folder}/test.parquet]
-  batch_size: 512
+  batch_size: 1024
 model:
   type: deepfm
   hidden: [32]
   slots: [user, item, place]
 table: {{embedx_dim: 8, embedx_threshold: 0}}
 mem: {{budget_bytes: 256MiB}}
-optimizer: {{learning_rate: 0.005}}
 trainer: {{dense_threads: 1}}
 """
     (folder / "config.yaml").write_text(text)
@@ -312,6 +311,7 @@ def late(folder: Path, rows: int) -> tuple[dict[str, Any], list[report.Goal]]:
             f"data.train_files=[{folder}/{name}/*.parquet]",
             "data.files_per_pass=1",
             "data.shuffle=true",  # late lines are at the end of a file
+            *("data.batch_size=512", "optimizer.learning_rate=0.005"),
             "model.type=shared_bottom",
             *(["model.delayed_task=buy"] if name == "delayed" else []),
         ]
