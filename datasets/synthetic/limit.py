@@ -23,10 +23,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from prepare import PAIRS, RANK, SLOTS, Floats, Ints, Vocabulary, draw_positions, make_rows
+
+Flags = npt.NDArray[np.bool_]
 
 FIRST, DAY = 900_000, 5  # of the rows of test.txt with the default sizes
 DRAWS = 3
@@ -36,14 +39,15 @@ class Weights:
     """m weights, and the sums of them that n rows have in their logits."""
 
     def __init__(
-        self, values: Floats, deviations: Floats, shares: Floats, fresh: Ints, of: Ints, row: Ints
+        self, values: Floats, deviations: Floats, shares: Floats, fresh: Flags, of: Ints, row: Ints
     ) -> None:
         self.values, self._deviations = values, deviations
         self._shares, self._fresh = shares, fresh  # of rows with the weight; whether of one pass
         self._of, self._row = of, row  # each use of a weight: which one, in which row
 
     def summed(self, values: Floats, rows: int) -> Floats:
-        return np.bincount(self._row, values[self._of], minlength=rows)
+        sums: Floats = np.bincount(self._row, values[self._of], minlength=rows).astype(np.float64)
+        return sums
 
     def estimated(
         self, passes: int, rows_per_pass: int, information: float, random: np.random.Generator
@@ -52,13 +56,14 @@ class Weights:
         seen = self._shares * rows_per_pass * np.where(self._fresh, 1, passes)
         precision = random.poisson(seen) * information
         noise = np.sqrt(precision) * random.standard_normal(len(seen))
-        return (precision * self.values + noise) / (precision + self._deviations**-2.0)
+        means: Floats = (precision * self.values + noise) / (precision + self._deviations**-2.0)
+        return means
 
 
 def shares_of(vocabulary: Vocabulary, positions: Ints) -> Floats:
     """The share of rows whose first feasign is at each position; of one pass for a fresh one."""
     law = vocabulary.law
-    share = np.diff(vocabulary.cumulative, prepend=0.0)[positions % law.vocabulary]
+    share: Floats = np.diff(vocabulary.cumulative, prepend=0.0)[positions % law.vocabulary]
     return share * np.where(positions < law.vocabulary, 1.0 - law.fresh, law.fresh)
 
 
@@ -106,7 +111,7 @@ class Limits:
         self._logit = np.log(self._p / (1.0 - self._p))
         self.best = expected_auc(self._logit, self._p)
 
-    def of(self, passes: int, rows_per_pass: int) -> np.ndarray:
+    def of(self, passes: int, rows_per_pass: int) -> Floats:
         """The AUC without interactions, with each pair estimated, and with known interactions."""
         random = np.random.default_rng(self._seed)
         information = float((self._p * (1.0 - self._p)).mean())
@@ -120,7 +125,8 @@ class Limits:
             known = self._logit + wrong[0]
             none = known - sum(one.summed(one.values, self._rows) for one in self._pairs)
             found.append([expected_auc(x, self._p) for x in (none, known + wrong[1], known)])
-        return np.mean(found, axis=0)
+        means: Floats = np.mean(np.array(found), axis=0)
+        return means
 
 
 def main(arguments: list[str] | None = None) -> int:
