@@ -1,5 +1,5 @@
 // Places of sequences that share their ids. A model that reads the ids of a slot one by one has a
-// cell for each place (paddlebox/data/positions.py). If the histories of a batch have ids in common,
+// cell for each place (paddlebox/data/positions.py). If histories of a batch have ids in common,
 // the batch has each id once, as a list (lists.h) of all cells in which it occurs.
 #pragma once
 
