@@ -131,15 +131,7 @@ class Writer(Closing):
                 f"{self.path} holds {newest.precision}, expected the same, found {precision}: "
                 "export into a new file"
             )
-        try:
-            record = self._build(source, newest, precision, most_deleted)
-            if gate is not None:
-                self._pass_through(gate, record)
-        except BaseException:
-            self._remove_unnamed()
-            raise
-        self._show(record)
-        return record
+        return self._add(lambda: self._build(source, newest, precision, most_deleted), gate)
 
     def create_ensemble(
         self,
@@ -164,16 +156,26 @@ class Writer(Closing):
             raise ConfigError(f"{self.path}: an ensemble of no runs, expected one or more")
         if self._head.newest:
             raise StoreError(f"{self.path}: expected an empty file for an ensemble, found versions")
+        return self._add(lambda: self._build_ensemble(sources, precision), gate)
+
+    def _build_ensemble(
+        self, sources: Sequence[AbstractContextManager[Any]], precision: str
+    ) -> Generation:
         records: list[Generation] = []
         first: tuple[Config, Slots] | None = None
+        for number, opened in enumerate(sources, 1):
+            with opened as source:
+                first = first or (source.config, source.slots)
+                check_member(number, first, source)
+                records.append(self._build(source, None, precision, 1.0))
+        members = [dataclasses.asdict(record) for record in records[1:]]
+        return dataclasses.replace(records[0], members=members)
+
+    def _add(self, build: Callable[[], Generation], gate: Gate | None) -> Generation:
+        """Build a version and show it if it passes the gate. After an error, nothing of it is left
+        in the file."""
         try:
-            for number, opened in enumerate(sources, 1):
-                with opened as source:
-                    first = first or (source.config, source.slots)
-                    check_member(number, first, source)
-                    records.append(self._build(source, None, precision, 1.0))
-            members = [dataclasses.asdict(record) for record in records[1:]]
-            record = dataclasses.replace(records[0], members=members)
+            record = build()
             if gate is not None:
                 self._pass_through(gate, record)
         except BaseException:
