@@ -251,7 +251,7 @@ class _Measured:
             outputs: of these instances; None: those of the step.
             chosen: (B) their rows in the batch that was fed; None: they are all of it.
         """
-        places = self.samples + self.left_out + (np.arange(size) if chosen is None else chosen)
+        begin = self.samples + self.left_out
         own = columns.get(WEIGHT) if self._weights.of_instances else None
         weight = size if own is None else float(own.sum(dtype=np.float64))
         self.samples += size
@@ -269,6 +269,7 @@ class _Measured:
             self._score(predicted, np.asarray(feed[self._label]), weights)
             if self._watched is not None:
                 labels = np.asarray(feed[self._label])
+                places = begin + (np.arange(size) if chosen is None else chosen)
                 _show(self._watched, predicted, labels, columns, self._tasks, places)
         if self._metrics:
             computed = self._outputs if outputs is None else outputs
