@@ -135,6 +135,7 @@ class Measured:
             *(grad.pointer, columns, 0, 2, show_click.pointer, 2, batch, 1),
             *(1.0, 0, 10.0, 1),
         )
+        self._pushed = grad, show_click  # the structure has only their addresses
 
         def make_plan() -> None:
             library.call(
