@@ -4,7 +4,16 @@
 // PBX_INLINE is for functions that the vector paths call in their loops. Without it the compiler
 // does not inline some of them, and a function that is not inlined is compiled for the oldest
 // processor, one float at a time.
+//
+// PBX_UNROLL, before a loop, unrolls it on the GPU, where arrays that loops index are in registers
+// only if the indices are constants.
 #pragma once
+
+#ifdef __CUDA_ARCH__
+#define PBX_UNROLL _Pragma("unroll")
+#else
+#define PBX_UNROLL
+#endif
 
 #ifdef __CUDACC__
 #define PBX_HOST_DEVICE __host__ __device__

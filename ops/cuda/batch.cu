@@ -44,9 +44,8 @@ struct Fill {
   }
 };
 
-struct Merge : PlannedGradient {
+struct Merge : PlannedGradient<0> {
   float* sums;
-  int rows_of_tile, room;  // room: floats of a row's sums in shared memory
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     if (!Fits()) {
@@ -58,23 +57,18 @@ struct Merge : PlannedGradient {
     const int count =
         CountOf(static_cast<uint64_t>(unique), static_cast<uint64_t>(first), rows_of_tile);
     const int columns = 3 + table.config.layout.embedx_dim;
-    const int32_t* const starts = plan + 3 + unique + first;
-    const int32_t* const segments = plan + 3 + 2 * unique + 1;
-    float* const tile_sums = block.shared<float>();
-    int32_t* const places = reinterpret_cast<int32_t*>(tile_sums + rows_of_tile * room);
-    FindPlaces(block, first, count, places);
-    block.ForEach(count * columns, [&](int i) {
-      const int r = i / columns, c = i % columns;
-      if (places[r] >= 0) tile_sums[r * room + c] = Sum(segments, starts[r], starts[r + 1], c);
-    });
+    const SumMemory m = MemoryOf(block);
+    SumRows(block, first, count, columns, columns, m);
     block.ForEach(count, [&](int r) {
-      if (places[r] >= 0 && !Check(table.row(places[r]), tile_sums + r * room, columns)) {
-        places[r] = -1;
+      if (m.places[r] < 0) return;
+      if (!Check(table.row(m.places[r]), m.bad[r] != 0, m.sums + r * room, columns)) {
+        m.places[r] = -1;
       }
     });
-    block.ForEach(count * columns, [&](int i) {
-      const int r = i / columns, c = i % columns;
-      if (places[r] >= 0) sums[int64_t{places[r]} * columns + c] += tile_sums[r * room + c];
+    block.ForEachRow<kLanes, 1>(count, [&](int r, int, int lane) {
+      if (m.places[r] < 0) return;
+      float* const to = sums + int64_t{m.places[r]} * columns;
+      for (int c = lane; c < columns; c += kLanes) to[c] += m.sums[r * room + c];
     });
   }
 };
@@ -98,12 +92,12 @@ Status LaunchMerge(const pbx_hbm_table& batch, const int32_t* plan, uint64_t pla
                  static_cast<long long>(gradient.instances));
   }
   if (!table.expects) { return Error(Code::kInvalidArgument, "merge: the batch is read-only"); }
-  const int room = (3 + table.config.layout.embedx_dim) | 1;
-  const size_t of_row = static_cast<size_t>(room + 1) * 4;
-  const int tile = RowsOfBlock(kMostMergeTile, of_row);
-  const Merge body{{table, plan, plan_size, gradient}, batch.sums.as<float>(), tile, room};
+  const int columns = 3 + table.config.layout.embedx_dim, room = columns | 1;
+  const int tile = RowsOfBlock(kMostMergeTile, static_cast<size_t>(room) * 4);
+  const Merge body{{table, plan, plan_size, gradient, tile, room, std::max(kStageFloats, columns)},
+                   batch.sums.as<float>()};
   return Launch("merge", body, TilesOf(MostRowsOf(plan_size), static_cast<uint64_t>(tile)),
-                static_cast<size_t>(tile) * of_row, stream);
+                body.SharedBytes(), stream);
 }
 
 Status BeginBatch(pbx_hbm* hbm, std::unique_ptr<pbx_hbm_table>* out) {

@@ -51,6 +51,40 @@ class Block {
 #endif
   }
 
+  // Divides rows among groups of kLanes threads: calls f(first, step, lane), whose rows are first,
+  // first + step, ..., kTogether of them, those below `rows`. The threads of a group have lanes 0 to
+  // kLanes - 1. What f loads for several rows before it stores, the device loads at the same time.
+  template <int kLanes, int kTogether, class F>
+  PBX_HOST_DEVICE void ForEachRow(int rows, const F& f) const {
+    constexpr int kGroups = kThreads / kLanes;
+#ifdef __CUDA_ARCH__
+    const int group = static_cast<int>(threadIdx.x) / kLanes;
+    const int lane = static_cast<int>(threadIdx.x) % kLanes;
+    for (int first = group; first < rows; first += kGroups * kTogether) f(first, kGroups, lane);
+    __syncthreads();
+#else
+    for (int group = 0; group < kGroups; ++group) {
+      for (int first = group; first < rows; first += kGroups * kTogether) {
+        for (int lane = 0; lane < kLanes; ++lane) f(first, kGroups, lane);
+      }
+    }
+#endif
+  }
+
+  // Copies n floats from shared memory to `to`.
+  PBX_HOST_DEVICE void CopyOut(const float* from, int n, float* to) const {
+#ifdef __CUDA_ARCH__
+    const int whole = reinterpret_cast<uintptr_t>(to) % 16 == 0 ? n / 4 : 0;
+    for (int i = static_cast<int>(threadIdx.x); i < whole; i += kThreads) {
+      reinterpret_cast<float4*>(to)[i] = reinterpret_cast<const float4*>(from)[i];
+    }
+    for (int i = whole * 4 + static_cast<int>(threadIdx.x); i < n; i += kThreads) to[i] = from[i];
+    __syncthreads();
+#else
+    for (int i = 0; i < n; ++i) to[i] = from[i];
+#endif
+  }
+
  private:
   char* shared_;
 };

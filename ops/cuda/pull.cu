@@ -1,5 +1,6 @@
-// Pulls rows and pooled rows of a batch. A tile is some rows of the output; neighbouring threads
-// handle neighbouring floats of it, so that rows are read and written in whole sectors.
+// Pulls rows and pooled rows of a batch. A tile is some rows of the output. One thread for each of
+// them checks what it names. Then the block makes the tile in shared memory, where neighbouring
+// threads handle neighbouring floats of a row, and copies it to the output in whole sectors.
 #include <utility>
 
 #include "base/log.h"
@@ -8,14 +9,6 @@
 namespace pbx::hbm {
 namespace {
 
-constexpr int kTile = 64;  // rows, or segments
-
-// kDim: embedx_dim as a constant, which makes divisions cheap; 0: any.
-template <int kDim>
-PBX_HOST_DEVICE int DimOf(const TableView& table) {
-  return kDim != 0 ? kDim : table.config.layout.embedx_dim;
-}
-
 // kExpand: with the columns of expand at the end.
 template <int kDim, bool kExpand>
 struct Pull {
@@ -23,31 +16,66 @@ struct Pull {
   const int32_t* ids;
   uint64_t m;
   float* out;
+  int rows_of_tile;
 
   PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
     const RowLayout& layout = table.config.layout;
     const int plain = 3 + DimOf<kDim>(table), embedx_at = layout.embedx_at();
     const int columns = plain + (kExpand ? layout.expand_dim : 0);
-    const uint64_t first = static_cast<uint64_t>(tile) * kTile;
-    const int count = CountOf(m, first, kTile);
-    const int32_t* __restrict__ const here = ids + first;
-    float* __restrict__ const to = out + first * static_cast<uint64_t>(columns);
-    block.ForEach(count * columns, [&](int i) {
-      const int r = i / columns, c = i - r * columns;
-      const int32_t id = here[r];
-      const int word =
-          kExpand && c >= plain ? layout.expand_at() + c - plain : WordOf(embedx_at, c);
-      to[i] = table.Has(id) ? table.row(id)[word] : 0.0f;
-      if (c == 0 && id != -1 && !table.Has(id)) AddTo(&table.report->out_of_range, 1);
+    const uint64_t first = static_cast<uint64_t>(tile) * static_cast<uint64_t>(rows_of_tile);
+    const int count = CountOf(m, first, rows_of_tile);
+    float* const made = block.shared<float>();  // (rows_of_tile, columns), as in the output
+    int32_t* const places = reinterpret_cast<int32_t*>(made + rows_of_tile * columns);
+    block.ForEach(count, [&](int r) {
+      const int32_t id = ids[first + static_cast<uint64_t>(r)];
+      places[r] = table.Has(id) ? id : -1;
+      if (id != -1 && places[r] < 0) AddTo(&table.report->out_of_range, 1);
     });
+    constexpr int kLanes = kLanesOf<kDim>;
+    block.ForEachRow<kLanes, kRowsTogether>(count, [&](int r0, int step, int lane) {
+      for (int base = lane; base < columns; base += kLanes * kColumns) {
+        float values[kRowsTogether][kColumns];
+        PBX_UNROLL
+        for (int k = 0; k < kRowsTogether; ++k) {
+          const int r = r0 + k * step;
+          const int32_t place = r < count ? places[r] : -1;
+          const float* const row = table.row(place);
+          PBX_UNROLL
+          for (int j = 0; j < kColumns; ++j) {
+            const int c = base + j * kLanes;
+            const int word =
+                kExpand && c >= plain ? layout.expand_at() + c - plain : WordOf(embedx_at, c);
+            values[k][j] = place >= 0 && c < columns ? row[word] : 0.0f;
+          }
+        }
+        PBX_UNROLL
+        for (int k = 0; k < kRowsTogether; ++k) {
+          const int r = r0 + k * step;
+          PBX_UNROLL
+          for (int j = 0; j < kColumns; ++j) {
+            const int c = base + j * kLanes;
+            if (r < count && c < columns) made[r * columns + c] = values[k][j];
+          }
+        }
+      }
+    });
+    block.CopyOut(made, count * columns, out + first * static_cast<uint64_t>(columns));
   }
+};
+
+// What a block of PullPooled knows of a segment, in its shared memory.
+struct PooledSegment {
+  int32_t begin, end;
+  int32_t first;  // the row of its first id, or -1
 };
 
 template <int kDim, bool kCvm>
 struct PullPooled {
+  static constexpr int kCounts = kCvm ? 2 : 0;
   TableView table;
   pbx_hbm_segments segments;
   float* out;
+  int rows_of_tile;  // segments of a block
 
   // The range of a segment's ids. False: it is not within the batch.
   PBX_HOST_DEVICE bool Bounds(uint64_t segment, int32_t* begin, int32_t* end) const {
@@ -61,7 +89,12 @@ struct PullPooled {
     return *begin >= 0 && *begin <= *end && static_cast<uint64_t>(*end) <= segments.nnz;
   }
 
-  // Called by the thread of the first column, so that an id is counted once.
+  // The row of an id, or -1.
+  PBX_HOST_DEVICE int32_t RowOf(int32_t i) const {
+    const int32_t id = segments.ids[i];
+    return table.Has(id) ? id : -1;
+  }
+
   PBX_HOST_DEVICE void CountUnknown(int32_t begin, int32_t end) const {
     for (int32_t i = begin; i < end; ++i) {
       const int32_t id = segments.ids[i];
@@ -69,9 +102,11 @@ struct PullPooled {
     }
   }
 
-  // The sum of a word over the rows of ids [begin, end), in their order.
-  PBX_HOST_DEVICE float Sum(int32_t begin, int32_t end, int word) const {
-    float sum = 0.0f;
+  // Adds the word of the rows of ids [begin, end) to a sum, in their order.
+  PBX_HOST_DEVICE float Added(float sum, int32_t begin, int32_t end, int word) const {
+#ifdef __CUDA_ARCH__
+#pragma unroll 4
+#endif
     for (int32_t i = begin; i < end; ++i) {
       const int32_t id = segments.ids[i];
       if (table.Has(id)) sum += table.row(id)[word];
@@ -79,57 +114,115 @@ struct PullPooled {
     return sum;
   }
 
-  PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
-    constexpr int kCounts = kCvm ? 2 : 0;
-    const int columns = kCounts + 1 + DimOf<kDim>(table);
+  // Writes the columns of the counts, too. made: (columns) of the segment.
+  PBX_HOST_DEVICE PooledSegment Look(uint64_t segment, float* made) const {
+    PooledSegment found{};
+    if (!Bounds(segment, &found.begin, &found.end)) {
+      found.begin = found.end = 0;
+      AddTo(&table.report->out_of_range, 1);
+    }
+    CountUnknown(found.begin, found.end);
+    found.first = found.begin < found.end ? RowOf(found.begin) : -1;
+    if (kCvm) {
+      made[0] = Log(Added(0.0f, found.begin, found.end, RowLayout::kShow) + 1.0f);
+      const float click = Added(0.0f, found.begin, found.end, RowLayout::kClick);
+      made[1] = Log(click + 1.0f) - made[0];
+    }
+    return found;
+  }
+
+  // Sums the rows of each segment into made: (count, columns).
+  PBX_HOST_DEVICE void Pool(const Block& block, const PooledSegment* here, int count, int columns,
+                            float* made) const {
+    constexpr int kLanes = kLanesOf<kDim>;
     const int embedx_at = table.config.layout.embedx_at();
-    const uint64_t first = static_cast<uint64_t>(tile) * kTile;
-    const int count = CountOf(segments.segments, first, kTile);
-    block.ForEach(count * columns, [&](int i) {
-      const int t = i / columns, c = i - t * columns;
-      const uint64_t segment = first + static_cast<uint64_t>(t);
-      int32_t begin = 0, end = 0;
-      const bool sound = Bounds(segment, &begin, &end);
-      if (!sound) begin = end = 0;
-      if (c == 0 && !sound) AddTo(&table.report->out_of_range, 1);
-      if (c == 0) CountUnknown(begin, end);
-      float value = Sum(begin, end, WordOf(embedx_at, c + 2 - kCounts));
-      if (kCvm && c == 0) value = Log(value + 1.0f);
-      if (kCvm && c == 1) {
-        value = Log(value + 1.0f) - Log(Sum(begin, end, RowLayout::kShow) + 1.0f);
+    block.ForEachRow<kLanes, kRowsTogether>(count, [&](int t0, int step, int lane) {
+      for (int base = kCounts + lane; base < columns; base += kLanes * kColumns) {
+        float sums[kRowsTogether][kColumns];
+        PBX_UNROLL
+        for (int k = 0; k < kRowsTogether; ++k) {
+          const int t = t0 + k * step;
+          const int32_t place = t < count ? here[t].first : -1;
+          const float* const row = table.row(place);
+          PBX_UNROLL
+          for (int j = 0; j < kColumns; ++j) {
+            const int c = base + j * kLanes, word = WordOf(embedx_at, c + 2 - kCounts);
+            sums[k][j] = 0.0f + (place >= 0 && c < columns ? row[word] : 0.0f);
+          }
+        }
+        PBX_UNROLL
+        for (int k = 0; k < kRowsTogether; ++k) {
+          const int t = t0 + k * step;
+          if (t >= count) break;
+          PBX_UNROLL
+          for (int j = 0; j < kColumns; ++j) {
+            const int c = base + j * kLanes, word = WordOf(embedx_at, c + 2 - kCounts);
+            if (c >= columns) break;
+            made[t * columns + c] = Added(sums[k][j], here[t].begin + 1, here[t].end, word);
+          }
+        }
       }
-      out[segment * static_cast<uint64_t>(columns) + segment / segments.slots * segments.extra +
-          static_cast<uint64_t>(c)] = value;
+    });
+  }
+
+  PBX_HOST_DEVICE void operator()(const Block& block, int64_t tile) const {
+    const int columns = kCounts + 1 + DimOf<kDim>(table);
+    const uint64_t first = static_cast<uint64_t>(tile) * static_cast<uint64_t>(rows_of_tile);
+    const int count = CountOf(segments.segments, first, rows_of_tile);
+    float* const made = block.shared<float>();  // (rows_of_tile, columns)
+    PooledSegment* const here = reinterpret_cast<PooledSegment*>(made + rows_of_tile * columns);
+    block.ForEach(count, [&](int t) {
+      here[t] = Look(first + static_cast<uint64_t>(t), made + t * columns);
+    });
+    Pool(block, here, count, columns, made);
+    if (segments.extra == 0) {
+      return block.CopyOut(made, count * columns, out + first * static_cast<uint64_t>(columns));
+    }
+    block.ForEachRow<32, 1>(count, [&](int t, int, int lane) {
+      const uint64_t segment = first + static_cast<uint64_t>(t);
+      float* const to = out + segment * static_cast<uint64_t>(columns) +
+                        segment / segments.slots * segments.extra;
+      for (int c = lane; c < columns; c += 32) to[c] = made[t * columns + c];
     });
   }
 };
 
+// Rows of a block: at least four for each group of threads.
 template <int kDim>
+constexpr int kMostRows = kLanesOf<kDim> == 32 ? 64 : 128;
+
+template <int kDim, bool kExpand>
 Status LaunchPull(const TableView& table, const int32_t* ids, uint64_t m, float* out,
                   Stream stream) {
-  return Launch("pull", Pull<kDim, false>{table, ids, m, out}, TilesOf(m, kTile), 0, stream);
+  const RowLayout& layout = table.config.layout;
+  const int columns = 3 + layout.embedx_dim + (kExpand ? layout.expand_dim : 0);
+  const size_t of_row = (static_cast<size_t>(columns) + 1) * 4;
+  const int tile = RowsOfBlock(kMostRows<kDim>, of_row);
+  return Launch("pull", Pull<kDim, kExpand>{table, ids, m, out, tile},
+                TilesOf(m, static_cast<uint64_t>(tile)), static_cast<size_t>(tile) * of_row,
+                stream);
 }
 
-template <int kDim>
+template <int kDim, bool kCvm>
 Status LaunchPooled(const TableView& table, const pbx_hbm_segments& segments, float* out,
                     Stream stream) {
-  const uint64_t tiles = TilesOf(segments.segments, kTile);
-  if (segments.use_cvm != 0) {
-    const PullPooled<kDim, true> body{table, segments, out};
-    return Launch("pull_pooled", body, tiles, 0, stream);
-  }
-  const PullPooled<kDim, false> body{table, segments, out};
-  return Launch("pull_pooled", body, tiles, 0, stream);
+  using Body = PullPooled<kDim, kCvm>;
+  const int columns = Body::kCounts + 1 + table.config.layout.embedx_dim;
+  const size_t of_row = static_cast<size_t>(columns) * 4 + sizeof(PooledSegment);
+  const int tile = RowsOfBlock(kMostRows<kDim>, of_row);
+  return Launch("pull_pooled", Body{table, segments, out, tile},
+                TilesOf(segments.segments, static_cast<uint64_t>(tile)),
+                static_cast<size_t>(tile) * of_row, stream);
 }
 
-#define PBX_FOR_DIM(function, ...)                \
-  switch (table->view.config.layout.embedx_dim) { \
-    case 8: return function<8>(__VA_ARGS__);      \
-    case 16: return function<16>(__VA_ARGS__);    \
-    case 32: return function<32>(__VA_ARGS__);    \
-    case 64: return function<64>(__VA_ARGS__);    \
-    case 128: return function<128>(__VA_ARGS__);  \
-    default: return function<0>(__VA_ARGS__);     \
+#define PBX_FOR_DIM(function, flag, ...)               \
+  switch (table->view.config.layout.embedx_dim) {      \
+    case 8: return function<8, flag>(__VA_ARGS__);     \
+    case 16: return function<16, flag>(__VA_ARGS__);   \
+    case 32: return function<32, flag>(__VA_ARGS__);   \
+    case 64: return function<64, flag>(__VA_ARGS__);   \
+    case 128: return function<128, flag>(__VA_ARGS__); \
+    default: return function<0, flag>(__VA_ARGS__);    \
   }
 
 }  // namespace
@@ -141,7 +234,7 @@ using namespace pbx::hbm;  // NOLINT(google-build-using-namespace)
 int pbx_hbm_pull(const pbx_hbm_table* table, const int32_t* ids, uint64_t m, float* out,
                  void* stream) {
   return TimedCall(table->hbm, &table->hbm->pulls, stream, [&]() -> Status {
-    PBX_FOR_DIM(LaunchPull, table->view, ids, m, out, static_cast<Stream>(stream))
+    PBX_FOR_DIM(LaunchPull, false, table->view, ids, m, out, static_cast<Stream>(stream))
   });
 }
 
@@ -152,8 +245,7 @@ int pbx_hbm_pull_extended(const pbx_hbm_table* table, const int32_t* ids, uint64
       return Error(Code::kInvalidArgument,
                    "pull_extended: expand_dim is 0, rows have no expand part");
     }
-    return Launch("pull_extended", Pull<0, true>{table->view, ids, m, out}, TilesOf(m, kTile), 0,
-                  static_cast<Stream>(stream));
+    return LaunchPull<0, true>(table->view, ids, m, out, static_cast<Stream>(stream));
   });
 }
 
@@ -166,6 +258,8 @@ int pbx_hbm_pull_pooled(const pbx_hbm_table* table, const pbx_hbm_segments* segm
                    static_cast<unsigned long long>(segments->segments),
                    static_cast<unsigned long long>(segments->slots));
     }
-    PBX_FOR_DIM(LaunchPooled, table->view, *segments, out, static_cast<Stream>(stream))
+    const Stream in = static_cast<Stream>(stream);
+    if (segments->use_cvm != 0) { PBX_FOR_DIM(LaunchPooled, true, table->view, *segments, out, in) }
+    PBX_FOR_DIM(LaunchPooled, false, table->view, *segments, out, in)
   });
 }

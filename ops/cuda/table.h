@@ -65,6 +65,29 @@ struct TableView {
   }
 };
 
+// embedx_dim. kDim: it as a constant, so that loops over columns are unrolled; 0: any.
+template <int kDim>
+PBX_HOST_DEVICE int DimOf(const TableView& table) {
+  return kDim != 0 ? kDim : table.config.layout.embedx_dim;
+}
+
+// How many threads share a row of 3 + kDim columns, each with kColumns of them at once.
+template <int kDim>
+constexpr int kLanesOf = kDim == 0 || kDim > 32 ? 32 : (kDim > 16 ? 16 : 8);
+constexpr int kColumns = 3;
+constexpr int kRowsTogether = 4;  // rows that a thread loads at once
+
+// Shared memory of a block for its rows, in bytes: small enough that several blocks share a
+// multiprocessor.
+constexpr size_t kMostSharedOfRows = 40 * 1024;
+
+// How many rows a block handles, at most `most`, if each takes row_bytes of its shared memory.
+inline int RowsOfBlock(int most, size_t row_bytes) {
+  int rows = most;
+  while (rows > 1 && static_cast<size_t>(rows) * row_bytes > kMostSharedOfRows) rows /= 2;
+  return rows;
+}
+
 }  // namespace pbx::hbm
 
 // A device, the configuration of its rows, and buffers that calls share. The workspace serves one

@@ -126,16 +126,15 @@ PBX_INLINE Counts AddPush(const AccessorConfig& config, const Counts& row, float
           row.delta_score + counted * Score(config, show, click)};
 }
 
-// Applies one merged push to the weights. g, embedx_g: (1), (dim) gradients of the sum loss. dim:
-// the layout's embedx_dim, an argument so that it can be a constant. True: the row has reached the
-// score at which embedx is created, and the caller must create it. As in PaddleBox, this push only
-// initialises embedx. Its embedx gradient is dropped, because it was computed with zeros in place
-// of the missing embedx. late: occurrences in late lines, which count no shows; the gradients are
-// divided by show + late.
-PBX_INLINE bool PushWeights(const AccessorConfig& config, int dim, float show, float click,
-                            const float* g, const float* embedx_g, uint32_t day, float* row,
-                            float late = 0.0f) {
-  const RowLayout& layout = config.layout;
+// What the push of embedx needs to know of a row whose counts and embed_w have been pushed.
+struct PushedHead {
+  float scale, rate, score;
+};
+
+// Applies one merged push to the counts and to embed_w. g: (1) gradient of the sum loss. late:
+// occurrences in late lines, which count no shows; the gradients are divided by show + late.
+PBX_INLINE PushedHead PushHead(const AccessorConfig& config, float show, float click,
+                               const float* g, uint32_t day, float* row, float late = 0.0f) {
   const Counts counts =
       AddPush(config, {row[RowLayout::kShow], row[RowLayout::kClick], row[RowLayout::kDeltaScore]},
               CountedOf(config, row), show, click);
@@ -145,13 +144,22 @@ PBX_INLINE bool PushWeights(const AccessorConfig& config, int dim, float show, f
   SetWord(row, RowLayout::kDay, day);
   const float scale = ScaleOf(config, show + late), rate = RateOf(config, row);
   rule::Update(RuleFor(config.embed, rate), 1, g, scale, row + RowLayout::kEmbed,
-               row + layout.embed_state_at());
-  if (HasEmbedx(row)) {
-    float* embedx = row + layout.embedx_at();
-    rule::Update(RuleFor(config.embedx, rate), dim, embedx_g, scale, embedx, embedx + dim);
-    return false;
-  }
-  return Score(config, counts.show, counts.click) >= config.embedx_threshold;
+               row + config.layout.embed_state_at());
+  return {scale, rate, Score(config, counts.show, counts.click)};
+}
+
+// PushHead, and one merged push of embedx_w. embedx_g: (dim). dim: the layout's embedx_dim, an
+// argument so that it can be a constant. True: the row has reached the score at which embedx is
+// created, and the caller must create it. As in PaddleBox, this push only initialises embedx. Its
+// embedx gradient is dropped, because it was computed with zeros in place of the missing embedx.
+PBX_INLINE bool PushWeights(const AccessorConfig& config, int dim, float show, float click,
+                            const float* g, const float* embedx_g, uint32_t day, float* row,
+                            float late = 0.0f) {
+  const PushedHead head = PushHead(config, show, click, g, day, row, late);
+  if (!HasEmbedx(row)) return head.score >= config.embedx_threshold;
+  float* embedx = row + config.layout.embedx_at();
+  rule::Update(RuleFor(config.embedx, head.rate), dim, embedx_g, head.scale, embedx, embedx + dim);
+  return false;
 }
 
 // g: (1 + D), embed_w first. PushWeights, and CreateEmbedx if it is due.

@@ -67,6 +67,13 @@ PBX_INLINE float SumOfLanes(const float* lane) {
   return two[0] + two[1];
 }
 
+// Lane j of SumOfSquares, computed by itself.
+PBX_INLINE float SquaresOfLane(const float* g, int d, int j) {
+  float sum = 0.0f;
+  for (int i = j; i < d; i += 8) sum += g[i] * g[i];
+  return sum;
+}
+
 // Sum of g_i^2 in eight fixed lanes: the same bits for every vector width, and no long chain of
 // additions.
 PBX_INLINE float SumOfSquares(const float* g, int d) {
