@@ -72,11 +72,7 @@ def _bare(file: Path) -> str:
 
 def _python(text: str) -> Iterator[str]:
     skipped = {tokenize.COMMENT, tokenize.NL}
-    tokens = [
-        token
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type not in skipped
-    ]
+    tokens = [token for token in _tokens(text) if token.type not in skipped]
     starts = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     before, docstring = tokenize.NEWLINE, False
     for token, after in itertools.pairwise(tokens):
@@ -88,6 +84,31 @@ def _python(text: str) -> Iterator[str]:
         elif not (docstring or ends_docstring):
             yield token.string
         before = token.type
+
+
+def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
+    """The tokens as of Python 3.11: an f-string is one token, and not several."""
+    depth, start, lines = 0, (0, 0), text.splitlines(keepends=True)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        name = tokenize.tok_name[token.type]
+        if name == "FSTRING_START":
+            start = token.start if depth == 0 else start
+            depth += 1
+        elif name == "FSTRING_END":
+            depth -= 1
+            if depth == 0:
+                string = _between(lines, start, token.end)
+                yield tokenize.TokenInfo(tokenize.STRING, string, start, token.end, token.line)
+        elif depth == 0:
+            yield token
+
+
+def _between(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
+    """The text between two positions, each a line from 1 on and a column."""
+    part = lines[start[0] - 1 : end[0]]
+    part[-1] = part[-1][: end[1]]
+    part[0] = part[0][start[1] :]
+    return "".join(part)
 
 
 def _parts(script: Path, root: Path) -> set[Path]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,30 @@ def test_only_comments_docstrings_and_layout_do_not_count(
     before = digest(tmp_path, name, old)
     assert digest(tmp_path, name, same) == before
     assert digest(tmp_path, name, other) != before
+
+
+def test_an_f_string_counts_as_in_python_3_11_where_it_is_one_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "x = f'{a}{f\"{b}\"}'\n"
+    expected = digest(tmp_path, "a.py", text)
+    start, middle, end = 1001, 1002, 1003  # as Python 3.12 divides it
+    strings = [
+        *((start, "f'", 4), (54, "{", 6), (1, "a", 7), (54, "}", 8), (54, "{", 9)),
+        *((start, 'f"', 10), (54, "{", 12), (1, "b", 13), (54, "}", 14), (end, '"', 15)),
+        *((54, "}", 16), (end, "'", 17)),
+    ]
+    real = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    place = next(i for i, token in enumerate(real) if token.type == tokenize.STRING)
+    parts = [
+        tokenize.TokenInfo(kind, string, (1, at), (1, at + len(string)), text)
+        for kind, string, at in strings
+    ]
+    divided = [*real[:place], *parts, *real[place + 1 :]]
+    names = {start: "FSTRING_START", middle: "FSTRING_MIDDLE", end: "FSTRING_END"}
+    monkeypatch.setattr(tokenize, "tok_name", tokenize.tok_name | names)
+    monkeypatch.setattr(tokenize, "generate_tokens", lambda _: iter(divided))
+    assert digest(tmp_path, "a.py", text) == expected
 
 
 def test_a_folder_changes_with_the_names_and_contents_of_its_files(tmp_path: Path) -> None:

@@ -177,14 +177,15 @@ def test_a_push_has_the_bits_of_the_hosts(
         case.device.close()
 
 
+@pytest.mark.parametrize("dim", [8, 16, 32, 64, 100, 253])
 def test_a_row_of_very_many_occurrences_is_merged_in_their_order(
-    library: Library, reference: Reference
+    library: Library, reference: Reference, dim: int
 ) -> None:
     rng = np.random.default_rng(3)
-    case = filled(library, reference, config(16), 10)
+    case = filled(library, reference, config(dim), 10)
     ids = np.where(rng.random(30_000) < 0.9, 4, rng.integers(0, 10, 30_000)).astype(np.int32)
     offsets = np.arange(30_001, dtype=np.int32)
-    push = random_push(rng, 16, 30_000, 3, scale=10_000.0)
+    push = random_push(rng, dim, 30_000, 3, scale=10_000.0)
     reference.push(
         case.device.config, case.table.keys, case.rows, reference.plan(ids, offsets), push
     )
