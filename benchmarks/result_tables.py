@@ -194,6 +194,31 @@ def model_sweep(run: Run) -> str:
     return f"{table(['', '', 'samples/s', *names.values()], rows)}\n\n{goals(run)}"
 
 
+def objectives(run: Run) -> str:
+    figures = run["figures"]
+    sampled = [
+        [f"{data}, {label}", f"{of['auc']:.4f}", f"{of['copc']:.3f}", number(of["rows_per_s"])]
+        for data, part in (("generated rows", "negatives"), ("Criteo", "criteo"))
+        for label, name in (("all negatives", "all"), ("a tenth of the negatives", "sampled"))
+        if (of := figures[part].get(name))
+    ]
+    losses = [
+        [f"`{loss}`", *(f"{statistics.fmean(of[name] for of in runs):.4f}" for name in _OF_PAGES)]
+        for loss, runs in figures.get("pages", {}).items()
+    ]
+    late = [
+        [way.replace("_", " "), *(f"{of[name]:.4f}" for name in ("auc", "copc"))]
+        for way, of in figures.get("late", {}).items()
+    ]
+    parts = [table(["trained", "AUC", "COPC", "input rows/s"], sampled)]
+    parts += [table(["loss", "AUC inside pages", "AUC", "COPC"], losses)] if losses else []
+    parts += [table(["conversions", "AUC", "COPC"], late)] if late else []
+    return "\n\n".join([*parts, goals(run)])
+
+
+_OF_PAGES = ("page_auc", "auc", "copc")  # means over the seeds
+
+
 def partial_recovery(run: Run) -> str:
     figures = {
         "instances trained again": "again",
@@ -513,6 +538,7 @@ _OWN: tuple[Callable[[Run], str], ...] = (
     kills,
     many_ranks,
     model_sweep,
+    objectives,
     partial_recovery,
     rank_parity,
     ranks,

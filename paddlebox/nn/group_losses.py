@@ -41,16 +41,13 @@ def listwise_loss(z: Any, y: Any, groups: Any, w: Any = None) -> Any:
 
 
 def jrc_loss(z: Any, y: Any, groups: Any, w: Any = None) -> Any:
-    """Joint ranking and calibration (Sheng et al., 2022): half cross entropy, half a softmax over
-    the group, among the logits of the instance's own class. The two logits of the paper are z / 2
-    for a click and -z / 2 for none, so that sigmoid(z) is the probability.
+    """Joint ranking and calibration (Sheng et al., 2022): half cross entropy, half `listwise_loss`.
+
+    The paper has a logit for each class. They are z for a click and 0 for none here, so that
+    sigmoid(z) is the probability. The paper's softmax for instances without a click, over the
+    second logits, is then a constant, and is left out.
     """
-    factors = _factors(z, w)
-    apart = (_row(z) - z) * 0.5
-    clicked = y * _log_share(apart, groups, factors)
-    not_clicked = (1.0 - y) * _log_share(-1.0 * apart, groups, factors)
-    ranking = paddle.mean(factors * (clicked + not_clicked))
-    return 0.5 * log_loss(z, y, mask=factors) + 0.5 * ranking
+    return 0.5 * log_loss(z, y, mask=_factors(z, w)) + 0.5 * listwise_loss(z, y, groups, w)
 
 
 def _log_share(apart: Any, groups: Any, factors: Any) -> Any:

@@ -27,20 +27,17 @@ def expected(name: str, z: np.ndarray, y: np.ndarray, group: np.ndarray, w: np.n
     for i in range(len(z)):
         its = group == group[i]
 
-        def share(scale: float, i: int = i, its: Any = its) -> float:
-            return float(np.log(np.sum(w[its] * np.exp(scale * (z[its] - z[i])))))
-
+        share = float(np.log(np.sum(w[its] * np.exp(z[its] - z[i]))))
         if name == "pairwise":
             lower = its & (y < y[i])
             if w[lower].sum() > 0:
                 each = np.log1p(np.exp(z[lower] - z[i]))
                 total += w[i] * float(np.average(each, weights=w[lower]))
         elif name == "listwise":
-            total += w[i] * y[i] * share(1.0)
+            total += w[i] * y[i] * share
         else:
             entropy = float(np.log1p(np.exp(z[i])) - y[i] * z[i])
-            ranking = y[i] * share(0.5) + (1 - y[i]) * share(-0.5)
-            total += w[i] * (0.5 * entropy + 0.5 * ranking)
+            total += w[i] * (0.5 * entropy + 0.5 * y[i] * share)
     return total / len(z)
 
 
@@ -114,6 +111,17 @@ def test_a_click_far_below_the_others_has_the_full_gradient() -> None:
     assert loss == pytest.approx(300)
     assert gradient == pytest.approx([-1, 1])
     assert computed("jrc", z, y, group)[1] == pytest.approx([-1, 1])
+
+
+def test_jrc_ranks_clicks_with_the_whole_logit_and_only_clicks() -> None:
+    z, group = np.array([1.0, -0.5, 0.25]), np.zeros(3)
+    probability, share = 1 / (1 + np.exp(-z)), np.exp(z) / np.exp(z).sum()
+    y = np.array([0.0, 1.0, 0.0])
+    assert computed("jrc", z, y, group)[1] == pytest.approx(
+        (probability - y) / 2 + (share - y) / 2, abs=1e-6
+    )
+    none = np.zeros(3)
+    assert computed("jrc", z, none, group)[1] == pytest.approx(probability / 2, abs=1e-6)
 
 
 def test_only_the_own_group_counts() -> None:
