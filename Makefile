@@ -29,9 +29,10 @@ SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 export MAX_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-quick-core test-quick-python test-slow test-long test-all core-test \
-  mutate sanitize sanitize-asan sanitize-tsan sanitize-python fuzz nightly bench bench-setup bench-setup-ps cluster-setup test-cluster cuda \
-  cuda-check cuda-setup test-gpu bench-gpu docs lint lint-python types format-check width format tidy tidy-cuda layers clean
+.PHONY: help setup train test test-quick-core test-quick-python test-slow test-long test-all core-test mutate \
+  sanitize sanitize-asan sanitize-tsan sanitize-python fuzz nightly bench bench-setup bench-setup-ps cluster-setup \
+  test-cluster cuda cuda-check cuda-setup test-gpu bench-gpu docs lint lint-python types format-check width format \
+  tidy tidy-cuda layers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
