@@ -29,9 +29,10 @@ SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 export MAX_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-long test-all core-test mutate sanitize sanitize-asan \
-  sanitize-tsan sanitize-python fuzz nightly bench bench-setup bench-setup-ps cluster-setup test-cluster cuda \
-  cuda-check cuda-setup test-gpu bench-gpu docs lint lint-python types format-check width format tidy tidy-cuda layers clean
+.PHONY: help setup train test test-quick-core test-quick-python test-slow test-long test-all core-test mutate \
+  sanitize sanitize-asan sanitize-tsan sanitize-python fuzz nightly bench bench-setup bench-setup-ps cluster-setup \
+  test-cluster cuda cuda-check cuda-setup test-gpu bench-gpu docs lint lint-python types format-check width format \
+  tidy tidy-cuda layers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -78,8 +79,14 @@ WORKERS ?= $(shell echo $$(($(JOBS) + $(JOBS) / 2)))
 
 # The tests of the core link the objects of the extension; core-test and the sanitizers compile it
 # with strict warnings.
-test: setup ## run the quick tests: native core and Python
-	@$(CORE_TESTS) run VARIANT=plain OBJECTS=$(CURDIR)/build/objects
+QUICK_CORE = $(CORE_TESTS) VARIANT=plain OBJECTS=$(CURDIR)/build/objects
+
+test: test-quick-core test-quick-python ## run the quick tests: native core and Python
+
+test-quick-core: setup
+	@$(QUICK_CORE) run
+
+test-quick-python: setup
 	$(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS) --dist worksteal
 
 # The tests of a file share slow fixtures, so one process runs all of them. Files with many tests
@@ -142,7 +149,9 @@ mutate: setup ## breaks listed lines one at a time; fails if no test notices (SH
 
 sanitize: sanitize-asan sanitize-tsan ## run the core's tests under address, undefined and thread sanitizers
 
-sanitize-asan sanitize-tsan: sanitize-%:
+# With MOST=20, only the tests of what changed last, and what of the core they link.
+sanitize-asan sanitize-tsan: sanitize-%: $(if $(MOST),setup)
+	$(if $(MOST),@$(QUICK_CORE) compile)
 	@$(CORE_TESTS) run VARIANT=$*
 
 # In a copy of the tree, build/sanitized. These folders have the tests that call most of ops/paddle
@@ -153,6 +162,7 @@ sanitize-python: setup ## run tests of Python with the extension under address a
 	$(BIN)/python .ci/sanitize.py --jobs $(JOBS) -m "not slow" $(SANITIZED_TESTS)
 
 fuzz: setup ## run every fuzz program for FUZZ_SECONDS (60)
+	$(if $(MOST),@$(QUICK_CORE) compile)
 	@$(CORE_TESTS) fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
 	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_manifest.py --seconds $(FUZZ_SECONDS)
 
@@ -239,8 +249,8 @@ format: $(STAMPS)/venv ## apply clang-format and ruff's safe fixes
 	$(BIN)/clang-format -i $(CPP_FILES)
 	$(BIN)/ruff check --fix .
 
-tidy: $(STAMPS)/native ## run clang-tidy on ops/ (DAYS=1: on what changed in the last day)
-	@$(BIN)/python .ci/tidy.py --jobs $(JOBS) $(if $(DAYS),--days $(DAYS))
+tidy: $(STAMPS)/native ## run clang-tidy on ops/ (MOST=40: on as many files, the last changed)
+	@$(BIN)/python .ci/tidy.py --jobs $(JOBS) $(if $(MOST),--most $(MOST))
 
 tidy-cuda: $(STAMPS)/venv cuda-setup ## run clang-tidy on ops/cuda as CUDA
 	@$(BIN)/python .ci/tidy.py --jobs $(JOBS) --nvcc "$(NVCC)"

@@ -8,24 +8,23 @@ With --nvcc, only the .cu files are checked, as CUDA, with the headers of that n
 then compiles the host's half of them. It cannot compile the device's half, the few lines after
 `#ifdef __CUDA_ARCH__`: that needs a declaration (cudaConfigureCall) that new toolkits lack.
 
-With --days 1, only what changed since the commit that the branch had a day before HEAD is checked:
-each changed source, and for each changed header one source that includes it. Parsing takes nearly
-all of the time, 1 to 5 s of CPU time for a source.
+With --most 40, only so many sources are checked, those that changed last (recent.py). Parsing takes
+nearly all of the time, 1 to 5 s of CPU time for a source.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from sysconfig import get_path
+
+import recent
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -84,58 +83,18 @@ def check(source: Path, flags: Sequence[str]) -> tuple[Path, int, str]:
     return source, run.returncode, "\n".join(lines)
 
 
-def git(*arguments: str) -> list[str]:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"tidy: git {' '.join(arguments)} failed: {done.stderr.strip()}")
-    return done.stdout.split()
-
-
-def changed(days: float) -> set[Path] | None:
-    """The files that differ from the branch of so many days before HEAD. None: all of them count,
-    as the history ends before, or the checks have changed."""
-    until = int(git("log", "-1", "--format=%ct")[0]) - round(days * 86400)
-    base = git("rev-list", "-1", "--first-parent", f"--before={until}", "HEAD")
-    if not base:
-        return None
-    names = {*git("diff", "--name-only", base[0]), *git("ls-files", "-o", "--exclude-standard")}
-    if names & {".clang-tidy", ".ci/tidy.py"}:
-        return None
-    return {ROOT / name for name in names}
-
-
-@cache
-def includes(path: Path) -> frozenset[Path]:
-    """The headers of ops/ that a file includes, directly or not."""
-    found = re.findall(r'^#include "(.+)"', path.read_text(), re.MULTILINE)
-    headers = [ROOT / "ops" / name for name in found if (ROOT / "ops" / name).exists()]
-    return frozenset(headers).union(*map(includes, headers))
-
-
-def affected(sources: Sequence[Path], files: set[Path]) -> list[Path]:
-    """The sources among files, and for each header among them one source that includes it."""
-    chosen = [source for source in sources if source in files]
-    missing = {path for path in files if path.suffix == ".h"}.difference(*map(includes, chosen))
-    for source in sources:
-        if missing & includes(source):
-            missing -= includes(source)
-            chosen.append(source)
-    return chosen
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--nvcc", help="check the .cu files as CUDA, with this nvcc's headers")
-    parser.add_argument("--days", type=float, help="check only what changed in so many days")
+    parser.add_argument("--most", type=int, help="check only so many sources, the last changed")
     parser.add_argument("files", nargs="*", type=Path, help="default: every source of ops/")
     args = parser.parse_args()
     suffixes = [".cu"] if args.nvcc else [".cc", ".cu"]
     found = [path for suffix in suffixes for path in (ROOT / "ops").rglob(f"*{suffix}")]
     sources = sorted(path.resolve() for path in args.files or found)
-    files = changed(args.days) if args.days else None
-    if files is not None:
-        sources = affected(sources, files)
+    if args.most:
+        sources = recent.choose(sources, args.most)
     bad = 0
     with ThreadPoolExecutor(args.jobs) as pool, tempfile.TemporaryDirectory() as beside:
         cuda = cuda_flags(args.nvcc, Path(beside)) if args.nvcc else None

@@ -33,6 +33,13 @@ inline int& Failures() {
 struct Register {
   Register(const char* name, void (*body)()) { Cases().push_back({name, body}); }
 };
+// Whether this is a build of a sanitizer. It finds in a few variants of a case what it can find in
+// all of them, and takes many times as long. The plain build runs all.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
 inline void Fail(const char* file, int line, const std::string& what) {
   ++Failures();
   std::cerr << file << ":" << line << ": " << what << std::endl;

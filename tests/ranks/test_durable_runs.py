@@ -103,7 +103,9 @@ def test_a_lost_folder_comes_back_from_parity_and_the_job_ends_as_the_undisturbe
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [line["pass"] for line in lines] == [1, 2, 3, 4]
-    assert all(line["rank_parity"]["parity_bytes"] > 0 for line in lines[1:])
+    # A line counts the sets that ended since the line before. A set may be written as slowly as the
+    # next pass trains. That of the second start ends before the third pass is committed.
+    assert sum(line["rank_parity"]["parity_bytes"] for line in lines[2:]) > 0
     # Saves reset the delta scores of rows, so the rows of the undisturbed run differ in these.
     assert summary(run_dir)["dense_digest"] == summary(undisturbed)["dense_digest"]
     shutil.rmtree(run_dir / "ranks/1")

@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import PATIENCE_S, ROOT
 from tests.ranks.launched import CONFIG, command, overrides, summary
+from tests.support.marks import long
 from tests.support.ray_cluster import RayCluster, needs_ray
 from tests.support.slurm import local_slurm
 
@@ -52,8 +53,9 @@ def _ray(_: Path) -> Iterator[Started]:
         yield [*ray, "--ranks-per-node", "2", "--"], {}
 
 
+# tests/ranks/test_mpi.py has a slow test of mpiexec.
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [_mpiexec, _srun, pytest.param(_ray, marks=needs_ray)])
+@pytest.mark.parametrize("launcher", [long(_mpiexec), _srun, pytest.param(_ray, marks=needs_ray)])
 def test_ranks_of_any_launcher_end_with_the_same_bits(
     launcher: object, undisturbed: Path, data: Path, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ using test::Model;
 using test::Pass;
 
 constexpr uint64_t kPasses = 6;
+const std::vector<int> kThreads = test::kSanitized ? std::vector{4} : std::vector{1, 2, 4};
 
 // When pass n + 1 is staged, and when pass n - 1 is published.
 enum class Overlap {
@@ -194,7 +195,7 @@ TEST(rows_end_the_same_through_ssd_for_every_budget_thread_count_and_overlap) {
   const Workload work(40000, 5000);  // some 14,000 rows: more than the least budget holds
   const Course course(test::SmallConfig(), work, false);
   for (const Overlap overlap : kOverlaps) {
-    for (const int threads : {1, 2, 4}) {
+    for (const int threads : kThreads) {
       for (const uint64_t budget : {MemTier::kMinBudgetBytes, uint64_t{64} << 20}) {
         const test::Scratch scratch;
         TableConfig config = test::SmallConfig();
@@ -219,7 +220,7 @@ TEST(rows_end_the_same_in_memory_alone_for_every_budget_thread_count_and_overlap
   const Course of_small(test::SmallConfig(), small, false);
   const Course of_large(test::SmallConfig(), large, false);
   for (const Overlap overlap : kOverlaps) {
-    for (const int threads : {1, 2, 4}) {
+    for (const int threads : kThreads) {
       for (const uint64_t budget : {MemTier::kMinBudgetBytes, uint64_t{64} << 20}) {
         TableConfig config = test::SmallConfig();
         config.threads = threads;
@@ -238,6 +239,7 @@ TEST(life_events_and_16_bit_rows_end_the_same_whichever_way_a_row_came) {
   const Workload work(40000, 5000);
   for (const Precision precision :
        {Precision::kFloat32, Precision::kFloat16, Precision::kBfloat16}) {
+    if (test::kSanitized && precision != Precision::kFloat16) continue;
     TableConfig config = test::SmallConfig();
     config.threads = 2;
     config.precision = precision;
