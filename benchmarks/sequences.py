@@ -6,7 +6,8 @@
 Quality. Users are drawn whose clicks follow a function of their earlier events
 (peers/planted_users.py), so that the AUC of the function is the best possible one:
 
-  decay       the clicks in the category of the event, with weights that decay with time
+  decay       the clicks in the category of the event less the events without one, with weights
+              that decay with time
   transition  the category of the last event and that of this one
   repeat      whether the item was shown 10 or more events ago
   match       the number of clicks in the category, which DIN can represent, too
@@ -331,7 +332,7 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=40, help="most events of a user")
     parser.add_argument("--batch", type=int, default=512, help="events of a batch")
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--rates", type=float, nargs="+", default=[2e-3, 4e-3])
+    parser.add_argument("--rates", type=float, nargs="+", default=[2e-3, 4e-3, 8e-3])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--speed-users", type=int, default=32, help="users of a batch")
     parser.add_argument("--speed-most", type=int, default=256, help="most events of a user")
