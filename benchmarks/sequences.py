@@ -331,7 +331,7 @@ def main() -> int:
     parser.add_argument("--held-out", type=int, default=1000, help="users of each held-out half")
     parser.add_argument("--most", type=int, default=40, help="most events of a user")
     parser.add_argument("--batch", type=int, default=512, help="events of a batch")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--rates", type=float, nargs="+", default=[2e-3, 4e-3, 8e-3])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--speed-users", type=int, default=32, help="users of a batch")
