@@ -19,7 +19,7 @@ CONFIG ?= configs/deepfm_synthetic.yaml
 RUN_DIR ?=
 
 NATIVE_SOURCES := $(shell find ops -name "*.cc" -o -name "*.cu" -o -name "*.h" -o -name "*.inl")
-CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory
+CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory PYTHON="$(PYTHON)"
 CPP_FILES = $(shell find ops tests/ops tests/cuda tests/fuzz -name "*.cc" -o -name "*.cu" -o -name "*.h" \
   -o -name "*.inl" | sort)
 # The scripts that declare what they measure, without gpu.py, which bench-gpu runs.

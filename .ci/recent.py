@@ -5,6 +5,9 @@
 prints at most 20 of these sources. The files of the working tree are taken in the order of their
 last change: first what is not committed, then the newest commit of the branch. Each file chooses
 itself, or else its test, or else a source that includes it, unless one that is chosen already does.
+If there is none, the headers of its folder that it includes choose in its place. If all files have
+chosen and there is room, the remaining sources follow. In a shallow clone, all files count as
+changed by its oldest commit.
 """
 
 from __future__ import annotations
@@ -29,8 +32,9 @@ def git(*arguments: str) -> list[str]:
 
 def changed() -> list[Path]:
     """All files that the history of the branch names, those that changed last first."""
-    names = git("ls-files", "--others", "--exclude-standard") + git("diff", "--name-only", "HEAD")
-    names += git("log", "-m", "--first-parent", "--format=", "--name-only")
+    only = ("--name-only", "--relative", "--no-renames")
+    names = git("ls-files", "--others", "--exclude-standard") + git("diff", *only, "HEAD")
+    names += git("-c", "log.showRoot=true", "log", "-m", "--first-parent", "--format=", *only)
     return [path for name in dict.fromkeys(names) if (path := ROOT / name).is_file()]
 
 
@@ -53,28 +57,50 @@ def choose(sources: Sequence[Path], most: int) -> list[Path]:
     """At most so many of the sources. Those of the files that changed last come first."""
     chosen: list[Path] = []
     for file in changed():
-        source = _source_of(file, sources, chosen)
-        if source is not None and source not in chosen:
-            chosen.append(source)
         if len(chosen) >= most:
             break
-    return chosen
+        for source in _sources_of(file, sources, chosen):
+            if source not in chosen:
+                chosen.append(source)
+    chosen += [source for source in sources if source not in chosen]
+    return chosen[:most]
 
 
-def _source_of(file: Path, sources: Sequence[Path], chosen: Sequence[Path]) -> Path | None:
-    test = (ROOT / "tests" / file.relative_to(ROOT)).with_name(f"test_{file.stem}.cc")
-    for source in (file, test):
-        if source in sources:
-            return source
+def _sources_of(file: Path, sources: Sequence[Path], chosen: Sequence[Path]) -> list[Path]:
     header = file.with_suffix(".h") if file.suffix == ".cc" else file
-    if any(header in includes(source) for source in chosen):
-        return None
-    using = (source for source in sources if header in includes(source))
-    return min(using, key=lambda source: header not in direct(source), default=None)
+    for source in (file, _test_of(file)):
+        if source in sources:
+            return [source]
+    if using := _users_of(header, sources):
+        return [] if set(using) & set(chosen) else using[:1]
+    found: list[Path] = []
+    for beside in _beside(file):
+        test = _test_of(beside)
+        found += [test] if test in sources else _users_of(beside, sources)[:1]
+    return found
+
+
+def _beside(file: Path) -> list[Path]:
+    """The headers of its folder that a file of C++ includes itself."""
+    if file.suffix not in (".cc", ".cu", ".h", ".inl"):
+        return []
+    return sorted(of for of in direct(file) if of.parent == file.parent)
+
+
+def _test_of(file: Path) -> Path:
+    return (ROOT / "tests" / file.relative_to(ROOT)).with_name(f"test_{file.stem}.cc")
+
+
+def _users_of(header: Path, sources: Sequence[Path]) -> list[Path]:
+    """The sources that include a header, first those that do so themselves."""
+    using = [source for source in sources if header in includes(source)]
+    return sorted(using, key=lambda source: header not in direct(source))
 
 
 def main() -> int:
     most, *names = sys.argv[1:]
+    if not names:
+        sys.exit("recent: no sources given to choose from")
     for source in choose([Path(name).resolve() for name in names], int(most)):
         print(source)
     return 0

@@ -51,9 +51,9 @@ class Block {
 #endif
   }
 
-  // Divides rows among groups of kLanes threads: calls f(first, step, lane), whose rows are first,
-  // first + step, ..., kTogether of them, those below `rows`. The threads of a group have lanes 0 to
-  // kLanes - 1. What f loads for several rows before it stores, the device loads at the same time.
+  // Divides rows among groups of kLanes threads, whose lanes are 0 to kLanes - 1. Calls
+  // f(first, step, lane) for the rows first, first + step, ..., kTogether of them, those below
+  // `rows`. What f loads for several rows before it stores, the device loads at the same time.
   template <int kLanes, int kTogether, class F>
   PBX_HOST_DEVICE void ForEachRow(int rows, const F& f) const {
     constexpr int kGroups = kThreads / kLanes;
@@ -71,7 +71,7 @@ class Block {
 #endif
   }
 
-  // Copies n floats from shared memory to `to`.
+  // Copies n floats from shared memory, aligned to 16 bytes, to `to`.
   PBX_HOST_DEVICE void CopyOut(const float* from, int n, float* to) const {
 #ifdef __CUDA_ARCH__
     const int whole = reinterpret_cast<uintptr_t>(to) % 16 == 0 ? n / 4 : 0;

@@ -13,17 +13,17 @@ namespace pbx::hbm {
 constexpr int kMostFound = kThreads;  // occurrences whose segments are found at once
 constexpr int kStageFloats = 3072;    // at least; with 64 columns, 48 occurrences
 
-// The part of a block's shared memory in which the sums of its rows are made. The stage may be used
-// for something else afterwards.
+// The part of a block's shared memory in which the sums of its rows are made. Afterwards,
+// gradient_at, instance and the stage may be used for something else.
 struct SumMemory {
-  int64_t* gradient_at;                   // (kMostFound) the first float of an occurrence in grad
+  int64_t* gradient_at;                   // (kMostFound) where column 0 would be in grad
   int32_t* instance;                      // (kMostFound) -1: the batch has no such instance
   int32_t *places, *begins, *ends, *bad;  // (rows of the tile)
   float* sums;                            // (rows of the tile, room)
   float* stage;                           // (stage floats)
 };
 
-// kDim: see DimOf. The gradient has `columns` columns.
+// kDim: see DimOf.
 template <int kDim>
 struct PlannedGradient {
   static constexpr int kLanes = kLanesOf<kDim>;
@@ -55,7 +55,7 @@ struct PlannedGradient {
     return m;
   }
 
-  // Finds the segments of n of the plan's occurrences, from `at` on.
+  // Finds the segment of occurrence at + o of the plan.
   PBX_HOST_DEVICE void FindSegment(int64_t first, int count, int32_t at, int o,
                                    const SumMemory& m) const {
     const int64_t segment = plan[3 + 2 * int64_t{plan[1]} + 1 + at + o] & INT32_MAX;
@@ -82,7 +82,8 @@ struct PlannedGradient {
         for (int k = 0; k < kRowsTogether; ++k) {
           const int o = o0 + k * step;
           const int32_t instance = o < n ? m.instance[from + o] : -1;
-          const float* const counts = gradient.show_click + instance * gradient.show_click_stride;
+          const float* const counts =
+              gradient.show_click + (instance < 0 ? 0 : instance) * gradient.show_click_stride;
           const float* const grad = gradient.grad + (o < n ? m.gradient_at[from + o] : 0);
           PBX_UNROLL
           for (int j = 0; j < kColumns; ++j) {
@@ -141,7 +142,7 @@ struct PlannedGradient {
     const int most = stage_floats / columns;
     int32_t found = begin;
     do {
-      const int n = end - found < kMostFound ? (end > found ? end - found : 0) : kMostFound;
+      const int left = end > found ? end - found : 0, n = left < kMostFound ? left : kMostFound;
       block.ForEach(n > count ? n : count, [&](int i) {
         if (found == begin && i < count) FindPlace(first, count, i, m);
         if (i < n) FindSegment(first, count, found, i, m);
@@ -187,7 +188,7 @@ struct PlannedGradient {
   }
   PBX_HOST_DEVICE int32_t EndOf(int64_t last) const {
     const int32_t end = plan[3 + plan[1] + last];
-    return end < plan[2] ? end : plan[2];
+    return end < 0 ? 0 : (end < plan[2] ? end : plan[2]);
   }
 
   // Whether the plan is well formed at row r of a tile of `count` rows, and the table has the row.

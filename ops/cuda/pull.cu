@@ -39,7 +39,7 @@ struct Pull {
         for (int k = 0; k < kRowsTogether; ++k) {
           const int r = r0 + k * step;
           const int32_t place = r < count ? places[r] : -1;
-          const float* const row = table.row(place);
+          const float* const row = table.row(place < 0 ? 0 : place);
           PBX_UNROLL
           for (int j = 0; j < kColumns; ++j) {
             const int c = base + j * kLanes;
@@ -143,7 +143,7 @@ struct PullPooled {
         for (int k = 0; k < kRowsTogether; ++k) {
           const int t = t0 + k * step;
           const int32_t place = t < count ? here[t].first : -1;
-          const float* const row = table.row(place);
+          const float* const row = table.row(place < 0 ? 0 : place);
           PBX_UNROLL
           for (int j = 0; j < kColumns; ++j) {
             const int c = base + j * kLanes, word = WordOf(embedx_at, c + 2 - kCounts);
@@ -198,7 +198,7 @@ Status LaunchPull(const TableView& table, const int32_t* ids, uint64_t m, float*
   const int columns = 3 + layout.embedx_dim + (kExpand ? layout.expand_dim : 0);
   const size_t of_row = (static_cast<size_t>(columns) + 1) * 4;
   const int tile = RowsOfBlock(kMostRows<kDim>, of_row);
-  return Launch("pull", Pull<kDim, kExpand>{table, ids, m, out, tile},
+  return Launch(kExpand ? "pull_extended" : "pull", Pull<kDim, kExpand>{table, ids, m, out, tile},
                 TilesOf(m, static_cast<uint64_t>(tile)), static_cast<size_t>(tile) * of_row,
                 stream);
 }

@@ -1,8 +1,8 @@
 // The push of a batch. A block merges the gradients of some rows of the plan in its shared memory,
 // and copies the rows there. One thread per row applies accessor::Push, the same function as on the
-// host. With AdaGrad, the default, it only applies PushHead, and all threads share the embedx of the
-// rows. Then the block writes the rows back. Rows and gradients are read and written in whole
-// sectors.
+// host. With AdaGrad, the default, it applies PushHead and creates embedx, and all threads share
+// the update of embedx. Then the block writes the rows back. Rows and gradients are read and
+// written in whole sectors.
 #include <algorithm>
 
 #include "cuda/call.h"
@@ -71,6 +71,7 @@ struct Push : PlannedGradient<kDim> {
     const SumMemory m = this->MemoryOf(block);
     this->SumRows(block, first, count, columns, plain, m);
     float* const rows = m.stage;
+    static_assert(kMostTile * (sizeof(Step) + 8 * sizeof(float)) <= 8 * kMostFound);
     Step* const steps = reinterpret_cast<Step*>(m.gradient_at);
     float* const lanes = reinterpret_cast<float*>(steps + rows_of_tile);  // (rows, 8)
     ReadRows(block, count, m.places, rows);
@@ -104,7 +105,7 @@ struct Push : PlannedGradient<kDim> {
         for (int k = 0; k < kRowsTogether; ++k) {
           const int r = r0 + k * step;
           const int32_t place = r < count ? places[r] : -1;
-          const float* const row = table.row(place) + base;
+          const float* const row = table.row(place < 0 ? 0 : place) + base;
           PBX_UNROLL
           for (int j = 0; j < kColumns; ++j) {
             const bool has = place >= 0 && base + j * kLanes < words;

@@ -82,3 +82,22 @@ def test_a_file_that_was_removed_chooses_none(root: Path) -> None:
     (root / "ops/store/c.cc").unlink()
     _commit(root, {})
     assert _chosen(root, "ops", 1) == ["a.cc"]
+
+
+def test_a_file_without_test_and_header_chooses_by_the_headers_of_its_folder(root: Path) -> None:
+    other = {"ops/store/zz.h": "", "tests/ops/store/test_zz.cc": '#include "store/zz.h"\n'}
+    _commit(root, other)
+    _commit(root, {"ops/store/tier_fast.cc": '#include "store/tier.h"\n'})
+    assert _chosen(root, "tests/ops", 1) == ["test_tier.cc"]
+    assert _chosen(root, "tests/ops", 2) == ["test_tier.cc", "test_zz.cc"]
+
+
+def test_sources_that_no_file_chooses_follow_and_a_tree_in_a_folder_is_found(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(_chosen(root, "ops", 9)) == 3
+    inner = root / "inner"
+    _commit(root, {f"inner/{name}": text for name, text in FILES.items()})
+    _commit(root, {"inner/ops/store/b.cc": '#include "store/tier.h"\n// 1\n'})
+    monkeypatch.setattr(recent, "ROOT", inner)
+    assert _chosen(inner, "ops", 1) == ["b.cc"]

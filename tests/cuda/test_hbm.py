@@ -294,6 +294,7 @@ def test_what_ids_lists_and_plans_name_that_is_not_there_is_left_out_and_counted
         [1, 1, 1, 50, 0, 1, 0],  # a row that is not there
         [1, 1, 1, 4, 0, 2, 0],  # occurrences behind the last
         [1, 1, 1, 4, -1, 1, 0],
+        [1, 1, 0, 4, 2**31 - 1, -2, 0],  # an end before its begin
     ]
     before = case.table.rows()
     for plan in wrong:
