@@ -258,7 +258,7 @@ int pbx_hbm_pull_pooled(const pbx_hbm_table* table, const pbx_hbm_segments* segm
                    static_cast<unsigned long long>(segments->segments),
                    static_cast<unsigned long long>(segments->slots));
     }
-    const Stream in = static_cast<Stream>(stream);
+    Stream in = static_cast<Stream>(stream);
     if (segments->use_cvm != 0) { PBX_FOR_DIM(LaunchPooled, true, table->view, *segments, out, in) }
     PBX_FOR_DIM(LaunchPooled, false, table->view, *segments, out, in)
   });
