@@ -20,6 +20,15 @@ pytest_plugins = ["tests.support.limits"]
 PATIENCE_S = 240  # what a test waits for longer does not come; no promise of a time
 
 
+def pytest_configure() -> None:
+    """Paddle's launchers that run at the same time take their ports from different ranges, below
+    the ports that Linux gives to connections. Each looks for a free port long before it listens
+    there, so two of them could find the same one."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+    first = 20_000 + 3_000 * worker
+    os.environ["PORT_RANGE"] = f"{first}:{first + 2_999}"
+
+
 def pytest_collection_finish() -> None:
     """Garbage collections leave out the imported modules and the tests: each is much shorter."""
     gc.freeze()
