@@ -95,7 +95,9 @@ def test_a_file_without_test_and_header_chooses_by_the_headers_of_its_folder(roo
 def test_sources_that_no_file_chooses_follow_and_a_tree_in_a_folder_is_found(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(_chosen(root, "ops", 9)) == 3
+    _commit(root, {".gitignore": "generated.cc\n"})
+    (root / "ops/store/generated.cc").write_text("")
+    assert _chosen(root, "ops", 9) == ["a.cc", "b.cc", "tier.cc", "generated.cc"]
     inner = root / "inner"
     _commit(root, {f"inner/{name}": text for name, text in FILES.items()})
     _commit(root, {"inner/ops/store/b.cc": '#include "store/tier.h"\n// 1\n'})
