@@ -58,6 +58,8 @@ class Stepping:
         self._coming: tuple[Step, Future[None]] | None = None  # early rows on their way
         self._brought: np.ndarray | None = None  # keys of the step whose rows are here
         self._given: deque[Future[None]] = deque()  # pushes on their way to owners
+        self._open: Step | None = None  # the open step, if it sends its pushes at its end
+        self._giving: Future[None] | None = None  # its pushes on their way, begun before its end
         self.progress = Progress()
 
     def with_following(self, feeds: Iterable[Feed]) -> Iterator[Feed]:
@@ -93,12 +95,16 @@ class Stepping:
             if step.following is not None and step.late is not None:
                 ahead = self._ahead.submit(self._bring_early, step.following)
                 self._coming = (step.following, ahead)
+            pushes = step.push is not None and step.all_weight != 0
+            self._open = step if pushes and rows is None else None
             yield step.instances
+            giving, self._open, self._giving = self._giving, None, None
             if step.push is not None:
                 self.progress.steps += 1
                 self.progress.samples += step.all_instances
-            pushes = step.push is not None and step.all_weight != 0
-            if pushes and rows is None:
+            if giving is not None:
+                giving.result()
+            elif pushes and rows is None:
                 self._exchange.give(step, self._channel, self._batch.merged())
             elif pushes:
                 # A copy: the memory of `merged` is valid until the next batch only.
@@ -113,6 +119,16 @@ class Stepping:
             self._exchange.world.leave(error)  # the other ranks wait in this step
             raise
 
+    def begin_to_give(self) -> None:
+        """Begin to send the gradients of the open step, which has done its pushes.
+
+        The step waits for them at its end. With `staleness` they are sent at its end, as always.
+        """
+        step, self._open = self._open, None
+        if step is not None:
+            merged = self._batch.merged()
+            self._giving = self._channel.submit(self._exchange.give, step, self._channel, merged)
+
     def fetch_ahead(self, feed: Feed) -> None:
         """Start to fetch the rows of a later step."""
         feed[self._rows] = self._ahead.submit(self._exchange.fetch, feed[self._step], self._ahead)
@@ -126,6 +142,7 @@ class Stepping:
         """Forget rows and gradients of the open pass that are on their way."""
         self._ahead.submit(lambda: None).result()
         self._given.clear()
+        self._open = self._giving = None
 
     def close(self) -> None:
         self._batch.unregister()

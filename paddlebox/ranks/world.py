@@ -120,7 +120,7 @@ class World(Coordinator):
         if not self.on_one_host:
             self.link = self._link_hosts(options.transport, channels, names)
         self.channels = {name: Channel(self, name, at) for at, name in enumerate(names_of_channels)}
-        between = None if self.on_one_host else self.channels[DENSE].sum
+        between = None if self.on_one_host else self.sum_over_hosts
         core.set_sums(self.memory, len(CHANNELS), between)
 
     def _link_hosts(self, transport: Transport, channels: int, names: Sequence[str]) -> Link | None:
@@ -345,6 +345,15 @@ class World(Coordinator):
             shards = self.shards.values()
             counts = [steps.enter_context(shard.stepping.step(feed)) for shard in shards]
             yield counts[0]
+
+    def sum_over_hosts(self, values: np.ndarray, pushed: bool) -> None:
+        """`Channel.sum` within a step.
+
+        pushed: the step has done all its pushes. Row gradients are then exchanged at the same time.
+        """
+        for shard in self.shards.values() if pushed else ():
+            shard.stepping.begin_to_give()
+        self.channels[DENSE].sum(values)
 
     def end(self) -> None:
         for shard in self.shards.values():
