@@ -365,15 +365,29 @@ def two_nodes(run: Run) -> str:
 
 
 def many_ranks(run: Run) -> str:
-    names = ("waits", "requests", "most_messages", "messages", "sent_bytes", "over_least", "share")
+    figures = dict(run["figures"])
+    exchange = figures.pop("exchange", None)
+    names = ("waits", "requests", "most_messages", "messages", "sent_bytes")
     rows = [
-        [case, *(number(of[name]) for name in names)]
-        for case, of in run["figures"].items()
-        if case != "exchange"
+        [
+            case,
+            *(number(of[name]) for name in names),
+            f"{of['over_least']:.4f}",
+            f"{of['share']:.2f}",
+        ]
+        for case, of in figures.items()
     ]
     head = ["", "waits a step", "requests", "messages of an exchange", "messages a step"]
     head += ["bytes a step", "bytes of the least", "share of ideal"]
-    return f"{table(head, rows)}\n\n{goals(run)}"
+    parts = [table(head, rows)]
+    if exchange is not None:
+        in_ms = {name: [1e3 * s for s in of] for name, of in exchange["seconds"].items()}
+        times = [
+            [name, number(statistics.median(ms)), *map(number, (min(ms), max(ms)))]
+            for name, ms in in_ms.items()
+        ]
+        parts.append(table(["16 ranks", "ms", "least", "most"], times))
+    return "\n\n".join([*parts, goals(run)])
 
 
 def rank_parity(run: Run) -> str:

@@ -44,11 +44,14 @@ class JobStore:
 
     def __init__(self, rank: int, size: int, check: Callable[[int], None]) -> None:
         self._rank, self._size, self._check = rank, size, check
+        self._check_later = check  # after the start
         self._calls: dict[str, int] = {}
         self._clients = threading.local()
 
     def open(self) -> None:
         """Open the store that PADDLE_MASTER names, on the first rank. Wait for all ranks.
+
+        Until `end_start`, a rank that is awaited JOIN_S after this call is an error.
 
         Raises:
             ConfigError: the first rank cannot listen at this address, or a rank was started twice.
@@ -90,7 +93,7 @@ class JobStore:
 
     def _join(self) -> None:
         """Wait for all ranks. The first rank notices one that was started twice."""
-        began, check = time.monotonic(), self._check
+        began, check = time.monotonic(), self._check_later
 
         def check_start(rank: int) -> None:
             check(rank)
@@ -104,10 +107,11 @@ class JobStore:
                 )
 
         self._check = check_start
-        try:
-            self.gather("join", b"")
-        finally:
-            self._check = check
+        self.gather("join", b"")
+
+    def end_start(self) -> None:
+        """All ranks are connected: from now on, one that is late is waited for without a limit."""
+        self._check = self._check_later
 
     def _started_twice(self, rank: int) -> ConfigError:
         both = [self._client.get(f"paddlebox/started/{rank}/{n}").decode() for n in (1, 2)]

@@ -76,11 +76,9 @@ def check_sizes(
         RankError: one has not.
     """
     expected = sizes_of(bare, counts, record_bytes, columns)
-    for number, (message, size) in enumerate(zip(messages, expected, strict=True)):
+    for rank, (message, size) in enumerate(zip(messages, expected, strict=True)):
         if message.size != size:
-            raise RankError(
-                f"message {number} with rows: expected {size} bytes, found {message.size}"
-            )
+            raise RankError(f"rank {rank} sends {message.size} bytes of rows, expected {size}")
 
 
 def joined(

@@ -23,8 +23,9 @@ from paddlebox.ranks.link import COUNTERS
 
 #: The connection of control, in place of the number of a channel.
 CONTROL = 255
-#: Control is probed after so many seconds, then every so many, and so often without an answer. Not
-#: TCP_USER_TIMEOUT, which also ends the connection of a rank that is late and does not read.
+#: Of control: seconds of silence until the first probe, seconds between probes, and the number of
+#: probes without an answer. Not TCP_USER_TIMEOUT, which also ends the connection of a rank that is
+#: late and does not read.
 PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 
 _LENGTH, _TEXT_LENGTH = struct.Struct("<Q"), struct.Struct("<I")
@@ -39,7 +40,7 @@ class TcpLink:
     """A `Link`. Its arguments come from `Connector.connect`.
 
     Args:
-        names: (R) what errors call each rank.
+        names: (R) the name of each rank in errors.
         connections: by peer and channel.
     """
 
@@ -61,6 +62,7 @@ class TcpLink:
             lambda: dict.fromkeys(COUNTERS, 0.0)
         )
         self._lock = threading.Lock()  # guards the reading of control
+        self._told: defaultdict[int, bytes] = defaultdict(bytes)  # by peer: read from control
         self._gone: dict[int, str] = {}  # by peer: the error for this rank
         self._dead: set[int] = set()  # peers whose control has ended without a text
         self._left = ""
@@ -141,10 +143,12 @@ class TcpLink:
             except OSError as error:  # no probe was answered, or the connection was reset
                 self._gone[peer] = self._lost(peer, str(error.strerror))
                 return
-            if found:
-                text = found[_TEXT_LENGTH.size :].decode(errors="replace")
+            self._told[peer] += found
+            told, head = self._told[peer], _TEXT_LENGTH.size
+            if len(told) > head and (not found or len(told) >= head + _length_of_text(told)):
+                text = told[head:].decode(errors="replace")
                 self._gone[peer] = f"{self._names[peer]} has left the job: {text}"
-            else:  # its last messages may still be on their way; after them, the channels end too
+            elif not found:  # its last messages may still be on their way; then the channels end
                 self._dead.add(peer)
 
     def _lost(self, peer: int, how: str) -> str:
@@ -185,6 +189,10 @@ class TcpLink:
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
+
+
+def _length_of_text(told: bytes) -> int:
+    return int(_TEXT_LENGTH.unpack_from(told)[0])
 
 
 class _Move:

@@ -99,6 +99,7 @@ class World(Coordinator):
         world.store.open()
         try:
             world._connect(config)
+            world.store.end_start()
         except BaseException as error:
             world.leave(error)
             world.close()

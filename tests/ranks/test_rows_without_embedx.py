@@ -52,5 +52,5 @@ def test_one_bit_per_row_before_the_rows_marks_those_without_embedx() -> None:
         np.testing.assert_array_equal(message, row)
     bare_rows.check_sizes(left, found, _COUNTS, 44)
     expected = bare_rows.sizes_of(bare, _COUNTS, 44)[2]
-    with pytest.raises(RankError, match=f"message 2 .*expected {expected} bytes, found 3"):
+    with pytest.raises(RankError, match=f"rank 2 sends 3 bytes of rows, expected {expected}"):
         bare_rows.check_sizes([*left[:2], left[2][:3], left[3]], found, _COUNTS, 44)
