@@ -33,6 +33,8 @@ from paddlebox.ranks.joining import address_of_host
 
 paddle = _native.paddle
 
+_FIRST_GROUP = 1000  # Paddle numbers its own groups from 10 on
+
 
 def rounds(rank: int, size: int) -> Iterator[int]:
     """The peers of a rank in a round-robin tournament."""
@@ -63,10 +65,12 @@ class Pairs:
             first, second = sorted((world.rank, peer))
             store = self._rendezvous(first, second)
             default, collective._default_store = collective._default_store, store
+            # Otherwise each rank counts its own groups, and ranks with other peers count others.
+            collective._custom_gid = _FIRST_GROUP + first * world.size + second
             try:
                 group = paddle.distributed.new_group([first, second], backend="gloo")
             finally:
-                collective._default_store = default
+                collective._default_store, collective._custom_gid = default, None
             self._groups[peer] = group.process_group
 
     def _rendezvous(self, first: int, second: int) -> Any:
