@@ -128,7 +128,7 @@ def load_share(settings: dict[str, Any]) -> None:
     feasigns, offsets = instances.pack_feasigns(0, instances.size)
     slots = len(options.slots.sparse)
     users = np.unique(feasigns[offsets[:-1][::slots]], return_counts=True)[1]
-    starts = instances.page_view_starts().tolist()
+    starts = list(instances.page_view_starts())
     found = {
         "samples": instances.size,
         "seconds": seconds,
