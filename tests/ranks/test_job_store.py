@@ -121,6 +121,27 @@ def test_a_rank_that_does_not_join_is_named() -> None:
         del job_store._servers[:]
 
 
+def test_a_rank_that_is_gone_before_all_are_connected_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
+    monkeypatch.setattr(job_store, "JOIN_S", 5.0)
+    monkeypatch.setattr(job_store.JobStore, "_open_paddles_client", staticmethod(lambda: None))
+    stores = [job_store.JobStore(rank, 2, lambda _: None) for rank in range(2)]
+    with ThreadPoolExecutor(2) as ranks:
+        list(ranks.map(job_store.JobStore.open, stores))
+    with pytest.raises(RankError, match="rank 1 has not joined within 5 s"):
+        stores[0].gather("connected", b"")
+    stores[0].end_start()
+    with ThreadPoolExecutor(2) as ranks:  # later than the limit
+        found = ranks.map(lambda store: store.gather("a question", b"an answer"), stores)
+        assert list(found) == [[b"an answer"] * 2] * 2
+    del job_store._servers[:]
+
+
 def test_a_rank_that_cannot_reach_the_first_one_names_its_address() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PADDLE_MASTER", "127.0.0.1:1")

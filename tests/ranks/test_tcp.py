@@ -115,6 +115,18 @@ def test_a_host_that_leaves_says_why() -> None:
         assert told == f"rank 1 on host h1 has left the job: {why}"
 
 
+def test_a_reason_that_arrives_in_two_parts_is_read_whole() -> None:
+    def leave(link: TcpLink) -> None:
+        text = tcp._TEXT_LENGTH.pack(10) + b"a long way"
+        for part in (text[:9], text[9:]):
+            for control in link._controls.values():
+                control.send(part)
+            time.sleep(0.3)
+
+    for told in _after_one_exchange(leave):
+        assert told == "rank 1 on host h1 has left the job: a long way"
+
+
 def test_leaving_ends_own_waits() -> None:
     over = threading.Barrier(2)
 

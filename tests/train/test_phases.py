@@ -295,6 +295,10 @@ PHASES = {"join": {"model": RANKED}, "update": {"model": DNN}}
     ("fields", "message"),
     [
         ({"phases": PHASES, "data": {"logkey": False}}, r"set data\.logkey: true"),
+        (
+            {"phases": PHASES, "data": {"logkey": True, "share": "instance"}},
+            r"data\.share instance with phases: ranks would share the instances of a page view",
+        ),
         ({"phases": {"join": PHASES["join"]}}, "expected both, join and update, found join"),
         ({"phases": {**PHASES, "joint": PHASES["join"]}}, "found join, update, joint"),
         ({"phases": PHASES, "model": RANKED}, r"set phases\.update\.model"),
