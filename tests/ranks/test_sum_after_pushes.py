@@ -31,7 +31,8 @@ def test_the_sum_takes_what_every_push_returns(name: str) -> None:
 
 def _before(op: Any) -> list[Any]:
     """The operations whose results an operation needs."""
-    found, todo = [], [op]
+    found: list[Any] = []
+    todo = [op]
     while todo:
         for operand in todo.pop().operands_source():
             one = operand.get_defining_op()
