@@ -43,7 +43,7 @@ from ranks_bytes import criteo
 MEASURES = (*report.RANKS, "benchmarks/counted_exchange.py")
 HOSTS, RANKS_A_HOST = 4, 4
 PORT = 29873
-_LONGEST_S = 900
+_LONGEST_S = 1800
 _COMPARED = (
     ("pairs", "hosts"),
     ("pairs, sizes unknown", "hosts, sizes unknown"),
