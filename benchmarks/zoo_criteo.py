@@ -164,10 +164,11 @@ def run(
     labels: np.ndarray,
     overrides: Sequence[str] = (),
     worker: str = WORKER,
+    test: str = "test.txt",
 ) -> dict[str, Any]:
     """Trains a model once. Returns its logits of the evaluation rows, and their metrics."""
     run_dir = Path(tempfile.mkdtemp(prefix=f"{model}-{seed}-", dir=folder))
-    files = (folder / "train.txt", folder / "test.txt")
+    files = (folder / "train.txt", folder / test)
     arguments = (f"configs/{model}_criteo.yaml", seed, *files, run_dir, *overrides)
     started = time.perf_counter()
     done = subprocess.run(
