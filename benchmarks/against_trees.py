@@ -120,8 +120,8 @@ def causes(options: argparse.Namespace, lines: list[str]) -> dict[str, Any]:
     for name, more in CATBOOST.items():
         setting = {**_SETTING, **more}
         tell(name, [trees.grow("catboost", setting, known, judged, seed)[0] for seed in seeds])
-    for name, rates in (("LightGBM without click rates", False), ("LightGBM", True)):
-        setting = {**trees.SETTINGS["lightgbm"][0], "rates": rates}
+    for name, has_rates in (("LightGBM without click rates", False), ("LightGBM", True)):
+        setting = {**trees.SETTINGS["lightgbm"][0], "rates": has_rates}
         tell(name, [trees.grow("lightgbm", setting, known, judged, seed)[0] for seed in seeds])
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -130,9 +130,9 @@ def causes(options: argparse.Namespace, lines: list[str]) -> dict[str, Any]:
         for name, overrides in NETWORKS.items():
             logits = []
             for seed in seeds:
-                more = with_rates(folder, known, judged, seed) if name == OF_LIGHTGBM else []
-                asked = "test.csv" if more else "test.txt"
-                given = [*overrides, *more]
+                rates = with_rates(folder, known, judged, seed) if name == OF_LIGHTGBM else []
+                asked = "test.csv" if rates else "test.txt"
+                given = [*overrides, *rates]
                 one = run(folder, NETWORK, seed, judged.labels, given, test=asked)
                 logits.append(one["logits"])
             tell(name, logits)
