@@ -68,7 +68,7 @@ def test_the_best_pass_of_criteo_x1_is_evaluated(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     passes = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for name, expected in (("valid", passes[1]["test"]["logloss"]), ("test", None)):
-        done = tool("evaluate", "-c", CONFIG, "--run-dir", best, "--files", tmp_path / f"{name}.csv")
+        done = tool("evaluate", best, "--files", tmp_path / f"{name}.csv")
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout.splitlines()[-1])
         assert (found["version"], found["samples"]) == (2, 20)
