@@ -4,21 +4,24 @@
     PADDLEBOX_DATA=../shared/data python benchmarks/against_trees.py --only causes --seeds 1
     PADDLEBOX_DATA=../shared/data python benchmarks/against_trees.py --quick
 
-Crosses. All pairs of Criteo's 39 features are ranked on the first 60 % of the lines, by how much a
-pair knows that LightGBM does not know from the click rates of single features (peers/crosses.py).
-datasets/criteo/slots_crossed.yaml has crosses from the top of this list.
+Pairs. All pairs of Criteo's 39 features are ranked on the first 60 % of the lines: LightGBM knows
+the click rates of the single features, and the score of a pair is the gain in log likelihood when
+its log odds are corrected by the mean error of each pair of values (peers/crosses.py). Rates and
+errors are out of fold. datasets/criteo/slots_crossed.yaml has crosses from the top of this list.
 
 Causes. Each subject is trained on the first 60 % of Criteo's lines and evaluated on the next 20 %,
-on which its settings and the numbers of trees were chosen, too: trees with and without statistics
-of categories, single ones and pairs; the network without such statistics, with those of LightGBM as
-dense features, with model.click_prior, and with crosses.
+on which its settings were chosen and on which the trees stop early: trees with and without click
+rates of categories, single ones and pairs; the network without such rates, with those of LightGBM
+as dense features (log odds, and the logarithm of the shows), with model.click_prior, and with
+crosses.
 
-Curve. The network is a config, CatBoost has the setting that is best on the middle part. On Criteo,
-the last rows of the first 80 % are the training set, and the last 20 % are evaluated. CatBoost has
-as many trees as are best for the last fifth of the training set, and is then trained on all of it.
-Generated are rows of datasets/synthetic for configs/deepfm_synthetic.yaml. CatBoost sees a slot
-with up to three ids as three columns, and stops early on further rows; with ten million rows it has
-the number of trees that is best with one million.
+Curve. The network is a config. On Criteo, the last rows of the first 80 % are the training set, and
+the last 20 % are evaluated. CatBoost has as many trees as are best for the last fifth of the
+training set, and is then trained on all of it. The crosses and the settings of the network come
+from the first 80 %, whatever the size of the training set. Generated are rows of datasets/synthetic
+with another seed than the one that configs/deepfm_synthetic.yaml was chosen with. CatBoost sees a
+slot with up to three ids as three columns, and stops early on further rows; its setting is not
+chosen for these rows. Their law, sums of weights and products of vectors, is the form of a DeepFM.
 
 Goal: with the most generated rows, the network is not below CatBoost.
 """
@@ -59,7 +62,8 @@ CATBOOST: dict[str, dict[str, Any]] = {
 }
 _SETTING = {"depth": 6, "learning_rate": 0.05}
 CRITEO_ROWS = (10_000, 30_000, 87_768)  # the last: all lines before those that are evaluated
-GENERATED_ROWS = (1_000_000, 10_000_000)
+GENERATED_ROWS = (100_000, 1_000_000)
+GENERATED_SEED = 2  # of the planted weights; the config was chosen with 1
 PASSES, TEST_ROWS = 6, 50_000
 
 
@@ -77,6 +81,7 @@ def with_rates(folder: Path, known: trees.Rows, asked: trees.Rows, seed: int) ->
     ]
     for at, (name, rows) in enumerate((("train", known), ("test", asked))):
         rates = np.concatenate([pair[at] for pair in pairs], axis=1)
+        rates[:, 0::2] = np.log(rates[:, 0::2]) - np.log1p(-rates[:, 0::2])
         rates[:, 1::2] = np.log1p(rates[:, 1::2])  # the numbers of shows
         numbers = np.log1p(np.maximum(np.nan_to_num(rows.integers), 0))
         parts = (rows.labels.astype(int)[:, None], numbers, rates, crosses.buckets(rows.integers))
@@ -164,12 +169,12 @@ def of_criteo(options: argparse.Namespace, lines: list[str], rows: int) -> dict[
 
 
 def generated_columns(first: int, count: int, day: int) -> tuple[Any, np.ndarray]:
-    """Rows of datasets/synthetic for CatBoost, and their labels."""
+    """Generated rows for CatBoost, and their labels."""
     import pandas  # type: ignore[import-untyped]  # comes with CatBoost
     from synthetic.prepare import SLOTS, Vocabulary, make_rows
 
-    vocabularies = [Vocabulary(law, 1) for law in SLOTS]
-    rows = make_rows(vocabularies, 1, first, count, day)
+    vocabularies = [Vocabulary(law, GENERATED_SEED) for law in SLOTS]
+    rows = make_rows(vocabularies, GENERATED_SEED, first, count, day)
     columns: dict[str, np.ndarray] = {
         f"dense{k}": rows.dense[:, k].astype(np.float32) for k in range(rows.dense.shape[1])
     }
@@ -183,25 +188,25 @@ def generated_columns(first: int, count: int, day: int) -> tuple[Any, np.ndarray
     return pandas.DataFrame(columns), rows.labels.astype(int)
 
 
-def of_generated(rows: int, trees_of_fewer: int, most_trees: int) -> dict[str, Any]:
-    """Both on generated rows. trees_of_fewer: the number of trees, or 0: stop early."""
+def of_generated(rows: int, most_trees: int) -> dict[str, Any]:
     per_pass = rows // PASSES
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         data = folder / "data"
         sizes = ("--passes", PASSES, "--rows-per-pass", per_pass, "--test-rows", TEST_ROWS)
-        zoo_claims.tool("datasets/synthetic/prepare", "--out", data, *sizes)
+        seed = ("--seed", GENERATED_SEED)
+        zoo_claims.tool("datasets/synthetic/prepare", "--out", data, *sizes, *seed)
         config = report.ROOT / "configs" / "deepfm_synthetic.yaml"
         started = time.perf_counter()
         (auc,) = zoo_claims.run(config, data, "synthetic", 1, folder / "run")
         found["network"] = {"auc": auc, "seconds": time.perf_counter() - started}
     print(f"{rows:,} generated rows: network {auc:.4f}", flush=True)
-    found["CatBoost"] = catboost_of_generated(per_pass, trees_of_fewer, most_trees)
+    found["CatBoost"] = catboost_of_generated(per_pass, most_trees)
     return found
 
 
-def catboost_of_generated(per_pass: int, trees_of_fewer: int, most_trees: int) -> dict[str, Any]:
+def catboost_of_generated(per_pass: int, most_trees: int) -> dict[str, Any]:
     import pandas
     from catboost import CatBoostClassifier, Pool
 
@@ -213,15 +218,14 @@ def catboost_of_generated(per_pass: int, trees_of_fewer: int, most_trees: int) -
 
     rows, last = per_pass * PASSES, PASSES - 1
     test = generated_columns(rows, TEST_ROWS, last)
-    judging = [] if trees_of_fewer else [generated_columns(rows + TEST_ROWS, TEST_ROWS, last)]
+    judging = generated_columns(rows + TEST_ROWS, TEST_ROWS, last)
     known = [generated_columns(day * per_pass, per_pass, day) for day in range(PASSES)]
     started = time.perf_counter()
     model = CatBoostClassifier(
-        iterations=trees_of_fewer or most_trees, depth=6, learning_rate=0.1, random_seed=1,
-        max_ctr_complexity=2, verbose=False, allow_writing_files=False,
+        iterations=most_trees, depth=6, learning_rate=0.1, random_seed=1, max_ctr_complexity=1,
+        verbose=False, allow_writing_files=False,
     )  # fmt: skip
-    stops = {"eval_set": pool(judging), "early_stopping_rounds": trees.PATIENCE} if judging else {}
-    model.fit(pool(known), **stops)
+    model.fit(pool(known), eval_set=pool([judging]), early_stopping_rounds=trees.PATIENCE)
     seconds = time.perf_counter() - started
     logits = model.predict(pool([test]), prediction_type="RawFormulaVal")
     return {"auc": auc_of(logits, test[1]), "trees": int(model.tree_count_), "seconds": seconds}
@@ -233,10 +237,8 @@ def curve(options: argparse.Namespace, lines: list[str]) -> dict[str, Any]:
         of = found["Criteo"][f"{rows:,}"] = of_criteo(options, lines, rows)
         told = ", ".join(f"{name} {one['auc']:.4f}" for name, one in of.items())
         print(f"{rows:,} rows of Criteo: {told}", flush=True)
-    grown = 0
     for rows in options.generated_rows:
-        of = found["generated"][f"{rows:,}"] = of_generated(rows, grown, options.most_trees)
-        grown = of["CatBoost"]["trees"]
+        of = found["generated"][f"{rows:,}"] = of_generated(rows, options.most_trees)
         print(f"{rows:,} generated rows: CatBoost {of['CatBoost']['auc']:.4f}", flush=True)
     return found
 

@@ -465,7 +465,7 @@ def epochs(run: Run) -> str:
 
 def against_trees(run: Run) -> str:
     of = run["figures"]
-    score = [[f"{left} × {right}", f"{gain:.1f}"] for gain, left, right in of["pairs"][:10]]
+    score = [[f"{left} × {right}", f"{gain:.1f}"] for gain, left, right in of["pairs"][:15]]
     causes = [
         [name, f"{one['auc']:.4f}", f"{one['logloss']:.4f}"] for name, one in of["causes"].items()
     ]

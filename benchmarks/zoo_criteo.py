@@ -47,7 +47,7 @@ import report
 from peers import trees
 from quality_criteo import FEATURES, criteo_lines
 
-MEASURES = (*report.TRAINING, "paddlebox/config", "configs")
+MEASURES = (*report.TRAINING, "paddlebox/config", "configs", "datasets/criteo")
 MODELS = (
     *("lr", "fm", "dnn", "wide_deep", "deepfm", "dcn", "dcn_v2", "xdeepfm", "autoint"),
     *("fibinet", "dlrm", "gatenet", "masknet", "finalmlp"),

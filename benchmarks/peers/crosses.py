@@ -1,4 +1,4 @@
-"""Which pairs of Criteo's features know more together than apart?"""
+"""Ranks pairs of Criteo's features by what their crosses add to the features themselves."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _TREES = 300
 
 def buckets(integers: np.ndarray) -> np.ndarray:
     """The buckets of datasets/criteo/slots.yaml; -9 where there is no integer."""
-    high = np.floor(np.log(np.maximum(integers, 1.0)) ** 2) + 10  # above the values up to 2
-    found = np.where(integers > 2, high, integers)
+    found = np.where(integers > 2, np.floor(np.log(np.maximum(integers, 1.0)) ** 2), integers)
     return np.asarray(np.where(np.isnan(integers), -9, found)).astype(np.int64)
 
 
@@ -26,6 +25,12 @@ def codes(rows: Rows) -> list[np.ndarray]:
     """For each of the 39 features: (n) its value as a number from 0."""
     columns = [*buckets(rows.integers).T, *rows.tokens.astype(str).T]
     return [np.unique(column, return_inverse=True)[1] for column in columns]
+
+
+def empty(rows: Rows) -> list[np.ndarray]:
+    """For each of the 39 features: (n) whether its slot has no feasign. The buckets always have."""
+    without = [np.zeros(len(rows.labels), bool)] * INTEGERS
+    return [*without, *(rows.tokens == "").T]
 
 
 def errors_of(code: np.ndarray, error: np.ndarray, p: np.ndarray, fold: np.ndarray) -> Any:
@@ -44,14 +49,15 @@ def errors_of(code: np.ndarray, error: np.ndarray, p: np.ndarray, fold: np.ndarr
 def rank(rows: Rows, seed: int) -> list[tuple[float, str, str]]:
     """All pairs of features, the best first: score, name, name.
 
-    The score is by how much the log likelihood of the rows rises if the error of the pair is added
-    to the log odds of trees that know the single features.
+    The score is the gain in log likelihood when the log odds of LightGBM, which knows the single
+    features, are corrected by the mean error of the pair of values. As in a cross slot, there is no
+    pair if one side is empty.
     """
     import lightgbm
 
     labels = rows.labels
     fold = np.random.default_rng(seed).integers(0, FOLDS, len(labels))
-    of_feature = codes(rows)
+    of_feature, none = codes(rows), empty(rows)
     mean = np.full(len(labels), labels.mean())
     known = [errors_of(code, labels - mean, mean, fold) for code in of_feature]
     table = np.column_stack([*known, rows.integers])
@@ -68,6 +74,7 @@ def rank(rows: Rows, seed: int) -> list[tuple[float, str, str]]:
     for left, right in itertools.combinations(range(len(NAMES)), 2):
         both = of_feature[left] * (int(of_feature[right].max()) + 1) + of_feature[right]
         step = errors_of(np.unique(both, return_inverse=True)[1], labels - p, p, fold)
+        step[none[left] | none[right]] = 0.0
         slope = float(step @ (labels - p))
         curvature = float((step * step) @ (p * (1 - p)))
         score = np.sign(slope) * slope**2 / (2 * curvature)

@@ -148,8 +148,8 @@ def _lightgbm(
 ) -> tuple[np.ndarray, int]:  # fmt: skip
     import lightgbm
 
-    # "rates": False leaves the click rates of the tokens out. Their numbers of shows stay.
     setting = dict(setting)
+    # "rates": False leaves the click rates of the tokens out. Their numbers of shows stay.
     first = 0 if setting.pop("rates", True) else 1
 
     def tables(others: Rows) -> tuple[np.ndarray, np.ndarray]:
