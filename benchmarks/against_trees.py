@@ -7,7 +7,8 @@
 Pairs. All pairs of Criteo's 39 features are ranked on the first 60 % of the lines: LightGBM knows
 the click rates of the single features, and the score of a pair is the gain in log likelihood when
 its log odds are corrected by the mean error of each pair of values (peers/crosses.py). Rates and
-errors are out of fold. datasets/criteo/slots_crossed.yaml has crosses from the top of this list.
+errors are out of fold, and the score is the mean over five draws of the folds.
+datasets/criteo/slots_crossed.yaml has crosses from the top of this list.
 
 Causes. Each subject is trained on the first 60 % of Criteo's lines and evaluated on the next 20 %,
 on which its settings were chosen and on which the trees stop early: trees with and without click
@@ -244,7 +245,9 @@ def curve(options: argparse.Namespace, lines: list[str]) -> dict[str, Any]:
 
 
 def pairs(options: argparse.Namespace, lines: list[str]) -> list[tuple[float, str, str]]:
-    found = crosses.rank(trees.Rows.of(parts_of(lines, "middle")[2]), 1)[: options.pairs]
+    found = crosses.rank(trees.Rows.of(parts_of(lines, "middle")[2]), options.draws)[
+        : options.pairs
+    ]
     for score, left, right in found:
         print(f"{left:3} x {right:3}  {score:.1f}", flush=True)
     return found
@@ -270,6 +273,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--draws", type=int, default=5, help="draws of the folds, to rank the pairs"
+    )
     parser.add_argument("--pairs", type=int, default=30, help="pairs to list")
     parser.add_argument("--criteo-rows", type=int, nargs="+", default=CRITEO_ROWS)
     parser.add_argument("--generated-rows", type=int, nargs="+", default=GENERATED_ROWS)
@@ -287,6 +293,7 @@ def main() -> int:
     lines = criteo_lines()
     if options.quick:
         lines, options.seeds, options.most_trees = lines[:QUICK_LINES], 1, 20
+        options.draws = 1
         options.criteo_rows, options.generated_rows = [1000], [30_000]
     figures = {
         name: part(options, lines) for name, part in PARTS.items() if options.only in (None, name)

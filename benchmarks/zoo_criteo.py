@@ -12,11 +12,11 @@ chosen. `--part last` trains on the first two parts and evaluates on the last. A
 `configs/<model>_criteo.yaml`, once per seed, unchanged but for the keys of `--set`.
 
 The models are compared with two regressions: one of 39 hashed features (quality_criteo.py), and one
-that also has the 13 logarithms that the models see. Each has the C that is best on the middle part.
-They are also compared with CatBoost and LightGBM (peers/trees.py), each with the setting and the
-number of trees that are best on the middle part, and with as many seeds as the models. --quick runs
-everything on few lines, with one seed, two models and one setting of the trees; its figures say
-nothing.
+that also has the 13 logarithms that the models see (finalmlp also sees crosses). Each has the C
+that is best on the middle part. They are also compared with CatBoost and LightGBM (peers/trees.py),
+each with the setting and the number of trees that are best on the middle part, and with as many
+seeds as the models. --quick runs everything on few lines, with one seed, two models and one setting
+of the trees; its figures say nothing.
 
 The row `average of 3` of a model is the mean of the probabilities of its first three seeds.
 

@@ -46,21 +46,10 @@ def errors_of(code: np.ndarray, error: np.ndarray, p: np.ndarray, fold: np.ndarr
     return others / (weights.sum(axis=1)[code] - weights[code, fold] + prior)
 
 
-def rank(rows: Rows, seed: int) -> list[tuple[float, str, str]]:
-    """All pairs of features, the best first: score, name, name.
-
-    The score is the gain in log likelihood when the log odds of LightGBM, which knows the single
-    features, are corrected by the mean error of the pair of values. As in a cross slot, there is no
-    pair if one side is empty.
-    """
+def _predictions(table: np.ndarray, labels: np.ndarray, fold: np.ndarray, seed: int) -> np.ndarray:
+    """(n) probabilities of LightGBM, each from the rows of the other folds."""
     import lightgbm
 
-    labels = rows.labels
-    fold = np.random.default_rng(seed).integers(0, FOLDS, len(labels))
-    of_feature, none = codes(rows), empty(rows)
-    mean = np.full(len(labels), labels.mean())
-    known = [errors_of(code, labels - mean, mean, fold) for code in of_feature]
-    table = np.column_stack([*known, rows.integers])
     p = np.empty(len(labels))
     for one in range(FOLDS):
         model = lightgbm.LGBMClassifier(
@@ -70,13 +59,34 @@ def rank(rows: Rows, seed: int) -> list[tuple[float, str, str]]:
         )  # fmt: skip
         model.fit(table[fold != one], labels[fold != one])
         p[fold == one] = model.predict_proba(table[fold == one])[:, 1]
-    found = []
+    return p
+
+
+def _scores(rows: Rows, seed: int) -> dict[tuple[str, str], float]:
+    labels = rows.labels
+    fold = np.random.default_rng(seed).integers(0, FOLDS, len(labels))
+    of_feature, none = codes(rows), empty(rows)
+    mean = np.full(len(labels), labels.mean())
+    known = [errors_of(code, labels - mean, mean, fold) for code in of_feature]
+    p = _predictions(np.column_stack([*known, rows.integers]), labels, fold, seed)
+    found = {}
     for left, right in itertools.combinations(range(len(NAMES)), 2):
         both = of_feature[left] * (int(of_feature[right].max()) + 1) + of_feature[right]
         step = errors_of(np.unique(both, return_inverse=True)[1], labels - p, p, fold)
         step[none[left] | none[right]] = 0.0
         slope = float(step @ (labels - p))
         curvature = float((step * step) @ (p * (1 - p)))
-        score = np.sign(slope) * slope**2 / (2 * curvature)
-        found.append((float(score), NAMES[left], NAMES[right]))
-    return sorted(found, reverse=True)
+        found[NAMES[left], NAMES[right]] = float(np.sign(slope) * slope**2 / (2 * curvature))
+    return found
+
+
+def rank(rows: Rows, draws: int) -> list[tuple[float, str, str]]:
+    """All pairs of features, the best first: mean score over some draws of the folds, name, name.
+
+    The score is the gain in log likelihood when the log odds of LightGBM, which knows the single
+    features, are corrected by the mean error of the pair of values. As in a cross slot, there is no
+    pair if one side is empty.
+    """
+    scores = [_scores(rows, seed) for seed in range(1, draws + 1)]
+    means = {pair: float(np.mean([one[pair] for one in scores])) for pair in scores[0]}
+    return sorted(((mean, *pair) for pair, mean in means.items()), reverse=True)

@@ -158,6 +158,20 @@ def test_a_logloss_that_is_no_number_is_never_the_lowest() -> None:
     assert state == {"lowest": 0.5, "since": 1, "reductions": 0}
 
 
+def test_weight_decay_is_an_l2_penalty() -> None:
+    from paddlebox import ops
+    from paddlebox.train.program import create_optimizer
+
+    paddle = ops.paddle
+    paddle.disable_static()
+    w = paddle.create_parameter([2], "float32")
+    w.set_value(np.ones(2, np.float32))
+    (w * paddle.to_tensor([3.0, 4.0])).sum().backward()
+    own = {"type": "sgd", "learning_rate": 0.1, "weight_decay": 0.5}
+    create_optimizer(make_config(optimizer=own), [w]).step()
+    np.testing.assert_allclose(w.numpy(), [1 - 0.1 * (3 + 0.5), 1 - 0.1 * (4 + 0.5)], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "told"),
     [
