@@ -477,6 +477,29 @@ def epochs(run: Run) -> str:
     return f"{table(head, rows)}\n\n{goals(run)}"
 
 
+def against_trees(run: Run) -> str:
+    of = run["figures"]
+    score = [[f"{left} × {right}", f"{gain:.1f}"] for gain, left, right in of["pairs"][:15]]
+    causes = [
+        [name, f"{one['auc']:.4f}", f"{one['logloss']:.4f}"] for name, one in of["causes"].items()
+    ]
+    curve = []
+    for source, sizes in of["curve"].items():
+        for rows, both in sizes.items():
+            ours, theirs = both["network"], both["CatBoost"]
+            aucs = [f"{one['auc']:.4f}" for one in (ours, theirs)]
+            curve.append([f"{rows}, {source}", *aucs, str(theirs["trees"])])
+    head = ["training rows", "AUC of the network", "of CatBoost", "trees"]
+    return "\n\n".join(
+        [
+            table(["pair", "log likelihood"], score),
+            table(["on the middle part", "AUC", "logloss"], causes),
+            table(head, curve),
+            goals(run),
+        ]
+    )
+
+
 def end_to_end(run: Run) -> str:
     rows = []
     for case, of in run["figures"].get("beside", {}).items():
@@ -541,6 +564,7 @@ def sequences(run: Run) -> str:
 # Without one of its own, a benchmark has the table of its goals.
 _OWN: tuple[Callable[[Run], str], ...] = (
     advise,
+    against_trees,
     commit,
     conformance,
     defaults,
