@@ -167,6 +167,8 @@ class World(Coordinator):
         return [json.loads(text) for text in self.store.gather(what, json.dumps(mine).encode())]
 
     def gather_bytes(self, mine: bytes) -> list[bytes]:
+        for shard in self.shards.values():
+            shard.stepping.wait_for_give()  # within a step: it uses the same channel
         array = np.frombuffer(mine, np.uint8)
         return [theirs.tobytes() for theirs in self.channels["step"].exchange([array] * self.size)]
 
@@ -341,7 +343,13 @@ class World(Coordinator):
 
     @contextmanager
     def step(self, feed: Feed) -> Iterator[int | None]:
-        """Fetches the rows of the batch first, and sends its merged gradients to the owners."""
+        """Fetches the rows of the batch first, and sends its merged gradients to the owners, or
+        waits until they have been sent.
+
+        The tables end their steps in reverse order, each on all ranks. If gradients are sent during
+        the sum, the channel sends those of all tables before the first table fetches rows: it takes
+        them in the order of tables, and the last table, which ends first, waits for its own.
+        """
         with ExitStack() as steps:
             shards = self.shards.values()
             counts = [steps.enter_context(shard.stepping.step(feed)) for shard in shards]
@@ -351,6 +359,7 @@ class World(Coordinator):
         """`Channel.sum` within a step.
 
         pushed: the step has done all its pushes. Row gradients are then exchanged at the same time.
+            Equal on all ranks.
         """
         for shard in self.shards.values() if pushed else ():
             shard.stepping.begin_to_give()
