@@ -40,7 +40,7 @@ from counted_exchange import Batches, Setting, batches_of, counted, zipf_batches
 from peers.forwarder import DEVICE
 from ranks_bytes import criteo
 
-MEASURES = (*report.RANKS, "benchmarks/counted_exchange.py")
+MEASURES = (*report.RANKS, "benchmarks/counted_exchange.py", "tests/ranks/threads.py")
 HOSTS, RANKS_A_HOST = 4, 4
 PORT = 29873
 _LONGEST_S = 1800
