@@ -66,7 +66,7 @@ class DeviceBatchTable::Rows : public HbmRows<DeviceRows> {
   std::unique_ptr<pbx_hbm_staging, Close> staging_;
   Side next_, open_;
   std::atomic<bool> pushes_ended_{false};  // of `open_`
-  void* stream_ = nullptr;  // of the last operator
+  void* stream_ = nullptr;                 // of the last operator
 };
 
 Status DeviceBatchTable::Rows::OpenDevice() {

@@ -115,7 +115,8 @@ class JobStore:
             self._check_later(rank)
             if time.monotonic() - joined > JOIN_S:
                 raise RankError(
-                    f"rank {rank} has joined, but has not connected within {JOIN_S:g} s: see its log"
+                    f"rank {rank} has joined, but has not connected within {JOIN_S:g} s: "
+                    "see its log"
                 )
 
         self._check = check_start

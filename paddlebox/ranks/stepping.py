@@ -1,5 +1,5 @@
-"""Stepping: runs steps. It fetches rows before a step. It sends the gradients when all pushes of the
-step are done: at its end, or between hosts while the dense gradients are summed."""
+"""Stepping: runs steps. It fetches rows before a step. It sends the gradients when all pushes of
+the step are done: at its end, or between hosts while the dense gradients are summed."""
 
 from __future__ import annotations
 

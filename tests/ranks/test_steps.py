@@ -144,5 +144,5 @@ def test_a_push_after_a_sum_that_said_there_is_none_is_an_error(
         with ops.raising_own_errors():
             out.backward()
 
-    with pytest.raises(PassError, match="push: table 'counted.': its gradients of this step"):
+    with pytest.raises(PassError, match=r"push: table 'counted.': its gradients of this step"):
         train(monkeypatch, body)
