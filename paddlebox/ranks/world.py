@@ -19,6 +19,7 @@ import numpy as np
 
 from paddlebox import _native, mpi
 from paddlebox.config import Config
+from paddlebox.config.data import ShareBy
 from paddlebox.config.ranks import RanksConfig, Transport
 from paddlebox.errors import ConfigError, PaddleBoxError, RankError
 from paddlebox.ranks import connecting
@@ -41,6 +42,7 @@ from paddlebox.store.tiered_table import TieredTable
 
 paddle, core = _native.paddle, _native.core
 
+_SPLIT_PAGE_VIEWS = (ShareBy.BYTES, ShareBy.INSTANCE, ShareBy.INS_ID)
 _OF_THE_LAUNCHER = ("PADDLE_TRAINER_ID", "PADDLE_MASTER", "PADDLE_CURRENT_ENDPOINT")
 
 
@@ -218,6 +220,11 @@ class World(Coordinator):
             raise ConfigError(
                 f"--from {back_to}: each rank numbers its versions by itself; name YYYYMMDD or "
                 "YYYYMMDD/PASS"
+            )
+        if config.phases and config.data.share_by[0] in _SPLIT_PAGE_VIEWS:
+            raise ConfigError(
+                f"data.share {config.data.share} with phases: ranks would share the instances of a "
+                "page view: leave it out, or set data.share: search_id"
             )
         if config.checkpoint.keep_versions < 2:
             raise ConfigError(
