@@ -3,7 +3,7 @@
     sudo python benchmarks/many_ranks.py [--trial]
 
 Counting: 16 and 64 ranks are threads of this process. They plan and exchange as in a job, with
-batches of Criteo and of Zipf ids (counted_exchange.py). Counted are the exchanges that a step waits
+batches of Criteo and of Zipf ids (counted_exchange.py). It counts the exchanges that a step waits
 for, one after the other, the requests to the job's store, the messages of a host, and the bytes
 between hosts. The sum of --dense values takes two rounds. Bytes are compared with the least that
 the format needs: the row ids, the rows with one bit each, and their gradients, without any size,

@@ -65,7 +65,7 @@ class Pairs:
             first, second = sorted((world.rank, peer))
             store = self._rendezvous(first, second)
             default, collective._default_store = collective._default_store, store
-            # Otherwise each rank counts its own groups, and ranks with other peers count others.
+            # Otherwise each rank numbers its groups by itself, and the numbers of a pair differ.
             collective._custom_gid = _FIRST_GROUP + first * world.size + second
             try:
                 group = paddle.distributed.new_group([first, second], backend="gloo")
