@@ -55,7 +55,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Counted:
-    """What was counted. Other figures than `waits` are means of a host and step."""
+    """What was counted. All figures but `waits` are means of a host and step."""
 
     waits: float  # exchanges between hosts, one after the other, of the step with most of them
     requests: float  # to the job's store

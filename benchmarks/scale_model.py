@@ -22,8 +22,8 @@ from typing import Any
 _GATHERS_A_STEP = 1 / 8  # row ids are requested for 8 batches at a time (ranks/step_planner.py)
 _SWAPS = 2  # exchanges per step: rows before it, gradients after it
 # Exchanges between hosts and step, counted by many_ranks.py: rows (early and late), gradients, and
-# row ids with the bits of late rows for 8 steps. A sum of many values takes two rounds. Gradients
-# are exchanged during the sum.
+# row ids with the bits of late rows for 8 steps. A sum of many values takes two rounds. If the
+# dense gradients are on GPUs, as in the large job, the gradients of rows are exchanged after it.
 _EXCHANGES, _SUM_ROUNDS = 3.25, 2
 _CHANNELS = 5  # ranks/channel.py, without that of sums
 _CHANNELS_BEFORE = 4  # a pair of ranks had a connection and a TCPStore for each
@@ -117,9 +117,8 @@ def predict(ranks: int, work: Work, machine: Machine) -> Predicted:
         # Within a node, to the rank that exchanges with the other node and back. The ranks of a
         # node share the other nodes. Sums go through one rank.
         within = 2 if nodes > 1 else 1
-        one = within + math.ceil((nodes - 1) / on_node)
+        messages = _EXCHANGES * (within + math.ceil((nodes - 1) / on_node)) * latency
         sum_turns = within + _SUM_ROUNDS * (nodes - 1)
-        messages = (_EXCHANGES * one - (min(one, sum_turns) if nodes > 1 else 0)) * latency
         moving += (within - 1) * 2 * outside / machine.memory_bytes_per_s
     dense_bytes = 4 * work.dense_parameters * 2 * (ranks - 1) / ranks
     dense = dense_bytes / machine.memory_bytes_per_s

@@ -65,7 +65,7 @@ class Pairs:
             first, second = sorted((world.rank, peer))
             store = self._rendezvous(first, second)
             default, collective._default_store = collective._default_store, store
-            # Otherwise each rank counts its own groups, and ranks with other peers count others.
+            # Otherwise each rank numbers its groups by itself, and the numbers of a pair differ.
             collective._custom_gid = _FIRST_GROUP + first * world.size + second
             try:
                 group = paddle.distributed.new_group([first, second], backend="gloo")
@@ -174,10 +174,16 @@ def main() -> int:
     sizes = [sizes_of(options, rank, world.size) for rank in range(world.size)]
     out = [np.full(size, world.rank, np.uint8) for size in sizes[world.rank]]
     into = [np.empty(of_rank[world.rank], np.uint8) for of_rank in sizes]
-    ways = ways_of(world, out, into, np.zeros(options.dense, np.float32))
+    dense = np.ones(options.dense, np.float32)
+    world.channels[DENSE].sum(dense)
+    assert (dense == len(world.hosts.ranks)).all()
+    dense.fill(0)  # each sum is the input of the next one
+    ways = ways_of(world, out, into, dense)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(options.turns + 1):
         for name, exchange in ways.items():
+            for array in into:  # so that a way that fills nothing is noticed
+                array.fill(255)
             world.wait(name)
             began = time.perf_counter()
             for _ in range(options.exchanges):

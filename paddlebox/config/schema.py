@@ -177,12 +177,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _page_views_are_whole(self) -> Config:
-        rate, by = self.data.negative_rate, self.data.share_by[0]
-        if self.phases and by in (ShareBy.BYTES, ShareBy.INSTANCE, ShareBy.INS_ID):
-            raise ValueError(
-                f"data.share {self.data.share} with phases: ranks would share the instances of a "
-                "page view: leave it out, or set data.share: search_id"
-            )
+        rate = self.data.negative_rate
         if self.phases and rate < 1 and self.phases[Phase.JOIN].model.page_views:
             raise ValueError(
                 f"data.negative_rate {rate} with phases.join.model.type "

@@ -36,9 +36,8 @@ core = _native.core
 log = logging.getLogger(__name__)
 
 _CHUNKS_A_ROUND = 4  # of each rank. A chunk is CHUNK_BYTES of text, or a row group
-_MOST_TOGETHER = (
-    1 << 18
-)  # instances of chunks that are sent as one; a row group may have any number
+# Most instances of chunks that are sent as one piece. A single row group may have more.
+_MOST_TOGETHER = 1 << 18
 
 
 class Place(NamedTuple):
@@ -267,7 +266,7 @@ class Exchange:
         """Exchange the instances of a round.
 
         Args:
-            out: of chunks that are together, (R) the instances by the rank that trains them.
+            out: of each group of chunks, (R) the instances by the rank that trains them.
 
         Returns: those of this rank; whether there is another round.
         """
@@ -299,18 +298,23 @@ class Exchange:
 
 
 def _successive(chunks: Iterable[OwnChunk]) -> list[list[OwnChunk]]:
-    """The chunks with instances. Those between which no rank has another chunk are together."""
+    """Group the chunks that have instances.
+
+    Successive chunks of one part form a group, because no other rank has a chunk between them.
+    """
     found: list[list[OwnChunk]] = []
-    after, rows = None, 0
+    after, rows, follows_group = None, 0, False
     for one in chunks:
+        follows, after = one.place == after, one.place._replace(chunk=one.place.chunk + 1)
         if not one.columns.instances:
+            follows_group = follows_group and follows
             continue
         rows += one.columns.instances
-        if one.place != after or rows > _MOST_TOGETHER:
+        if not (follows and follows_group) or rows > _MOST_TOGETHER:
             found.append([])
             rows = one.columns.instances
         found[-1].append(one)
-        after = one.place._replace(chunk=one.place.chunk + 1)
+        follows_group = True
     return found
 
 

@@ -69,7 +69,7 @@ class Channel:
 
         Raises:
             RankError: another rank has ended or left, or sends another size.
-            ValueError: an array is not contiguous.
+            ValueError: an array of `into`, or within a host of `out`, is not contiguous.
         """
         hosts, memory = self._world.hosts, self._world.memory
         if len(hosts.ranks) == 1 or (within and _blocks_are_near(hosts, within)):
@@ -79,9 +79,9 @@ class Channel:
             else:
                 memory.swap(self._number, [out[r] for r in near], [into[r] for r in near])
             return
+        if not all(array.flags.c_contiguous for array in into):  # a copy would be filled
+            raise ValueError("an array of `into` is not contiguous")
         for rank, found in enumerate(self._all_to_all([bytes_of(array) for array in out])):
-            if not into[rank].flags.c_contiguous:  # a copy would be filled
-                raise ValueError(f"the array for rank {rank}: expected a contiguous one")
             room = bytes_of(into[rank])
             if found.size != room.size:
                 raise RankError(f"rank {rank} sends {found.size} bytes, expected {room.size}")

@@ -141,8 +141,10 @@ class TcpLink:
             except BlockingIOError:
                 return
             except OSError as error:  # no probe was answered, or the connection was reset
-                self._gone[peer] = self._lost(peer, str(error.strerror))
-                return
+                if len(self._told[peer]) <= _TEXT_LENGTH.size:
+                    self._gone[peer] = self._lost(peer, str(error.strerror))
+                    return
+                found = b""  # what it has told so far is the reason
             self._told[peer] += found
             told, head = self._told[peer], _TEXT_LENGTH.size
             if len(told) > head and (not found or len(told) >= head + _length_of_text(told)):
@@ -159,10 +161,12 @@ class TcpLink:
 
     def _end_of(self, peer: int, error: OSError) -> RankError:
         """The error for a channel that has ended. Control may say why."""
-        if peer not in self._gone and peer not in self._dead:
-            poller = select.poll()
-            poller.register(self._controls[peer], select.POLLIN)
-            poller.poll(_LAST_WORDS_S * 1e3)
+        poller, until = select.poll(), time.monotonic() + _LAST_WORDS_S
+        poller.register(self._controls[peer], select.POLLIN)
+        while peer not in self._gone and peer not in self._dead:
+            if (left := until - time.monotonic()) <= 0:
+                break
+            poller.poll(left * 1e3)
             self._hear(peer)
         return RankError(self._gone.get(peer, self._lost(peer, str(error))))
 
@@ -173,7 +177,7 @@ class TcpLink:
         if self._left:
             return
         self._left = why or "no reason"
-        text = why.encode()[:_LONGEST_TEXT]
+        text = self._left.encode()[:_LONGEST_TEXT]
         for control in self._controls.values():
             with contextlib.suppress(OSError):  # that peer is gone itself
                 control.send(_TEXT_LENGTH.pack(len(text)) + text)

@@ -191,7 +191,7 @@ def test_chunks_of_a_round_are_sent_as_one_where_no_other_rank_has_one_between_t
         sharing.OwnChunk(SimpleNamespace(instances=n), sharing.Place(*place), True)
         for place, n in zip(places, rows, strict=True)
     ]
-    assert [len(found) for found in sharing._successive(chunks)] == [1, 1, 1, 1, 1, 1]
+    assert [len(found) for found in sharing._successive(chunks)] == [2, 1, 1, 1, 1]
     del chunks[1:3]
     chunks[1:1] = [chunks[0]._replace(place=sharing.Place(0, 1, n)) for n in (5, 6, 7)]
     assert [len(found) for found in sharing._successive(chunks)] == [5, 1, 1, 1]

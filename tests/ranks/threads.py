@@ -109,6 +109,9 @@ class _Later:
         self._rounds.at = max(self._rounds.at, at)
         return found
 
+    def exception(self) -> BaseException | None:
+        return self._future.exception()
+
 
 class _Channel(Channel):
     def __init__(self, world: _Thread, name: str, number: int) -> None:
