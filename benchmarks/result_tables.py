@@ -555,7 +555,7 @@ def sequences(run: Run) -> str:
         low, high = seeds["interval"]
         parts.append(
             f"MovieLens, {len(seeds['hstu'])} seeds: mean AUC {statistics.mean(seeds['hstu']):.4f} "
-            f"of HSTU and {statistics.mean(seeds['din']):.4f} of DIN. The 95 % interval of the "
+            f"of HSTU and {statistics.mean(seeds['din']):.4f} of DIN. The 95 % interval of the\n"
             f"mean difference is {low:.4f} to {high:.4f}."
         )
     return "\n\n".join([*parts, goals(run)])
