@@ -249,7 +249,7 @@ format: $(STAMPS)/venv ## apply clang-format and ruff's safe fixes
 	$(BIN)/clang-format -i $(CPP_FILES)
 	$(BIN)/ruff check --fix .
 
-tidy: $(STAMPS)/native ## run clang-tidy on ops/ (MOST=40: on as many files, the last changed)
+tidy: $(STAMPS)/native ## run clang-tidy on ops/ (MOST=20: on as many files, the last changed)
 	@$(BIN)/python .ci/tidy.py --jobs $(JOBS) $(if $(MOST),--most $(MOST))
 
 tidy-cuda: $(STAMPS)/venv cuda-setup ## run clang-tidy on ops/cuda as CUDA

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,9 +55,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class Counted:
-    """What was counted. All figures are means of a host and step."""
+    """What was counted. All figures but `waits` are means of a host and step."""
 
-    waits: float  # exchanges that a step waits for, between hosts
+    waits: float  # exchanges between hosts, one after the other, of the step with most of them
     requests: float  # to the job's store
     most_messages: float  # sent and received by a host, of one exchange
     messages: float  # sent by a host
@@ -129,11 +130,12 @@ def counted(setting: Setting, batches: Batches) -> Counted:
     """Runs one pass of R ranks and counts its steps. Staging is not counted."""
     counts, steps = Counts(), setting.steps
 
-    def work(world: World) -> int:
+    def work(world: World) -> tuple[int, int]:
         return _pass_of(world, setting, batches, counts)
 
     with _simulated_tables():
-        least = sum(coordination(setting.ranks, work, setting.per_host, counts, _PATIENCE_S))
+        found = coordination(setting.ranks, work, setting.per_host, counts, _PATIENCE_S)
+    least = sum(of_rank for of_rank, _ in found)
     hosts = -(-setting.ranks // setting.per_host)
     of_hosts = hosts * steps
     per_exchange = [
@@ -141,7 +143,7 @@ def counted(setting: Setting, batches: Batches) -> Counted:
     ]
     sums = counts.sent_bytes[DENSE]
     return Counted(
-        (counts.exchanges["step"] + counts.exchanges[DENSE]) / of_hosts,
+        max(waits for _, waits in found),
         sum(counts.requests.values()) / steps,
         2 * max(per_exchange),  # each message that a host sends, another receives
         sum(counts.messages.values()) / of_hosts,
@@ -151,8 +153,12 @@ def counted(setting: Setting, batches: Batches) -> Counted:
     )
 
 
-def _pass_of(world: World, setting: Setting, batches: Batches, counts: Counts) -> int:
-    """Runs the pass of one rank. Returns the least bytes of the parts that it gets and sends."""
+def _pass_of(world: Any, setting: Setting, batches: Batches, counts: Counts) -> tuple[int, int]:
+    """Runs the pass of one rank.
+
+    Returns: the least bytes of the parts that it gets and sends, and the waits of the step with
+        most of them: from where a step has its rows to where the next step has its rows.
+    """
     table: Any = _Table(world.rank, setting)
     world.connect([table], RanksConfig(per_node=setting.per_host))
     of_steps = [batches(world.rank, step) for step in range(setting.steps)]
@@ -169,19 +175,21 @@ def _pass_of(world: World, setting: Setting, batches: Batches, counts: Counts) -
     world.wait("staged")
     if world.rank == 0:
         counts.clear()
-    least, dense = 0, np.zeros(setting.dense, np.float32)
+    least, dense, began = 0, np.zeros(setting.dense, np.float32), list[int]()
     for feed in world.feeds(of_set, len(feeds), iter(feeds), lambda: feeds[0]):
         if world.rank == 0:
             counts.requests.pop("steps", None)  # once a pass
         step: Step = feed[STEP]
         with world.step(feed):
-            world.channels[DENSE].sum(dense)
+            began.append(world.rounds.at)
+            world.sum_over_hosts(dense, pushed=True)
         least += _least_bytes(step, world, setting)
+    began.append(world.rounds.at)
     world.wait("counted")
     if world.rank == 0:
         del counts.requests["counted"]
     world.disconnect()
-    return least
+    return least, max(end - begin for begin, end in pairwise(began))
 
 
 def _feed(places: np.ndarray, instances: int) -> dict[str, Any]:

@@ -365,15 +365,29 @@ def two_nodes(run: Run) -> str:
 
 
 def many_ranks(run: Run) -> str:
-    names = ("waits", "requests", "most_messages", "messages", "sent_bytes", "over_least", "share")
+    figures = dict(run["figures"])
+    exchange = figures.pop("exchange", None)
+    names = ("waits", "requests", "most_messages", "messages", "sent_bytes")
     rows = [
-        [case, *(number(of[name]) for name in names)]
-        for case, of in run["figures"].items()
-        if case != "exchange"
+        [
+            case,
+            *(number(of[name]) for name in names),
+            f"{of['over_least']:.4f}",
+            f"{of['share']:.2f}",
+        ]
+        for case, of in figures.items()
     ]
     head = ["", "waits a step", "requests", "messages of an exchange", "messages a step"]
     head += ["bytes a step", "bytes of the least", "share of ideal"]
-    return f"{table(head, rows)}\n\n{goals(run)}"
+    parts = [table(head, rows)]
+    if exchange is not None:
+        in_ms = {name: [1e3 * s for s in of] for name, of in exchange["seconds"].items()}
+        times = [
+            [name, number(statistics.median(ms)), *map(number, (min(ms), max(ms)))]
+            for name, ms in in_ms.items()
+        ]
+        parts.append(table(["16 ranks", "ms", "least", "most"], times))
+    return "\n\n".join([*parts, goals(run)])
 
 
 def rank_parity(run: Run) -> str:
@@ -463,6 +477,29 @@ def epochs(run: Run) -> str:
     return f"{table(head, rows)}\n\n{goals(run)}"
 
 
+def against_trees(run: Run) -> str:
+    of = run["figures"]
+    score = [[f"{left} × {right}", f"{gain:.1f}"] for gain, left, right in of["pairs"][:15]]
+    causes = [
+        [name, f"{one['auc']:.4f}", f"{one['logloss']:.4f}"] for name, one in of["causes"].items()
+    ]
+    curve = []
+    for source, sizes in of["curve"].items():
+        for rows, both in sizes.items():
+            ours, theirs = both["network"], both["CatBoost"]
+            aucs = [f"{one['auc']:.4f}" for one in (ours, theirs)]
+            curve.append([f"{rows}, {source}", *aucs, str(theirs["trees"])])
+    head = ["training rows", "AUC of the network", "of CatBoost", "trees"]
+    return "\n\n".join(
+        [
+            table(["pair", "log likelihood"], score),
+            table(["on the middle part", "AUC", "logloss"], causes),
+            table(head, curve),
+            goals(run),
+        ]
+    )
+
+
 def end_to_end(run: Run) -> str:
     rows = []
     for case, of in run["figures"].get("beside", {}).items():
@@ -518,7 +555,7 @@ def sequences(run: Run) -> str:
         low, high = seeds["interval"]
         parts.append(
             f"MovieLens, {len(seeds['hstu'])} seeds: mean AUC {statistics.mean(seeds['hstu']):.4f} "
-            f"of HSTU and {statistics.mean(seeds['din']):.4f} of DIN. The 95 % interval of the "
+            f"of HSTU and {statistics.mean(seeds['din']):.4f} of DIN. The 95 % interval of the\n"
             f"mean difference is {low:.4f} to {high:.4f}."
         )
     return "\n\n".join([*parts, goals(run)])
@@ -527,6 +564,7 @@ def sequences(run: Run) -> str:
 # Without one of its own, a benchmark has the table of its goals.
 _OWN: tuple[Callable[[Run], str], ...] = (
     advise,
+    against_trees,
     commit,
     conformance,
     defaults,

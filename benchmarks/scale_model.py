@@ -22,7 +22,8 @@ from typing import Any
 _GATHERS_A_STEP = 1 / 8  # row ids are requested for 8 batches at a time (ranks/step_planner.py)
 _SWAPS = 2  # exchanges per step: rows before it, gradients after it
 # Exchanges between hosts and step, counted by many_ranks.py: rows (early and late), gradients, and
-# row ids with the bits of late rows for 8 steps. A sum of many values takes two rounds.
+# row ids with the bits of late rows for 8 steps. A sum of many values takes two rounds. If the
+# dense gradients are on GPUs, as in the large job, the gradients of rows are exchanged after it.
 _EXCHANGES, _SUM_ROUNDS = 3.25, 2
 _CHANNELS = 5  # ranks/channel.py, without that of sums
 _CHANNELS_BEFORE = 4  # a pair of ranks had a connection and a TCPStore for each

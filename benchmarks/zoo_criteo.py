@@ -12,11 +12,11 @@ chosen. `--part last` trains on the first two parts and evaluates on the last. A
 `configs/<model>_criteo.yaml`, once per seed, unchanged but for the keys of `--set`.
 
 The models are compared with two regressions: one of 39 hashed features (quality_criteo.py), and one
-that also has the 13 logarithms that the models see. Each has the C that is best on the middle part.
-They are also compared with CatBoost and LightGBM (peers/trees.py), each with the setting and the
-number of trees that are best on the middle part, and with as many seeds as the models. --quick runs
-everything on few lines, with one seed, two models and one setting of the trees; its figures say
-nothing.
+that also has the 13 logarithms that the models see (finalmlp also sees crosses). Each has the C
+that is best on the middle part. They are also compared with CatBoost and LightGBM (peers/trees.py),
+each with the setting and the number of trees that are best on the middle part, and with as many
+seeds as the models. --quick runs everything on few lines, with one seed, two models and one setting
+of the trees; its figures say nothing.
 
 The row `average of 3` of a model is the mean of the probabilities of its first three seeds.
 
@@ -47,7 +47,7 @@ import report
 from peers import trees
 from quality_criteo import FEATURES, criteo_lines
 
-MEASURES = (*report.TRAINING, "paddlebox/config", "configs")
+MEASURES = (*report.TRAINING, "paddlebox/config", "configs", "datasets/criteo")
 MODELS = (
     *("lr", "fm", "dnn", "wide_deep", "deepfm", "dcn", "dcn_v2", "xdeepfm", "autoint"),
     *("fibinet", "dlrm", "gatenet", "masknet", "finalmlp"),
@@ -164,10 +164,11 @@ def run(
     labels: np.ndarray,
     overrides: Sequence[str] = (),
     worker: str = WORKER,
+    test: str = "test.txt",
 ) -> dict[str, Any]:
     """Trains a model once. Returns its logits of the evaluation rows, and their metrics."""
     run_dir = Path(tempfile.mkdtemp(prefix=f"{model}-{seed}-", dir=folder))
-    files = (folder / "train.txt", folder / "test.txt")
+    files = (folder / "train.txt", folder / test)
     arguments = (f"configs/{model}_criteo.yaml", seed, *files, run_dir, *overrides)
     started = time.perf_counter()
     done = subprocess.run(

@@ -83,7 +83,7 @@ def load(size: int, launcher: str) -> Any:
 
     Args:
         size: the number of ranks that `launcher` started.
-        launcher: what errors call it.
+        launcher: its name in errors.
 
     Raises:
         ConfigError: there is no MPI library, or it does not belong to the launcher.

@@ -1,11 +1,15 @@
-"""One rank of many_ranks.py: exchanges arrays without computing, in two ways that take turns.
+"""One rank of many_ranks.py: exchanges arrays without computing, in ways that take turns.
 
     python -m paddle.distributed.launch ... exchange_rank.py OUT.json --rows N --exchanges N
 
 `hosts` is the exchange of paddlebox. `pairs` is how ranks of different hosts exchanged before: each
-two ranks send and receive through a group of Gloo of their own, in the rounds of a tournament, the
-sizes first. Ranks of one host use shared memory in both ways. OUT.json gets the seconds of each
-exchange, in turn, of the first rank.
+two ranks send and receive through a group of Gloo of their own, in the rounds of a tournament.
+Ranks of one host use shared memory in both ways. The receivers know all sizes, as in a step; in
+`hosts, sizes unknown` and `pairs, sizes unknown` they do not, and a pair sends the sizes first.
+
+A step exchanges gradients of rows and a sum of --dense values. `one after the other` does so as
+before, and `at the same time` as now. OUT.json gets the seconds of each, in turn, of the first
+rank.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +27,13 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.config import load_config
 from paddlebox.ranks import World
+from paddlebox.ranks.channel import DENSE
 from paddlebox.ranks.job_store import JOIN_S, _serve
 from paddlebox.ranks.joining import address_of_host
 
 paddle = _native.paddle
+
+_FIRST_GROUP = 1000  # Paddle numbers its own groups from 10 on
 
 
 def rounds(rank: int, size: int) -> Iterator[int]:
@@ -58,10 +65,12 @@ class Pairs:
             first, second = sorted((world.rank, peer))
             store = self._rendezvous(first, second)
             default, collective._default_store = collective._default_store, store
+            # Otherwise each rank numbers its groups by itself, and the numbers of a pair differ.
+            collective._custom_gid = _FIRST_GROUP + first * world.size + second
             try:
                 group = paddle.distributed.new_group([first, second], backend="gloo")
             finally:
-                collective._default_store = default
+                collective._default_store, collective._custom_gid = default, None
             self._groups[peer] = group.process_group
 
     def _rendezvous(self, first: int, second: int) -> Any:
@@ -83,14 +92,12 @@ class Pairs:
         size = self._world.size
         sizes = np.array([array.size for array in out], np.int64)
         theirs = np.zeros(size, np.int64)
-        self._swap(
-            [sizes[r : r + 1] for r in range(size)], [theirs[r : r + 1] for r in range(size)]
-        )
+        self.swap([sizes[r : r + 1] for r in range(size)], [theirs[r : r + 1] for r in range(size)])
         into = [np.empty(int(count), np.uint8) for count in theirs]
-        self._swap(out, into)
+        self.swap(out, into)
         return into
 
-    def _swap(self, out: list[np.ndarray], into: list[np.ndarray]) -> None:
+    def swap(self, out: list[np.ndarray], into: list[np.ndarray]) -> None:
         rank, near, memory = self._world.rank, self._world.hosts.near, self._world.memory
         if memory is None:
             np.copyto(into[rank], out[rank])
@@ -110,6 +117,49 @@ def _tensor(array: np.ndarray) -> Any:
     return base.eager.Tensor(tensor, paddle.CPUPlace(), "pairs")
 
 
+def ways_of(
+    world: Any, out: list[np.ndarray], into: list[np.ndarray], dense: np.ndarray
+) -> dict[str, Callable[[], list[np.ndarray]]]:
+    """The calls that take turns, by name. Each returns what the ranks sent.
+
+    Args:
+        world: the ranks.
+        out: (R) what this rank sends.
+        into: (R) room for what the others send.
+        dense: the values of a sum.
+    """
+    step, sums, pairs = world.channels["step"], world.channels[DENSE], Pairs(world)
+
+    def swapped(swap: Callable[[list[np.ndarray], list[np.ndarray]], None]) -> list[np.ndarray]:
+        swap(out, into)
+        return into
+
+    def one_after_the_other() -> list[np.ndarray]:
+        sums.sum(dense)
+        return swapped(step.swap)
+
+    def at_the_same_time() -> list[np.ndarray]:
+        exchanged = step.submit(swapped, step.swap)
+        sums.sum(dense)
+        found: list[np.ndarray] = exchanged.result()
+        return found
+
+    return {
+        "hosts": lambda: swapped(step.swap),
+        "pairs": lambda: swapped(pairs.swap),
+        "hosts, sizes unknown": lambda: step.exchange(out),
+        "pairs, sizes unknown": lambda: pairs.exchange(out),
+        "one after the other": one_after_the_other,
+        "at the same time": at_the_same_time,
+    }
+
+
+def sizes_of(options: argparse.Namespace, rank: int, ranks: int) -> list[int]:
+    """The bytes that a rank sends to each rank."""
+    rows = np.random.default_rng(rank).binomial(options.rows * ranks, 1 / ranks, ranks)
+    return [int(options.row_bytes * count) for count in rows]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("out", type=Path)
@@ -118,19 +168,26 @@ def main() -> int:
     parser.add_argument("--rows", type=int, required=True, help="rows for each rank")
     parser.add_argument("--exchanges", type=int, required=True)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--dense", type=int, default=100_000)
     options = parser.parse_args()
     world: Any = World.join(load_config(options.config, []) if options.config else None)
-    rng = np.random.default_rng(world.rank)
-    sizes = options.row_bytes * rng.binomial(options.rows * world.size, 1 / world.size, world.size)
-    out = [np.full(int(size), world.rank, np.uint8) for size in sizes]
-    step, pairs = world.channels["step"], Pairs(world)
-    seconds: dict[str, list[float]] = {"hosts": [], "pairs": []}
+    sizes = [sizes_of(options, rank, world.size) for rank in range(world.size)]
+    out = [np.full(size, world.rank, np.uint8) for size in sizes[world.rank]]
+    into = [np.empty(of_rank[world.rank], np.uint8) for of_rank in sizes]
+    dense = np.ones(options.dense, np.float32)
+    world.channels[DENSE].sum(dense)
+    assert (dense == len(world.hosts.ranks)).all()
+    dense.fill(0)  # each sum is the input of the next one
+    ways = ways_of(world, out, into, dense)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(options.turns + 1):
-        for name, exchange in (("hosts", step.exchange), ("pairs", pairs.exchange)):
+        for name, exchange in ways.items():
+            for array in into:  # so that a way that fills nothing is noticed
+                array.fill(255)
             world.wait(name)
             began = time.perf_counter()
             for _ in range(options.exchanges):
-                found = exchange(out)
+                found = exchange()
             took = (time.perf_counter() - began) / options.exchanges
             assert all((part == rank).all() for rank, part in enumerate(found))
             if turn:  # the first one warms up

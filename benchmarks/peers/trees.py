@@ -78,10 +78,22 @@ def choose(name: str, known: Rows, judging: Rows, settings: int) -> Choice:
     return min(found, key=lambda choice: choice.logloss)
 
 
+def grow(
+    name: str, setting: dict[str, Any], known: Rows, judging: Rows, seed: int
+) -> tuple[np.ndarray, int]:
+    """(n) logits of the judging rows, where the growing stops early on them, and the trees."""
+    predicted, trees = _GROW[name](setting, known, judging, judging, seed, MOST_TREES, True)
+    return _logits(predicted), trees
+
+
 def predict(name: str, choice: Choice, known: Rows, asked: Rows, seed: int) -> np.ndarray:
     """(n) logits of the asked rows, from a model of all known rows with the chosen trees."""
     predicted, _ = _GROW[name](choice.setting, known, asked, asked, seed, choice.trees, False)
-    p = np.clip(predicted, 1e-7, 1 - 1e-7)
+    return _logits(predicted)
+
+
+def _logits(p: np.ndarray) -> np.ndarray:
+    p = np.clip(p, 1e-7, 1 - 1e-7)
     return np.asarray(np.log(p) - np.log1p(-p))
 
 
@@ -106,9 +118,12 @@ def _catboost(
     return np.asarray(model.predict_proba(pool(asked))[:, 1]), int(model.tree_count_)
 
 
-def _rates(column: np.ndarray, labels: np.ndarray, asked: np.ndarray, seed: int) -> Any:
+def rates(column: np.ndarray, labels: np.ndarray, asked: np.ndarray, seed: int) -> Any:
     """Smoothed click rates of the tokens of one column: out of fold for the known rows, and of all
-    of them for the asked rows. With the number of shows of each."""
+    of them for the asked rows. With the number of shows of each.
+
+    Returns: (n, 2) of the known rows and (m, 2) of the asked ones: rate, shows.
+    """
     names, of_known = np.unique(column, return_inverse=True)
     fold = np.random.default_rng(seed).integers(0, _FOLDS, len(labels))
     shows = np.zeros((len(names) + 1, _FOLDS))
@@ -133,14 +148,18 @@ def _lightgbm(
 ) -> tuple[np.ndarray, int]:  # fmt: skip
     import lightgbm
 
+    setting = dict(setting)
+    # "rates": False leaves the click rates of the tokens out. Their numbers of shows stay.
+    first = 0 if setting.pop("rates", True) else 1
+
     def tables(others: Rows) -> tuple[np.ndarray, np.ndarray]:
         parts: list[list[np.ndarray]] = [[known.integers], [others.integers]]
         for column in range(TOKENS):
-            pair = _rates(known.tokens[:, column], known.labels, others.tokens[:, column], seed)
+            pair = rates(known.tokens[:, column], known.labels, others.tokens[:, column], seed)
             for part, made in zip(parts, pair, strict=True):
-                part.append(made)
-        first, second = (np.concatenate(part, axis=1) for part in parts)
-        return first, second
+                part.append(made[:, first:])
+        own, asked = (np.concatenate(part, axis=1) for part in parts)
+        return own, asked
 
     table, judged = tables(judging)
     model = lightgbm.LGBMClassifier(

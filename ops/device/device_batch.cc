@@ -1,5 +1,6 @@
 #include "device/device_batch.h"
 
+#include <atomic>
 #include <cinttypes>
 #include <cstring>
 #include <utility>
@@ -35,6 +36,7 @@ class DeviceBatchTable::Rows : public HbmRows<DeviceRows> {
   Status Prepare(int32_t stamp, const uint64_t* keys, size_t n, bool read_only);
   Status Fill(size_t first, const int32_t* at, size_t count, const float* values);
   Status Open();
+  void EndPushes() { pushes_ended_ = true; }
   Status Merged(float* out);
   size_t rows() const { return open_.n; }
   int32_t stamp() const { return open_.stamp; }
@@ -63,7 +65,8 @@ class DeviceBatchTable::Rows : public HbmRows<DeviceRows> {
   std::unique_ptr<pbx_hbm, Close> hbm_;  // destroyed after its tables
   std::unique_ptr<pbx_hbm_staging, Close> staging_;
   Side next_, open_;
-  void* stream_ = nullptr;  // of the last operator
+  std::atomic<bool> pushes_ended_{false};  // of `open_`
+  void* stream_ = nullptr;                 // of the last operator
 };
 
 Status DeviceBatchTable::Rows::OpenDevice() {
@@ -135,6 +138,7 @@ Status DeviceBatchTable::Rows::Open() {
   const Status met = of_this_pass ? CheckMet() : Status::Ok();
   std::swap(open_, next_);
   next_.stamp = 0;
+  pushes_ended_ = false;
   PBX_RETURN_IF_ERROR(met);
   // Errors that the device found in a batch that was dropped do not belong to this batch.
   return Check(pbx_hbm_report_of(open_.table.get(), &open_.told, nullptr), "the GPU's counters");
@@ -192,6 +196,7 @@ Status DeviceBatchTable::Rows::PushGradient(const int32_t* plan, size_t plan_siz
     return Error(Code::kFailedPrecondition, "push: pass %d is an evaluation and changes no rows",
                  open_.stamp);
   }
+  if (pushes_ended_) return PushAfterEnd(config_.name);
   gradient.clip = config_.on_bad_grad == OnBadGrad::kClip ? 1 : 0;
   gradient.bound = config_.bad_grad_bound;
   PBX_RETURN_IF_ERROR(
@@ -217,6 +222,7 @@ Status DeviceBatchTable::Fill(size_t first, const int32_t* at, size_t count, con
   return rows_->Fill(first, at, count, values);
 }
 Status DeviceBatchTable::Open() { return rows_->Open(); }
+void DeviceBatchTable::EndPushes() { rows_->EndPushes(); }
 Status DeviceBatchTable::Merged(float* out) { return rows_->Merged(out); }
 size_t DeviceBatchTable::rows() const { return rows_->rows(); }
 int32_t DeviceBatchTable::stamp() const { return rows_->stamp(); }

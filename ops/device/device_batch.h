@@ -30,6 +30,7 @@ class DeviceBatchTable : public RowAccess {
   Status Fill(size_t first, const int32_t* at, size_t count, const float* values);
   // Opens the prepared batch, which replaces the batch that was open.
   Status Open();
+  void EndPushes();  // as BatchTable::EndPushes
 
   // Waits for the pushes of the open batch and copies the merged gradients of its rows. out: (rows,
   // P). Returns the errors that the device has found (see DeviceRows).

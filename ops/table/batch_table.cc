@@ -78,6 +78,7 @@ Status BatchTable::Open() {
   }
   std::swap(open_, next_);
   next_.stamp = 0;
+  pushes_ended_ = false;
   return Status::Ok();
 }
 
@@ -116,6 +117,7 @@ Result<OpenRows> BatchTable::Open(const char* what) const {
   open.block.config = &accessor_;
   open.stamp = open_.stamp;
   open.read_only = open_.read_only;
+  open.pushes_ended = pushes_ended_;
   open.merged = self->merged.data();
   open.merged_expand = self->merged_expand.empty() ? nullptr : self->merged_expand.data();
   open.merged_late = self->merged_late.empty() ? nullptr : self->merged_late.data();

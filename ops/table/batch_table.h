@@ -4,14 +4,18 @@
 //
 //   Prepare(keys) -> Fill ... -> Open -> Pull / Push of the operators -> merged() -> Prepare ...
 //
+// EndPushes may precede merged(), if the operators go on while the gradients are sent.
+//
 // Row ids number the unique rows of the batch (CompactBatch in row/compact.h), so the batch takes
 // memory for these rows only, and the kernels of a Table work on it. The next batch may be prepared
 // and filled while one is open.
 //
 // Thread safety: one thread calls Prepare and Fill, another one Open, merged and the operators.
-// Open must not run at the same time as Prepare or Fill.
+// Open must not run at the same time as Prepare or Fill. After EndPushes, which any thread may
+// call, merged may run at the same time as operators.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -52,6 +56,8 @@ class BatchTable : public RowAccess {
   Status Fill(size_t first, const int32_t* at, size_t count, const float* values);
   // Opens the prepared batch, which replaces the batch that was open.
   Status Open();
+  // From now on, a push to the open batch is FailedPrecondition.
+  void EndPushes() { pushes_ended_ = true; }
 
   // The columns of `merged`: those above, and one after the counts if gradients have late lines.
   size_t gradient_columns() const { return columns() + (late_ ? 1 : 0); }
@@ -90,6 +96,7 @@ class BatchTable : public RowAccess {
   bool late_;
   AccessorConfig accessor_;  // its rules are never applied
   Rows next_, open_;
+  std::atomic<bool> pushes_ended_{false};  // of `open_`
   std::vector<float> whole_;  // result of merged() if it has more columns than Rows::merged
 };
 

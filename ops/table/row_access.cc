@@ -227,6 +227,13 @@ Status RowAccess::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offs
   return Status::Ok();
 }
 
+Status PushAfterEnd(const std::string& table) {
+  return Error(Code::kFailedPrecondition,
+               "push: table '%s': its gradients of this step are being sent already: call "
+               "sum_gradients with pushed=True only after all pushes of the step",
+               table.c_str());
+}
+
 Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t plan_size,
                            size_t segments, GradientView gradient, size_t nnz) {
   const Timed timed(&push_ns_);
@@ -234,6 +241,7 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
     return Error(Code::kFailedPrecondition, "push: pass %d is an evaluation and changes no rows",
                  open.stamp);
   }
+  if (open.pushes_ended) return PushAfterEnd(name());
   // The stamp is checked first: a plan of another pass would be reported as malformed.
   if (plan_size != 0) PBX_RETURN_IF_ERROR(CheckStamp(plan[0]));
   Result<PlanView> viewed = ViewPlan(plan, plan_size, open.rows, segments, nnz);

@@ -35,6 +35,7 @@ struct OpenRows {
   int32_t stamp = 0;               // identifies the rows; a batch's plan holds it
   uint32_t day = 0;                // written into rows that a push changes
   bool read_only = false;          // in an evaluation: a push is an error
+  bool pushes_ended = false;       // BatchTable::EndPushes: a push is an error
   float* merged = nullptr;         // see GradientView
   float* merged_expand = nullptr;  // (rows, E), the same for expand
   float* merged_counts = nullptr;  // (rows, n), the same for further counts
@@ -42,6 +43,9 @@ struct OpenRows {
   DecayClock* clock = nullptr;     // if the rows have weight decay
   std::shared_ptr<const void> hold;
 };
+
+// The error of a push after BatchTable::EndPushes.
+Status PushAfterEnd(const std::string& table);
 
 // The columns of a pooled slot.
 inline size_t PooledWidth(const RowLayout& layout, bool use_cvm) {

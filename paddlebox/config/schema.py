@@ -25,7 +25,7 @@ from paddlebox.config.section import ListOf, Section
 from paddlebox.config.sequences import SequencesConfig
 from paddlebox.config.table import TableConfig
 from paddlebox.config.tiers import HbmConfig, HbmPlace, MemConfig, SsdConfig, StoreConfig
-from paddlebox.config.trainer import OptimizerConfig, Program, Schedule, TrainerConfig
+from paddlebox.config.trainer import OptimizerConfig, Schedule, TrainerConfig
 from paddlebox.config.zoo import AnyModelConfig
 
 MAX_TABLES = 64
@@ -216,11 +216,6 @@ class Config(Section):
                 raise ValueError(
                     f"{key}.schedule plateau needs trainer.evaluate_after_pass: true and "
                     "data.test_files, files that are not trained"
-                )
-            if one.clip_norm and self.trainer.program is Program.OLD_IR:
-                raise ValueError(
-                    f"{key}.clip_norm does not work together with trainer.program old_ir: Paddle "
-                    "clips only in pir and dygraph"
                 )
             changes = one.schedule is not Schedule.CONSTANT or one.warmup_steps
             if changes and self.hbm.place is not HbmPlace.HOST:

@@ -13,7 +13,6 @@ class OptimizerType(StrEnum):
     ADAM = "adam"
     SGD = "sgd"
     ADAGRAD = "adagrad"
-    ADAMW = "adamw"
 
 
 class Schedule(StrEnum):
@@ -41,18 +40,7 @@ class OptimizerConfig(Section):
     learning_rate: float = Field(
         default=0.001, gt=0, description="step size; if it is not given, 0.1 for models lr and fm"
     )
-    weight_decay: float = Field(
-        default=0.0,
-        ge=0,
-        description="L2 penalty on dense parameters; adamw multiplies them by 1 - learning_rate * "
-        "weight_decay in each step instead",
-    )
-    clip_norm: float = Field(
-        default=0.0,
-        ge=0,
-        description="largest norm of the gradient of all dense parameters together; a longer one "
-        "is scaled down; 0: no bound; not with trainer.program old_ir",
-    )
+    weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on dense parameters")
     schedule: Choice[Schedule] = Field(
         default=Schedule.CONSTANT,
         description="how the learning rates of dense parameters and rows change; cosine: they fall "

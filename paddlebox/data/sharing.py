@@ -36,6 +36,8 @@ core = _native.core
 log = logging.getLogger(__name__)
 
 _CHUNKS_A_ROUND = 4  # of each rank. A chunk is CHUNK_BYTES of text, or a row group
+# Most instances of chunks that are sent as one piece. A single row group may have more.
+_MOST_TOGETHER = 1 << 18
 
 
 class Place(NamedTuple):
@@ -219,7 +221,7 @@ class Exchange:
         while more:
             try:
                 chunks = list(islice(source, _CHUNKS_A_ROUND))
-                out = [self._scattered(chunk) for chunk in chunks if chunk.columns.instances]
+                out = [self._scattered(together) for together in _successive(chunks)]
             except BaseException as error:
                 self._tell(f"{type(error).__name__}: {error}")
                 raise
@@ -231,11 +233,12 @@ class Exchange:
                     self._tell("it cannot keep its share; its own error says why")
                 raise
 
-    def _scattered(self, chunk: OwnChunk) -> list[_Piece]:
-        """(R) the instances of a chunk, by the rank that trains them."""
-        ranks = self._ranks(chunk.columns, chunk.in_parts)
-        scattered = core.scatter_rows([chunk.columns], self._slots, ranks, self._world.size)
-        return [(chunk.place, columns) for columns in scattered]
+    def _scattered(self, chunks: Sequence[OwnChunk]) -> list[_Piece]:
+        """(R) the instances of successive chunks, by the rank that trains them."""
+        ranks = np.concatenate([self._ranks(one.columns, one.in_parts) for one in chunks])
+        columns = [one.columns for one in chunks]
+        scattered = core.scatter_rows(columns, self._slots, ranks, self._world.size)
+        return [(chunks[0].place, of_rank) for of_rank in scattered]
 
     def _ranks(self, chunk: Any, in_parts: bool) -> np.ndarray:
         """(N) uint32 the rank of each instance."""
@@ -263,7 +266,7 @@ class Exchange:
         """Exchange the instances of a round.
 
         Args:
-            out: of each chunk, (R) the instances by the rank that trains them.
+            out: of each group of chunks, (R) the instances by the rank that trains them.
 
         Returns: those of this rank; whether there is another round.
         """
@@ -292,6 +295,27 @@ class Exchange:
             self._world.exchange_instances([message] * self._world.size)
         except Exception as gone:
             log.debug("the other ranks were not told about an error: %s", gone)
+
+
+def _successive(chunks: Iterable[OwnChunk]) -> list[list[OwnChunk]]:
+    """Group the chunks that have instances.
+
+    Successive chunks of one part form a group, because no other rank has a chunk between them.
+    """
+    found: list[list[OwnChunk]] = []
+    after, rows, follows_group = None, 0, False
+    for one in chunks:
+        follows, after = one.place == after, one.place._replace(chunk=one.place.chunk + 1)
+        if not one.columns.instances:
+            follows_group = follows_group and follows
+            continue
+        rows += one.columns.instances
+        if not (follows and follows_group) or rows > _MOST_TOGETHER:
+            found.append([])
+            rows = one.columns.instances
+        found[-1].append(one)
+        follows_group = True
+    return found
 
 
 # A message: its state, the number of pieces, the place and the bytes of each piece, and the pieces.

@@ -18,6 +18,7 @@ def batch_rows(config: TableConfig, options: TableOptions) -> Any:
 
         prepare(stamp, keys, read_only) -> fill(at, first, values) ... -> open() -> merged()
 
+    end_pushes(), before merged(): from then on, a push to the open batch is an error.
     values: float32 rows, with the expand part if there is one. at: int32 positions of these rows in
     keys; None: the positions from `first` on. merged(): gradients; with `late_lines`, the weights
     of late lines follow the counts. Arguments and results are in host memory. If the rows are on a

@@ -17,7 +17,7 @@ import numpy as np
 
 from paddlebox.errors import RankError
 from paddlebox.ranks.link import COUNTERS, Hosts, Link, Routes
-from paddlebox.ranks.messages import from_hosts, opened, packed, to_hosts, unpacked
+from paddlebox.ranks.messages import bytes_of, from_hosts, opened, packed, to_hosts, unpacked
 
 #: In this order: for exchanges once per pass, for planning steps, within steps, for prefetching,
 #: and for instances while a pass is loaded.
@@ -26,7 +26,7 @@ CHANNELS = ("stage", "ask", "step", "early", "share")
 DENSE = "dense"
 #: The files of commits, with `ranks.parity` (parity.py). It exists only with this key.
 PARITY = "parity"
-#: Each host sends its sum to all others, up to so many bytes; above, each host adds up one slice.
+#: The most bytes that a host sends in a sum of whole values; above, each host adds up one slice.
 _MOST_BYTES_AT_ONCE = 256 << 10
 _NOTHING = np.empty(0, np.uint8)
 
@@ -65,10 +65,11 @@ class Channel:
         Args:
             out: (R) contiguous arrays. out[rank] is copied.
             into: (R) contiguous arrays of the sizes and dtypes that the other ranks send.
-            within: if set, only ranks of the same block of so many ranks send each other anything.
+            within: if set, only ranks of the same block of `within` ranks send each other anything.
 
         Raises:
             RankError: another rank has ended or left, or sends another size.
+            ValueError: an array of `into`, or within a host of `out`, is not contiguous.
         """
         hosts, memory = self._world.hosts, self._world.memory
         if len(hosts.ranks) == 1 or (within and _blocks_are_near(hosts, within)):
@@ -78,8 +79,10 @@ class Channel:
             else:
                 memory.swap(self._number, [out[r] for r in near], [into[r] for r in near])
             return
-        for rank, found in enumerate(self._all_to_all([_bytes(array) for array in out])):
-            room = _bytes(into[rank])
+        if not all(array.flags.c_contiguous for array in into):  # a copy would be filled
+            raise ValueError("an array of `into` is not contiguous")
+        for rank, found in enumerate(self._all_to_all([bytes_of(array) for array in out])):
+            room = bytes_of(into[rank])
             if found.size != room.size:
                 raise RankError(f"rank {rank} sends {found.size} bytes, expected {room.size}")
             np.copyto(room, found)
@@ -98,7 +101,7 @@ class Channel:
         dtype = out[0].dtype
         return [
             _aligned(found).view(dtype)
-            for found in self._all_to_all([_bytes(array) for array in out])
+            for found in self._all_to_all([bytes_of(array) for array in out])
         ]
 
     def _all_to_all(self, out: list[np.ndarray]) -> list[np.ndarray]:
@@ -175,7 +178,7 @@ class Channel:
         assert link is not None
         self._sum_over_hosts(link, values, hosts.firsts if is_first else [])
         if is_first:
-            sending[1:] = [_bytes(values)] * (len(sending) - 1)
+            sending[1:] = [bytes_of(values)] * (len(sending) - 1)
         found = self._in_host(sending)
         if not is_first:
             values[:] = _as(found[0], values.dtype)
@@ -187,14 +190,14 @@ class Channel:
         if count == 2 or values.nbytes * (count - 1) <= _MOST_BYTES_AT_ONCE:
             found = link.exchange(self._number, {first: [values] for first in others})
             if firsts:
-                values[:] = _sum_in_order(firsts, {**found, firsts[me]: _bytes(values)})
+                values[:] = _sum_in_order(firsts, {**found, firsts[me]: bytes_of(values)})
             return
         starts = [len(values) * number // count for number in range(count + 1)]
         slices = [values[first:end] for first, end in pairwise(starts)]
         of_first = dict(zip(firsts, slices, strict=False))
         found = link.exchange(self._number, {first: [of_first[first]] for first in others})
         if firsts:
-            slices[me][:] = _sum_in_order(firsts, {**found, firsts[me]: _bytes(slices[me])})
+            slices[me][:] = _sum_in_order(firsts, {**found, firsts[me]: bytes_of(slices[me])})
         sums = link.exchange(self._number, {first: [slices[me]] for first in others})
         for first in others:
             of_first[first][:] = _values(first, sums[first], len(of_first[first]))
@@ -240,11 +243,6 @@ def _values(rank: int, found: np.ndarray, count: int) -> np.ndarray:
             "same model?"
         )
     return _as(found, np.dtype(np.float32))
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    """The memory of an array as (bytes) uint8; a copy if the array is not contiguous."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _aligned(found: np.ndarray) -> np.ndarray:

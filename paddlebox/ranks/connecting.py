@@ -28,7 +28,7 @@ CONNECT_S = 60.0
 _HELLO = struct.Struct("<8sIIB3x16s")
 _MAGIC, _NONCE, _PROOF = b"PBXLINK1", 16, 32
 _GREETING_S = 5.0  # for a connection that does not say who it is
-_GREETERS = 16  # threads: so many strangers can be silent without a delay for the peers
+_GREETERS = 16  # threads: the number of strangers that can be silent without a delay for the peers
 _LEAST_SECRET = 16  # bytes
 
 #: Rank and channel, or None for a stranger; the connection; the address of the other side.
@@ -85,7 +85,7 @@ class Connector:
 
     Args:
         rank: number of this rank.
-        names: (R) what errors call each rank, such as "rank 4 on host b".
+        names: (R) the name of each rank in errors, such as "rank 4 on host b".
         key: equal on all ranks of this job.
         limit_s: seconds until a peer that is missing is an error.
     """
@@ -245,7 +245,7 @@ def connect(
 
     Args:
         rank: number of this rank.
-        names: (R) what errors call each rank.
+        names: (R) the name of each rank in errors.
         peers: the peers of this rank, by the number of a channel.
         address: the address of this host that the launcher names.
         gather: `Coordinator.gather`.

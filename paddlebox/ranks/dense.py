@@ -15,7 +15,9 @@ paddle = _native.paddle
 SHARE = "box_share"
 
 
-def sum_gradients(gradients: Sequence[Any], share: Any, *, on_gpu: bool = False) -> list[Any]:
+def sum_gradients(
+    gradients: Sequence[Any], share: Any, *, on_gpu: bool = False, pushed: bool = False
+) -> list[Any]:
     """The gradients of the mean loss over the instances of all ranks.
 
     It works in dygraph and in PIR programs. All gradients go into one message. From a GPU, it goes
@@ -25,10 +27,13 @@ def sum_gradients(gradients: Sequence[Any], share: Any, *, on_gpu: bool = False)
         gradients: float32 gradients of this rank's mean loss.
         share: (1) `SHARE`.
         on_gpu: whether the gradients are on a GPU.
+        pushed: whether `gradients` contain those of the anchors of all pulls (ops.py), so that the
+            step has done all its pushes. Ranks of several hosts then exchange the gradients of rows
+            at the same time.
     """
     if not on_gpu:
         of_all = {"Gradients": list(gradients), "Share": share}
-        flat = call("box_sum_over_ranks", of_all, {}, ["Sum"])[0]
+        flat = call("box_sum_over_ranks", of_all, {"pushed": pushed}, ["Sum"])[0]
     else:
         flat = paddle.concat([paddle.reshape(gradient, [-1]) for gradient in gradients]) * share
         paddle.distributed.all_reduce(flat)

@@ -76,6 +76,8 @@ class Exchange:
             or self._gradient_format.quantized
             or options.staleness > 0
         )
+        #: The ranks of the messages of `_pass_on` and `_pass_any`, in their order.
+        self._peers = range(world.size)
         self._stamp = 0  # of the open pass
         self._residual: Residual | None = None  # of the open training pass
 
@@ -234,7 +236,9 @@ class Exchange:
         out = bare_rows.joined(whole, thin, bare.asked, sizes)
         out = bare_rows.with_bits(bare.asked, sizes, out)
         bare.own, into = bare_rows.without_bits(self._pass_any(channel, "rows", out), counts)
-        bare_rows.check_sizes(into, bare.own, counts, form.record_bytes, self._thin)
+        bare_rows.check_sizes(
+            into, bare.own, counts, form.record_bytes, self._thin, ranks=self._peers
+        )
         whole, thin = bare_rows.parted(into, bare.own, counts, form.record_bytes, self._thin)
         return bare_rows.spread(form.unpack(whole), thin, bare.own)
 

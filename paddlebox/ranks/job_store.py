@@ -28,7 +28,8 @@ _servers: list[Any] = []
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _LONGER = 1e-4, 0.02, 1.25
 _CHECKED_EVERY_S = 0.2
 _BACKLOG = 4096
-#: Seconds until a rank that does not join, or cannot reach the first rank, is an error.
+#: Seconds until a rank that does not join, cannot reach the first rank, or has joined but does not
+#: connect, is an error.
 JOIN_S = 600.0
 
 
@@ -44,11 +45,14 @@ class JobStore:
 
     def __init__(self, rank: int, size: int, check: Callable[[int], None]) -> None:
         self._rank, self._size, self._check = rank, size, check
+        self._check_later = check  # after the start
         self._calls: dict[str, int] = {}
         self._clients = threading.local()
 
     def open(self) -> None:
         """Open the store that PADDLE_MASTER names, on the first rank. Wait for all ranks.
+
+        Until `end_start`, a rank that is awaited for JOIN_S after all have joined is an error.
 
         Raises:
             ConfigError: the first rank cannot listen at this address, or a rank was started twice.
@@ -90,10 +94,10 @@ class JobStore:
 
     def _join(self) -> None:
         """Wait for all ranks. The first rank notices one that was started twice."""
-        began, check = time.monotonic(), self._check
+        began = time.monotonic()
 
-        def check_start(rank: int) -> None:
-            check(rank)
+        def check_join(rank: int) -> None:
+            self._check_later(rank)
             for one in range(self._size if self._rank == 0 else 0):
                 if self._client.add(f"paddlebox/started/{one}", 0) > 1:
                     raise self._started_twice(one)
@@ -103,11 +107,23 @@ class JobStore:
                     f"can its host reach {os.environ['PADDLE_MASTER']}?"
                 )
 
+        self._check = check_join
+        self.gather("join", b"")
+        joined = time.monotonic()
+
+        def check_start(rank: int) -> None:
+            self._check_later(rank)
+            if time.monotonic() - joined > JOIN_S:
+                raise RankError(
+                    f"rank {rank} has joined, but has not connected within {JOIN_S:g} s: "
+                    "see its log"
+                )
+
         self._check = check_start
-        try:
-            self.gather("join", b"")
-        finally:
-            self._check = check
+
+    def end_start(self) -> None:
+        """All ranks are connected: from now on, one that is late is waited for without a limit."""
+        self._check = self._check_later
 
     def _started_twice(self, rank: int) -> ConfigError:
         both = [self._client.get(f"paddlebox/started/{rank}/{n}").decode() for n in (1, 2)]

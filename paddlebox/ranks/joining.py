@@ -31,7 +31,7 @@ def build() -> str:
 def meet(gather: Gather) -> list[str]:
     """Check that all ranks run one build, and have a secret or have none. Collective.
 
-    Returns: (R) what errors call each rank, such as "rank 1 on host b".
+    Returns: (R) the name of each rank in errors, such as "rank 1 on host b".
 
     Raises:
         ConfigError: they do not. All ranks raise it.

@@ -20,9 +20,8 @@ class Routes:
     """Where the messages of an all-to-all go. L = ranks of this host."""
 
     me: int  # this rank's position among the ranks of its host
-    far: list[
-        list[int]
-    ]  # (L) the ranks of other hosts with which each rank exchanges for this host
+    #: (L) the ranks of other hosts with which each rank exchanges for this host.
+    far: list[list[int]]
     peers: list[int]  # the ranks to which this rank sends messages
     counts: list[int]  # the ranks of the host of each peer
 

@@ -17,6 +17,11 @@ from paddlebox.errors import RankError
 from paddlebox.ranks.varints import pack_varints, take_varints
 
 
+def bytes_of(array: np.ndarray) -> np.ndarray:
+    """The memory of an array as (bytes) uint8; a copy if the array is not contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
 def packed(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     """A message, as arrays to send one after the other. parts: uint8."""
     sizes = pack_varints(np.array([part.size for part in parts], np.uint64))

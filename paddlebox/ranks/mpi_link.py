@@ -18,6 +18,7 @@ import numpy as np
 from paddlebox.errors import RankError
 from paddlebox.ranks.job_store import JobStore
 from paddlebox.ranks.link import COUNTERS
+from paddlebox.ranks.messages import bytes_of
 
 _TESTS_AT_ONCE = 200  # each yields the processor; then the pauses begin
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _LONGER = 2e-5, 1e-3, 1.25
@@ -62,7 +63,7 @@ class MpiLink:
         sizes = np.zeros(communicator.size, np.int64)
         for peer, parts in out.items():
             sizes[peer] = sum(part.nbytes for part in parts)
-        arrays = [_bytes(part) for peer in sorted(out) for part in out[peer]]
+        arrays = [bytes_of(part) for peer in sorted(out) for part in out[peer]]
         sending = np.concatenate([np.empty(0, np.uint8), *arrays])
         theirs, byte = np.empty_like(sizes), self._mpi.BYTE
         self._finish(communicator.Ialltoall(sizes, theirs), counters, (sizes, theirs))
@@ -126,7 +127,3 @@ class MpiLink:
 
     def close(self) -> None:
         """`paddlebox.mpi.finish` frees the communicators."""
-
-
-def _bytes(part: np.ndarray) -> np.ndarray:
-    return part.reshape(-1).view(np.uint8)

@@ -84,7 +84,7 @@ class RankParity:
 
     Args:
         store: the store of this rank.
-        name: what errors call this rank.
+        name: of this rank in errors.
         rank, size: as of `World`.
         group: the ranks of this rank's group.
         channel: the channel for parity.

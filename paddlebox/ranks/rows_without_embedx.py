@@ -69,18 +69,18 @@ def check_sizes(
     counts: Sequence[int],
     record_bytes: int,
     columns: int = THIN,
+    *,
+    ranks: Sequence[int],
 ) -> None:
-    """Check that each message has the size that its bits say.
+    """Check that each message has the size that its bits say. ranks: (R) the rank of each message.
 
     Raises:
         RankError: one has not.
     """
     expected = sizes_of(bare, counts, record_bytes, columns)
-    for number, (message, size) in enumerate(zip(messages, expected, strict=True)):
+    for rank, message, size in zip(ranks, messages, expected, strict=True):
         if message.size != size:
-            raise RankError(
-                f"message {number} with rows: expected {size} bytes, found {message.size}"
-            )
+            raise RankError(f"rank {rank} sends {message.size} bytes of rows, expected {size}")
 
 
 def joined(

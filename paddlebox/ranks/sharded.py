@@ -7,8 +7,9 @@ from an owner are one slice:
     each batch     the ids of its rows go to the owners, ahead of its step (step_planner.py)
     before a step  its rows come from the owners; between hosts, most of them come during the
                    previous step (prefetch.py)
-    after a step   merged gradients go to the owners; the rows of the next step follow at once, so
-                   that a rank's work between steps delays no other rank (stepping.py, exchange.py)
+    after a step   merged gradients go to the owners, between hosts already during the sum of the
+                   dense gradients; the rows of the next step follow at once, so that a rank's work
+                   between steps delays no other rank (stepping.py, exchange.py)
 
 Operators see only the rows of one batch (ops/table/batch_table.h).
 
@@ -124,8 +125,8 @@ class ShardedTable:
 
     def drop(self) -> None:
         """Forget rows and gradients of the open pass that are on their way."""
-        self.exchange.forget()
         self.stepping.drop()
+        self.exchange.forget()
 
     def close(self) -> None:
         self.stepping.close()

@@ -1,4 +1,5 @@
-"""Stepping: runs steps. It fetches rows before a step and sends gradients after it."""
+"""Stepping: runs steps. It fetches rows before a step. It sends the gradients when all pushes of
+the step are done: at its end, or between hosts while the dense gradients are summed."""
 
 from __future__ import annotations
 
@@ -58,6 +59,8 @@ class Stepping:
         self._coming: tuple[Step, Future[None]] | None = None  # early rows on their way
         self._brought: np.ndarray | None = None  # keys of the step whose rows are here
         self._given: deque[Future[None]] = deque()  # pushes on their way to owners
+        self._open: Step | None = None  # the open step, if it sends its pushes at its end
+        self._giving: Future[None] | None = None  # its pushes on their way, begun before its end
         self.progress = Progress()
 
     def with_following(self, feeds: Iterable[Feed]) -> Iterator[Feed]:
@@ -93,13 +96,18 @@ class Stepping:
             if step.following is not None and step.late is not None:
                 ahead = self._ahead.submit(self._bring_early, step.following)
                 self._coming = (step.following, ahead)
+            pushes = step.push is not None and step.all_weight != 0
+            self._open = step if pushes and rows is None else None
             yield step.instances
+            self._open = None
             if step.push is not None:
                 self.progress.steps += 1
                 self.progress.samples += step.all_instances
-            pushes = step.push is not None and step.all_weight != 0
-            if pushes and rows is None:
-                self._exchange.give(step, self._channel, self._batch.merged())
+            if self._giving is not None:
+                self._giving.result()
+                self._giving = None
+            elif pushes and rows is None:
+                self._give_merged(step)
             elif pushes:
                 # A copy: the memory of `merged` is valid until the next batch only.
                 merged = self._batch.merged().copy()
@@ -111,7 +119,28 @@ class Stepping:
                 self._brought = step.following.keys
         except BaseException as error:
             self._exchange.world.leave(error)  # the other ranks wait in this step
+            if self._giving is not None:  # it writes to the rows; `leave` ends its waits
+                self._giving.exception()
             raise
+
+    def begin_to_give(self) -> None:
+        """Begin to send the gradients of the open step. All its pushes must be done.
+
+        The step waits for them at its end, and raises their error. With `staleness`, gradients are
+        sent at the end of the step only.
+        """
+        step, self._open = self._open, None
+        if step is not None:
+            self._batch.end_pushes()
+            self._giving = self._channel.submit(self._give_merged, step)
+
+    def _give_merged(self, step: Step) -> None:
+        self._exchange.give(step, self._channel, self._batch.merged())
+
+    def wait_for_give(self) -> None:
+        """Wait for what `begin_to_give` has begun in the open step."""
+        if self._giving is not None:
+            self._giving.result()
 
     def fetch_ahead(self, feed: Feed) -> None:
         """Start to fetch the rows of a later step."""
@@ -124,8 +153,10 @@ class Stepping:
 
     def drop(self) -> None:
         """Forget rows and gradients of the open pass that are on their way."""
-        self._ahead.submit(lambda: None).result()
+        for channel in (self._ahead, self._channel):
+            channel.submit(lambda: None).result()
         self._given.clear()
+        self._open = self._giving = None
 
     def close(self) -> None:
         self._batch.unregister()

@@ -23,8 +23,9 @@ from paddlebox.ranks.link import COUNTERS
 
 #: The connection of control, in place of the number of a channel.
 CONTROL = 255
-#: Control is probed after so many seconds, then every so many, and so often without an answer. Not
-#: TCP_USER_TIMEOUT, which also ends the connection of a rank that is late and does not read.
+#: Of control: seconds of silence until the first probe, seconds between probes, and the number of
+#: probes without an answer. Not TCP_USER_TIMEOUT, which also ends the connection of a rank that is
+#: late and does not read.
 PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 
 _LENGTH, _TEXT_LENGTH = struct.Struct("<Q"), struct.Struct("<I")
@@ -39,7 +40,7 @@ class TcpLink:
     """A `Link`. Its arguments come from `Connector.connect`.
 
     Args:
-        names: (R) what errors call each rank.
+        names: (R) the name of each rank in errors.
         connections: by peer and channel.
     """
 
@@ -61,6 +62,7 @@ class TcpLink:
             lambda: dict.fromkeys(COUNTERS, 0.0)
         )
         self._lock = threading.Lock()  # guards the reading of control
+        self._told: defaultdict[int, bytes] = defaultdict(bytes)  # by peer: read from control
         self._gone: dict[int, str] = {}  # by peer: the error for this rank
         self._dead: set[int] = set()  # peers whose control has ended without a text
         self._left = ""
@@ -139,12 +141,16 @@ class TcpLink:
             except BlockingIOError:
                 return
             except OSError as error:  # no probe was answered, or the connection was reset
-                self._gone[peer] = self._lost(peer, str(error.strerror))
-                return
-            if found:
-                text = found[_TEXT_LENGTH.size :].decode(errors="replace")
+                if len(self._told[peer]) <= _TEXT_LENGTH.size:
+                    self._gone[peer] = self._lost(peer, str(error.strerror))
+                    return
+                found = b""  # what it has told so far is the reason
+            self._told[peer] += found
+            told, head = self._told[peer], _TEXT_LENGTH.size
+            if len(told) > head and (not found or len(told) >= head + _length_of_text(told)):
+                text = told[head:].decode(errors="replace")
                 self._gone[peer] = f"{self._names[peer]} has left the job: {text}"
-            else:  # its last messages may still be on their way; after them, the channels end too
+            elif not found:  # its last messages may still be on their way; then the channels end
                 self._dead.add(peer)
 
     def _lost(self, peer: int, how: str) -> str:
@@ -155,10 +161,12 @@ class TcpLink:
 
     def _end_of(self, peer: int, error: OSError) -> RankError:
         """The error for a channel that has ended. Control may say why."""
-        if peer not in self._gone and peer not in self._dead:
-            poller = select.poll()
-            poller.register(self._controls[peer], select.POLLIN)
-            poller.poll(_LAST_WORDS_S * 1e3)
+        poller, until = select.poll(), time.monotonic() + _LAST_WORDS_S
+        poller.register(self._controls[peer], select.POLLIN)
+        while peer not in self._gone and peer not in self._dead:
+            if (left := until - time.monotonic()) <= 0:
+                break
+            poller.poll(left * 1e3)
             self._hear(peer)
         return RankError(self._gone.get(peer, self._lost(peer, str(error))))
 
@@ -169,7 +177,7 @@ class TcpLink:
         if self._left:
             return
         self._left = why or "no reason"
-        text = why.encode()[:_LONGEST_TEXT]
+        text = self._left.encode()[:_LONGEST_TEXT]
         for control in self._controls.values():
             with contextlib.suppress(OSError):  # that peer is gone itself
                 control.send(_TEXT_LENGTH.pack(len(text)) + text)
@@ -185,6 +193,10 @@ class TcpLink:
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
+
+
+def _length_of_text(told: bytes) -> int:
+    return int(_TEXT_LENGTH.unpack_from(told)[0])
 
 
 class _Move:

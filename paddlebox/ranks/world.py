@@ -19,6 +19,7 @@ import numpy as np
 
 from paddlebox import _native, mpi
 from paddlebox.config import Config
+from paddlebox.config.data import ShareBy
 from paddlebox.config.ranks import RanksConfig, Transport
 from paddlebox.errors import ConfigError, PaddleBoxError, RankError
 from paddlebox.ranks import connecting
@@ -41,6 +42,7 @@ from paddlebox.store.tiered_table import TieredTable
 
 paddle, core = _native.paddle, _native.core
 
+_SPLIT_PAGE_VIEWS = (ShareBy.BYTES, ShareBy.INSTANCE, ShareBy.INS_ID)
 _OF_THE_LAUNCHER = ("PADDLE_TRAINER_ID", "PADDLE_MASTER", "PADDLE_CURRENT_ENDPOINT")
 
 
@@ -99,6 +101,7 @@ class World(Coordinator):
         world.store.open()
         try:
             world._connect(config)
+            world.store.end_start()
         except BaseException as error:
             world.leave(error)
             world.close()
@@ -120,7 +123,7 @@ class World(Coordinator):
         if not self.on_one_host:
             self.link = self._link_hosts(options.transport, channels, names)
         self.channels = {name: Channel(self, name, at) for at, name in enumerate(names_of_channels)}
-        between = None if self.on_one_host else self.channels[DENSE].sum
+        between = None if self.on_one_host else self.sum_over_hosts
         core.set_sums(self.memory, len(CHANNELS), between)
 
     def _link_hosts(self, transport: Transport, channels: int, names: Sequence[str]) -> Link | None:
@@ -166,6 +169,8 @@ class World(Coordinator):
         return [json.loads(text) for text in self.store.gather(what, json.dumps(mine).encode())]
 
     def gather_bytes(self, mine: bytes) -> list[bytes]:
+        for shard in self.shards.values():
+            shard.stepping.wait_for_give()  # within a step: it uses the same channel
         array = np.frombuffer(mine, np.uint8)
         return [theirs.tobytes() for theirs in self.channels["step"].exchange([array] * self.size)]
 
@@ -215,6 +220,11 @@ class World(Coordinator):
             raise ConfigError(
                 f"--from {back_to}: each rank numbers its versions by itself; name YYYYMMDD or "
                 "YYYYMMDD/PASS"
+            )
+        if config.phases and config.data.share_by[0] in _SPLIT_PAGE_VIEWS:
+            raise ConfigError(
+                f"data.share {config.data.share} with phases: ranks would share the instances of a "
+                "page view: leave it out, or set data.share: search_id"
             )
         if config.checkpoint.keep_versions < 2:
             raise ConfigError(
@@ -340,11 +350,27 @@ class World(Coordinator):
 
     @contextmanager
     def step(self, feed: Feed) -> Iterator[int | None]:
-        """Fetches the rows of the batch first, and sends its merged gradients to the owners."""
+        """Fetches the rows of the batch first, and sends its merged gradients to the owners, or
+        waits until they have been sent.
+
+        The tables end their steps in reverse order, each on all ranks. If gradients are sent during
+        the sum, the channel sends those of all tables before the first table fetches rows: it takes
+        them in the order of tables, and the last table, which ends first, waits for its own.
+        """
         with ExitStack() as steps:
             shards = self.shards.values()
             counts = [steps.enter_context(shard.stepping.step(feed)) for shard in shards]
             yield counts[0]
+
+    def sum_over_hosts(self, values: np.ndarray, pushed: bool) -> None:
+        """`Channel.sum` within a step.
+
+        pushed: the step has done all its pushes. Row gradients are then exchanged at the same time.
+            Equal on all ranks.
+        """
+        for shard in self.shards.values() if pushed else ():
+            shard.stepping.begin_to_give()
+        self.channels[DENSE].sum(values)
 
     def end(self) -> None:
         for shard in self.shards.values():

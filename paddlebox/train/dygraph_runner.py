@@ -55,7 +55,8 @@ class DygraphRunner(RankedRunner):
             self._set_gradients(scaled(self._gradients(), paddle.to_tensor(feed[SHARE])))
         elif isinstance(self._mode, AllReduce):
             share = paddle.to_tensor(feed[SHARE])
-            self._set_gradients(sum_gradients(self._gradients(), share, on_gpu=self._on_gpu))
+            summed = sum_gradients(self._gradients(), share, on_gpu=self._on_gpu, pushed=True)
+            self._set_gradients(summed)
         self._optimizer.step()
         self._optimizer.clear_grad()
         return float(loss), logits.numpy()

@@ -111,15 +111,12 @@ def create_optimizer(config: Config, parameters: Any = None) -> Any:
         OptimizerType.ADAM: paddle.optimizer.Adam,
         OptimizerType.SGD: paddle.optimizer.SGD,
         OptimizerType.ADAGRAD: paddle.optimizer.Adagrad,
-        OptimizerType.ADAMW: paddle.optimizer.AdamW,
     }
     own = config.optimizer
-    decoupled = own.type is OptimizerType.ADAMW  # takes 0, and has another default for None
     return optimizers[own.type](
         learning_rate=own.learning_rate,
-        weight_decay=own.weight_decay if decoupled else own.weight_decay or None,
+        weight_decay=own.weight_decay or None,
         parameters=parameters,
-        grad_clip=paddle.nn.ClipGradByGlobalNorm(own.clip_norm) if own.clip_norm else None,
     )
 
 

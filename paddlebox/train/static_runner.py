@@ -120,7 +120,7 @@ class StaticRunner(RankedRunner):
             if self._scales:
                 summed = scaled(gradients, share)
             else:
-                summed = sum_gradients(gradients, share, on_gpu=self._on_gpu)
+                summed = sum_gradients(gradients, share, on_gpu=self._on_gpu, pushed=True)
             optimizer.apply_gradients(list(zip(parameters, summed, strict=True)))
             return [loss, logits]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from paddlebox.config import Format, load_slots
 
@@ -76,3 +77,12 @@ def test_slots_use_every_column_of_the_format() -> None:
     assert used == {"label", *(f"I{k}" for k in range(1, 14)), *(f"C{k}" for k in range(1, 27))}
     assert len(slots.dense) == 13
     assert len(slots.sparse) == 39
+
+
+def test_the_crossed_slots_are_the_slots_and_crosses() -> None:
+    slots, crossed = (
+        yaml.safe_load((FOLDER / name).read_text())["slots"]
+        for name in ("slots.yaml", "slots_crossed.yaml")
+    )
+    assert crossed[: len(slots)] == slots
+    assert all(one["name"] == "_".join(one["cross"]) for one in crossed[len(slots) :])

@@ -166,6 +166,25 @@ def test_arrays_that_do_not_belong_to_a_batch_are_errors(
         _step(random, 4)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_a_push_after_the_end_of_pushes_is_an_error_until_the_next_batch(
+    rows_at: Callable[..., Any], place: HbmPlace
+) -> None:
+    random, rows = np.random.default_rng(3), rows_at(place)
+    _filled(rows, random, 1)
+    rows.open()
+    _step(random, 1)
+    rows.end_pushes()
+    merged = np.array(rows.merged())
+    with pytest.raises(PassError, match="push: table 'batch': its gradients of this step are"):
+        _step(random, 1)
+    assert np.array(rows.merged()).tobytes() == merged.tobytes()
+    _filled(rows, random, 2)
+    rows.open()
+    _step(random, 2)
+    assert np.array(rows.merged()).any()
+
+
 def test_a_batch_on_a_missing_device_is_an_error(
     rows_at: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,19 @@ def test_every_rank_gets_what_each_sent_to_it(size: int, per_host: int) -> None:
     coordination(size, work, per_host)
 
 
+def test_an_array_that_is_not_contiguous_is_not_filled() -> None:
+    """Between hosts. Within a host, the group refuses it."""
+    counts = Counts()
+
+    def work(world: World) -> None:
+        out, into = [np.ones(3, np.float32)] * 2, [np.zeros((3, 2), np.float32)[:, 0]] * 2
+        with pytest.raises(ValueError, match="contiguous"):
+            world.channels["step"].swap(out, into)
+
+    coordination(2, work, 1, counts)
+    assert not counts.messages  # it is found before anything is sent
+
+
 @pytest.mark.parametrize(("size", "per_host"), _LAYOUTS)
 def test_a_host_sends_one_message_to_each_other_host_and_exchange(size: int, per_host: int) -> None:
     counts = Counts()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -119,6 +120,54 @@ def test_a_rank_that_does_not_join_is_named() -> None:
         with pytest.raises(RankError, match="rank 1 has not joined within 1 s: expected 2 ranks"):
             job_store.JobStore(0, 2, lambda _: None).open()
         del job_store._servers[:]
+
+
+def test_a_rank_that_is_gone_before_all_are_connected_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
+    monkeypatch.setattr(job_store, "JOIN_S", 1.0)
+    monkeypatch.setattr(job_store.JobStore, "_open_paddles_client", staticmethod(lambda: None))
+    stores = [job_store.JobStore(rank, 2, lambda _: None) for rank in range(2)]
+    with ThreadPoolExecutor(2) as ranks:
+        list(ranks.map(job_store.JobStore.open, stores))
+    told = "rank 1 has joined, but has not connected within 1 s: see its log"
+    with pytest.raises(RankError, match=told):
+        stores[0].gather("connected", b"")
+    stores[0].end_start()
+
+    def answer(rank: int) -> list[bytes]:
+        time.sleep(rank * 0.5)  # so that the first rank looks for the limit, which is over
+        return stores[rank].gather("a question", b"an answer")
+
+    with ThreadPoolExecutor(2) as ranks:
+        assert list(ranks.map(answer, range(2))) == [[b"an answer"] * 2] * 2
+    del job_store._servers[:]
+
+
+def test_the_limit_of_connecting_begins_when_all_have_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
+    monkeypatch.setattr(job_store, "JOIN_S", 3.0)
+    monkeypatch.setattr(job_store.JobStore, "_open_paddles_client", staticmethod(lambda: None))
+    stores = [job_store.JobStore(rank, 2, lambda _: None) for rank in range(2)]
+
+    def start(rank: int) -> list[bytes]:
+        time.sleep(rank * 2)  # joins within the limit
+        stores[rank].open()
+        time.sleep(rank * 2)  # connects within another one
+        return stores[rank].gather("connected", b"")
+
+    with ThreadPoolExecutor(2) as ranks:
+        assert list(ranks.map(start, range(2))) == [[b""] * 2] * 2
+    del job_store._servers[:]
 
 
 def test_a_rank_that_cannot_reach_the_first_one_names_its_address() -> None:

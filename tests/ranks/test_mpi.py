@@ -148,7 +148,7 @@ def _mpiexec() -> str:
 
 
 def _run(mpiexec: str, ranks: int, *words: str, hosts: bool = False) -> Any:
-    """Runs Python on so many ranks. hosts: each is a host of its own."""
+    """Runs Python on `ranks` ranks. hosts: each is a host of its own."""
     own = f"{mpi.HOST}=${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}} " if hosts else ""
     names = {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "OMP_NUM_THREADS": "1"}
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

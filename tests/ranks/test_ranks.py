@@ -38,6 +38,7 @@ def _configured(
     slots: dict[str, Any] = SLOTS,
     table: dict[str, Any] | None = None,
     failing_rank: int | None = None,
+    during_sum: bool = True,
     **sections: Any,
 ) -> dict[str, Any]:
     """What worker.py is told of one training. options: of the section ranks, as YAML; table: keys
@@ -59,7 +60,8 @@ def _configured(
         ranks=yaml.safe_load(options),
         **sections,
     )  # fmt: skip
-    return {"folder": str(folder), "config": str(config), "failing_rank": failing_rank}
+    told = {"folder": str(folder), "config": str(config)}
+    return {**told, "failing_rank": failing_rank, "during_sum": during_sum}
 
 
 def _fork(settings: list[Path]) -> tuple[list[int], str]:
@@ -213,6 +215,26 @@ def test_ranks_of_two_launchers_exchange_by_the_network_and_end_with_the_same_bi
     assert far["sent"]["sent_bytes_step"] < near["sent"]["sent_bytes_step"]
     assert far["digest"] == near["digest"]
     assert far["dense"] == near["dense"]
+
+
+@pytest.mark.long
+def test_gradients_that_are_sent_during_the_sum_give_the_bits_of_those_sent_after_it(
+    tmp_path: Path,
+) -> None:
+    settings = {
+        f"{program}-{during_sum}": {"program": program, "during_sum": during_sum}
+        for program in ("pir", "dygraph")
+        for during_sum in (True, False)
+    }
+    found = _train_each(tmp_path, 2, _passes(tmp_path, 2), settings, launchers=2)
+    for program in ("pir", "dygraph"):
+        during, after = found[f"{program}-True"], found[f"{program}-False"]
+        # In every step that sends gradients.
+        gives = sum(what == "give" for what, _ in during["order"])
+        assert (during["begun"], after["begun"]) == (gives, 0)
+        assert gives > 5
+        assert during["digest"] == after["digest"]
+        assert during["dense"] == after["dense"]
 
 
 @pytest.mark.slow

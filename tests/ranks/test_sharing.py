@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,21 @@ def test_a_rank_has_its_instances_in_the_order_of_the_files(
         of_ranks = loaded_by(files, Share(ShareBy(by), own_files=own_files), 3, **options)
         assert Counter(flat(of_ranks)) == ALL
         assert all(of_rank == sorted(of_rank) for of_rank in of_ranks)
+
+
+def test_chunks_of_a_round_are_sent_as_one_where_no_other_rank_has_one_between_them() -> None:
+    places = [(0, 1, 4), (0, 1, 5), (0, 1, 6), (0, 1, 8), (2, 0, 0), (2, 0, 4), (3, 0, 0)]
+    rows = [10, 0, 20, 30, sharing._MOST_TOGETHER, 5, 5]
+    chunks: list[Any] = [
+        sharing.OwnChunk(SimpleNamespace(instances=n), sharing.Place(*place), True)
+        for place, n in zip(places, rows, strict=True)
+    ]
+    assert [len(found) for found in sharing._successive(chunks)] == [2, 1, 1, 1, 1]
+    del chunks[1:3]
+    chunks[1:1] = [chunks[0]._replace(place=sharing.Place(0, 1, n)) for n in (5, 6, 7)]
+    assert [len(found) for found in sharing._successive(chunks)] == [5, 1, 1, 1]
+    large = chunks[0]._replace(columns=SimpleNamespace(instances=sharing._MOST_TOGETHER))
+    assert [len(found) for found in sharing._successive([large, chunks[1]])] == [1, 1]
 
 
 def test_instances_without_a_user_are_dealt(text: str) -> None:

@@ -115,6 +115,38 @@ def test_a_host_that_leaves_says_why() -> None:
         assert told == f"rank 1 on host h1 has left the job: {why}"
 
 
+def test_a_reason_that_arrives_in_two_parts_is_read_whole() -> None:
+    def leave(link: TcpLink) -> None:
+        text = tcp._TEXT_LENGTH.pack(10) + b"a long way"
+        for part in (text[:9], text[9:]):
+            for control in link._controls.values():
+                control.send(part)
+            time.sleep(0.3)
+
+    for told in _after_one_exchange(leave):
+        assert told == "rank 1 on host h1 has left the job: a long way"
+
+
+def test_both_parts_of_a_reason_are_read_after_the_end_of_the_channel() -> None:
+    def leave(link: TcpLink) -> None:
+        for (_, channel), connection in link._connections.items():
+            if channel != tcp.CONTROL:
+                connection.shutdown(socket.SHUT_RDWR)
+        text = tcp._TEXT_LENGTH.pack(10) + b"a long way"
+        for part in (text[:9], text[9:]):
+            time.sleep(0.3)
+            for control in link._controls.values():
+                control.send(part)
+
+    for told in _after_one_exchange(leave):
+        assert told == "rank 1 on host h1 has left the job: a long way"
+
+
+def test_a_host_that_leaves_without_a_reason_has_left() -> None:
+    for told in _after_one_exchange(lambda link: link.leave("")):
+        assert told == "rank 1 on host h1 has left the job: no reason"
+
+
 def test_leaving_ends_own_waits() -> None:
     over = threading.Barrier(2)
 

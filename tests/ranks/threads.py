@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -87,27 +87,80 @@ class Counts:
             one.clear()
 
 
+class Rounds(threading.local):
+    """The exchanges between hosts that the work of a thread has waited for, one after the other.
+
+    Every message carries this number. A thread that waits for a message or for another thread
+    continues with the larger one of both numbers, so exchanges that run at the same time count
+    once.
+    """
+
+    at = 0
+
+
+class _Later:
+    """What `Channel.submit` returns."""
+
+    def __init__(self, future: Future[tuple[Any, int]], rounds: Rounds) -> None:
+        self._future, self._rounds = future, rounds
+
+    def result(self) -> Any:
+        found, at = self._future.result()
+        self._rounds.at = max(self._rounds.at, at)
+        return found
+
+    def exception(self) -> BaseException | None:
+        return self._future.exception()
+
+
+class _Channel(Channel):
+    def __init__(self, world: _Thread, name: str, number: int) -> None:
+        super().__init__(world, name, number)
+        self._rounds = world.rounds
+
+    def submit(self, call: Any, *arguments: Any) -> Any:
+        rounds, began = self._rounds, self._rounds.at
+
+        def counted() -> tuple[Any, int]:
+            rounds.at = max(rounds.at, began)
+            return call(*arguments), rounds.at
+
+        return _Later(super().submit(counted), rounds)
+
+
 class _Memory:
     """What a `World` needs of the memory that the ranks of a host share."""
 
-    def __init__(self, meetings: Sequence[_Meeting], meeting: _Meeting, member: int) -> None:
+    def __init__(
+        self, meetings: Sequence[_Meeting], meeting: _Meeting, member: int, rounds: Rounds
+    ) -> None:
         self._meetings, self._meeting, self._member = meetings, meeting, member
+        self._rounds = rounds
 
     def swap(self, channel: int, out: Sequence[np.ndarray], into: Sequence[np.ndarray]) -> None:
         def copy(of_all: list[Any]) -> None:
-            for theirs, room in zip(of_all, into, strict=True):
+            for (_, theirs), room in zip(of_all, into, strict=True):
                 np.copyto(room, theirs[self._member])
 
-        self._meeting.take(f"channel {channel}", self._member, out, copy)
+        self._take(channel, out, copy)
 
     def exchange(self, channel: int, out: Sequence[np.ndarray]) -> list[np.ndarray]:
         def copies(of_all: list[Any]) -> list[np.ndarray]:
             return [
                 _NOTHING if member == self._member else theirs[self._member].copy()
-                for member, theirs in enumerate(of_all)
+                for member, (_, theirs) in enumerate(of_all)
             ]
 
-        return self._meeting.take(f"channel {channel}", self._member, out, copies)
+        return self._take(channel, out, copies)
+
+    def _take(self, channel: int, out: Any, use: Callable[[list[Any]], _T]) -> _T:
+        def used(of_all: list[Any]) -> tuple[int, _T]:
+            return max(at for at, _ in of_all), use(of_all)
+
+        mine = (self._rounds.at, out)
+        at, found = self._meeting.take(f"channel {channel}", self._member, mine, used)
+        self._rounds.at = at
+        return found
 
     def counters(self, channel: int) -> dict[str, float]:
         del channel
@@ -122,8 +175,9 @@ class _Memory:
 class _Link:
     """A `Link` between all ranks."""
 
-    def __init__(self, meeting: _Meeting, hosts: Hosts, counts: Counts) -> None:
+    def __init__(self, meeting: _Meeting, hosts: Hosts, counts: Counts, rounds: Rounds) -> None:
         self._meeting, self._hosts, self._counts = meeting, hosts, counts
+        self._rounds = rounds
 
     def exchange(
         self, channel: int, out: Mapping[int, Sequence[np.ndarray]]
@@ -137,9 +191,12 @@ class _Link:
         }
 
         def use(of_all: list[Any]) -> dict[int, np.ndarray]:
-            return {peer: of_all[peer][rank] for peer in out}
+            rounds.at = max([rounds.at, *(1 + of_all[peer][0] for peer in out)])
+            return {peer: of_all[peer][1][rank] for peer in out}
 
-        return self._meeting.take(f"link {channel}", rank, messages, use)
+        rounds = self._rounds
+        mine = (rounds.at, messages)
+        return self._meeting.take(f"link {channel}", rank, mine, use)
 
     def counters(self, channel: int) -> dict[str, float]:
         del channel
@@ -161,12 +218,13 @@ class _Thread(World):
         size = sum(map(len, hosts.ranks))
         super().__init__(hosts.rank, size)
         self.hosts, self._meeting, self._counts = hosts, meetings[0], counts
+        self.rounds = Rounds()
         if len(hosts.near) > 1:
             member = hosts.near.index(self.rank)
-            self.memory = _Memory(meetings, meetings[1 + hosts.here], member)
+            self.memory = _Memory(meetings, meetings[1 + hosts.here], member, self.rounds)
         if len(hosts.ranks) > 1:
-            self.link = _Link(meetings[0], hosts, counts)
-        self.channels = {name: Channel(self, name, at) for at, name in enumerate(_CHANNELS)}
+            self.link = _Link(meetings[0], hosts, counts, self.rounds)
+        self.channels = {name: _Channel(self, name, at) for at, name in enumerate(_CHANNELS)}
 
     def gather(self, what: str, mine: Any) -> list[Any]:
         if self.rank == 0:

@@ -73,6 +73,10 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
         exchange = world.shards[table.first.name].exchange
         exchange.fetch = _noting(order, "fetch", exchange.fetch)
         exchange.give = _noting(order, "give", exchange.give)
+    begun = [0]  # steps whose gradients were sent during the sum
+    for shard in world.shards.values() if world.size > 1 else ():
+        of_shard = shard.stepping
+        of_shard.begin_to_give = _counting(begun, of_shard, during=settings.get("during_sum", True))
     with table:
         dataset = InMemoryDataset(table, seed=config.seed)
         dataset.init(
@@ -111,6 +115,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
         "sent": {name: n - sent_before.get(name, 0) for name, n in _sent(world).items()},
         "traffic": traffic,
         "order": order,
+        "begun": begun[0],
     }
 
 
@@ -127,6 +132,18 @@ def _noting(order: list[tuple[str, int]], what: str, call: Any) -> Any:
         return found
 
     return noted
+
+
+def _counting(begun: list[int], stepping: Any, during: bool) -> Any:
+    """`Stepping.begin_to_give`, or nothing: then gradients are sent at the end of the step."""
+    begin = stepping.begin_to_give
+
+    def counted() -> None:
+        if during:
+            begin()
+            begun[0] += stepping._giving is not None
+
+    return counted
 
 
 def _failing(feed: Any) -> Any:

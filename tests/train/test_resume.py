@@ -77,8 +77,7 @@ def _long(name: str, *overrides: str) -> Any:
         _slow(
             "schedule",
             *("optimizer.schedule=plateau", "trainer.evaluate_after_pass=true"),
-            *("optimizer.warmup_steps=10", "optimizer.type=adamw", "optimizer.clip_norm=0.1"),
-            *("optimizer.weight_decay=0.01", *EPOCHS),
+            *("optimizer.warmup_steps=10", "optimizer.weight_decay=0.01", *EPOCHS),
         ),
         _long(
             "weight decay, parts",

@@ -98,13 +98,13 @@ SummingGroup::Between BetweenHosts(const py::object& add) {
     const py::gil_scoped_acquire acquired;
     delete one;
   });
-  return [held](float* values, size_t n) {
+  return [held](float* values, size_t n, bool pushed) {
     Status status;
     std::thread thread([&] {
       const py::gil_scoped_acquire acquired;
       try {
         const py::capsule borrowed(values, [](void*) {});
-        (*held)(py::array_t<float>({static_cast<py::ssize_t>(n)}, values, borrowed));
+        (*held)(py::array_t<float>({static_cast<py::ssize_t>(n)}, values, borrowed), pushed);
       } catch (py::error_already_set& error) {
         status = Error(Code::kPeerGone, "%s", error.what());
       }

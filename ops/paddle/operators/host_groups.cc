@@ -33,7 +33,11 @@ Status SumOverHost(const SummingGroup& found, const std::vector<HostSum::Part>& 
 
 // Sum (n) = sum over ranks of Gradients (n values in total) * Share (1). Every rank gets the same
 // bits (docs/formats/exchange.md).
-std::vector<Tensor> SumOverRanks(const std::vector<Tensor>& gradients, const Tensor& share) {
+//
+// pushed: `gradients` contain those of all anchors, so all pushes of the step have been done. Then
+// ranks of several hosts exchange row gradients at the same time.
+std::vector<Tensor> SumOverRanks(const std::vector<Tensor>& gradients, const Tensor& share,
+                                 bool pushed) {
   size_t n = 0;
   for (const Tensor& gradient : gradients) n += Count(gradient);
   Tensor sum = paddle::empty({static_cast<int64_t>(n)}, DataType::FLOAT32, share.place());
@@ -52,12 +56,12 @@ std::vector<Tensor> SumOverRanks(const std::vector<Tensor>& gradients, const Ten
     std::optional<pybind11::gil_scoped_release> release;
     if (PyGILState_Check() != 0) release.emplace();
     PBX_RETURN_IF_ERROR(SumOverHost(found, parts, *share.data<float>(), sum.data<float>()));
-    return found.between == nullptr ? Status::Ok() : found.between(sum.data<float>(), n);
+    return found.between == nullptr ? Status::Ok() : found.between(sum.data<float>(), n, pushed);
   });
   return {sum};
 }
 
-std::vector<Shape> InferShape(const std::vector<Shape>& gradients, const Shape&) {
+std::vector<Shape> InferShape(const std::vector<Shape>& gradients, const Shape&, bool) {
   int64_t n = 0;
   for (const Shape& shape : gradients) {
     int64_t size = 1;
@@ -90,6 +94,7 @@ SummingGroup FindSummingGroup() {
 PD_BUILD_OP(box_sum_over_ranks)
     .Inputs({paddle::Vec("Gradients"), "Share"})
     .Outputs({"Sum"})
+    .Attrs({"pushed: bool"})
     .SetKernelFn(PD_KERNEL(pbx::SumOverRanks))
     .SetInferShapeFn(PD_INFER_SHAPE(pbx::InferShape))
     .SetInferDtypeFn(PD_INFER_DTYPE(pbx::InferDtype));

@@ -12,7 +12,8 @@ namespace pbx {
 
 struct SummingGroup {
   // Replaces the sums (n) of this host by the sums of all hosts. It is called without the GIL.
-  using Between = std::function<Status(float* values, size_t n)>;
+  // pushed: whether all pushes of the step have been done.
+  using Between = std::function<Status(float* values, size_t n, bool pushed)>;
 
   bool joined = false;
   std::weak_ptr<HostGroup> group;
