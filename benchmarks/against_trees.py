@@ -44,7 +44,7 @@ import yaml
 import zoo_claims
 from peers import crosses, trees
 from quality_criteo import criteo_lines
-from zoo_criteo import QUICK_LINES, auc_of, logloss_of, parts_of, run
+from zoo_criteo import QUICK_LINES, auc_of, of_seeds, parts_of, run
 
 MEASURES = (*report.TRAINING, "paddlebox/config", "configs", "datasets")
 NETWORK = "finalmlp"
@@ -57,11 +57,11 @@ NETWORKS = {
     "FinalMLP with click_prior and crosses": [],
 }
 OF_LIGHTGBM = "FinalMLP with LightGBM's click rates"
-CATBOOST: dict[str, dict[str, Any]] = {
-    "CatBoost, rates of single categories": {"max_ctr_complexity": 1},
-    "CatBoost, rates of pairs, too": {"max_ctr_complexity": 2},
+SINGLE, PAIRS, *_ = trees.SETTINGS["catboost"]
+CATBOOST = {
+    "CatBoost, rates of single categories": SINGLE,
+    "CatBoost, rates of pairs, too": PAIRS,
 }
-_SETTING = {"depth": 6, "learning_rate": 0.05}
 CRITEO_ROWS = (10_000, 30_000, 87_768)  # the last: all lines before those that are evaluated
 GENERATED_ROWS = (100_000, 1_000_000)
 GENERATED_SEED = 2  # of the planted weights; the config was chosen with 1
@@ -105,26 +105,17 @@ def with_rates(folder: Path, known: trees.Rows, asked: trees.Rows, seed: int) ->
     ]
 
 
-def of_rows(seeds: Sequence[np.ndarray], labels: np.ndarray) -> dict[str, float]:
-    """Mean AUC and logloss of the logits of some seeds."""
-    return {
-        "auc": float(np.mean([auc_of(one, labels) for one in seeds])),
-        "logloss": float(np.mean([logloss_of(one, labels) for one in seeds])),
-    }
-
-
 def causes(options: argparse.Namespace, lines: list[str]) -> dict[str, Any]:
     _, _, train, test = parts_of(lines, "middle")
     known, judged = trees.Rows.of(train), trees.Rows.of(test)
     found: dict[str, Any] = {}
 
     def tell(name: str, seeds: Sequence[np.ndarray]) -> None:
-        found[name] = of_rows(seeds, judged.labels)
+        found[name] = of_seeds(seeds, judged.labels)
         print(f"{name:44} {found[name]['auc']:.5f}  {found[name]['logloss']:.5f}", flush=True)
 
     seeds = range(1, options.seeds + 1)
-    for name, more in CATBOOST.items():
-        setting = {**_SETTING, **more}
+    for name, setting in CATBOOST.items():
         tell(name, [trees.grow("catboost", setting, known, judged, seed)[0] for seed in seeds])
     for name, has_rates in (("LightGBM without click rates", False), ("LightGBM", True)):
         setting = {**trees.SETTINGS["lightgbm"][0], "rates": has_rates}
@@ -155,18 +146,17 @@ def of_criteo(options: argparse.Namespace, lines: list[str], rows: int) -> dict[
     cut = len(train) * 4 // 5
     labels = trees.Rows.of(test).labels
     early, judging, known, asked = map(trees.Rows.of, (train[:cut], train[cut:], train, test))
-    setting = {**_SETTING, "max_ctr_complexity": 2}
     seeds = range(1, options.seeds + 1)
-    _, grown = trees.grow("catboost", setting, early, judging, 1)
-    choice = trees.Choice(setting, grown, 0.0)
+    _, grown = trees.grow("catboost", PAIRS, early, judging, 1)
+    choice = trees.Choice(PAIRS, grown, 0.0)
     theirs = [trees.predict("catboost", choice, known, asked, seed) for seed in seeds]
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         (folder / "train.txt").write_text("".join(train))
         (folder / "test.txt").write_text("".join(test))
         ours = [run(folder, NETWORK, seed, labels)["logits"] for seed in seeds]
-    of_trees = {**of_rows(theirs, labels), "trees": grown}
-    return {"CatBoost": of_trees, "network": of_rows(ours, labels)}
+    of_trees = {**of_seeds(theirs, labels), "trees": grown}
+    return {"CatBoost": of_trees, "network": of_seeds(ours, labels)}
 
 
 def generated_columns(first: int, count: int, day: int) -> tuple[Any, np.ndarray]:
@@ -283,12 +273,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few lines, to see that it runs")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/against_trees.json"))
     options = parser.parse_args()
-    try:
-        import catboost  # noqa: F401
-        import lightgbm  # noqa: F401
-    except ModuleNotFoundError as error:
-        why = f"{error.name} is not installed (make bench-setup)"
-        raise report.UnavailableError(why) from None
+    trees.check_installed()
     sys.path.append(str(report.ROOT / "datasets"))
     lines = criteo_lines()
     if options.quick:

@@ -271,13 +271,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few lines, to see that it runs")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/zoo_criteo.json"))
     options = parser.parse_args()
-    try:
-        import catboost  # noqa: F401
-        import lightgbm  # noqa: F401
-        import sklearn  # noqa: F401
-    except ModuleNotFoundError as error:
-        why = f"{error.name} is not installed (make bench-setup)"
-        raise report.UnavailableError(why) from None
+    trees.check_installed()
     lines, settings = criteo_lines(), len(trees.SETTINGS["catboost"])
     if options.quick:
         lines, settings = lines[:QUICK_LINES], 1

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from peers.trees import INTEGERS, TOKENS, Rows
+from peers.trees import FOLDS, INTEGERS, STRENGTH, TOKENS, Rows
 
 NAMES = [f"I{k}" for k in range(1, INTEGERS + 1)] + [f"C{k}" for k in range(1, TOKENS + 1)]
-FOLDS = 5
-STRENGTH = 20.0  # of the prior, in occurrences
 _TREES = 300
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from report import UnavailableError
 
 INTEGERS, TOKENS = 13, 26
 NAMES = ("catboost", "lightgbm")
@@ -29,8 +30,8 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"num_leaves": 31, "learning_rate": 0.1},
     ],
 }
-_FOLDS = 5  # of the rates that LightGBM sees
-_STRENGTH = 20.0  # of their prior
+FOLDS = 5  # of the rates that LightGBM sees
+STRENGTH = 20.0  # of their prior, in shows
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,17 @@ class Choice:
     setting: dict[str, Any]
     trees: int
     logloss: float
+
+
+def check_installed() -> None:
+    """Raises: UnavailableError if a library of the peers is missing."""
+    try:
+        import catboost  # noqa: F401
+        import lightgbm  # noqa: F401
+        import sklearn  # noqa: F401
+    except ModuleNotFoundError as error:
+        why = f"{error.name} is not installed (make bench-setup)"
+        raise UnavailableError(why) from None
 
 
 def _logloss(p: np.ndarray, labels: np.ndarray) -> float:
@@ -125,8 +137,8 @@ def rates(column: np.ndarray, labels: np.ndarray, asked: np.ndarray, seed: int) 
     Returns: (n, 2) of the known rows and (m, 2) of the asked ones: rate, shows.
     """
     names, of_known = np.unique(column, return_inverse=True)
-    fold = np.random.default_rng(seed).integers(0, _FOLDS, len(labels))
-    shows = np.zeros((len(names) + 1, _FOLDS))
+    fold = np.random.default_rng(seed).integers(0, FOLDS, len(labels))
+    shows = np.zeros((len(names) + 1, FOLDS))
     clicks = np.zeros_like(shows)
     np.add.at(shows, (of_known, fold), 1)
     np.add.at(clicks, (of_known, fold), labels)
@@ -135,7 +147,7 @@ def rates(column: np.ndarray, labels: np.ndarray, asked: np.ndarray, seed: int) 
     prior = labels.mean()
 
     def both(show: np.ndarray, click: np.ndarray) -> np.ndarray:
-        return np.stack([(click + _STRENGTH * prior) / (show + _STRENGTH), show], axis=1)
+        return np.stack([(click + STRENGTH * prior) / (show + STRENGTH), show], axis=1)
 
     own = shows.sum(axis=1)[of_known] - shows[of_known, fold]
     of_own = clicks.sum(axis=1)[of_known] - clicks[of_known, fold]

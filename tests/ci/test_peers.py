@@ -29,7 +29,7 @@ def test_a_smoothed_rate_never_contains_the_click_of_its_own_row() -> None:
     same = tokens == tokens[7]
     assert after[7, 1] == before[7, 1]
     # Only the prior, the mean of all labels, moves the rate of the row itself.
-    prior = trees._STRENGTH * (other.mean() - labels.mean()) / (before[7, 1] + trees._STRENGTH)
+    prior = trees.STRENGTH * (other.mean() - labels.mean()) / (before[7, 1] + trees.STRENGTH)
     assert after[7, 0] - before[7, 0] == pytest.approx(prior)
     assert np.abs(after[same, 0] - before[same, 0]).max() > 2 * abs(prior)
     assert of_asked[1, 1] == asked_after[1, 1] == 0
