@@ -2,7 +2,7 @@
 
     sudo python benchmarks/many_ranks.py [--trial]
 
-Counting: 16 and 64 ranks are threads of this process. They plan and exchange as in a job, with
+Counting: 16, 64 and 512 ranks are threads of this process. They plan and exchange as in a job, with
 batches of Criteo and of Zipf ids (counted_exchange.py). It counts the exchanges that a step waits
 for, one after the other, the requests to the job's store, the messages of a host, and the bytes
 between hosts. The sum of --dense values takes two rounds. Bytes are compared with the least that
@@ -229,7 +229,7 @@ def main() -> int:
         "--out", type=Path, default=report.ROOT / "benchmarks/results/many_ranks.json"
     )
     options = parser.parse_args()
-    options.sizes = [(16, 4), (64, 8)]
+    options.sizes = [(16, 4), (64, 8), (512, 8)]
     if options.trial:
         options.sizes, options.exchanges, options.turns = [(16, 4)], 5, 2
     return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
