@@ -36,10 +36,10 @@ def test_a_smoothed_rate_never_contains_the_click_of_its_own_row() -> None:
 
 
 def test_the_error_of_a_pair_comes_from_the_other_folds() -> None:
-    from peers import crosses
+    from peers import crosses, trees
 
     draw = np.random.default_rng(2)
-    code, fold = draw.integers(0, 4, 100), draw.integers(0, crosses.FOLDS, 100)
+    code, fold = draw.integers(0, 4, 100), draw.integers(0, trees.FOLDS, 100)
     p, error = draw.uniform(0.1, 0.9, 100), draw.normal(size=100)
     before = crosses.errors_of(code, error, p, fold)
     error[3] += 1
