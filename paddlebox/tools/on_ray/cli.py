@@ -26,8 +26,8 @@ from types import FrameType
 from typing import Any
 
 from paddlebox.errors import ConfigError, RankError
-from paddlebox.tools.on_ray.placement import Demand, Reservation
-from paddlebox.tools.on_ray.rank import LOOK_S
+from paddlebox.tools.on_ray.placement import Demand, Places, Reservation
+from paddlebox.tools.on_ray.rank import LOOK_S, run_dir_of
 from paddlebox.tools.on_ray.team import Team
 from paddlebox.tools.supervise.arguments import add_to, limits_of, passed_on, say_as, split
 from paddlebox.tools.supervise.job import Job, Order
@@ -36,6 +36,7 @@ _CONNECT_S = 10.0
 # If its raylet has ended, an actor ends within this time, and its rank frees the lock of its store.
 # Other lost actors may take longer (`RankActor.exchange`): then the job tries again.
 _AFTER_LOSS_S = 5.0
+_WITHOUT_NEW = "the job goes on with the nodes that it had before it grew"
 _say = say_as("train_on_ray")
 
 
@@ -53,8 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--address", help="of the cluster; default: RAY_ADDRESS, or the cluster of this machine"
     )
     parser.add_argument(
-        "--nodes", type=_count, default=1, metavar="N", help="nodes that have ranks (1)"
-    )
+        "--nodes", type=_span, default=(1, 1), metavar="N or MIN:MAX",
+        help="nodes that have ranks (1); with MIN:MAX, their number changes with the cluster",
+    )  # fmt: skip
+    parser.add_argument(
+        "--settle-s", type=float, default=60.0, metavar="S",
+        help="with MIN:MAX, go on with fewer nodes when one is missing for S seconds, and with "
+        "more when one has had room for S seconds and a pass ends (60)",
+    )  # fmt: skip
     parser.add_argument("--ranks-per-node", type=_count, default=1, metavar="N", help="(1)")
     parser.add_argument(
         "--cpus-per-rank", type=_count, default=1, metavar="N", help="that Ray reserves (1)"
@@ -80,7 +87,9 @@ def _run(
         0, options.tries, limits, math.inf, _say, member="rank",
         logs="the log of the rank's actor, in the folder `logs` of Ray's session on its node",
     )  # fmt: skip
-    demand = Demand(options.nodes, options.ranks_per_node, options.cpus_per_rank, options.wait_s)
+    least, most = options.nodes
+    ranks, cpus = options.ranks_per_node, options.cpus_per_rank
+    demand = Demand(least, most, ranks, cpus, options.wait_s, options.settle_s)
     environment = passed_on(os.environ, options.env)
     arguments = (command, os.getcwd(), options.grace_s)
     return _Drive(ray, job, demand, environment, arguments, _remember_signals()).run()
@@ -92,6 +101,20 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _span(text: str) -> tuple[int, int]:
+    """The fewest and the most nodes."""
+    least, _, most = text.partition(":")
+    try:
+        found = _count(least), _count(most if ":" in text else least)
+    except argparse.ArgumentTypeError:
+        found = 1, 0
+    if found[0] > found[1]:
+        raise argparse.ArgumentTypeError(
+            f"expected N or MIN:MAX with 1 <= MIN <= MAX, found {text!r}"
+        )
+    return found
+
+
 def _connected(address: str | None) -> Any:
     """The module ray, connected to the cluster.
 
@@ -100,8 +123,12 @@ def _connected(address: str | None) -> Any:
     """
     try:
         ray = importlib.import_module("ray")
-        for name in ("placement_group", "scheduling_strategies"):
-            importlib.import_module(f"ray.util.{name}")
+        for name in (
+            "util.placement_group",
+            "util.scheduling_strategies",
+            "experimental.internal_kv",
+        ):
+            importlib.import_module(f"ray.{name}")
     except ImportError as error:
         raise ConfigError(f"{error}: pip install 'paddlebox[ray]'") from None
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
@@ -158,7 +185,8 @@ class _Drive:
     ) -> None:
         self._ray, self._job, self._demand, self._arguments = ray, job, demand, arguments
         self._environment, self._signal = environment, signal_
-        self._reservation = Reservation(ray, demand, lambda: bool(signal_()), _say)
+        places = Places(ray, " ".join([arguments[1], run_dir_of(arguments[0])]))
+        self._reservation = Reservation(ray, demand, places, lambda: bool(signal_()), _say)
         self._team: Team | None = None
         self._lost_at = -_AFTER_LOSS_S
 
@@ -182,6 +210,10 @@ class _Drive:
         if self._team is not None and not self._team.spent:
             return True
         self._dismiss()
+        if self._job.regroups:
+            self._reservation.grow()
+        elif self._job.trial and self._reservation.give_back():
+            _say(_WITHOUT_NEW)
         until = time.monotonic() + self._demand.wait_s
         while True:
             if self._lost_at + _AFTER_LOSS_S > time.monotonic():
@@ -190,11 +222,14 @@ class _Drive:
                 return False
             try:
                 return self._begin_team()
-            except RankError as error:
+            except (ConfigError, RankError) as error:
                 self._lost_at = time.monotonic()
-                if self._lost_at > until:
+                if self._reservation.give_back():
+                    _say(f"{error}; {_WITHOUT_NEW}")
+                elif isinstance(error, ConfigError) or self._lost_at > until:
                     raise
-                _say(f"{error}; trying again")
+                else:
+                    _say(f"{error}; trying again")
                 self._dismiss()
 
     def _begin_team(self) -> bool:
@@ -225,3 +260,17 @@ class _Drive:
         for rank, why in lost.items():
             self._lost_at = time.monotonic()
             self._job.lose(str(rank), why)
+        self._grow()
+
+    def _grow(self) -> None:
+        """Take further nodes, if a pass has just ended: then the least work is lost."""
+        reservation = self._reservation
+        if self._job.phase == "run":
+            reservation.watch()
+        if not self._job.ended_pass():
+            return
+        reservation.keep()
+        if reservation.settled():
+            self._job.regroup(
+                "further nodes have room: the ranks end their pass, and go on with more"
+            )

@@ -3,7 +3,7 @@
 gather   wait until every node is connected and has no processes left
 run      until a rank dies or hangs, or all are done
 end      after a failure: kill all processes; then gather again, or give up
-stop     after a signal: each rank ends its pass
+stop     after a signal, or to gather other nodes: each rank ends its pass
 exit     every supervisor ends with the same code
 """
 
@@ -109,10 +109,13 @@ class Job:
     used: int = 0
     phase: str = "gather"
     code: int = 0
+    regroups: bool = False  # whether ranks end their pass in order to gather other nodes
+    trial: bool = False  # whether no pass was committed since other nodes were gathered
     _reports: dict[str, Report] = field(default_factory=dict)
     _since: float = -1.0
     _not_before: float = 0.0
     _committed: int = -1  # number of committed passes at the last failure
+    _seen: int = -1  # the same in this attempt; -1: it has made no step yet
     _lost: bool = False  # whether ranks of a lost node may still live and hold their locks
     _looks: dict[int, deque[tuple[float, bool]]] = field(default_factory=dict)
 
@@ -132,7 +135,7 @@ class Job:
     def lose(self, node: str, why: str) -> None:
         """Handle the loss of the connection to a node."""
         if self._reports.pop(node, None) is not None:
-            if self.phase == "run":
+            if self.phase == "run" or (self.phase == "stop" and self.regroups):
                 self._fail([f"{self.member} {node}: {why}"])
             elif self.phase != "exit":
                 self.say(f"{self.member} {node}: {why}")
@@ -152,6 +155,30 @@ class Job:
         self._reports.clear()
         self._since = self.clock()
 
+    def ended_pass(self) -> bool:
+        """Whether all ranks have committed another pass since this was called last.
+
+        Passes of earlier attempts do not count.
+        """
+        if self.phase != "run" or not (self._looks or self._seen >= 0):
+            return False
+        before = self._seen
+        self._seen = max([before, *(rank.passes for rank in self._ranks())])
+        if not 0 <= before < self._seen:
+            return False
+        self.trial = False
+        return True
+
+    def regroup(self, why: str) -> None:
+        """Let the ranks end their pass, and gather other nodes then.
+
+        A failure before these nodes have committed a pass does not end the job, whatever its exit
+        code is.
+        """
+        self.say(why)
+        self.regroups = True
+        self._enter("stop")
+
     # ---- phases
 
     def _gather(self) -> None:
@@ -161,6 +188,7 @@ class Job:
         elif len(self._reports) == self.nodes and self._all_down() and now >= self._not_before:
             self.attempt += 1
             self._looks.clear()
+            self.trial, self.regroups, self._seen = self.regroups, False, -1
             self.say(f"attempt {self.attempt} begins")
             self._enter("run")
         elif now - self._since > self.wait_s:
@@ -202,7 +230,7 @@ class Job:
     def _end(self) -> None:
         if not self._all_down():
             return
-        final = self._final()
+        final = 0 if self.trial else self._final()
         if self._signal():
             self._leave(128 + self._signal())
         elif final:
@@ -222,10 +250,16 @@ class Job:
             self._enter("gather")
 
     def _stop(self) -> None:
-        if self._all_down():
-            codes = {rank.code for rank in self._ranks() if rank.code is not None}
+        codes = {rank.code for rank in self._ranks() if rank.code is not None}
+        done = bool(codes) and codes == {0}
+        if self.regroups and not self._signal() and (wrong := self._broken()):
+            self._fail(wrong)
+        elif not self._all_down():
+            return
+        elif self.regroups and not self._signal() and not done:
+            self._enter("gather")
+        else:
             stopped = max(codes & STOPPED, default=143)
-            done = bool(codes) and codes == {0}
             signal = self._signal()
             self._leave(self._final() or (0 if done else 128 + signal if signal else stopped))
 
@@ -263,6 +297,12 @@ class Job:
         """
         codes = {rank.code for rank in self._ranks() if rank.code is not None}
         return bool(codes & STOPPED) and codes <= {0, 1, *STOPPED}
+
+    def _broken(self) -> list[str]:
+        """Ranks that were asked to end their pass, and have failed or hang."""
+        good = (None, 0, 1, *STOPPED)  # 1: as in `_was_stopped`
+        dead = [f"{rank}: {rank.end}" for rank in self._ranks() if rank.code not in good]
+        return dead or self._stalled()
 
     def _stalled(self) -> list[str]:
         alive = [rank for rank in self._ranks() if rank.code is None]
@@ -310,6 +350,7 @@ class Job:
         self.used = 1 if advanced else self.used + 1
         self._lost = self._lost and not advanced
         self._committed = max(committed, self._committed)
+        self.regroups = False
         self._enter("end")
 
     def _enter(self, phase: str) -> None:

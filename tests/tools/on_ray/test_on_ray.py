@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +20,7 @@ from paddlebox import mpi
 from paddlebox.errors import ConfigError, RankError
 from paddlebox.tools.on_ray.cli import main
 from paddlebox.tools.on_ray.gauges import Gauges, values_of
-from paddlebox.tools.on_ray.placement import Demand, Node, Reservation, choose
+from paddlebox.tools.on_ray.placement import Demand, Node, Places, Reservation, choose, placed
 from paddlebox.tools.on_ray.rank import ABANDONED_LOOKS, Silence, run_dir_of, variables_of
 from paddlebox.tools.on_ray.team import Team
 from paddlebox.tools.supervise.job import Order, Rank, Report
@@ -29,20 +31,30 @@ def nodes(**free: float) -> list[Node]:
     return [Node(id_, f"10.0.0.{at}", 8.0, left) for at, (id_, left) in enumerate(free.items(), 1)]
 
 
+def demand(least: int, most: int = 0, **changed: float) -> Demand:
+    usual = Demand(least, most or least, ranks=4, cpus=2, wait_s=5.0, settle_s=60.0)
+    return dataclasses.replace(usual, **changed)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("free", "before", "expected"),
     [
         ({"a": 8, "b": 8, "c": 8}, [], ["a", "b"]),
         ({"a": 8, "b": 7, "c": 8}, [], ["a", "c"]),  # b has no room
-        ({"a": 8}, ["a", "b"], []),  # too few
+        ({"a": 8}, ["a", "b"], ["a"]),  # too few
         ({"b": 8, "c": 8}, ["a", "b"], ["c", "b"]),  # b keeps the stores of its ranks
         ({"a": 8, "b": 8, "c": 8}, ["c", "b"], ["c", "b"]),
+        ({"a": 8, "b": 8}, ["b"], ["b", "a"]),  # the job grows
+        ({"b": 8, "d": 8, "e": 8}, ["a", "b", "c"], ["d", "b"]),  # it shrinks
+        ({"a": 8, "c": 8, "x": 8}, ["a"], ["a", "c"]),  # x is only taken if it has to be
+        ({"a": 8, "x": 8}, ["a"], ["a", "x"]),
     ],
 )
 def test_nodes_with_room_are_chosen_and_keep_their_ranks(
     free: dict[str, float], before: list[str], expected: list[str]
 ) -> None:
-    assert choose(nodes(**free), Demand(2, ranks=4, cpus=2, wait_s=5.0), before) == expected
+    chosen = choose(nodes(**free), demand(1, 2), 2, before, last={"x"})
+    assert placed(chosen, before) == expected
 
 
 class FakeRay:
@@ -55,6 +67,23 @@ class FakeRay:
         state = SimpleNamespace(available_resources_per_node=lambda: resources)
         self._private = SimpleNamespace(state=state)
         self.bundles: list[Any] = []
+        self.kept: dict[bytes, bytes] = {}
+        kv = SimpleNamespace(_internal_kv_get=self.kept.get, _internal_kv_put=self._keep)
+        self.experimental = SimpleNamespace(internal_kv=kv)
+
+    def _keep(self, key: bytes, value: bytes, overwrite: bool) -> None:
+        assert overwrite
+        self.kept[key] = value
+
+    def add(self, name: str) -> None:
+        self.available[name] = 8.0
+        self._private.state.available_resources_per_node()[name] = {"CPU": 8.0}
+
+    def lose(self, name: str) -> None:
+        del self.available[name]
+
+    def held(self, asked: Demand, say: Callable[[str], None] = print) -> Reservation:
+        return Reservation(self, asked, Places(self, "job"), lambda: False, say)
 
     def nodes(self) -> list[dict[str, Any]]:
         return [
@@ -76,7 +105,7 @@ class FakeRay:
 def test_each_node_is_one_bundle_of_the_placement_group() -> None:
     ray = FakeRay({"a": 8.0, "b": 3.0, "c": 8.0})
     said = list[str]()
-    held = Reservation(ray, Demand(2, ranks=2, cpus=3, wait_s=5.0), lambda: False, said.append)
+    held = ray.held(demand(2, ranks=2, cpus=3), said.append)
     assert held.hold(0.0)
     assert held.nodes == ["a", "c"]
     assert ray.bundles == [({"CPU": 6}, {"ray.io/node-id": name}) for name in ("a", "c")]
@@ -84,7 +113,7 @@ def test_each_node_is_one_bundle_of_the_placement_group() -> None:
 
 def test_too_few_resources_are_one_error_that_names_what_was_found() -> None:
     ray = FakeRay({"a": 8.0, "b": 3.0})
-    held = Reservation(ray, Demand(2, 4, 2, 5.0), lambda: False, print)
+    held = ray.held(demand(2))
     expected = (
         r"^Ray has not enough resources within 5 s: expected 2 nodes with 8 free CPUs each, found "
         r"10\.0\.0\.1: 8 of 8 CPUs, 10\.0\.0\.2: 3 of 8 CPUs: add nodes"
@@ -95,7 +124,7 @@ def test_too_few_resources_are_one_error_that_names_what_was_found() -> None:
 
 def test_the_log_says_once_what_is_waited_for() -> None:
     said = list[str]()
-    held = Reservation(FakeRay({"a": 3.0}), Demand(1, 4, 2, 1.0), lambda: False, said.append)
+    held = FakeRay({"a": 3.0}).held(demand(1), said.append)
     with pytest.raises(RankError):
         held.hold(time.monotonic() + 1.0)
     assert said == [
@@ -107,14 +136,191 @@ def test_the_log_says_once_what_is_waited_for() -> None:
 def test_what_the_job_has_reserved_counts_as_free_when_it_needs_another_node() -> None:
     ray = FakeRay({"a": 8.0, "b": 8.0})
     said = list[str]()
-    held = Reservation(ray, Demand(2, 1, 8, 5.0), lambda: False, said.append)
+    held = ray.held(demand(2), said.append)
     assert held.hold(0.0)
-    del ray.available["a"]  # lost
+    ray.lose("a")
     ray._private.state.available_resources_per_node()["b"]["CPU"] = 0.0  # by this job itself
-    ray.available["c"] = 8.0
-    ray._private.state.available_resources_per_node()["c"] = {"CPU": 8.0}
+    ray.add("c")
     assert held.hold(0.0)
     assert held.nodes == ["c", "b"]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time of a Reservation: `sleep` makes it later, and then calls `after`."""
+    now = SimpleNamespace(at=0.0, after=lambda: None)
+
+    def sleep(seconds: float) -> None:
+        now.at += seconds
+        now.after()
+
+    fake = SimpleNamespace(monotonic=lambda: now.at, sleep=sleep)
+    monkeypatch.setattr("paddlebox.tools.on_ray.placement.time", fake)
+    now.sleep = sleep
+    return now
+
+
+def watch(held: Reservation, clock: SimpleNamespace, seconds: float) -> bool:
+    """Whether the job grows if it watches the cluster for so long."""
+    until = clock.at + seconds
+    while clock.at < until:
+        held.watch()
+        clock.sleep(1.0)
+    return held.settled()
+
+
+def test_a_job_goes_on_with_fewer_nodes_when_no_other_has_come_for_the_stated_time(
+    clock: SimpleNamespace,
+) -> None:
+    said = list[str]()
+    ray = FakeRay({"a": 8.0, "b": 8.0, "c": 8.0})
+    held = ray.held(demand(2, 3), said.append)
+    assert held.hold(600.0)
+    assert (held.nodes, clock.at) == (["a", "b", "c"], 0.0)
+    ray.lose("b")
+    assert held.hold(600.0)
+    assert held.nodes == ["a", "c"]
+    assert clock.at == pytest.approx(60.0, abs=1.0)
+    assert said == [
+        "waits for resources of Ray: expected 2 to 3 nodes with 8 free CPUs each, found 10.0.0.1: "
+        "8 of 8 CPUs, 10.0.0.2: 8 of 8 CPUs; it wants 3, and goes on with fewer after 60 s",
+        "goes on with 2 nodes instead of 3",
+    ]
+
+
+def test_a_node_that_takes_the_place_of_a_lost_one_in_time_keeps_the_number(
+    clock: SimpleNamespace,
+) -> None:
+    ray = FakeRay({"a": 8.0, "b": 8.0})
+    held = ray.held(demand(1, 2))
+    assert held.hold(600.0)
+    ray.lose("a")
+    clock.after = lambda: ray.add("c") if clock.at > 30.0 and "c" not in ray.available else None
+    assert held.hold(600.0)
+    assert held.nodes == ["c", "b"]
+    assert clock.at < 60.0
+
+
+def test_fewer_nodes_than_the_fewest_are_an_error(clock: SimpleNamespace) -> None:
+    ray = FakeRay({"a": 8.0, "b": 8.0, "c": 8.0})
+    held = ray.held(demand(2, 3))
+    assert held.hold(600.0)
+    ray.lose("b")
+    ray.lose("c")
+    with pytest.raises(RankError, match=r"expected 2 to 3 nodes with 8 free CPUs each, found 10"):
+        held.hold(600.0)
+
+
+def test_a_job_grows_when_a_node_has_had_room_for_the_stated_time(clock: SimpleNamespace) -> None:
+    ray = FakeRay({"a": 8.0})
+    held = ray.held(demand(1, 3))
+    clock.at = 100.0
+    assert held.hold(1000.0)
+    assert not watch(held, clock, 100.0)
+    ray.add("b")
+    assert not watch(held, clock, 50.0)
+    ray.add("c")
+    assert watch(held, clock, 15.0)
+    held.grow()
+    assert held.hold(clock.at)
+    assert held.nodes == ["a", "b", "c"]
+    ray.add("d")
+    assert not watch(held, clock, 100.0)
+
+
+def test_a_node_that_comes_and_goes_does_not_let_the_job_grow(clock: SimpleNamespace) -> None:
+    ray = FakeRay({"a": 8.0})
+    held = ray.held(demand(1, 3))
+    assert held.hold(600.0)
+    for number in range(10):
+        ray.add(f"flaps {number}")  # a raylet that starts again has another id
+        assert not watch(held, clock, 40.0)
+        ray.lose(f"flaps {number}")
+        assert not watch(held, clock, 40.0)
+
+
+def test_a_node_that_is_gone_before_the_ranks_have_stopped_is_not_waited_for_longer_than_stated(
+    clock: SimpleNamespace,
+) -> None:
+    ray = FakeRay({"a": 8.0, "b": 8.0})
+    ray.lose("b")
+    held = ray.held(demand(1, 3))
+    assert held.hold(600.0)
+    ray.add("b")
+    ray.add("c")
+    assert watch(held, clock, 100.0)
+    ray.lose("c")
+    before = clock.at
+    held.grow()
+    assert held.hold(clock.at + 600.0)
+    assert (held.nodes, clock.at) == (["a", "b"], before)
+
+
+def test_nodes_on_which_the_ranks_fail_are_given_back_and_not_taken_again(
+    clock: SimpleNamespace,
+) -> None:
+    ray = FakeRay({"a": 8.0})
+    held = ray.held(demand(1, 2))
+    clock.at = 100.0
+    assert held.hold(600.0)
+    assert not held.give_back()
+    ray.add("b")
+    assert watch(held, clock, 100.0)
+    held.grow()
+    assert held.hold(clock.at)
+    assert held.nodes == ["a", "b"]
+    assert held.give_back()
+    assert held.hold(clock.at)
+    assert held.nodes == ["a"]
+    assert not held.give_back()
+    assert not watch(held, clock, 100.0)
+    ray.add("c")
+    assert watch(held, clock, 100.0)
+    held.grow()
+    assert held.hold(clock.at)
+    assert held.nodes == ["a", "c"]
+    held.keep()
+    assert not held.give_back()
+
+
+def test_nodes_that_come_back_get_the_places_that_they_had_in_a_job_of_this_number(
+    clock: SimpleNamespace,
+) -> None:
+    """Their disks may have the stores of these ranks, if the rows have not moved since."""
+    ray = FakeRay({"a": 8.0, "b": 8.0, "c": 8.0})
+    held = ray.held(demand(2, 3))
+    assert held.hold(600.0)
+    ray.lose("b")
+    assert held.hold(600.0)
+    assert held.nodes == ["a", "c"]
+    ray.add("b")
+    assert watch(held, clock, 100.0)
+    held.grow()
+    assert held.hold(600.0)
+    assert held.nodes == ["a", "b", "c"]
+
+
+def test_a_job_that_was_killed_and_starts_again_finds_its_nodes_in_their_places(
+    clock: SimpleNamespace,
+) -> None:
+    ray = FakeRay({"b": 8.0, "c": 8.0})
+    held = ray.held(demand(1, 2))
+    assert held.hold(600.0)
+    ray.lose("b")
+    ray.available = {"a": 8.0, **ray.available}
+    ray.add("a")
+    assert held.hold(600.0)
+    assert held.nodes == ["a", "c"]
+    ray.lose("a")
+    ray.add("d")
+    assert held.hold(600.0)
+    assert held.nodes == ["d", "c"]
+    again = ray.held(demand(1, 2))
+    assert again.hold(600.0)
+    assert again.nodes == ["d", "c"]
+    other = Reservation(ray, demand(1, 2), Places(ray, "other"), lambda: False, print)
+    assert other.hold(600.0)
+    assert other.nodes == ["c", "d"]
 
 
 def test_ranks_get_the_variables_of_paddles_launcher() -> None:
@@ -317,7 +523,10 @@ def test_a_file_of_metrics_that_cannot_be_read_ends_no_rank(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--nodes", "0"], "argument --nodes: expected a number from 1 on, found '0'"),
+        *(
+            (["--nodes", found], f"expected N or MIN:MAX with 1 <= MIN <= MAX, found '{found}'")
+            for found in ("0", "3:2", "0:2", "2:", ":2", "1:2:3", "x", "-1")
+        ),
         (["--cpus-per-rank", "x"], "--cpus-per-rank: expected a number from 1 on, found 'x'"),
     ],
 )
@@ -337,7 +546,8 @@ def test_a_wrong_limit_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_cluster_is_one_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("ray", "ray.util.placement_group", "ray.util.scheduling_strategies"):
+    names = ("util.placement_group", "util.scheduling_strategies", "experimental.internal_kv")
+    for name in ("ray", *(f"ray.{name}" for name in names)):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace())
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

@@ -114,6 +114,87 @@ def test_a_lock_that_a_rank_of_a_lost_node_may_hold_is_waited_for_until_a_commit
     assert told.job.code == 6
 
 
+def regrouping() -> tuple[Told, list[Report]]:
+    """A job that lets its ranks end their pass, and their reports once they have ended."""
+    told = Told().begun()
+    told.tell(report(rank(0)), report(rank(1)))
+    told.job.regroup("further nodes have room")
+    assert told.tell(report(rank(0)), report(rank(1))).do == "stop"
+    return told, [report(rank(number, code=143), up=False) for number in (0, 1)]
+
+
+def test_ranks_that_end_their_pass_for_other_nodes_start_again_there() -> None:
+    told, ended = regrouping()
+    assert told.tell(ended[0], report(rank(1))).do == "stop"
+    assert told.tell(*ended) == Order("wait", 1)
+    assert told.job.regroups
+    told.job.expect(2)
+    assert told.tell(Report(), Report()) == Order("run", 2)
+    assert (told.job.regroups, told.job.trial) == (False, True)
+
+
+def test_a_job_whose_last_pass_ends_before_other_nodes_are_gathered_is_done() -> None:
+    told, _ = regrouping()
+    ended = [report(rank(number, code=0), up=False) for number in (0, 1)]
+    assert told.tell(*ended) == Order("exit", 1, 0)
+
+
+def test_a_signal_while_ranks_end_their_pass_for_other_nodes_ends_the_job() -> None:
+    told, ended = regrouping()
+    signalled = [dataclasses.replace(one, signal=15) for one in ended]
+    assert told.tell(*signalled) == Order("exit", 1, 143)
+
+
+@pytest.mark.parametrize("code", [-9, 4])
+def test_a_failure_while_ranks_end_their_pass_for_other_nodes_is_a_failure(code: int) -> None:
+    told, ended = regrouping()
+    assert told.tell(report(rank(0)), report(rank(1, code=code))).do == "end"
+    assert told.tell(*ended) == Order("wait", 1, used=1)
+    assert not told.job.regroups
+
+
+def test_a_rank_that_hangs_or_is_lost_while_it_should_end_its_pass_is_not_waited_for() -> None:
+    told, _ = regrouping()
+    assert told.tell(report(rank(0, idle_s=26.0)), report(rank(1))).do == "end"
+    told, _ = regrouping()
+    told.job.lose("b", "no answer")
+    told.job.hear("a", report(rank(0)))
+    assert told.job.order().do == "end"
+
+
+def test_after_a_growth_no_exit_code_is_final_before_a_pass_is_committed() -> None:
+    told, ended = regrouping()
+    told.tell(*ended)
+    for attempt, passes, outcome in ((2, 5, "wait"), (3, 5, "exit")):
+        told.job.expect(2)
+        told.begun(attempt)
+        dead = [report(rank(n, code=2, passes=passes), attempt=attempt) for n in (0, 1)]
+        assert told.tell(*dead).do == "end"
+        assert told.tell(*[dataclasses.replace(one, up=False) for one in dead]).do == outcome
+    assert told.job.code == 2
+
+
+def test_a_pass_has_ended_when_all_ranks_have_committed_one_more_since_the_first_step() -> None:
+    told, ended = regrouping()
+    told.tell(*ended)
+    told.job.expect(2)
+    told.begun(2)
+
+    def has_ended(stage: str, *passes: int) -> bool:
+        ranks = [rank(n, passes=p, stage=stage) for n, p in enumerate(passes)]
+        told.tell(*[report(one, attempt=2) for one in ranks])
+        return told.job.ended_pass()
+
+    assert not has_ended("start", 0, 0)
+    assert not has_ended("load", 7, 0)  # what earlier attempts have committed
+    assert not has_ended("step", 7, 7)
+    assert told.job.trial
+    assert has_ended("step", 7, 8)
+    assert not told.job.trial
+    assert not has_ended("step", 8, 8)
+    assert has_ended("load", 8, 9)
+
+
 def test_it_gives_up_after_the_tries_unless_a_pass_was_committed_between() -> None:
     told = Told(tries=2)
     assert [told.fails(n, passes=0).do for n in (1, 2)] == ["wait", "wait"]
