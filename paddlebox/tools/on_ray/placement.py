@@ -158,7 +158,7 @@ class Reservation:
         if len(self.nodes) == self._wanted and self.group is not None and self.alive():
             return True
         demand, waits = self._demand, False
-        fewer_from = time.monotonic() + demand.settle_s
+        fewer_from = min(until, time.monotonic() + demand.settle_s)
         while not self._interrupted():
             nodes = self._living()
             chosen = choose(nodes, demand, self._wanted, self.nodes, self._refused)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import socket
 import sys
 import threading
@@ -18,12 +19,12 @@ import pytest
 
 from paddlebox import mpi
 from paddlebox.errors import ConfigError, RankError
-from paddlebox.tools.on_ray.cli import main
+from paddlebox.tools.on_ray.cli import _Drive, main
 from paddlebox.tools.on_ray.gauges import Gauges, values_of
 from paddlebox.tools.on_ray.placement import Demand, Node, Places, Reservation, choose, placed
 from paddlebox.tools.on_ray.rank import ABANDONED_LOOKS, Silence, run_dir_of, variables_of
 from paddlebox.tools.on_ray.team import Team
-from paddlebox.tools.supervise.job import Order, Rank, Report
+from paddlebox.tools.supervise.job import LIMITS_S, Job, Order, Rank, Report
 from tests.conftest import PATIENCE_S
 
 
@@ -199,6 +200,12 @@ def test_a_node_that_takes_the_place_of_a_lost_one_in_time_keeps_the_number(
     assert held.hold(600.0)
     assert held.nodes == ["c", "b"]
     assert clock.at < 60.0
+
+
+def test_a_job_that_has_its_fewest_nodes_does_not_give_up(clock: SimpleNamespace) -> None:
+    held = FakeRay({"a": 8.0}).held(demand(1, 2, wait_s=30.0, settle_s=60.0))
+    assert held.hold(30.0)
+    assert held.nodes == ["a"]
 
 
 def test_fewer_nodes_than_the_fewest_are_an_error(clock: SimpleNamespace) -> None:
@@ -455,6 +462,116 @@ def test_a_team_whose_ranks_were_started_is_not_used_again() -> None:
     assert not one.spent
     one.exchange(Order("run", 1))
     assert one.spent
+
+
+class FakeTeam:
+    """Ranks that end a pass with every order, after 300 s are done, and tell what happens."""
+
+    happened: list[str]
+    cluster: FakeRay
+    passes: int
+    clock: SimpleNamespace
+
+    def __init__(self, ray: FakeRay, held: Reservation, *_: Any) -> None:
+        self.nodes, self.size, self.spent = held.nodes, len(held.nodes), False
+        self._code: int | None = None
+        self._attempt = 0
+
+    def assemble(self, *_: Any) -> bool:
+        if "no-folder" in self.nodes:
+            raise ConfigError("an actor cannot be started")
+        if "no-ray" in self.nodes:
+            raise RankError("an actor could not be started")
+        return True
+
+    def exchange(self, order: Order) -> tuple[dict[int, Report], dict[int, str]]:
+        cls = type(self)
+        gone = [rank for rank, node in enumerate(self.nodes) if node not in self.cluster.available]
+        if gone and not self.spent:
+            return {}, {}
+        if order.do == "run" and order.attempt > self._attempt:
+            self.happened.append(" ".join(self.nodes))
+            self._attempt, self.spent = order.attempt, True
+        if self._attempt and self._code is None:
+            cls.passes += 1
+            if order.do == "stop":
+                self._code = 143
+            elif "fails" in self.nodes:
+                self._code, cls.passes = 2, cls.passes - 1
+            elif order.do == "end":
+                self._code = -9
+            elif self.clock.at > 300.0:
+                self._code = 0
+        ended = self._code is not None
+        ranks = [
+            Rank(rank, 1, "host", "step", "7", 20, self.passes, 0.1, "S", "", self._code)
+            for rank in range(self.size if self._attempt else 0)
+        ]
+        reports = {
+            rank.number: Report(self._attempt, not ended, self._code, [rank]) for rank in ranks
+        } or {rank: Report(self._attempt) for rank in range(self.size)}
+        lost = dict.fromkeys(gone, "its node was terminated")
+        self.nodes = [node if node in self.cluster.available else "" for node in self.nodes]
+        return {r: one for r, one in reports.items() if r not in lost}, lost
+
+    def dismiss(self) -> None:
+        pass
+
+
+def drive(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, nodes: str, span: tuple[int, int]
+) -> tuple[Callable[[], int], FakeRay, list[str]]:
+    """A job on these nodes, its cluster, and the nodes of each of its attempts."""
+    ray, happened = FakeRay(dict.fromkeys(nodes.split(), 8.0)), list[str]()
+    fake = SimpleNamespace(monotonic=lambda: clock.at, sleep=clock.sleep)
+    monkeypatch.setattr("paddlebox.tools.on_ray.cli.time", fake)
+    state = {"happened": happened, "cluster": ray, "passes": 5, "clock": clock}
+    monkeypatch.setattr("paddlebox.tools.on_ray.cli.Team", type("Team", (FakeTeam,), state))
+    job = Job(0, 2, LIMITS_S, math.inf, print, clock=lambda: clock.at, member="rank")
+    arguments = (["train.py", "--run-dir", "/run"], "/folder", 1.0)
+    return _Drive(ray, job, demand(*span), {}, arguments, lambda: 0).run, ray, happened
+
+
+@pytest.mark.parametrize(
+    ("added", "expected"),
+    [
+        ("b", ["a", "a b"]),
+        ("no-folder", ["a", "a"]),  # its actor cannot start
+        ("no-ray", ["a", "a"]),
+        ("fails", ["a", "a fails", "a"]),  # with an exit code that ends other jobs
+    ],
+)
+def test_a_job_grows_between_passes_and_goes_back_if_it_cannot_run_on_the_new_nodes(
+    added: str, expected: list[str], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, ray, happened = drive(clock, monkeypatch, "a", (1, 2))
+    clock.after = lambda: ray.add(added) if clock.at > 100 and added not in ray.available else None
+    assert run() == 0
+    assert happened == expected
+
+
+def test_a_job_that_may_not_grow_does_not(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _, happened = drive(clock, monkeypatch, "a b c", (2, 2))
+    assert run() == 0
+    assert happened == ["a b"]
+
+
+def test_a_job_loses_a_node_goes_on_without_it_and_takes_it_again(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, ray, happened = drive(clock, monkeypatch, "a b", (1, 2))
+
+    def change() -> None:
+        if 50.0 < clock.at < 150.0:
+            ray.available.pop("a", None)
+        elif "a" not in ray.available:
+            ray.add("a")
+
+    clock.after = change
+    assert run() == 0
+    assert happened == ["a b", "b", "a b"]
 
 
 @pytest.mark.parametrize(
