@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.kill_ranks import Supervised, _processes, prepare
+from tests.faults.kill_ranks import PASSES, Supervised, _processes, prepare
 from tests.faults.witness import Witness, newest_pass, unsound
 from tests.support.ray_cluster import RayCluster
 
@@ -118,17 +118,18 @@ def _kill_until_it_ends(
     witness: Witness,
 ) -> list[str]:
     """Returns what was killed."""
-    due, last, kills = 0.0, time.monotonic() + _LONGEST_S, list[str]()
+    due, last, kills, done = 0.0, time.monotonic() + _LONGEST_S, list[str](), False
     while not job.ended() and time.monotonic() < last:
         time.sleep(0.05)
         witness.look()
         alive = job.alive()
-        if len(kills) == most or len(alive) < job.ranks:
+        if len(kills) == most or done or len(alive) < job.ranks:
             continue  # it waits until all ranks have started
         if not due:
             due = time.monotonic() + chance.uniform(0.0, whole_s)
         if time.monotonic() < due:
             continue
+        done = job.passes() == PASSES  # such a job would mostly be killed while its ranks start
         kills.append(f"{_kill(cluster, chance, alive)}, after pass {job.passes()}")
         print(f"  {job.folder.name}: {kills[-1]}", flush=True)
         last, due = time.monotonic() + _LONGEST_S, 0.0
