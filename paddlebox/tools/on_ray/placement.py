@@ -99,7 +99,7 @@ class Places:
         self._key = f"paddlebox nodes of {job}".encode()
 
     def read(self) -> dict[int, list[str]]:
-        """Number of nodes -> (N) ids of the last ones, in the order of ranks."""
+        """Number of nodes -> (N) ids of the last ones, in the order of ranks; the newest last."""
         found = self._kv._internal_kv_get(self._key)
         return {len(nodes): nodes for nodes in json.loads(found or b"[]")}
 
@@ -132,10 +132,10 @@ class Reservation:
         self._ray, self._demand, self._interrupted, self._say = ray, demand, interrupted, say
         self._places = places
         self.group: Any = None
-        #: (N) ids of the nodes that are or were reserved, in the order of ranks.
-        self.nodes: list[str] = []
-        self._wanted = demand.most  # number of nodes
         self._of_size = places.read()
+        #: (N) ids of the nodes that are or were reserved, in the order of ranks.
+        self.nodes = next(reversed(self._of_size.values()), [])
+        self._wanted = demand.most  # number of nodes
         self._former: list[str] = []  # the nodes before the job grew; empty: it has not
         self._refused = set[str]()  # nodes on which the ranks failed when the job grew
         self._since: dict[str, float] = {}  # node that the job could take -> since when
@@ -271,9 +271,10 @@ class Reservation:
             if self.group.wait(1):
                 if self._wanted > len(nodes):
                     self._say(f"goes on with {len(nodes)} nodes instead of {self._wanted}")
-                self.nodes = self._of_size[len(nodes)] = nodes
+                self.nodes, self._wanted = nodes, len(nodes)
+                self._of_size.pop(len(nodes), None)
+                self._of_size[len(nodes)] = nodes  # the newest last
                 self._places.write(self._of_size)
-                self._wanted = len(nodes)
                 return True
         self.release()
         return False

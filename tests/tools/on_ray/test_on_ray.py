@@ -235,6 +235,22 @@ def test_a_job_grows_when_a_node_has_had_room_for_the_stated_time(clock: SimpleN
     assert not watch(held, clock, 100.0)
 
 
+def test_a_job_that_was_killed_with_fewer_nodes_starts_again_on_the_last_ones(
+    clock: SimpleNamespace,
+) -> None:
+    ray = FakeRay({"a": 8.0, "b": 8.0, "c": 8.0})
+    held = ray.held(demand(1, 3))
+    assert held.hold(600.0)
+    ray.lose("a")
+    assert held.hold(600.0)
+    ray.add("d")
+    ray.available = {"d": 8.0, **ray.available}
+    assert ray.held(demand(1, 2)).nodes == ["b", "c"]
+    again = ray.held(demand(1, 2))
+    assert again.hold(600.0)
+    assert again.nodes == ["b", "c"]
+
+
 def test_a_node_that_comes_and_goes_does_not_let_the_job_grow(clock: SimpleNamespace) -> None:
     ray = FakeRay({"a": 8.0})
     held = ray.held(demand(1, 3))
@@ -322,12 +338,14 @@ def test_a_job_that_was_killed_and_starts_again_finds_its_nodes_in_their_places(
     ray.add("d")
     assert held.hold(600.0)
     assert held.nodes == ["d", "c"]
+    ray.add("e")
+    ray.available = {"e": 8.0, **ray.available}  # the first one by its address
     again = ray.held(demand(1, 2))
     assert again.hold(600.0)
     assert again.nodes == ["d", "c"]
     other = Reservation(ray, demand(1, 2), Places(ray, "other"), lambda: False, print)
     assert other.hold(600.0)
-    assert other.nodes == ["c", "d"]
+    assert other.nodes == ["e", "c"]
 
 
 def test_ranks_get_the_variables_of_paddles_launcher() -> None:
