@@ -29,8 +29,9 @@ from tests.faults.kill_ranks import PASSES, Supervised, _processes, prepare
 from tests.faults.witness import Witness, newest_pass, unsound
 from tests.support.ray_cluster import RayCluster
 
-_LONGEST_S = 900.0
-_PATIENT = ("--tries", "20", "--stall-s", "120")  # on a busy machine
+_LONGEST_S = 1800.0
+# On a busy machine, Ray may need minutes to start an actor.
+_PATIENT = ("--tries", "20", "--stall-s", "120", "--limit", "start=900", "--wait-s", "1800")
 
 
 @dataclass
