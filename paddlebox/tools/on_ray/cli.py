@@ -26,17 +26,17 @@ from types import FrameType
 from typing import Any
 
 from paddlebox.errors import ConfigError, RankError
-from paddlebox.tools.on_ray.placement import Demand, Places, Reservation
+from paddlebox.tools.on_ray.placement import Demand, Places, Reservation, counted
 from paddlebox.tools.on_ray.rank import LOOK_S, run_dir_of
 from paddlebox.tools.on_ray.team import Team
 from paddlebox.tools.supervise.arguments import add_to, limits_of, passed_on, say_as, split
-from paddlebox.tools.supervise.job import Job, Order
+from paddlebox.tools.supervise.job import FINAL, STOPPED, Job, Order, Report
 
 _CONNECT_S = 10.0
 # If its raylet has ended, an actor ends within this time, and its rank frees the lock of its store.
 # Other lost actors may take longer (`RankActor.exchange`): then the job tries again.
 _AFTER_LOSS_S = 5.0
-_WITHOUT_NEW = "the job goes on with the nodes that it had before it grew"
+_STORE = 4  # exit code of a rank whose store cannot be used (docs/running.md)
 _say = say_as("train_on_ray")
 
 
@@ -103,12 +103,12 @@ def _count(text: str) -> int:
 
 def _span(text: str) -> tuple[int, int]:
     """The fewest and the most nodes."""
-    least, _, most = text.partition(":")
+    least, colon, most = text.partition(":")
     try:
-        found = _count(least), _count(most if ":" in text else least)
+        found = _count(least), _count(most if colon else least)
     except argparse.ArgumentTypeError:
-        found = 1, 0
-    if found[0] > found[1]:
+        found = None
+    if found is None or found[0] > found[1]:
         raise argparse.ArgumentTypeError(
             f"expected N or MIN:MAX with 1 <= MIN <= MAX, found {text!r}"
         )
@@ -189,6 +189,7 @@ class _Drive:
         self._reservation = Reservation(ray, demand, places, lambda: bool(signal_()), _say)
         self._team: Team | None = None
         self._lost_at = -_AFTER_LOSS_S
+        self._failed = set[int]()  # ranks that have failed on their own in this attempt
 
     def run(self) -> int:
         """Returns the exit code."""
@@ -210,10 +211,8 @@ class _Drive:
         if self._team is not None and not self._team.spent:
             return True
         self._dismiss()
-        if self._job.regroups:
-            self._reservation.grow()
-        elif self._job.trial and self._reservation.give_back():
-            _say(_WITHOUT_NEW)
+        if self._job.trial:
+            self._undo_growth("the ranks failed")
         until = time.monotonic() + self._demand.wait_s
         while True:
             if self._lost_at + _AFTER_LOSS_S > time.monotonic():
@@ -224,23 +223,41 @@ class _Drive:
                 return self._begin_team()
             except (ConfigError, RankError) as error:
                 self._lost_at = time.monotonic()
-                if self._reservation.give_back():
-                    _say(f"{error}; {_WITHOUT_NEW}")
+                self._failed |= self._team.failed if self._team is not None else set()
+                self._dismiss()
+                if self._undo_growth(str(error)):
+                    until = time.monotonic() + self._demand.wait_s
                 elif isinstance(error, ConfigError) or self._lost_at > until:
                     raise
                 else:
                     _say(f"{error}; trying again")
-                self._dismiss()
 
     def _begin_team(self) -> bool:
         demand = self._demand
-        _say(f"{len(self._reservation.nodes)} nodes with {demand.ranks} ranks each")
+        nodes, ranks = len(self._reservation.nodes), counted(demand.ranks, "rank")
+        _say(f"{counted(nodes, 'node')} with {ranks} each")
+        self._failed.clear()
         self._team = Team(self._ray, self._reservation, demand.ranks, demand.cpus, *self._arguments)
         limit_s = self._job.limits_s["start"]
         if not self._team.assemble(self._environment, limit_s, self._go_on):
             return False
         self._job.expect(self._team.size)
+        self._job.trial = self._reservation.grown
         return True
+
+    def _undo_growth(self, why: str) -> bool:
+        """Go back to the nodes before a growth whose rows have not moved. Returns whether it did.
+
+        Nodes of ranks that have failed are not used again; all new ones, if it is not known which.
+        """
+        failed = {rank // self._demand.ranks for rank in self._failed}
+        refused = self._reservation.undo_growth(failed)
+        if refused:
+            _say(
+                f"{why}: the job goes on with the nodes that it had before it grew, and does not "
+                f"use {', '.join(refused)} again until Ray is restarted there"
+            )
+        return bool(refused)
 
     def _go_on(self) -> bool:
         if not self._reservation.alive():
@@ -254,23 +271,32 @@ class _Drive:
 
     def _look(self, order: Order) -> None:
         assert self._team is not None
+        trial = self._job.trial
         reports, lost = self._team.exchange(order)
         for rank, report in reports.items():
             self._job.hear(str(rank), replace(report, signal=self._signal()))
+            if self._has_failed(report):
+                self._failed.add(rank)
         for rank, why in lost.items():
             self._lost_at = time.monotonic()
+            self._failed.add(rank)
             self._job.lose(str(rank), why)
+        if trial and not self._job.trial:
+            self._reservation.confirm_growth()
         self._grow()
 
+    def _has_failed(self, report: Report) -> bool:
+        """Whether a rank has failed on its own.
+
+        After a failure, the other ranks are killed, or lose their connection to it: exit code 1.
+        """
+        codes = {rank.code for rank in report.ranks} - {None, 0, 1, *STOPPED}
+        return bool(codes if self._job.phase == "run" else codes & {*FINAL, _STORE})
+
     def _grow(self) -> None:
-        """Take further nodes, if a pass has just ended: then the least work is lost."""
-        reservation = self._reservation
-        if self._job.phase == "run":
-            reservation.watch()
-        if not self._job.ended_pass():
+        """Take more nodes when the next pass has just begun: then the least work is lost."""
+        if self._job.phase != "run":
             return
-        reservation.keep()
-        if reservation.settled():
-            self._job.regroup(
-                "further nodes have room: the ranks end their pass, and go on with more"
-            )
+        self._reservation.watch()
+        if self._job.ended_pass() and self._reservation.grow():
+            self._job.regroup("more nodes have room: the ranks end their pass, and go on with them")

@@ -38,12 +38,14 @@ class Team:
         self._actors = [
             make.options(
                 num_cpus=cpus,
-                scheduling_strategy=strategy(reservation.group, rank // per_node),
+                scheduling_strategy=strategy(*reservation.bundle(rank // per_node)),
             ).remote(rank, *arguments)
             for rank in range(per_node * len(reservation.nodes))
         ]
         self._asked: dict[int, Any] = {}  # rank -> the call that has not been answered
         self._silent = dict.fromkeys(range(self.size), 0)  # looks without an answer
+        #: Ranks whose actors could not be started.
+        self.failed = set[int]()
         #: Whether ranks have been started, or one was lost.
         self.spent = False
 
@@ -83,12 +85,17 @@ class Team:
             if not check():
                 return []
             if time.monotonic() > until:
-                late = calls.index(waiting[0])
+                self.failed = {calls.index(call) for call in waiting}
+                late = min(self.failed)
                 raise RankError(f"rank {late}: its actor has not started within {limit_s:g} s")
             _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_S)
+        found = []
         try:
-            return list(self._ray.get(list(calls)))
+            for call in calls:
+                found.append(self._ray.get(call))
+            return found
         except self._ray.exceptions.RayError as error:
+            self.failed = {len(found)}
             if _IN_CONSTRUCTOR in str(error):
                 raise ConfigError(f"an actor cannot be started: {_last_line(error)}") from None
             raise RankError(f"an actor could not be started: {_short(error)}") from None

@@ -110,7 +110,9 @@ class Job:
     phase: str = "gather"
     code: int = 0
     regroups: bool = False  # whether ranks end their pass in order to gather other nodes
-    trial: bool = False  # whether no pass was committed since other nodes were gathered
+    # Whether no exit code is final, because the ranks may start again on other nodes. It ends when
+    # a rank leaves stage "start": then rows may have moved.
+    trial: bool = False
     _reports: dict[str, Report] = field(default_factory=dict)
     _since: float = -1.0
     _not_before: float = 0.0
@@ -125,6 +127,7 @@ class Job:
     def hear(self, node: str, report: Report) -> None:
         self._reports[node] = report
         self.attempt = max(self.attempt, report.attempt)
+        self.trial = self.trial and all(rank.stage == "start" for rank in report.ranks)
         for rank in report.ranks:
             if self.phase == "run" and rank.stage == "step" and rank.code is None:
                 looks = self._looks.setdefault(rank.number, deque())
@@ -135,7 +138,9 @@ class Job:
     def lose(self, node: str, why: str) -> None:
         """Handle the loss of the connection to a node."""
         if self._reports.pop(node, None) is not None:
-            if self.phase == "run" or (self.phase == "stop" and self.regroups):
+            if self.phase == "run" or (
+                self.phase == "stop" and self.regroups and not self._signal()
+            ):
                 self._fail([f"{self.member} {node}: {why}"])
             elif self.phase != "exit":
                 self.say(f"{self.member} {node}: {why}")
@@ -156,27 +161,26 @@ class Job:
         self._since = self.clock()
 
     def ended_pass(self) -> bool:
-        """Whether all ranks have committed another pass since this was called last.
+        """Whether all ranks have committed another pass since this last returned True, and the next
+        pass has begun.
 
         Passes of earlier attempts do not count.
         """
         if self.phase != "run" or not (self._looks or self._seen >= 0):
             return False
-        before = self._seen
-        self._seen = max([before, *(rank.passes for rank in self._ranks())])
-        if not 0 <= before < self._seen:
-            return False
-        self.trial = False
-        return True
+        ranks, before = self._ranks(), self._seen
+        found = max([before, *(rank.passes for rank in ranks)])
+        if 0 <= before < found and not any(rank.stage in ("load", "step") for rank in ranks):
+            return False  # there may be no other pass
+        self._seen = found
+        return 0 <= before < found
 
     def regroup(self, why: str) -> None:
-        """Let the ranks end their pass, and gather other nodes then.
-
-        A failure before these nodes have committed a pass does not end the job, whatever its exit
-        code is.
-        """
+        """Let the ranks end their pass, and gather other nodes then. Call it after `ended_pass`."""
         self.say(why)
         self.regroups = True
+        self.used, self._lost = 0, False  # a pass was committed
+        self._committed = max(self._committed, self._seen)
         self._enter("stop")
 
     # ---- phases
@@ -188,7 +192,7 @@ class Job:
         elif len(self._reports) == self.nodes and self._all_down() and now >= self._not_before:
             self.attempt += 1
             self._looks.clear()
-            self.trial, self.regroups, self._seen = self.regroups, False, -1
+            self.regroups, self._seen = False, -1
             self.say(f"attempt {self.attempt} begins")
             self._enter("run")
         elif now - self._since > self.wait_s:

@@ -47,14 +47,13 @@ def demand(least: int, most: int = 0, **changed: float) -> Demand:
         ({"a": 8, "b": 8, "c": 8}, ["c", "b"], ["c", "b"]),
         ({"a": 8, "b": 8}, ["b"], ["b", "a"]),  # the job grows
         ({"b": 8, "d": 8, "e": 8}, ["a", "b", "c"], ["d", "b"]),  # it shrinks
-        ({"a": 8, "c": 8, "x": 8}, ["a"], ["a", "c"]),  # x is only taken if it has to be
-        ({"a": 8, "x": 8}, ["a"], ["a", "x"]),
+        ({"a": 8, "x": 8}, ["a"], ["a"]),
     ],
 )
 def test_nodes_with_room_are_chosen_and_keep_their_ranks(
     free: dict[str, float], before: list[str], expected: list[str]
 ) -> None:
-    chosen = choose(nodes(**free), demand(1, 2), 2, before, last={"x"})
+    chosen = choose(nodes(**free), demand(1, 2), 2, before, refused={"x"})
     assert placed(chosen, before) == expected
 
 
@@ -63,11 +62,14 @@ class FakeRay:
 
     def __init__(self, available: dict[str, float], granted: bool = True) -> None:
         self.available, self.granted = available, granted
-        self.util = SimpleNamespace(placement_group=self._group, remove_placement_group=lambda _: 0)
+        self.util = SimpleNamespace(
+            placement_group=self._group, remove_placement_group=lambda group: group.remove()
+        )
         resources = {name: {"CPU": free} for name, free in available.items()}
         state = SimpleNamespace(available_resources_per_node=lambda: resources)
         self._private = SimpleNamespace(state=state)
-        self.bundles: list[Any] = []
+        self.bundles: list[Any] = []  # of the newest placement group
+        self.reserved: list[list[str]] = []  # nodes of each placement group
         self.kept: dict[bytes, bytes] = {}
         kv = SimpleNamespace(_internal_kv_get=self.kept.get, _internal_kv_put=self._keep)
         self.experimental = SimpleNamespace(internal_kv=kv)
@@ -100,7 +102,19 @@ class FakeRay:
     def _group(self, bundles: list[Any], strategy: str, bundle_label_selector: Any) -> Any:
         self.bundles = list(zip(bundles, bundle_label_selector, strict=True))
         assert strategy == "STRICT_SPREAD"
-        return SimpleNamespace(wait=lambda _: self.granted)
+        nodes = [selector["ray.io/node-id"] for selector in bundle_label_selector]
+        self.reserved.append(nodes)
+        return SimpleNamespace(
+            wait=self._wait, remove=lambda: self.reserved.remove(nodes), nodes=nodes
+        )
+
+    def _wait(self, seconds: float) -> bool:
+        if not self.granted:
+            self.sleep(seconds)
+        return self.granted
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 def test_each_node_is_one_bundle_of_the_placement_group() -> None:
@@ -129,7 +143,7 @@ def test_the_log_says_once_what_is_waited_for() -> None:
     with pytest.raises(RankError):
         held.hold(time.monotonic() + 1.0)
     assert said == [
-        "waits for resources of Ray: expected 1 nodes with 8 free CPUs each, "
+        "waits for resources of Ray: expected 1 node with 8 free CPUs each, "
         "found 10.0.0.1: 3 of 8 CPUs"
     ]
 
@@ -162,12 +176,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def watch(held: Reservation, clock: SimpleNamespace, seconds: float) -> bool:
-    """Whether the job grows if it watches the cluster for so long."""
+    """Let a job watch the cluster for so long. Returns whether it grows then."""
     until = clock.at + seconds
     while clock.at < until:
         held.watch()
         clock.sleep(1.0)
-    return held.settled()
+    return held.grow()
 
 
 def test_a_job_goes_on_with_fewer_nodes_when_no_other_has_come_for_the_stated_time(
@@ -228,27 +242,47 @@ def test_a_job_grows_when_a_node_has_had_room_for_the_stated_time(clock: SimpleN
     assert not watch(held, clock, 50.0)
     ray.add("c")
     assert watch(held, clock, 15.0)
-    held.grow()
     assert held.hold(clock.at)
     assert held.nodes == ["a", "b", "c"]
     ray.add("d")
     assert not watch(held, clock, 100.0)
 
 
-def test_a_job_that_was_killed_with_fewer_nodes_starts_again_on_the_last_ones(
+def test_a_job_that_was_killed_starts_again_on_its_nodes_and_grows_later(
     clock: SimpleNamespace,
 ) -> None:
     ray = FakeRay({"a": 8.0, "b": 8.0, "c": 8.0})
+    assert ray.held(demand(1, 3)).hold(600.0)
+    ray.lose("a")
     held = ray.held(demand(1, 3))
     assert held.hold(600.0)
-    ray.lose("a")
-    assert held.hold(600.0)
+    assert held.nodes == ["b", "c"]
+    ray.available = {"d": 8.0, **ray.available}  # the first one by its address
     ray.add("d")
-    ray.available = {"d": 8.0, **ray.available}
-    assert ray.held(demand(1, 2)).nodes == ["b", "c"]
-    again = ray.held(demand(1, 2))
+    again = ray.held(demand(1, 3))
     assert again.hold(600.0)
     assert again.nodes == ["b", "c"]
+    assert watch(again, clock, 100.0)
+    ray.lose("b")
+    lost = ray.held(demand(1, 2))  # it waits for as many nodes as it may have
+    assert lost.hold(600.0)
+    assert lost.nodes == ["d", "c"]
+
+
+def test_a_job_that_was_killed_waits_until_ray_has_freed_its_nodes(clock: SimpleNamespace) -> None:
+    ray = FakeRay({"a": 8.0, "b": 8.0})
+    assert ray.held(demand(2, 3, settle_s=5.0)).hold(600.0)
+    ray.add("c")
+    free = ray._private.state.available_resources_per_node()
+    free["a"]["CPU"] = 0.0
+
+    def change() -> None:
+        free["a"]["CPU"] = 8.0 * (clock.at > 3.0)
+
+    clock.after = change
+    again = ray.held(demand(2, 3))
+    assert again.hold(600.0)
+    assert again.nodes == ["a", "b"]
 
 
 def test_a_node_that_comes_and_goes_does_not_let_the_job_grow(clock: SimpleNamespace) -> None:
@@ -274,36 +308,106 @@ def test_a_node_that_is_gone_before_the_ranks_have_stopped_is_not_waited_for_lon
     assert watch(held, clock, 100.0)
     ray.lose("c")
     before = clock.at
-    held.grow()
     assert held.hold(clock.at + 600.0)
     assert (held.nodes, clock.at) == (["a", "b"], before)
 
 
-def test_nodes_on_which_the_ranks_fail_are_given_back_and_not_taken_again(
+def grown(clock: SimpleNamespace, most: int, **free: float) -> tuple[FakeRay, Reservation]:
+    """A job of the nodes a and b that has grown, and its cluster."""
+    ray = FakeRay({"a": 8.0, "b": 8.0})
+    held = ray.held(demand(1, most))
+    clock.at = 100.0
+    ray.lose("a")
+    ray.add("a")
+    held._wanted = 2
+    assert held.hold(600.0)
+    for name in free:
+        ray.add(name)
+    assert watch(held, clock, 100.0)
+    assert held.hold(clock.at)
+    return ray, held
+
+
+def test_a_job_that_has_not_grown_does_not_go_back(clock: SimpleNamespace) -> None:
+    held = FakeRay({"a": 8.0}).held(demand(1, 2))
+    assert held.hold(600.0)
+    assert not held.undo_growth({0})
+    assert held.nodes == ["a"]
+
+
+def test_a_growth_that_was_confirmed_is_not_undone(clock: SimpleNamespace) -> None:
+    _, held = grown(clock, 3, c=8)
+    assert held.grown
+    held.confirm_growth()
+    assert not held.grown
+    assert not held.undo_growth({2})
+    assert held.nodes == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("failed", "refused", "goes_on_with", "grows_to"),
+    [
+        (set(), ["10.0.0.3", "10.0.0.4"], "b a", ""),  # it is not known which
+        ({0, 3}, ["10.0.0.4"], "b a", "b a c"),
+        ({1}, [], "b a c d", ""),  # a node that the job had before
+    ],
+)
+def test_a_growth_is_undone_without_the_nodes_that_have_failed(
+    failed: set[int], refused: list[str], goes_on_with: str, grows_to: str, clock: SimpleNamespace
+) -> None:
+    ray, held = grown(clock, 4, c=8, d=8)
+    before = clock.at
+    assert held.undo_growth(failed) == refused
+    assert held.hold(clock.at)
+    assert (held.nodes, clock.at) == (goes_on_with.split(), before)
+    assert watch(held, clock, 100.0) == bool(grows_to)
+    assert held.nodes == (grows_to or goes_on_with).split()
+    assert sorted(node for nodes in ray.reserved for node in nodes) == sorted(held.nodes)
+
+
+def test_a_growth_is_not_undone_if_a_former_node_is_lost(clock: SimpleNamespace) -> None:
+    ray, held = grown(clock, 3, c=8)
+    ray.lose("a")
+    assert not held.undo_growth({1})
+    assert held.hold(clock.at + 600.0)
+    assert held.nodes == ["b", "c"]
+
+
+def test_a_refused_node_is_only_taken_if_the_job_has_too_few_others(
     clock: SimpleNamespace,
 ) -> None:
+    ray, held = grown(clock, 3, c=8)
+    assert held.undo_growth({2})
+    ray.lose("a")
+    before = clock.at
+    assert held.hold(clock.at + 600.0)
+    assert held.nodes == ["b"]
+    assert clock.at == pytest.approx(before + 60.0, abs=1.0)
+    ray.lose("b")
+    assert held.hold(clock.at + 600.0)
+    assert held.nodes == ["c"]
+
+
+def test_a_job_keeps_its_nodes_while_it_asks_for_more(clock: SimpleNamespace) -> None:
     ray = FakeRay({"a": 8.0})
+    ray.sleep = clock.sleep  # type: ignore[method-assign]
     held = ray.held(demand(1, 2))
-    clock.at = 100.0
+    held._wanted = 1
     assert held.hold(600.0)
-    assert not held.give_back()
     ray.add("b")
-    assert watch(held, clock, 100.0)
-    held.grow()
-    assert held.hold(clock.at)
-    assert held.nodes == ["a", "b"]
-    assert held.give_back()
-    assert held.hold(clock.at)
-    assert held.nodes == ["a"]
-    assert not held.give_back()
+    ray.granted = False  # another job has taken it in the meantime
     assert not watch(held, clock, 100.0)
-    ray.add("c")
-    assert watch(held, clock, 100.0)
-    held.grow()
-    assert held.hold(clock.at)
-    assert held.nodes == ["a", "c"]
-    held.keep()
-    assert not held.give_back()
+    assert (held.nodes, held.grown, ray.reserved) == (["a"], False, [["a"]])
+    ray.granted = True
+    assert not watch(held, clock, 50.0)
+    assert watch(held, clock, 15.0)
+    assert ray.reserved == [["a"], ["b"]]
+    assert [(held.bundle(at)[0].nodes, held.bundle(at)[1]) for at in (0, 1)] == [
+        (["a"], 0),
+        (["b"], 0),
+    ]
+    held.release()
+    assert ray.reserved == []
 
 
 def test_nodes_that_come_back_get_the_places_that_they_had_in_a_job_of_this_number(
@@ -318,7 +422,6 @@ def test_nodes_that_come_back_get_the_places_that_they_had_in_a_job_of_this_numb
     assert held.nodes == ["a", "c"]
     ray.add("b")
     assert watch(held, clock, 100.0)
-    held.grow()
     assert held.hold(600.0)
     assert held.nodes == ["a", "b", "c"]
 
@@ -416,7 +519,7 @@ class FakeActors:
 
 def team(*answers: Any, arguments: tuple[Any, ...] = ()) -> tuple[Team, FakeActors]:
     ray = FakeActors(*answers)
-    held = SimpleNamespace(group=None, nodes=["a"])
+    held = SimpleNamespace(bundle=lambda at: (None, at), nodes=["a"])
     return Team(ray, held, len(answers), 1, *arguments), ray  # type: ignore[arg-type]
 
 
@@ -489,9 +592,11 @@ class FakeTeam:
     cluster: FakeRay
     passes: int
     clock: SimpleNamespace
+    kills = 0  # how often rank 0 is killed while a job of several nodes starts
 
     def __init__(self, ray: FakeRay, held: Reservation, *_: Any) -> None:
         self.nodes, self.size, self.spent = held.nodes, len(held.nodes), False
+        self.failed = set[int]()
         self._code: int | None = None
         self._attempt = 0
 
@@ -514,6 +619,8 @@ class FakeTeam:
             cls.passes += 1
             if order.do == "stop":
                 self._code = 143
+            elif len(self.nodes) > 1 and cls.kills:
+                self._code, cls.kills, cls.passes = -9, cls.kills - 1, cls.passes - 1
             elif "fails" in self.nodes:
                 self._code, cls.passes = 2, cls.passes - 1
             elif order.do == "end":
@@ -522,7 +629,19 @@ class FakeTeam:
                 self._code = 0
         ended = self._code is not None
         ranks = [
-            Rank(rank, 1, "host", "step", "7", 20, self.passes, 0.1, "S", "", self._code)
+            Rank(
+                rank,
+                1,
+                "host",
+                self._stage(),
+                "7",
+                20,
+                self.passes,
+                0.1,
+                "S",
+                "",
+                None if rank and self._code == -9 and order.do == "run" else self._code,
+            )
             for rank in range(self.size if self._attempt else 0)
         ]
         reports = {
@@ -532,22 +651,30 @@ class FakeTeam:
         self.nodes = [node if node in self.cluster.available else "" for node in self.nodes]
         return {r: one for r, one in reports.items() if r not in lost}, lost
 
+    def _stage(self) -> str:
+        return "start" if "fails" in self.nodes or self._code == -9 else "step"
+
     def dismiss(self) -> None:
         pass
 
 
 def drive(
-    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, nodes: str, span: tuple[int, int]
+    clock: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: str,
+    span: tuple[int, int],
+    **more: int,
 ) -> tuple[Callable[[], int], FakeRay, list[str]]:
     """A job on these nodes, its cluster, and the nodes of each of its attempts."""
     ray, happened = FakeRay(dict.fromkeys(nodes.split(), 8.0)), list[str]()
     fake = SimpleNamespace(monotonic=lambda: clock.at, sleep=clock.sleep)
     monkeypatch.setattr("paddlebox.tools.on_ray.cli.time", fake)
-    state = {"happened": happened, "cluster": ray, "passes": 5, "clock": clock}
+    state = {"happened": happened, "cluster": ray, "passes": 5, "clock": clock, **more}
     monkeypatch.setattr("paddlebox.tools.on_ray.cli.Team", type("Team", (FakeTeam,), state))
     job = Job(0, 2, LIMITS_S, math.inf, print, clock=lambda: clock.at, member="rank")
     arguments = (["train.py", "--run-dir", "/run"], "/folder", 1.0)
-    return _Drive(ray, job, demand(*span), {}, arguments, lambda: 0).run, ray, happened
+    asked = demand(*span, ranks=1, cpus=8)
+    return _Drive(ray, job, asked, {}, arguments, lambda: 0).run, ray, happened
 
 
 @pytest.mark.parametrize(
@@ -566,6 +693,30 @@ def test_a_job_grows_between_passes_and_goes_back_if_it_cannot_run_on_the_new_no
     clock.after = lambda: ray.add(added) if clock.at > 100 and added not in ray.available else None
     assert run() == 0
     assert happened == expected
+
+
+def test_a_job_that_goes_back_names_the_nodes_that_it_does_not_use_again(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+    monkeypatch.setattr("paddlebox.tools.on_ray.cli._say", said.append)
+    run, ray, _ = drive(clock, monkeypatch, "a", (1, 2))
+    clock.after = lambda: ray.add("fails") if clock.at > 100 else None
+    assert run() == 0
+    told = (
+        "the ranks failed: the job goes on with the nodes that it had before it grew, and does not "
+        "use 10.0.0.2 again until Ray is restarted there"
+    )
+    assert told in said
+
+
+def test_a_job_does_not_go_back_because_a_rank_on_a_former_node_was_killed(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, ray, happened = drive(clock, monkeypatch, "a", (1, 2), kills=2)
+    clock.after = lambda: ray.add("b") if clock.at > 100 and "b" not in ray.available else None
+    assert run() == 0
+    assert happened == ["a", "a b", "a b", "a b"]
 
 
 def test_a_job_that_may_not_grow_does_not(

@@ -98,7 +98,7 @@ class Stream:
         return []
 
     def trains(self, hours: int = 1) -> None:
-        """Further hours arrive, and are trained."""
+        """More hours arrive, and are trained."""
         self.arrives(hours)
         self.until(lambda: len(self.lines()) == self.arrived, f"{self.arrived} passes")
 
@@ -122,8 +122,8 @@ class Stream:
         return [*dict.fromkeys(found)]  # type: ignore[list-item]
 
     def grows(self, say: str) -> None:
-        """Hours arrive until the job has taken the further nodes."""
-        while "further nodes have room" not in self.said():
+        """Hours arrive until the job has taken the added nodes."""
+        while "more nodes have room" not in self.said():
             self.trains()
             time.sleep(2.0)
         self.tells(say)
@@ -158,7 +158,7 @@ def test_a_job_of_two_then_three_then_two_nodes_ends_as_the_one_that_is_resharde
         by_itself.start("2:3")
         by_itself.trains(2)
         added = cluster.add()
-        by_itself.grows("3 nodes with 1 ranks each")
+        by_itself.grows("3 nodes with 1 rank each")
         by_itself.trains()
         by_itself.jobs[-1].kill()  # Ray needs a moment to free the CPUs of its ranks
         by_itself.start("2:3", "--settle-s", "20")
