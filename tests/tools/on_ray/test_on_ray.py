@@ -368,7 +368,7 @@ def test_a_growth_is_undone_without_the_nodes_that_have_failed(
 def test_a_growth_is_not_undone_if_a_former_node_is_lost(clock: SimpleNamespace) -> None:
     ray, held = grown(clock, 3, c=8)
     ray.lose("a")
-    assert not held.undo_growth({1})
+    assert not held.undo_growth({1, 2})
     assert held.hold(clock.at + 600.0)
     assert held.nodes == ["b", "c"]
 
@@ -592,18 +592,24 @@ class FakeTeam:
     cluster: FakeRay
     passes: int
     clock: SimpleNamespace
-    kills = 0  # how often rank 0 is killed while a job of several nodes starts
+    kills: tuple[tuple[int, str], ...] = ()  # rank, stage: of the attempts with several nodes
+    starts_late: int = 0  # how many actors of one node could not be started after "no-ray"
 
     def __init__(self, ray: FakeRay, held: Reservation, *_: Any) -> None:
         self.nodes, self.size, self.spent = held.nodes, len(held.nodes), False
         self.failed = set[int]()
         self._code: int | None = None
         self._attempt = 0
+        self._stage, self._killed = "start" if "fails" in self.nodes else "step", -1
 
     def assemble(self, *_: Any) -> bool:
         if "no-folder" in self.nodes:
             raise ConfigError("an actor cannot be started")
         if "no-ray" in self.nodes:
+            self.clock.sleep(600.0)
+            raise RankError("an actor could not be started")
+        if "no-ray" in self.cluster.available and self.starts_late:
+            type(self).starts_late -= 1
             raise RankError("an actor could not be started")
         return True
 
@@ -620,7 +626,8 @@ class FakeTeam:
             if order.do == "stop":
                 self._code = 143
             elif len(self.nodes) > 1 and cls.kills:
-                self._code, cls.kills, cls.passes = -9, cls.kills - 1, cls.passes - 1
+                (self._killed, self._stage), *rest = cls.kills
+                self._code, cls.kills, cls.passes = -9, (*rest,), cls.passes - 1
             elif "fails" in self.nodes:
                 self._code, cls.passes = 2, cls.passes - 1
             elif order.do == "end":
@@ -629,20 +636,8 @@ class FakeTeam:
                 self._code = 0
         ended = self._code is not None
         ranks = [
-            Rank(
-                rank,
-                1,
-                "host",
-                self._stage(),
-                "7",
-                20,
-                self.passes,
-                0.1,
-                "S",
-                "",
-                None if rank and self._code == -9 and order.do == "run" else self._code,
-            )
-            for rank in range(self.size if self._attempt else 0)
+            Rank(rank, 1, "host", self._stage, "7", 20, self.passes, 0.1, "S", "", code)
+            for rank, code in self._codes(order)
         ]
         reports = {
             rank.number: Report(self._attempt, not ended, self._code, [rank]) for rank in ranks
@@ -651,8 +646,13 @@ class FakeTeam:
         self.nodes = [node if node in self.cluster.available else "" for node in self.nodes]
         return {r: one for r, one in reports.items() if r not in lost}, lost
 
-    def _stage(self) -> str:
-        return "start" if "fails" in self.nodes or self._code == -9 else "step"
+    def _codes(self, order: Order) -> list[tuple[int, int | None]]:
+        """Ranks with their exit codes: one is killed, and the others when the job says so."""
+        alone = self._killed >= 0 and order.do == "run"
+        return [
+            (rank, None if alone and rank != self._killed else self._code)
+            for rank in range(self.size if self._attempt else 0)
+        ]
 
     def dismiss(self) -> None:
         pass
@@ -663,7 +663,7 @@ def drive(
     monkeypatch: pytest.MonkeyPatch,
     nodes: str,
     span: tuple[int, int],
-    **more: int,
+    **more: Any,
 ) -> tuple[Callable[[], int], FakeRay, list[str]]:
     """A job on these nodes, its cluster, and the nodes of each of its attempts."""
     ray, happened = FakeRay(dict.fromkeys(nodes.split(), 8.0)), list[str]()
@@ -673,7 +673,7 @@ def drive(
     monkeypatch.setattr("paddlebox.tools.on_ray.cli.Team", type("Team", (FakeTeam,), state))
     job = Job(0, 2, LIMITS_S, math.inf, print, clock=lambda: clock.at, member="rank")
     arguments = (["train.py", "--run-dir", "/run"], "/folder", 1.0)
-    asked = demand(*span, ranks=1, cpus=8)
+    asked = demand(*span, ranks=1, cpus=8, wait_s=60.0)
     return _Drive(ray, job, asked, {}, arguments, lambda: 0).run, ray, happened
 
 
@@ -713,10 +713,29 @@ def test_a_job_that_goes_back_names_the_nodes_that_it_does_not_use_again(
 def test_a_job_does_not_go_back_because_a_rank_on_a_former_node_was_killed(
     clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, ray, happened = drive(clock, monkeypatch, "a", (1, 2), kills=2)
+    run, ray, happened = drive(clock, monkeypatch, "a", (1, 2), kills=(*[(0, "start")] * 2,))
     clock.after = lambda: ray.add("b") if clock.at > 100 and "b" not in ray.available else None
     assert run() == 0
     assert happened == ["a", "a b", "a b", "a b"]
+
+
+def test_a_job_does_not_go_back_once_the_rows_may_have_moved(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = (1, "load"), (1, "start")
+    run, ray, happened = drive(clock, monkeypatch, "a", (1, 2), kills=kills)
+    clock.after = lambda: ray.add("b") if clock.at > 100 and "b" not in ray.available else None
+    assert run() == 0
+    assert happened == ["a", "a b", "a b", "a b"]
+
+
+def test_a_job_that_goes_back_has_the_whole_time_to_wait(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, ray, happened = drive(clock, monkeypatch, "a", (1, 2), starts_late=1)
+    clock.after = lambda: ray.add("no-ray") if clock.at > 100 else None
+    assert run() == 0
+    assert happened == ["a", "a"]
 
 
 def test_a_job_that_may_not_grow_does_not(
