@@ -317,6 +317,7 @@ class Reservation:
                 else f"starts with {nodes}; it wanted {self._wanted}"
             )
         self._wanted, self.nodes = len(chosen), self._placed(chosen)
+        self._refused -= {*chosen}  # it has to use them
         self._remember()
         return True
 

@@ -386,6 +386,13 @@ def test_a_refused_node_is_only_taken_if_the_job_has_too_few_others(
     ray.lose("b")
     assert held.hold(clock.at + 600.0)
     assert held.nodes == ["c"]
+    for name in "def":
+        ray.add(name)
+    assert watch(held, clock, 100.0)
+    assert held.nodes == ["c", "d", "e"]  # no more than it may have
+    ray.lose("d")
+    assert held.hold(clock.at + 600.0)
+    assert "c" in held.nodes
 
 
 def test_a_job_keeps_its_nodes_while_it_asks_for_more(clock: SimpleNamespace) -> None:
@@ -544,6 +551,10 @@ def test_an_actor_whose_constructor_fails_is_one_error_without_another_try() -> 
     expected = r"^an actor cannot be started: FileNotFoundError: \[Errno 2\] No such .*'/folder'$"
     with pytest.raises(ConfigError, match=expected):
         one.assemble({}, 1.0, lambda: True)
+    two, _ = team(("10.0.0.1:1", "10.0.0.1:2"), ValueError(_CREATION))
+    with pytest.raises(ConfigError, match=expected):
+        two.assemble({}, 1.0, lambda: True)
+    assert two.failed == {1}
     one, _ = team(ValueError("Its node\nwas terminated."))
     with pytest.raises(RankError, match=r"could not be started: Its node was terminated\.$"):
         one.assemble({}, 1.0, lambda: True)
