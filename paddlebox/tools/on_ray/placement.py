@@ -216,6 +216,11 @@ class Reservation:
         node = self.nodes[at]
         return next((group, list(of).index(node)) for group, of in self._groups if node in of)
 
+    def address_of(self, node: str) -> str:
+        """The address of a node, also if it was lost."""
+        found = (one["NodeManagerAddress"] for one in self._ray.nodes() if one["NodeID"] == node)
+        return str(next(found, node))
+
     # ---- more nodes
 
     def watch(self) -> None:
@@ -266,15 +271,15 @@ class Reservation:
 
         Returns: the addresses of the refused nodes; empty if it does not go back.
         """
-        former, living = self._former, {node.id: node for node in self._living()}
+        former, living = self._former, {node.id for node in self._living()}
         new = [node for node in self.nodes if node not in former]
         refused = [node for node in new if not failed or self.nodes.index(node) in failed]
-        if not former or not refused or not living.keys() >= {*former}:
+        if not former or not refused or not living >= {*former}:
             return []
         self._refused |= {*refused}
         self._ray.util.remove_placement_group(self._groups.pop()[0])
         self.nodes, self._former, self._wanted = former, [], len(former)
-        return [living[node].address if node in living else node for node in refused]
+        return [self.address_of(node) for node in refused]
 
     # ---- Ray
 

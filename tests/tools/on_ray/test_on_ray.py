@@ -22,7 +22,13 @@ from paddlebox.errors import ConfigError, RankError
 from paddlebox.tools.on_ray.cli import _Drive, main
 from paddlebox.tools.on_ray.gauges import Gauges, values_of
 from paddlebox.tools.on_ray.placement import Demand, Node, Places, Reservation, choose, placed
-from paddlebox.tools.on_ray.rank import ABANDONED_LOOKS, Silence, run_dir_of, variables_of
+from paddlebox.tools.on_ray.rank import (
+    ABANDONED_LOOKS,
+    RankActor,
+    Silence,
+    run_dir_of,
+    variables_of,
+)
 from paddlebox.tools.on_ray.team import Team
 from paddlebox.tools.supervise.job import LIMITS_S, Job, Order, Rank, Report
 from tests.conftest import PATIENCE_S
@@ -526,7 +532,9 @@ class FakeActors:
 
 def team(*answers: Any, arguments: tuple[Any, ...] = ()) -> tuple[Team, FakeActors]:
     ray = FakeActors(*answers)
-    held = SimpleNamespace(bundle=lambda at: (None, at), nodes=["a"])
+    held = SimpleNamespace(
+        bundle=lambda at: (None, at), nodes=["a"], address_of=lambda _: "10.0.0.3"
+    )
     return Team(ray, held, len(answers), 1, *arguments), ray  # type: ignore[arg-type]
 
 
@@ -548,16 +556,39 @@ FileNotFoundError: [Errno 2] No such file or directory: '/folder'
 
 def test_an_actor_whose_constructor_fails_is_one_error_without_another_try() -> None:
     one, _ = team(ValueError(_CREATION))
-    expected = r"^an actor cannot be started: FileNotFoundError: \[Errno 2\] No such .*'/folder'$"
-    with pytest.raises(ConfigError, match=expected):
+    expected = (
+        r" on 10\.0\.0\.3: its actor cannot be started: FileNotFoundError: .*No such .*'/folder'$"
+    )
+    with pytest.raises(ConfigError, match=f"^rank 0{expected}"):
         one.assemble({}, 1.0, lambda: True)
-    two, _ = team(("10.0.0.1:1", "10.0.0.1:2"), ValueError(_CREATION))
-    with pytest.raises(ConfigError, match=expected):
-        two.assemble({}, 1.0, lambda: True)
-    assert two.failed == {1}
+    for first in (("10.0.0.1:1", "10.0.0.1:2"), "silent"):  # the second does not wait for it
+        two, _ = team(first, ValueError(_CREATION))
+        with pytest.raises(ConfigError, match=f"^rank 1{expected}"):
+            two.assemble({}, math.inf, lambda: True)
+        assert two.failed == {1}
+
+
+def test_an_actor_that_does_not_start_is_an_error_that_names_its_rank_and_node() -> None:
     one, _ = team(ValueError("Its node\nwas terminated."))
-    with pytest.raises(RankError, match=r"could not be started: Its node was terminated\.$"):
+    told = r"^rank 0 on 10\.0\.0\.3: its actor could not be started: Its node was terminated\.$"
+    with pytest.raises(RankError, match=told):
         one.assemble({}, 1.0, lambda: True)
+    two, _ = team(("10.0.0.1:1", "10.0.0.1:2"), "silent")
+    told = r"^rank 1 on 10\.0\.0\.3: its actor has not started within 0.05 s$"
+    with pytest.raises(RankError, match=told):
+        two.assemble({}, 0.05, lambda: True)
+    assert two.failed == {1}
+
+
+def test_an_actor_has_a_name_also_after_an_error_in_its_constructor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray asks for the name then, and ends the process without the error if it gets none."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    actor = RankActor.__new__(RankActor)
+    with pytest.raises(FileNotFoundError):
+        RankActor.__init__(actor, 3, ["train.py"], str(tmp_path / "gone"), 1.0)
+    assert repr(actor) == "rank 3"
 
 
 def test_an_actor_that_the_job_no_longer_asks_ends_and_one_that_is_asked_does_not() -> None:
@@ -611,7 +642,9 @@ class FakeTeam:
         self.failed = set[int]()
         self._code: int | None = None
         self._attempt = 0
-        self._stage, self._killed = "start" if "fails" in self.nodes else "step", -1
+        self._stage, self._killed = "step", -1
+        if {"fails", "no-program"} & {*self.nodes}:
+            self._stage = "start"
 
     def assemble(self, *_: Any) -> bool:
         if "no-folder" in self.nodes:
@@ -653,6 +686,8 @@ class FakeTeam:
         reports = {
             rank.number: Report(self._attempt, not ended, self._code, [rank]) for rank in ranks
         } or {rank: Report(self._attempt) for rank in range(self.size)}
+        if self._attempt and "no-program" in self.nodes:  # no heartbeat
+            reports[self.nodes.index("no-program")] = Report(self._attempt, launcher=2)
         lost = dict.fromkeys(gone, "its node was terminated")
         self.nodes = [node if node in self.cluster.available else "" for node in self.nodes]
         return {r: one for r, one in reports.items() if r not in lost}, lost
@@ -719,6 +754,21 @@ def test_a_job_that_goes_back_names_the_nodes_that_it_does_not_use_again(
         "use 10.0.0.2 again until Ray is restarted there"
     )
     assert told in said
+
+
+def test_a_node_on_which_the_program_is_missing_is_told_from_other_new_nodes(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, ray, happened = drive(clock, monkeypatch, "a", (1, 3))
+
+    def change() -> None:
+        if clock.at > 70.0 and "b" not in ray.available:
+            ray.add("b")
+            ray.add("no-program")
+
+    clock.after = change
+    assert run() == 0
+    assert happened == ["a", "a b no-program", "a", "a b"]
 
 
 def test_a_job_does_not_go_back_because_a_rank_on_a_former_node_was_killed(

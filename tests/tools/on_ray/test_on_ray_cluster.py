@@ -114,7 +114,8 @@ def test_a_folder_that_a_node_does_not_have_is_one_error_without_another_try(
     gone.rmdir()  # before an actor can have started
     said, _ = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 2, said
-    assert "ConfigError: an actor cannot be started: FileNotFoundError: [Errno 2] No such" in said
+    told = "ConfigError: rank 0 on 127.0.0.1: its actor cannot be started: FileNotFoundError: "
+    assert f"{told}[Errno 2] No such file or directory: '{gone}'" in said
     assert "trying again" not in said
 
 
