@@ -103,16 +103,12 @@ def _count(text: str) -> int:
 
 def _span(text: str) -> tuple[int, int]:
     """The fewest and the most nodes."""
-    least, colon, most = text.partition(":")
-    try:
-        found = _count(least), _count(most if colon else least)
-    except argparse.ArgumentTypeError:
-        found = None
-    if found is None or found[0] > found[1]:
-        raise argparse.ArgumentTypeError(
-            f"expected N or MIN:MAX with 1 <= MIN <= MAX, found {text!r}"
-        )
-    return found
+    words = text.split(":")
+    if len(words) <= 2 and all(word.isdecimal() for word in words):
+        least, most = int(words[0]), int(words[-1])
+        if 1 <= least <= most:
+            return least, most
+    raise argparse.ArgumentTypeError(f"expected N or MIN:MAX with 1 <= MIN <= MAX, found {text!r}")
 
 
 def _connected(address: str | None) -> Any:
@@ -290,7 +286,8 @@ class _Drive:
 
         After a failure, the other ranks are killed, or lose their connection to it: exit code 1.
         """
-        codes = {rank.code for rank in report.ranks} - {None, 0, 1, *STOPPED}
+        found = {rank.code for rank in report.ranks} or {report.launcher}
+        codes = found - {None, 0, 1, *STOPPED}
         return bool(codes if self._job.phase == "run" else codes & {*FINAL, _STORE})
 
     def _grow(self) -> None:

@@ -138,9 +138,7 @@ class Job:
     def lose(self, node: str, why: str) -> None:
         """Handle the loss of the connection to a node."""
         if self._reports.pop(node, None) is not None:
-            if self.phase == "run" or (
-                self.phase == "stop" and self.regroups and not self._signal()
-            ):
+            if self.phase == "run" or (self.phase == "stop" and self._may_regroup()):
                 self._fail([f"{self.member} {node}: {why}"])
             elif self.phase != "exit":
                 self.say(f"{self.member} {node}: {why}")
@@ -256,11 +254,11 @@ class Job:
     def _stop(self) -> None:
         codes = {rank.code for rank in self._ranks() if rank.code is not None}
         done = bool(codes) and codes == {0}
-        if self.regroups and not self._signal() and (wrong := self._broken()):
+        if self._may_regroup() and (wrong := self._broken()):
             self._fail(wrong)
         elif not self._all_down():
             return
-        elif self.regroups and not self._signal() and not done:
+        elif self._may_regroup() and not done:
             self._enter("gather")
         else:
             stopped = max(codes & STOPPED, default=143)
@@ -301,6 +299,10 @@ class Job:
         """
         codes = {rank.code for rank in self._ranks() if rank.code is not None}
         return bool(codes & STOPPED) and codes <= {0, 1, *STOPPED}
+
+    def _may_regroup(self) -> bool:
+        """Whether other nodes are gathered once the ranks have ended their pass."""
+        return self.regroups and not self._signal()
 
     def _broken(self) -> list[str]:
         """Ranks that were asked to end their pass, and have failed or hang."""
