@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument(
         "--settle-s", type=float, default=60.0, metavar="S",
-        help="with MIN:MAX, go on with fewer nodes when one is missing for S seconds, and with "
-        "more when one has had room for S seconds and a pass ends (60)",
+        help="how long a node must be missing, or must have room, before the number of nodes "
+        "changes (60)",
     )  # fmt: skip
     parser.add_argument("--ranks-per-node", type=_count, default=1, metavar="N", help="(1)")
     parser.add_argument(
