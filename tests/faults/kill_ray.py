@@ -129,7 +129,7 @@ def _kill_until_it_ends(
         if len(kills) == most or done or len(alive) < job.ranks:
             continue  # it waits until all ranks have started
         if aim < 0:
-            aim = chance.randint(job.passes(), PASSES)
+            aim = chance.randrange(min(job.passes(), PASSES - 1), PASSES)
         if not due and job.passes() >= aim:
             due = time.monotonic() + chance.uniform(0.0, _PASS_S)
         if not due or time.monotonic() < due:
