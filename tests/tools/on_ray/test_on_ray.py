@@ -564,7 +564,7 @@ def test_an_actor_whose_constructor_fails_is_one_error_without_another_try() -> 
     for first in (("10.0.0.1:1", "10.0.0.1:2"), "silent"):  # the second does not wait for it
         two, _ = team(first, ValueError(_CREATION))
         with pytest.raises(ConfigError, match=f"^rank 1{expected}"):
-            two.assemble({}, math.inf, lambda: True)
+            two.assemble({}, 1.0, lambda: True)
         assert two.failed == {1}
 
 
