@@ -25,12 +25,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.kill_ranks import Supervised, _processes, prepare
+from tests.faults.kill_ranks import PASSES, Supervised, _processes, prepare
 from tests.faults.witness import Witness, newest_pass, unsound
 from tests.support.ray_cluster import RayCluster
 
-_LONGEST_S = 900.0
-_PATIENT = ("--tries", "20", "--stall-s", "120")  # on a busy machine
+_LONGEST_S = 1800.0
+_PASS_S = 1.0  # about the time of a pass
+# On a busy machine, Ray may need minutes to start an actor.
+_PATIENT = ("--tries", "20", "--stall-s", "120", "--limit", "start=900", "--wait-s", "1800")
 
 
 @dataclass
@@ -87,16 +89,14 @@ def undisturbed(scratch: Path) -> Supervised:
 
 def kill_ray(scratch: Path, cluster: RayCluster, kills: int, seed: int) -> Outcome:
     chance, outcome = random.Random(seed), Outcome()
-    started = time.monotonic()
     whole = undisturbed(scratch)
-    whole_s = time.monotonic() - started
     while outcome.counted < kills and not outcome.wrong:
         folder = scratch / f"killed-{outcome.jobs}"
         job = OnRay(folder, scratch / "data", 2, options=_PATIENT, cluster=cluster)
         witness = Witness(functools.partial(newest_pass, job.run_dir / "store"), tries=20)
         try:
             left = kills - outcome.counted
-            killed = _kill_until_it_ends(job.start(), cluster, chance, whole_s, left, witness)
+            killed = _kill_until_it_ends(job.start(), cluster, chance, left, witness)
             outcome.kills += killed
             outcome.counted += min(len(killed), job.restarts())
             wrong = [*witness.errors, *_wrong_with(job, whole)]
@@ -113,25 +113,31 @@ def _kill_until_it_ends(
     job: OnRay,
     cluster: RayCluster,
     chance: random.Random,
-    whole_s: float,
     most: int,
     witness: Witness,
 ) -> list[str]:
-    """Returns what was killed."""
-    due, last, kills = 0.0, time.monotonic() + _LONGEST_S, list[str]()
+    """Returns what was killed.
+
+    Each kill is aimed at a pass, because ranks need longer to start than to train.
+    """
+    due, last, kills, done = 0.0, time.monotonic() + _LONGEST_S, list[str](), False
+    aim = -1  # number of passes from which on it kills
     while not job.ended() and time.monotonic() < last:
         time.sleep(0.05)
         witness.look()
         alive = job.alive()
-        if len(kills) == most or len(alive) < job.ranks:
+        if len(kills) == most or done or len(alive) < job.ranks:
             continue  # it waits until all ranks have started
-        if not due:
-            due = time.monotonic() + chance.uniform(0.0, whole_s)
-        if time.monotonic() < due:
+        if aim < 0:
+            aim = chance.randrange(min(job.passes(), PASSES - 1), PASSES)
+        if not due and job.passes() >= aim:
+            due = time.monotonic() + chance.uniform(0.0, _PASS_S)
+        if not due or time.monotonic() < due:
             continue
+        done = job.passes() == PASSES  # such a job would mostly be killed while its ranks start
         kills.append(f"{_kill(cluster, chance, alive)}, after pass {job.passes()}")
         print(f"  {job.folder.name}: {kills[-1]}", flush=True)
-        last, due = time.monotonic() + _LONGEST_S, 0.0
+        last, due, aim = time.monotonic() + _LONGEST_S, 0.0, -1
     return kills
 
 

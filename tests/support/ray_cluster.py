@@ -28,6 +28,7 @@ _ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_health_check_period_ms": "1000",  # 3000; five failed checks are a lost node
+    "RAY_worker_niceness": "0",  # 15: ranks hardly run on a busy machine
 }
 
 

@@ -26,16 +26,17 @@ from types import FrameType
 from typing import Any
 
 from paddlebox.errors import ConfigError, RankError
-from paddlebox.tools.on_ray.placement import Demand, Reservation
-from paddlebox.tools.on_ray.rank import LOOK_S
+from paddlebox.tools.on_ray.placement import Demand, Places, Reservation, counted
+from paddlebox.tools.on_ray.rank import LOOK_S, run_dir_of
 from paddlebox.tools.on_ray.team import Team
 from paddlebox.tools.supervise.arguments import add_to, limits_of, passed_on, say_as, split
-from paddlebox.tools.supervise.job import Job, Order
+from paddlebox.tools.supervise.job import FINAL, STOPPED, Job, Order, Report
 
 _CONNECT_S = 10.0
 # If its raylet has ended, an actor ends within this time, and its rank frees the lock of its store.
 # Other lost actors may take longer (`RankActor.exchange`): then the job tries again.
 _AFTER_LOSS_S = 5.0
+_STORE = 4  # exit code of a rank whose store cannot be used (docs/running.md)
 _say = say_as("train_on_ray")
 
 
@@ -53,8 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--address", help="of the cluster; default: RAY_ADDRESS, or the cluster of this machine"
     )
     parser.add_argument(
-        "--nodes", type=_count, default=1, metavar="N", help="nodes that have ranks (1)"
-    )
+        "--nodes", type=_span, default=(1, 1), metavar="N or MIN:MAX",
+        help="nodes that have ranks (1); with MIN:MAX, their number changes with the cluster",
+    )  # fmt: skip
+    parser.add_argument(
+        "--settle-s", type=float, default=60.0, metavar="S",
+        help="how long a node must be missing, or must have room, before the number of nodes "
+        "changes (60)",
+    )  # fmt: skip
     parser.add_argument("--ranks-per-node", type=_count, default=1, metavar="N", help="(1)")
     parser.add_argument(
         "--cpus-per-rank", type=_count, default=1, metavar="N", help="that Ray reserves (1)"
@@ -80,7 +87,9 @@ def _run(
         0, options.tries, limits, math.inf, _say, member="rank",
         logs="the log of the rank's actor, in the folder `logs` of Ray's session on its node",
     )  # fmt: skip
-    demand = Demand(options.nodes, options.ranks_per_node, options.cpus_per_rank, options.wait_s)
+    least, most = options.nodes
+    ranks, cpus = options.ranks_per_node, options.cpus_per_rank
+    demand = Demand(least, most, ranks, cpus, options.wait_s, options.settle_s)
     environment = passed_on(os.environ, options.env)
     arguments = (command, os.getcwd(), options.grace_s)
     return _Drive(ray, job, demand, environment, arguments, _remember_signals()).run()
@@ -92,6 +101,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _span(text: str) -> tuple[int, int]:
+    """The fewest and the most nodes."""
+    words = text.split(":")
+    if len(words) <= 2 and all(word.isdecimal() for word in words):
+        least, most = int(words[0]), int(words[-1])
+        if 1 <= least <= most:
+            return least, most
+    raise argparse.ArgumentTypeError(f"expected N or MIN:MAX with 1 <= MIN <= MAX, found {text!r}")
+
+
 def _connected(address: str | None) -> Any:
     """The module ray, connected to the cluster.
 
@@ -100,8 +119,12 @@ def _connected(address: str | None) -> Any:
     """
     try:
         ray = importlib.import_module("ray")
-        for name in ("placement_group", "scheduling_strategies"):
-            importlib.import_module(f"ray.util.{name}")
+        for name in (
+            "util.placement_group",
+            "util.scheduling_strategies",
+            "experimental.internal_kv",
+        ):
+            importlib.import_module(f"ray.{name}")
     except ImportError as error:
         raise ConfigError(f"{error}: pip install 'paddlebox[ray]'") from None
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
@@ -158,9 +181,11 @@ class _Drive:
     ) -> None:
         self._ray, self._job, self._demand, self._arguments = ray, job, demand, arguments
         self._environment, self._signal = environment, signal_
-        self._reservation = Reservation(ray, demand, lambda: bool(signal_()), _say)
+        places = Places(ray, " ".join([arguments[1], run_dir_of(arguments[0])]))
+        self._reservation = Reservation(ray, demand, places, lambda: bool(signal_()), _say)
         self._team: Team | None = None
         self._lost_at = -_AFTER_LOSS_S
+        self._failed = set[int]()  # ranks that have failed on their own in this attempt
 
     def run(self) -> int:
         """Returns the exit code."""
@@ -182,6 +207,8 @@ class _Drive:
         if self._team is not None and not self._team.spent:
             return True
         self._dismiss()
+        if self._job.trial:
+            self._undo_growth("the ranks failed")
         until = time.monotonic() + self._demand.wait_s
         while True:
             if self._lost_at + _AFTER_LOSS_S > time.monotonic():
@@ -190,22 +217,43 @@ class _Drive:
                 return False
             try:
                 return self._begin_team()
-            except RankError as error:
+            except (ConfigError, RankError) as error:
                 self._lost_at = time.monotonic()
-                if self._lost_at > until:
-                    raise
-                _say(f"{error}; trying again")
+                self._failed |= self._team.failed if self._team is not None else set()
                 self._dismiss()
+                if self._undo_growth(str(error)):
+                    until = time.monotonic() + self._demand.wait_s
+                elif isinstance(error, ConfigError) or self._lost_at > until:
+                    raise
+                else:
+                    _say(f"{error}; trying again")
 
     def _begin_team(self) -> bool:
         demand = self._demand
-        _say(f"{len(self._reservation.nodes)} nodes with {demand.ranks} ranks each")
+        nodes, ranks = len(self._reservation.nodes), counted(demand.ranks, "rank")
+        _say(f"{counted(nodes, 'node')} with {ranks} each")
+        self._failed.clear()
         self._team = Team(self._ray, self._reservation, demand.ranks, demand.cpus, *self._arguments)
         limit_s = self._job.limits_s["start"]
         if not self._team.assemble(self._environment, limit_s, self._go_on):
             return False
         self._job.expect(self._team.size)
+        self._job.trial = self._reservation.grown
         return True
+
+    def _undo_growth(self, why: str) -> bool:
+        """Go back to the nodes before a growth whose rows have not moved. Returns whether it did.
+
+        Nodes of ranks that have failed are not used again; all new ones, if it is not known which.
+        """
+        failed = {rank // self._demand.ranks for rank in self._failed}
+        refused = self._reservation.undo_growth(failed)
+        if refused:
+            _say(
+                f"{why}: the job goes on with the nodes that it had before it grew, and does not "
+                f"use {', '.join(refused)} again until Ray is restarted there"
+            )
+        return bool(refused)
 
     def _go_on(self) -> bool:
         if not self._reservation.alive():
@@ -219,9 +267,33 @@ class _Drive:
 
     def _look(self, order: Order) -> None:
         assert self._team is not None
+        trial = self._job.trial
         reports, lost = self._team.exchange(order)
         for rank, report in reports.items():
             self._job.hear(str(rank), replace(report, signal=self._signal()))
+            if self._has_failed(report):
+                self._failed.add(rank)
         for rank, why in lost.items():
             self._lost_at = time.monotonic()
+            self._failed.add(rank)
             self._job.lose(str(rank), why)
+        if trial and not self._job.trial:
+            self._reservation.confirm_growth()
+        self._grow()
+
+    def _has_failed(self, report: Report) -> bool:
+        """Whether a rank has failed on its own.
+
+        After a failure, the other ranks are killed, or lose their connection to it: exit code 1.
+        """
+        found = {rank.code for rank in report.ranks} or {report.launcher}
+        codes = found - {None, 0, 1, *STOPPED}
+        return bool(codes if self._job.phase == "run" else codes & {*FINAL, _STORE})
+
+    def _grow(self) -> None:
+        """Take more nodes when the next pass has just begun: then the least work is lost."""
+        if self._job.phase != "run":
+            return
+        self._reservation.watch()
+        if self._job.ended_pass() and self._reservation.grow():
+            self._job.regroup("more nodes have room: the ranks end their pass, and go on with them")

@@ -37,6 +37,9 @@ class RankActor:
         command: what Python runs.
         folder: the working directory.
         grace_s: as for `Node`.
+
+    Ray calls `__repr__` also after an error in the constructor. If `__repr__` failed then, the
+    process would end, and the job would not learn the error.
     """
 
     def __init__(
@@ -46,10 +49,10 @@ class RankActor:
         folder: str,
         grace_s: float,
     ) -> None:
+        self._rank, self._grace_s = rank, grace_s
         ray = importlib.import_module("ray")
         os.chdir(folder)
         become_reaper()
-        self._rank, self._grace_s = rank, grace_s
         self._command = [sys.executable, *command]
         self._address = str(ray.util.get_node_ip_address())
         self._open = ExitStack()

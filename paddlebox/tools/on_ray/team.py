@@ -33,17 +33,21 @@ class Team:
         self, ray: Any, reservation: Reservation, per_node: int, cpus: int, *arguments: Any
     ) -> None:
         self._ray, self._per_node = ray, per_node
+        addresses = [reservation.address_of(node) for node in reservation.nodes]
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         make = ray.remote(RankActor)
         self._actors = [
             make.options(
                 num_cpus=cpus,
-                scheduling_strategy=strategy(reservation.group, rank // per_node),
+                scheduling_strategy=strategy(*reservation.bundle(rank // per_node)),
             ).remote(rank, *arguments)
             for rank in range(per_node * len(reservation.nodes))
         ]
+        self._names = [f"rank {r} on {addresses[r // per_node]}" for r in range(self.size)]
         self._asked: dict[int, Any] = {}  # rank -> the call that has not been answered
         self._silent = dict.fromkeys(range(self.size), 0)  # looks without an answer
+        #: Ranks whose actors could not be started.
+        self.failed = set[int]()
         #: Whether ranks have been started, or one was lost.
         self.spent = False
 
@@ -79,19 +83,29 @@ class Team:
     ) -> list[Any]:
         """(R) the answers of all actors; empty if `check` returned False."""
         until, waiting = time.monotonic() + limit_s, list(calls)
+        found = dict[int, Any]()
         while waiting:
             if not check():
                 return []
             if time.monotonic() > until:
-                late = calls.index(waiting[0])
-                raise RankError(f"rank {late}: its actor has not started within {limit_s:g} s")
-            _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_S)
+                self.failed = {calls.index(call) for call in waiting}
+                late = self._names[min(self.failed)]
+                raise RankError(f"{late}: its actor has not started within {limit_s:g} s")
+            ready, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_S)
+            for call in ready:
+                rank = calls.index(call)
+                found[rank] = self._answer(rank, call)
+        return [found[rank] for rank in range(self.size)]
+
+    def _answer(self, rank: int, call: Any) -> Any:
         try:
-            return list(self._ray.get(list(calls)))
+            return self._ray.get(call)
         except self._ray.exceptions.RayError as error:
+            self.failed, name = {rank}, self._names[rank]
             if _IN_CONSTRUCTOR in str(error):
-                raise ConfigError(f"an actor cannot be started: {_last_line(error)}") from None
-            raise RankError(f"an actor could not be started: {_short(error)}") from None
+                why = _last_line(error)
+                raise ConfigError(f"{name}: its actor cannot be started: {why}") from None
+            raise RankError(f"{name}: its actor could not be started: {_short(error)}") from None
 
     def exchange(self, order: Order) -> tuple[dict[int, Report], dict[int, str]]:
         """Give the order to all ranks that have answered the last one.

@@ -3,7 +3,7 @@
 gather   wait until every node is connected and has no processes left
 run      until a rank dies or hangs, or all are done
 end      after a failure: kill all processes; then gather again, or give up
-stop     after a signal: each rank ends its pass
+stop     after a signal, or to gather other nodes: each rank ends its pass
 exit     every supervisor ends with the same code
 """
 
@@ -109,10 +109,15 @@ class Job:
     used: int = 0
     phase: str = "gather"
     code: int = 0
+    regroups: bool = False  # whether ranks end their pass in order to gather other nodes
+    # Whether no exit code is final, because the ranks may start again on other nodes. It ends when
+    # a rank leaves stage "start": then rows may have moved.
+    trial: bool = False
     _reports: dict[str, Report] = field(default_factory=dict)
     _since: float = -1.0
     _not_before: float = 0.0
     _committed: int = -1  # number of committed passes at the last failure
+    _seen: int = -1  # the same in this attempt; -1: it has made no step yet
     _lost: bool = False  # whether ranks of a lost node may still live and hold their locks
     _looks: dict[int, deque[tuple[float, bool]]] = field(default_factory=dict)
 
@@ -122,6 +127,7 @@ class Job:
     def hear(self, node: str, report: Report) -> None:
         self._reports[node] = report
         self.attempt = max(self.attempt, report.attempt)
+        self.trial = self.trial and all(rank.stage == "start" for rank in report.ranks)
         for rank in report.ranks:
             if self.phase == "run" and rank.stage == "step" and rank.code is None:
                 looks = self._looks.setdefault(rank.number, deque())
@@ -132,7 +138,7 @@ class Job:
     def lose(self, node: str, why: str) -> None:
         """Handle the loss of the connection to a node."""
         if self._reports.pop(node, None) is not None:
-            if self.phase == "run":
+            if self.phase == "run" or (self.phase == "stop" and self._may_regroup()):
                 self._fail([f"{self.member} {node}: {why}"])
             elif self.phase != "exit":
                 self.say(f"{self.member} {node}: {why}")
@@ -152,6 +158,29 @@ class Job:
         self._reports.clear()
         self._since = self.clock()
 
+    def ended_pass(self) -> bool:
+        """Whether all ranks have committed another pass since this last returned True, and the next
+        pass has begun.
+
+        Passes of earlier attempts do not count.
+        """
+        if self.phase != "run" or not (self._looks or self._seen >= 0):
+            return False
+        ranks, before = self._ranks(), self._seen
+        found = max([before, *(rank.passes for rank in ranks)])
+        if 0 <= before < found and not any(rank.stage in ("load", "step") for rank in ranks):
+            return False  # there may be no other pass
+        self._seen = found
+        return 0 <= before < found
+
+    def regroup(self, why: str) -> None:
+        """Let the ranks end their pass, and gather other nodes then. Call it after `ended_pass`."""
+        self.say(why)
+        self.regroups = True
+        self.used, self._lost = 0, False  # a pass was committed
+        self._committed = max(self._committed, self._seen)
+        self._enter("stop")
+
     # ---- phases
 
     def _gather(self) -> None:
@@ -161,6 +190,7 @@ class Job:
         elif len(self._reports) == self.nodes and self._all_down() and now >= self._not_before:
             self.attempt += 1
             self._looks.clear()
+            self.regroups, self._seen = False, -1
             self.say(f"attempt {self.attempt} begins")
             self._enter("run")
         elif now - self._since > self.wait_s:
@@ -202,7 +232,7 @@ class Job:
     def _end(self) -> None:
         if not self._all_down():
             return
-        final = self._final()
+        final = 0 if self.trial else self._final()
         if self._signal():
             self._leave(128 + self._signal())
         elif final:
@@ -222,10 +252,16 @@ class Job:
             self._enter("gather")
 
     def _stop(self) -> None:
-        if self._all_down():
-            codes = {rank.code for rank in self._ranks() if rank.code is not None}
+        codes = {rank.code for rank in self._ranks() if rank.code is not None}
+        done = bool(codes) and codes == {0}
+        if self._may_regroup() and (wrong := self._broken()):
+            self._fail(wrong)
+        elif not self._all_down():
+            return
+        elif self._may_regroup() and not done:
+            self._enter("gather")
+        else:
             stopped = max(codes & STOPPED, default=143)
-            done = bool(codes) and codes == {0}
             signal = self._signal()
             self._leave(self._final() or (0 if done else 128 + signal if signal else stopped))
 
@@ -263,6 +299,16 @@ class Job:
         """
         codes = {rank.code for rank in self._ranks() if rank.code is not None}
         return bool(codes & STOPPED) and codes <= {0, 1, *STOPPED}
+
+    def _may_regroup(self) -> bool:
+        """Whether other nodes are gathered once the ranks have ended their pass."""
+        return self.regroups and not self._signal()
+
+    def _broken(self) -> list[str]:
+        """Ranks that were asked to end their pass, and have failed or hang."""
+        good = (None, 0, 1, *STOPPED)  # 1: as in `_was_stopped`
+        dead = [f"{rank}: {rank.end}" for rank in self._ranks() if rank.code not in good]
+        return dead or self._stalled()
 
     def _stalled(self) -> list[str]:
         alive = [rank for rank in self._ranks() if rank.code is None]
@@ -310,6 +356,7 @@ class Job:
         self.used = 1 if advanced else self.used + 1
         self._lost = self._lost and not advanced
         self._committed = max(committed, self._committed)
+        self.regroups = False
         self._enter("end")
 
     def _enter(self, phase: str) -> None:

@@ -109,12 +109,13 @@ def test_a_folder_that_a_node_does_not_have_is_one_error_without_another_try(
     gone.mkdir()
     job = _start(cluster, tmp_path, cwd=gone)
     assert job.stdout is not None
-    while " 1 nodes with 1 ranks each" not in (line := job.stdout.readline()):
+    while " 1 node with 1 rank each" not in (line := job.stdout.readline()):
         assert line, "the job ended"
     gone.rmdir()  # before an actor can have started
     said, _ = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 2, said
-    assert "ConfigError: an actor cannot be started: FileNotFoundError: [Errno 2] No such" in said
+    told = "ConfigError: rank 0 on 127.0.0.1: its actor cannot be started: FileNotFoundError: "
+    assert f"{told}[Errno 2] No such file or directory: '{gone}'" in said
     assert "trying again" not in said
 
 

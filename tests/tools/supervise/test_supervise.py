@@ -114,6 +114,135 @@ def test_a_lock_that_a_rank_of_a_lost_node_may_hold_is_waited_for_until_a_commit
     assert told.job.code == 6
 
 
+def regrouping() -> tuple[Told, list[Report]]:
+    """A job that lets its ranks end their pass, and their reports once they have ended."""
+    told = Told().begun()
+    told.tell(report(rank(0)), report(rank(1)))
+    told.job.regroup("more nodes have room")
+    assert told.tell(report(rank(0)), report(rank(1))).do == "stop"
+    return told, [report(rank(number, code=143), up=False) for number in (0, 1)]
+
+
+def test_ranks_that_end_their_pass_for_other_nodes_start_again_there() -> None:
+    told, ended = regrouping()
+    assert told.tell(ended[0], report(rank(1))).do == "stop"
+    assert told.tell(*ended) == Order("wait", 1)
+    assert told.job.regroups
+    told.job.expect(2)
+    assert told.tell(Report(), Report()) == Order("run", 2)
+    assert not told.job.regroups
+
+
+def test_a_job_whose_last_pass_ends_before_other_nodes_are_gathered_is_done() -> None:
+    told, _ = regrouping()
+    ended = [report(rank(number, code=0), up=False) for number in (0, 1)]
+    assert told.tell(*ended) == Order("exit", 1, 0)
+
+
+def test_a_signal_while_ranks_end_their_pass_for_other_nodes_ends_the_job() -> None:
+    told, ended = regrouping()
+    signalled = [dataclasses.replace(one, signal=15) for one in ended]
+    assert told.tell(*signalled) == Order("exit", 1, 143)
+
+
+@pytest.mark.parametrize("code", [-9, 4])
+def test_a_failure_while_ranks_end_their_pass_for_other_nodes_is_a_failure(code: int) -> None:
+    told, ended = regrouping()
+    assert told.tell(report(rank(0)), report(rank(1, code=code))).do == "end"
+    assert told.tell(*ended) == Order("wait", 1, used=1)
+    assert not told.job.regroups
+
+
+def test_a_rank_that_hangs_or_is_lost_while_it_should_end_its_pass_is_not_waited_for() -> None:
+    told, _ = regrouping()
+    assert told.tell(report(rank(0, idle_s=26.0)), report(rank(1))).do == "end"
+    told, _ = regrouping()
+    told.job.lose("b", "no answer")
+    told.job.hear("a", report(rank(0)))
+    assert told.job.order().do == "end"
+
+
+def test_a_rank_that_lost_its_connection_to_one_that_has_ended_its_pass_is_no_failure() -> None:
+    told, _ = regrouping()
+    ended = [report(rank(number, code=code), up=False) for number, code in ((0, 143), (1, 1))]
+    assert told.tell(*ended) == Order("wait", 1)
+
+
+def test_a_loss_after_a_signal_lets_the_others_end_their_pass_also_while_a_job_grows() -> None:
+    told, _ = regrouping()
+    told.tell(report(rank(0), signal=15), report(rank(1), signal=15))
+    told.job.lose("b", "no answer")
+    told.job.hear("a", report(rank(0), signal=15))
+    assert told.job.order().do == "stop"
+    told.job.hear("a", report(rank(0, code=143), up=False, signal=15))
+    assert told.job.order() == Order("exit", 1, 143)
+
+
+def test_growths_that_fail_use_no_tries_if_passes_are_committed_between_them() -> None:
+    told, attempt = Told(tries=2), 0
+    for cycle in range(6):
+        attempt += 1
+        told.begun(attempt)
+        for stage, passes in (("step", cycle), ("load", cycle + 1)):
+            both = [report(rank(n, passes=passes, stage=stage), attempt=attempt) for n in (0, 1)]
+            told.tell(*both)
+            ended = told.job.ended_pass()
+        assert ended
+        told.job.regroup("more nodes have room")
+        told.tell(*[report(rank(n, code=143), attempt=attempt, up=False) for n in (0, 1)])
+        told.job.expect(2)
+        attempt += 1
+        told.begun(attempt)
+        dead = report(rank(1, code=-9, passes=0, stage="start"), attempt=attempt, up=False)
+        assert told.tell(report(attempt=attempt, up=False), dead).do == "end"
+        assert told.tell(report(attempt=attempt, up=False), dead).do == "wait"
+
+
+@pytest.mark.parametrize(("stage", "outcome"), [("start", "wait"), ("load", "exit")])
+def test_no_exit_code_is_final_on_nodes_that_are_on_trial_until_a_rank_has_started(
+    stage: str, outcome: str
+) -> None:
+    told = Told().begun()
+    told.job.trial = True
+    seen = [report(rank(0, stage=stage)), report(rank(1, stage="start"))]
+    told.tell(*seen)
+    assert told.job.trial == (stage == "start")
+    dead = [report(rank(n, code=2, stage="start")) for n in (0, 1)]
+    assert told.tell(*dead).do == "end"
+    assert told.tell(*[dataclasses.replace(one, up=False) for one in dead]).do == outcome
+
+
+def test_a_pass_has_ended_when_all_ranks_have_committed_one_more_since_the_first_step() -> None:
+    told, ended = regrouping()
+    told.tell(*ended)
+    told.job.expect(2)
+    told.begun(2)
+
+    def has_ended(stage: str, *passes: int) -> bool:
+        ranks = [rank(n, passes=p, stage=stage) for n, p in enumerate(passes)]
+        told.tell(*[report(one, attempt=2) for one in ranks])
+        return told.job.ended_pass()
+
+    assert not has_ended("start", 0, 0)
+    assert not has_ended("load", 7, 0)  # what earlier attempts have committed
+    assert not has_ended("step", 7, 7)
+    assert has_ended("step", 7, 8)
+    assert not has_ended("step", 8, 8)
+    assert has_ended("load", 8, 9)
+
+
+@pytest.mark.parametrize("stage", ["commit", "end"])
+def test_a_pass_has_not_ended_before_the_next_one_begins_because_it_may_be_the_last(
+    stage: str,
+) -> None:
+    told = Told().begun()
+    found = []
+    for at, passes in ((stage, 3), ("step", 3), (stage, 4), (stage, 4), ("load", 4), ("step", 4)):
+        told.tell(*[report(rank(n, passes=passes, stage=at)) for n in (0, 1)])
+        found.append(told.job.ended_pass())
+    assert found == [False] * 4 + [True, False]
+
+
 def test_it_gives_up_after_the_tries_unless_a_pass_was_committed_between() -> None:
     told = Told(tries=2)
     assert [told.fails(n, passes=0).do for n in (1, 2)] == ["wait", "wait"]
