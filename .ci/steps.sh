@@ -18,12 +18,6 @@ step() {
   printf -- '--- %s: %s, %d s\n' "$name" "$outcome" $((SECONDS - start))
 }
 
-# skip NAME REASON: reports a step that this machine cannot run.
-skip() {
-  if [[ -n "$only" && "$1" != *"$only"* ]]; then return; fi
-  printf '%-6s %5s    %s: %s\n' skipped - "$1" "$2" >> "$results/report"
-}
-
 # beside FUNCTION: calls a function with steps in the background, where it takes the processor time
 # that the steps in the foreground leave. `together` prints what it printed.
 beside() {
