@@ -7,7 +7,8 @@ them, and tc limits its rate. The job runs there with the command of docs/deploy
 machine without namespaces. The rows must be equal. With more than two ranks, only the AUC of the
 last pass is compared, because the dense gradients of a host are added first. While the job runs,
 the script notes every socket that listens inside a namespace: none may listen on every address.
-Without a supervisor, Paddle's launcher does.
+Without a supervisor, Paddle's launcher does. Where the link is the limit, the job has at least 0.9
+of the samples/s at which the node that sends more would send at the rate of the link all the time.
 
 It needs root, `ip`, `tc`, `unshare` and `ss`.
 """
@@ -34,6 +35,7 @@ PASSES, ROWS = 4, 20_000
 ADDRESSES = ("10.231.7.1", "10.231.7.2")
 PORT = 29871
 AUC_OFF = 1e-3
+OF_LINK = 0.9
 _LONGEST_S = 600
 
 
@@ -172,7 +174,7 @@ def on_nodes(folder: Path, mbit: int, options: argparse.Namespace) -> dict[str, 
             for name in names:
                 heard |= listening(name)
             time.sleep(0.3)
-        sent = sum(map(sent_bytes, names))
+        sent = [sent_bytes(name) for name in names]
         for node, job in enumerate(jobs):
             if job.poll() != 0:
                 job.kill()
@@ -184,7 +186,8 @@ def on_nodes(folder: Path, mbit: int, options: argparse.Namespace) -> dict[str, 
         shutil.rmtree(folder / f"node{node}")
     return {
         **found,
-        "bytes_between_nodes_a_sample": sent / found["samples"],
+        "bytes_between_nodes_a_sample": sum(sent) / found["samples"],
+        "link_samples_per_s": mbit * 1e6 / 8 * found["samples"] / max(sent),
         "listens": sorted(map(list, heard)),
         "listens_on_every_address": wide,
     }
@@ -219,6 +222,11 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
             f"{found['bytes_between_nodes_a_sample']:,.0f} bytes per sample between nodes; "
             f"listening on every address: {', '.join(found['listens_on_every_address']) or 'none'}"
         )
+        carried = found["link_samples_per_s"]
+        without = figures.get("no limit", figures["one machine"])
+        if 0 < carried < without["samples_per_s"]:
+            of_link = found["samples_per_s"] / carried
+            goals.append(report.at_least(f"{name}: of what the link carries", of_link, OF_LINK))
         if options.ranks == 1:
             same = found["digests"] == figures["one machine"]["digests"]
             goals.append(report.at_least(f"{name}: the rows of one machine", float(same), 1.0))
