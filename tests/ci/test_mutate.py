@@ -165,7 +165,7 @@ def test_a_mutant_of_the_core_is_compiled_into_what_its_test_links_and_leaves_no
         assert copy.read_bytes() == path.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_shards_are_parts_of_the_list(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(tree, "2 * x", "3 * x")
     add(tree, "2 * x", "4 * x")

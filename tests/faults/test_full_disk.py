@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
         long("/dense/", 100),
         ("/MANIFEST-", 20_000),
         long("/manifest/data.mdb", 100_000),
-        ("/saves/", 30_000),
+        long("/saves/", 30_000),
         long("/saves/", 0),
         long("/metrics.jsonl", 3_000),
         long("/config.json", 100),

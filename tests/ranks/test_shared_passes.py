@@ -121,7 +121,7 @@ def test_all_ranks_read_parts_of_the_same_files(found: list[dict[str, Any]]) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "share",
-    ["auto", "slot user", *map(long, ("instance", "bytes", "files"))],
+    ["auto", *map(long, ("slot user", "instance", "bytes", "files"))],
 )
 def test_one_file_a_pass_feeds_both_ranks(data: Path, tmp_path: Path, share: str) -> None:
     alone = ("save.out=''", "checkpoint.copy_to=''")

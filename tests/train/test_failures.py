@@ -139,7 +139,7 @@ Table(TableConfig(embedx_dim=4, embedx_threshold=0.0), folder={str(tmp_path / "s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delay", [0.3, 1.2, *map(long, (0.0, 0.7, 2.0))])
+@pytest.mark.parametrize("delay", [1.2, *map(long, (0.0, 0.3, 0.7, 2.0))])
 def test_a_killed_trainer_leaves_a_whole_version(
     tmp_path: Path, in_new_process: Callable[..., Any], delay: float
 ) -> None:
