@@ -1,4 +1,4 @@
-"""Why are trees ahead of a network on few rows, and with how many rows does the network pass them?
+"""What do trees learn from few rows that a network lacks, and with how many rows does it pass them?
 
     PADDLEBOX_DATA=../shared/data python benchmarks/against_trees.py
     PADDLEBOX_DATA=../shared/data python benchmarks/against_trees.py --only causes --seeds 1
