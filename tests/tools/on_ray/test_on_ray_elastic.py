@@ -53,12 +53,8 @@ class Stream:
         """Starts tools/train_on_ray.py, for so many hours."""
         self.folder.mkdir(exist_ok=True)
         hours = [
-            *(
-                "-o",
-                "data.train_files=[]",
-                "data.files_per_pass=0",
-                f"data.path_template={self.folder}/{_LOG}",
-            ),
+            *("-o", "data.train_files=[]", "data.files_per_pass=0"),
+            f"data.path_template={self.folder}/{_LOG}",
             *(f"data.ready_marker={self.folder}/{_LOG}.done", "data.from_hour='2024010100'"),
             *(f"data.test_files=[{self.data}/test.txt]", "model.hidden=[16]"),
             *("--until", f"20240101{until - 1:02}"),
