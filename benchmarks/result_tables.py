@@ -1,4 +1,4 @@
-"""The tables of docs/results.md, made of what a benchmark wrote."""
+"""The tables of the docs, made of what a benchmark wrote."""
 
 from __future__ import annotations
 
@@ -149,6 +149,28 @@ def not_reached(run: Run) -> str:
     others = [goal for goal in run["goals"] if goal["outcome"] != "ok"]
     reached = f"{len(run['goals']) - len(others)} of {len(run['goals'])} goals were reached."
     return f"{reached} The others:\n\n{goals({'goals': others})}" if others else reached
+
+
+def gpu(run: Run) -> str:
+    """The calls at D 64 with the largest table and the most ids, for which the goals are."""
+    figures = run["figures"]
+    widest = [of for of in figures["measured"] if of["dim"] == 64]
+    most = max((of["rows"], of["batch"]) for of in widest)
+    of_ids = {of["ids"]: of for of in widest if (of["rows"], of["batch"]) == most}
+    uniform, zipf = of_ids["uniform"], of_ids["zipf"]
+    moving = {"pull": "pull", "pull_pooled": "pooled pull", "push": "push, without the plan"}
+
+    def us(of: Mapping[str, Any]) -> str:
+        return number(of["us"]["median"])
+
+    def share(of: Mapping[str, Any]) -> str:
+        return f"{of['of_copy']:.2f}" if "of_copy" in of else ""
+
+    rows = [[name, us(uniform[name]), "", us(zipf[name])] for name in ("find", "plan")]
+    rows += [[name, us(uniform[k]), share(uniform[k]), us(zipf[k])] for k, name in moving.items()]
+    rows += [[name, us(of), share(of), ""] for name, of in figures["peers"].items()]
+    head = ["call", "uniform ids: us", "share of the copy", "Zipf 1.05: us"]
+    return f"{table(head, rows)}\n\n{goals(run)}"
 
 
 def hot_path(run: Run) -> str:
@@ -571,6 +593,7 @@ _OWN: tuple[Callable[[Run], str], ...] = (
     dense_dtype,
     end_to_end,
     epochs,
+    gpu,
     hot_path,
     mem_tier,
     kills,
