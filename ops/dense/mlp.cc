@@ -11,8 +11,15 @@
 namespace pbx {
 namespace {
 
-// Rows of a tile of instances, and most rows of a tile of a weight's gradient.
-constexpr size_t kMostRows = 8192, kLeastRows = 32, kWeightRows = 128;
+// Rows of a tile of instances.
+constexpr size_t kMostRows = 8192, kLeastRows = 32;
+// Most rows of a tile of a weight's gradient. A product of bfloat16 first rearranges its operands,
+// that of the output once for each tile.
+constexpr size_t kWeightRows = 128, kWeightRowsOfBfloat16 = 256;
+// With bfloat16, activations have columns of zeros up to a multiple of this: the depth of AMX's
+// tiles. A product of 256 x 400 with 400 x 400 takes 3.6 times as long as one of 416 x 416, since
+// oneDNN copies an operand whose depth is another.
+constexpr size_t kDepth = 32;
 // Fewest instances for which weights are packed. Packing takes as long as the product of about a
 // hundred instances, so this costs at most a tenth.
 constexpr size_t kLeastPacked = 1024;
@@ -91,12 +98,25 @@ void Convert(GemmType type, size_t n, const float* from, char* to) {
   }
 }
 
-// The rows of a tile in `type`, followed by zeros up to a whole tile.
-void Fill(GemmType type, const Tiles& tiles, size_t tile, size_t columns, const float* from,
-          char* to) {
-  const size_t filled = tiles.filled(tile) * columns;
-  Convert(type, filled, from + tiles.begin(tile) * columns, to);
-  std::memset(to + filled * SizeOf(type), 0, (tiles.rows * columns - filled) * SizeOf(type));
+// Calls f(offset, offset of rows of `stride` elements, elements) for each row; if the rows are
+// contiguous, once for all.
+template <typename F>
+void ForRows(size_t rows, size_t columns, size_t stride, const F& f) {
+  if (stride == columns) return f(size_t{0}, size_t{0}, rows * columns);
+  for (size_t r = 0; r < rows; ++r) f(r * columns, r * stride, columns);
+}
+
+// The rows of a tile in `type`, with zeros up to `stride` elements, and rows of zeros up to a whole
+// tile.
+void Fill(GemmType type, const Tiles& tiles, size_t tile, size_t columns, size_t stride,
+          const float* from, char* to) {
+  const size_t filled = tiles.filled(tile), size = SizeOf(type);
+  from += tiles.begin(tile) * columns;
+  ForRows(filled, columns, stride, [&](size_t at, size_t place, size_t n) {
+    Convert(type, n, from + at, to + place * size);
+    if (stride > columns) std::memset(to + (place + n) * size, 0, (stride - columns) * size);
+  });
+  std::memset(to + filled * stride * size, 0, (tiles.rows - filled) * stride * size);
 }
 
 inline float FromBfloat16(uint16_t from) {
@@ -198,8 +218,8 @@ void AddRows(size_t rows, size_t columns, const float* from, float* sums) {
 }
 
 PBX_VECTOR_CLONES
-void AddRows(size_t rows, size_t columns, const uint16_t* from, float* sums) {
-  for (size_t r = 0; r < rows; ++r, from += columns) {
+void AddRows(size_t rows, size_t columns, size_t stride, const uint16_t* from, float* sums) {
+  for (size_t r = 0; r < rows; ++r, from += stride) {
     for (size_t c = 0; c < columns; ++c) sums[c] += FromBfloat16(from[c]);
   }
 }
@@ -218,7 +238,13 @@ struct Stack {
 
   size_t size() const { return layers.size(); }
   size_t width(size_t l) const { return l == 0 ? layers[0].inputs : layers[l - 1].outputs; }
-  size_t tile_bytes(size_t l) const { return tiles.rows * width(l) * SizeOf(type); }
+  // Elements from one row of H_l to the next. Those after width(l) are 0. A single column that a
+  // layer reads has none: gemm.h refuses its transposed, for the gradient of W, with zeros between.
+  size_t stride(size_t l) const {
+    if (type == GemmType::kFloat32 || (width(l) == 1 && l < size())) return width(l);
+    return (width(l) + kDepth - 1) / kDepth * kDepth;
+  }
+  size_t tile_bytes(size_t l) const { return tiles.rows * stride(l) * SizeOf(type); }
 
   // Whether tile t of X can be read where it is.
   bool x_in_place(size_t t) const {
@@ -256,11 +282,14 @@ struct Stack {
   const float* const x;
 };
 
-// A product that reads a weight, and the weight in its layout.
+// A product that reads a weight, and the weight in its layout. Packed weights, and their bias, have
+// zeros where the product's operand and result have columns of zeros.
 struct Product {
   const Gemm* gemm = nullptr;
   bool packs = false;
+  size_t inputs = 0, outputs = 0;  // of the weight, with those of zeros
   const void* weight = nullptr;
+  const float* bias = nullptr;
 };
 
 // Whether the weight of layer l + 1 is packed. To be rounded to bfloat16, it is copied anyway. With
@@ -274,11 +303,12 @@ bool Packs(const Stack& stack, size_t l) {
 Status ForwardProduct(const Stack& stack, size_t l, Product* product) {
   const MlpLayer& layer = stack.layers[l];
   GemmShape shape;
+  const bool is_last = l + 1 == stack.size();
   shape.m = stack.tiles.rows;
-  shape.k = shape.a_row = layer.inputs;
-  shape.n = shape.c_row = layer.outputs;
+  shape.k = shape.a_row = product->inputs = stack.stride(l);
+  shape.n = shape.c_row = product->outputs = is_last ? layer.outputs : stack.stride(l + 1);
   shape.type = stack.type;
-  shape.to = l + 1 == stack.size() ? GemmType::kFloat32 : stack.type;
+  shape.to = is_last ? GemmType::kFloat32 : stack.type;
   shape.bias = layer.bias != nullptr;
   shape.packed = product->packs = Packs(stack, l);
   if (!shape.packed) shape.b_row = layer.outputs;
@@ -294,8 +324,8 @@ Status InputProduct(const Stack& stack, size_t l, Product* product) {
   const MlpLayer& layer = stack.layers[l];
   GemmShape shape;
   shape.m = stack.tiles.rows;
-  shape.k = shape.a_row = layer.outputs;
-  shape.n = shape.c_row = layer.inputs;
+  shape.k = shape.a_row = product->outputs = stack.stride(l + 1);
+  shape.n = shape.c_row = product->inputs = l == 0 ? layer.inputs : stack.stride(l);
   shape.type = stack.type;
   shape.to = l == 0 ? GemmType::kFloat32 : stack.type;
   shape.packed = product->packs = Packs(stack, l);
@@ -316,39 +346,82 @@ Result<const Gemm*> WeightProduct(const Stack& stack, size_t l, size_t rows, boo
   GemmShape shape;
   shape.m = rows;
   shape.k = stack.tiles.rows;
-  shape.n = shape.b_row = shape.c_row = layer.outputs;
+  shape.n = shape.c_row = layer.outputs;
+  shape.b_row = stack.stride(l + 1);
   shape.type = stack.type;
   shape.a_row = 1;
-  shape.a_column = layer.inputs;
+  shape.a_column = stack.stride(l);
   shape.add = add;
   return Gemm::Of(shape);
+}
+
+// The memory for the packed weight of a product. Its bias and the weight in float32 are there only
+// if they need zeros.
+struct Packed {
+  char* weight = nullptr;
+  float *wide = nullptr, *bias = nullptr;
+};
+
+bool HasZeros(const Product& product, const MlpLayer& layer) {
+  return product.inputs != layer.inputs || product.outputs != layer.outputs;
+}
+
+Packed TakePacked(const Product& product, const MlpLayer& layer, Parts* parts) {
+  Packed packed;
+  if (!product.packs) return packed;
+  packed.weight = parts->Take(product.gemm->packed_bytes());
+  if (HasZeros(product, layer)) {
+    const size_t elements = product.inputs * product.outputs;
+    packed.wide = reinterpret_cast<float*>(parts->Take(elements * sizeof(float)));
+    packed.bias = reinterpret_cast<float*>(parts->Take(product.outputs * sizeof(float)));
+  }
+  return packed;
+}
+
+// rows x columns values, with zeros up to all_rows x stride.
+void AddZeros(size_t rows, size_t columns, size_t all_rows, size_t stride, const float* from,
+              float* to) {
+  for (size_t r = 0; r < rows; ++r) {
+    std::memcpy(to + r * stride, from + r * columns, columns * sizeof(float));
+    std::memset(to + r * stride + columns, 0, (stride - columns) * sizeof(float));
+  }
+  std::memset(to + rows * stride, 0, (all_rows - rows) * stride * sizeof(float));
 }
 
 // Packs the weights of the products that want it; `transposed` for the gradients of H. place[l] is
 // the memory for layer l + 1.
 Status PackWeights(const Stack& stack, std::vector<Product>* products,
-                   const std::vector<char*>& place, bool transposed, ThreadPool* pool) {
+                   const std::vector<Packed>& place, bool transposed, ThreadPool* pool) {
   FirstError error;
   pool->ParallelFor(products->size(), [&](size_t l) {
     Product& product = (*products)[l];
     const MlpLayer& layer = stack.layers[l];
-    product.weight = product.packs ? static_cast<const void*>(place[l]) : layer.weight;
+    product.bias = layer.bias;
+    product.weight = product.packs ? static_cast<const void*>(place[l].weight) : layer.weight;
     if (!product.packs) return;
-    error.Keep(product.gemm->Pack(layer.weight, transposed ? 1 : layer.outputs,
-                                  transposed ? layer.outputs : 1, place[l]));
+    const float* weight = layer.weight;
+    size_t outputs = layer.outputs;
+    if (HasZeros(product, layer)) {
+      AddZeros(layer.inputs, layer.outputs, product.inputs, product.outputs, weight, place[l].wide);
+      weight = place[l].wide;
+      outputs = product.outputs;
+      if (layer.bias != nullptr) {
+        AddZeros(1, layer.outputs, 1, product.outputs, layer.bias, place[l].bias);
+        product.bias = place[l].bias;
+      }
+    }
+    error.Keep(product.gemm->Pack(weight, transposed ? 1 : outputs, transposed ? outputs : 1,
+                                  place[l].weight));
   });
   return error.status();
-}
-
-size_t PackedBytes(const Product& product) {
-  return product.packs ? product.gemm->packed_bytes() : 0;
 }
 
 Status ForwardTile(const Stack& stack, size_t t, const MlpDropout& dropout,
                    const std::vector<Product>& products, const std::vector<char*>& saved,
                    float* out, char* last) {
   if (!stack.x_in_place(t)) {
-    Fill(stack.type, stack.tiles, t, stack.width(0), stack.x, stack.x_tile(saved[0], t));
+    Fill(stack.type, stack.tiles, t, stack.width(0), stack.stride(0), stack.x,
+         stack.x_tile(saved[0], t));
   }
   for (size_t l = 0; l < stack.size(); ++l) {
     const bool is_last = l + 1 == stack.size();
@@ -359,11 +432,15 @@ Status ForwardTile(const Stack& stack, size_t t, const MlpDropout& dropout,
                : whole  ? static_cast<void*>(place)
                         : last;
     PBX_RETURN_IF_ERROR(products[l].gemm->Run(stack.Operand(saved, l, t), products[l].weight,
-                                              stack.layers[l].bias, to));
+                                              products[l].bias, to));
     const Drops drops(dropout, l);
     if (drops.any() && stack.layers[l].activation == Activation::kRelu) {
-      Drop(drops, is_last ? GemmType::kFloat32 : stack.type, stack.tiles.begin(t) * columns,
-           stack.tiles.filled(t) * columns, to);
+      const GemmType type = is_last ? GemmType::kFloat32 : stack.type;
+      const size_t first = stack.tiles.begin(t) * columns;
+      ForRows(stack.tiles.filled(t), columns, is_last ? columns : stack.stride(l + 1),
+              [&](size_t at, size_t row, size_t n) {
+                Drop(drops, type, first + at, n, static_cast<char*>(to) + row * SizeOf(type));
+              });
     }
     if (is_last && !whole) {
       std::memcpy(place, last, stack.tiles.filled(t) * columns * sizeof(float));
@@ -385,23 +462,26 @@ Status BackwardTile(const Stack& stack, size_t t, float scale, const BackwardPla
   const size_t count = stack.size(), filled = stack.tiles.filled(t);
   const auto gradient = [&](size_t l) { return plan.gradients[l] + t * stack.tile_bytes(l); };
   const size_t columns = stack.width(count);
-  Fill(stack.type, stack.tiles, t, columns, dout, gradient(count));
+  const size_t stride = stack.stride(count);
+  Fill(stack.type, stack.tiles, t, columns, stride, dout, gradient(count));
   if (stack.layers.back().activation == Activation::kRelu) {
     const float* activations = out + stack.tiles.begin(t) * columns;
     const float* from = dout + stack.tiles.begin(t) * columns;
     float masked[kChunk];
-    for (size_t i = 0; i < filled * columns; i += kChunk) {
-      const size_t n = std::min(kChunk, filled * columns - i);
-      std::memcpy(masked, from + i, n * sizeof(float));
-      MaskFloat(n, activations + i, scale, masked);
-      Convert(stack.type, n, masked, gradient(count) + i * SizeOf(stack.type));
-    }
+    ForRows(filled, columns, stride, [&](size_t at, size_t row, size_t elements) {
+      for (size_t i = 0; i < elements; i += kChunk) {
+        const size_t n = std::min(kChunk, elements - i);
+        std::memcpy(masked, from + at + i, n * sizeof(float));
+        MaskFloat(n, activations + at + i, scale, masked);
+        Convert(stack.type, n, masked, gradient(count) + (row + i) * SizeOf(stack.type));
+      }
+    });
   }
   for (size_t l = count - 1; l > 0; --l) {
     PBX_RETURN_IF_ERROR(
         plan.products[l].gemm->Run(gradient(l + 1), plan.products[l].weight, nullptr, gradient(l)));
     if (stack.layers[l - 1].activation == Activation::kRelu) {
-      Mask(stack.type, stack.tiles.rows * stack.width(l), stack.Operand(saved, l, t), scale,
+      Mask(stack.type, stack.tiles.rows * stack.stride(l), stack.Operand(saved, l, t), scale,
            gradient(l));
     }
   }
@@ -436,17 +516,18 @@ void BiasGradient(const Stack& stack, size_t l, const char* gradients, float* to
   const size_t columns = stack.layers[l].outputs, rows = stack.tiles.padded();
   std::memset(to, 0, columns * sizeof(float));
   if (stack.type == GemmType::kBfloat16) {
-    AddRows(rows, columns, reinterpret_cast<const uint16_t*>(gradients), to);
+    AddRows(rows, columns, stack.stride(l + 1), reinterpret_cast<const uint16_t*>(gradients), to);
   } else {
     AddRows(rows, columns, reinterpret_cast<const float*>(gradients), to);
   }
 }
 
 Status WeightTasks(const Stack& stack, std::vector<WeightTask>* tasks) {
+  const size_t most = stack.type == GemmType::kBfloat16 ? kWeightRowsOfBfloat16 : kWeightRows;
   for (size_t l = 0; l < stack.size(); ++l) {
     // Tiles of about the same size, so that none has a single row of several, which gemm.h refuses.
     const size_t inputs = stack.layers[l].inputs;
-    const size_t count = (inputs + kWeightRows - 1) / kWeightRows;
+    const size_t count = (inputs + most - 1) / most;
     for (size_t i = 0; i < count; ++i) {
       const size_t begin = inputs * i / count, rows = inputs * (i + 1) / count - begin;
       Result<const Gemm*> first = WeightProduct(stack, l, rows, false);
@@ -480,10 +561,12 @@ Status MlpForward(const std::vector<MlpLayer>& layers, GemmType type, size_t ins
     PBX_RETURN_IF_ERROR(ForwardProduct(stack, l, &products[l]));
   }
   char *begin = nullptr, *last = nullptr;
-  std::vector<char*> packed(stack.size());
+  std::vector<Packed> packed(stack.size());
   const auto place = [&](char* at) {
     Parts parts(at);
-    for (size_t l = 0; l < stack.size(); ++l) packed[l] = parts.Take(PackedBytes(products[l]));
+    for (size_t l = 0; l < stack.size(); ++l) {
+      packed[l] = TakePacked(products[l], layers[l], &parts);
+    }
     last = parts.Take(stack.tiles.rows * stack.width(stack.size()) * sizeof(float));
     return parts.bytes();
   };
@@ -516,10 +599,12 @@ Status MlpBackward(const std::vector<MlpLayer>& layers, GemmType type, size_t in
   for (size_t l = dx == nullptr ? 1 : 0; l < stack.size(); ++l) {
     PBX_RETURN_IF_ERROR(InputProduct(stack, l, &plan.products[l]));
   }
-  std::vector<char*> packed(stack.size());
+  std::vector<Packed> packed(stack.size());
   const auto place = [&](char* at) {
     Parts parts(at);
-    for (size_t l = 0; l < stack.size(); ++l) packed[l] = parts.Take(PackedBytes(plan.products[l]));
+    for (size_t l = 0; l < stack.size(); ++l) {
+      packed[l] = TakePacked(plan.products[l], layers[l], &parts);
+    }
     plan.gradients.assign(stack.size() + 1, nullptr);
     for (size_t l = 1; l <= stack.size(); ++l) {
       plan.gradients[l] = parts.Take(stack.tiles.count * stack.tile_bytes(l));
