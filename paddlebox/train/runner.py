@@ -101,8 +101,8 @@ def _build_runner(config: Config, slots: Slots, world: Coordinator) -> RankedRun
         return DygraphRunner(config, slots, world)
     if world.size > 1 and config.trainer.program is not Program.PIR:
         raise ConfigError(
-            f"trainer.program {config.trainer.program.value} with {world.size} ranks: Paddle's "
-            "all-reduce does not build in the old IR on a CPU; use pir or dygraph"
+            f"trainer.program {config.trainer.program.value} with {world.size} ranks: programs of "
+            "the old IR do not sum the dense gradients of ranks: use pir or dygraph"
         )
     return StaticRunner(config, slots, world)
 

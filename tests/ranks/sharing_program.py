@@ -98,6 +98,17 @@ def run(world: Any) -> dict[str, Any]:
         dataset.set_share("slot", slot="user")
         dataset.load_into_memory()
         found["by user"] = read(dataset)
+
+        dataset = opened("InMemoryDataset")
+        dataset.set_enable_pv_merge(True)
+        dataset.set_share("instance")
+        dataset.load_into_memory()
+        dataset.begin_pass()
+        try:
+            dataset.preprocess_instance()
+        except paddlebox.errors.PassError as error:
+            found["split page views"] = str(error)
+        dataset.end_pass()
     return found
 
 

@@ -73,6 +73,13 @@ def test_page_views_are_those_of_one_rank(found: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
+def test_page_views_that_ranks_would_split_are_refused(found: list[dict[str, Any]]) -> None:
+    for of_rank in found:
+        expected = "preprocess_instance: 2 ranks share the instances of the pass by instance, "
+        assert of_rank["split page views"].startswith(expected)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["PadBoxSlotDataset", "InMemoryDataset"])
 def test_page_views_by_user_are_those_of_one_rank(found: list[dict[str, Any]], name: str) -> None:
     """The instances of a user are in both files."""
