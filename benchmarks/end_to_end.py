@@ -10,8 +10,9 @@ takes a gradient.
 The same run measures PyTorch (EmbeddingBag and Adagrad) and FBGEMM (row-wise Adagrad), with the
 same MLP under PyTorch: as shipped, with their best settings, which are found at the start, and with
 the best settings and bfloat16, through autocast. Their memory is on huge pages, as our table is.
-All take turns; a turn is one walk over 24 different batches. These are whole steps; hot_path.py
-compares kernels.
+All take turns; a turn is one walk over 24 different batches. The walks of a turn proceed together,
+six steps of one and then of the next, because other users of a machine may slow it down for a
+second. These are whole steps; hot_path.py compares kernels.
 
 A push needs a dedup plan of its batch. In a run, the feeder makes it on another core. The peers
 find the unique rows within their steps. So the step that is compared with theirs makes its plan,
@@ -50,6 +51,7 @@ TYPES = ("float32", "bfloat16")
 OWN, PLANNED, REPLACED = "paddlebox", "paddlebox, with the plan", "sparse part replaced"
 SPARSE_PART, FASTER_THAN_FLOAT32, FASTER_THAN_PEERS = 1.10, 1.5, 1.05
 WARM_UP = 2
+PARTS = 4  # of a walk
 TURNS_BESIDE = 3
 
 
@@ -125,9 +127,13 @@ def in_turns(timed: Sequence[Timed], turns: int) -> dict[str, list[float]]:
     for one in timed:
         for _ in range(WARM_UP):
             one.subject.ask("turn", what=one.what)
-    for _ in range(turns):
-        for one in timed:
-            seconds[one.name].append(statistics.median(one.subject.ask("turn", what=one.what)))
+    for turn in range(turns):
+        steps: dict[str, list[float]] = {one.name: [] for one in timed}
+        for part in range(PARTS):
+            for one in timed if (turn + part) % 2 == 0 else reversed(timed):
+                steps[one.name] += one.subject.ask("turn", what=one.what, part=part, parts=PARTS)
+        for name, of in steps.items():
+            seconds[name].append(statistics.median(of))
     return seconds
 
 

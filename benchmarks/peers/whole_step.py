@@ -3,7 +3,7 @@
 Every model feeds pooled slots and dense features into an MLP, with binary cross entropy, Adam for
 the MLP and Adagrad for the rows. The MLPs have the same inputs: 16 columns for each slot, which are
 16 weights in the peers' tables, and embed_w and 15 weights of embedx in ours. A turn is one walk
-over all batches and returns the seconds of each step.
+over all batches, or over one of several parts of them, and returns the seconds of each step.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from peers.batches import Setting
 from peers.sparse import now
 
 LEARNING_RATE = 1e-3
+
+
+def part_of(count: int, part: int, parts: int) -> range:
+    return range(count * part // parts, count * (part + 1) // parts)
 
 
 class Data:
@@ -135,13 +139,14 @@ class Own:
         self.exe.run(startup)
         return program, fetch
 
-    def turn(self, what: str) -> list[float]:
+    def turn(self, what: str, part: int = 0, parts: int = 1) -> list[float]:
         """what: replaced, float32 or bfloat16; before the last two "planned ": the step makes its
         dedup plan."""
         name = what.removeprefix("planned ")
         program, fetch = self.programs[name]
         seconds = []
-        for number, feed in enumerate(self.feeds[name]):
+        for number in part_of(len(self.feeds[name]), part, parts):
+            feed = self.feeds[name][number]
             started = now()
             if name != what:
                 feed = {**feed, "plan": self.table.plan(self.table.batches[number])}
@@ -194,11 +199,12 @@ class TorchStep:
     def pooled_width(self, layer: Any) -> int:
         return int(layer.grad.numel() // len(self.dense))
 
-    def turn(self, what: str) -> list[float]:
+    def turn(self, what: str, part: int = 0, parts: int = 1) -> list[float]:
         layer: Any = self.peer.model
         sparse_rule = getattr(layer, "optimizer", None)  # FBGEMM applies its rule in the backward
         seconds = []
-        for fed in self.peer.fed:
+        for number in part_of(len(self.peer.fed), part, parts):
+            fed = self.peer.fed[number]
             started = now()
             loss = self.mlp(layer.pull(fed), self.dense, self.label)
             loss.backward()
