@@ -185,11 +185,16 @@ def _hot_path(run: Run) -> str:
 
 
 def _end_to_end(run: Run) -> str:
-    shipped, best = (
-        " and ".join(_between(run, f"times {peer}, {how}") for peer in ("fbgemm_rowwise", "torch"))
-        for how in ("as shipped", "best settings")
+    peers = ("fbgemm_rowwise", "torch")
+    shipped, best, narrow = (
+        " and ".join(_between(run, pattern.format(peer)) for peer in peers)
+        for pattern in (
+            "times {}, as shipped",
+            "times {}, best settings",
+            "bfloat16, times {}, best settings, bfloat16",
+        )
     )
-    return f"{shipped} times as shipped; {best} times with their best settings"
+    return f"{shipped} times as shipped; {best} times with best settings; {narrow} in bfloat16"
 
 
 def _out_of_memory(run: Run) -> str:
