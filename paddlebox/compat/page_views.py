@@ -26,11 +26,14 @@ def make_page_views(
             or of the files.
         call: the number of earlier shuffles of this pass.
 
-    Raises: PassError without log keys, or if there is no pass; OutOfSpaceError if it is over the
-        HBM budget; ConfigError for single instances of a pass on disk.
+    Raises: PassError without log keys, if there is no pass, or if ranks would split page views;
+        OutOfSpaceError if it is over the HBM budget; ConfigError for single instances of a pass on
+        disk.
     """
     chosen = arranger._arrangeable("preprocess_instance")
     chosen.check_in_one_part("page views")
+    if by_search_id:
+        chosen.check_whole_views(arranger._ranks)
     if chosen.loaded.sequences is not None:
         drawn = shuffle_seed(options, chosen, call) if shuffle else None
         arranger.make_sequences(chosen, drawn)

@@ -52,7 +52,7 @@ class Arranger:
                 "counted for one order of its instances: leave one of them out"
             )
         chosen.check_in_one_part("page views")
-        self._check_whole_views(chosen)
+        chosen.check_whole_views(self._ranks)
         if chosen.loaded.sequences is not None:
             self.make_sequences(chosen, chosen.shuffle_seed)
             return
@@ -60,15 +60,6 @@ class Arranger:
         instances.arrange_by("page_views", 0)
         chosen.loaded.cut_views(self._options.pv_batch_size)
         chosen.views = instances.page_view_starts()
-
-    def _check_whole_views(self, chosen: Pass) -> None:
-        by, ranks = chosen.loaded.options.share.by, self._table.world.size
-        if ranks > 1 and by in (ShareBy.BYTES, ShareBy.INSTANCE, ShareBy.INS_ID):
-            raise PassError(
-                f"preprocess_instance: {ranks} ranks share the instances of the pass by {by}, so "
-                "that a page view may be on several: expected set_share with search_id, files or "
-                "slot"
-            )
 
     def make_sequences(self, chosen: Pass, seed: int | None) -> None:
         """Make the sequences of users the page views. seed: shuffles; None: the order of files."""

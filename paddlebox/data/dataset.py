@@ -223,8 +223,9 @@ class Dataset(PaddleSettings, ABC):
         """Group the open pass, or the loaded one if none is open, into page views for the join
         phase. The page views are in ascending order of search id.
 
-        Raises: PassError without set_enable_pv_merge or set_parse_logkey, or if there is no pass;
-            OutOfSpaceError if the pass is over the HBM budget.
+        Raises: PassError without set_enable_pv_merge or set_parse_logkey, if there is no pass, or
+            if ranks share its instances so that a page view may be on several; OutOfSpaceError if
+            the pass is over the HBM budget.
         """
         self._arranger.make_page_views()
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from paddlebox.config.data import ShareBy
 from paddlebox.data.click_counts import ClickCounts
 from paddlebox.data.loader import LoadedPass, Part
 from paddlebox.data.pipeline import StageTimes
-from paddlebox.errors import OutOfSpaceError
+from paddlebox.errors import OutOfSpaceError, PassError
 from paddlebox.store.table_set import StagedSet
 
 
@@ -133,6 +134,16 @@ class Pass:
                 f"{what}: the pass is over hbm.budget_bytes and split into "
                 f"{len(self.loaded.ranges)} parts, expected one: raise the budget, or use fewer "
                 "files a pass"
+            )
+
+    def check_whole_views(self, ranks: int) -> None:
+        """Raises: PassError if instances of a page view may be on several of these ranks."""
+        by = self.loaded.options.share.by
+        if ranks > 1 and by in (ShareBy.BYTES, ShareBy.INSTANCE, ShareBy.INS_ID):
+            raise PassError(
+                f"preprocess_instance: {ranks} ranks share the instances of the pass by {by}, so "
+                "that a page view may be on several: expected set_share with search_id, files or "
+                "slot"
             )
 
 

@@ -108,7 +108,7 @@ def run(world: Any) -> dict[str, Any]:
             dataset.preprocess_instance()
         except paddlebox.errors.PassError as error:
             found["split page views"] = str(error)
-        dataset.end_pass()
+        dataset.abandon_pass()
     return found
 
 
