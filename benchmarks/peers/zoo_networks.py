@@ -285,7 +285,7 @@ def dssm(p: Parameters, batch: Batch, config: Any) -> Outputs:
     with patch.object(functional, "normalize", _unit):
         u, v = (call(model, values, x, method=f"{side}_tower") for side in x)
     logits = 10 * (u * v).sum(1, keepdim=True)
-    if str(config.loss.value) == "click":
+    if str(config.loss) == "click":
         return clicks(logits + p["bias"], batch)
     every = InBatchNCELoss(0.1, ignore_index=-1, reduction="none")(u, v, torch.arange(len(u)))
     return logits, (batch.label[:, 0] * every).mean()
