@@ -13,12 +13,12 @@ namespace {
 
 // Rows of a tile of instances.
 constexpr size_t kMostRows = 8192, kLeastRows = 32;
-// Most rows of a tile of a weight's gradient. A product of bfloat16 first rearranges its operands,
-// that of the output once for each tile.
+// Most rows of a tile of a weight's gradient. A product of bfloat16 first rearranges both operands:
+// the gradients of H once for each of these tiles.
 constexpr size_t kWeightRows = 128, kWeightRowsOfBfloat16 = 256;
 // With bfloat16, activations have columns of zeros up to a multiple of this: the depth of AMX's
-// tiles. A product of 256 x 400 with 400 x 400 takes 3.6 times as long as one of 416 x 416, since
-// oneDNN copies an operand whose depth is another.
+// tiles. oneDNN copies an operand whose depth is another: on a Xeon with AMX, 256 x 400 with 400 x
+// 400 takes 0.10 ms, and 256 x 416 with 416 x 416 takes 0.06 ms.
 constexpr size_t kDepth = 32;
 // Fewest instances for which weights are packed. Packing takes as long as the product of about a
 // hundred instances, so this costs at most a tenth.
