@@ -43,7 +43,7 @@ class Clicks:
     """A plain count of the shows and clicks of feasigns."""
 
     def __init__(self, other: Clicks | None = None) -> None:
-        self.of: dict[int, tuple[int, int]] = {} if other is None else dict(other.of)
+        self.of: dict[int, tuple[float, float]] = {} if other is None else dict(other.of)
 
     def add(self, instance: Instance) -> None:
         label, slots = instance
@@ -51,7 +51,7 @@ class Clicks:
             show, click = self.of.get(feasign, (0, 0))
             self.of[feasign] = (show + 1, click + label)
 
-    def seen(self, instance: Instance) -> list[int]:
+    def seen(self, instance: Instance) -> list[float]:
         """The shows of both slots, then their clicks."""
         pairs = [[self.of.get(feasign, (0, 0)) for feasign in slot] for slot in instance[1]]
         return [sum(pair[which] for pair in slot) for which in (0, 1) for slot in pairs]
@@ -133,6 +133,22 @@ def test_an_instance_sees_earlier_passes_and_the_other_folds_of_its_own(
                 before.add(instance)
         seen = run.columns(files[0], train=False)
     np.testing.assert_array_equal(seen, [before.seen(one) for one in parsed(lines[0])])
+
+
+def test_instances_see_the_counts_that_the_ends_of_days_have_decayed(
+    tmp_path: Path, files: list[str], lines: list[list[str]]
+) -> None:
+    first, second = map(parsed, lines)
+    fresh, halved = Clicks(), Clicks()
+    for instance in first:
+        fresh.add(instance)
+    halved.of = {feasign: (show / 2, click / 2) for feasign, (show, click) in fresh.of.items()}
+    with Run(tmp_path / "a") as run:
+        run.columns(files[0])
+        run.table.end_of_day(20001, decay=0.5)
+        seen = run.columns(files[0], train=False)
+        np.testing.assert_array_equal(seen, [halved.seen(one) for one in first])
+        np.testing.assert_array_equal(run.columns(files[1]), expected(halved, second, 3))
 
 
 def test_a_second_epoch_takes_the_own_fold_out_and_counts_nothing_again(
