@@ -151,6 +151,8 @@ class OpenModel:
                 [part.table for part in self.parts], self.slots.tables(names), record.dense_width
             )
         self._fields = FieldParser(self.config, self.slots)
+        # Kept, because the slots form these anew each time: 35 us of a request with 39 slots.
+        self._sparse_count, self._weighted = len(self.slots.sparse), self.slots.weighted
         self._poolings = self.slots.poolings()
         self._positions = Positions(self.slots, self.config.model.sequences)
         self._users: UserScorer | None = None
@@ -209,10 +211,10 @@ class OpenModel:
         weights: np.ndarray | None = None,
     ) -> np.ndarray:
         self._check_reads_instances()
-        _check_weights(self.slots, feasigns, weights)
+        _check_weights(self._weighted, feasigns, weights)
         if len(offsets) <= 1:
             return np.zeros(0, np.float32)
-        instances = (len(offsets) - 1) // len(self.slots.sparse)
+        instances = (len(offsets) - 1) // self._sparse_count
         pull = self._rows.pull
         if self._poolings:
             # 0 is padding, which has no part in a mean.
@@ -305,16 +307,22 @@ def _mean(predictions: Sequence[np.ndarray]) -> np.ndarray:
     return np.asarray(np.mean(predictions, axis=0, dtype=np.float64), np.float32)
 
 
-def _check_weights(slots: Slots, feasigns: np.ndarray, weights: np.ndarray | None) -> None:
-    """Raises: ValueError unless there are weights if, and only if, a slot is weighted."""
+def _check_weights(
+    weighted: Sequence[str], feasigns: np.ndarray, weights: np.ndarray | None
+) -> None:
+    """Raises: ValueError unless there are weights if, and only if, a slot is weighted.
+
+    Args:
+        weighted: names of the weighted slots.
+    """
     if weights is None:
-        if slots.weighted:
+        if weighted:
             raise ValueError(
-                f"expected weights of the feasigns, because slots {', '.join(slots.weighted)} are "
+                f"expected weights of the feasigns, because slots {', '.join(weighted)} are "
                 "weighted: pass ones for weights of 1"
             )
         return
-    if not slots.weighted:
+    if not weighted:
         raise ValueError("weights of ids are given, but no slot is weighted: leave them out")
     if weights.shape != feasigns.shape:
         raise ValueError(

@@ -60,6 +60,7 @@ def opened(slots: Slots, sequences: tuple[str, ...] = ()) -> Any:
     generation.config, generation.slots = make_config(data={"key_space": "shared"}), slots
     generation._rows, generation._dense = Rows(), Dense()
     generation._fields = FieldParser(generation.config, slots)
+    generation._sparse_count, generation._weighted = len(slots.sparse), slots.weighted
     generation._poolings = slots.poolings()
     generation._positions = Positions(slots, sequences)
     return generation
