@@ -151,7 +151,7 @@ class OpenModel:
                 [part.table for part in self.parts], self.slots.tables(names), record.dense_width
             )
         self._fields = FieldParser(self.config, self.slots)
-        # Kept, because the slots form these anew each time: 35 us of a request with 39 slots.
+        # `Slots` computes both at each access. With 39 slots that takes 35 us of a request.
         self._sparse_count, self._weighted = len(self.slots.sparse), self.slots.weighted
         self._poolings = self.slots.poolings()
         self._positions = Positions(self.slots, self.config.model.sequences)
