@@ -208,7 +208,12 @@ def _ranks(run: Run) -> str:
     name = re.compile("([0-9]+) ranks, samples/s of as many copies")
     sizes = [found[1] for goal in run["goals"] if (found := name.fullmatch(goal["name"]))]
     of = {size: _between(run, f"{size} ranks, samples/s of as many copies") for size in sizes}
-    return f"{', '.join(f'{rate} with {size}' for size, rate in of.items())} (of the samples/s)"
+    several = (
+        f"{rate} of the samples/s with {size} processes"
+        for size, rate in of.items()
+        if "not measured" not in rate
+    )
+    return ", ".join(several) or "not measured"
 
 
 def _kills(run: Run) -> str:
