@@ -1,20 +1,37 @@
 #include "table/decay_clock.h"
 
+#include <algorithm>
+
 namespace pbx {
 
+Result<std::unique_ptr<DecayClock>> DecayClock::Create(size_t rows) {
+  Result<Buffer> steps = Buffer::Allocate(rows * sizeof(uint32_t));
+  if (!steps.ok()) return steps.status();
+  return std::unique_ptr<DecayClock>(new DecayClock(std::move(steps.value())));
+}
+
+// The rows of a tile are prefetched while their factors are computed.
 void DecayClock::CatchUp(const RowBlock& block, const int32_t* ids, size_t n) {
-  constexpr size_t kAhead = 16;  // rows
-  const auto row_of = [&](int32_t id) {
-    return block.rows + static_cast<size_t>(id) * block.row_bytes;
-  };
-  for (size_t i = 0; i < n; ++i) {
-    if (i + kAhead < n && ids[i + kAhead] >= 0) {
-      const char* const row = row_of(ids[i + kAhead]);
-      __builtin_prefetch(&step_of_row_[static_cast<size_t>(ids[i + kAhead])], 1);
+  constexpr size_t kTile = 64, kAhead = 64;  // ids
+  int32_t rows[kTile];
+  Factors factors[kTile];
+  const Kernels& kernels = ActiveKernels();
+  uint32_t* const step_of = steps();
+  for (size_t first = 0; first < n; first += kTile) {
+    size_t behind = 0;
+    for (size_t i = first; i < std::min(n, first + kTile); ++i) {
+      const auto later = static_cast<size_t>(std::max(0, ids[std::min(i + kAhead, n - 1)]));
+      __builtin_prefetch(&step_of[later], 1);
+      if (ids[i] < 0) continue;
+      const auto id = static_cast<size_t>(ids[i]);
+      const uint32_t from = std::exchange(step_of[id], now());
+      if (from == now() || from == kNotYet) continue;
+      const char* const row = block.rows + id * block.row_bytes;
       for (uint32_t at = 0; at < block.row_bytes; at += 64) __builtin_prefetch(row + at, 1);
+      rows[behind] = ids[i];
+      factors[behind++] = Since(from);
     }
-    if (ids[i] < 0) continue;
-    CatchUp(*block.config, static_cast<size_t>(ids[i]), reinterpret_cast<float*>(row_of(ids[i])));
+    kernels.scale(block, rows, factors, behind);
   }
 }
 
@@ -24,7 +41,12 @@ void DecayClock::Tick(const AccessorConfig& config) {
     return static_cast<long double>(1.0 - rate * double{config.weight_decay});
   };
   const Product& last = products_.back();
-  products_.push_back({last.embed * factor(config.embed), last.embedx * factor(config.embedx)});
+  Product next;
+  next.embed = last.embed * factor(config.embed);
+  next.embedx = last.embedx * factor(config.embedx);
+  next.embed_inverse = 1 / next.embed;
+  next.embedx_inverse = 1 / next.embedx;
+  products_.push_back(next);
 }
 
 }  // namespace pbx

@@ -13,9 +13,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "base/buffer.h"
+#include "base/status.h"
 #include "rule/accessor.h"
 #include "table/kernels.h"
 
@@ -27,23 +30,21 @@ class DecayClock {
   // to 1e-4932) is enough for any pass; that of a double is not.
   struct Product {
     long double embed = 1, embedx = 1;
+    long double embed_inverse = 1, embedx_inverse = 1;  // a product is faster than a quotient
   };
 
-  // The step of a row that begins with its first CatchUp: a new row.
-  static constexpr uint32_t kNotYet = UINT32_MAX;
+  // A clock at step 0 for rows that are all brought up to it.
+  static Result<std::unique_ptr<DecayClock>> Create(size_t rows);
 
-  // step_of_row: (rows), 0 or kNotYet.
-  explicit DecayClock(std::vector<uint32_t> step_of_row) : step_of_row_(std::move(step_of_row)) {}
+  // The row begins with its first CatchUp. REQUIRES: no step has ended.
+  void BeginsLater(size_t id) { steps()[id] = kNotYet; }
 
   // Brings a row up to the current step.
   void CatchUp(const AccessorConfig& config, size_t id, float* row) {
-    const uint32_t from = step_of_row_[id];
-    const auto now = static_cast<uint32_t>(products_.size() - 1);
-    step_of_row_[id] = now;
-    if (from == now || from == kNotYet) return;
-    const Product &before = products_[from], &after = products_[now];
-    accessor::ScaleWeights(config.layout, static_cast<float>(after.embed / before.embed),
-                           static_cast<float>(after.embedx / before.embedx), row);
+    const uint32_t from = std::exchange(steps()[id], now());
+    if (from == now() || from == kNotYet) return;
+    const Factors by = Since(from);
+    accessor::ScaleWeights(config.layout, by.embed, by.embedx, row);
   }
 
   // The same for rows of a batch. ids: (n), -1 for none.
@@ -53,11 +54,23 @@ class DecayClock {
   void Tick(const AccessorConfig& config);
 
   // Whether CatchUp was called for the row after the first step.
-  bool moved(size_t id) const { return step_of_row_[id] != 0; }
+  bool moved(size_t id) { return steps()[id] != 0; }
   const Product& total() const { return products_.back(); }
 
  private:
-  std::vector<uint32_t> step_of_row_;     // (rows)
+  static constexpr uint32_t kNotYet = UINT32_MAX;
+
+  explicit DecayClock(Buffer step_of_row) : step_of_row_(std::move(step_of_row)) {}
+
+  uint32_t* steps() { return reinterpret_cast<uint32_t*>(step_of_row_.data()); }
+  uint32_t now() const { return static_cast<uint32_t>(products_.size() - 1); }
+  Factors Since(uint32_t step) const {
+    const Product &before = products_[step], &after = products_.back();
+    return {static_cast<float>(after.embed * before.embed_inverse),
+            static_cast<float>(after.embedx * before.embedx_inverse)};
+  }
+
+  Buffer step_of_row_;                    // (rows) uint32
   std::vector<Product> products_ = {{}};  // (steps + 1)
 };
 

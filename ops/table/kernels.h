@@ -70,6 +70,11 @@ struct PooledOutput {
   const float* factors = nullptr;
 };
 
+// Factors of the weights of a row: of embed_w, and of embedx and expand.
+struct Factors {
+  float embed, embedx;
+};
+
 struct Kernels {
   const char* name;
 
@@ -94,6 +99,9 @@ struct Kernels {
   void (*push)(const RowBlock& block, const int32_t* rows, const int32_t* starts,
                const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
                uint32_t day);
+
+  // Multiplies the weights of rows. rows: (n). factors: (n).
+  void (*scale)(const RowBlock& block, const int32_t* rows, const Factors* factors, size_t n);
 };
 
 // The kernels in use: the widest path that the processor supports, unless SelectKernels chose

@@ -680,6 +680,23 @@ void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
   push(block, rows, starts, segments, begin, end, gradient, day);
 }
 
+template <int kDim>
+void ScaleOf(const RowBlock& block, const int32_t* rows, const Factors* factors, size_t n) {
+  const RowLayout layout = block.config->layout;  // a copy: writing a row cannot change it
+  Vectors<kDim> embedx;
+  SetDim(&embedx, layout.embedx_dim);
+  for (size_t i = 0; i < n; ++i) {
+    float* const row = RowOf(block, rows[i]);
+    row[RowLayout::kEmbed] *= factors[i].embed;
+    // Before embedx and expand exist their words in the row are zeros, so no branch is needed.
+    embedx.Load(row + layout.embedx_at());
+    embedx.Scale(factors[i].embedx);
+    embedx.Store(row + layout.embedx_at());
+    float* const expand = row + layout.expand_at();
+    for (int c = 0; c < layout.expand_dim; ++c) expand[c] *= factors[i].embedx;
+  }
+}
+
 #define PBX_FOR_DIM(function, ...)             \
   switch (block.config->layout.embedx_dim) {   \
     case 4: return function<4>(__VA_ARGS__);   \
@@ -703,6 +720,10 @@ void Push(const RowBlock& block, const int32_t* rows, const int32_t* starts,
           const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
           uint32_t day) {
   PBX_FOR_DIM(PushOf, block, rows, starts, segments, begin, end, gradient, day)
+}
+
+void Scale(const RowBlock& block, const int32_t* rows, const Factors* factors, size_t n) {
+  PBX_FOR_DIM(ScaleOf, block, rows, factors, n)
 }
 
 #undef PBX_FOR_DIM

@@ -8,6 +8,6 @@ namespace {
 #include "table/kernels.inl"
 }  // namespace
 
-const Kernels kPlainKernels = {"plain", CheckIds, CheckOffsets, Pull, PullPooled, Push};
+const Kernels kPlainKernels = {"plain", CheckIds, CheckOffsets, Pull, PullPooled, Push, Scale};
 
 }  // namespace pbx

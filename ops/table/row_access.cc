@@ -186,7 +186,7 @@ Status RowAccess::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offs
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, nnz));
   const size_t segments = instances * slots;
   if (open.clock != nullptr && plan_size != 0) {
-    Result<PlanView> view = ViewPlan(plan, plan_size, open.rows, segments, nnz);
+    Result<PlanView> view = ViewRows(plan, plan_size, open.rows, nnz);
     if (!view.ok()) return view.status();
     CatchUpUnique(open, view.value().rows, view.value().unique);
   } else {

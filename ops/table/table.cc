@@ -134,12 +134,13 @@ Status Table::Begin(int32_t stamp) {
   std::shared_ptr<PassTable> pass = train ? staged_train_ : *it;
   if (device_ != nullptr) PBX_RETURN_IF_ERROR(device_->Begin(*pass, events_.size()));
   if (train && config_.accessor.weight_decay > 0) {
-    std::vector<uint32_t> steps(pass->rows(), 0);
-    for (size_t i = 0; i < steps.size(); ++i) {
+    Result<std::unique_ptr<DecayClock>> clock = DecayClock::Create(pass->rows());
+    if (!clock.ok()) return clock.status();
+    pass->clock = std::move(clock.value());
+    for (size_t i = 0; i < pass->rows(); ++i) {
       const bool fresh = pass->origin[i] == Origin::kNew || pass->origin[i] == Origin::kDead;
-      if (fresh) steps[i] = DecayClock::kNotYet;
+      if (fresh) pass->clock->BeginsLater(i);
     }
-    pass->clock = std::make_unique<DecayClock>(std::move(steps));
   }
   if (train) {
     staged_train_ = nullptr;

@@ -51,14 +51,18 @@ def check_click_priors(config: Config, passes: Sequence[PlannedPass], done: int)
 
     Raises:
         ConfigError: a pass that is not trained yet has a file twice, or files of earlier passes
-            besides others; or it repeats files, but their rows were not all counted.
+            besides others; or it repeats files, but their rows were not all counted, or the end of
+            a day has multiplied their counts.
     """
     if not config.model.click_prior:
         return
     repeated, again = repeats(passes), trained_before(passes)
     for number, first in repeated.items():
         files = passes[number - 1].files
-        if number <= done or (number in again and len({*files}) == len(files)):
+        if number <= done:
+            continue
+        if number in again and len({*files}) == len(files):
+            _check_same_date(config, passes, number)
             continue
         known = {file for planned in passes[: number - 1] for file in planned.files}
         twice = next(file for file in files if file in known or files.count(file) > 1)
@@ -73,6 +77,22 @@ def check_click_priors(config: Config, passes: Sequence[PlannedPass], done: int)
             f"model.click_prior with table.admission.min_count {counts}: pass {max(again)} trains "
             "files again, but not all of their occurrences were counted: set min_count 1, "
             "trainer.epochs 1, or leave click_prior out"
+        )
+
+
+def _check_same_date(config: Config, passes: Sequence[PlannedPass], number: int) -> None:
+    # The clicks of its own fold are subtracted whole from a row; after a decay the row holds less.
+    rate = config.table.life.show_click_decay_rate
+    again = passes[number - 1]
+    for planned in passes[: number - 1]:
+        file = next((file for file in again.files if file in planned.files), None)
+        if file is None or planned.date == again.date or rate == 1:
+            continue
+        raise ConfigError(
+            f"model.click_prior: pass {number} of {again.date} trains {file}, which pass "
+            f"{planned.number} of {planned.date} trains too: the end of a day multiplies its "
+            f"clicks by {rate:g}, so its instances would see part of their own: list each file "
+            "once, or set table.life.show_click_decay_rate 1"
         )
 
 

@@ -73,6 +73,18 @@ def test_click_priors_of_repeated_passes_are_refused_where_rows_are_not_counted_
         check_click_priors(config, passes("a", "b", "a"), 0)
 
 
+def test_click_priors_of_a_file_of_an_earlier_day_are_refused() -> None:
+    planned = passes("a", date="20240131") + passes("b", "a", date="20240201")[1:]
+    with pytest.raises(ConfigError, match=r"pass 2 of 20240201 trains a, which pass 1 of 20240131"):
+        check_click_priors(PRIORS, planned, 0)
+    check_click_priors(PRIORS, planned, 2)
+    check_click_priors(PRIORS, passes("a", "a", date="20240131"), 0)
+    undecayed = make_config(
+        model={"type": "lr", "click_prior": True}, table={"life": {"show_click_decay_rate": 1.0}}
+    )
+    check_click_priors(undecayed, planned, 0)
+
+
 @pytest.mark.slow
 def test_a_second_epoch_is_warned_of_in_the_log_the_lines_and_the_report(tmp_path: Path) -> None:
     data = make_synthetic(tmp_path / "data", passes=2, rows=500)

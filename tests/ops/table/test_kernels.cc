@@ -268,6 +268,45 @@ TEST(every_path_gives_the_bits_of_the_plain_one_and_they_are_right) {
   }
 }
 
+TEST(scale_multiplies_weights_and_nothing_else_on_every_path) {
+  for (const int dim : {1, 4, 8, 16, 32, 64, 253}) {
+    Fixture f(RuleKind::kAdam, dim, true);
+    f.config.layout.expand_dim = 3;
+    f.config.layout.expand_state = rule::StateSize(RuleKind::kAdam, 3);
+    Random random(9);
+    Floats rows;
+    for (size_t r = 0; r < Fixture::kRows; ++r) {
+      Floats row(static_cast<size_t>(f.config.layout.words()));
+      accessor::Create(f.config, f.keys[r], 3, row.data());
+      for (int word = RowLayout::kShow; word <= RowLayout::kEmbed; ++word) {
+        row[static_cast<size_t>(word)] = random.Uniform();
+      }
+      if (r % 3 == 0) {
+        accessor::CreateEmbedx(f.config, f.keys[r], row.data());
+        for (size_t word = RowLayout::kEmbed + 1; word < row.size(); ++word) {
+          row[word] = random.Uniform();
+        }
+      }
+      rows.insert(rows.end(), row.begin(), row.end());
+    }
+    Ints which;
+    std::vector<Factors> factors;
+    Floats expected = rows;
+    for (size_t r = 0; r < Fixture::kRows; r += 2) {
+      which.push_back(static_cast<int32_t>(r));
+      factors.push_back({0.5f + 0.25f * random.Uniform(), 0.5f + 0.25f * random.Uniform()});
+      float* const row = expected.data() + r * static_cast<size_t>(f.config.layout.words());
+      accessor::ScaleWeights(f.config.layout, factors.back().embed, factors.back().embedx, row);
+    }
+    CHECK(!SameBits(rows, expected));
+    for (const Kernels* path : Paths()) {
+      Floats scaled = rows;
+      path->scale(f.Block(&scaled), which.data(), factors.data(), which.size());
+      CHECK(SameBits(scaled, expected));
+    }
+  }
+}
+
 TEST(a_row_with_a_gradient_that_is_not_finite_is_reported_and_left_or_mended) {
   for (const RuleKind kind : {RuleKind::kAdaGrad, RuleKind::kAdam}) {
     for (const float bad : {NAN, INFINITY, -INFINITY}) {

@@ -9,6 +9,7 @@
 #include "../store/scratch.h"
 #include "check.h"
 #include "pass_model.h"
+#include "row/plan.h"
 #include "table/table.h"
 
 using namespace pbx;
@@ -230,6 +231,27 @@ TEST(a_dead_row_begins_to_decay_with_its_first_batch) {
     CHECK_EQ(Pulled(table.get(), {7})[2], fresh[RowLayout::kEmbed]);
     CHECK_OK(table->End());
     test::Commit(table.get());
+  }
+}
+
+TEST(a_pull_refuses_a_plan_with_rows_that_are_not_in_the_table) {
+  const auto table = test::OpenTable(Config(RuleKind::kNaive, kDecay));
+  const test::Pass pass = PassOf(1, 9, 1);
+  CHECK_OK(table->Begin(test::StageTrain(table.get(), pass).stamp));
+  const test::Batch& batch = pass.batches[0];
+  const test::Ints ids = test::Translated(table.get(), batch.feasigns);
+  test::Ints plan;
+  BuildPlan(ids.data(), batch.offsets.data(), 3, 1, &plan);
+  Floats out(3 * (3 + kDim));
+  const auto pull = [&](const test::Ints& with) {
+    return table->PullPooled(ids.data(), 3, batch.offsets.data(), 1, 3, true, out.data(), nullptr,
+                             0, {}, with.data(), with.size());
+  };
+  CHECK_OK(pull(plan));
+  for (const int32_t row : {-1, 9}) {
+    test::Ints wrong = plan;
+    wrong[row < 0 ? 3 : 5] = row;  // the first and the last of three
+    CHECK_CODE(pull(wrong), Code::kInvalidArgument);
   }
 }
 
