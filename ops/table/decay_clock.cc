@@ -1,7 +1,5 @@
 #include "table/decay_clock.h"
 
-#include <algorithm>
-
 namespace pbx {
 
 Result<std::unique_ptr<DecayClock>> DecayClock::Create(size_t rows) {
@@ -28,6 +26,7 @@ void DecayClock::CatchUp(const RowBlock& block, const int32_t* ids, size_t n) {
       if (from == now() || from == kNotYet) continue;
       const char* const row = block.rows + id * block.row_bytes;
       for (uint32_t at = 0; at < block.row_bytes; at += 64) __builtin_prefetch(row + at, 1);
+      __builtin_prefetch(row + block.row_bytes - 1, 1);
       rows[behind] = ids[i];
       factors[behind++] = Since(from);
     }
@@ -47,6 +46,7 @@ void DecayClock::Tick(const AccessorConfig& config) {
   next.embed_inverse = 1 / next.embed;
   next.embedx_inverse = 1 / next.embedx;
   products_.push_back(next);
+  caught_up_.clear();
 }
 
 }  // namespace pbx

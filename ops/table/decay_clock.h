@@ -11,6 +11,7 @@
 // Not thread safe, except that CatchUp may run at the same time for different rows.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -50,6 +51,14 @@ class DecayClock {
   // The same for rows of a batch. ids: (n), -1 for none.
   void CatchUp(const RowBlock& block, const int32_t* ids, size_t n);
 
+  // Notes that the rows were brought up to the current step, until it ends or others are noted.
+  void NoteCaughtUp(const int32_t* rows, size_t n) { caught_up_.assign(rows, rows + n); }
+  // Whether just these rows were noted. A push finds the rows of its pull so, without going through
+  // their steps again, which are all over memory.
+  bool CaughtUp(const int32_t* rows, size_t n) const {
+    return std::equal(caught_up_.begin(), caught_up_.end(), rows, rows + n);
+  }
+
   // A step has ended. The factors are those of the learning rates in the config.
   void Tick(const AccessorConfig& config);
 
@@ -72,6 +81,7 @@ class DecayClock {
 
   Buffer step_of_row_;                    // (rows) uint32
   std::vector<Product> products_ = {{}};  // (steps + 1)
+  std::vector<int32_t> caught_up_;        // noted rows
 };
 
 }  // namespace pbx

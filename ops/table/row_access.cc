@@ -157,10 +157,11 @@ void RowAccess::CatchUp(const OpenRows& open, const int32_t* ids, size_t n) cons
 
 // Different threads get different rows.
 void RowAccess::CatchUpUnique(const OpenRows& open, const int32_t* rows, size_t n) const {
-  if (open.clock == nullptr) return;
+  if (open.clock == nullptr || open.clock->CaughtUp(rows, n)) return;
   pool_->ParallelRanges(n, kRowsPerTask, [&](size_t begin, size_t end) {
     open.clock->CatchUp(open.block, rows + begin, end - begin);
   });
+  open.clock->NoteCaughtUp(rows, n);
 }
 
 Status RowAccess::HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) const {

@@ -234,6 +234,31 @@ TEST(a_dead_row_begins_to_decay_with_its_first_batch) {
   }
 }
 
+TEST(a_push_brings_rows_up_to_date_that_the_pull_of_its_step_did_not_have) {
+  const TableConfig config = Config(RuleKind::kNaive, kDecay);
+  const test::Pass pass = PassOf(1, 9, 40);
+  Floats expected;
+  for (const size_t ahead : {0u, 1u, 40u}) {  // the pull is of this batch, of the next, or missing
+    const auto table = test::OpenTable(config);
+    CHECK_OK(table->Begin(test::StageTrain(table.get(), pass).stamp));
+    for (size_t i = 0; i < pass.batches.size(); ++i) {
+      if (ahead < 40) {
+        const test::Batch& pulled = pass.batches[(i + ahead) % pass.batches.size()];
+        const test::Ints ids = test::Translated(table.get(), pulled.feasigns);
+        test::Ints plan;
+        BuildPlan(ids.data(), pulled.offsets.data(), 3, 1, &plan);
+        Floats out(3 * (3 + kDim));
+        CHECK_OK(table->PullPooled(ids.data(), 3, pulled.offsets.data(), 1, 3, true, out.data(),
+                                   nullptr, 0, {}, plan.data(), plan.size()));
+      }
+      test::PushBatch(table.get(), pass.batches[i]);
+    }
+    const Floats after = Pulled(table.get(), Range(1, 9));
+    if (expected.empty()) expected = after;
+    CheckNear(after, expected);
+  }
+}
+
 TEST(a_pull_refuses_a_plan_with_rows_that_are_not_in_the_table) {
   const auto table = test::OpenTable(Config(RuleKind::kNaive, kDecay));
   const test::Pass pass = PassOf(1, 9, 1);
