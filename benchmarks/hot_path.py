@@ -13,6 +13,9 @@ core. For our table, the kernels are called through the native library's binding
 accessor and CVM: a pull reads 19 floats, and a push updates 17 weights and 2 states, where the
 peers have 16 weights.
 
+`weight_decay` is our table again, with table.weight_decay. Its rows are brought up to date by the
+pull. What its pull and push take longer than ours is compared with our push.
+
 Peers: FBGEMM's table-batched embeddings on the CPU (row-wise and exact Adagrad), PyTorch's
 EmbeddingBag(sparse) with Adagrad, and Paddle's Embedding(sparse) with Adagrad. FBGEMM's operators
 are called without its module and autograd. PyTorch and Paddle have no such operators: their pull
@@ -39,12 +42,13 @@ from peers.batches import Setting
 from peers.turns import Subject
 
 MEASURES = ("ops/base", "ops/row", "ops/rule", "ops/table")
-OWN, BOUNDS = "paddlebox", "bounds"
+OWN, DECAY, BOUNDS = "paddlebox", "weight_decay", "bounds"
 PEERS = ("fbgemm_rowwise", "fbgemm_exact", "torch", "paddle")
 # Bounds of the goals: the time of a peer's pull + push over ours.
 WITH_PLAN = {"fbgemm_rowwise": 1.6, "fbgemm_exact": 6.0, "torch": 12.0, "paddle": 12.0}
 KERNELS = {"fbgemm_rowwise": 2.0, "fbgemm_exact": 6.0, "torch": 12.0, "paddle": 12.0}
 PULL_OF_BOUND, PUSH_OF_BOUND = 0.75, 0.60
+DECAY_OF_PUSH = 0.20
 WARM_UP = 2  # number of turns; rows get their weights in the first
 
 # Seconds per batch by kind, one number per turn.
@@ -88,7 +92,7 @@ class Bench:
         }
         env = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         subjects = []
-        for name in (OWN, BOUNDS, *(() if self.options.without_peers else PEERS)):
+        for name in (OWN, DECAY, BOUNDS, *(() if self.options.without_peers else PEERS)):
             own_env = {**env, **huge_pages.ENV} if name in PEERS else env
             subject = Subject("sparse", name, settings, own_env)
             stack.callback(subject.close)
@@ -166,6 +170,13 @@ class Bench:
             bounds = measured[BOUNDS]
             times("pull, of a bare gather", bounds["pull"], own["pull"], PULL_OF_BOUND)
             times("push, of a bare update", bounds["push"], own["push"], PUSH_OF_BOUND)
+            more = [
+                (decayed - plain) / push
+                for decayed, plain, push in zip(
+                    measured[DECAY]["both"], own["both"], own["push"], strict=True
+                )
+            ]
+            goals.append(report.at_most(f"{where}: weight decay, of a push", more, DECAY_OF_PUSH))
             for peer in (name for name in PEERS if name in measured):
                 both = measured[peer]["both"]
                 times(f"times {peer}, with the plan", both, own["planned"], WITH_PLAN[peer])

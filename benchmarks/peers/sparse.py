@@ -49,7 +49,7 @@ class Base:
 class Own(Base):
     """paddlebox's table, with accessor, counts and CVM."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], weight_decay: float = 0.0) -> None:
         super().__init__(settings)
         import paddlebox
         from paddlebox._native import core
@@ -60,7 +60,9 @@ class Own(Base):
         cpu.keep_heaps_small()  # as in tools/train.py: the memory of a plan is used again
         self.core = core
         # Threshold 0: every row has its D weights, like the peers' rows.
-        config = TableConfig(name="hot", embedx_dim=self.dim, embedx_threshold=0)
+        config = TableConfig(
+            name="hot", embedx_dim=self.dim, embedx_threshold=0, weight_decay=weight_decay
+        )
         keys = sorted_unique_keys(np.arange(1, self.rows + 1, dtype=np.uint64))
         probe = paddlebox.Table(config, mem_budget_bytes=1 << 20)
         per_row = probe.first.native.pass_bytes_per_row
@@ -94,8 +96,8 @@ class Own(Base):
     def plan(self, batch: Batch, factors: Any = None) -> Any:
         return self.native.build_plan(batch.ids, batch.offsets, self.staged.stamp, factors)
 
-    def pull(self, batch: Batch) -> None:
-        self.native.pull_pooled(batch.ids, batch.offsets, self.slots, True, self.out)
+    def pull(self, batch: Batch, plan: Any = None) -> None:
+        self.native.pull_pooled(batch.ids, batch.offsets, self.slots, True, self.out, plan)
 
     def push(self, batch: Batch, plan: Any) -> None:
         self.native.push_pooled(
@@ -107,11 +109,11 @@ class Own(Base):
         seconds: Turn = {kind: [] for kind in kinds}
         count = len(self.batches)
         for batch, plan in zip(self.batches, self.plans, strict=True):
-            self.pull(batch)
+            self.pull(batch, plan)
             self.push(batch, plan)
         for number, (batch, plan) in enumerate(zip(self.batches, self.plans, strict=True)):
             t0 = now()
-            self.pull(batch)
+            self.pull(batch, plan)
             t1 = now()
             self.push(batch, plan)
             t2 = now()
@@ -124,7 +126,7 @@ class Own(Base):
             other = self.batches[(number + count // 2) % count]
             t0 = now()
             made = self.plan(other)
-            self.pull(other)
+            self.pull(other, made)
             self.push(other, made)
             seconds["planned"].append(now() - t0)
         for batch in self.batches:
@@ -447,6 +449,7 @@ if __name__ == "__main__":
     turns.serve(
         {
             "paddlebox": Own,
+            "weight_decay": lambda settings: Own(settings, weight_decay=1e-3),
             "bounds": Bounds,
             "torch": Torch,
             "fbgemm_rowwise": lambda settings: Fbgemm({**settings, "kernels": True}),

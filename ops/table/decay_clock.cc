@@ -8,15 +8,24 @@ Result<std::unique_ptr<DecayClock>> DecayClock::Create(size_t rows) {
   return std::unique_ptr<DecayClock>(new DecayClock(std::move(steps.value())));
 }
 
-// The rows of a tile are prefetched while their factors are computed.
+// The rows of a tile are prefetched, and multiplied after those of the next tile were prefetched.
 void DecayClock::CatchUp(const RowBlock& block, const int32_t* ids, size_t n) {
-  constexpr size_t kTile = 64, kAhead = 64;  // ids
-  int32_t rows[kTile];
-  Factors factors[kTile];
+  constexpr size_t kTile = 32, kAhead = 64;  // ids
+  struct Tile {
+    int32_t rows[kTile];
+    Factors factors[kTile];
+    size_t count = 0;
+  };
+  Tile both[2];
   const Kernels& kernels = ActiveKernels();
   uint32_t* const step_of = steps();
-  for (size_t first = 0; first < n; first += kTile) {
-    size_t behind = 0;
+  const auto scale = [&](Tile* tile) {
+    kernels.scale(block, tile->rows, tile->factors, tile->count);
+    tile->count = 0;
+  };
+  size_t odd = 0;
+  for (size_t first = 0; first < n; first += kTile, odd ^= 1) {
+    Tile& tile = both[odd];
     for (size_t i = first; i < std::min(n, first + kTile); ++i) {
       const auto later = static_cast<size_t>(std::max(0, ids[std::min(i + kAhead, n - 1)]));
       __builtin_prefetch(&step_of[later], 1);
@@ -27,11 +36,12 @@ void DecayClock::CatchUp(const RowBlock& block, const int32_t* ids, size_t n) {
       const char* const row = block.rows + id * block.row_bytes;
       for (uint32_t at = 0; at < block.row_bytes; at += 64) __builtin_prefetch(row + at, 1);
       __builtin_prefetch(row + block.row_bytes - 1, 1);
-      rows[behind] = ids[i];
-      factors[behind++] = Since(from);
+      tile.rows[tile.count] = ids[i];
+      tile.factors[tile.count++] = Since(from);
     }
-    kernels.scale(block, rows, factors, behind);
+    scale(&both[odd ^ 1]);
   }
+  scale(&both[odd ^ 1]);
 }
 
 void DecayClock::Tick(const AccessorConfig& config) {

@@ -10,9 +10,11 @@
 
 namespace pbx {
 
-// out: (B, slots * width), written in place. offsets: as in row/lists.h.
+// out: (B, slots * width), written in place. offsets: as in row/lists.h. plan: made by MakePlan, or
+// None; with weight decay, a pull without it is slower.
 void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
-                size_t slots, bool use_cvm, Array<float>& out);
+                size_t slots, bool use_cvm, Array<float>& out,
+                const std::optional<Array<int32_t>>& plan);
 
 // show_click: (B, 2 + further counts). plan: made by MakePlan; empty: made here. grad: shaped as
 // `out` of the pull.
