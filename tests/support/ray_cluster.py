@@ -53,6 +53,11 @@ class RayCluster:
         self._folder = Path(tempfile.mkdtemp(prefix="pbx-ray-", dir="/tmp"))
         self._before = {name: os.environ.get(name) for name in _ENVIRONMENT}
         os.environ |= _ENVIRONMENT
+        # Ray's Cluster writes its address there, whatever temp_dir is. Without the folder it fails
+        # after the head has started, and the next try would add a second node.
+        Path(importlib.import_module("ray._common.utils").get_default_ray_temp_dir()).mkdir(
+            parents=True, exist_ok=True
+        )
         self._cluster: Any = importlib.import_module("ray.cluster_utils").Cluster()
         self.others: list[Any] = []
         self.head = self._add()
