@@ -96,8 +96,8 @@ class Own(Base):
     def plan(self, batch: Batch, factors: Any = None) -> Any:
         return self.native.build_plan(batch.ids, batch.offsets, self.staged.stamp, factors)
 
-    def pull(self, batch: Batch, plan: Any = None) -> None:
-        self.native.pull_pooled(batch.ids, batch.offsets, self.slots, True, self.out, plan)
+    def pull(self, batch: Batch) -> None:
+        self.native.pull_pooled(batch.ids, batch.offsets, self.slots, True, self.out)
 
     def push(self, batch: Batch, plan: Any) -> None:
         self.native.push_pooled(
@@ -109,11 +109,11 @@ class Own(Base):
         seconds: Turn = {kind: [] for kind in kinds}
         count = len(self.batches)
         for batch, plan in zip(self.batches, self.plans, strict=True):
-            self.pull(batch, plan)
+            self.pull(batch)
             self.push(batch, plan)
         for number, (batch, plan) in enumerate(zip(self.batches, self.plans, strict=True)):
             t0 = now()
-            self.pull(batch, plan)
+            self.pull(batch)
             t1 = now()
             self.push(batch, plan)
             t2 = now()
@@ -126,7 +126,7 @@ class Own(Base):
             other = self.batches[(number + count // 2) % count]
             t0 = now()
             made = self.plan(other)
-            self.pull(other, made)
+            self.pull(other)
             self.push(other, made)
             seconds["planned"].append(now() - t0)
         for batch in self.batches:

@@ -32,6 +32,9 @@ struct RowLayout {
   int counts = 0;  // n, counts besides show and click
 
   static constexpr int kShow = 1, kClick = 2, kDeltaScore = 3, kDay = 4, kLifeSeq = 5, kEmbed = 6;
+  // While a pass trains with weight decay, word 5 is the step of table/decay_clock.h instead. All
+  // rows of the pass have seen the same life events.
+  static constexpr int kStep = kLifeSeq;
   PBX_HOST_DEVICE int embed_state_at() const { return kEmbed + 1; }
   PBX_HOST_DEVICE int embedx_at() const { return kEmbed + 1 + embed_state; }
   PBX_HOST_DEVICE int embedx_state_at() const { return embedx_at() + embedx_dim; }

@@ -227,7 +227,8 @@ Result<const float*> FactorsOf(const int32_t* plan, size_t size, size_t nnz) {
   return has ? reinterpret_cast<const float*>(plan + found.value()) : nullptr;
 }
 
-Result<PlanView> ViewRows(const int32_t* plan, size_t size, size_t table_rows, size_t nnz) {
+Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, size_t segments,
+                          size_t nnz) {
   Result<size_t> plain = PlainSize(plan, size, nnz);
   if (!plain.ok()) return plain.status();
   PlanView view;
@@ -241,8 +242,8 @@ Result<PlanView> ViewRows(const int32_t* plan, size_t size, size_t table_rows, s
   view.starts = view.rows + view.unique;
   view.segments = view.starts + view.unique + 1;
 
-  // This loop, and those of ViewPlan, only collect whether any value is wrong, so that they
-  // vectorise. The wrong value is searched for only if there is one.
+  // Each of these loops only collects whether any value is wrong, so that it vectorises. The wrong
+  // value is searched for only if there is one.
   int bad = view.unique != 0 && view.rows[0] < 0 ? 1 : 0;
   for (size_t u = 0; u + 1 < view.unique; ++u) bad |= view.rows[u] >= view.rows[u + 1] ? 1 : 0;
   if (bad != 0) return Malformed("row ids do not ascend");
@@ -250,15 +251,7 @@ Result<PlanView> ViewRows(const int32_t* plan, size_t size, size_t table_rows, s
     return Error(Code::kInvalidArgument, "dedup plan: row %d is outside the table of %zu rows",
                  view.rows[view.unique - 1], table_rows);
   }
-  return view;
-}
-
-Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, size_t segments,
-                          size_t nnz) {
-  Result<PlanView> viewed = ViewRows(plan, size, table_rows, nnz);
-  if (!viewed.ok()) return viewed;
-  const PlanView& view = viewed.value();
-  int bad = view.starts[0] != 0 || view.starts[view.unique] != plan[2] ? 1 : 0;
+  bad = view.starts[0] != 0 || view.starts[view.unique] != plan[2] ? 1 : 0;
   for (size_t u = 0; u < view.unique; ++u) bad |= view.starts[u] >= view.starts[u + 1] ? 1 : 0;
   if (bad != 0) return Malformed("starts do not ascend from 0 to the count of occurrences");
   // A sum of 32 bits. The oldest processors have no vector instruction for a maximum: with a

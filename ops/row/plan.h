@@ -51,9 +51,6 @@ void AddFactors(const int32_t* ids, const std::vector<float>& factors, std::vect
 Result<PlanView> ViewPlan(const int32_t* plan, size_t size, size_t table_rows, size_t segments,
                           size_t nnz = 0);
 
-// The same for rows of the plan only; starts and segments are not checked.
-Result<PlanView> ViewRows(const int32_t* plan, size_t size, size_t table_rows, size_t nnz = 0);
-
 // (nnz) the factors of the ids; null: the plan has none. Checks only that its size fits.
 Result<const float*> FactorsOf(const int32_t* plan, size_t size, size_t nnz);
 

@@ -107,7 +107,7 @@ inline void ResetWeights(const AccessorConfig& config, uint64_t key, float* row)
 }
 
 // Multiplies embed_w, and embedx and expand, by a factor each. The states do not change.
-inline void ScaleWeights(const RowLayout& layout, float embed, float embedx, float* row) {
+PBX_INLINE void ScaleWeights(const RowLayout& layout, float embed, float embedx, float* row) {
   row[RowLayout::kEmbed] *= embed;
   if (!HasEmbedx(row)) return;
   for (int i = 0; i < layout.embedx_dim; ++i) row[layout.embedx_at() + i] *= embedx;

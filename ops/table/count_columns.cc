@@ -45,20 +45,27 @@ void Insert(const float* from, const std::vector<float>& features, size_t dim, f
 
 }  // namespace
 
-void CopyColumns(const RowLayout& layout, const float* row, bool extended, float* out) {
+void CopyColumns(const RowBlock& block, int32_t id, bool extended, float* out) {
+  const RowLayout& layout = block.config->layout;
   const auto head = static_cast<size_t>(layout.head_columns());
   const auto plain = static_cast<size_t>(layout.pull_columns());
   const auto expand = static_cast<size_t>(extended ? layout.expand_dim : 0);
-  if (row == nullptr) {
+  if (id < 0) {
     std::fill(out, out + plain + expand, 0.0f);
     return;
   }
+  const float* const row = RowAt(block, id);
   out[0] = row[RowLayout::kShow];
   out[1] = row[RowLayout::kClick];
   std::memcpy(out + 2, row + layout.counts_at(), (head - 2) * sizeof(float));
   out[head] = row[RowLayout::kEmbed];
   std::memcpy(out + head + 1, row + layout.embedx_at(), (plain - head - 1) * sizeof(float));
   std::memcpy(out + plain, row + layout.expand_at(), expand * sizeof(float));
+  if (block.decay == nullptr) return;
+  const Factors by = block.decay->Of(row);
+  out[head] *= by.embed;
+  for (float* weight = out + head + 1; weight < out + plain + expand; ++weight)
+    *weight *= by.embedx;
 }
 
 void PullPooledCounts(const RowBlock& block, const int32_t* ids, const int32_t* offsets,

@@ -13,8 +13,8 @@
 
 namespace pbx {
 
-// out: (P), and the E columns of expand if `extended`. row: null: zeros.
-void CopyColumns(const RowLayout& layout, const float* row, bool extended, float* out);
+// out: (P), and the E columns of expand if `extended`. id: -1: zeros.
+void CopyColumns(const RowBlock& block, int32_t id, bool extended, float* out);
 
 // Kernels::pull_pooled with CVM. width = P: after log(show + 1) and log(click + 1) - log(show + 1)
 // there is log(c + 1) - log(click + 1) for each further count c. The other columns have the bits of

@@ -1,62 +1,38 @@
 #include "table/decay_clock.h"
 
+#include <algorithm>
+
 namespace pbx {
+namespace {
 
-Result<std::unique_ptr<DecayClock>> DecayClock::Create(size_t rows) {
-  Result<Buffer> steps = Buffer::Allocate(rows * sizeof(uint32_t));
-  if (!steps.ok()) return steps.status();
-  return std::unique_ptr<DecayClock>(new DecayClock(std::move(steps.value())));
-}
+constexpr double kLeast = 1e-100;  // of a product
 
-// The rows of a tile are prefetched, and multiplied after those of the next tile were prefetched.
-void DecayClock::CatchUp(const RowBlock& block, const int32_t* ids, size_t n) {
-  constexpr size_t kTile = 32, kAhead = 64;  // ids
-  struct Tile {
-    int32_t rows[kTile];
-    Factors factors[kTile];
-    size_t count = 0;
-  };
-  Tile both[2];
-  const Kernels& kernels = ActiveKernels();
-  uint32_t* const step_of = steps();
-  const auto scale = [&](Tile* tile) {
-    kernels.scale(block, tile->rows, tile->factors, tile->count);
-    tile->count = 0;
-  };
-  size_t odd = 0;
-  for (size_t first = 0; first < n; first += kTile, odd ^= 1) {
-    Tile& tile = both[odd];
-    for (size_t i = first; i < std::min(n, first + kTile); ++i) {
-      const auto later = static_cast<size_t>(std::max(0, ids[std::min(i + kAhead, n - 1)]));
-      __builtin_prefetch(&step_of[later], 1);
-      if (ids[i] < 0) continue;
-      const auto id = static_cast<size_t>(ids[i]);
-      const uint32_t from = std::exchange(step_of[id], now());
-      if (from == now() || from == kNotYet) continue;
-      const char* const row = block.rows + id * block.row_bytes;
-      for (uint32_t at = 0; at < block.row_bytes; at += 64) __builtin_prefetch(row + at, 1);
-      __builtin_prefetch(row + block.row_bytes - 1, 1);
-      tile.rows[tile.count] = ids[i];
-      tile.factors[tile.count++] = Since(from);
-    }
-    scale(&both[odd ^ 1]);
-  }
-  scale(&both[odd ^ 1]);
-}
+}  // namespace
+
+DecayClock::DecayClock() : inverses_(1) { decay_.inverses = inverses_.data(); }
 
 void DecayClock::Tick(const AccessorConfig& config) {
   const auto factor = [&](const RuleConfig& rule) {
-    const double rate = double{rule.learning_rate} * double{config.rate};
-    return static_cast<long double>(1.0 - rate * double{config.weight_decay});
+    return 1.0 - double{rule.learning_rate} * double{config.rate} * double{config.weight_decay};
   };
-  const Product& last = products_.back();
-  Product next;
-  next.embed = last.embed * factor(config.embed);
-  next.embedx = last.embedx * factor(config.embedx);
-  next.embed_inverse = 1 / next.embed;
-  next.embedx_inverse = 1 / next.embedx;
-  products_.push_back(next);
-  caught_up_.clear();
+  const Decay::Product by = {factor(config.embed), factor(config.embedx)};
+  Decay::Product& product = decay_.product;
+  product.embed *= by.embed;
+  product.embedx *= by.embedx;
+  total_.embed *= by.embed;
+  total_.embedx *= by.embedx;
+  // Before products leave the range of a double, they are counted from this step on: each inverse
+  // is multiplied by the product so far. What becomes 0 then is too small for a weight.
+  if (std::min(product.embed, product.embedx) < kLeast) {
+    for (Decay::Product& inverse : inverses_) {
+      inverse.embed *= product.embed;
+      inverse.embedx *= product.embedx;
+    }
+    product = {};
+  }
+  inverses_.push_back({1 / product.embed, 1 / product.embedx});
+  decay_.inverses = inverses_.data();
+  ++decay_.step;
 }
 
 }  // namespace pbx

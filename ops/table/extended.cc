@@ -54,13 +54,10 @@ Status RowAccess::PullExtended(const int32_t* ids, size_t n, float* out) {
   if (!opened.ok()) return opened.status();
   const OpenRows& open = opened.value();
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
-  CatchUp(open, ids, n);
   const auto plain = static_cast<size_t>(layout().pull_columns());
   const size_t width = plain + static_cast<size_t>(layout().expand_dim);
   pool_->ParallelRanges(n, kRowsPerTask, [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) {
-      CopyColumns(layout(), RowOf(open, ids[i]), true, out + i * width);
-    }
+    for (size_t i = begin; i < end; ++i) { CopyColumns(open.block, ids[i], true, out + i * width); }
   });
   rows_pulled_ += n;
   return Status::Ok();
@@ -97,7 +94,6 @@ Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, siz
   const PlanView& view = viewed.value();
   if (!open.read_only) {
     if (layout.counts != 0) PBX_RETURN_IF_ERROR(CheckCounts(layout, gradient, n));
-    CatchUpUnique(open, view.rows, view.unique);
     // Before the push of embedx, so that the push that creates both parts only initialises them.
     std::vector<size_t> bad;
     std::mutex bad_mutex;
@@ -105,6 +101,7 @@ Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, siz
       for (size_t u = begin; u < end; ++u) {
         const auto id = static_cast<size_t>(view.rows[u]);
         auto* row = reinterpret_cast<float*>(open.block.rows + id * open.block.row_bytes);
+        if (open.clock != nullptr) open.clock->CatchUp(layout, row);
         float* const sums =
             open.merged_expand != nullptr ? open.merged_expand + id * expand_dim : nullptr;
         if (PushExpand(*open.block.config, view.segments, view.starts[u], view.starts[u + 1],

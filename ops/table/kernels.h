@@ -22,12 +22,37 @@ enum class BadGrad {
   kClip,  // NaN becomes 0, an infinity +-bound; show and click become 0
 };
 
+// Factors of the weights of a row: of embed_w, and of embedx and expand.
+struct Factors {
+  float embed, embedx;
+};
+
+// What weight decay has left to do to rows (table/decay_clock.h).
+struct Decay {
+  // Products of factors, or their inverses.
+  struct Product {
+    double embed = 1, embedx = 1;
+  };
+  const Product* inverses = nullptr;  // (step + 1) of the product of the first s steps
+  Product product;                    // of all steps; see DecayClock::Tick
+  uint32_t step = 0;                  // the steps that have ended
+
+  PBX_INLINE Factors Of(const float* row) const {
+    const uint32_t of_row = GetWord(row, RowLayout::kStep);
+    // A row that has not begun has a step beyond the last.
+    const Product& inverse = inverses[of_row < step ? of_row : step];
+    return {static_cast<float>(product.embed * inverse.embed),
+            static_cast<float>(product.embedx * inverse.embedx)};
+  }
+};
+
 // Rows of an open pass table.
 struct RowBlock {
   char* rows = nullptr;            // (n, row_bytes)
   const uint64_t* keys = nullptr;  // (n)
   uint32_t row_bytes = 0;
   const AccessorConfig* config = nullptr;
+  const Decay* decay = nullptr;  // null: the rows have no weight decay
 };
 
 // Where push finds the gradient of a segment, whose columns are [.., embed_w, embedx...].
@@ -70,11 +95,6 @@ struct PooledOutput {
   const float* factors = nullptr;
 };
 
-// Factors of the weights of a row: of embed_w, and of embedx and expand.
-struct Factors {
-  float embed, embedx;
-};
-
 struct Kernels {
   const char* name;
 
@@ -99,9 +119,6 @@ struct Kernels {
   void (*push)(const RowBlock& block, const int32_t* rows, const int32_t* starts,
                const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
                uint32_t day);
-
-  // Multiplies the weights of rows. rows: (n). factors: (n).
-  void (*scale)(const RowBlock& block, const int32_t* rows, const Factors* factors, size_t n);
 };
 
 // The kernels in use: the widest path that the processor supports, unless SelectKernels chose

@@ -46,12 +46,14 @@ struct Vectors {
     typedef int32_t Ints __attribute__((vector_size(kWidth * 4)));
     for (int i = 0; i < kCount; ++i) v[i] = (Vector)((Ints)v[i] & mask);
   }
-  // rule::TakeStep for weights w with this gradient. With a loop of rule::TakeStep over memory, a
-  // push with AVX-512 is a tenth slower.
-  PBX_INLINE void Step(const RuleConfig& config, float step, float* w) const {
+  // rule::TakeStep for weights w (if kBy: w * by) with this gradient. With a loop of rule::TakeStep
+  // over memory, a push with AVX-512 is a tenth slower.
+  template <bool kBy>
+  PBX_INLINE void Step(const RuleConfig& config, float step, float by, float* w) const {
     for (int i = 0; i < kCount; ++i) {
       Vector x;
       __builtin_memcpy(&x, w + i * kWidth, sizeof(x));
+      if constexpr (kBy) x *= by;
       rule::TakeStep(config, step, v[i], &x);
       __builtin_memcpy(w + i * kWidth, &x, sizeof(x));
     }
@@ -106,8 +108,12 @@ struct Vectors<0> {
   PBX_INLINE void Load(const float* from) {
     for (int i = 0; i < dim; ++i) v[i] = from[i];
   }
-  PBX_INLINE void Step(const RuleConfig& config, float step, float* w) const {
-    for (int i = 0; i < dim; ++i) rule::TakeStep(config, step, v[i], &w[i]);
+  template <bool kBy>
+  PBX_INLINE void Step(const RuleConfig& config, float step, float by, float* w) const {
+    for (int i = 0; i < dim; ++i) {
+      if constexpr (kBy) w[i] *= by;
+      rule::TakeStep(config, step, v[i], &w[i]);
+    }
   }
   PBX_INLINE float SumOfSquares() const { return rule::SumOfSquares(v, dim); }
 };
@@ -151,6 +157,7 @@ bool CheckOffsets(const int32_t* offsets, size_t n) {
 
 template <int kDim>
 void PullOf(const RowBlock& block, const int32_t* ids, size_t n, float* out) {
+  const Decay* const decay = block.decay;
   const RowLayout& layout = block.config->layout;
   const int dim = kDim != 0 ? kDim : layout.embedx_dim;
   const int embedx_at = layout.embedx_at();
@@ -168,6 +175,10 @@ void PullOf(const RowBlock& block, const int32_t* ids, size_t n, float* out) {
     // Before embedx exists its words in the row are zeros, so no branch is needed.
     const float* embedx = row + embedx_at;
     for (int c = 0; c < dim; ++c) out[3 + c] = embedx[c];
+    if (decay == nullptr) continue;
+    const Factors by = decay->Of(row);
+    out[2] *= by.embed;
+    for (int c = 0; c < dim; ++c) out[3 + c] *= by.embedx;
   }
 }
 
@@ -184,7 +195,28 @@ struct Pooled {
   int embedx_at;
   size_t last_byte;  // the last byte of a row that is read
   size_t width;      // of a segment of the output
+  Decay decay;       // if kByDecay
 };
+
+// What multiplies the weights of a row in a pull, besides 1.
+constexpr int kByFactor = 1;  // the factor of its id
+constexpr int kByDecay = 2;   // weight decay
+
+// Adds the weights of a row to those of a segment. i: of its id. factors: with kByFactor, (ids).
+template <int kDim, int kBy>
+PBX_INLINE void AddWeights(const Pooled& pooling, const float* row, const float* factors, int64_t i,
+                           float* weight, Vectors<kDim>* embedx) {
+  if constexpr (kBy == 0) {
+    *weight += row[RowLayout::kEmbed];
+    embedx->Add(row + pooling.embedx_at);
+  } else {
+    Factors by{1.0f, 1.0f};
+    if constexpr ((kBy & kByDecay) != 0) by = pooling.decay.Of(row);
+    if constexpr ((kBy & kByFactor) != 0) by = {by.embed * factors[i], by.embedx * factors[i]};
+    *weight += row[RowLayout::kEmbed] * by.embed;
+    embedx->AddScaled(row + pooling.embedx_at, by.embedx);
+  }
+}
 
 // Where the segments of a tile lie in the output: one after another or, with kAnywhere, anywhere. A
 // pull is a tenth faster if they lie one after another.
@@ -233,7 +265,7 @@ PBX_INLINE bool NothingToSum(const int32_t* ids, const int32_t* offsets) {
   return others == 0;
 }
 
-template <int kDim, bool kCvm, bool kAnywhere>
+template <int kDim, bool kCvm, bool kAnywhere, int kBy>
 PBX_INLINE void CopyTile(const Pooled& pooling, size_t tile, const Places<kAnywhere>& places,
                          Counts* counts) {
   constexpr size_t kWeights = kCvm ? 2 : 0;  // column of embed_w in the output
@@ -253,9 +285,10 @@ PBX_INLINE void CopyTile(const Pooled& pooling, size_t tile, const Places<kAnywh
     if (kCvm) __builtin_memcpy(counts->of[t], row + RowLayout::kShow, sizeof(counts->of[t]));
     // Adding 0, as SumTile does, turns -0 into 0. Otherwise the bits would depend on which segments
     // share a tile.
-    target[kWeights] = 0.0f + row[RowLayout::kEmbed];
+    float weight = 0.0f;
     embedx.Zero();
-    embedx.Add(row + pooling.embedx_at);
+    AddWeights<kDim, kBy>(pooling, row, nullptr, 0, &weight, &embedx);
+    target[kWeights] = weight;
     embedx.Store(target + kWeights + 1);
   }
 }
@@ -273,7 +306,7 @@ PBX_INLINE void WriteCvm(size_t count, const Places<kAnywhere>& places, size_t w
 // alternative is to go id by id and store the sums of the segment so far at each id. It takes 0.7
 // of the time if everything is in the cache, but 1.16 of the time if rows and output are not,
 // because three times as many stores wait for cache lines.
-template <int kDim, bool kCvm, bool kAnywhere, bool kFactors>
+template <int kDim, bool kCvm, bool kAnywhere, int kBy>
 PBX_INLINE void SumTile(const Pooled& pooling, size_t tile, size_t count, const float* factors,
                         const Places<kAnywhere>& places) {
   constexpr size_t kWeights = kCvm ? 2 : 0;
@@ -294,13 +327,7 @@ PBX_INLINE void SumTile(const Pooled& pooling, size_t tile, size_t count, const 
       const float* row = id < 0 ? kNoRow : RowOf(pooling.block, id);
       show += row[RowLayout::kShow];
       click += row[RowLayout::kClick];
-      if constexpr (kFactors) {
-        weight += row[RowLayout::kEmbed] * factors[i];
-        embedx.AddScaled(row + pooling.embedx_at, factors[i]);
-      } else {
-        weight += row[RowLayout::kEmbed];
-        embedx.Add(row + pooling.embedx_at);
-      }
+      AddWeights<kDim, kBy>(pooling, row, factors, i, &weight, &embedx);
     }
     counts.of[t][0] = show;
     counts.of[t][1] = click;
@@ -352,17 +379,17 @@ struct SharedTargets {
   }
 };
 
-// kAnywhere: segments share lists, or the output has other floats between instances. kFactors: the
-// ids have factors.
-template <int kDim, bool kCvm, bool kAnywhere, bool kFactors>
+// kAnywhere: segments share lists, or the output has other floats between instances.
+template <int kDim, bool kCvm, bool kAnywhere, int kBy>
 void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offsets, size_t begin,
                   size_t end, const PooledOutput& output) {
   const RowLayout& layout = block.config->layout;
   const int dim = kDim != 0 ? kDim : layout.embedx_dim;
   const size_t width = static_cast<size_t>((kCvm ? 3 : 1) + dim);
   const size_t last_byte = static_cast<size_t>(layout.embedx_at() + dim) * 4 - 1;
-  const Pooled pooling{block,     ids,  offsets, offsets[end], dim, layout.embedx_at(),
-                       last_byte, width};
+  const Pooled pooling{block,        ids,   offsets,
+                       offsets[end], dim,   layout.embedx_at(),
+                       last_byte,    width, kBy & kByDecay ? *block.decay : Decay{}};
   const size_t slots = output.slots;
   const SharedTargets shared{output, width, ReciprocalOf(slots)};
   const bool sharing = output.first != nullptr;
@@ -392,14 +419,15 @@ void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offs
       places.first = next;
       next += count * width;
     }
-    if (!kFactors && !sharing && count == kPullTile && NothingToSum(ids, offsets + tile)) {
-      CopyTile<kDim, kCvm>(pooling, tile, places, &counts[odd]);
+    if ((kBy & kByFactor) == 0 && !sharing && count == kPullTile &&
+        NothingToSum(ids, offsets + tile)) {
+      CopyTile<kDim, kCvm, kAnywhere, kBy>(pooling, tile, places, &counts[odd]);
       odd ^= 1;
       if (kCvm && waiting) WriteCvm(kPullTile, both[odd], width, &counts[odd]);
       waiting = true;
       continue;
     }
-    SumTile<kDim, kCvm, kAnywhere, kFactors>(pooling, tile, count, output.factors, places);
+    SumTile<kDim, kCvm, kAnywhere, kBy>(pooling, tile, count, output.factors, places);
     if constexpr (kAnywhere) {
       if (sharing) shared.Spread<kDim>(output.first + tile, count, places, kCvm ? 2 : 0, dim);
     }
@@ -408,20 +436,29 @@ void PullPooledAs(const RowBlock& block, const int32_t* ids, const int32_t* offs
   if (kCvm && waiting) WriteCvm(kPullTile, both[odd], width, &counts[odd]);
 }
 
+template <int kDim, bool kCvm>
+void PullPooledBy(const RowBlock& block, const int32_t* ids, const int32_t* offsets, size_t begin,
+                  size_t end, const PooledOutput& output) {
+  const bool anywhere = output.extra != 0 || output.first != nullptr;
+  const auto pull = [&] {
+    if (output.factors != nullptr) {
+      return block.decay != nullptr ? PullPooledAs<kDim, kCvm, true, kByFactor | kByDecay>
+                                    : PullPooledAs<kDim, kCvm, true, kByFactor>;
+    }
+    if (block.decay != nullptr) {
+      return anywhere ? PullPooledAs<kDim, kCvm, true, kByDecay>
+                      : PullPooledAs<kDim, kCvm, false, kByDecay>;
+    }
+    return anywhere ? PullPooledAs<kDim, kCvm, true, 0> : PullPooledAs<kDim, kCvm, false, 0>;
+  }();
+  pull(block, ids, offsets, begin, end, output);
+}
+
 template <int kDim>
 void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offsets, size_t begin,
                   size_t end, bool use_cvm, const PooledOutput& output) {
-  if (output.factors != nullptr) {
-    const auto weighted =
-        use_cvm ? PullPooledAs<kDim, true, true, true> : PullPooledAs<kDim, false, true, true>;
-    return weighted(block, ids, offsets, begin, end, output);
-  }
-  const bool anywhere = output.extra != 0 || output.first != nullptr;
-  const auto with_cvm =
-      anywhere ? PullPooledAs<kDim, true, true, false> : PullPooledAs<kDim, true, false, false>;
-  const auto without =
-      anywhere ? PullPooledAs<kDim, false, true, false> : PullPooledAs<kDim, false, false, false>;
-  (use_cvm ? with_cvm : without)(block, ids, offsets, begin, end, output);
+  const auto pull = use_cvm ? PullPooledBy<kDim, true> : PullPooledBy<kDim, false>;
+  pull(block, ids, offsets, begin, end, output);
 }
 
 // The merged push of a tile of rows, and the fields of these rows that AdaGrad reads.
@@ -437,6 +474,7 @@ struct Merged {
   alignas(64) float row_show[kTile] = {}, row_click[kTile] = {}, row_delta[kTile] = {};
   alignas(64) float row_weight[kTile] = {}, row_g2sum[kTile] = {}, row_x_g2sum[kTile] = {};
   alignas(64) float row_rate[kTile] = {}, row_counted[kTile] = {};
+  float by[kTile];  // what weight decay multiplies embedx and expand by
   bool skip[kTile];
 };
 
@@ -516,7 +554,7 @@ bool Mend(const GradientView& gradient, size_t row, int dim, size_t t, Merged<kD
   return true;
 }
 
-template <int kDim>
+template <int kDim, bool kDecay>
 PBX_INLINE void ReadAdaGrad(const RowBlock& block, const AccessorConfig& config,
                             const int32_t* rows, int dim, Merged<kDim>* merged) {
   constexpr int kState = RowLayout::kEmbed + 1, kEmbedx = kState + 1;
@@ -526,6 +564,11 @@ PBX_INLINE void ReadAdaGrad(const RowBlock& block, const AccessorConfig& config,
     merged->row_click[t] = row[RowLayout::kClick];
     merged->row_delta[t] = row[RowLayout::kDeltaScore];
     merged->row_weight[t] = row[RowLayout::kEmbed];
+    if constexpr (kDecay) {
+      const Factors by = block.decay->Of(row);
+      merged->row_weight[t] *= by.embed;
+      merged->by[t] = by.embedx;
+    }
     merged->row_g2sum[t] = row[kState];
     merged->row_x_g2sum[t] = row[kEmbedx + dim];
     merged->row_rate[t] = accessor::RateOf(config, row);
@@ -536,7 +579,7 @@ PBX_INLINE void ReadAdaGrad(const RowBlock& block, const AccessorConfig& config,
 // AdaGrad on both parts, the default. The scalars of a tile's rows are computed in one loop, which
 // vectorises, by the functions that accessor::PushWeights calls for one row. Calling PushWeights
 // for each row makes a push with AVX-512 1.1 (D = 8) to 1.3 (D = 16) times as slow.
-template <int kDim>
+template <int kDim, bool kDecay>
 PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const AccessorConfig& config,
                              const int32_t* rows, int dim, const Merged<kDim>& merged,
                              uint32_t day) {
@@ -571,11 +614,16 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const AccessorConfig& config
     row[RowLayout::kDeltaScore] = delta[t];
     SetFlag(row, kTouched);
     SetWord(row, RowLayout::kDay, day);
+    if constexpr (kDecay) {
+      SetWord(row, RowLayout::kStep, block.decay->step);
+      float* const expand = row + config.layout.expand_at();
+      for (int c = 0; c < config.layout.expand_dim; ++c) expand[c] *= merged.by[t];
+    }
     row[RowLayout::kEmbed] = w[t];
     row[kState] = g2sum[t];
     if (HasEmbedx(row)) {
       gradient.Load(merged.embedx[t]);
-      gradient.Step(config.embedx, step[t], row + kEmbedx);
+      gradient.template Step<kDecay>(config.embedx, step[t], merged.by[t], row + kEmbedx);
       row[kEmbedx + dim] = x_g2sum[t];
     } else if (score[t] >= config.embedx_threshold) {
       accessor::CreateEmbedx(*block.config, block.keys[rows[t]], row);
@@ -583,12 +631,17 @@ PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const AccessorConfig& config
   }
 }
 
-template <int kDim>
+template <int kDim, bool kDecay>
 PBX_INLINE void ApplyRules(const RowBlock& block, const AccessorConfig& config, const int32_t* rows,
                            int dim, Merged<kDim>* merged, uint32_t day) {
   for (size_t t = 0; t < merged->count; ++t) {
     if (merged->skip[t]) continue;
     float* row = RowOf(block, rows[t]);
+    if constexpr (kDecay) {
+      const Factors by = block.decay->Of(row);
+      accessor::ScaleWeights(config.layout, by.embed, by.embedx, row);
+      SetWord(row, RowLayout::kStep, block.decay->step);
+    }
     SetFlag(row, kTouched);
     if (accessor::PushWeights(config, dim, merged->show[t], merged->click[t], &merged->weight[t],
                               merged->embedx[t], day, row, merged->late[t])) {
@@ -630,7 +683,7 @@ PBX_INLINE void CheckFinite(const GradientView& gradient, const int32_t* rows, i
 // A tile is applied after the gradients of the next tile were merged. The rules load vectors from
 // values that were stored float by float. Such a load waits until the stores are done, and the
 // stores wait for gradients and rows.
-template <int kDim, bool kFactors>
+template <int kDim, bool kFactors, bool kDecay>
 void PushAs(const RowBlock& block, const int32_t* rows, const int32_t* starts,
             const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
             uint32_t day) {
@@ -647,9 +700,9 @@ void PushAs(const RowBlock& block, const int32_t* rows, const int32_t* starts,
     if (gradient.merged != nullptr) {
       AddMerged<kDim>(here, dim, *merged, gradient.merged);
     } else if (adagrad) {
-      ApplyAdaGrad<kDim>(block, config, here, dim, *merged, day);
+      ApplyAdaGrad<kDim, kDecay>(block, config, here, dim, *merged, day);
     } else {
-      ApplyRules<kDim>(block, config, here, dim, merged, day);
+      ApplyRules<kDim, kDecay>(block, config, here, dim, merged, day);
     }
   };
   size_t odd = 0;
@@ -666,7 +719,7 @@ void PushAs(const RowBlock& block, const int32_t* rows, const int32_t* starts,
     if (gradient.late != nullptr) {
       for (size_t t = 0; t < merged.count; ++t) merged.late[t] = gradient.late[tile + t];
     }
-    if (adagrad) ReadAdaGrad<kDim>(block, config, rows + tile, dim, &merged);
+    if (adagrad) ReadAdaGrad<kDim, kDecay>(block, config, rows + tile, dim, &merged);
     if (both[odd ^ 1].count != 0) apply(&both[odd ^ 1]);
   }
   if (both[odd ^ 1].count != 0) apply(&both[odd ^ 1]);
@@ -676,25 +729,13 @@ template <int kDim>
 void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
             const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
             uint32_t day) {
-  const auto push = gradient.factors != nullptr ? PushAs<kDim, true> : PushAs<kDim, false>;
+  const auto push = [&] {
+    if (block.decay != nullptr) {
+      return gradient.factors != nullptr ? PushAs<kDim, true, true> : PushAs<kDim, false, true>;
+    }
+    return gradient.factors != nullptr ? PushAs<kDim, true, false> : PushAs<kDim, false, false>;
+  }();
   push(block, rows, starts, segments, begin, end, gradient, day);
-}
-
-template <int kDim>
-void ScaleOf(const RowBlock& block, const int32_t* rows, const Factors* factors, size_t n) {
-  const RowLayout layout = block.config->layout;  // a copy: writing a row cannot change it
-  Vectors<kDim> embedx;
-  SetDim(&embedx, layout.embedx_dim);
-  for (size_t i = 0; i < n; ++i) {
-    float* const row = RowOf(block, rows[i]);
-    row[RowLayout::kEmbed] *= factors[i].embed;
-    // Before embedx and expand exist their words in the row are zeros, so no branch is needed.
-    embedx.Load(row + layout.embedx_at());
-    embedx.Scale(factors[i].embedx);
-    embedx.Store(row + layout.embedx_at());
-    float* const expand = row + layout.expand_at();
-    for (int c = 0; c < layout.expand_dim; ++c) expand[c] *= factors[i].embedx;
-  }
 }
 
 #define PBX_FOR_DIM(function, ...)             \
@@ -720,10 +761,6 @@ void Push(const RowBlock& block, const int32_t* rows, const int32_t* starts,
           const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
           uint32_t day) {
   PBX_FOR_DIM(PushOf, block, rows, starts, segments, begin, end, gradient, day)
-}
-
-void Scale(const RowBlock& block, const int32_t* rows, const Factors* factors, size_t n) {
-  PBX_FOR_DIM(ScaleOf, block, rows, factors, n)
 }
 
 #undef PBX_FOR_DIM

@@ -10,6 +10,6 @@ namespace {
 #include "table/kernels.inl"
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", CheckIds, CheckOffsets, Pull, PullPooled, Push, Scale};
+const Kernels kAvx2Kernels = {"avx2", CheckIds, CheckOffsets, Pull, PullPooled, Push};
 
 }  // namespace pbx

@@ -10,6 +10,6 @@ namespace {
 #include "table/kernels.inl"
 }  // namespace
 
-const Kernels kAvx512Kernels = {"avx512", CheckIds, CheckOffsets, Pull, PullPooled, Push, Scale};
+const Kernels kAvx512Kernels = {"avx512", CheckIds, CheckOffsets, Pull, PullPooled, Push};
 
 }  // namespace pbx

@@ -8,6 +8,6 @@ namespace {
 #include "table/kernels.inl"
 }  // namespace
 
-const Kernels kPlainKernels = {"plain", CheckIds, CheckOffsets, Pull, PullPooled, Push, Scale};
+const Kernels kPlainKernels = {"plain", CheckIds, CheckOffsets, Pull, PullPooled, Push};
 
 }  // namespace pbx

@@ -41,8 +41,7 @@ struct PassTable {
            (origin[id] != Origin::kNew && origin[id] != Origin::kDead);
   }
 
-  // A pass of n rows takes at most n times this: table, origin, touched, slots, awaited and,
-  // instead of the last two, the steps of the clock.
+  // A pass of n rows takes at most n times this: table, origin, touched, slots, awaited.
   static uint64_t BytesPerRow(uint32_t row_bytes) { return HbmTier::BytesPerRow(row_bytes) + 8; }
 };
 

@@ -129,7 +129,6 @@ Status RowAccess::Pull(const int32_t* ids, size_t n, float* out) {
   if (!opened.ok()) return opened.status();
   const OpenRows& open = opened.value();
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, n));
-  CatchUp(open, ids, n);
   const Kernels& kernels = ActiveKernels();
   const auto width = static_cast<size_t>(layout().pull_columns());
   pool_->ParallelRanges(n, kSegmentsPerTask, [&](size_t begin, size_t end) {
@@ -138,30 +137,11 @@ Status RowAccess::Pull(const int32_t* ids, size_t n, float* out) {
       return;
     }
     for (size_t i = begin; i < end; ++i) {
-      CopyColumns(layout(), RowOf(open, ids[i]), false, out + i * width);
+      CopyColumns(open.block, ids[i], false, out + i * width);
     }
   });
   rows_pulled_ += n;
   return Status::Ok();
-}
-
-const float* RowAccess::RowOf(const OpenRows& open, int32_t id) {
-  if (id < 0) return nullptr;
-  const size_t at = static_cast<size_t>(id) * open.block.row_bytes;
-  return reinterpret_cast<const float*>(open.block.rows + at);
-}
-
-void RowAccess::CatchUp(const OpenRows& open, const int32_t* ids, size_t n) const {
-  if (open.clock != nullptr) open.clock->CatchUp(open.block, ids, n);
-}
-
-// Different threads get different rows.
-void RowAccess::CatchUpUnique(const OpenRows& open, const int32_t* rows, size_t n) const {
-  if (open.clock == nullptr || open.clock->CaughtUp(rows, n)) return;
-  pool_->ParallelRanges(n, kRowsPerTask, [&](size_t begin, size_t end) {
-    open.clock->CatchUp(open.block, rows + begin, end - begin);
-  });
-  open.clock->NoteCaughtUp(rows, n);
 }
 
 Status RowAccess::HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) const {
@@ -186,13 +166,6 @@ Status RowAccess::PullPooled(const int32_t* ids, size_t nnz, const int32_t* offs
   const OpenRows& open = opened.value();
   PBX_RETURN_IF_ERROR(CheckIds(open, ids, nnz));
   const size_t segments = instances * slots;
-  if (open.clock != nullptr && plan_size != 0) {
-    Result<PlanView> view = ViewRows(plan, plan_size, open.rows, nnz);
-    if (!view.ok()) return view.status();
-    CatchUpUnique(open, view.value().rows, view.value().unique);
-  } else {
-    CatchUp(open, ids, nnz);
-  }
   const size_t lists = shared.list_of != nullptr ? shared.lists : segments;
   PBX_RETURN_IF_ERROR(CheckOffsets(offsets, lists, nnz));
   const Kernels& kernels = ActiveKernels();
@@ -261,7 +234,6 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
   gradient.merged = open.merged;
   gradient.report = BadRows::Report;
   gradient.context = &bad;
-  CatchUpUnique(open, view.rows, view.unique);  // of a push without a pull in this step
   std::vector<float> late(gradient.late_at != 0 ? view.unique : 0);
   if (!late.empty()) {
     PBX_RETURN_IF_ERROR(CheckTakesLate(open));

@@ -111,8 +111,8 @@ class RowAccess {
   // slots * width + dense_width), width = P with use_cvm, otherwise 1 + D. dense: (instances,
   // dense_width), copied after the slots, which saves programs a concatenation. shared: if
   // instances share lists, each list is pooled once, and offsets has shared.lists + 1 entries.
-  // plan: (plan_size) as in row/plan.h, which makes weight decay faster and may hold factors of the
-  // ids; plan_size 0: none. Factors and shared lists exclude each other.
+  // plan: (plan_size) as in row/plan.h, which may hold factors of the ids; plan_size 0: none.
+  // Factors and shared lists exclude each other.
   Status PullPooled(const int32_t* ids, size_t nnz, const int32_t* offsets, size_t instances,
                     size_t slots, bool use_cvm, float* out, const float* dense = nullptr,
                     size_t dense_width = 0, const SharedCells& shared = {},
@@ -146,8 +146,6 @@ class RowAccess {
   std::unique_ptr<ThreadPool> pool_;  // for pull and push, called by the training thread
 
  private:
-  // The row of an id; null for -1.
-  static const float* RowOf(const OpenRows& open, int32_t id);
   Status CheckIds(const OpenRows& open, const int32_t* ids, size_t n) const;
   Status CheckOffsets(const int32_t* offsets, size_t segments, size_t nnz) const;
   Status PlanOf(const OpenRows& open, const int32_t* ids, size_t n, std::vector<int32_t>* plan);
@@ -157,9 +155,6 @@ class RowAccess {
   // FailedPrecondition if the rows belong to other ranks, which get no column of late lines.
   Status CheckTakesLate(const OpenRows& open) const;
   Status CountBad(const OpenRows& open, std::vector<size_t>* rows);
-  // Brings rows that are read or pushed next up to the step of the clock, if there is one.
-  void CatchUp(const OpenRows& open, const int32_t* ids, size_t n) const;
-  void CatchUpUnique(const OpenRows& open, const int32_t* rows, size_t n) const;
 
   OnBadGrad on_bad_grad_;
   float bad_grad_bound_;  // of kClip

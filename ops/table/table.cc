@@ -134,13 +134,14 @@ Status Table::Begin(int32_t stamp) {
   std::shared_ptr<PassTable> pass = train ? staged_train_ : *it;
   if (device_ != nullptr) PBX_RETURN_IF_ERROR(device_->Begin(*pass, events_.size()));
   if (train && config_.accessor.weight_decay > 0) {
-    Result<std::unique_ptr<DecayClock>> clock = DecayClock::Create(pass->rows());
-    if (!clock.ok()) return clock.status();
-    pass->clock = std::move(clock.value());
-    for (size_t i = 0; i < pass->rows(); ++i) {
-      const bool fresh = pass->origin[i] == Origin::kNew || pass->origin[i] == Origin::kDead;
-      if (fresh) pass->clock->BeginsLater(i);
-    }
+    pass->clock = std::make_unique<DecayClock>();
+    pool_->ParallelRanges(pass->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) {
+        const bool fresh = pass->origin[i] == Origin::kNew || pass->origin[i] == Origin::kDead;
+        SetWord(reinterpret_cast<float*>(pass->table->row(i)), RowLayout::kStep,
+                fresh ? DecayClock::kNotYet : 0);
+      }
+    });
   }
   if (train) {
     staged_train_ = nullptr;
@@ -219,17 +220,18 @@ void Table::EndClock(PassTable* ended) {
   LifeEvent event;
   event.seq = static_cast<uint32_t>(events_.size()) + 1;
   event.kind = LifeKind::kWeightDecay;
-  event.embed_decay = static_cast<float>(ended->clock->total().embed);
-  event.embedx_decay = static_cast<float>(ended->clock->total().embedx);
+  const DecayClock& clock = *ended->clock;
+  event.embed_decay = static_cast<float>(clock.total().embed);
+  event.embedx_decay = static_cast<float>(clock.total().embedx);
   pool_->ParallelRanges(ended->rows(), kRowsPerTask, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       float* const row = reinterpret_cast<float*>(ended->table->row(i));
-      // A row that was pulled and not pushed, because its gradient was bad, has changed too.
+      // A push of expand with a bad gradient has brought its row up to date and changed nothing.
       const bool existed = ended->origin[i] != Origin::kNew && ended->origin[i] != Origin::kDead;
-      if (existed && ended->clock->moved(i)) SetFlag(row, kTouched);
-      if ((GetWord(row, 0) & (uint32_t{kTouched} << 16)) == 0) continue;
-      ended->clock->CatchUp(config_.accessor, i, row);
-      SetWord(row, RowLayout::kLifeSeq, event.seq);
+      if (existed && GetWord(row, RowLayout::kStep) != 0) SetFlag(row, kTouched);
+      const bool changed = (GetWord(row, 0) & (uint32_t{kTouched} << 16)) != 0;
+      if (changed) clock.CatchUp(config_.accessor.layout, row);
+      SetWord(row, RowLayout::kLifeSeq, changed ? event.seq : event.seq - 1);
     }
   });
   ended->clock = nullptr;
@@ -485,6 +487,7 @@ Result<OpenRows> Table::Open(const char* what) const {
   open.day = table.day;
   open.read_only = table.purpose == Purpose::kEvaluate;
   open.clock = table.clock.get();
+  if (open.clock != nullptr) open.block.decay = &open.clock->decay();
   open.hold = std::move(pass.value());
   return Result<OpenRows>(std::move(open));
 }

@@ -239,8 +239,7 @@ void BindTable(py::module_& module) {
            py::arg("filter") = py::none())
       .def("lookup", &Lookup, py::arg("feasigns"), py::arg("filter") = py::none())
       .def("pull_pooled", &PullPooled, py::arg("ids").noconvert(), py::arg("offsets").noconvert(),
-           py::arg("slots"), py::arg("use_cvm"), py::arg("out").noconvert(),
-           py::arg("plan") = py::none())
+           py::arg("slots"), py::arg("use_cvm"), py::arg("out").noconvert())
       .def("push_pooled", &PushPooled, py::arg("ids").noconvert(), py::arg("offsets").noconvert(),
            py::arg("slots"), py::arg("use_cvm"), py::arg("show_click").noconvert(),
            py::arg("plan").noconvert(), py::arg("grad").noconvert())

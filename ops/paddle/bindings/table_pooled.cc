@@ -1,7 +1,6 @@
 #include "paddle/bindings/table_pooled.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,8 +23,7 @@ Status CheckAscending(const int32_t* offsets, size_t lists, size_t nnz) {
 }  // namespace
 
 void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
-                size_t slots, bool use_cvm, Array<float>& out,
-                const std::optional<Array<int32_t>>& plan) {
+                size_t slots, bool use_cvm, Array<float>& out) {
   const size_t width = std::max<size_t>(1, slots) * PooledWidth(table.layout(), use_cvm);
   const size_t instances = SizeOf(out) / width;
   if (SizeOf(out) != instances * width) {
@@ -38,11 +36,9 @@ void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& o
   const int32_t* offset_data = offsets.data();
   float* out_data = out.mutable_data();
   const size_t nnz = SizeOf(ids);
-  const int32_t* plan_data = plan ? plan->data() : nullptr;
-  const size_t plan_size = plan ? SizeOf(*plan) : 0;
   const py::gil_scoped_release release;
   ThrowIfError(table.PullPooled(id_data, nnz, offset_data, instances, slots, use_cvm, out_data,
-                                nullptr, 0, shared, plan_data, plan_size));
+                                nullptr, 0, shared));
 }
 
 void PushPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,

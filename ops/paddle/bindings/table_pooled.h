@@ -10,11 +10,9 @@
 
 namespace pbx {
 
-// out: (B, slots * width), written in place. offsets: as in row/lists.h. plan: made by MakePlan, or
-// None; with weight decay, a pull without it is slower.
+// out: (B, slots * width), written in place. offsets: as in row/lists.h.
 void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& offsets,
-                size_t slots, bool use_cvm, Array<float>& out,
-                const std::optional<Array<int32_t>>& plan);
+                size_t slots, bool use_cvm, Array<float>& out);
 
 // show_click: (B, 2 + further counts). plan: made by MakePlan; empty: made here. grad: shaped as
 // `out` of the pull.

@@ -112,10 +112,11 @@ struct Outputs {
   Floats pulled, pooled, rows;
 };
 
-Outputs Run(const Kernels& kernels, const Fixture& f) {
+Outputs Run(const Kernels& kernels, const Fixture& f, const Decay* decay = nullptr) {
   Outputs out;
   out.rows = f.rows;
-  const RowBlock block = f.Block(&out.rows);
+  RowBlock block = f.Block(&out.rows);
+  block.decay = decay;
   const size_t segments = Fixture::kInstances * Fixture::kSlots;
   out.pulled.assign(f.ids.size() * static_cast<size_t>(3 + f.dim), -9.0f);
   out.pooled.assign(segments * f.Width(), -9.0f);
@@ -268,41 +269,91 @@ TEST(every_path_gives_the_bits_of_the_plain_one_and_they_are_right) {
   }
 }
 
-TEST(scale_multiplies_weights_and_nothing_else_on_every_path) {
-  for (const int dim : {1, 4, 8, 16, 32, 64, 253}) {
-    Fixture f(RuleKind::kAdam, dim, true);
-    f.config.layout.expand_dim = 3;
-    f.config.layout.expand_state = rule::StateSize(RuleKind::kAdam, 3);
-    Random random(9);
-    Floats rows;
-    for (size_t r = 0; r < Fixture::kRows; ++r) {
-      Floats row(static_cast<size_t>(f.config.layout.words()));
-      accessor::Create(f.config, f.keys[r], 3, row.data());
-      for (int word = RowLayout::kShow; word <= RowLayout::kEmbed; ++word) {
-        row[static_cast<size_t>(word)] = random.Uniform();
+// Weight decay after two steps. Its factors are powers of two, so products are exact.
+struct TwoSteps {
+  TwoSteps() {
+    decay.inverses = inverses;
+    decay.product = {0.25, 0.0625};
+    decay.step = 2;
+  }
+
+  const Decay::Product inverses[3] = {{1, 1}, {2, 4}, {4, 16}};
+  Decay decay;
+};
+
+// Gives the rows of the fixture an expand part.
+void AddExpand(Fixture* f) {
+  const auto words = static_cast<size_t>(f->config.layout.words());
+  f->config.layout.expand_dim = 3;
+  f->config.expand.kind = f->config.embed.kind;
+  f->config.layout.expand_state = rule::StateSize(f->config.embed.kind, 3);
+  const auto more = static_cast<size_t>(f->config.layout.words()) - words;
+  Random random(9);
+  Floats rows;
+  for (size_t r = 0; r < Fixture::kRows; ++r) {
+    const float* const row = f->rows.data() + r * words;
+    rows.insert(rows.end(), row, row + words);
+    for (size_t i = 0; i < more; ++i) rows.push_back(HasEmbedx(row) ? random.Uniform() : 0.0f);
+  }
+  f->rows = rows;
+}
+
+// A pull and a push of rows that lag behind read and leave what they do with rows that do not lag.
+TEST(weight_decay_is_applied_to_what_a_kernel_reads_and_to_rows_that_it_changes) {
+  const TwoSteps two;
+  for (const RuleKind kind : {RuleKind::kNaive, RuleKind::kAdaGrad, RuleKind::kAdam}) {
+    for (const int dim : {1, 4, 8, 16, 32, 64, 253}) {
+      Fixture f(kind, dim, true);
+      AddExpand(&f);
+      const auto words = static_cast<size_t>(f.config.layout.words());
+      Fixture scaled = f;
+      for (size_t r = 0; r < Fixture::kRows; ++r) {
+        const uint32_t step = r % 4 == 3 ? UINT32_MAX : static_cast<uint32_t>(r % 4);
+        SetWord(f.rows.data() + r * words, RowLayout::kStep, step);
+        float* const row = scaled.rows.data() + r * words;
+        const float by = step == 0 ? 0.25f : (step == 1 ? 0.5f : 1.0f);
+        accessor::ScaleWeights(f.config.layout, by, by * by, row);
+        SetWord(row, RowLayout::kStep, 2);  // as after a push
       }
-      if (r % 3 == 0) {
-        accessor::CreateEmbedx(f.config, f.keys[r], row.data());
-        for (size_t word = RowLayout::kEmbed + 1; word < row.size(); ++word) {
-          row[word] = random.Uniform();
+      Ints alone(Fixture::kRows), ends(alone.size() + 1);  // one id per segment
+      for (size_t i = 0; i < alone.size(); ++i) alone[i] = static_cast<int32_t>(i);
+      for (size_t i = 0; i < ends.size(); ++i) ends[i] = static_cast<int32_t>(i);
+      Floats by_id(f.ids.size());
+      for (size_t i = 0; i < by_id.size(); ++i) by_id[i] = static_cast<float>(i % 5) / 3.0f;
+      for (const Kernels* path : Paths()) {
+        const auto pool = [&](Fixture* of, const Decay* decay, const Ints& ids, const Ints& offsets,
+                              size_t extra, const float* factors) {
+          RowBlock block = of->Block(&of->rows);
+          block.decay = decay;
+          const size_t segments = offsets.size() - 1, size = segments * (of->Width() + extra);
+          Floats out(2 * size);
+          for (const bool use_cvm : {true, false}) {
+            PooledOutput output{out.data() + (use_cvm ? 0 : size), 1, extra};
+            output.factors = factors;
+            path->pull_pooled(block, ids.data(), offsets.data(), 0, segments, use_cvm, output);
+          }
+          return out;
+        };
+        for (const size_t extra : {0u, 2u}) {
+          CHECK(SameBits(pool(&f, &two.decay, f.ids, f.offsets, extra, nullptr),
+                         pool(&scaled, nullptr, f.ids, f.offsets, extra, nullptr)));
+          CHECK(SameBits(pool(&f, &two.decay, alone, ends, extra, nullptr),
+                         pool(&scaled, nullptr, alone, ends, extra, nullptr)));
+          CHECK(SameBits(pool(&f, &two.decay, f.ids, f.offsets, extra, by_id.data()),
+                         pool(&scaled, nullptr, f.ids, f.offsets, extra, by_id.data())));
         }
+        const Outputs found = Run(*path, f, &two.decay), expected = Run(*path, scaled);
+        CHECK(SameBits(found.pulled, expected.pulled));
+        size_t changed = 0;
+        for (size_t r = 0; r < Fixture::kRows; ++r) {
+          const float* const row = f.Row(found.rows, r);
+          const bool pushed = (GetWord(row, 0) >> 16 & kTouched) != 0;
+          changed += pushed ? 1 : 0;
+          const float* const right = pushed ? f.Row(expected.rows, r) : f.Row(f.rows, r);
+          CHECK(std::memcmp(row, right, words * sizeof(float)) == 0);
+        }
+        CHECK(changed > Fixture::kRows / 4 && changed < Fixture::kRows);
       }
-      rows.insert(rows.end(), row.begin(), row.end());
-    }
-    Ints which;
-    std::vector<Factors> factors;
-    Floats expected = rows;
-    for (size_t r = 0; r < Fixture::kRows; r += 2) {
-      which.push_back(static_cast<int32_t>(r));
-      factors.push_back({0.5f + 0.25f * random.Uniform(), 0.5f + 0.25f * random.Uniform()});
-      float* const row = expected.data() + r * static_cast<size_t>(f.config.layout.words());
-      accessor::ScaleWeights(f.config.layout, factors.back().embed, factors.back().embedx, row);
-    }
-    CHECK(!SameBits(rows, expected));
-    for (const Kernels* path : Paths()) {
-      Floats scaled = rows;
-      path->scale(f.Block(&scaled), which.data(), factors.data(), which.size());
-      CHECK(SameBits(scaled, expected));
     }
   }
 }
