@@ -121,7 +121,7 @@ class Stream:
         """Hours arrive until the job has taken the added nodes."""
         while "more nodes have room" not in self.said():
             self.trains()
-            time.sleep(2.0)
+            time.sleep(6.0)  # a slow machine needs a while until Ray offers the node
         self.tells(say)
 
     def result(self, ranks: int) -> list[Any]:
