@@ -474,7 +474,7 @@ struct Merged {
   alignas(64) float row_show[kTile] = {}, row_click[kTile] = {}, row_delta[kTile] = {};
   alignas(64) float row_weight[kTile] = {}, row_g2sum[kTile] = {}, row_x_g2sum[kTile] = {};
   alignas(64) float row_rate[kTile] = {}, row_counted[kTile] = {};
-  float by[kTile];  // what weight decay multiplies embedx and expand by
+  float by[kTile] = {};  // what weight decay multiplies embedx and expand by
   bool skip[kTile];
 };
 
