@@ -10,10 +10,11 @@ have the same. The figures are of the passes after the first, of all ranks:
   commit     seconds from the end of a pass until its commit is durable, while the next pass trains.
              With parity they contain the wait for the parity of the commit before.
   pass       seconds of a pass
-  protected  bytes of files that got parity, for each byte of segments that commits wrote: it is
-             above 1 because dense state and manifests have parity too, and files of sets that are
-             replaced get it once more
-  parity     bytes of parity that were written, for each byte of files that got parity
+
+When the job with parity ends, this measures its folders:
+
+  stored     bytes that parity adds on disk, for each byte of the stores without it: the sets, and
+             the files that merges removed but that a set still depends on
 
 Then the folder of one rank is deleted, the first rank's in every second turn, and the job starts
 again. It trains nothing, and must end with the digests from before.
@@ -25,6 +26,7 @@ import argparse
 import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +39,7 @@ from peers.jobs import Jobs, launcher
 MEASURES = report.RANKS
 COMMIT = 1.3  # bound of the goal
 HIDDEN = [128, 64]
+SETS = "rank_parity"  # the folder of a store that has its parity
 
 
 def train(folder: Path, ranks: int, batch: int, parity: int) -> list[Path]:
@@ -65,16 +68,23 @@ def figures_of(run_dirs: Sequence[Path]) -> dict[str, float]:
         "commit_s": sum(line["stages"]["commit"]["work_s"] for line in lines) / len(lines),
         "pass_s": sum(line["seconds"] for line in lines) / len(lines),
     }
-    parity = [line["rank_parity"] for line in lines if "rank_parity" in line]
+    parity = [line["rank_parity"]["seconds"] for line in lines if "rank_parity" in line]
     if parity:
-        protected = sum(of["protected_bytes"] for of in parity)
-        written = sum(line["ssd"]["bytes_written"] for line in lines)
-        found |= {
-            "protected": protected / written,
-            "parity": sum(of["parity_bytes"] for of in parity) / protected,
-            "parity_s": sum(of["seconds"] for of in parity) / len(parity),
-        }
+        found["parity_s"] = sum(parity) / len(parity)
     return found
+
+
+def stored(run_dirs: Sequence[Path]) -> float:
+    """Bytes that parity adds to the stores, for each byte of them. A link takes none."""
+    stores: dict[int, int] = {}  # inode -> bytes
+    everything: dict[int, int] = {}
+    for path in (path for run_dir in run_dirs for path in (run_dir / "store").rglob("*")):
+        info = path.lstat()
+        if stat.S_ISREG(info.st_mode):
+            everything[info.st_ino] = info.st_size
+            if SETS not in path.parts:
+                stores[info.st_ino] = info.st_size
+    return sum(everything.values()) / sum(stores.values()) - 1
 
 
 def digests(run_dir: Path) -> tuple[str, str]:
@@ -106,6 +116,7 @@ def measured(folder: Path, ranks: int, options: argparse.Namespace) -> dict[str,
             run_dirs = train(folder, ranks, options.batch, parity)
             done[parity] = figures_of(run_dirs)
             if parity:
+                done[parity]["stored"] = stored(run_dirs)
                 lost = 0 if turn % 2 else ranks - 1
                 rebuilt.append(rebuild(folder, run_dirs, options.batch, lost))
         turns.append({"without": done[0], "with": done[ranks]})
@@ -120,13 +131,12 @@ def goals_of(ranks: int, found: dict[str, Any]) -> list[report.Goal]:
         return [turn["with"][name] / turn["without"][name] for turn in turns]
 
     equal = min(float(same) for _, same, _ in found["rebuilt"])
-    stored = [turn["with"]["parity"] * turn["with"]["protected"] for turn in turns]
-    found["bytes_of_a_committed_byte"] = report.spread(stored)
+    found["stored"] = report.spread([turn["with"]["stored"] for turn in turns])
     found["commit_times"] = report.spread(ratios("commit_s"))
     found["pass_times"] = report.spread(ratios("pass_s"))
     print(
         f"{ranks} ranks: commit {found['commit_times']}, pass {found['pass_times']}, "
-        f"bytes of a committed byte {found['bytes_of_a_committed_byte']}"
+        f"bytes for each byte of the stores {found['stored']}"
     )
     return [
         report.at_most(f"{ranks} ranks, commit seconds: times", ratios("commit_s"), COMMIT),

@@ -416,15 +416,12 @@ def rank_parity(run: Run) -> str:
     rows = [
         [
             ranks,
-            *(
-                _median_and_range(of[name])
-                for name in ("bytes_of_a_committed_byte", "commit_times", "pass_times")
-            ),
+            *(_median_and_range(of[name]) for name in ("stored", "commit_times", "pass_times")),
             f"{max(seconds for seconds, _, _ in of['rebuilt']):.0f} s",
         ]
         for ranks, of in run["figures"].items()
     ]
-    head = ["ranks", "bytes of parity for each committed byte", "commit, times"]
+    head = ["ranks", "bytes of parity for each byte of the stores", "commit, times"]
     head += ["pass, times", "longest start that rebuilds a rank"]
     return f"{table(head, rows)}\n\n{goals(run)}"
 
