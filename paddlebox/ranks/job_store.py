@@ -8,6 +8,7 @@ servers are opened here, on sockets that listen on one address, and all TCPStore
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -31,6 +32,8 @@ _BACKLOG = 4096
 #: Seconds until a rank that does not join, cannot reach the first rank, or has joined but does not
 #: connect, is an error.
 JOIN_S = 600.0
+#: Seconds for which the first rank waits at the end for ranks that have died meanwhile.
+END_S = 60.0
 
 
 class JobStore:
@@ -45,6 +48,7 @@ class JobStore:
 
     def __init__(self, rank: int, size: int, check: Callable[[int], None]) -> None:
         self._rank, self._size, self._check = rank, size, check
+        self._is_open = False
         self._check_later = check  # after the start
         self._calls: dict[str, int] = {}
         self._clients = threading.local()
@@ -75,6 +79,7 @@ class JobStore:
         self._client.set(f"paddlebox/started/{self._rank}/{started}", mine.encode())
         if started > 1:
             raise self._started_twice(self._rank)
+        self._is_open = True
         self._join()
 
     def _reach(self, host: str, port: int) -> None:
@@ -154,6 +159,22 @@ class JobStore:
             _send_at_once(int(port))
             self._clients.client = client
         return client
+
+    def end(self) -> None:
+        """Say that this rank does not need the store any more. The last call of a rank.
+
+        The first rank, whose process serves the store, waits until all have said so, but at most
+        END_S: a rank that fails does not.
+        """
+        if not self._is_open:
+            return
+        client, until, pause = self._client, time.monotonic() + END_S, _SHORTEST_PAUSE_S
+        with contextlib.suppress(RuntimeError, ValueError):  # the first rank has ended
+            ended = client.add("paddlebox/ended", 1)
+            while self._rank == 0 and ended < self._size and time.monotonic() < until:
+                time.sleep(pause)
+                pause = min(_LONGER * pause, _LONGEST_PAUSE_S)
+                ended = client.add("paddlebox/ended", 0)
 
     def leave(self, why: str) -> None:
         """Tell the other ranks that this one leaves the job."""

@@ -161,6 +161,7 @@ class World(Coordinator):
             self.link.close()
         self.memory = self.link = None
         if not failed:  # otherwise the others are not here, and mpiexec ends them
+            self.store.end()
             mpi.finish()
 
     # ---- agreement

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,7 @@ import pytest
 
 from paddlebox import _native
 from paddlebox.errors import ConfigError, RankError
-from paddlebox.ranks import job_store
+from paddlebox.ranks import World, job_store
 
 
 @contextmanager
@@ -193,3 +195,62 @@ def test_ranks_that_leave_say_why_to_all(monkeypatch: pytest.MonkeyPatch) -> Non
     del server
     with pytest.raises(RankError, match="rank 0 has ended: the job's store is gone"):
         stores[1].left()
+
+
+def _opened(monkeypatch: pytest.MonkeyPatch, size: int) -> list[job_store.JobStore]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
+    monkeypatch.setattr(job_store.JobStore, "_open_paddles_client", staticmethod(lambda: None))
+    stores = [job_store.JobStore(rank, size, lambda _: None) for rank in range(size)]
+    with ThreadPoolExecutor(size) as ranks:
+        list(ranks.map(job_store.JobStore.open, stores))
+    return stores
+
+
+def test_the_first_rank_serves_the_store_until_all_ranks_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stores = _opened(monkeypatch, 3)
+    with ThreadPoolExecutor(3) as ranks:
+        first = ranks.submit(stores[0].end)
+        stores[1].end()  # does not wait
+        time.sleep(0.5)
+        assert not first.done()
+        ranks.submit(stores[2].end).result(10)
+        first.result(10)
+    del job_store._servers[:]
+    stores[1].end()  # the server is gone
+
+
+def test_the_first_rank_does_not_wait_for_ever_for_ranks_that_have_died(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_store, "END_S", 1.0)
+    stores = _opened(monkeypatch, 2)
+    began = time.monotonic()
+    stores[0].end()
+    assert 1 <= time.monotonic() - began < 10
+    del job_store._servers[:]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_world_that_closes_ends_with_the_others_unless_it_has_failed(
+    failed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, ends = World(0, 2), list[int]()
+    monkeypatch.setattr(world.store, "end", lambda: ends.append(1))
+    if failed:
+        world.leave(RankError("a message"))
+    world.close()
+    assert ends == ([] if failed else [1])
+
+
+def test_a_process_that_dies_without_closing_its_world_ends() -> None:
+    """What its sums hold of Python cannot be freed once the interpreter has ended."""
+    program = (
+        "import sys; from paddlebox import _native; "
+        "_native.core.set_sums(None, 0, lambda values, pushed: None); sys.exit(3)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 3
