@@ -95,6 +95,9 @@ py::list Exchange(HostGroup& group, int channel, const std::vector<py::buffer>& 
 SummingGroup::Between BetweenHosts(const py::object& add) {
   if (add.is_none()) return {};
   const std::shared_ptr<py::object> held(new py::object(add), [](py::object* one) {
+    // Where a process ends without clearing the sums, this runs at exit, after the interpreter: a
+    // wait for the GIL would have no end.
+    if (Py_IsInitialized() == 0) return;
     const py::gil_scoped_acquire acquired;
     delete one;
   });

@@ -12,9 +12,7 @@ namespace pbx {
 namespace {
 
 std::mutex mutex;
-// Never destroyed: it may hold a Python function, and at exit there is no interpreter that could free
-// it. A process that ends without clearing it would wait for the GIL for ever.
-SummingGroup& summing = *new SummingGroup;
+SummingGroup summing;
 
 // The sums over the ranks of this host, in the order of ranks.
 Status SumOverHost(const SummingGroup& found, const std::vector<HostSum::Part>& parts, float share,
