@@ -13,8 +13,8 @@ have the same. The figures are of the passes after the first, of all ranks:
 
 When the job with parity ends, this measures its folders:
 
-  stored     bytes that parity adds on disk, for each byte of the stores without it: the sets, and
-             the files that merges removed but that a set still depends on
+  stored     bytes that parity adds on disk, for each byte of the files of the newest version: the
+             sets, and files that merges removed but that a set still depends on
 
 Then the folder of one rank is deleted, the first rank's in every second turn, and the job starts
 again. It trains nothing, and must end with the digests from before.
@@ -26,7 +26,6 @@ import argparse
 import json
 import os
 import shutil
-import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,10 +35,12 @@ import ranks as of_ranks
 import report
 from peers.jobs import Jobs, launcher
 
+from paddlebox.store.parity_set import FOLDER, protected_files
+from paddlebox.tools.upkeep.store_files import newest, reading
+
 MEASURES = report.RANKS
 COMMIT = 1.3  # bound of the goal
 HIDDEN = [128, 64]
-SETS = "rank_parity"  # the folder of a store that has its parity
 
 
 def train(folder: Path, ranks: int, batch: int, parity: int) -> list[Path]:
@@ -75,16 +76,19 @@ def figures_of(run_dirs: Sequence[Path]) -> dict[str, float]:
 
 
 def stored(run_dirs: Sequence[Path]) -> float:
-    """Bytes that parity adds to the stores, for each byte of them. A link takes none."""
-    stores: dict[int, int] = {}  # inode -> bytes
-    everything: dict[int, int] = {}
-    for path in (path for run_dir in run_dirs for path in (run_dir / "store").rglob("*")):
-        info = path.lstat()
-        if stat.S_ISREG(info.st_mode):
-            everything[info.st_ino] = info.st_size
-            if SETS not in path.parts:
-                stores[info.st_ino] = info.st_size
-    return sum(everything.values()) / sum(stores.values()) - 1
+    """Bytes that parity adds to the stores, for each byte of their newest version."""
+    needed = added = 0
+    for store in (run_dir / "store" for run_dir in run_dirs):
+        with reading(store) as manifest:
+            needed += sum(protected_files(str(store), newest(manifest)).values())
+        others = {path.stat().st_ino for path in store.rglob("*") if FOLDER not in path.parts}
+        sizes = {}  # by inode: a file that a set links to and the store still has adds nothing
+        for path in (store / FOLDER).rglob("*"):
+            info = path.stat()
+            if path.is_file() and info.st_ino not in others:
+                sizes[info.st_ino] = info.st_size
+        added += sum(sizes.values())
+    return added / needed
 
 
 def digests(run_dir: Path) -> tuple[str, str]:
@@ -136,7 +140,7 @@ def goals_of(ranks: int, found: dict[str, Any]) -> list[report.Goal]:
     found["pass_times"] = report.spread(ratios("pass_s"))
     print(
         f"{ranks} ranks: commit {found['commit_times']}, pass {found['pass_times']}, "
-        f"bytes for each byte of the stores {found['stored']}"
+        f"bytes for each byte of a version {found['stored']}"
     )
     return [
         report.at_most(f"{ranks} ranks, commit seconds: times", ratios("commit_s"), COMMIT),

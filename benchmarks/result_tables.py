@@ -421,7 +421,7 @@ def rank_parity(run: Run) -> str:
         ]
         for ranks, of in run["figures"].items()
     ]
-    head = ["ranks", "bytes of parity for each byte of the stores", "commit, times"]
+    head = ["ranks", "bytes of parity for each byte of the newest version", "commit, times"]
     head += ["pass, times", "longest start that rebuilds a rank"]
     return f"{table(head, rows)}\n\n{goals(run)}"
 
