@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PATIENCE_S, ROOT, call
+from tests.support.processes import free_port
 
 PAGE = (ROOT / "docs" / "first_hour.md").read_text()
 
@@ -29,9 +29,7 @@ def served_answer(folder: Path) -> dict[str, Any]:
     """What the page's request gets from the page's server, on a port that is free."""
     if shutil.which("curl") is None:
         pytest.skip("no curl, by which the page asks the server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     serve, ask = (
         next(line for line in PAGE.splitlines() if line.startswith(start)).replace("8000", port)
         for start in (".venv/bin/python tools/serve.py", "curl ")

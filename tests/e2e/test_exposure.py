@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from tests.conftest import PATIENCE_S, ROOT
 from tests.e2e.test_security import contents
 from tests.golden.test_golden_hours_and_ranks import BY_THE_HOUR, OF_RANKS
 from tests.golden.test_golden_runs import unpack
+from tests.support.processes import free_port
 
 SECRET = "hunter2-of-a-bucket"
 _LOOPBACK = ("0100007F", "0" * 24 + "01000000")  # as /proc/net/tcp and tcp6 have it
@@ -60,12 +60,6 @@ def listening(pids: list[int]) -> set[tuple[str, int]]:
                 address, port = fields[1].split(":")
                 found.add((address, int(port, 16)))
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -70,9 +69,7 @@ def test_the_switch_delays_what_namespaces_send_each_other() -> None:
 @pytest.mark.long
 def test_ranks_exchange_in_both_ways_that_are_timed(tmp_path: Path) -> None:
     out = tmp_path / "seconds.json"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = processes.free_port()
     launch = ["-m", "paddle.distributed.launch", "--master", f"127.0.0.1:{port}", "--nnodes", "2"]
     program = [str(ROOT / "benchmarks/peers/exchange_rank.py"), str(out), "--rows", "10"]
     jobs = [

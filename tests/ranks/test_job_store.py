@@ -16,6 +16,7 @@ import pytest
 from paddlebox import _native
 from paddlebox.errors import ConfigError, RankError
 from paddlebox.ranks import World, job_store
+from tests.support.processes import free_port
 
 
 @contextmanager
@@ -52,6 +53,15 @@ def _listening() -> set[tuple[str, int]]:
     return found
 
 
+def _opened(monkeypatch: pytest.MonkeyPatch, size: int) -> list[job_store.JobStore]:
+    monkeypatch.setenv("PADDLE_MASTER", f"127.0.0.1:{free_port()}")
+    monkeypatch.setattr(job_store.JobStore, "_open_paddles_client", staticmethod(lambda: None))
+    stores = [job_store.JobStore(rank, size, lambda _: None) for rank in range(size)]
+    with ThreadPoolExecutor(size) as ranks:
+        list(ranks.map(job_store.JobStore.open, stores))
+    return stores
+
+
 def test_a_store_is_served_at_one_address_until_its_server_is_dropped() -> None:
     before = _listening()
     server, port = job_store._serve("127.0.0.2", 0)
@@ -72,9 +82,7 @@ def test_a_first_rank_that_cannot_listen_at_its_address_names_it() -> None:
 
 
 def test_requests_to_the_store_do_not_wait_for_acknowledgements() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     store = _native.paddle.base.core.TCPStore("127.0.0.1", port, True, 1, 30)
     job_store._send_at_once(port)
     with _connections(port) as connections:
@@ -86,9 +94,6 @@ def test_requests_to_the_store_do_not_wait_for_acknowledgements() -> None:
 
 def test_a_rank_that_is_started_twice_is_an_error_on_it_and_on_the_first_rank() -> None:
     """Ranks 0, 1 and 1 of three: the last one never comes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
 
     def start(rank: int) -> str:
         try:
@@ -98,7 +103,7 @@ def test_a_rank_that_is_started_twice_is_an_error_on_it_and_on_the_first_rank() 
         return ""
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(3) as ranks:
-        patch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
+        patch.setenv("PADDLE_MASTER", f"127.0.0.1:{free_port()}")
         # The other process of rank 1 waits as long as there is a store.
         patch.setattr(job_store, "JOIN_S", 20.0)
         patch.setattr(job_store.JobStore, "_open_paddles_client", staticmethod(lambda: None))
@@ -112,11 +117,8 @@ def test_a_rank_that_is_started_twice_is_an_error_on_it_and_on_the_first_rank() 
 
 
 def test_a_rank_that_does_not_join_is_named() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
+        patch.setenv("PADDLE_MASTER", f"127.0.0.1:{free_port()}")
         patch.setattr(job_store, "JOIN_S", 1.0)
         patch.setattr(job_store.JobStore, "_open_paddles_client", staticmethod(lambda: None))
         with pytest.raises(RankError, match="rank 1 has not joined within 1 s: expected 2 ranks"):
@@ -127,15 +129,8 @@ def test_a_rank_that_does_not_join_is_named() -> None:
 def test_a_rank_that_is_gone_before_all_are_connected_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    monkeypatch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
     monkeypatch.setattr(job_store, "JOIN_S", 1.0)
-    monkeypatch.setattr(job_store.JobStore, "_open_paddles_client", staticmethod(lambda: None))
-    stores = [job_store.JobStore(rank, 2, lambda _: None) for rank in range(2)]
-    with ThreadPoolExecutor(2) as ranks:
-        list(ranks.map(job_store.JobStore.open, stores))
+    stores = _opened(monkeypatch, 2)
     told = "rank 1 has joined, but has not connected within 1 s: see its log"
     with pytest.raises(RankError, match=told):
         stores[0].gather("connected", b"")
@@ -153,10 +148,7 @@ def test_a_rank_that_is_gone_before_all_are_connected_is_named(
 def test_the_limit_of_connecting_begins_when_all_have_joined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    monkeypatch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
+    monkeypatch.setenv("PADDLE_MASTER", f"127.0.0.1:{free_port()}")
     monkeypatch.setattr(job_store, "JOIN_S", 3.0)
     monkeypatch.setattr(job_store.JobStore, "_open_paddles_client", staticmethod(lambda: None))
     stores = [job_store.JobStore(rank, 2, lambda _: None) for rank in range(2)]
@@ -195,18 +187,6 @@ def test_ranks_that_leave_say_why_to_all(monkeypatch: pytest.MonkeyPatch) -> Non
     del server
     with pytest.raises(RankError, match="rank 0 has ended: the job's store is gone"):
         stores[1].left()
-
-
-def _opened(monkeypatch: pytest.MonkeyPatch, size: int) -> list[job_store.JobStore]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    monkeypatch.setenv("PADDLE_MASTER", f"127.0.0.1:{port}")
-    monkeypatch.setattr(job_store.JobStore, "_open_paddles_client", staticmethod(lambda: None))
-    stores = [job_store.JobStore(rank, size, lambda _: None) for rank in range(size)]
-    with ThreadPoolExecutor(size) as ranks:
-        list(ranks.map(job_store.JobStore.open, stores))
-    return stores
 
 
 def test_the_first_rank_serves_the_store_until_all_ranks_have_ended(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.ranks.worker import SLOTS, write_rows
 from tests.support import processes
 from tests.support.configs import write_config, write_slots
 from tests.support.marks import long
+from tests.support.processes import free_port
 
 _ROOT = Path(__file__).parents[2]
 _WORKER = str(_ROOT / "tests/ranks/worker.py")
@@ -68,7 +68,7 @@ def _fork(settings: list[Path]) -> tuple[list[int], str]:
     """As `_launch` with one launcher, whose part is done here: it takes longer to import Paddle
     once more for it and each rank than to train. settings: of each rank."""
     ranks = len(settings)
-    endpoints = [f"127.0.0.1:{_free_port()}" for _ in range(ranks + 1)]
+    endpoints = [f"127.0.0.1:{free_port()}" for _ in range(ranks + 1)]
     master = endpoints.pop()
     jobs = []
     for rank in range(ranks):
@@ -87,7 +87,7 @@ def _launch(folder: Path, ranks: int, launchers: int, settings: Path) -> tuple[l
     worker = [_WORKER, str(settings)]
     launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks // launchers)]
     if launchers > 1:
-        launch += ["--master", f"127.0.0.1:{_free_port()}", "--nnodes", str(launchers)]
+        launch += ["--master", f"127.0.0.1:{free_port()}", "--nnodes", str(launchers)]
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}
     jobs = []
     for number in range(launchers):
@@ -149,12 +149,6 @@ def _train(
     """One training, of processes of its own."""
     trainings = {folder.name: settings}
     return _train_each(folder.parent, ranks, passes, trainings, launchers)[folder.name]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _all_rows(result: dict[str, Any]) -> dict[int, np.ndarray]:

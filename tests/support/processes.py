@@ -8,6 +8,7 @@ import select
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,13 @@ AT_IMPORT = (
 )  # fmt: skip
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 SHARED = {"FLAGS_enable_pir_api", "OMP_NUM_THREADS"}  # each value of these has a server
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class ForkServer:

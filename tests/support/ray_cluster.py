@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from typing import Any, Self
 
 import pytest
 
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, free_port
 
 _STORE_BYTES = 80 << 20  # Ray requires 75 MiB
 _TRIES = 5
@@ -131,12 +130,6 @@ class RayCluster:
         for name, value in self._before.items():
             os.environ.pop(name)
             os.environ |= {name: value} if value is not None else {}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def ancestor(pid: int, generations: int) -> int:

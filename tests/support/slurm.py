@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import free_port
+
 _PROGRAMS = ("slurmctld", "slurmd", "srun", "sinfo")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _PATIENCE_S = 120.0
@@ -54,7 +56,7 @@ def local_slurm(folder: Path, cpus: int) -> Iterator[dict[str, str]]:
         pytest.skip("slurmd needs root")
     folder.mkdir()
     fields = {"folder": folder, "cpus": cpus, "user": "root", "host": socket.gethostname()}
-    ports = [_free_port(), _free_port()]
+    ports = [free_port(), free_port()]
     # MPICH names its shared memory after the job's number. What a killed job left in /dev/shm would
     # be taken for that of this cluster's first job if every cluster began with number 1.
     job = random.SystemRandom().randrange(1, 60_000_000)
@@ -93,9 +95,3 @@ def _wait_until_idle(environment: dict[str, str], folder: Path) -> None:
         logs = "".join(path.read_text()[-2000:] for path in folder.glob("*.log"))
         assert time.monotonic() < until, told.stdout + told.stderr + logs
         time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from paddlebox.store.names import find_version
 from paddlebox.store.rank_stores import newest_after_passes
 from paddlebox.store.record import VersionRecord
 from paddlebox.train import recovery
+from tests.support.processes import free_port
 
 CONFIG = "configs/dnn_synthetic.yaml"
 _ON = ["ranks.staleness=1", "checkpoint.partial_recovery=true"]
@@ -46,9 +46,7 @@ def versions(folder: Path) -> list[VersionRecord]:
 def agree(folders: list[Path]) -> list[recovery.Recovered | None]:
     """As ranks, here threads, find it that meet over a store of their own."""
     config = load_config(CONFIG, _ON)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     store = _native.paddle.base.core.TCPStore("127.0.0.1", port, True, 1, 30)
 
     def of_rank(rank: int) -> recovery.Recovered | None:

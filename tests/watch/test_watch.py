@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import socket
 import time
 import urllib.request
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.watch import rules
 from paddlebox.watch.watch import Watch
 from tests.conftest import PATIENCE_S
+from tests.support.processes import free_port
 
 
 def line(number: int = 1, **changes: Any) -> dict[str, Any]:
@@ -209,9 +209,7 @@ def test_each_save_that_the_gate_refuses_is_logged_once(
 
 
 def test_figures_for_prometheus_on_the_loopback_interface(run_dir: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     rule = config(metrics_port=port, min_copc=0.9)
     with Watch(rule, run_dir) as watch:
         watch.passed(line(3, copc=0.5))
