@@ -3,12 +3,14 @@ docs/security.md says what of it holds."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -60,6 +62,16 @@ def listening(pids: list[int]) -> set[tuple[str, int]]:
                 address, port = fields[1].split(":")
                 found.add((address, int(port, 16)))
     return found
+
+
+def named_memory(pids: list[int]) -> set[str]:
+    """Files of /dev/shm that any of the processes has open or has mapped."""
+    found = {name for pid in pids for name in links(pid).values()}
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                found |= {*line.split(maxsplit=5)[5:]}
+    return {name for name in found if name.startswith("/dev/shm/")}
 
 
 @contextmanager
@@ -138,7 +150,6 @@ def test_a_server_listens_at_loopback_alone(tmp_path: Path) -> None:
 def test_ranks_listen_where_the_page_says_and_share_memory_without_a_name(tmp_path: Path) -> None:
     work = unpack(OF_RANKS, tmp_path)
     (work / "logs").mkdir()
-    before = {*os.listdir("/dev/shm")}
     ranks = ["-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", "log"]
     train = [
         *(str(ROOT / "tools/train.py"), "-c", "config.yaml", "--run-dir", "new", "-o"),
@@ -156,8 +167,20 @@ def test_ranks_listen_where_the_page_says_and_share_memory_without_a_name(tmp_pa
         assert {at for at in heard if at[0] in _EVERYWHERE} == set()
         shared = {name for pid in workers for name in links(pid).values() if "memfd" in name}
         assert any("paddlebox-ranks" in name for name in shared)
-        assert {*os.listdir("/dev/shm")} == before
+        assert named_memory(workers) == set()
     assert stat.S_IMODE((work / "new/ranks/1").stat().st_mode) == 0o700
+
+
+def test_named_memory_is_found_that_is_open_or_mapped() -> None:
+    own = [os.getpid()]
+    before = named_memory(own)  # other tests of this process may hold some
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="of a test-") as file:
+        file.truncate(mmap.PAGESIZE)
+        assert named_memory(own) - before == {file.name}
+        with mmap.mmap(file.fileno(), mmap.PAGESIZE):
+            file.close()
+            assert named_memory(own) - before == {f"{file.name} (deleted)"}
+    assert named_memory(own) == before
 
 
 def test_another_user_cannot_open_the_memory_that_ranks_share() -> None:
