@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 ENDPOINTS = ("/predict", "/healthz", "/metrics", "/openapi.json", "other")
-STATUSES = (200, 400, 404, 405, 408, 413, 415, 422, 500, 503, 504, 0)  # 0: any other
+STATUSES = (200, 400, 404, 405, 408, 409, 413, 415, 422, 500, 503, 504, 0)  # 0: any other
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 _ROW = np.dtype(

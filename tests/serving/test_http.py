@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddlebox._native import core
-from paddlebox.serving import Predictor
+from paddlebox.serving import Predictor, openapi
 from paddlebox.serving.counters import Counters
 from paddlebox.serving.http import ServeOptions, Server
 from paddlebox.serving.source import RunSource
@@ -448,6 +448,16 @@ def test_a_full_queue_refuses_with_retry_after_and_what_waits_is_answered(
     counters = with_held_server(csv_run[1], ServeOptions(max_queue=3), talk)
     assert counters.rows[0]["instances"] == 4
     assert 'requests_total{path="/predict",code="503"} 1\n' in counters.text()
+
+
+def test_each_status_that_the_interface_names_is_counted_by_itself() -> None:
+    counters, refusals = Counters(1), openapi._REFUSALS
+    assert 409 in refusals
+    for status in (200, *refusals, 418):
+        counters.count(0, "/predict", status, 0.0)
+    text = counters.text()
+    for code in (200, *refusals, "other"):
+        assert f'requests_total{{path="/predict",code="{code}"}} 1\n' in text
 
 
 def test_a_prediction_that_takes_too_long_is_a_504_and_a_slow_body_the_clients_408(

@@ -33,11 +33,12 @@ def migrate(folder: Path, arguments: argparse.Namespace) -> int:
 def _rewrite(
     folder: Path, arguments: argparse.Namespace, rewrite: Callable[[TieredTable], Any]
 ) -> int:
-    """Rewrite segments, and print the figures of the store before and after."""
+    """Rewrite segments, and print the figures of the store before and after. Each pass that has a
+    version keeps its newest one: how many passes stay is a setting of the run, not of the store."""
     before = report.stat(folder)
     with Manifest.open_reader(folder) as manifest:
-        record = newest(manifest)
-    with stored_table(folder, record, compaction=None, threads=2) as table:
+        record, passes = newest(manifest), len(manifest.versions())
+    with stored_table(folder, record, compaction=None, threads=2, keep_versions=passes) as table:
         rewrite(table)
     after = report.stat(folder)
     names = ["version", "segments", "stored_rows", "stored_bytes"]

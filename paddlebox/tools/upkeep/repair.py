@@ -54,7 +54,8 @@ def repair(folder: Path, *, yes: bool = False) -> Repair:
     """Rebuild damaged segments and dense files of the newest version from parity. From a segment
     without parity, drop the damaged blocks and keep the rest, as a new version.
 
-    Damaged files are kept in STORE/damaged/. Without ``yes`` nothing is changed.
+    Damaged files are kept in STORE/damaged/. Older versions without any of them stay; the others
+    are dropped. Without ``yes`` nothing is changed.
 
     Raises: StoreLockedError while training runs; CorruptionError if no version can be used.
     """
@@ -87,7 +88,8 @@ def repair(folder: Path, *, yes: bool = False) -> Repair:
         return result
     with Manifest.open_writer(folder) as manifest:
         segments = [s for s in record.segments if s["id"] not in damaged]
-        next_id = max(s["id"] for s in record.segments) + 1
+        kept = manifest.records()
+        next_id = max(s["id"] for one in kept for s in one.segments) + 1
         for number, (segment, found) in enumerate(damaged.values()):
             segments += _rewrite(folder, segment, found, next_id + number)
         lost = sum(part.rows for part in result.lost)
@@ -98,7 +100,10 @@ def repair(folder: Path, *, yes: bool = False) -> Repair:
             _set_aside(folder, os.path.join("ssd", segment["file"]))
         manifest.commit(mended)
         if not files.is_of_set(str(folder)):  # otherwise the first table refers to versions
-            manifest.prune(keep=1)
+            whole = [
+                r.version for r in kept if damaged.keys().isdisjoint(s["id"] for s in r.segments)
+            ]
+            manifest.prune(keep=1, named=whole)
         result.version = mended.version
     return result
 

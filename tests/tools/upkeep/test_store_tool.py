@@ -16,6 +16,7 @@ import pytest
 from paddlebox import _native, ops
 from paddlebox.config import TableConfig
 from paddlebox.store.compaction import Policy
+from paddlebox.store.manifest import Manifest
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main
 
@@ -49,6 +50,22 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(original: Path, tmp_path: Path) -> Path:
     shutil.copytree(original, tmp_path / "store")
     return tmp_path / "store"
+
+
+def with_passes(folder: Path, passes: int) -> Path:
+    """A store that keeps all of its passes, each with a segment of its own."""
+    paddle.disable_static()
+    options: dict[str, Any] = {"mem_budget_bytes": 1 << 20, "compaction": None, "keep_versions": 9}
+    with Table(CONFIG, folder=folder, **options) as table:
+        for number in range(1, passes + 1):
+            train(table, np.arange(1, 1000 // number, dtype=np.uint64), number)
+    return folder
+
+
+def passes_of(store: Path) -> dict[int, int]:
+    """The pass of each version."""
+    with Manifest.open_reader(store) as manifest:
+        return {record.version: record.pass_number for record in manifest.records()}
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: Any, code: int = 0) -> Any:
@@ -259,6 +276,21 @@ def test_rows_lost_in_a_young_segment_come_back_as_they_were(
         assert len(table.read_all()[0]) == 4001
 
 
+def test_a_repair_keeps_older_versions_that_name_no_damaged_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = with_passes(tmp_path / "store", 4)
+    before = run(capsys, "digest", store, "--version", 2)
+    flip(segment_of(store, 3), 77)
+    run(capsys, "repair", store, "--yes")
+    assert passes_of(store) == {1: 1, 2: 2, 5: 4}  # versions 3 and 4 name the damaged segment
+    assert run(capsys, "verify", store)["damage"] == []
+    assert run(capsys, "digest", store, "--version", 2) == before
+    with Table(CONFIG, folder=store, mem_budget_bytes=1 << 20, keep_versions=9) as table:
+        train(table, np.arange(1, 100, dtype=np.uint64), 5)
+    assert run(capsys, "digest", store, "--version", 2) == before
+
+
 def test_a_damaged_manifest_is_rebuilt(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected = run(capsys, "digest", store)
     flip_value(store, b"head")
@@ -275,6 +307,21 @@ def test_compact_merges_and_keeps_every_row(
     assert found["depth"] == {"before": 3, "after": 1}
     assert found["stored_rows"] == {"before": 5500, "after": 4001}
     assert run(capsys, "digest", store)["sparse_digest"] == expected
+
+
+@pytest.mark.parametrize("command", [["compact", "--full"], ["migrate"]])
+def test_a_rewrite_keeps_each_pass_that_has_a_version(
+    command: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = with_passes(tmp_path / "store", 4)
+    before = run(capsys, "digest", store, "--version", 1)
+    monkeypatch.setattr(_native.core, "SEGMENT_VERSION", 3)  # all segments are to be migrated
+    run(capsys, command[0], store, *command[1:])
+    assert [*passes_of(store).values()] == [1, 2, 3, 4]
+    assert run(capsys, "digest", store, "--version", 1) == before
 
 
 def test_compact_is_refused_while_a_writer_is_there(
