@@ -48,7 +48,7 @@ class JobStore:
 
     def __init__(self, rank: int, size: int, check: Callable[[int], None]) -> None:
         self._rank, self._size, self._check = rank, size, check
-        self._is_open = False
+        self._is_open = False  # until `open` has reached the first rank
         self._check_later = check  # after the start
         self._calls: dict[str, int] = {}
         self._clients = threading.local()

@@ -152,6 +152,11 @@ class World(Coordinator):
         return len(self.hosts.ranks) == 1
 
     def close(self) -> None:
+        """End the connections to the other ranks. Call it last, on every rank.
+
+        The first rank serves the job's store, so it waits until the others have called this too, at
+        most `job_store.END_S` seconds. After a failure no rank waits for another.
+        """
         failed = self._failed or sys.exc_info()[0] is not None
         core.set_sums(None, 0, None)
         for channel in self.channels.values():
