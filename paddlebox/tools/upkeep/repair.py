@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,7 @@ def repair(folder: Path, *, yes: bool = False) -> Repair:
     """Rebuild damaged segments and dense files of the newest version from parity. From a segment
     without parity, drop the damaged blocks and keep the rest, as a new version.
 
-    Damaged files are kept in STORE/damaged/. Older versions without any of them stay; the others
+    Damaged files are kept in STORE/damaged/. Then older versions without damage stay; the others
     are dropped. Without ``yes`` nothing is changed.
 
     Raises: StoreLockedError while training runs; CorruptionError if no version can be used.
@@ -100,12 +102,18 @@ def repair(folder: Path, *, yes: bool = False) -> Repair:
             _set_aside(folder, os.path.join("ssd", segment["file"]))
         manifest.commit(mended)
         if not files.is_of_set(str(folder)):  # otherwise the first table refers to versions
-            whole = [
-                r.version for r in kept if damaged.keys().isdisjoint(s["id"] for s in r.segments)
-            ]
+            sound = {segment["id"] for segment in record.segments} - damaged.keys()
+            whole = [one.version for one in kept if _is_whole(folder, one, sound)]
             manifest.prune(keep=1, named=whole)
         result.version = mended.version
     return result
+
+
+def _is_whole(folder: Path, record: VersionRecord, sound: Collection[int]) -> bool:
+    """Whether no file of a version is damaged or set aside. sound: segments that are checked."""
+    others = (segment for segment in record.segments if segment["id"] not in sound)
+    damage = itertools.chain.from_iterable(segment_damage(folder, segment) for segment in others)
+    return not any(damage) and not any(dense_damage(folder, record))
 
 
 def _rebuild(folder: Path, segment: dict[str, Any], result: Repair) -> bool:

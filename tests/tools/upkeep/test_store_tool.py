@@ -15,8 +15,10 @@ import pytest
 
 from paddlebox import _native, ops
 from paddlebox.config import TableConfig
+from paddlebox.store import files
 from paddlebox.store.compaction import Policy
 from paddlebox.store.manifest import Manifest
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main
 
@@ -60,6 +62,11 @@ def with_passes(folder: Path, passes: int) -> Path:
         for number in range(1, passes + 1):
             train(table, np.arange(1, 1000 // number, dtype=np.uint64), number)
     return folder
+
+
+def newest(store: Path) -> VersionRecord:
+    with Manifest.open_reader(store) as manifest:
+        return manifest.records()[-1]
 
 
 def passes_of(store: Path) -> dict[int, int]:
@@ -289,6 +296,20 @@ def test_a_repair_keeps_older_versions_that_name_no_damaged_file(
     with Table(CONFIG, folder=store, mem_budget_bytes=1 << 20, keep_versions=9) as table:
         train(table, np.arange(1, 100, dtype=np.uint64), 5)
     assert run(capsys, "digest", store, "--version", 2) == before
+
+
+def test_a_repair_drops_older_versions_with_damage_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = with_passes(tmp_path / "store", 4)
+    flip(Path(files.dense_folder(str(store), 1), "dense.bin"), -1)
+    run(capsys, "compact", store, "--full")  # pass 4 has one segment of its own
+    flip(segment_of(store, 3), 77)  # of pass 3
+    (merged,) = newest(store).segments
+    flip(store / "ssd" / merged["file"], 77)
+    run(capsys, "repair", store, "--yes")
+    assert run(capsys, "verify", store)["damage"] == []
+    assert [*passes_of(store).values()] == [2, 4]
 
 
 def test_a_damaged_manifest_is_rebuilt(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
