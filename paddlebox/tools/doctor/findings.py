@@ -64,8 +64,8 @@ def _software(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.FAILS, "paddle", facts.native_problem, do)
     if facts.gpus:
         yield Finding(
-            Level.NOTE, "gpu", f"there are {facts.gpus} GPUs, but training runs on the CPU",
-            "nothing: there is no GPU pass table yet (docs/caveats.md)",
+            Level.NOTE, "gpu", f"there are {facts.gpus} GPUs; by default, training runs on the CPU",
+            "hbm.place: gpu trains on one GPU (docs/gpu.md, docs/caveats.md)",
         )  # fmt: skip
 
 
