@@ -26,7 +26,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ SHARES = (0.001, 0.01, 0.05, 0.3)
 PASS_SHARE = 0.05
 OTHER_SHARES = (0.01, 0.3)  # sizes of the passes that only the tier does
 PEER_THREADS = (1, 4, 16, 64)
+PARTS = 4  # a turn is this part of a series of passes, so that it has merges
 ROWS_PER_PAGE = PAGE // PACKED
 # The series is the first word of the seed of a batch or a pass.
 PASSES, BATCHES, TRIAL = 1, 2, 3
@@ -261,7 +262,7 @@ class Bench:
         say(f"{series}, {share:.1%}, M rows/s: {rates}")
 
     def rate(self, subject: Subject, series: str, share: float) -> float:
-        return statistics.median(batch.rate for batch in subject.batches[series, share])
+        return statistics.median(_rates(subject, series, share))
 
     def limit(self, subject: Subject, series: str, share: float) -> float:
         """Rows/s that the disk allows with a scan of the packed rows. For small batches, the better
@@ -352,7 +353,7 @@ class Bench:
     def goals(self, own: Subject, peers: Sequence[Subject]) -> list[report.Goal]:
         goals: list[report.Goal] = []
 
-        def at_least(name: str, value: float, bound: float) -> None:
+        def at_least(name: str, value: Sequence[float], bound: float) -> None:
             goals.append(report.at_least(name, value, bound))
 
         def at_most(name: str, value: float, bound: float) -> None:
@@ -360,22 +361,26 @@ class Bench:
 
         for series in ("uniform", "recency"):
             for share in SHARES:
-                part = self.rate(own, series, share) / self.limit(own, series, share)
-                at_least(f"cold {series} {share:.1%}, of what the disk allows", part, 0.70)
-        written = statistics.median(self.load_rates[own.name]) * PACKED
-        at_least("bulk write, of the raw disk", written / self.disk.write_rate, 0.70)
+                limit = self.limit(own, series, share)
+                parts = [rate / limit for rate in _rates(own, series, share)]
+                at_least(f"cold {series} {share:.1%}, of what the disk allows", parts, 0.70)
+        written = [rate * PACKED / self.disk.write_rate for rate in self.load_rates[own.name]]
+        at_least("bulk write, of the raw disk", written, 0.70)
         factors = {"rocksdb": (4.0, 3.0), "lmdb": (2.0, 3.0)}
         for peer in peers:
             for series, bound in zip(("uniform", "recency"), factors[peer.name], strict=True):
-                ratio = self.rate(own, series, PASS_SHARE) / self.rate(peer, series, PASS_SHARE)
-                at_least(f"cold {series} 5%, times {peer.name}", ratio, bound)
+                times = report.ratios(*(_rates(s, series, PASS_SHARE) for s in (own, peer)))
+                at_least(f"cold {series} 5%, times {peer.name}", times, bound)
             for series in ("5% uniform", "5% recency"):
-                done = len(peer.pass_seconds[series])
-                ratio = _pass_rate(own, series, done) / _pass_rate(peer, series, done)
-                at_least(f"passes {series}, times {peer.name}", ratio, 8.0)
-            absent = "all absent"
-            ratio = self.rate(own, absent, PASS_SHARE) / self.rate(peer, absent, PASS_SHARE)
-            at_least(f"absent keys, times {peer.name}", ratio, 10.0)
+                turns = np.array_split(np.arange(len(peer.pass_seconds[series])), PARTS)
+                times = [
+                    _pass_rate(own, series, turn) / _pass_rate(peer, series, turn)
+                    for turn in turns
+                    if len(turn)
+                ]
+                at_least(f"passes {series}, times {peer.name}", times, 8.0)
+            both = (_rates(subject, "all absent", PASS_SHARE) for subject in (own, peer))
+            at_least(f"absent keys, times {peer.name}", report.ratios(*both), 10.0)
         at_most("absent keys that cause a read", max(self.absent_reads), 0.01)
         for series, upkeep in self.upkeep.items():
             amplification = 4.0 if series.startswith("1%") else 3.0
@@ -387,10 +392,16 @@ class Bench:
         return goals
 
 
-def _pass_rate(subject: Subject, series: str, passes: int | None = None) -> float:
-    """Rows/s over the first `passes` passes of a series, or over all of them."""
-    rows, seconds = subject.pass_rows[series][:passes], subject.pass_seconds[series][:passes]
-    return sum(rows) / sum(seconds) if seconds else math.nan
+def _rates(subject: Subject, series: str, share: float) -> list[float]:
+    """Rows/s of each batch of a kind."""
+    return [batch.rate for batch in subject.batches[series, share]]
+
+
+def _pass_rate(subject: Subject, series: str, passes: Iterable[int] | None = None) -> float:
+    """Rows/s over some passes of a series, or over all of them."""
+    rows, seconds = subject.pass_rows[series], subject.pass_seconds[series]
+    chosen = list(range(len(seconds)) if passes is None else passes)
+    return sum(rows[n] for n in chosen) / sum(seconds[n] for n in chosen) if chosen else math.nan
 
 
 def main() -> int:
