@@ -32,7 +32,8 @@ class StoreError(PaddleBoxError, OSError):
 
 
 class CorruptionError(StoreError):
-    """Bytes on disk differ from those that were written. The message names file and offset."""
+    """Bytes on disk differ from those that were written. The message names the file, and the block,
+    record or offset if there is one."""
 
 
 class OutOfSpaceError(StoreError):

@@ -183,11 +183,12 @@ def pull_box_extended_sparse(
             columns of the first result before them.
         anchor: as for `pull_box_sparse`.
 
-    Returns: (out, extended). For one tensor a pair of tensors. For a list a pair of lists with the
-        slots that the mask selects, in order.
+    Returns: (out, extended). For one tensor a pair of tensors, of which one that the mask leaves
+        out is None. For a list a pair of lists with the slots that the mask selects, in order.
 
-    Raises: ValueError for sizes that differ from the table's, a wrong mask or a wrong dtype;
-        PassError if the table's rows have no expand part, or no pass is open.
+    Raises: ValueError for sizes that differ from the table's (the extend_size of rows without an
+        expand part is 0), a wrong mask or a wrong dtype; PassError if no pass is open, or if
+        extend_size is 0.
 
     Source of the signature: PaddleBox, fluid.contrib.layers._pull_box_extended_sparse.
     """
@@ -262,8 +263,8 @@ def push_box_sparse(ids: Any, grad: Any) -> Any:
             are the show, click and further counts of each id. The other columns are the gradient of
             a mean loss; the operator multiplies them by B.
 
-    Returns: int64 (1), the number of ids pushed. Fetch it in a static program, because Paddle may
-        prune the push otherwise.
+    Returns: int64 (1), the number of ids, padding included. Fetch it in a static program, because
+        Paddle may prune the push otherwise.
     """
     return call("push_box_sparse", {"Ids": ids, "Grad": grad}, {}, ["Count"], "int64")[0]
 
@@ -325,8 +326,9 @@ def fused_pull_seqpool_cvm(
         anchor: float parameter.
         slots: S.
         embedx_dim: D.
-        use_cvm: columns 0 and 1 of a slot are log(show + 1), log(click + 1) - log(show + 1);
-            otherwise they are dropped.
+        use_cvm: columns 0 and 1 of a slot are log(show + 1), log(click + 1) - log(show + 1), and n
+            columns of log(c + 1) - log(click + 1) for the further counts c follow; otherwise all
+            counts are dropped.
         table: name of the table; empty for the only open one.
         dense: (B, W) float32 features. The kernel writes them after the slots of each instance,
             which saves a copy of the slots. They get no gradient.
@@ -365,7 +367,8 @@ def pull_cache_value(
         size: number of columns of the cache.
         table: name of the cache; empty for the only one of the pass.
 
-    Returns: float32 (..., size). As in PaddleBox, (N, 1) ids give (N, size).
+    Returns: float32 (..., size). As in PaddleBox, a last dimension of 1 is dropped: (N, 1) ids give
+        (N, size).
 
     Raises: PassError if no pass with such a cache is open; ValueError for a wrong size or dtype, or
         an id without a row, such as an id from another pass.
@@ -383,7 +386,7 @@ def lookup_input(
     """Read rows of an input table by the row numbers that `InputTable.rows_of` returns for keys.
 
     Arguments, result and errors are those of `pull_cache_value`, except for an id without a row: it
-    reads row 0, which is zeros, and is counted in `InputTable.misses`.
+    reads row 0, which is zeros, and `end_pass` adds it to `InputTable.misses`.
 
     Source: PaddleBox, lookup_input over InputTable.
     """

@@ -231,7 +231,7 @@ class BoxWrapper:
             name: the name for `get_metric_msg` and its relatives.
             label_varname, pred_varname, cmatch_rank_varname, mask_varname: names of fed variables
                 or of outputs; with MultiTask several predictions, with MultiMask several masks,
-                separated by blanks.
+                separated by blanks. A value of cmatch_rank_varname is cmatch << 32 | rank.
             metric_phase: 1 for join, 0 for update; for an AucRunner, the number of a group.
             cmatch_rank_group: "222_1 223_2"; "222 223" with ignore_rank; with MultiMask the values
                 of the masks.

@@ -4,7 +4,7 @@
     ds.preload_into_memory()      # reads, parses and stages in the background
     ds.wait_preload_done()
     ds.begin_pass()
-    paddlebox.train_from_dataset(exe, program, ds)
+    paddlebox.train_from_dataset(exe, program, ds, loss=loss)
     ds.end_pass()                 # takes a snapshot, and commits it in the background
     ds.release_memory()
 
@@ -74,10 +74,11 @@ class Dataset(PaddleSettings, ABC):
 
     def __iter__(self) -> Iterator[Feed]:
         """The batches of the open pass, for your own training loop (docs/own_loop.md). A batch is a
-        dict from the name of an input to a numpy array. Each batch is returned once.
+        dict from the name of an input to a numpy array. A loop returns each batch once.
 
         The pass stays open after the loop, even if the loop was left early or raised an error:
-        `end_pass` commits what was trained, `abandon_pass` discards it.
+        `end_pass` commits what was trained, unless the pass was split and its last part has not
+        begun; `abandon_pass` discards it.
 
         Raises: PassError as `batches`, and if there are several ranks.
         """
@@ -342,8 +343,8 @@ class Dataset(PaddleSettings, ABC):
             )
 
     def abandon_pass(self, error: BaseException | None = None) -> None:
-        """Discard the open pass. The store stays at its last commit, and the table cannot be
-        trained any more.
+        """Discard the open pass. The store stays at its last commit. If the pass had begun to
+        train, the table accepts no more passes: open it again.
 
         Args:
             error: the reason, for `rescue`.
@@ -411,8 +412,9 @@ class InMemoryDataset(Dataset):
         self._loader.preload(options, self._options.filelist, self.tracer)
 
     def begin_pass(self) -> None:
-        """Open the loaded pass. If its day is later than the day of the pass before, the earlier
-        day ends first. An error of staging the rows is raised by the first batch."""
+        """Open the loaded pass. If it trains and its day is later than the day of the pass before,
+        the earlier day ends first in tables with `life.auto`. An error of staging the rows is
+        raised by the first batch."""
         self.stats = self._feeder.begin()
 
     def batches(self) -> Iterator[Feed]:

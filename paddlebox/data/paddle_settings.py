@@ -77,8 +77,10 @@ class PaddleSettings:
 
         Args:
             slots: the columns, or the path of a slots.yaml.
+            use_var: as for `set_use_var`.
             thread_num, pack_threads: the number of threads; 0: chosen while running, up to the
-                number of cores (data/pipeline.py). Results do not depend on it.
+                number of cores but at most 8, and half as many for pack_threads
+                (data/pipeline.py). Results do not depend on it.
             allow_commands: as in section `security` of the config. Without it pipe_command and
                 parser are errors.
             sequences: sparse slots with a max_length whose ids the packed inputs hold one by one
@@ -326,7 +328,8 @@ class PaddleSettings:
 
     def set_rank_offset(self, rank_offset: str) -> None:
         """Set the name of the variable that takes RankOffset, (B, 7) int32, the input of
-        rank_attention. Only batches of page views have it."""
+        rank_attention. Batches of page views have it; the datasets of paddlebox.compat with passes
+        give -1 everywhere in other batches."""
         self._options.rank_offset = rank_offset
 
     def set_pv_batch_size(self, pv_batch_size: int) -> None:

@@ -62,7 +62,8 @@ class SideTable:
         self._feeding: Future[Any] | None = None
         self._fed: Any = None  # native SideTable of the next pass
         self._open: Any = None  # native SideTable of the open pass
-        #: Number of lookups of keys and ids without a row, which read as zeros.
+        #: Number of lookups without a row, which read as zeros: of keys, and of ids in passes that
+        #: have ended.
         self.misses = 0
 
     def __str__(self) -> str:

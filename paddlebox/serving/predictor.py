@@ -84,12 +84,14 @@ class Predictor(Closing):
 
         Args:
             instances: one dict for each instance: the name of a column or slot -> a string, a
-                number or a list of them, as `slots.yaml` describes the training data. The label is
-                not needed.
+                number or a list of them, as `slots.yaml` describes the training data. A field that
+                is missing or None is an empty cell. The label is not needed.
 
-        Returns: probabilities, (B) float32; for several tasks (B, T), in the order of `tasks`.
+        Returns: probabilities, (B) float32; for several tasks (B, T), in the order of `tasks`; (0)
+            without instances.
 
-        Raises: DataError that names the instance and the field; CorruptionError.
+        Raises: DataError that names the instance and the field; ConfigError if the model reads
+            sequences (`reads_users`); CorruptionError.
         """
         with self._using() as generation:
             return generation.predict(instances)
@@ -118,8 +120,8 @@ class Predictor(Closing):
             candidates: instances with a time, without labels. They do not see each other.
             user: if given, the history is kept under this name, and a later call needs only the
                 events after it.
-            after: the events of the user that earlier calls have given, which `history` follows.
-                Given events after these are forgotten.
+            after: the number of events of the user that earlier calls have given, which `history`
+                follows; above 0 it needs `user`. Given events after these are forgotten.
 
         Returns: probabilities of the candidates, (G) float32.
 
@@ -161,7 +163,8 @@ class Predictor(Closing):
 
         Returns: probabilities, (B) float32; for several tasks (B, T).
 
-        Raises: ValueError for another shape or dtype; CorruptionError.
+        Raises: ValueError for another shape, or another dtype of feasigns (the other arrays are
+            converted); ConfigError if the model reads sequences; CorruptionError.
         """
         feasigns = np.ascontiguousarray(feasigns)
         if feasigns.dtype == np.int64:

@@ -66,9 +66,10 @@ class TableSet(Closing):
         world: the ranks that share the tables.
         changes: fields of `TableOptions` that differ from options.
 
-    Raises: StoreLockedError if another process writes the store; ConfigError if a store was
-        written with another layout, seed or set of tables, if slots and tables do not fit each
-        other, or if a budget is too small; CorruptionError.
+    Raises: StoreLockedError if another process writes the store; StoreError if a read-only set
+        finds no store or not the version; ConfigError if a store was written with another layout,
+        seed or set of tables, if slots and tables do not fit each other, if an open table of this
+        process has the same name, or if a budget is too small; CorruptionError.
     """
 
     def __init__(
@@ -175,13 +176,14 @@ class TableSet(Closing):
             keys: (K) uint64 in the order of tables, ascending within each, without padding, as
                 `sorted_unique_keys` returns them; with several ranks, the keys of this rank's
                 instances.
-            slots: (K) uint16, the slot that a new row gets; with several tables it tells the table
-                of a key.
+            slots: (K) uint16, the slot that a new row gets; None: 0. With several tables it is
+                needed, because it tells the table of a key.
             train: absent keys get a new row; otherwise they get none, and nothing changes.
             day: days since 1970-01-01, written into rows that are pushed.
 
         Raises: OutOfSpaceError with the bytes needed when the pass is over the HBM budget;
-            PassError when another training pass is staged; CorruptionError.
+            PassError when another training pass is staged, when this one trains and the set is
+            read-only, or when it evaluates while another one trains; CorruptionError.
         """
         parts: list[StagedPass] = []
         try:
@@ -257,7 +259,10 @@ class TableSet(Closing):
         return found
 
     def set_rate(self, rate: float) -> None:
-        """Multiplies the learning rates of all rows, from the next push on. It is 1 at first."""
+        """Multiplies the learning rates of all rows, from the next push on. It is 1 at first.
+
+        Raises: PassError for rows on a GPU, whose learning rates are fixed.
+        """
         for table in self._tables:
             table.native.set_rate(rate)
 
@@ -276,7 +281,8 @@ class TableSet(Closing):
 
     def abandon(self, *, evaluation: bool = False) -> None:
         """Drops the open pass. The store stays at its last commit. After a training pass was
-        abandoned, the tables accept no more training passes: open them again."""
+        abandoned, the tables accept no more passes and no life events, and cannot be read as a
+        whole: open them again."""
         self.world.drop()
         for table in self._tables:
             table.abandon(evaluation=evaluation)
@@ -361,9 +367,10 @@ class TableSet(Closing):
 
     def digest(self) -> str:
         """Canonical digest of all (key, row) pairs of all tables and ranks: equal content has equal
-        digests.
+        digests. Waits for the commit in the background.
 
-        Raises: PassError while a pass is staged, open or being committed.
+        Raises: PassError while a pass is open, or has ended and was neither committed nor kept;
+            without a folder also while one is staged.
         """
         digests = [
             sum_of_digests(self.world.gather("digest", table.digest())) for table in self._tables

@@ -194,7 +194,7 @@ class TieredTable(Closing):
             self.native.abandon()
 
     def refuse_passes(self, cause: BaseException | None = None) -> None:
-        """Accepts no more training passes, as after `abandon`, because the rows in memory differ
+        """Accepts no more passes, as after `abandon`, because the rows in memory differ
         from the rows of the store.
 
         Args:
@@ -287,7 +287,8 @@ class TieredTable(Closing):
         Returns: (n) bool, which feasigns have a row that the filter chooses, and (n, words)
             float32, in which only the rows of these feasigns are valid.
 
-        Raises: as `visit`.
+        Raises: PassError while a pass is open or being committed, for which it does not wait;
+            without a folder also while one is staged; CorruptionError.
         """
         found, rows = self.native.lookup(feasigns, chosen)
         return found.astype(bool), rows
@@ -302,9 +303,11 @@ class TieredTable(Closing):
         return self._compactor
 
     def digest(self) -> str:
-        """Canonical digest of all (key, row) pairs: equal content has equal digests.
+        """Canonical digest of all (key, row) pairs: equal content has equal digests. Waits for the
+        commit in the background.
 
-        Raises: PassError while a pass is staged, open or being committed.
+        Raises: PassError while a pass is open, or has ended and was neither committed nor kept;
+            without a folder also while one is staged.
         """
         self._wait_usable()
         return str(self.native.digest())

@@ -417,7 +417,8 @@ def train_from_dataset(
     metrics: Sequence[MetricConfig] = (),
     outputs: Mapping[str, Any] | None = None,
 ) -> PassResult:
-    """Train a static program, PIR or old IR, over the open pass of a dataset. B = instances.
+    """Train a static program, PIR or old IR, over the open pass of a dataset. B = instances. After
+    an error in a batch the pass is abandoned, and the store stays at its last commit.
 
     Args:
         exe: a paddle.static.Executor.
@@ -428,7 +429,8 @@ def train_from_dataset(
         fetch_list: more variables to fetch in every step.
         fetch_handler: called in every step with the values of `fetch_list`.
         label: name of the label's variable; None: `dataset.label_variable`.
-        watch: called after each batch.
+        watch: called after each batch with the number of batches so far, the number of samples so
+            far, the loss of the batch, and the `PassMetrics` so far.
         metrics: metrics to measure besides the usual ones (docs/metrics.md). They may name slots,
             variables that are fed, and `outputs`.
         outputs: name -> variable with a value per instance, such as predictions of other tasks.
