@@ -39,7 +39,7 @@ def jagged_attention(
     the result of token i is the sum of w(s_ij) v_j over the tokens j that it sees: the first
     seen[i] events of its sequence, and itself. p is seen[i] - j for event j of the sequence, from
     0, and 0 for the token itself unless it is one of these events. A difference of times d has
-    bucket 0 if it is at most 0, otherwise 1 + 2 floor( log2 d) + (1 if d >= 1.5 * 2^floor(log2 d)),
+    bucket 0 if it is at most 0, otherwise 1 + 2 floor(log2 d) + (1 if d >= 1.5 * 2^floor(log2 d)),
     but at most N - 1.
 
     The bits of the result and of the gradients do not depend on the number of threads. A result
