@@ -45,7 +45,7 @@ SHARES = (0.001, 0.01, 0.05, 0.3)
 PASS_SHARE = 0.05
 OTHER_SHARES = (0.01, 0.3)  # sizes of the passes that only the tier does
 PEER_THREADS = (1, 4, 16, 64)
-PARTS = 4  # a turn is this part of a series of passes, so that it has merges
+STRIDE = 4  # a turn has every fourth pass: passes become slower as merges begin
 ROWS_PER_PAGE = PAGE // PACKED
 # The series is the first word of the seed of a batch or a pass.
 PASSES, BATCHES, TRIAL = 1, 2, 3
@@ -372,11 +372,10 @@ class Bench:
                 times = report.ratios(*(_rates(s, series, PASS_SHARE) for s in (own, peer)))
                 at_least(f"cold {series} 5%, times {peer.name}", times, bound)
             for series in ("5% uniform", "5% recency"):
-                turns = np.array_split(np.arange(len(peer.pass_seconds[series])), PARTS)
+                done = len(peer.pass_seconds[series])
+                turns = [range(first, done, STRIDE) for first in range(min(STRIDE, done))]
                 times = [
-                    _pass_rate(own, series, turn) / _pass_rate(peer, series, turn)
-                    for turn in turns
-                    if len(turn)
+                    _pass_rate(own, series, turn) / _pass_rate(peer, series, turn) for turn in turns
                 ]
                 at_least(f"passes {series}, times {peer.name}", times, 8.0)
             both = (_rates(subject, "all absent", PASS_SHARE) for subject in (own, peer))
