@@ -74,8 +74,8 @@ train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR
 	$(BIN)/python tools/train.py -c $(CONFIG) --run-dir "$$run"; \
 	$(BIN)/python tools/evaluate.py "$$run"
 
-# Tests of Python often wait for processes, so there are more workers than cores.
-WORKERS ?= $(shell echo $$(($(JOBS) + $(JOBS) / 2)))
+# Tests of Python often wait for processes and for the disk, so there are more workers than cores.
+WORKERS ?= $(shell echo $$((2 * $(JOBS))))
 
 # The tests of the core link the objects of the extension; core-test and the sanitizers compile it
 # with strict warnings.

@@ -32,6 +32,7 @@ def test_every_tool_runs_so(name: str) -> None:
     assert "    sys.exit(sigpipe.run(" in (ROOT / "tools" / name).read_text()
 
 
+@pytest.mark.slow
 def test_the_doctor_ends_in_silence_when_its_reader_is_gone() -> None:
     assert without_a_reader("tools/doctor.py", "--disk-mib", "0") == (141, "")
     assert without_a_reader("tools/doctor.py", "--help")[1] == ""

@@ -13,6 +13,7 @@ from paddlebox._native import core, paddle
 from paddlebox.nn.pooled_slots import PooledSlots
 from tests.operators.test_static import OLD_IR, PIR
 from tests.support.fixtures import OpenTable
+from tests.support.marks import long
 
 DIM, SLOTS, INSTANCES = 4, 2, 6
 
@@ -80,8 +81,11 @@ def factors_of(pooling: str, weights: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [("static", PIR), ("static", OLD_IR), ("dygraph", PIR)],
-    ids=["pir", "old_ir", "dygraph"],
+    [
+        pytest.param("static", PIR, id="pir"),
+        long("static", OLD_IR, name="old_ir"),
+        pytest.param("dygraph", PIR, id="dygraph"),
+    ],
 )
 def test_outputs_and_gradients_are_those_of_the_definition(
     in_new_process: Callable[..., Any], kind: str, mode: dict[str, Any]

@@ -15,6 +15,7 @@ from paddlebox import ops
 from paddlebox._native import paddle
 from tests.operators.test_dense_static import MODES
 from tests.operators.test_mlp import bfloat16
+from tests.support.marks import slow
 
 DAY = 86400
 
@@ -261,7 +262,7 @@ print(json.dumps({n: a.view(np.uint32).sum(dtype=np.uint64).item() for n, a in c
 """
 
 
-@pytest.mark.parametrize("form", ["pointwise", "softmax"])
+@pytest.mark.parametrize("form", [slow("pointwise"), "softmax"])
 def test_bits_are_the_same_for_any_number_of_threads(
     in_new_process: Callable[..., Any], form: str
 ) -> None:

@@ -401,6 +401,7 @@ def test_mistakes_name_what_is_wrong() -> None:
     refused("dtype 'float16', expected 'float32' or 'bfloat16'", dtype="float16")
 
 
+@pytest.mark.slow
 def test_bfloat16_is_refused_where_the_processor_lacks_it(
     in_new_process: Callable[..., Any],
 ) -> None:

@@ -45,6 +45,7 @@ from paddlebox.train.adopt_stores import take_over
 from paddlebox.train.hooks.rank_parity import Parity
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination, one_at_a_time
+from tests.support.marks import long, slow
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +177,7 @@ def make(config: Config, tmp_path: Path) -> Callable[[int], Ranks]:
     return lambda size: Ranks(tmp_path / "run", config, size)
 
 
-@pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, slow(3), long(4)])
 def test_each_rank_in_turn_comes_back_to_the_bit(make: Callable[[int], Ranks], size: int) -> None:
     ranks = make(size)
     ranks.train(3)
@@ -245,6 +246,7 @@ def _commit(store: Path, number: int, segments: list[dict[str, Any]]) -> None:
         manifest.prune(2)
 
 
+@pytest.mark.slow
 def test_a_name_that_is_used_again_after_going_back_stands_for_the_newest_file(
     make: Callable[[int], Ranks],
 ) -> None:
@@ -267,6 +269,7 @@ def test_a_name_that_is_used_again_after_going_back_stands_for_the_newest_file(
     assert store_tool(["verify", str(ranks.store(0))]) == 0
 
 
+@pytest.mark.slow
 def test_sets_follow_the_versions_and_take_as_much_space_as_they_say(
     make: Callable[[int], Ranks],
 ) -> None:
@@ -298,6 +301,7 @@ def test_nothing_is_written_if_the_version_is_protected(make: Callable[[int], Ra
     assert after == before != []
 
 
+@pytest.mark.slow
 def test_sets_that_a_killed_process_did_not_remove_go_though_nothing_is_written(
     make: Callable[[int], Ranks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,6 +501,7 @@ def test_two_lost_ranks_of_a_group_are_named_with_the_passes_that_there_are(
         ranks.start()
 
 
+@pytest.mark.slow
 def test_one_rank_of_each_group_can_be_lost(make: Callable[[int], Ranks]) -> None:
     ranks = make(4)
     ranks.train(2, protect=False)

@@ -126,6 +126,7 @@ def test_text_that_is_not_a_topology_is_named_in_the_error(
         Topology.parse(change(CUBE_MESH))
 
 
+@pytest.mark.slow
 def test_the_tool_prints_the_routes_of_what_it_reads() -> None:
     done = subprocess.run(
         [sys.executable, "tools/gpu_routes.py"],

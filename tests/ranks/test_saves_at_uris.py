@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from paddlebox.saves import open_save
 from tests.support import processes
 
 
+@pytest.mark.slow
 def test_every_rank_is_told_of_a_copy_that_fails_and_of_one_that_succeeds(tmp_path: Path) -> None:
     (tmp_path / "there").write_text("no folder")
     launcher = ["-m", "paddle.distributed.launch", "--nproc_per_node", "2"]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.ranks.launched import run_launched
 from tests.support.configs import write_config, write_slots
+from tests.support.marks import long
 
 ROWS = 200
 
@@ -48,7 +49,8 @@ def losses(config: Path, ranks: int, program: str) -> list[float]:
     return [line["loss"] for line in lines]
 
 
-@pytest.mark.parametrize("program", ["pir", "dygraph"])
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_two_ranks_train_what_one_trains(config: Path, program: str) -> None:
     one, two = (losses(config, ranks, program) for ranks in (1, 2))
     assert two == pytest.approx(one, abs=1e-5)

@@ -13,6 +13,7 @@ from tests.ranks.launched import run_launched
 from tests.ranks.test_ranks import _all_rows, _assert_same_model, _passes, _train, _train_each
 from tests.ranks.worker import SLOTS
 from tests.support.configs import write_config, write_slots
+from tests.support.marks import long
 
 ROWS, EPOCHS = 200, 4
 WEIGHTS = (2, 0, 1, 5)  # of each four instances: a batch of n has 2 n with the repeated ones
@@ -56,7 +57,8 @@ def lines(config: Path, ranks: int, *more: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (own / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("program", ["pir", "dygraph"])
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_two_ranks_train_the_mean_by_weight_of_all_instances(config: Path, program: str) -> None:
     one, two = (lines(config, ranks, f"trainer.program={program}") for ranks in (1, 2))
     assert len(one) == len(two) == 3 * EPOCHS

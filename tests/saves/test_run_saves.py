@@ -52,6 +52,7 @@ def table_of_run(run_dir: Path) -> TieredTable:
     return stored_table(store, record, read_only=True)
 
 
+@pytest.mark.slow
 def test_a_run_saves_a_base_a_date_and_a_delta_a_pass_beside_the_next_ones_staging(
     data: Path, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ STEPS = st.one_of(
     worth_it=st.sampled_from([0.0, 1e9]),
     precision=st.sampled_from([RowPrecision.FLOAT32, RowPrecision.FLOAT16]),
 )
+@pytest.mark.slow
 def test_a_base_and_its_deltas_are_the_rows_of_a_base(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[Any, ...]],

@@ -263,6 +263,7 @@ def test_rows_decay_and_expire_as_in_the_model_despite_disturbances(seed: int) -
     assert model.deleted > 0
 
 
+@pytest.mark.slow
 def test_rows_beyond_the_memory_decay_and_expire_as_in_the_model(tmp_path: Path) -> None:
     work = make_work(5, passes=7, population=60_000)  # 16,000 rows fit into 1 MiB
     undisturbed, model = run(work, None, 5)

@@ -130,6 +130,7 @@ def test_a_reader_changes_no_byte_and_follows_the_writer(tmp_path: Path) -> None
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_reader_beside_a_committing_and_pruning_writer_never_fails(tmp_path: Path) -> None:
     code = """
 import sys

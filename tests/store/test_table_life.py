@@ -200,6 +200,7 @@ with open_table(Path(sys.argv[1]), read_only=True) as table:
 """
 
 
+@pytest.mark.slow
 def test_a_reader_reads_its_version_while_the_writer_goes_on(tmp_path: Path) -> None:
     with open_table(tmp_path / "s", compaction=OFTEN, keep_versions=1) as table:
         for number in range(1, 4):

@@ -14,6 +14,7 @@ from paddlebox.data.packer import _numbered
 from paddlebox.errors import ConfigError
 from tests.support import processes
 from tests.support.configs import make_config, write_config, write_slots
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "weights_small.py").read_text()
 PAGES, ON_A_PAGE = 250, 8
@@ -78,7 +79,8 @@ def train(folder: Path, *overrides: str, **options: Any) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("loss", ["pairwise", "listwise", "jrc"])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["pairwise", long("listwise"), long("jrc")])
 def test_a_loss_in_groups_ranks_pages_the_same_in_all_programs(folder: Path, loss: str) -> None:
     options = [f"model.loss={loss}", "model.loss_group=page"]
     found = [train(folder, *options, f"trainer.program={p}") for p in ("pir", "old_ir", "dygraph")]
@@ -108,6 +110,7 @@ def test_a_loss_of_ones_own_trains(folder: Path) -> None:
         assert expected in error
 
 
+@pytest.mark.slow
 def test_a_loss_of_ones_own_learns_numbers_as_labels(folder: Path) -> None:
     random = np.random.default_rng(4)
     items = random.integers(1, 3, 3000).tolist()

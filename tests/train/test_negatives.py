@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import processes
 from tests.support.configs import write_config, write_slots
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "weights_small.py").read_text()
 ROWS, RATE, WEIGHT = 6000, 0.2, 3
@@ -58,7 +59,7 @@ def train(folder: Path, program: str = "pir", **options: Any) -> Any:
     return found
 
 
-@pytest.mark.parametrize("program", ["pir", "dygraph"])
+@pytest.mark.parametrize("program", ["pir", long("dygraph")])
 def test_predictions_and_metrics_are_those_of_all_instances(folder: Path, program: str) -> None:
     instances = [{"w": [WEIGHT], "number": [7], "item": [item]} for item in (1, 2)]
     found = train(folder, program, served=instances)
@@ -81,6 +82,7 @@ def test_predictions_and_metrics_are_those_of_all_instances(folder: Path, progra
     assert sum(shows.values()) == pytest.approx(sum(x["samples"] for x in found["lines"]), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_is_not_continued_with_another_rate(folder: Path) -> None:
     train(folder)
     given = {

@@ -70,6 +70,7 @@ MASK = ["data.sequences.split=mask", "data.sequences.max_length=8", "data.sequen
 DIRECT = ["data.sequences.split=direct", "data.sequences.max_length=5"]
 
 
+@pytest.mark.slow
 def test_rows_get_the_same_from_each_instance_in_every_split(folder: Path) -> None:
     """A model of one weight per feature does not see the context. So all splits train the same, if
     a pass is one batch, except for the bias: its gradient is smaller with context, and Adam adds

@@ -12,6 +12,7 @@ import pytest
 from paddlebox.data.batches import WEIGHT
 from tests.support import processes
 from tests.support.configs import make_slots, write_config, write_slots
+from tests.support.marks import long
 
 SCRIPT = (Path(__file__).parent / "weights_small.py").read_text()
 ROWS = 240
@@ -65,7 +66,7 @@ def check_equal(one: Any, other: Any) -> None:
         assert one["rows"][feasign][1:] == pytest.approx(row[1:], rel=1e-6, abs=1e-6), feasign
 
 
-@pytest.mark.parametrize("program", ["pir", "old_ir", "dygraph"])
+@pytest.mark.parametrize("program", ["pir", long("old_ir"), long("dygraph")])
 @pytest.mark.parametrize("show_scale", ["true", "false"])
 def test_weight_2_is_the_instance_twice(folder: Path, program: str, show_scale: str) -> None:
     options = [f"trainer.program={program}", f"table.show_scale={show_scale}"]
@@ -83,7 +84,7 @@ def test_weight_2_is_the_instance_twice(folder: Path, program: str, show_scale: 
     assert once["test"]["loss"] == pytest.approx(repeated["test"]["loss"], abs=1e-6)
 
 
-@pytest.mark.parametrize("rule", ["adagrad", "adam", "shared_adam"])
+@pytest.mark.parametrize("rule", ["adagrad", long("adam"), long("shared_adam")])
 def test_an_instance_of_weight_0_trains_as_if_it_were_not_there(folder: Path, rule: str) -> None:
     # In the second batch, the rows of user 1 and of item 30 have weight 0 only.
     lines = [(1, 1, 1, 30), (0, 1, 2, 31), (1, 0, 1, 30), (0, 1, 3, 31)]
@@ -104,7 +105,7 @@ def test_a_batch_without_weight_trains_nothing(folder: Path) -> None:
     check_equal(more, whole)
 
 
-@pytest.mark.parametrize("weight", ["-0.5", "-1e30", "nan", "inf", "1e10"])
+@pytest.mark.parametrize("weight", ["-0.5", long("-1e30"), "nan", long("inf"), long("1e10")])
 def test_a_weight_that_is_none_makes_the_line_bad(folder: Path, weight: str) -> None:
     lines = (folder / "once.txt").read_text().splitlines(keepends=True)
     lines[3] = lines[3][:4] + f"1 {weight}" + lines[3][7:]

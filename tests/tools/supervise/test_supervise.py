@@ -430,6 +430,7 @@ def turns(links: list[Met], reports: list[Report], done: Callable[[], bool]) -> 
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_two_nodes_meet_one_decides_and_the_other_takes_over(address: tuple[str, int]) -> None:
     jobs, said = list[Job](), list[str]()
 

@@ -168,6 +168,7 @@ def test_hours_are_refused(config: Path) -> None:
 # ---- the search
 
 
+@pytest.mark.slow
 def test_the_best_third_of_each_rung_goes_on_with_its_own_run(config: Path) -> None:
     outcome = search(config, RATES, rungs=3)
     tried = [trial.values.get("optimizer.learning_rate", 0.9) for trial in outcome.order()]
@@ -180,11 +181,13 @@ def test_the_best_third_of_each_rung_goes_on_with_its_own_run(config: Path) -> N
     assert outcome.rungs.judged == tuple(f"{config.parent}/{part}.csv" for part in parts(10, 11))
 
 
+@pytest.mark.slow
 def test_one_pass_for_all_files_begins_anew_in_each_rung(config: Path) -> None:
     search(config, overrides=["data.files_per_pass=0"])
     assert starts(config)[-1] == ("trial-2", "rung-2", parts(*range(10)))
 
 
+@pytest.mark.slow
 def test_the_table_has_the_best_first_and_its_values_as_arguments_and_as_yaml(config: Path) -> None:
     text = as_text(search(config, "optimizer.learning_rate=0.02,0.01", "model.hidden=[8],[4,2]"))
     lines = text.splitlines()
@@ -196,6 +199,7 @@ def test_the_table_has_the_best_first_and_its_values_as_arguments_and_as_yaml(co
     assert "| 0 | `the config` | 3 |" in text
 
 
+@pytest.mark.slow
 def test_the_config_itself_may_be_the_best_and_is_tried_once(config: Path) -> None:
     outcome = search(
         config, "optimizer.learning_rate=0.01,0.9", overrides=["optimizer.learning_rate=0.01"]
@@ -204,6 +208,7 @@ def test_the_config_itself_may_be_the_best_and_is_tried_once(config: Path) -> No
     assert as_text(outcome).endswith("No combination is better than the config itself.")
 
 
+@pytest.mark.slow
 def test_a_trial_writes_nothing_outside_of_its_folder(config: Path) -> None:
     outside = ["save.out=/out", "checkpoint.copy_to=/copy", "trainer.visualdl=/vdl"]
     served = ["publish.file=/f", "alerts.metrics_port=9090", "alerts.max_serving_lag_s=5"]
@@ -227,6 +232,7 @@ def test_a_trial_has_the_batch_size_that_all_rows_give(config: Path) -> None:
     assert made.data.batch_size == 64
 
 
+@pytest.mark.slow
 def test_a_failed_trial_is_reported_and_tried_again_by_the_next_start(
     config: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -264,6 +270,7 @@ def test_a_second_start_trains_nothing_and_ends_the_same(config: Path) -> None:
     assert as_text(second) == as_text(first)
 
 
+@pytest.mark.slow
 def test_a_start_after_a_kill_trains_only_what_is_missing(config: Path) -> None:
     folder = config.parent / "search"
     whole = as_text(search(config))
@@ -282,6 +289,7 @@ def test_a_start_after_a_kill_trains_only_what_is_missing(config: Path) -> None:
     assert starts(config)[2:] == [("trial-2", "rung-1", parts(*range(3, 10)))]
 
 
+@pytest.mark.slow
 def test_another_search_in_the_folder_is_refused_with_what_differs(config: Path) -> None:
     search(config)
     ran = starts(config)
