@@ -28,6 +28,7 @@ from paddlebox.tools.supervise.folder import watch_folder
 from paddlebox.tools.supervise.job import LIMITS_S, Job, Order, Rank, Report, suspects
 from paddlebox.tools.supervise.wire import Met
 from tests.conftest import PATIENCE_S, ROOT
+from tests.support.processes import free_port
 
 
 def rank(number: int, **changed: Any) -> Rank:
@@ -414,10 +415,7 @@ def test_a_wrong_option_is_a_configuration_error(
 
 @pytest.fixture
 def address() -> tuple[str, int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        found: tuple[str, int] = probe.getsockname()
-        return found
+    return "127.0.0.1", free_port()
 
 
 def turns(links: list[Met], reports: list[Report], done: Callable[[], bool]) -> list[Order]:
