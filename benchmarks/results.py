@@ -180,10 +180,10 @@ def _generated(run: Run) -> str:
 
 def _hot_path(run: Run) -> str:
     kernels, planned = (
-        _between(run, f".* 1 threads: times fbgemm_exact, {how}")
+        _between(run, f".* 1 threads: times fbgemm_rowwise, {how}")
         for how in ("kernels alone", "with the plan")
     )
-    return f"{kernels} times FBGEMM's exact Adagrad; with the time of the plan {planned} times"
+    return f"{kernels} times FBGEMM's row-wise Adagrad; with the time of the plan {planned} times"
 
 
 def _end_to_end(run: Run) -> str:
