@@ -31,7 +31,7 @@ COPY = ROOT / "build" / "sanitized"
 REPORTS = COPY / "build" / "reports"
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 # As in tests/ops/Makefile. Python's own flags have -fwrapv, and then UBSan accepts an overflow.
-COMPILE = f"-O1 -g1 -fno-wrapv {SANITIZERS}"
+COMPILE = f"-O1 -g1 -fno-wrapv -mmove-max=256 -mstore-max=256 {SANITIZERS}"
 TO_BUILD = {
     "PADDLEBOX_CXXFLAGS": COMPILE,
     "LDFLAGS": SANITIZERS,
