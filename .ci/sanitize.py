@@ -13,6 +13,9 @@ Python and Paddle are not instrumented, which leaves limits:
 - A delete of what new[] allocated is not reported: a destructor of Paddle (AttributeManager) does
   that at the end of every process, and ASan cannot suppress a single place. The core's own tests
   report it.
+- memset, memcpy and memcmp of 0 bytes at a null pointer are not reported: Paddle's empty tensors
+  have no address. C2y defines them, glibc always has, and with bytes to touch ASan reports the null
+  pointer.
 - .ci/sanitize.supp lists the suppressed reports of UBSan.
 """
 
@@ -29,7 +32,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 COPY = ROOT / "build" / "sanitized"
 REPORTS = COPY / "build" / "reports"
-SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+SANITIZERS = (
+    "-fsanitize=address,undefined -fno-sanitize=nonnull-attribute -fno-sanitize-recover=all"
+    " -fno-omit-frame-pointer"
+)
 # As in tests/ops/Makefile. Python's own flags have -fwrapv, and then UBSan accepts an overflow.
 COMPILE = f"-O1 -g1 -fno-wrapv -mmove-max=256 -mstore-max=256 {SANITIZERS}"
 TO_BUILD = {
@@ -120,6 +126,21 @@ def call(command: list[str], env: dict[str, str]) -> int:
     return subprocess.run(command, cwd=COPY, env={**os.environ, **env}, check=False).returncode
 
 
+def run_tests(command: list[str]) -> tuple[int, list[str]]:
+    """The exit code of pytest, and the lines with which UBSan's reports begin in its output."""
+    process = subprocess.Popen(
+        command, cwd=COPY, env={**os.environ, **to_test()}, text=True, errors="replace",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    found = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        if "runtime error: " in line:
+            found.append(line)
+    return process.wait(), found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -135,13 +156,14 @@ def main() -> int:
         old.unlink()
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--capture=sys"]
     pytest += [argument for test in DESELECTED for argument in ("--deselect", test)]
-    failed = call([*pytest, "-n", jobs, "--dist", "worksteal", *tests], to_test())
+    failed, undefined = run_tests([*pytest, "-n", jobs, "--dist", "worksteal", *tests])
     written = [path.read_text(errors="replace") for path in sorted(REPORTS.iterdir())]
     reports = [text for text in written if "ERROR: " in text]  # others warn of a large request
     for report in reports:
         print(f"\n{report}")
-    print(f"sanitize: {len(reports)} reports of the sanitizers")
-    return 1 if failed or reports else 0
+    print("".join(["\n", *undefined]) if undefined else "", end="")
+    print(f"sanitize: {len(reports)} reports of ASan, {len(undefined)} of UBSan")
+    return 1 if failed or reports or undefined else 0
 
 
 if __name__ == "__main__":
