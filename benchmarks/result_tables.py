@@ -469,7 +469,21 @@ def zoo_criteo(run: Run) -> str:
         rows.append([f"`{name}`", auc, f"{of['logloss']:.4f}", *average(of), *less])
     mean = ["average of 3"] if averaged else []
     head = ["", "AUC", "logloss", *mean, *(f"minus the AUC of `{peer}` (95 %)" for peer in peers)]
-    return f"{table(head, rows)}\n\n{goals(run)}"
+    judged = [_judged_by_interval(goal, models) for goal in run["goals"]]
+    return f"{table(head, rows)}\n\n{goals({'goals': judged})}"
+
+
+def _judged_by_interval(
+    goal: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """The goal of a difference of AUC, as a tie if the bound is inside its 95 % interval."""
+    named = re.fullmatch("AUC of (.+) less that of ([^,]+)", goal["name"])
+    if named is None:
+        return goal
+    _, low, high = models[named[1]]["less"][named[2]]
+    if not low < goal["at_least"] < high:
+        return goal
+    return {**goal, "outcome": "tie: its interval contains the goal"}
 
 
 def conformance(run: Run) -> str:

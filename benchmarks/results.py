@@ -171,7 +171,9 @@ def _zoo(run: Run) -> str:
     figures = run["figures"]
     ours, trees = figures["finalmlp"]["mean"], figures["catboost"]["auc"]
     linear = figures["with logs"]["auc"]
-    return f"{ours:.4f} (`finalmlp`); CatBoost {trees:.4f}; logistic regression {linear:.4f}"
+    _, low, high = figures["finalmlp"]["less"]["catboost"]
+    tie = " (a tie)" if low < 0 < high else ""
+    return f"{ours:.4f} (`finalmlp`); CatBoost {trees:.4f}{tie}; logistic regression {linear:.4f}"
 
 
 def _generated(run: Run) -> str:
@@ -208,13 +210,11 @@ def _out_of_memory(run: Run) -> str:
 
 def _ranks(run: Run) -> str:
     name = re.compile("([0-9]+) ranks, samples/s of as many copies")
-    sizes = [found[1] for goal in run["goals"] if (found := name.fullmatch(goal["name"]))]
-    of = {size: _between(run, f"{size} ranks, samples/s of as many copies") for size in sizes}
-    several = (
-        f"{rate} of the samples/s with {size} processes"
-        for size, rate in of.items()
-        if "not measured" not in rate
-    )
+    several = [
+        f"{result_tables.figure(goal)} of the samples/s with {found[1]} processes"
+        for goal in run["goals"]
+        if (found := name.fullmatch(goal["name"])) and "value" in goal
+    ]
     return ", ".join(several) or "not measured"
 
 

@@ -8,6 +8,8 @@ features, D = 8, an MLP of 400-400-400. The peer is the same program, run by Pad
 with a dense embedding table of the same rows and width inside. Its ids are computed beforehand, so
 it looks nothing up. Both run on one core, in turns, with the same requests and settings, and fetch
 their handles once. Rows are drawn uniformly, so most are not in a cache.
+Copies of the file's blocks are on huge pages, so malloc asks for them for the peer's table, too
+(peers/huge_pages.py).
 
 Then another process applies deltas of 5 % of the rows while this one follows. At the end such a
 delta comes every second for 10 minutes, while each answer is compared, to the bit, with the rows of
@@ -36,6 +38,7 @@ from typing import Any
 import numpy as np
 import report
 import serving_load
+from peers import huge_pages
 
 from paddlebox.config import load_config, load_slots
 from paddlebox.config.models import DnnConfig
@@ -244,6 +247,7 @@ def main() -> int:
     parser.add_argument("--apply", nargs=3, metavar=("FILE", "ROWS", "VERSION"), help="1 delta")
     parser.add_argument("--write", nargs=3, metavar=("FILE", "ROWS", "SECONDS"), help="deltas")
     options = parser.parse_args()
+    huge_pages.use_here()
     config = load_config(CONFIG, ["data.train_files=[x]"])
     cpu.apply(config.trainer.program, 1)
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -268,6 +272,7 @@ def main() -> int:
         with Predictor(path, follow_s=0) as predictor:
             predictor.warm()  # the peer has read its table, too
             figures = speed(predictor, peer(source, Path(name)), source, options.requests)
+            figures["on_huge_pages"] = huge_pages.share()
             figures["deltas"] = follow(predictor, path, options.rows, whole_s)
         if options.load_minutes:
             figures["load"] = serving_load.load(

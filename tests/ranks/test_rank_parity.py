@@ -40,6 +40,7 @@ from paddlebox.store.parity_set import (
 from paddlebox.store.rank_stores import rank_versions, store_of_rank
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
+from paddlebox.tools.upkeep.verify import parity_damage
 from paddlebox.train import adopt_stores, run
 from paddlebox.train.adopt_stores import take_over
 from paddlebox.train.hooks.rank_parity import Parity
@@ -907,3 +908,23 @@ def test_a_damaged_or_later_file_is_named_and_not_used(make: Callable[[int], Ran
     ranks.protect()  # its files get new parity
     assert len(ranks.sets(0)) == len(ranks.sets(1)) == 1
     assert rebuild.Known({}, {}).passes(1) == {}
+
+
+@pytest.mark.slow
+def test_verify_names_a_set_of_which_any_byte_is_changed(make: Callable[[int], Ranks]) -> None:
+    """Every byte of the index and of the end, and every 61st of the rows."""
+    ranks = make(2)
+    ranks.train(1)
+    store = ranks.store(1)
+    (path,) = SetFolder(store).path.glob("*.set")
+    with SetFile(path) as one:
+        rows = one.body_bytes
+    content = bytearray(path.read_bytes())
+    assert list(parity_damage(store)) == []
+    for at in (*range(0, rows, 61), *range(rows, len(content))):
+        content[at] ^= 1 << at % 8
+        path.write_bytes(content)
+        content[at] ^= 1 << at % 8
+        (found,) = parity_damage(store)
+        assert str(path) in found.message or path.name in found.file, f"byte {at}: {found}"
+        assert "expected" in found.message, f"byte {at}: {found}"
