@@ -44,7 +44,8 @@ from peers.turns import Subject
 
 MEASURES = (
     *("ops/base", "ops/dense", "ops/row", "ops/rule", "ops/table", "ops/paddle/operators"),
-    *("paddlebox/nn", "paddlebox/ops_dense.py", "paddlebox/_call.py"),
+    *("paddlebox/nn", "paddlebox/ops.py", "paddlebox/ops_dense.py", "paddlebox/_call.py"),
+    "paddlebox/launch/cpu.py",
 )
 PEERS = ("torch", "fbgemm_rowwise")
 TYPES = ("float32", "bfloat16")

@@ -28,8 +28,8 @@ _STARTED, _CORES = time.time(), len(os.sched_getaffinity(0))
 # without the defaults of its options (paddlebox/config).
 TRAINING = (
     *("ops/base", "ops/row", "ops/rule", "ops/store", "ops/table", "ops/feed", "ops/dense"),
-    *("ops/paddle/operators", "paddlebox/ops.py", "paddlebox/ops_dense.py", "paddlebox/_call.py"),
-    "paddlebox/ops_jagged.py",
+    *("ops/metric", "ops/paddle/operators", "paddlebox/_call.py"),
+    *("paddlebox/ops.py", "paddlebox/ops_dense.py", "paddlebox/ops_jagged.py"),
     *("paddlebox/nn", "paddlebox/models"),
     *("paddlebox/data", "paddlebox/store", "paddlebox/train", "paddlebox/launch/cpu.py"),
 )

@@ -44,7 +44,10 @@ from paddlebox.config import load_config, load_slots
 from paddlebox.config.models import DnnConfig
 from paddlebox.launch import cpu
 
-MEASURES = ("ops/base", "ops/row", "ops/serve", "ops/paddle/operators", "paddlebox/serving")
+MEASURES = (
+    *("ops/base", "ops/row", "ops/serve", "ops/dense", "ops/paddle/operators"),
+    *("paddlebox/nn", "paddlebox/models", "paddlebox/serving", "paddlebox/launch/cpu.py"),
+)
 CONFIG = "configs/dnn_criteo.yaml"
 DELTAS = 10
 BATCHES = (1, 64)

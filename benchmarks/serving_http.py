@@ -27,11 +27,12 @@ from typing import Any
 import numpy as np
 import report
 from serving import BATCHES, CONFIG, ROUNDS, WARM, Drawn, timed
+from serving import MEASURES as OF_SERVING
 
 from paddlebox.config import load_config
 from paddlebox.launch import cpu
 
-MEASURES = ("ops/base", "ops/row", "ops/serve", "ops/feed/text", "paddlebox/serving")
+MEASURES = (*OF_SERVING, "ops/feed/text")
 CLIENTS = 4
 GOAL_ADDED_MS = 1.0
 
