@@ -74,7 +74,8 @@ EFFECTS = {
     "::test_what_was_applied_and_what_was_kept_are_the_sum_of_the_gradients",
     "ranks.two_level": f"{_RANKS}::test_two_levels_send_rows_and_gradients_once_between_two_nodes",
     "ranks.per_node": f"{_RANKS}::test_ranks_of_per_node_are_a_node",
-    "ranks.parity": "ranks/test_rank_parity.py::test_each_rank_in_turn_comes_back_to_the_bit",
+    "ranks.parity": "ranks/test_rank_parity.py"
+    "::test_a_job_with_ranks_parity_protects_its_newest_commit",
     "ranks.sync_weight_step": "ranks/test_dense_modes.py"
     "::test_parameters_are_averaged_after_just_so_many_steps_and_when_the_pass_ends",
     "ranks.dense_top_k": "ranks/test_dense_modes.py"

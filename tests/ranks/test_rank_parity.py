@@ -773,6 +773,30 @@ def test_what_a_killed_rebuild_has_left_goes_though_the_store_is_there(
     assert ranks.content(1) == before
 
 
+def test_a_job_with_ranks_parity_protects_its_newest_commit(make: Callable[[int], Ranks]) -> None:
+    ranks = make(2)
+    ranks.train(1, protect=False)
+    options = load_config(ROOT / "configs/dnn_synthetic.yaml", ["ranks.parity=2"])
+
+    def call(world: World) -> None:
+        run_dir = ranks.store(world.rank).parent
+        of_run: Any = SimpleNamespace(config=options, run_dir=run_dir, world=world)
+        budget = SimpleNamespace(free_bytes=lambda: 1 << 40)
+        table: Any = SimpleNamespace(
+            first=SimpleNamespace(compactor=SimpleNamespace(budget=budget)),
+            queue=SimpleNamespace(after_commit=[]),
+            head=ranks.head(world.rank),
+        )
+        hook = run._parity(of_run, table)
+        assert hook is not None
+        hook.catch_up(None, 1, on_any_rank=True)
+        hook.end()
+        hook.close(None)
+
+    coordination(2, call)
+    assert len(ranks.sets(0)) == len(ranks.sets(1)) == 1
+
+
 def test_a_job_of_one_rank_says_that_it_has_no_parity(
     make: Callable[[int], Ranks], caplog: pytest.LogCaptureFixture
 ) -> None:
