@@ -211,11 +211,12 @@ def _out_of_memory(run: Run) -> str:
 def _ranks(run: Run) -> str:
     name = re.compile("([0-9]+) ranks, samples/s of as many copies")
     several = [
-        f"{result_tables.figure(goal)} of the samples/s with {found[1]} processes"
+        f"{(size := found[1])} ranks: {result_tables.figure(goal)} of the samples/s of copies, and "
+        f"{_between(run, f'{size} ranks, ahead of torchrec: times')} times torchrec's"
         for goal in run["goals"]
         if (found := name.fullmatch(goal["name"])) and "value" in goal
     ]
-    return ", ".join(several) or "not measured"
+    return "; ".join(several) or "not measured"
 
 
 def _kills(run: Run) -> str:
@@ -235,7 +236,7 @@ HEADLINES: dict[str, tuple[str, Callable[[Run], str]]] = {
         _end_to_end,
     ),
     "4.8 GB of rows with 1.2 GB of memory": ("out_of_memory", _out_of_memory),
-    "several processes that train one model, compared with as many that exchange nothing": (
+    "ranks of one model, compared with copies that exchange nothing, and with torchrec": (
         "ranks",
         _ranks,
     ),
