@@ -34,6 +34,7 @@ TRAINING = (
     *("paddlebox/data", "paddlebox/store", "paddlebox/train", "paddlebox/launch/cpu.py"),
 )
 RANKS = (*TRAINING, "ops/ranks", "paddlebox/ranks")
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_tile")  # that the kernels differ by
 
 
 @dataclass(frozen=True)
@@ -115,13 +116,13 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def machine() -> dict[str, Any]:
-    names = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    # Of the last core. Different processors may have the same name on a virtual machine.
+    of = {name.strip(): value.strip() for name, _, value in (one.partition(":") for one in lines)}
+    flags = of.get("flags", "").split()
     return {
-        "processor": names[0] if names else platform.processor(),
+        "processor": of.get("model name", platform.processor()),
+        "instructions": [one for one in _INSTRUCTIONS if one in flags],
         "cores": _CORES,
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "system": platform.platform(),

@@ -20,8 +20,9 @@ def block(run: Run) -> str:
 
 def measured_by(run: Run) -> str:
     machine = run["machine"]
+    widest = machine.get("instructions", [])[-1:]
     on = [
-        f"{machine['cores']} cores of {machine['processor']}",
+        " with ".join([f"{machine['cores']} cores of {machine['processor']}", *widest]),
         f"{machine['memory_bytes'] / GIB:.0f} GiB of memory",
         *([machine["gpu"]] if machine["gpu"] else []),
     ]

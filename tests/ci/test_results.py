@@ -79,12 +79,14 @@ def test_the_pages_show_what_the_published_runs_found() -> None:
 
 def test_a_published_run_fills_its_tables(tree: Any) -> None:
     assert list(tree.wrong()) == []
-    publish(tree, run_of("one", tree.root))
+    run = run_of("one", tree.root)
+    run["machine"]["instructions"] = ["avx2", "amx_tile"]
+    publish(tree, run)
     assert any("differs" in line for line in tree.wrong())
     assert tree.tables() == [tree.root / "docs/results.md"]
     text = (tree.root / "docs/results.md").read_text()
     assert "`python benchmarks/one.py`, 2026-01-02, commit 1234abc, 2 min" in text
-    assert "2 cores of Xeon, 16 GiB" in text
+    assert "2 cores of Xeon with amx_tile, 16 GiB" in text
     assert "| a rate | 0.8 (0.7 to 0.9) | ≥ 0.75 | ok |" in text
     assert "| b | 0.5 (0.4 to 0.6) | ≥ 0.75 | **missed** |" in text
     assert "| c | | ≥ 0.75 | not measured: no GPU |" in text
