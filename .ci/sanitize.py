@@ -159,9 +159,8 @@ def main() -> int:
     failed, undefined = run_tests([*pytest, "-n", jobs, "--dist", "worksteal", *tests])
     written = [path.read_text(errors="replace") for path in sorted(REPORTS.iterdir())]
     reports = [text for text in written if "ERROR: " in text]  # others warn of a large request
-    for report in reports:
+    for report in reports + undefined:
         print(f"\n{report}")
-    print("".join(["\n", *undefined]) if undefined else "", end="")
     print(f"sanitize: {len(reports)} reports of ASan, {len(undefined)} of UBSan")
     return 1 if failed or reports or undefined else 0
 
