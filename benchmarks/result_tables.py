@@ -26,8 +26,9 @@ def measured_by(run: Run) -> str:
         f"{machine['memory_bytes'] / GIB:.0f} GiB of memory",
         *([machine["gpu"]] if machine["gpu"] else []),
     ]
+    command = " ".join(["python", f"benchmarks/{run['command'][0]}", *run["command"][1:]])
     return (
-        f"`python benchmarks/{run['command'][0]}`, {run['date'][:10]}, commit {run['commit']}, "
+        f"`{command}`, {run['date'][:10]}, commit {run['commit']}, "
         f"{run['seconds'] / 60:.0f} min\non {', '.join(on)}:"
     )
 
@@ -436,11 +437,13 @@ def zoo_claims(run: Run) -> str:
     for config, of in run["figures"].items():
         if config == "seconds":
             continue
-        means = [statistics.fmean(column) for column in zip(*of["found"], strict=True)]
-        if len(of["claimed"]) < len(means):
-            means = [statistics.fmean(means)]
-        for (auc, low, high), mean in zip(of["claimed"], means, strict=True):
-            rows.append([f"`{config}`", f"{auc:.4f} ({low:.4f} to {high:.4f})", f"{mean:.4f}"])
+        seeds = of["found"]
+        if len(of["claimed"]) < len(seeds[0]):
+            seeds = [[statistics.fmean(tasks)] for tasks in seeds]
+        for claim, found in zip(of["claimed"], zip(*seeds, strict=True), strict=True):
+            means = [claim, (statistics.fmean(found), min(found), max(found))]
+            cells = [f"{mean:.4f} ({low:.4f} to {high:.4f})" for mean, low, high in means]
+            rows.append([f"`{config}`", *cells])
     return f"{table(['config', 'claimed', 'found'], rows)}\n\n{not_reached(run)}"
 
 

@@ -181,6 +181,7 @@ def test_runs_of_changed_code_and_missing_runs_are_listed(tree: Any) -> None:
         ({"commit": "unknown"}, "its commit is unknown"),
         ({"command": ["one.py", "--rows", "5"]}, "expected the default settings, found --rows"),
         ({"command": ["one.py", "--quick"]}, "expected the default settings, found --quick"),
+        ({"command": ["one.py", "--seeds", "0"], "settings": {"seeds": 0}}, "expected 1 seeds"),
         ({"figures": {}}, "measured nothing"),
     ],
 )
@@ -196,6 +197,20 @@ def test_trials_and_runs_of_a_changed_tree_are_refused(
             publish(tree, run, force=True)
         return
     assert publish(tree, run, force=True).is_file()
+
+
+def test_a_run_with_more_seeds_is_published_and_one_with_fewer_is_not(tree: Any) -> None:
+    def run_with(seeds: int) -> dict[str, Any]:
+        command = ["one.py", "--jobs", "2", "--seeds", str(seeds)]
+        return run_of("one", tree.root, command=command, settings={"seeds": seeds})
+
+    file = publish(tree, run_with(5))
+    assert json.loads(file.read_text())["command"] == ["one.py", "--seeds", "5"]
+    tree.tables()
+    assert "`python benchmarks/one.py --seeds 5`" in (tree.root / "docs/results.md").read_text()
+    why = "expected 5 seeds or more, as in the published run, found 3"
+    with pytest.raises(results.RefusedError, match=why):
+        publish(tree, run_with(3))
 
 
 def test_a_published_run_names_no_folder_of_its_machine(tree: Any) -> None:
