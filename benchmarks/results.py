@@ -7,9 +7,9 @@
     python benchmarks/results.py stale
 
 run      runs benchmarks one after the other and lists the outcomes of all goals
-publish  keeps runs in benchmarks/published/; refuses runs of another size than the default, except
-         with more --seeds, and runs of a tree that no commit has or that changed meanwhile, except
-         with --force
+publish  keeps runs in benchmarks/published/; refuses runs of another size than the default, and
+         runs of a tree that no commit has or that changed meanwhile, except with --force. --seeds
+         may be given, with at least the number of the published run
 tables   makes the tables of the docs, and the table of the README, of the published runs
 check    exits with 1 if one of these tables is not what the published runs say
 stale    lists the published runs whose measured code has changed since, and missing ones
