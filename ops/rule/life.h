@@ -66,6 +66,12 @@ inline bool Saved(const AccessorConfig& config, const SaveFilter& filter, const 
          UnseenDays(row, filter.day) <= filter.max_unseen_days;
 }
 
+// Whether a kShrink deletes the row, to which all earlier events were applied.
+inline bool Deletes(const AccessorConfig& config, const LifeEvent& event, const float* row) {
+  return accessor::Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) < event.min_score ||
+         UnseenDays(row, event.day) > event.max_unseen_days;
+}
+
 inline bool ChangesWeights(const LifeEvent& event) {
   return event.kind == LifeKind::kResetRows || event.kind == LifeKind::kWeightDecay;
 }
@@ -88,11 +94,7 @@ inline bool ApplyTo(const AccessorConfig& config, const RowCodec& codec, const L
         for (int c = 0; c < config.layout.counts; ++c) counts[c] *= event.decay;
         break;
       case LifeKind::kShrink:
-        if (accessor::Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) <
-                event.min_score ||
-            UnseenDays(row, event.day) > event.max_unseen_days) {
-          return false;
-        }
+        if (Deletes(config, event, row)) return false;
         break;
       case LifeKind::kDeltaReset:
         if (Saved(config,
@@ -117,6 +119,22 @@ inline bool ApplyTo(const AccessorConfig& config, const RowCodec& codec, const L
 inline bool Apply(const AccessorConfig& config, const RowCodec& codec, const LifeEvent* events,
                   size_t n, uint64_t key, float* row) {
   return ApplyTo(config, codec, events, n, key, row, row + config.layout.counts_at());
+}
+
+// The result of Apply from the first kHeadWords words of the row alone, packed or not. It changes
+// only those of the words on which later results depend.
+constexpr size_t kHeadWords = RowLayout::kLifeSeq + 1;
+inline bool Survives(const AccessorConfig& config, const LifeEvent* events, size_t n, float* head) {
+  for (size_t i = GetWord(head, RowLayout::kLifeSeq); i < n; ++i) {
+    const LifeEvent& event = events[i];
+    if (event.kind == LifeKind::kDecay) {
+      head[RowLayout::kShow] *= event.decay;
+      head[RowLayout::kClick] *= event.decay;
+    }
+    if (event.kind == LifeKind::kShrink && Deletes(config, event, head)) return false;
+    SetWord(head, RowLayout::kLifeSeq, event.seq);
+  }
+  return true;
 }
 
 // The same for a packed row, aligned to 4.

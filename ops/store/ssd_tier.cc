@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cinttypes>
 #include <condition_variable>
+#include <cstring>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -30,14 +33,16 @@ constexpr uint32_t kBaseFilterBits = 8;
 constexpr uint32_t kYoungFilterBits = 12;
 constexpr int kMergeNice = 10;             // training has priority
 constexpr uint64_t kRowsPerGlance = 4096;  // rows between two checks of a merge
+// Blocks in the sample of a segment, and in all samples. They have 12 rows each, of 40 bytes, so
+// samples take up to 16 MiB.
+constexpr size_t kSampleBlocks = 24, kAllSampleBlocks = 1 << 15, kRowsOfBlock = 12;
 
 // What all ranges of a merge share.
 struct MergePlan {
   std::vector<const SegmentReader*> readers;
-  Segments younger;  // segments younger than the inputs that overlap their keys
+  Segments older, younger;  // segments that overlap the keys of the inputs
   uint64_t sequence = 0;
   uint32_t filter_bits = 0;
-  bool bottom = false;  // no other segment may hold an older copy
 };
 
 bool Newer(const std::shared_ptr<const SegmentReader>& a,
@@ -50,6 +55,17 @@ bool Overlap(const SegmentShape& shape, uint64_t min_key, uint64_t max_key) {
   return shape.min_key <= max_key && shape.max_key >= min_key;
 }
 
+// The segments with a sequence in [first, end) that overlap the keys.
+Segments Overlapping(const Segments& all, uint64_t first, uint64_t end, uint64_t min_key,
+                     uint64_t max_key) {
+  Segments found;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(found), [&](const auto& segment) {
+    const SegmentShape& shape = segment->shape();
+    return shape.sequence >= first && shape.sequence < end && Overlap(shape, min_key, max_key);
+  });
+  return found;
+}
+
 bool MayHoldKey(const Segments& segments, uint64_t key) {
   const uint32_t ask = 0;
   return std::any_of(segments.begin(), segments.end(), [&](const auto& segment) {
@@ -58,6 +74,36 @@ bool MayHoldKey(const Segments& segments, uint64_t key) {
     size_t n_rejected = 0;
     return segment->Select(&key, &ask, 1, &passed, &rejected, &n_rejected) != 0;
   });
+}
+
+// The first words of some rows of a segment. The keys of a segment are mixed, so every block is a
+// random sample.
+struct Sample {
+  std::vector<uint64_t> keys;
+  std::vector<std::array<float, SsdTier::kSampledWords>> heads;
+  std::vector<bool> dead;
+};
+
+Sample SampleOf(const SegmentReader& segment, size_t blocks, size_t row_bytes) {
+  Sample sample;
+  const size_t all = segment.shape().blocks(), wanted = kRowsOfBlock * blocks;
+  blocks = std::min(blocks, all);
+  auto buffer = Buffer::Allocate(segment.shape().block_bytes);
+  for (size_t i = 0; i < blocks && buffer.ok(); ++i) {
+    const size_t block = i * all / blocks;
+    const char* bytes = buffer.value().data();
+    if (!segment.ReadBlocks(block, 1, buffer.value().data()).ok()) continue;  // a read reports it
+    const size_t rows = segment.shape().rows_in_block(block);
+    const size_t step = std::max<size_t>(1, rows * blocks / wanted);
+    for (size_t row = 0; row < rows; row += step) {
+      sample.keys.push_back(SegmentReader::KeyAt(bytes, row));
+      sample.heads.emplace_back();
+      std::memcpy(sample.heads.back().data(), segment.RowAt(bytes, row),
+                  std::min(row_bytes, sizeof(sample.heads.back())));
+    }
+  }
+  sample.dead.resize(sample.keys.size());
+  return sample;
 }
 
 // Keeps the error of the lowest task, so that the reported error does not depend on timing.
@@ -131,6 +177,9 @@ struct SsdTier::Impl {
   std::shared_ptr<const Segments> current = std::make_shared<Segments>();
   uint64_t next_id = 1;
   uint64_t next_sequence = 1;
+
+  std::mutex sampling;                 // guards samples
+  std::map<uint64_t, Sample> samples;  // of the segments with these ids
 
   std::mutex pause;  // guards reads
   std::condition_variable no_reads;
@@ -366,13 +415,9 @@ Status SsdTier::Impl::MergeInto(const MergeRequest& request, const Segments& inp
     plan.readers.push_back(input.get());
   }
   PBX_RETURN_IF_ERROR(CheckClosed(request, inputs, min_key, max_key));
-  plan.bottom = std::none_of(all.begin(), all.end(), [&](const auto& segment) {
-    return segment->shape().sequence < oldest && Overlap(segment->shape(), min_key, max_key);
-  });
-  std::copy_if(all.begin(), all.end(), std::back_inserter(plan.younger), [&](const auto& segment) {
-    return segment->shape().sequence > plan.sequence && Overlap(segment->shape(), min_key, max_key);
-  });
-  plan.filter_bits = plan.bottom ? kBaseFilterBits : kYoungFilterBits;
+  plan.older = Overlapping(all, 0, oldest, min_key, max_key);
+  plan.younger = Overlapping(all, plan.sequence + 1, UINT64_MAX, min_key, max_key);
+  plan.filter_bits = plan.older.empty() ? kBaseFilterBits : kYoungFilterBits;
   const int bits = CutBits(BytesOf(inputs), min_key, max_key,
                            RangeBits(BytesOf(all), options.max_segment_bytes));
   const uint64_t first = RangeOf(min_key, bits);
@@ -431,7 +476,7 @@ Status SsdTier::Impl::MergeRange(const MergeRequest& request, const MergePlan& p
       std::copy_n(copied, row.size(), row.data());
       if (request.life(cursor.key(), row.data())) {
         copied = row.data();
-      } else if (plan.bottom) {
+      } else if (!MayHoldKey(plan.older, cursor.key())) {
         ++result->rows_dropped;
         // The key still has a row if a younger segment holds one.
         result->keys_gone += MayHoldKey(plan.younger, cursor.key()) ? 0 : 1;
@@ -452,6 +497,45 @@ Status SsdTier::Impl::MergeRange(const MergeRequest& request, const MergePlan& p
   }
   result->rows_in = cursor.copies();
   return finish();
+}
+
+std::vector<DeadShare> SsdTier::DeadShares(const std::function<bool(float* head)>& survives) {
+  const std::lock_guard<std::mutex> one(impl_->sampling);
+  const std::shared_ptr<const Segments> all = impl_->Current();
+  const size_t blocks =
+      std::clamp<size_t>(kAllSampleBlocks / std::max<size_t>(1, all->size()), 1, kSampleBlocks);
+  std::map<uint64_t, Sample> samples;
+  std::vector<DeadShare> found;
+  for (const auto& segment : *all) {
+    if (impl_->cancelled) return {};
+    const SegmentShape& shape = segment->shape();
+    auto known = impl_->samples.extract(shape.id);
+    if (known.empty()) {
+      samples[shape.id] = SampleOf(*segment, blocks, impl_->options.row_bytes);
+    } else {
+      samples.insert(std::move(known));
+    }
+    Sample& sample = samples[shape.id];
+    const size_t n = sample.keys.size();
+    for (size_t i = 0; i < n; ++i) {
+      sample.dead[i] = sample.dead[i] || !survives(sample.heads[i].data());
+    }
+    if (std::find(sample.dead.begin(), sample.dead.end(), true) == sample.dead.end()) continue;
+    const uint64_t low = shape.min_key, high = shape.max_key, age = shape.sequence;
+    const Segments older = Overlapping(*all, 0, age, low, high);
+    const Segments younger = Overlapping(*all, age + 1, UINT64_MAX, low, high);
+    size_t droppable = 0, gone = 0;
+    for (size_t i = 0; i < n; ++i) {
+      if (!sample.dead[i]) continue;
+      droppable += MayHoldKey(older, sample.keys[i]) ? 0 : 1;
+      gone += MayHoldKey(younger, sample.keys[i]) ? 0 : 1;
+    }
+    const double rows = static_cast<double>(n);
+    found.push_back(
+        {shape.id, static_cast<double>(droppable) / rows, static_cast<double>(gone) / rows});
+  }
+  impl_->samples = std::move(samples);
+  return found;
 }
 
 // ---- The whole tier

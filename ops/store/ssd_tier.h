@@ -50,8 +50,8 @@ struct MergeRequest {
   std::vector<uint64_t> inputs;
   bool urgent = false;  // does not wait for Reads
   // Applies life events to a copied row and returns false if the row is dead. If `life` is null,
-  // rows are copied unchanged. A dead row is dropped if no older segment may hold its key.
-  // Otherwise it is kept as stored, because dropping it would bring the older row back.
+  // rows are copied unchanged. A dead row is dropped if, by the filters, no older segment holds its
+  // key. Otherwise it is kept as stored, because dropping it would bring the older row back.
   std::function<bool(uint64_t key, char* row)> life;
 };
 
@@ -63,6 +63,13 @@ struct MergeResult {
   uint64_t keys_gone = 0;     // dropped rows whose keys no younger segment may hold
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
+};
+
+// An estimate of a segment's dead rows, as shares of its rows.
+struct DeadShare {
+  uint64_t id = 0;
+  double droppable = 0;  // a merge of this segment alone would drop them
+  double keys_gone = 0;  // no younger segment holds their keys
 };
 
 class SsdTier : public Tier {
@@ -97,6 +104,11 @@ class SsdTier : public Tier {
   // youngest input. FailedPrecondition if cancelled. Merges of different inputs may run at the same
   // time. On an error no file is left.
   Result<MergeResult> Merge(const MergeRequest& request);
+  // The segments of which some rows of a sample are dead. The sample has 12 to 288 rows of each
+  // segment and is read once. Blocks that cannot be read are left out of it.
+  // survives: applies life events to the first kSampledWords words of a row, as MergeRequest::life.
+  static constexpr size_t kSampledWords = 6;
+  std::vector<DeadShare> DeadShares(const std::function<bool(float* head)>& survives);
   // Cancels the running merges and every later one.
   void CancelMerges();
 

@@ -382,17 +382,30 @@ Result<SsdTier*> Table::Ssd() const {
   return Error(Code::kFailedPrecondition, "table '%s' has no SSD tier", config_.name.c_str());
 }
 
+std::vector<LifeEvent> Table::DurableEvents() {
+  const std::lock_guard<std::mutex> lock(residency_);
+  return {events_.begin(), events_.begin() + static_cast<ptrdiff_t>(durable_events_)};
+}
+
+std::vector<DeadShare> Table::DeadShares() {
+  const std::vector<LifeEvent> events = DurableEvents();
+  const bool shrunk = std::any_of(events.begin(), events.end(), [](const LifeEvent& event) {
+    return event.kind == LifeKind::kShrink;
+  });
+  if (ssd_ == nullptr || !shrunk) return {};
+  static_assert(SsdTier::kSampledWords == life::kHeadWords);
+  return ssd_->DeadShares([&](float* head) {
+    return life::Survives(config_.accessor, events.data(), events.size(), head);
+  });
+}
+
 Result<MergeResult> Table::Merge(const std::vector<uint64_t>& inputs, bool urgent) {
   const auto ssd = Ssd();
   if (!ssd.ok()) return ssd.status();
   MergeRequest request;
   request.inputs = inputs;
   request.urgent = urgent;
-  std::vector<LifeEvent> events;
-  {
-    const std::lock_guard<std::mutex> lock(residency_);
-    events.assign(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(durable_events_));
-  }
+  const std::vector<LifeEvent> events = DurableEvents();
   if (!events.empty()) {
     request.life = [this, events](uint64_t key, char* row) {
       return life::ApplyPacked(config_.accessor, codec_, events.data(), events.size(), key, row);

@@ -161,6 +161,8 @@ class Table : public RowAccess {
   Result<MergeResult> Merge(const std::vector<uint64_t>& inputs, bool urgent);
   Status ReplaceSegments(const std::vector<uint64_t>& removed,
                          const std::vector<SegmentDescriptor>& added);
+  // SsdTier::DeadShares for the durable life events; empty without an SSD tier or a shrink.
+  std::vector<DeadShare> DeadShares();
   void CancelMerges();
 
   // Sets which pushes count shows and clicks from now on. slots: (n) indexed by the slot of the
@@ -218,6 +220,7 @@ class Table : public RowAccess {
   Result<StagedPass> FinishEvaluation(const std::shared_ptr<PassTable>& pass,
                                       const std::vector<uint8_t>& found);
   Result<SsdTier*> Ssd() const;
+  std::vector<LifeEvent> DurableEvents();
   void EndClock(PassTable* ended);
   void BringStagedUpToDate();
 

@@ -1,4 +1,4 @@
-"""Decides which segments to merge, from their descriptors alone.
+"""Decides which segments to merge, from their descriptors and estimates of their dead rows.
 
 A merge takes all segments of an *age window* (a range of sequences) that overlap a *hull* (a range
 of keys), so that an old row never comes above a younger one. Files are cut at aligned prefixes of
@@ -15,7 +15,10 @@ space   While the segments take more than `space_target` times the live rows, th
         stack that frees the most bytes for each byte written, from its oldest segment upwards.
         Stacks are merged at different times, so an average stack holds half as much garbage as one
         that is merged now. With target t, merges therefore write 1 / (2 (t - 1)) bytes for each
-        byte that passes write.
+        byte that passes write. A segment with dead rows, which life events have deleted, may also
+        be merged alone: this drops the dead rows whose keys are in no older segment.
+
+Live rows are the counted ones (`VersionRecord.live_rows`) without the dead ones.
 """
 
 from __future__ import annotations
@@ -37,11 +40,17 @@ class Policy:
     space_above: float = 0.72  # training waits at this much above the target
     merge_depth: int = 13  # number of segments over a key at which they are merged
     max_depth: int = 16  # training waits above it
-    min_bytes: int = 8 << 20  # smaller stores are not merged for space
+    min_bytes: int = 1 << 20  # smaller stores are not merged for space
 
     @property
     def space_ceiling(self) -> float:
         return self.space_target + self.space_above
+
+
+#: Segment id -> shares of its rows: the dead rows that a merge of this segment alone would drop,
+#: and the dead rows whose keys no younger segment holds.
+Dead = Mapping[int, tuple[float, float]]
+_NONE: Dead = {}
 
 
 @dataclass(frozen=True)
@@ -79,35 +88,45 @@ def live_rows_within(segments: Sequence[Mapping[str, Any]], counted: int) -> int
     return min(max(counted, int(np.bincount(at, columns.rows).max())), total)
 
 
-def shape(segments: Sequence[Mapping[str, Any]], live_rows: int) -> Shape:
-    """Bytes, live bytes and depth of a version's segments."""
+def shape(segments: Sequence[Mapping[str, Any]], live_rows: int, dead: Dead = _NONE) -> Shape:
+    """Bytes, live bytes and depth of a version's segments. The arguments are those of `plan`."""
     columns = Overlaps(segments)
+    live = round(_live_bytes(columns, live_rows, dead))
+    return Shape(int(columns.bytes.sum()), live, columns.deepest())
+
+
+def _live_bytes(columns: Overlaps, live_rows: int, dead: Dead) -> float:
     total, rows = int(columns.bytes.sum()), int(columns.rows.sum())
-    live = round(total * min(live_rows, rows) / rows) if rows else 0
-    return Shape(total, live, columns.deepest())
+    gone = sum(
+        dead[id_][1] * n for id_, n in zip(columns.ids, columns.rows, strict=True) if id_ in dead
+    )
+    return total * max(0.0, min(live_rows, rows) - float(gone)) / max(1, rows)
 
 
 def plan(
-    segments: Sequence[Mapping[str, Any]], live_rows: int, policy: Policy, limit: int = 1 << 62
+    segments: Sequence[Mapping[str, Any]],
+    live_rows: int,
+    policy: Policy,
+    limit: int = 1 << 62,
+    dead: Dead = _NONE,
 ) -> list[Merge]:
     """The merges that are due. Their key ranges are disjoint, so they can run in parallel.
 
     Args:
         segments: descriptors (docs/formats/manifest.md) of the newest version.
-        live_rows: number of keys that have a row.
+        live_rows: number of keys that have a row, dead ones included.
+        dead: the segments that have dead rows.
         limit: stop adding merges once their inputs reach this many bytes.
     """
-    if len(segments) < 2:
-        return []
     columns = Overlaps(segments)
-    planner = _Planner(columns, live_rows, policy, limit)
+    planner = _Planner(columns, live_rows, policy, limit, dead)
     planner.plan_depth()
     planner.plan_space()
     return planner.merges
 
 
-def plan_all(segments: Sequence[Mapping[str, Any]]) -> list[Merge]:
-    """Merges of all segments that overlap another segment."""
+def plan_all(segments: Sequence[Mapping[str, Any]], dead: Dead = _NONE) -> list[Merge]:
+    """Merges of all segments that overlap another segment or have dead rows."""
     if not segments:
         return []
     columns = Overlaps(segments)
@@ -118,7 +137,7 @@ def plan_all(segments: Sequence[Mapping[str, Any]]) -> list[Merge]:
         if left[at]:
             hull = columns.closed(low, high, first, last)
             left[hull.members] = False
-            if len(hull.members) > 1:
+            if len(hull.members) > 1 or columns.ids[at] in dead:
                 merges.append(_merge(columns, hull, "space"))
     return merges
 
@@ -128,15 +147,17 @@ def _merge(columns: Overlaps, hull: Hull, reason: str) -> Merge:
 
 
 class _Planner:
-    def __init__(self, columns: Overlaps, live_rows: int, policy: Policy, limit: int) -> None:
+    def __init__(
+        self, columns: Overlaps, live_rows: int, policy: Policy, limit: int, dead: Dead
+    ) -> None:
         self.columns = columns
         self.policy = policy
         self.limit = limit
         self.merges: list[Merge] = []
         self.taken = np.zeros(len(columns.ids), bool)
         self.total = int(columns.bytes.sum())
-        rows = max(1, int(columns.rows.sum()))
-        self.live_bytes = self.total * min(live_rows, rows) / rows
+        self.live_bytes = _live_bytes(columns, live_rows, dead)
+        self.dead = dead
 
     def _take(self, hull: Hull, reason: str) -> None:
         merge = _merge(self.columns, hull, reason)
@@ -163,10 +184,18 @@ class _Planner:
 
     def plan_space(self) -> None:
         columns = self.columns
-        if self.total < self.policy.min_bytes:
+        if self.total < max(1, self.policy.min_bytes):
             return
         candidates: dict[tuple[int, ...], tuple[float, float, Hull]] = {}
         first = min(columns.sequence)
+        for at, id_ in enumerate(columns.ids):
+            share, _ = self.dead.get(id_, (0.0, 0.0))
+            if share > 0:
+                freed = share * float(columns.bytes[at])
+                written = max(1.0, float(columns.bytes[at]) - freed)
+                age = columns.sequence[at]
+                hull = columns.closed(columns.low[at], columns.high[at], age, age)
+                candidates[at, 1] = (freed / written, freed, hull)
         for stack in columns.stacks():
             low, high = columns.low[stack[0]], columns.high[stack[0]]
             for member in stack[1:]:

@@ -39,6 +39,7 @@ class Compactor:
         self._settle = settle
         self.budget = DiskBudget(versions.folder, options.disk_budget_bytes)
         self._policy = options.compaction
+        self._dead: compaction.Dead = {}  # as of the last plan
         self._thread: CompactionThread | None = None
         self.parity: ParityThread | None = None
         if options.parity is not None:
@@ -86,7 +87,8 @@ class Compactor:
         while merges := self.plan(_ALL):
             self._make(merges)
         if full:
-            for merge in compaction.plan_all(self._versions.last.segments):
+            dead = self._native.dead_shares()
+            for merge in compaction.plan_all(self._versions.last.segments, dead):
                 self._make([merge])
 
     def rewrite_old_formats(self) -> int:
@@ -107,7 +109,9 @@ class Compactor:
             head = self._versions.head
         if head is None:
             return []
-        return compaction.plan(head.segments, head.live_rows, self._policy or Policy(), limit)
+        self._dead = self._native.dead_shares()
+        policy = self._policy or Policy()
+        return compaction.plan(head.segments, head.live_rows, policy, limit, self._dead)
 
     def merge(self, merge: Merge, urgent: bool) -> dict[str, Any]:
         """Writes the segments of a merge; no version names them yet. urgent: do not pause
@@ -148,7 +152,7 @@ class Compactor:
         head = self._versions.head
         if head is None:
             return compaction.Shape(0, 0, 0)
-        return compaction.shape(head.segments, head.live_rows)
+        return compaction.shape(head.segments, head.live_rows, self._dead)
 
     def _over_ceiling(self) -> bool:
         policy, shape = self._policy, self._shape()

@@ -7,24 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.store.compaction import Merge, Policy
+from paddlebox.store.compaction import Dead, Merge, Policy
 
 _KEYS = 2.0**64
 
 
 def plan(
-    segments: Sequence[Mapping[str, Any]], live_rows: int, policy: Policy, limit: int = 1 << 62
+    segments: Sequence[Mapping[str, Any]], live_rows: int, policy: Policy, limit: int, dead: Dead
 ) -> list[Merge]:
-    if len(segments) < 2:
-        return []
-    planner = _Planner(_Columns(segments), live_rows, policy, limit)
+    planner = _Planner(_Columns(segments), live_rows, policy, limit, dead)
     planner.plan_depth()
     planner.plan_space()
     return planner.merges
 
 
-def plan_all(segments: Sequence[Mapping[str, Any]]) -> list[Merge]:
-    """Merges everything that overlaps anything else, and nothing else."""
+def plan_all(segments: Sequence[Mapping[str, Any]], dead: Dead) -> list[Merge]:
+    """Merges everything that overlaps anything else or has dead rows, and nothing else."""
     if not segments:
         return []
     columns = _Columns(segments)
@@ -35,7 +33,7 @@ def plan_all(segments: Sequence[Mapping[str, Any]]) -> list[Merge]:
         at = int(np.flatnonzero(left)[0])
         inside = columns.closed(columns.low[at], columns.high[at], first, last)
         left &= ~inside
-        if inside.sum() > 1:
+        if inside.sum() > 1 or columns.ids[at] in dead:
             merges.append(_merge(columns, inside, "space"))
     return merges
 
@@ -78,7 +76,9 @@ class _Columns:
 
 
 class _Planner:
-    def __init__(self, columns: _Columns, live_rows: int, policy: Policy, limit: int) -> None:
+    def __init__(
+        self, columns: _Columns, live_rows: int, policy: Policy, limit: int, dead: Dead
+    ) -> None:
         self.columns = columns
         self.policy = policy
         self.limit = limit
@@ -86,7 +86,10 @@ class _Planner:
         self.taken = np.zeros(len(columns.ids), bool)
         self.total = int(columns.bytes.sum())
         rows = max(1, int(columns.rows.sum()))
-        self.live_bytes = self.total * min(live_rows, rows) / rows
+        rows_of = dict(zip(columns.ids, columns.rows.tolist(), strict=True))
+        gone = sum(share * rows_of[id_] for id_, (_, share) in sorted(dead.items()))
+        self.live_bytes = self.total * max(0.0, min(live_rows, rows) - gone) / rows
+        self.dead = dead
         # One probe for each stack of files that can differ: where some file begins.
         self.probes = np.unique(columns.low)
 
@@ -137,10 +140,16 @@ class _Planner:
 
     def plan_space(self) -> None:
         columns = self.columns
-        if self.total < self.policy.min_bytes:
+        if self.total < max(1, self.policy.min_bytes):
             return
         candidates: dict[tuple[int, ...], tuple[float, float, np.ndarray]] = {}
         first = int(columns.sequence.min())
+        for at, id_ in enumerate(columns.ids):
+            if self.dead.get(id_, (0, 0))[0] > 0:
+                size, age = float(columns.bytes[at]), int(columns.sequence[at])
+                inside = columns.closed(columns.low[at], columns.high[at], age, age)
+                written = max(1.0, size - self.dead[id_][0] * size)
+                candidates[at, 1] = (size * self.dead[id_][0] / written, size - written, inside)
         for probe in self.probes:
             stack = columns.over(probe)
             low, high = columns.low[stack[0]], columns.high[stack[0]]

@@ -180,6 +180,9 @@ KEYS = st.one_of(
 )
 
 
+SHARES = st.sampled_from([0.0, 0.25, 0.5, 1.0])
+
+
 @st.composite
 def any_segments(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Any overlaps, of narrow, wide and nested ranges, in any order."""
@@ -199,12 +202,18 @@ def any_segments(draw: st.DrawFn) -> list[dict[str, Any]]:
     st.floats(0.1, 1.0),
     st.integers(2, 6),
     st.sampled_from([1, 10**6, 1 << 62]),
+    st.dictionaries(st.integers(7, 12), st.tuples(SHARES, SHARES)),
 )
 def test_the_index_changes_no_decision(
-    segments: list[dict[str, Any]], live: float, depth: int, limit: int
+    segments: list[dict[str, Any]],
+    live: float,
+    depth: int,
+    limit: int,
+    dead: dict[int, tuple[float, float]],
 ) -> None:
+    dead = {one["id"]: dead[one["id"]] for one in segments if one["id"] in dead}
     rows = round(live * sum(one["rows"] for one in segments))
     policy = Policy(merge_depth=depth, max_depth=depth + 3, min_bytes=0)
-    expected = plain_compaction.plan(segments, rows, policy, limit)
-    assert plan(segments, rows, policy, limit) == expected
-    assert plan_all(segments) == plain_compaction.plan_all(segments)
+    expected = plain_compaction.plan(segments, rows, policy, limit, dead)
+    assert plan(segments, rows, policy, limit, dead) == expected
+    assert plan_all(segments, dead) == plain_compaction.plan_all(segments, dead)

@@ -183,6 +183,19 @@ void BindTable(py::module_& module) {
              }
              return ToDict(result);
            })
+      .def("dead_shares",
+           [](Table& t) {
+             std::vector<DeadShare> shares;
+             {
+               const py::gil_scoped_release released;
+               shares = t.DeadShares();
+             }
+             py::dict out;
+             for (const DeadShare& one : shares) {
+               out[py::int_(one.id)] = py::make_tuple(one.droppable, one.keys_gone);
+             }
+             return out;
+           })
       .def("replace_segments",
            [](Table& t, const std::vector<uint64_t>& removed, const std::vector<py::dict>& added) {
              const std::vector<SegmentDescriptor> segments = SegmentsFrom(added);
