@@ -55,15 +55,26 @@ def validate(model: type[M], values: Any, source: str, overridden: Set[str] = fr
         ConfigError: values are wrong. The error lists all of them, one per line.
     """
     try:
-        return model.model_validate(values)
+        made: M = model.__pydantic_validator__.validate_python(values)
     except ValidationError as error:
-        errors = _without_twins(error.errors(include_url=False))
-        described = (_describe(model, values, e, overridden) for e in errors)
-        lines, steps = zip(*described, strict=True)
+        raise described(model, values, error, source, overridden) from None
+    return made
+
+
+def described(
+    model: type[BaseModel],
+    values: Any,
+    error: ValidationError,
+    source: str,
+    overridden: Set[str] = frozenset(),
+) -> ConfigError:
+    """The error of `validate` for an error of pydantic."""
+    errors = _without_twins(error.errors(include_url=False))
+    lines, steps = zip(*(_describe(model, values, e, overridden) for e in errors), strict=True)
     if len(lines) == 1:
-        raise ConfigError(f"{source}: {lines[0]}" + ("" if all(steps) else f"; {_PAGE}"))
+        return ConfigError(f"{source}: {lines[0]}" + ("" if all(steps) else f"; {_PAGE}"))
     page = [] if all(steps) else [_PAGE]
-    raise ConfigError("\n  ".join([f"{source}: {len(lines)} errors", *lines, *page]))
+    return ConfigError("\n  ".join([f"{source}: {len(lines)} errors", *lines, *page]))
 
 
 def sections_of(annotation: Any) -> _Sections:

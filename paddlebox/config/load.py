@@ -9,7 +9,6 @@ from typing import Any
 from paddlebox.config.check import validate
 from paddlebox.config.describe import describe
 from paddlebox.config.earlier import present_key, rename
-from paddlebox.config.passwords import refuse_passwords
 from paddlebox.config.schema import Config
 from paddlebox.config.yaml_io import parse_yaml, read_yaml
 from paddlebox.errors import ConfigError
@@ -46,7 +45,6 @@ def config_of(values: dict[str, Any], overrides: Iterable[str], source: str) -> 
     rename(values, source)
     overridden = {_apply(values, override) for override in overrides}
     rename(values, source)  # in sections that an override replaces
-    refuse_passwords(values, source)  # first, so that no other error quotes a password
     return validate(Config, values, source, overridden)
 
 

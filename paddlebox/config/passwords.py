@@ -6,25 +6,22 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from paddlebox.errors import ConfigError
-
 _WITH_PASSWORD = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@")
 
 
-def refuse_passwords(fields: Any, where: str) -> None:
+def refuse_passwords(fields: Any) -> None:
     """Check that no text is a URI with a password, such as s3://name:password@bucket.
 
     Args:
         fields: plain data.
-        where: name of its origin, for messages.
 
     Raises:
-        ConfigError: there is such a text. The error names its key but does not show its value.
+        ValueError: there is such a text. The error names its key but does not show its value.
     """
     found = list(dict.fromkeys(_keys(fields, "")))
     if found:
-        raise ConfigError(
-            f"{where}: {', '.join(found)}: found a URI with a password in it, expected one "
+        raise ValueError(
+            f"{', '.join(found)}: found a URI with a password in it, expected one "
             "without: values are written into the log, the run dir, its versions and saves. Remove "
             "the password; credentials of S3, GCS and HDFS are read from the environment or from "
             "their own files"
@@ -37,6 +34,6 @@ def _keys(value: Any, key: str) -> Iterator[str]:
     elif isinstance(value, dict):
         for name, inner in value.items():
             yield from _keys(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for inner in value:
             yield from _keys(inner, key)

@@ -18,6 +18,7 @@ from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.data import DataConfig, FeederConfig, ShareBy
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.config.models import SEARCH_ID
+from paddlebox.config.passwords import refuse_passwords
 from paddlebox.config.phases import Phase, PhaseConfig
 from paddlebox.config.ranks import RanksConfig, Wire
 from paddlebox.config.save import PublishConfig, SaveConfig
@@ -52,6 +53,12 @@ class SecurityConfig(Section):
 
 class Config(Section):
     """A complete configuration, usually made by `paddlebox.config.load_config`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_passwords(cls, values: Any) -> Any:
+        refuse_passwords(values)  # before other checks, whose errors would quote a password
+        return values
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] = Field(
         description="name of the run; becomes part of a folder name"

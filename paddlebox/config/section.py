@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from paddlebox.config.check import described
 
 
 def list_to_tuple(value: Any) -> Any:
@@ -23,6 +27,37 @@ Choice = Annotated[E, Field(strict=False)]
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, without unknown keys, type conversion, inf or nan."""
+    """Base of all sections: frozen, without unknown keys, type conversion, inf or nan.
+
+    Values that do not fit raise a ConfigError like that of a config file, as do the methods
+    `model_validate` and `model_validate_json`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __init__(self, /, **fields: Any) -> None:
+            with _described(type(self), fields):
+                super().__init__(**fields)
+
+        # So pydantic does not call it for a section inside a section: one error has whole paths.
+        __init__.__pydantic_base_init__ = True
+
+        @classmethod
+        def model_validate(cls, obj: Any, **options: Any) -> Section:
+            with _described(cls, obj):
+                return super().model_validate(obj, **options)
+
+        @classmethod
+        def model_validate_json(cls, json_data: Any, **options: Any) -> Section:
+            with _described(cls, json_data):
+                return super().model_validate_json(json_data, **options)
+
+
+@contextmanager
+def _described(section: type[BaseModel], values: Any) -> Iterator[None]:
+    try:
+        yield
+    except ValidationError as error:
+        raise described(section, values, error, section.__name__) from None

@@ -107,8 +107,7 @@ def read_stored(stored: Mapping[str, Any]) -> Config:
     """Validate a stored config.
 
     Raises:
-        pydantic.ValidationError: this release cannot read it.
-        ConfigError: as for `completed`.
+        ConfigError: this release cannot read it.
     """
     return Config.model_validate(completed(stored), strict=False)
 
@@ -152,7 +151,8 @@ def _read_known(stored: Mapping[str, Any], source: str) -> Config:
     """A stored config without the keys that only later releases know."""
     fields = completed(stored)
     try:
-        return Config.model_validate(fields, strict=False)
+        made: Config = Config.__pydantic_validator__.validate_python(fields, strict=False)
+        return made
     except ValidationError as error:
         for wrong in error.errors(include_url=False):
             if wrong["type"] != "extra_forbidden":

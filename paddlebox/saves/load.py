@@ -7,9 +7,10 @@ import logging
 from typing import Any
 
 from paddlebox.config import load_slots
+from paddlebox.config.arguments import AnyPath
 from paddlebox.errors import StoreError
 from paddlebox.saves.layout import check_layout
-from paddlebox.saves.reader import Save, chain_of
+from paddlebox.saves.reader import Save, chain_of, open_save
 from paddlebox.saves.saver import layouts_of
 from paddlebox.saves.served import Served
 from paddlebox.store.first_version import FirstVersion, commit_initial
@@ -20,7 +21,7 @@ from paddlebox.store.table_set import TableSet
 log = logging.getLogger("paddlebox")
 
 
-def load_save(save: Save, tables: TableSet) -> int:
+def load_save(save: Save | AnyPath, tables: TableSet) -> int:
     """Fill an empty table, or set of tables, with the rows that the save's chain serves.
 
     This makes the first version of the store, with the dense state of the save.
@@ -32,6 +33,7 @@ def load_save(save: Save, tables: TableSet) -> int:
         is missing; ConfigError if tables, widths or rules differ; OutOfSpaceError; CorruptionError.
         Nothing is committed if there is an error.
     """
+    save = save if isinstance(save, Save) else open_save(save)
     for table in tables.members:
         if table.folder is None or table.read_only:
             raise StoreError(f"table '{table.name}' has no store of its own to load into")

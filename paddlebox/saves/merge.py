@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from pathlib import Path
 
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.saves import donefile
 from paddlebox.saves.layout import check_layout
 from paddlebox.saves.meta import BASE, OF_TABLE
@@ -14,7 +14,7 @@ from paddlebox.saves.served import Served
 from paddlebox.saves.writer import SaveWriter, Shape
 
 
-def merge_saves(models: Sequence[Save], out: Path, name: str) -> Save:
+def merge_saves(models: Sequence[Save | AnyPath], out: AnyPath, name: str) -> Save:
     """Write the models, each with its chain, as one base in out.
 
     The row of a feasign comes from the last save that names it. If that save deletes the feasign,
@@ -30,11 +30,13 @@ def merge_saves(models: Sequence[Save], out: Path, name: str) -> Save:
     Raises: ConfigError if the layouts of the models differ; StoreError if a save of this name
         exists, or a save of a chain is missing; CorruptionError; OutOfSpaceError.
     """
-    last = models[-1]
-    for model in models:
+    out = as_path(out, "out")
+    of_saves = [one if isinstance(one, Save) else open_save(one) for one in models]
+    last = of_saves[-1]
+    for model in of_saves:
         check_layout(model, {table: part.meta for table, part in last.parts.items()}, last.folder)
     target = donefile.claim(out, name)
-    chains = [save for model in models for save in chain_of(model)]
+    chains = [save for model in of_saves for save in chain_of(model)]
     shapes = [
         Shape(table, part.meta["words"], part.meta["layout_fingerprint"])
         for table, part in last.parts.items()

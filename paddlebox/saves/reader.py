@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.saves.meta import BASE, BATCH, DELETED, DENSE, ROWS, TABLES, read_meta
 from paddlebox.store.coordinator import ALL_KEYS
@@ -137,20 +138,20 @@ class Save:
                     yield keys[begin:end], rows[begin:end]
 
 
-def open_save(path: Path | str) -> Save:
+def open_save(path: AnyPath) -> Save:
     """Open the save in a folder.
 
     Raises: StoreError if there is none, or a later release wrote it; CorruptionError.
     """
-    return Save(Path(os.path.abspath(path)))
+    return Save(Path(os.path.abspath(as_path(path, "path"))))
 
 
-def chain_of(save: Save) -> list[Save]:
+def chain_of(save: Save | AnyPath) -> list[Save]:
     """The saves that together form the model of this save: its base first, this save last.
 
     Raises: StoreError if one is missing, or was replaced by another save; CorruptionError.
     """
-    chain = [save]
+    chain = [save if isinstance(save, Save) else open_save(save)]
     while chain[0].meta["kind"] not in (BASE, BATCH):
         child = chain[0]
         parent = open_save(child.out / child.meta["parent"]["name"])

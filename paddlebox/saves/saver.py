@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paddlebox import _native
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.dates import date_of
 from paddlebox.errors import StoreError
 from paddlebox.saves import donefile
@@ -53,14 +53,14 @@ class Saver:
     def __init__(
         self,
         table: TableSet,
-        out: Path | str,
+        out: AnyPath,
         *,
         extra: Mapping[str, bytes] | None = None,
         dense: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._table = table
         self._members: Sequence[TieredTable] = table.members
-        self.out = Path(out).absolute()
+        self.out = as_path(out, "out").absolute()
         self._extra = dict(extra or {})
         self._dense = dense
 

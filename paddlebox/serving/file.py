@@ -17,6 +17,7 @@ from typing import Any
 import lmdb
 
 from paddlebox.closing import Closing
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store.files import lmdb_text
 from paddlebox.store.record import seal, unseal
@@ -180,8 +181,8 @@ class ExportFile(Closing):
         opens is for writing, or after a fork.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, write: bool = False, create: bool = False):
-        self.path = Path(path)
+    def __init__(self, path: AnyPath, *, write: bool = False, create: bool = False):
+        self.path = as_path(path, "path")
         self._key = (os.getpid(), os.path.realpath(path))
         if not create and not self.path.is_file():
             raise StoreError(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from paddlebox.config.alerts import Bounds
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.save import PublishConfig
 from paddlebox.errors import PaddleBoxError, StoreLockedError, TrainingError
 from paddlebox.saves import donefile
@@ -50,9 +51,15 @@ class Follower:
     """
 
     def __init__(
-        self, saves: Path, path: Path, *, precision: str | None = None, gate: Gate | None = None
+        self,
+        saves: AnyPath,
+        path: AnyPath,
+        *,
+        precision: str | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        self._saves, self._path, self._gate = saves, path, gate
+        self._saves, self._path = as_path(saves, "saves"), as_path(path, "path")
+        self._gate = gate
         self._precision = precision
         self._refused: set[str] = set()
 

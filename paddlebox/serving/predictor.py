@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paddlebox.closing import Closing
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import PaddleBoxError, StoreError
 from paddlebox.serving.file import ExportFile, Generation
 from paddlebox.serving.generation import OpenGeneration
@@ -45,7 +44,7 @@ class Predictor(Closing):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: AnyPath,
         threads: int = 1,
         pin: int | None = None,
         *,
@@ -55,7 +54,7 @@ class Predictor(Closing):
     ) -> None:
         if threads < 1:
             raise ValueError(f"threads {threads}: expected 1 or more")
-        self.path, self._threads, self._pin = Path(path), threads, pin
+        self.path, self._threads, self._pin = as_path(path, "path"), threads, pin
         if resident_bytes < 0:
             raise ValueError(f"resident_bytes {resident_bytes}: expected 0 or more")
         if history_bytes < 0:

@@ -11,6 +11,7 @@ import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import Config, Slots, load_slots
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.check import validate
 from paddlebox.config.stored import completed
 from paddlebox.errors import StoreError
@@ -61,7 +62,8 @@ class SaveSource:
         chain is missing; CorruptionError.
     """
 
-    def __init__(self, path: Path, *, whole: bool = False) -> None:
+    def __init__(self, path: AnyPath, *, whole: bool = False) -> None:
+        path = as_path(path, "path")
         self._save: Save = open_save(path)
         save = self._save.meta
         if save["kind"] == BATCH:

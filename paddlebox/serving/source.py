@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from paddlebox.closing import Closing
-from paddlebox.config import Config, Phase, TableConfig, load_slots
+from paddlebox.config import Phase, TableConfig, load_slots
+from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
 from paddlebox.config.phases import state_of
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store import run_config
@@ -142,14 +143,15 @@ class RunSource(Closing):
 
     def __init__(
         self,
-        run_dir: Path,
+        run_dir: AnyPath,
         *,
         version: int | None = None,
         threshold: float | None = None,
         filters: Sequence[ServeFilter] | None = None,
-        config: Config | None = None,
+        config: AnyConfig | None = None,
         overrides: Sequence[str] = (),
     ) -> None:
+        run_dir = as_path(run_dir, "run_dir")
         store = run_dir / "store"
         if not store.is_dir():
             raise StoreError(
@@ -160,7 +162,8 @@ class RunSource(Closing):
         if config is None:
             self.config, self.slots = run_config.of_version(run_dir, head, overrides)
         else:
-            self.config, self.slots = config, load_slots(config.data.slots)
+            self.config = as_config(config)
+            self.slots = load_slots(self.config.data.slots)
         fields = list(self.config.tables)
         options = TableOptions(
             folder=store,

@@ -13,6 +13,7 @@ from typing import Any
 
 from paddlebox.closing import Closing
 from paddlebox.config import Config, Slots
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import ConfigError, StoreError, TrainingError
 from paddlebox.serving import program
 from paddlebox.serving.compatibility import (
@@ -40,7 +41,8 @@ from paddlebox.serving.file import (
 from paddlebox.serving.gate import Gate
 from paddlebox.serving.generation import OpenGeneration, read_model
 from paddlebox.serving.layers import Layers, Puts
-from paddlebox.serving.source import Source, parts_of
+from paddlebox.serving.save_source import SaveSource, is_save
+from paddlebox.serving.source import RunSource, Source, parts_of
 from paddlebox.store import files
 from paddlebox.store.life import ServeFilter, filters_text
 from paddlebox.store.lock import StoreLock
@@ -64,8 +66,8 @@ class Writer(Closing):
         file open for reading.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
-        self.path = Path(path)
+    def __init__(self, path: AnyPath, *, create: bool = False) -> None:
+        self.path = as_path(path, "path")
         self._lock = StoreLock(f"{self.path}-writer")
         try:
             self._file = ExportFile(self.path, write=True, create=create)
@@ -415,8 +417,8 @@ def _told(record: Generation) -> str:
 
 
 def export(
-    source: Source,
-    path: str | os.PathLike[str],
+    source: Source | AnyPath,
+    path: AnyPath,
     *,
     precision: str = "float32",
     gate: Gate | None = None,
@@ -424,6 +426,7 @@ def export(
     """Create an export file from a base. After an error there is no file.
 
     Args:
+        source: the base; a path is that of a save, or of a run dir, whose newest commit is taken.
         precision: of embedx, one of PRECISIONS.
         gate: None accepts every version.
 
@@ -431,12 +434,19 @@ def export(
 
     Raises: StoreError if the file exists; the errors of `Writer.apply`.
     """
+    path = as_path(path, "path")
+    if isinstance(source, str | os.PathLike):
+        folder = as_path(source, "source")
+        if is_save(folder):
+            return export(SaveSource(folder, whole=True), path, precision=precision, gate=gate)
+        with RunSource(folder) as run:
+            return export(run, path, precision=precision, gate=gate)
     return _create(path, lambda writer: writer.apply(source, precision=precision, gate=gate))
 
 
 def export_ensemble(
     sources: Sequence[AbstractContextManager[Any]],
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     precision: str = "float32",
     gate: Gate | None = None,
@@ -450,8 +460,8 @@ def export_ensemble(
     )
 
 
-def _create(path: str | os.PathLike[str], write: Callable[[Writer], Generation]) -> Generation:
-    path = Path(path)
+def _create(path: AnyPath, write: Callable[[Writer], Generation]) -> Generation:
+    path = as_path(path, "path")
     if path.exists():
         raise StoreError(f"{path}: is there already; use --apply to add a new version to it")
     made = path.with_name(f"{path.name}.new")

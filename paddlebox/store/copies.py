@@ -19,12 +19,12 @@ import re
 import shutil
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from pyarrow import fs
 
 from paddlebox import heartbeat
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.crc import crc32c
@@ -108,7 +108,7 @@ def _copy_part(
     return written
 
 
-def restore(uri: str, run_dir: Path, label: str = "") -> VersionRecord:
+def restore(uri: str, run_dir: AnyPath, label: str = "") -> VersionRecord:
     """Makes RUN_DIR/store from a copied version; returns its record.
 
     Args:
@@ -117,6 +117,7 @@ def restore(uri: str, run_dir: Path, label: str = "") -> VersionRecord:
     Raises: StoreError if there is a store already, or no such copy; CorruptionError if a file
         differs from the one that was copied.
     """
+    run_dir = as_path(run_dir, "run_dir")
     store = run_dir / "store"
     if store.exists():
         raise StoreError(f"{store}: exists already; restore into another run dir")

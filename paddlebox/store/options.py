@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import HbmConfig, HbmPlace, MemConfig, SsdConfig
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.store.compaction import Policy
 from paddlebox.store.hbm_place import gpu_number, native_place
@@ -20,7 +21,7 @@ class TableOptions:
     """The tables of a set share the budgets, as `TableConfig.share` says."""
 
     #: Folder of the store; created if absent. None: rows stay in memory and nothing is committed.
-    folder: Path | str | None = None
+    folder: AnyPath | None = None
     #: Seed of new rows; the same for the table's whole life.
     seed: int = 1
     #: Bytes of the three pass tables that may exist at once.
@@ -57,7 +58,7 @@ class TableOptions:
     @property
     def store(self) -> Path | None:
         """The folder, as a path."""
-        return None if self.folder is None else Path(self.folder)
+        return None if self.folder is None else as_path(self.folder, "folder")
 
     def of_native(self) -> dict[str, Any]:
         """The fields that the core's table gets."""

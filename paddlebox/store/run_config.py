@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config, Slots, load_slots
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.check import validate
 from paddlebox.config.load import config_of
 from paddlebox.config.stored import completed, with_stored
@@ -20,7 +21,7 @@ from paddlebox.store.record import VersionRecord
 CONFIG_FILE, SLOTS_FILE = "config.json", "slots.json"  # of a run dir
 
 
-def of_newest(run_dir: Path, overrides: Sequence[str] = ()) -> tuple[Config, Slots]:
+def of_newest(run_dir: AnyPath, overrides: Sequence[str] = ()) -> tuple[Config, Slots]:
     """The config and slots of the newest commit. If it has none, because your own program made it,
     those in RUN_DIR/config.json and slots.json are used.
 
@@ -30,14 +31,14 @@ def of_newest(run_dir: Path, overrides: Sequence[str] = ()) -> tuple[Config, Slo
 
     Raises: StoreError if there is no run, or it has no config; ConfigError for an override.
     """
-    own = _own(run_dir)
+    own = _own(as_path(run_dir, "run_dir"))
     return of_version(own, _newest(own), overrides)
 
 
-def continuing(config: Config, run_dir: Path) -> Config:
+def continuing(config: Config, run_dir: AnyPath) -> Config:
     """The config, with the values of the newest commit for keys that the config does not name
     (`with_stored`). It is unchanged if there is no commit, or the commit has no config."""
-    stored = stored_config(_own(run_dir))
+    stored = stored_config(_own(as_path(run_dir, "run_dir")))
     return with_stored(config, stored, f"{run_dir}: config") if stored else config
 
 

@@ -32,7 +32,7 @@ class Table(TableSet):
 
     def __init__(
         self,
-        config: TableConfig,
+        config: TableConfig | Mapping[str, Any],
         options: TableOptions | None = None,
         *,
         slot_rates: Sequence[float] = (),

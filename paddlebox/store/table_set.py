@@ -74,7 +74,7 @@ class TableSet(Closing):
 
     def __init__(
         self,
-        configs: Sequence[TableConfig],
+        configs: Sequence[TableConfig | Mapping[str, Any]],
         options: TableOptions | None = None,
         *,
         slots: Slots | None = None,
@@ -83,7 +83,8 @@ class TableSet(Closing):
         **changes: Any,
     ) -> None:
         self.options = options = replace(options or TableOptions(), **changes)
-        self.names = tuple(config.name for config in configs)
+        of_tables = [TableConfig.model_validate(config) for config in configs]
+        self.names = tuple(config.name for config in of_tables)
         if len(set(self.names)) != len(self.names):
             raise ConfigError(f"tables {', '.join(self.names)}: expected different names")
         if len(configs) > 1 and slots is None:
@@ -96,7 +97,7 @@ class TableSet(Closing):
         #: Days and life events.
         self.life = TableLife(self._tables, self.queue)
         try:
-            open_tables(self._tables, configs, options, slot_rates, self.queue.wait)
+            open_tables(self._tables, of_tables, options, slot_rates, self.queue.wait)
             world.connect(self._tables, options.ranks)
         except BaseException:
             self.close()

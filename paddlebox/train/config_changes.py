@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from paddlebox.config import Config, KeySpace, Slots
-from paddlebox.config.stored import TUNED, read_stored, within
+from paddlebox.config.stored import TUNED, completed, within
 from paddlebox.errors import ConfigError
 from paddlebox.store.manifest import VersionRecord
 
@@ -74,16 +72,17 @@ def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots:
 
 def _config_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
     """A stored config, with defaults for the keys that did not exist when it was stored."""
+    fields = completed(stored)
     try:
-        return read_stored(stored).model_dump(mode="json")
-    except ValidationError:
+        return Config.model_validate(fields, strict=False).model_dump(mode="json")
+    except ConfigError:
         return stored
 
 
 def _slots_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         return Slots.model_validate(stored, strict=False).model_dump(mode="json")
-    except ValidationError:
+    except ConfigError:
         return stored
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import Config, DenseDtype, Phase, Slots
+from paddlebox.config.arguments import AnyConfig, AnyPath, AnySlots, as_config, as_path
 from paddlebox.config.hints import did_you_mean
 from paddlebox.config.phases import state_of
 from paddlebox.data.sources import expand
@@ -40,12 +41,12 @@ _LOOKUP_ROWS = 1 << 16  # per call of FrozenTable.lookup
 
 
 def evaluate(
-    config: Config,
-    run_dir: Path,
+    config: AnyConfig,
+    run_dir: AnyPath,
     world: Coordinator = ONE_RANK,
     *,
-    slots: Slots | None = None,
-    dump: Path | None = None,
+    slots: AnySlots | None = None,
+    dump: AnyPath | None = None,
     dump_slots: Sequence[str] = (),
     dump_ins_id: bool = False,
     phase: Phase = Phase.UPDATE,
@@ -58,7 +59,7 @@ def evaluate(
     phase, and "-as-served" with `as_served`.
 
     Args:
-        config: the config to evaluate with.
+        config: the config to evaluate with: a Config, a dict, or the path of a YAML file.
         run_dir: the run dir.
         world: the ranks. A model that R ranks trained is evaluated by R ranks.
         slots: the slots of the run; None: those in the file data.slots.
@@ -76,6 +77,7 @@ def evaluate(
         StoreError: the run has no commit, or a file cannot be written.
         DataError: a file is missing or cannot be read.
     """
+    config, run_dir = as_config(config), as_path(run_dir, "run_dir")
     if phase is Phase.JOIN and not config.phases:
         raise ConfigError("--phase join: the config has no phases: leave --phase out")
     if not config.data.test_files:
@@ -98,7 +100,7 @@ def evaluate(
         opened(config, run_dir, slots, world, phase) as (table, runner, version),
         _seen(table, as_served, threshold) as filters,
     ):
-        with _dumping(dump, dump_slots) as dumped:
+        with _dumping(None if dump is None else as_path(dump, "dump"), dump_slots) as dumped:
             measured = evaluate_files(
                 config, slots, table, runner, tests, dumped, dump_ins_id, phase
             )

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, load_slots
+from paddlebox.config.arguments import AnySlots, as_slots
 from paddlebox.config.data import ShareBy
 from paddlebox.config.fields import click_slots
 from paddlebox.config.hints import did_you_mean
@@ -32,7 +33,7 @@ _LOOKED_ROWS = 20_000  # rows to search for ids of 0, which are dropped
 _BATCH_SIZE = 512  # if data.batch_size is auto and no run has chosen a size
 
 
-def read_slots(config: Config, slots: Slots | None = None) -> Slots:
+def read_slots(config: Config, slots: AnySlots | None = None) -> Slots:
     """Read and check the slots of a config.
 
     Args:
@@ -42,7 +43,7 @@ def read_slots(config: Config, slots: Slots | None = None) -> Slots:
     Raises:
         ConfigError: the slots do not fit the data format, a model or a metric of the config.
     """
-    slots = slots or load_slots(config.data.slots)
+    slots = load_slots(config.data.slots) if slots is None else as_slots(slots)
     slots.check_format(config.data.format)
     for key, model in models_of(config).items():
         _check_read_slots(config, slots, key, model)

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from paddlebox import _native, heartbeat
 from paddlebox.config import Config, DenseDtype, Phase, Schedule, Slots
+from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
 from paddlebox.config.data import ShareBy
 from paddlebox.data.sources import expand
 from paddlebox.errors import PaddleBoxError, TrainingError
@@ -95,8 +96,8 @@ class _Resumed:
 
 
 def train(
-    config: Config,
-    run_dir: Path,
+    config: AnyConfig,
+    run_dir: AnyPath,
     *,
     source: str = "",
     back_to: str = "",
@@ -109,7 +110,7 @@ def train(
     The run commits as often as `checkpoint.every` says.
 
     Args:
-        config: the config of the run.
+        config: the config of the run: a Config, a dict, or the path of a YAML file.
         run_dir: the run dir; with several ranks, the run dir of the first rank.
         source: RUN or RUN@VERSION: another run whose rows and dense parameters this run starts
             with (docs/warm_start.md).
@@ -123,6 +124,7 @@ def train(
     Raises:
         PaddleBoxError: a subclass that says what went wrong. The store is at its last commit.
     """
+    config, run_dir = as_config(config), as_path(run_dir, "run_dir")
     world.check_config(config, back_to)
     folder = config.trainer.visualdl  # fail before anything is written if VisualDL is missing
     scalars = Scalars(Path(folder)) if folder and world.rank == 0 else None

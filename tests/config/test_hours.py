@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from paddlebox.config import Config
 from paddlebox.config.data import DataConfig
 from paddlebox.config.hours import Hour, end_of, hour_at, is_hourly, moment, render, zone_of
+from paddlebox.errors import ConfigError
 
 BERLIN, UTC_, SHANGHAI = zone_of("Europe/Berlin"), zone_of("UTC"), zone_of("Asia/Shanghai")
 
@@ -100,12 +100,12 @@ HOURLY = {"format": "multislot", "slots": "s.yaml", "path_template": "l/{date}/{
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(fields: dict[str, Any], what: str) -> None:
-    with pytest.raises(ValidationError) as error:
+    with pytest.raises(ConfigError) as error:
         DataConfig.model_validate({**HOURLY, **fields})
     assert what in str(error.value)
 
 
 def test_hours_are_gone_through_once() -> None:
     fields = {"name": "r", "model": {"type": "dnn"}, "trainer": {"epochs": 2}}
-    with pytest.raises(ValidationError, match=r"epochs is 2 and data.path_template"):
+    with pytest.raises(ConfigError, match=r"epochs is 2 and data.path_template"):
         Config.model_validate({**fields, "data": {**HOURLY, "from_hour": 20240101}})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config, Slots, load_config
+from paddlebox.config.arguments import AnyConfig, AnyPath, AnySlots, as_config, as_path
 from paddlebox.errors import ConfigError
 from paddlebox.launch import run_arguments
 from paddlebox.launch.process import guarded, prepare
@@ -82,12 +83,12 @@ def _config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:
 
 
 def advise(
-    config: Config,
-    folder: Path,
+    config: AnyConfig,
+    folder: AnyPath,
     *,
-    slots: Slots | None = None,
-    rates_file: Path | None = None,
-    save_to: Path | None = None,
+    slots: AnySlots | None = None,
+    rates_file: AnyPath | None = None,
+    save_to: AnyPath | None = None,
 ) -> dict[str, Any]:
     """Predict the performance of a config.
 
@@ -111,7 +112,8 @@ def advise(
     from paddlebox.train.plan import plan_passes
     from paddlebox.train.settle import chosen
 
-    known = Rates.load(rates_file) if rates_file is not None else None
+    config, folder = as_config(config), as_path(folder, "folder")
+    known = Rates.load(as_path(rates_file, "rates_file")) if rates_file is not None else None
     if known is not None and known.format != config.data.format.value:
         raise ConfigError(
             f"{rates_file}: was measured with data.format {known.format}, the config has "
@@ -128,7 +130,7 @@ def advise(
             disk = measure_disk(Path(scratch), most_bytes=64 << 20, seconds=0.3)
             rates, sizes = calibrate(config, slots, sample, Path(scratch), disk.read_bytes_per_s)
     if save_to is not None:
-        rates.save(save_to)
+        rates.save(as_path(save_to, "save_to"))
     return {
         "prediction": predict(config, work, rates, sizes).as_dict(),
         "workload": asdict(work),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox.config import Config, Slots
+from paddlebox.config.arguments import AnyConfig, AnyPath, AnySlots, as_config, as_path
 from paddlebox.config.hints import did_you_mean
 from paddlebox.errors import ConfigError
 from paddlebox.launch import run_arguments
@@ -154,10 +155,10 @@ class _Collected:
 
 
 def diagnose(
-    config: Config,
-    run_dir: Path,
+    config: AnyConfig,
+    run_dir: AnyPath,
     *,
-    slots: Slots | None = None,
+    slots: AnySlots | None = None,
     slice_slot: str = "",
     top: int = 20,
     serving: bool = True,
@@ -184,6 +185,7 @@ def diagnose(
     from paddlebox.train.evaluation import opened
     from paddlebox.train.opening import create_dataset, feeding, read_slots
 
+    config, run_dir = as_config(config), as_path(run_dir, "run_dir")
     slots = read_slots(config, slots)
     names = [slot.name for slot in slots.slots]
     if slice_slot and slice_slot not in names:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Program
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import PaddleBoxError
 from paddlebox.launch import cpu
 from paddlebox.tools.doctor.budgets import as_yaml, budgets
@@ -48,7 +49,7 @@ def doctor_main(argv: Sequence[str] | None = None) -> int:
     return 0 if told["works"] else 1
 
 
-def examine(folder: Path, disk_bytes: int) -> dict[str, Any]:
+def examine(folder: AnyPath, disk_bytes: int) -> dict[str, Any]:
     """Examine this machine.
 
     Args:
@@ -60,6 +61,7 @@ def examine(folder: Path, disk_bytes: int) -> dict[str, Any]:
 
     Raises: StoreError if the disk cannot be measured.
     """
+    folder = as_path(folder, "folder")
     disk = measure_disk(folder, disk_bytes) if disk_bytes else None
     info = cpu.CpuInfo.read()
     facts = read_facts(folder, disk, vendor=info.vendor, flags=info.flags, cores=info.cores)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paddlebox.config import ModelType
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import ConfigError
 
 _SKELETON = Path(__file__).parent / "skeleton"
@@ -43,7 +44,7 @@ def new_model_main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_model(name: str, folder: Path) -> list[Path]:
+def write_model(name: str, folder: AnyPath) -> list[Path]:
     """Write the files. Returns their paths, in the order of `_FILES`.
 
     Raises: ConfigError for an invalid name, the name of a model in the zoo, a file that exists
@@ -55,6 +56,7 @@ def write_model(name: str, folder: Path) -> list[Path]:
         )
     if name in {model.value for model in ModelType}:
         raise ConfigError(f"{name!r} is a model of the zoo (docs/models.md): choose another name")
+    folder = as_path(folder, "folder")
     files = {folder / written.format(name): _SKELETON / text for text, written in _FILES.items()}
     for path in files:
         if path.exists():

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 
 from paddlebox import __version__
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.store.files import store_errors
 from paddlebox.tools.report.figures import Figure
 from paddlebox.tools.report.text import esc
@@ -76,11 +76,12 @@ class Page:
         )
 
 
-def write_page(page: Page, path: Path) -> None:
+def write_page(page: Page, path: AnyPath) -> None:
     """Write the page atomically, so that a browser never loads a part of it.
 
     Raises: StoreError if it cannot be written.
     """
+    path = as_path(path, "path")
     temporary = path.with_name(f"{path.name}.tmp")
     with store_errors(str(path), "write the page"):
         temporary.write_text(page.html())

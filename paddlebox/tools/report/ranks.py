@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.tools.report.run import Line, Run, number, read_one
 
 # Keys of a line that are about the rank that wrote it. Counts are summed. Waits are averaged,
@@ -25,7 +25,7 @@ _STORE_SUMS = (
 IN_STEPS = ("step", "dense")
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: AnyPath) -> Run:
     """Read the run whose first rank has this folder.
 
     The counts of ranks whose folders do not exist here, because they ran on another machine, are
@@ -33,6 +33,7 @@ def read_run(folder: Path) -> Run:
 
     Raises: the errors of `read_one`.
     """
+    folder = as_path(folder, "folder")
     first = read_one(folder)
     if first.size == 1:
         return first

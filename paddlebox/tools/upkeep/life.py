@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paddlebox.config import TableConfig
+from paddlebox.config.arguments import AnyPath
 from paddlebox.config.check import validate
 from paddlebox.config.dates import date_of
 from paddlebox.config.table import LifeConfig
@@ -73,7 +73,7 @@ class _Counts:
 
 
 def life(
-    folder: Path,
+    folder: AnyPath,
     *,
     version: int | None = None,
     day: int | None = None,

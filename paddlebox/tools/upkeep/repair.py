@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import dense_parity, files, parity
 from paddlebox.store.manifest import Manifest
@@ -52,7 +53,7 @@ class Repair:
         return asdict(self)
 
 
-def repair(folder: Path, *, yes: bool = False) -> Repair:
+def repair(folder: AnyPath, *, yes: bool = False) -> Repair:
     """Rebuild damaged segments and dense files of the newest version from parity. From a segment
     without parity, drop the damaged blocks and keep the rest, as a new version.
 
@@ -61,7 +62,7 @@ def repair(folder: Path, *, yes: bool = False) -> Repair:
 
     Raises: StoreLockedError while training runs; CorruptionError if no version can be used.
     """
-    result = Repair(done=yes)
+    folder, result = as_path(folder, "folder"), Repair(done=yes)
     try:
         with Manifest.open_reader(folder) as manifest:
             manifest.versions()

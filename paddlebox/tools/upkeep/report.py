@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paddlebox import _native
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import StoreError
 from paddlebox.store import compaction, files
 from paddlebox.store.checkpoints import checkpoints
@@ -26,8 +27,9 @@ from paddlebox.tools.upkeep.store_files import newest, reading
 _DUMP_ROWS = 1 << 17  # rows in memory at a time, and in a Parquet row group
 
 
-def stat(folder: Path) -> dict[str, Any]:
+def stat(folder: AnyPath) -> dict[str, Any]:
     """Figures of a store. Bytes are sizes of files."""
+    folder = as_path(folder, "folder")
     with reading(folder) as manifest:
         head = newest(manifest)
         records = manifest.records()
@@ -89,14 +91,15 @@ def _version(
     }
 
 
-def open_version(folder: Path, version: int | None) -> TieredTable:
+def open_version(folder: AnyPath, version: int | None) -> TieredTable:
     """Open a version for reading. version: None: the newest."""
+    folder = as_path(folder, "folder")
     with Manifest.open_reader(folder) as manifest:
         record = newest(manifest) if version is None else manifest.version(version)
     return stored_table(folder, record, read_only=True, version=record.version)
 
 
-def digest(folder: Path, version: int | None = None) -> dict[str, Any]:
+def digest(folder: AnyPath, version: int | None = None) -> dict[str, Any]:
     """Canonical digests of the rows and of the dense state of a version."""
     with open_version(folder, version) as table:
         assert table.head is not None
@@ -137,7 +140,7 @@ def row_fields(layout: dict[str, int], row: np.ndarray) -> dict[str, Any]:
 
 
 def lookup(
-    folder: Path, feasigns: Sequence[int], version: int | None = None
+    folder: AnyPath, feasigns: Sequence[int], version: int | None = None
 ) -> list[dict[str, Any]]:
     """The rows of feasigns, with all life events applied, and the segments that hold copies."""
     with open_version(folder, version) as table:
@@ -153,7 +156,7 @@ def lookup(
                     "key": f"{key:#018x}",
                     "found": bool(here[0]),
                     "row": row_fields(layout, rows[0]) if here[0] else None,
-                    "copies": _copies(folder, table.head, key),
+                    "copies": _copies(as_path(folder, "folder"), table.head, key),
                 }
             )
         return found
@@ -174,11 +177,11 @@ def _copies(folder: Path, record: VersionRecord, key: int) -> list[dict[str, Any
 
 
 def dump(
-    folder: Path,
-    out: Path,
+    folder: AnyPath,
+    out: AnyPath,
     version: int | None = None,
     slot: int | None = None,
-    others: Sequence[tuple[Path, int]] = (),
+    others: Sequence[tuple[AnyPath, int]] = (),
 ) -> int:
     """Write the rows of a version to a Parquet file, in the order of keys, in bounded memory.
 
@@ -190,6 +193,7 @@ def dump(
 
     Raises: StoreError if the file cannot be written.
     """
+    out = as_path(out, "out")
     with open_version(folder, version) as table:
         layout = dict(table.native.layout)
         schema = _schema(layout)

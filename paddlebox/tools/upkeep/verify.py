@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox import _native
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, PaddleBoxError, StoreError
 from paddlebox.store import dense_parity, files, parity, parity_set
 from paddlebox.store.checkpoints import FOLDER, checkpoints
@@ -43,13 +44,13 @@ class Findings:
         return asdict(self)
 
 
-def verify(folder: Path, progress: Callable[[int, int], None] | None = None) -> Findings:
+def verify(folder: AnyPath, progress: Callable[[int, int], None] | None = None) -> Findings:
     """Read a store completely. It does not stop at damage.
 
     Args:
         progress: called with (number of segments done, number of all segments).
     """
-    found = Findings()
+    folder, found = as_path(folder, "folder"), Findings()
     records = _records(folder, found)
     found.versions = sorted(record.version for record in records)
     segments = {s["id"]: s for record in records for s in record.segments}
