@@ -16,7 +16,7 @@ import numpy as np
 from paddlebox.compat.names import DATASETS, refusal
 from paddlebox.compat.page_views import alone, make_page_views, no_ranks, shuffle_seed
 from paddlebox.compat.settings import UpstreamDataset
-from paddlebox.config.code import load_named
+from paddlebox.config.code import calling, check_callable, load_named
 from paddlebox.config.data import ShareBy
 from paddlebox.data import dataset as ours
 from paddlebox.data import queue_dataset
@@ -26,7 +26,7 @@ from paddlebox.data.passes import Pass
 from paddlebox.data.share import NOT_SHARED, Share
 from paddlebox.data.side_table import InputTable
 from paddlebox.data.sources import expand, open_source
-from paddlebox.errors import ConfigError, PassError
+from paddlebox.errors import ConfigError, DataError, PassError
 from paddlebox.store.table_set import TableSet
 
 log = logging.getLogger(__name__)
@@ -326,7 +326,8 @@ class InputTableDataset(PadBoxSlotDataset):
         """
         if index_parser:
             self._check_allowed("index_parser", index_parser)
-            load_named(index_parser, "index_parser")
+            found = load_named(index_parser, "index_parser")
+            check_callable(found, f"index_parser {index_parser!r}", "content")
         self._index_parser = index_parser
 
     def _check_ready(self) -> None:
@@ -346,9 +347,18 @@ class InputTableDataset(PadBoxSlotDataset):
         values = [np.zeros((0, self._dim), np.float32)]
         for path in expand(self._index_files):
             with open_source(path) as source:
-                found, rows = parse(source.readall())
+                content = source.readall()
+            where = f"{path}: index_parser {self._index_parser}"
+            with calling(where, DataError):
+                found, rows = parse(content)
+                found, rows = list(found), np.asarray(rows, np.float32)
+            if rows.shape != (len(found), self._dim):
+                raise DataError(
+                    f"{where}: expected values of shape ({len(found)}, {self._dim}), a row for "
+                    f"each key, found {rows.shape}"
+                )
             keys += found
-            values.append(np.asarray(rows, np.float32).reshape(-1, self._dim))
+            values.append(rows)
         self.input_table.set_values(keys, np.concatenate(values))
 
 

@@ -1,4 +1,4 @@
-"""Loads code that a config names as `module:name` or `path/to/file.py:name`.
+"""Loads and calls code that a config names as `module:name` or `path/to/file.py:name`.
 
 Loading code runs it, so every key that names code requires `security.allow_commands`.
 """
@@ -9,11 +9,17 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paddlebox.errors import ConfigError
+from paddlebox.errors import ConfigError, PaddleBoxError
+
+_OF_PACKAGES = (str(Path(__file__).parents[1]), "site-packages", "<")
 
 
 def load_named(named: str, key: str) -> Any:
@@ -40,6 +46,46 @@ def load_named(named: str, key: str) -> Any:
         raise ConfigError(f"{key} {named!r}: {error}") from error
     except Exception as error:  # whatever the user's code does wrong
         raise ConfigError(f"{key} {named!r}: {type(error).__name__}: {error}") from error
+
+
+def check_callable(found: Any, what: str, *names: str) -> None:
+    """Check that code of the user can be called with these positional arguments.
+
+    Args:
+        what: the key of the config and its value, for messages.
+
+    Raises: ConfigError.
+    """
+    expected = f"{what}: expected a function ({', '.join(names)})"
+    if not callable(found):
+        raise ConfigError(f"{expected}, found {type(found).__name__}")
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # a function that is not written in Python
+        return
+    try:
+        signature.bind(*names)
+    except TypeError as error:
+        name = getattr(found, "__name__", "it")
+        raise ConfigError(f"{expected}, found {name}{signature}: {error}") from None
+
+
+@contextmanager
+def calling(
+    what: str, error_class: Callable[[str], PaddleBoxError] = ConfigError
+) -> Iterator[None]:
+    """Replace an exception of the user's code by an error that names the line of that code."""
+    try:
+        yield
+    except PaddleBoxError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if not any(part in f.filename for part in _OF_PACKAGES)]
+        line = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+        raise error_class(
+            f"{what} raised {type(error).__name__}: {str(error).strip()}{line}"
+        ) from error
 
 
 def _load_module(name: str) -> Any:

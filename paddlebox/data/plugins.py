@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from paddlebox import _native
 from paddlebox.config import Slot, Slots, SlotType
-from paddlebox.config.code import load_named
+from paddlebox.config.code import calling, check_callable, load_named
 from paddlebox.data.reader import Chunk
 from paddlebox.errors import ConfigError, DataError
 
@@ -35,8 +35,7 @@ def load_function(parser: str) -> Parser:
     if ":" not in parser:
         raise ConfigError(f"parser {parser!r}: expected module:function, or the path of a .so")
     found = load_named(parser, "parser")
-    if not callable(found):
-        raise ConfigError(f"parser {parser!r}: expected a function, found {type(found).__name__}")
+    check_callable(found, f"parser {parser!r}", "lines")
     function: Parser = found
     return function
 
@@ -58,10 +57,11 @@ class PluginChunk:
             that do not fit the slots.
         """
         where = f"{self.path}: parser {self.parser}"
-        try:
+        with calling(where, DataError):
             columns = self.function(self.data)
-        except Exception as error:
-            raise DataError(f"{where} raised {type(error).__name__}: {error}") from error
+        if not hasattr(columns, "__getitem__") or isinstance(columns, list | tuple | str | bytes):
+            found = "None" if columns is None else type(columns).__name__
+            raise DataError(f"{where} returned {found}, expected a dict: slot -> column")
         try:
             names, arrays = [], []
             for slot in self.slots.slots:

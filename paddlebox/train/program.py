@@ -12,11 +12,13 @@ import numpy as np
 
 from paddlebox import ops
 from paddlebox.config import Config, HbmPlace, ModelConfig, OptimizerType, Slots
-from paddlebox.config.code import load_named
+from paddlebox.config.code import calling, check_callable, load_named
+from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.fields import click_slots, fields_of
 from paddlebox.data.batches import GROUP, LATE, MASK, SEQUENCES, WEIGHT
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
+from paddlebox.models.custom import custom_logits, described
 from paddlebox.nn import TableSlots, log_loss, use_products
 from paddlebox.nn.group_losses import jrc_loss, listwise_loss, pairwise_loss
 from paddlebox.nn.rows import use_padding
@@ -133,7 +135,11 @@ def loss_and_logits(
     trains_late = late is not None and train and bool(config.model.delayed)
     if trains_late:
         inputs = {**inputs, "box_show_click": _with_late(inputs)}
-    learned = model(*(inputs[name] for name in model_inputs(config)))
+    arguments = [inputs[name] for name in model_inputs(config)]
+    if isinstance(config.model, CustomConfig):
+        learned = custom_logits(config.model, model, arguments, inputs["box_label"])
+    else:
+        learned = model(*arguments)
     shift = config.data.logit_shift
     logits = learned + shift if shift else learned
     scored = learned if train else logits
@@ -174,28 +180,21 @@ def _objective(config: ModelConfig, model: Any) -> Callable[..., Any]:
     if named in OBJECTIVES:
         return OBJECTIVES[named]
     found = load_named(named, "model.loss")
-    if not callable(found):
+    what = f"model.loss {named!r}"
+    check_callable(found, what, "logits", "labels", "groups", "mask")
+    return lambda *arguments: _own_loss(what, found, *arguments)
+
+
+def _own_loss(what: str, function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    """Call a loss that the user has written. Raises: ConfigError if it returns no mean."""
+    with calling(what):
+        value = function(*arguments, **more)
+    if described(value) not in ("() float32", "(1,) float32"):
         raise ConfigError(
-            f"model.loss {named!r}: expected a function, found {type(found).__name__}"
+            f"{what}: expected a mean over the instances, a float32 of shape () or (1,), found "
+            f"{described(value)}; (-1 is their number)"
         )
-    try:
-        inspect.signature(found).bind(*range(4))
-    except TypeError as error:
-        raise ConfigError(
-            f"model.loss {named!r}: expected a function of logits, labels, groups and mask: {error}"
-        ) from None
-
-    def loss(*inputs: Any) -> Any:
-        value = found(*inputs)
-        shape = list(getattr(value, "shape", ["?"]))
-        if shape not in ([], [1]):
-            raise ConfigError(
-                f"model.loss {named!r}: expected a mean over the instances, found a value of shape "
-                f"{shape}"
-            )
-        return value
-
-    return loss
+    return value
 
 
 def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None, late: Any = None) -> Any:
@@ -214,19 +213,21 @@ def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None, late: Any =
     Raises:
         ConfigError: there is a mask, and the model's `loss` takes none.
     """
+    if not hasattr(model, "loss"):
+        return log_loss(logits, label, mask=mask)
+    factors = {} if mask is None else {"mask": mask}
     if late is not None:
-        return model.loss(logits, label, mask=mask, late=late)
-    if hasattr(model, "loss") and mask is None:
-        return model.loss(logits, label)
-    if hasattr(model, "loss"):
-        if "mask" not in inspect.signature(model.loss).parameters:
-            raise ConfigError(
-                f"data.sequences, or a slot of type weight or late: {type(model).__name__} "
-                "computes a loss without a factor for each instance: choose another model, or give "
-                "its `loss` a parameter `mask`"
-            )
-        return model.loss(logits, label, mask=mask)
-    return log_loss(logits, label, mask=mask)
+        factors = {"mask": mask, "late": late}
+    elif factors and "mask" not in inspect.signature(model.loss).parameters:
+        raise ConfigError(
+            f"data.sequences, or a slot of type weight or late: {type(model).__name__} "
+            "computes a loss without a factor for each instance: choose another model, or give "
+            "its `loss` a parameter `mask`"
+        )
+    what = f"the method loss of {type(model).__name__}"
+    if not factors:
+        check_callable(model.loss, what, "logits", "labels")
+    return _own_loss(what, model.loss, logits, label, **factors)
 
 
 def check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:

@@ -294,7 +294,7 @@ class TestPythonParser:
         ("parser", "message"),
         [
             ("user_parser:none", "has no attribute 'none'"),
-            ("user_parser:number", "expected a function, found int"),
+            ("user_parser:number", r"\(lines\), found int"),
             ("no_such_module:f", "No module named"),
             ("user_parser", "expected module:function"),
         ],

@@ -101,7 +101,9 @@ def test_a_section_refuses_wrong_values_as_a_config_file_does() -> None:
         ConfigError, match=r"Config: model.hiden: unknown key; did you mean model.hi"
     ):
         Config(**config_fields(model={"hiden": [1]}))
-    with pytest.raises(ConfigError, match=r"Config: 3 errors\n  seed: expected an integer, found '1'"):
+    with pytest.raises(
+        ConfigError, match=r"Config: 3 errors\n  seed: expected an integer, found '1'"
+    ):
         Config.model_validate_json('{"name": "a", "seed": "1"}')
 
 

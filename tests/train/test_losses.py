@@ -99,12 +99,12 @@ def test_a_loss_of_ones_own_trains(folder: Path) -> None:
     assert found["test"]["loss"] == pytest.approx(found["test"]["rmse"] ** 2, rel=1e-4)
     with pytest.raises(ConfigError, match=r"model\.loss runs code"):
         load_config(folder / "config.yaml", [named])
-    for name, expected in (("number", "expected a function, found int"), ("sqares", "squares")):
+    for name, expected in (("number", "mask), found int"), ("sqares", "squares")):
         error = train(folder, f"model.loss={folder}/own.py:{name}", allowed)["error"]
         assert error.startswith("ConfigError")
         assert expected in error
     (folder / "wrong.py").write_text(WRONG)
-    for name, expected in (("few", "expected a function of logits, labels"), ("each", "of shape")):
+    for name, expected in (("few", "expected a function (logits, labels"), ("each", "of shape")):
         error = train(folder, f"model.loss={folder}/wrong.py:{name}", allowed)["error"]
         assert error.startswith(f"ConfigError: model.loss '{folder}/wrong.py:{name}'")
         assert expected in error
