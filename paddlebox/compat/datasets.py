@@ -21,11 +21,12 @@ from paddlebox.config.data import ShareBy
 from paddlebox.data import dataset as ours
 from paddlebox.data import queue_dataset
 from paddlebox.data.batches import Feed, instances_of
+from paddlebox.data.listing import expand
 from paddlebox.data.options import JOIN
 from paddlebox.data.passes import Pass
 from paddlebox.data.share import NOT_SHARED, Share
 from paddlebox.data.side_table import InputTable
-from paddlebox.data.sources import expand, open_source
+from paddlebox.data.sources import open_source
 from paddlebox.errors import ConfigError, DataError, PassError
 from paddlebox.store.table_set import TableSet
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from paddlebox.data.sources import filesystem_of, is_uri
 from paddlebox.errors import ConfigError, PassError
+from paddlebox.store.remote import filesystem_of, is_uri
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -23,9 +23,9 @@ from typing import Any, Protocol
 from pyarrow import fs
 
 from paddlebox import _native
-from paddlebox.data.sources import filesystem_of, is_uri
 from paddlebox.errors import DataError, StoreError
 from paddlebox.store.files import store_errors
+from paddlebox.store.remote import filesystem_of, is_uri
 
 core = _native.core
 log = logging.getLogger(__name__)

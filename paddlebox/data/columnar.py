@@ -19,8 +19,9 @@ from paddlebox.config import Format
 from paddlebox.config.hints import did_you_mean
 from paddlebox.data import csv_hints
 from paddlebox.data.file_part import FilePart
-from paddlebox.data.sources import RETRIES, Source, is_uri, open_source
+from paddlebox.data.sources import RETRIES, Source, open_source
 from paddlebox.errors import DataError
+from paddlebox.store.remote import is_uri
 
 # Types that are cast to a simpler type with the same values.
 _PLAIN = {

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from paddlebox.data.sources import is_uri
+from paddlebox.store.remote import is_uri
 
 _BLOCKS, _BLOCK_BYTES = 8, 4096
 

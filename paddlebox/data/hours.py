@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from paddlebox.config.hours import Hour, render
 from paddlebox.config.stream import StreamConfig
-from paddlebox.data.sources import RETRIES, NothingThereError, expand, written_at
+from paddlebox.data.listing import NothingThereError, expand
+from paddlebox.data.sources import RETRIES, written_at
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from paddlebox.config.data import ShareBy
 from paddlebox.data.columnar import count_pieces
 from paddlebox.data.decompress import codec_of
 from paddlebox.data.file_part import FilePart
+from paddlebox.data.listing import expand
 from paddlebox.data.share import Share, is_even
-from paddlebox.data.sources import expand, open_source
+from paddlebox.data.sources import open_source
 from paddlebox.errors import RankError
 from paddlebox.store.coordinator import Coordinator
 

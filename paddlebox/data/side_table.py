@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
+from paddlebox.data.listing import expand
 from paddlebox.data.reader import read_chunks
-from paddlebox.data.sources import expand
 from paddlebox.errors import DataError, PassError
 
 core = _native.core

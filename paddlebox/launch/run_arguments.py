@@ -7,13 +7,13 @@ and the slots. `--run-dir RUN_DIR` is the same as RUN_DIR.
 from __future__ import annotations
 
 import argparse
-import glob
 import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from paddlebox.config import Config, Phase, Slots, load_config
+from paddlebox.data.listing import NothingThereError, expand
 from paddlebox.errors import DataError
 from paddlebox.launch.arguments import parse
 from paddlebox.store import run_config
@@ -169,4 +169,7 @@ def check_paths(config: Config, arguments: argparse.Namespace, read: Sequence[st
 def _is_there(path: str) -> bool:
     if "://" in path or Path(path).is_absolute():
         return True  # the reader reports a missing file
-    return Path(path).exists() or bool(glob.glob(path, recursive=True))
+    try:
+        return bool(expand([path]))
+    except NothingThereError:
+        return Path(path).exists()

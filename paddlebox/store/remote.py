@@ -1,4 +1,5 @@
-"""A folder in a file system of pyarrow: on local disk, or at a URI such as hdfs:// or s3://."""
+"""The file systems of pyarrow: local disk, and URIs such as hdfs:// or s3://. Opens them, repeats
+requests that fail, and reads and writes the files below a folder."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from paddlebox.errors import StoreError
+from paddlebox.errors import PaddleBoxError, StoreError
 from paddlebox.store import files
 
 log = logging.getLogger("paddlebox")
@@ -24,19 +25,60 @@ BLOCK_BYTES = 8 << 20
 WAITS_S = (1.0, 5.0)  # before the second and the third attempt
 
 
-def open_filesystem(place: str) -> tuple[Any, str]:
+def is_uri(path: str) -> bool:
+    return "://" in path
+
+
+def filesystem_of(place: str) -> tuple[Any, str]:
     """The pyarrow file system of a URI or local path, and the path in it.
 
-    Raises: StoreError if it cannot be opened.
+    Raises: OSError, ValueError or ArrowException if it cannot be opened.
     """
-    if "://" not in place:
+    if not is_uri(place):
         return fs.LocalFileSystem(), os.path.abspath(place)
+    system, base = fs.FileSystem.from_uri(place)
+    return system, base.rstrip("/")
+
+
+def open_filesystem(place: str) -> tuple[Any, str]:
+    """As `filesystem_of`. Raises: StoreError if it cannot be opened."""
     try:
-        system, base = fs.FileSystem.from_uri(place)
+        return filesystem_of(place)
     except (OSError, ValueError, pa.ArrowException) as error:
         why = str(error).replace(place, shown(place))
         raise StoreError(f"{shown(place)}: cannot be opened: {why}") from None
-    return system, base.rstrip("/")
+
+
+def tried(
+    where: str,
+    action: str,
+    work: Callable[[], T],
+    waits_s: Sequence[float],
+    pause: Callable[[float], None] = time.sleep,
+    raised: Callable[[str], PaddleBoxError] = StoreError,
+    final: tuple[type[OSError], ...] = (),
+) -> T:
+    """What `work` returns, from the first attempt that succeeds.
+
+    Args:
+        where, action: the object and the verb of messages.
+        waits_s: the seconds before the second, third, … attempt.
+        raised: makes the error after the last attempt.
+        final: errors after which there is no other attempt.
+    """
+    for attempt, wait_s in enumerate((*waits_s, None), 1):
+        try:
+            return work()
+        except PaddleBoxError:  # of a local file, or given up
+            raise
+        except (OSError, ValueError, pa.ArrowException) as error:
+            # A ValueError, such as pyarrow.ArrowInvalid, is the same at every attempt.
+            if wait_s is None or isinstance(error, (*final, ValueError)):
+                after = f", after {attempt} attempts" * (attempt > 1)
+                raise raised(f"{where}: cannot {action}{after}: {error}") from error
+            log.warning("%s: cannot %s, trying again: %s", where, action, error)
+            pause(wait_s)
+    raise AssertionError
 
 
 def shown(place: str) -> str:
@@ -173,22 +215,11 @@ class RemoteFolder:
         self._system.delete_file(old)
 
     def _tried(self, name: str, action: str, work: Callable[[], T]) -> T:
-        """What `work` returns, from the first attempt that succeeds."""
-        where = f"{self.place}/{name}"
-        for attempt, wait_s in enumerate((*WAITS_S, None), 1):
+        def attempt() -> T:
             self._check_stop(name)
-            try:
-                return work()
-            except StoreError:  # of a local file, or given up
-                raise
-            except (OSError, pa.ArrowException) as error:
-                if wait_s is None:
-                    raise StoreError(
-                        f"{where}: cannot {action}, after {attempt} attempts: {error}"
-                    ) from error
-                log.warning("%s: cannot %s, trying again: %s", where, action, error)
-                self._pause(wait_s)
-        raise AssertionError
+            return work()
+
+        return tried(f"{self.place}/{name}", action, attempt, WAITS_S, self._pause)
 
     def _pause(self, wait_s: float) -> None:
         if self._stop is None:

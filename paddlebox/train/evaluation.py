@@ -17,7 +17,7 @@ from paddlebox.config import Config, DenseDtype, Phase, Slots
 from paddlebox.config.arguments import AnyConfig, AnyPath, AnySlots, as_config, as_path
 from paddlebox.config.hints import did_you_mean
 from paddlebox.config.phases import state_of
-from paddlebox.data.sources import expand
+from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.life import ServeFilter, filters_text, serve_filter

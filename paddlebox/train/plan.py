@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from paddlebox.config import Config
 from paddlebox.config.dates import date_of, day_of
-from paddlebox.data.sources import expand
+from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError
 
 

@@ -154,14 +154,18 @@ def resume_at(
     if not store.is_dir():
         if back_to:
             raise StoreError(f"{run_dir}: holds no store, so there is no {back_to} to go back to")
-        plan, _ = known_from(None, {})
-        skipped = choose_skipped(plan, 0, {}, skip)
+        known = {**_skipped_before(run_dir), **(known or {})}
+        plan, _ = known_from(None, known)
+        skipped = choose_skipped(plan, 0, known, skip)
+        _keep_skipped(run_dir, skipped)
         _log_skipped(skipped)
         return ResumePoint(leave_out(plan, skipped), skipped, lines=_keep_lines(run_dir, 0))
     with Manifest.open_writer(store) as manifest:
         record = manifest.version(find_version(manifest, back_to)) if back_to else manifest.head()
         done = int(record.cursor.get("pass", 0)) if record is not None else 0
-        own: dict[str, int] = record.cursor.get("skipped", {}) if record is not None else {}
+        own: dict[str, int] = (
+            _skipped_before(run_dir) if record is None else record.cursor.get("skipped", {})
+        )
         known = {**own, **(known or {})}
         plan, hashes = known_from(record, known)
         if record is not None:
@@ -174,6 +178,8 @@ def resume_at(
             if skipped != own:
                 record = record.following("skip", cursor={**record.cursor, "skipped": skipped})
                 manifest.commit(record)
+        else:
+            _keep_skipped(run_dir, skipped)
     _log_skipped(skipped)
     plan = leave_out(plan, skipped)
     point = ResumePoint(plan, skipped, record, done, _keep_lines(run_dir, done))
@@ -300,6 +306,19 @@ def _warm_start(run_dir: Path, keys: Sequence[str]) -> str:
         f". To train on with its rows, start another run: --run-dir NEW --init-from {run_dir} "
         "(docs/warm_start.md)"
     )
+
+
+def _skipped_before(run_dir: Path) -> dict[str, int]:
+    """The skipped files of a run that has no commit yet. A commit keeps them in its cursor."""
+    path = run_dir / "skipped.json"
+    found: dict[str, int] = json.loads(path.read_bytes()) if path.is_file() else {}
+    return found
+
+
+def _keep_skipped(run_dir: Path, skipped: Mapping[str, int]) -> None:
+    if skipped != _skipped_before(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_durably(str(run_dir / "skipped.json"), json.dumps(dict(skipped)).encode())
 
 
 def _log_skipped(skipped: Mapping[str, int]) -> None:

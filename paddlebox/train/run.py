@@ -25,7 +25,7 @@ from paddlebox import _native, heartbeat
 from paddlebox.config import Config, DenseDtype, Phase, Schedule, Slots
 from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
 from paddlebox.config.data import ShareBy
-from paddlebox.data.sources import expand
+from paddlebox.data.listing import expand
 from paddlebox.errors import PaddleBoxError, TrainingError
 from paddlebox.ranks import World
 from paddlebox.ranks.telling import raise_together

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from paddlebox.data import sources
+from paddlebox.data.listing import expand
 from paddlebox.data.reader import read_chunks
-from paddlebox.data.sources import expand
 from paddlebox.errors import DataError
+from paddlebox.store import remote as file_systems
 
 LINES = b"".join(b"1 1 2 0.5 1.5 1 %d 2 %d 4\n" % (i + 1, i * 7919 % 65521) for i in range(20000))
 
@@ -245,7 +245,7 @@ def remote(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any
         handler, waits = FailingHandler(failures), list[float]()
         (tmp_path / "a.txt").write_bytes(LINES)
         monkeypatch.setattr(
-            sources,
+            file_systems,
             "filesystem_of",
             lambda uri: (fs.PyFileSystem(handler), uri.removeprefix("hdfs://nn:8020")),
         )
@@ -271,7 +271,7 @@ def test_requests_that_fail_are_made_again_and_give_the_same_bytes(
 
 def test_the_last_attempt_that_fails_is_an_error_with_the_cause(remote: Callable[..., Any]) -> None:
     uri, _, waits = remote(failures=3)
-    with pytest.raises(DataError, match=r"a\.txt: cannot be read, 3 attempts .*connection reset"):
+    with pytest.raises(DataError, match=r"a\.txt: cannot read, after 3 .*connection reset"):
         text_of(f"{uri}/a.txt", retries=2)
     assert len(waits) == 2
 

@@ -16,10 +16,10 @@ from pyarrow import fs
 
 from paddlebox.config import Format
 from paddlebox.data import cache as cache_module
-from paddlebox.data import sources
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import load
 from paddlebox.data.options import LoadOptions
+from paddlebox.store import remote as file_systems
 from tests.data.test_formats_columnar import contents
 from tests.data.test_formats_sources import FailingHandler
 from tests.support.instances import SLOTS, multislot_lines
@@ -109,7 +109,7 @@ def test_where_reads_fail_and_are_made_again(
 ) -> None:
     unbroken = digest(files, None)
     handler, waits = FailingHandler(failures=1), list[float]()
-    for module in (sources, cache_module):
+    for module in (file_systems, cache_module):
         monkeypatch.setattr(
             module,
             "filesystem_of",

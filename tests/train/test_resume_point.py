@@ -361,6 +361,16 @@ class TestSkippedFiles:
             assert (head.version, head.kind) == (3, "skip")
             assert head.cursor["line"] == json.dumps(line(2))
 
+    def test_a_start_after_one_without_a_commit_knows_it_too(self, tmp_path: Path) -> None:
+        def point(run_dir: Path, **of: Any) -> Any:
+            return resume.resume(run_dir, config(), slots(), passes(), **of)
+
+        assert self.files(point(tmp_path, skip=["c"])) == "abd"
+        assert self.files(point(tmp_path)) == "abd"
+        Manifest.open_writer(tmp_path / "store").close()  # the store is made, and has no version
+        assert self.files(point(tmp_path, skip=["a"])) == "bd"
+        assert point(tmp_path).skipped == {"a": 0, "c": 0}
+
     def test_the_hashes_are_those_of_a_run_that_never_had_the_file(self, run_dir: Path) -> None:
         assert resume.hashes_of(resume_point(run_dir, "c").plan) == resume.hashes_of(passes(*"abd"))
         # So it may leave the config as well.

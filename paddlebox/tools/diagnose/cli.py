@@ -178,7 +178,7 @@ def diagnose(
 
     Raises: ConfigError, DataError, StoreError.
     """
-    from paddlebox.data.sources import expand
+    from paddlebox.data.listing import expand
     from paddlebox.data.whole_files import load_files
     from paddlebox.tools.diagnose.slot_figures import copc_by_value, slot_figures
     from paddlebox.train.batch_loop import run_pass

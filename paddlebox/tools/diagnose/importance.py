@@ -11,7 +11,7 @@ from typing import Any
 
 from paddlebox.config import Config, Slots
 from paddlebox.config.hints import did_you_mean
-from paddlebox.data.sources import expand
+from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.train.batch_loop import run_pass
 from paddlebox.train.evaluation import opened

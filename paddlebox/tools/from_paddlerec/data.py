@@ -11,7 +11,6 @@ do not describe the columns.
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paddlebox.errors import ConfigError
+from paddlebox.data.listing import expand
+from paddlebox.data.reader import read_chunks
+from paddlebox.errors import ConfigError, DataError
 
 LINES = 10_000  # number of lines to examine
 _LABELS = ("click", "label")
@@ -61,26 +62,22 @@ class Reading:
 
 def files_of(folder: Path, key: str) -> list[Path]:
     """The files in a folder. Raises: ConfigError if there is no such folder, or it is empty."""
-    if not folder.exists():
-        raise ConfigError(f"{key}: no such folder: {folder}; name the files with --data")
-    inside = sorted(path for path in folder.rglob("*") if path.is_file())
-    files = [path for path in inside if path.name[0] not in "._"] if folder.is_dir() else [folder]
-    if not files:
-        raise ConfigError(f"{key}: {folder} has no files; name them with --data")
-    return files
+    try:
+        return [Path(file) for file in expand([str(folder)])]
+    except DataError as error:
+        raise ConfigError(f"{key}: {error}; name the files with --data") from error
 
 
 def first_lines(files: Sequence[Path]) -> list[str]:
     def lines() -> Iterator[str]:
         for path in files:
-            with path.open("rb") as probe:
-                opened = gzip.open if probe.read(2) == b"\x1f\x8b" else open
-            with opened(path, "rt", encoding="utf-8") as file:
-                yield from (line.strip() for line in file if line.strip())
+            for chunk in read_chunks(str(path)):
+                text = chunk.data.decode("utf-8")
+                yield from (line.strip() for line in text.splitlines() if line.strip())
 
     try:
         return list(islice(lines(), LINES))
-    except (OSError, UnicodeDecodeError) as error:
+    except (DataError, UnicodeDecodeError) as error:
         raise ConfigError(f"{files[0]} …: cannot be read as text: {error}") from error
 
 

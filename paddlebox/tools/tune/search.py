@@ -109,7 +109,7 @@ def tune(options: Options, environment: Mapping[str, str], train: Sequence[str] 
 def _planned(
     options: Options, config: Config, tries: Mapping[str, Sequence[Any]]
 ) -> tuple[Rungs, list[dict[str, Any]]]:
-    from paddlebox.data.sources import expand
+    from paddlebox.data.listing import expand
 
     if config.data.path_template:
         raise ConfigError(

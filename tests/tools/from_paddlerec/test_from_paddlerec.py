@@ -242,7 +242,7 @@ def test_a_custom_reader_runs_as_a_parser_plugin(tmp_path: Path) -> None:
         ("runner: {train_data_dir: data}\n", "has no section 'hyper_parameters'"),
         ("hyper_parameters: {a: 1}\n", "has no section 'runner'"),
         ("runner: {epochs: 1}\nhyper_parameters: {a: 1}\n", "has no runner.train_data_dir"),
-        ("runner: {train_data_dir: no}\nhyper_parameters: {a: 1}\n", "no such folder"),
+        ("runner: {train_data_dir: no}\nhyper_parameters: {a: 1}\n", "no such file"),
         ("name: x\nmodel: {type: dnn}\ntrainer: {epochs: 1}\n", "already a config of this project"),
         (DNN.replace("fc_sizes: [16, 8]", "fc_sizes: [a]"), "model.hidden"),
         (DNN.replace("epochs: 3", "epochs: 0"), "trainer.epochs"),
