@@ -40,16 +40,19 @@ class Started(NamedTuple):
     cpu_s: float  # CPU time of this process
 
 
-def title(planned: PlannedPass, passes: int) -> str:
+def title(planned: PlannedPass, passes: int, again: bool = False) -> str:
     """The name of a pass in logs, such as "pass 3/10 (20240103)".
 
     Args:
         planned: the pass.
         passes: how many passes the run has; 0 if it is a stream of hours.
+        again: whether its files were trained before, so that its metrics are too good.
     """
     when = planned.hour or planned.date
-    if planned.epoch > 1:  # its metrics are over rows that the model was trained on
-        when = f"epoch {planned.epoch}, on rows seen before"
+    if planned.epoch > 1:
+        when = f"epoch {planned.epoch}"
+    if again or planned.epoch > 1:
+        when += f"{', ' if when else ''}on rows seen before"
     return f"pass {planned.number}{f'/{passes}' if passes else ''}{f' ({when})' if when else ''}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from paddlebox import heartbeat
@@ -22,7 +22,7 @@ from paddlebox.train.guard import check_pass
 from paddlebox.train.hooks.hook import Hook, Line
 from paddlebox.train.phases import Runners, enter
 from paddlebox.train.plan import PlannedPass
-from paddlebox.train.repeats import repeats, trained_before
+from paddlebox.train.repeats import repeats, repeats_source, trained_before
 from paddlebox.train.resume import ResumePoint
 from paddlebox.train.runner import seed_pass
 from paddlebox.train.shares import set_files
@@ -40,16 +40,23 @@ class PassLoop:
         passes: the source of passes.
         point: the resume point. The loop adds the line of each pass to `point.lines`.
         hooks: called in this order. The order is the same on every rank.
+        trained: what the run of --init-from trained, as `repeats_source` takes it.
     """
 
     def __init__(
-        self, training: Training, passes: Passes, point: ResumePoint, hooks: Sequence[Hook]
+        self,
+        training: Training,
+        passes: Passes,
+        point: ResumePoint,
+        hooks: Sequence[Hook],
+        trained: Collection[Mapping[str, Any]] = (),
     ) -> None:
         self._training, self._passes, self._point, self._hooks = training, passes, point, hooks
         self._config, self._world = training.config, training.world
         self._table, self._dataset = training.table, training.dataset
         self._lines = point.lines
-        self._repeated = repeats(point.plan)
+        self._repeated, self._trained = repeats(point.plan), trained
+        self._warned = False
         self._trained_before = trained_before(point.plan)
         passes.told = self._waits
 
@@ -95,7 +102,9 @@ class PassLoop:
         before: Line = {}
         for hook in self._hooks:
             before |= hook.before_pass(planned)
-        begin = pass_line.begun(self._table, pass_line.title(planned, len(self._point.plan)))
+        again = self._repeats(planned) is not None
+        title = pass_line.title(planned, len(self._point.plan), again)
+        begin = pass_line.begun(self._table, title)
         heartbeat.stage("load", f"pass {planned.number}")
         for hook in self._hooks:
             hook.pass_begins(planned)
@@ -159,9 +168,27 @@ class PassLoop:
         line = pass_line.ended(self._table, begin, outcome, stats, runners.dense_sent_bytes)
         pass_line.log_pass(begin.title, line)
         line |= before
-        if planned.number in self._repeated:
-            line["repeats_pass"] = self._repeated[planned.number]
+        first = self._repeats(planned)
+        if first is not None:
+            line["repeats_pass"] = first
         return line
+
+    def _repeats(self, planned: PlannedPass) -> int | None:
+        """The earlier pass with a file of this one; 0: the run of --init-from trained the file, or
+        the day; None: neither."""
+        if planned.number in self._repeated:
+            return self._repeated[planned.number]
+        if not repeats_source(planned, self._trained):
+            return None
+        if not self._warned:
+            log.warning(
+                "pass %d trains files, a day or an hour that the run of --init-from trained: the "
+                "rows already hold their clicks, so the training metrics are too good: judge the "
+                "model by data.test_files",
+                planned.number,
+            )
+        self._warned = True
+        return 0
 
     def _check(self, planned: PlannedPass, dense: Mapping[str, Any], line: Line) -> None:
         """Run the guard (`checkpoint.guard`) on a trained pass.

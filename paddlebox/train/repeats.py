@@ -6,7 +6,9 @@ The rows already hold the clicks of the first training, which reveal the labels 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError
@@ -28,6 +30,25 @@ def repeats(passes: Sequence[PlannedPass]) -> dict[int, int]:
         if len({*planned.files}) < len(planned.files):
             found.setdefault(planned.number, planned.number)
     return found
+
+
+def repeats_source(planned: PlannedPass, trained: Collection[Mapping[str, Any]]) -> bool:
+    """Whether a pass repeats a file or a day, or an hour if both have hours, of the run that this
+    one was filled from.
+
+    Args:
+        trained: what that run trained, as `warm_start.source.trained_by_source` returns it.
+    """
+    files = {os.path.realpath(file) for file in planned.files}
+    return any(
+        not files.isdisjoint(one["files"])
+        or (
+            one["hour"] == planned.hour
+            if one["hour"] and planned.hour
+            else one["date"] == planned.date != ""
+        )
+        for one in trained
+    )
 
 
 def trained_before(passes: Sequence[PlannedPass]) -> set[int]:

@@ -73,7 +73,12 @@ from paddlebox.train.run_dir import (
 from paddlebox.train.settle import settled, warn_of_few_steps
 from paddlebox.train.stream import Passes, passes_of
 from paddlebox.train.training import Training
-from paddlebox.train.warm_start.source import Source, check_same_source, find_source
+from paddlebox.train.warm_start.source import (
+    Source,
+    check_same_source,
+    find_source,
+    trained_by_source,
+)
 from paddlebox.train.warm_start.start import init_from
 
 log = logging.getLogger("paddlebox")
@@ -294,7 +299,8 @@ def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict
             world.rank, [save, evaluate, parity, plateau, metrics_file, alerts, scalars, copy]
         )
         with feeding(training.dataset), training.rescue.guarding():
-            PassLoop(training, run.passes, run.point, hooks).run()
+            trained = trained_by_source(run.run_dir)
+            PassLoop(training, run.passes, run.point, hooks, trained).run()
         heartbeat.stage("end", "of the run: the last commit")
         table.wait_commit()
         table.commit_ended()

@@ -102,3 +102,7 @@ class Runs:
     def report(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / name / "init.json").read_text())
         return found
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]

@@ -12,8 +12,10 @@ import pytest
 
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.train.plan import PlannedPass
+from paddlebox.train.repeats import repeats_source
 from paddlebox.train.warm_start.dense import carry_dense
-from paddlebox.train.warm_start.source import find_source, resolve_version
+from paddlebox.train.warm_start.source import find_source, resolve_version, trained_by
 from tests.support.marks import long, slow
 from tests.train.runs import SLOTS, Runs, write_data, write_slots
 
@@ -53,6 +55,34 @@ def test_a_run_in_two_steps_is_the_run_in_one(
     assert report["dense"]["dropped"] == []
     assert {tensor["name"] for tensor in report["dense"]["fresh"]} <= {"learning_rate_0"}
     assert report["admission_counts"] == "carried"
+    assert not any("repeats_pass" in line for line in runs.lines("second"))
+    runs.train(runs.job("again", runs.files[1:3], source=str(tmp_path / "first")))
+    assert [line.get("repeats_pass") for line in runs.lines("again")] == [0, None]
+
+
+@pytest.mark.parametrize(
+    ("planned", "seen"),
+    [
+        (PlannedPass(1, 1, ["data/../data/a", "new"]), True),
+        (PlannedPass(1, 1, ["b"]), False),  # version 2 has not trained it
+        (PlannedPass(1, 1, ["old"]), True),  # the source's own source has
+        (PlannedPass(1, 1, ["elsewhere/a"], "20240102"), True),
+        (PlannedPass(1, 1, ["c"], "20240103"), False),
+        (PlannedPass(1, 1, ["c"], "20240102", "2024-01-02T05"), True),
+        (PlannedPass(1, 1, ["c"], "20240101", "2024-01-01T05"), False),  # it has another hour
+        (PlannedPass(1, 1, ["c"], "20240101"), True),
+    ],
+)
+def test_a_pass_with_a_file_or_day_of_the_source_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: PlannedPass, seen: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    old = {"files": [str(tmp_path / "old")], "date": "20240101", "hour": "2024-01-01T04"}
+    (tmp_path / "init.json").write_text(json.dumps({"trained": [old]}))
+    lines = [{"pass": n + 1, "files": [f], "date": f"2024010{n + 2}"} for n, f in enumerate("xb")]
+    lines[0]["files"] = ["data/a"]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n{")
+    assert repeats_source(planned, trained_by(tmp_path, 1)) is seen
 
 
 @pytest.mark.slow

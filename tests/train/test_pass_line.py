@@ -32,6 +32,7 @@ def test_the_title_has_the_progress_and_the_day_or_hour() -> None:
     assert pass_line.title(PlannedPass(3, 1, ["a"]), 10) == "pass 3/10"
     again = "pass 3/10 (epoch 2, on rows seen before)"
     assert pass_line.title(PlannedPass(3, 2, ["a"]), 10) == again
+    assert pass_line.title(PlannedPass(3, 1, ["a"]), 10, True) == "pass 3/10 (on rows seen before)"
     assert pass_line.title(PlannedPass(3, 1, ["a"], "20240103"), 10) == "pass 3/10 (20240103)"
     hourly = PlannedPass(3, 1, ["a"], "20240101", "2024-01-01T02:00+00:00")
     assert pass_line.title(hourly, 0) == "pass 3 (2024-01-01T02:00+00:00)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -129,3 +130,28 @@ def check_same_source(source: Source, run_dir: Path) -> None:
             + "; --init-from fills an empty run dir: choose another --run-dir"
         )
     log.info("init: %s was filled from %s@%d before", run_dir, run, version)
+
+
+def trained_by(run: Path, passes: int) -> list[dict[str, Any]]:
+    """What the first passes of a run trained, and the runs that it was filled from: one entry for
+    each pass, with its files, its date and its hour. Passes without a line in metrics.jsonl are
+    left out."""
+    found = trained_by_source(run)
+    lines = run / "metrics.jsonl"
+    for text in lines.read_text().splitlines() if lines.is_file() else ():
+        try:
+            line = json.loads(text)
+            if line["pass"] <= passes:
+                files = [os.path.realpath(file) for file in line["files"]]
+                found.append({"files": files, "date": line["date"], "hour": line.get("hour", "")})
+        except (ValueError, LookupError, TypeError):  # torn by a kill
+            continue
+    return found
+
+
+def trained_by_source(run_dir: Path) -> list[dict[str, Any]]:
+    """As `trained_by`, for the run that filled a run dir; empty if there is none."""
+    try:
+        return list(json.loads((run_dir / INIT_FILE).read_text())["trained"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return []

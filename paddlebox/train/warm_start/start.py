@@ -29,7 +29,13 @@ from paddlebox.train.phases import Runners
 from paddlebox.train.warm_start.dense import carry_dense
 from paddlebox.train.warm_start.report import count_rows, format_report, parts_of_rows
 from paddlebox.train.warm_start.slot_map import SlotMap, is_per_slot, map_slots
-from paddlebox.train.warm_start.source import DEFAULT_TABLE, INIT_FILE, Source, open_tables
+from paddlebox.train.warm_start.source import (
+    DEFAULT_TABLE,
+    INIT_FILE,
+    Source,
+    open_tables,
+    trained_by,
+)
 
 log = logging.getLogger("paddlebox")
 
@@ -86,6 +92,7 @@ def init_from(
             "admission_counts": carried[DEFAULT_TABLE].counts,
             **_of_tables(tables, old, carried, chosen.moved_tables),
             "dense": dense.report(),
+            "trained": trained_by(source.run, first.head.pass_number),
         }
         runner.load_dense_state(dense.state)
         write_durably(str(run_dir / INIT_FILE), json.dumps(report, indent=1).encode())
