@@ -29,6 +29,7 @@ from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.crc import crc32c
 from paddlebox.store.leases import Lease, take_lease
+from paddlebox.store.lock import KeptLock
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame, unframe
 from paddlebox.store.remote import BLOCK_BYTES, open_filesystem, shown
@@ -122,11 +123,13 @@ def restore(uri: str, run_dir: AnyPath, label: str = "") -> VersionRecord:
     if store.exists():
         raise StoreError(f"{store}: exists already; restore into another run dir")
     source, base = open_filesystem(uri)
+    folder = str(store) + ".restoring"
     with files.store_errors(shown(uri), f"restore into {run_dir}"):
         record = _find(source, base, uri, label)
-        files.make_folder(str(run_dir), 0o700)
-        folder = str(store) + ".restoring"
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that died
+        files.make_folder(folder, 0o700)
+    with KeptLock(folder), files.store_errors(shown(uri), f"restore into {run_dir}"):
+        for name in set(os.listdir(folder)) - {"LOCK"}:  # of a process that died
+            files.remove(os.path.join(folder, name))
         for table in record.tables:
             inside = files.table_folder("", table)
             where = f"{base}/{inside}/checkpoints/{_label_in_set(record)}"

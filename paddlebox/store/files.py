@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 
 from paddlebox.errors import OutOfSpaceError, StoreError
@@ -210,6 +211,14 @@ def unreferenced(folder: str, kept: Iterable[VersionRecord]) -> list[str]:
         for where, _, names in os.walk(os.path.join(folder, top)):
             found += [os.path.relpath(os.path.join(where, name), folder) for name in names]
     return sorted(set(found) - named)
+
+
+def remove(path: str) -> None:
+    """Removes a file, a link or a whole folder. Follows no link."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
 
 
 def remove_empty_folders(folder: str) -> None:

@@ -168,7 +168,8 @@ class VersionSet:
         with self.committing:
             if self._until is not None:
                 self._until()
-            last, changes = self.last, {"events": self.events, **changes}
+            # The newest settings, for tools that open the store without a config.
+            last, changes = self.last, {"events": self.events, "layout": self.layout, **changes}
             if dense is not None:
                 folder = Path(files.dense_folder(str(self.folder), last.version + 1))
                 changes |= {

@@ -22,7 +22,7 @@ from paddlebox.config.stored import FREE, PASSES, TUNED, within
 from paddlebox.data.file_state import FileState, changed, state_of
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.files import write_durably
-from paddlebox.store.lock import StoreLock
+from paddlebox.store.lock import KeptLock
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.names import find_version
 from paddlebox.train.config_changes import as_lines, description, differences, show_value
@@ -198,6 +198,27 @@ def resume_at(
     return point
 
 
+def check_unchanged(run_dir: Path, record: VersionRecord | None) -> None:
+    """Check that the newest version is the one from which the run goes on. The caller holds the
+    lock of the store.
+
+    Raises:
+        StoreError: another command has changed the store since.
+    """
+    data = run_dir / "store" / "manifest" / "data.mdb"
+    head = None
+    if data.is_file() and data.stat().st_size:
+        with Manifest.open_writer(run_dir / "store") as manifest:
+            head = manifest.head()
+    found, expected = (one.crc32c if one is not None else None for one in (head, record))
+    if found != expected:
+        raise StoreError(
+            f"{run_dir / 'store'}: expected version {record.version if record else 0}, found "
+            f"version {head.version if head else 0}: another command changed the store while this "
+            "run was starting: start it again"
+        )
+
+
 def move_aside(run_dir: Path) -> None:
     """Rename a run dir to RUN_DIR.old-N, so that a new run can start. Deletes nothing.
 
@@ -207,13 +228,12 @@ def move_aside(run_dir: Path) -> None:
     """
     if not run_dir.exists():
         return
-    if (run_dir / "store").is_dir():
-        StoreLock(str(run_dir / "store" / "LOCK")).release()
     number = 1
-    while (aside := run_dir.with_name(f"{run_dir.name}.old-{number}")).exists():
-        number += 1
     try:
-        run_dir.rename(aside)
+        with KeptLock(run_dir / "store"):
+            while (aside := run_dir.with_name(f"{run_dir.name}.old-{number}")).exists():
+                number += 1
+            run_dir.rename(aside)
     except FileNotFoundError:
         return  # another rank has moved it
     except OSError as error:

@@ -13,6 +13,7 @@ RUN_DIR/ranks/<r>/        the run dir of rank r > 0, if several ranks train
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,8 @@ from paddlebox.ranks import World
 from paddlebox.ranks.telling import raise_together
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.dense import dense_digest
+from paddlebox.store.files import make_folder
+from paddlebox.store.lock import KeptLock
 from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.table_set import TableSet
 from paddlebox.train import adopt_stores, pass_line, recovery, repeats, resume
@@ -64,6 +67,7 @@ from paddlebox.train.phases import Runners
 from paddlebox.train.resume import ResumePoint
 from paddlebox.train.run_dir import (
     copies_of,
+    dir_of,
     make_run_dir,
     own_dir,
     summary_of,
@@ -133,16 +137,20 @@ def train(
     world.check_config(config, back_to)
     folder = config.trainer.visualdl  # fail before anything is written if VisualDL is missing
     scalars = Scalars(Path(folder)) if folder and world.rank == 0 else None
-    run = _resume(config, run_dir, _Start(source, back_to, fresh, skip), world)
-    summary = _summary_if_done(run)
-    if summary is None:
-        _check_products(run)
-        evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
-        tests = expand(evaluated)
-        _prepare(run)
-        summary = _train(run, tests, scalars)
-        write_json(run.run_dir / "summary.json", summary)
-    return summary
+    lock = KeptLock(dir_of(run_dir, world.rank) / "store")
+    try:
+        run = _resume(config, run_dir, _Start(source, back_to, fresh, skip), world, lock)
+        summary = _summary_if_done(run)
+        if summary is None:
+            _check_products(run)
+            evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
+            tests = expand(evaluated)
+            _prepare(run, lock)
+            summary = _train(run, tests, scalars)
+            write_json(run.run_dir / "summary.json", summary)
+        return summary
+    finally:
+        lock.release()
 
 
 @dataclass(frozen=True)
@@ -155,15 +163,20 @@ class _Start:
     skip: Sequence[str]
 
 
-def _resume(config: Config, run_dir: Path, start: _Start, world: Coordinator) -> _Resumed:
-    """Find the resume point of the run and complete its config."""
+def _resume(
+    config: Config, run_dir: Path, start: _Start, world: Coordinator, lock: KeptLock
+) -> _Resumed:
+    """Take the lock of the run's store, find the resume point and complete the config."""
     slots = read_slots(config)
     passes, epochs = passes_of(config, world), config.trainer.epochs
     source = find_source(start.source, run_dir) if start.source else None
     if start.fresh:
         _move_aside(run_dir, world)
+    if world.size == 1:  # of several ranks, one may move the stores of others
+        lock.take()
     adopt_stores.take_over(run_dir, config, world, start.back_to)
     run_dir = own_dir(run_dir, world.rank)
+    lock.take()
     config = settled(
         config,
         slots,
@@ -248,10 +261,14 @@ def _check_products(run: _Resumed) -> None:
     check_products(run.run_dir, run.config, before, of_ranks)
 
 
-def _prepare(run: _Resumed) -> None:
+def _prepare(run: _Resumed, lock: KeptLock) -> None:
     """Write the files of the run dir for this start, and warn of likely mistakes."""
     config, point = run.config, run.point
-    make_run_dir(run.run_dir, config)
+    make_run_dir(run.run_dir)
+    make_folder(str(run.run_dir / "store"))
+    lock.take()
+    resume.check_unchanged(run.run_dir, point.record)
+    write_json(run.run_dir / "config.json", json.loads(config.canonical_json()))
     write_slots(run.run_dir, run.slots)
     write_environment(run.run_dir, config, threads_of(config.store.threads))
     (run.run_dir / "summary.json").unlink(missing_ok=True)  # it marks a run as complete

@@ -55,7 +55,7 @@ def own_dir(run_dir: Path, rank: int) -> Path:
     own = dir_of(run_dir, rank)
     if rank > 0:
         for folder in (run_dir, own.parent):
-            _make(folder)
+            make_run_dir(folder)
     return own
 
 
@@ -66,17 +66,12 @@ def copies_of(config: Config, rank: int) -> str:
     return f"{where}/ranks/{rank}{mark}{query}" if where and rank > 0 else f"{where}{mark}{query}"
 
 
-def make_run_dir(run_dir: Path, config: Config) -> None:
-    """Create a run dir, if it does not exist, and write its config.json.
+def make_run_dir(run_dir: Path) -> None:
+    """Create a run dir if it does not exist.
 
     Raises:
-        StoreError: the folder cannot be created or written to.
+        StoreError: the folder cannot be created.
     """
-    _make(run_dir)
-    write_json(run_dir / "config.json", json.loads(config.canonical_json()))
-
-
-def _make(run_dir: Path) -> None:
     # Durably: a power cut must not take the folder with all that is committed in it.
     try:
         make_folder(str(run_dir), 0o700)

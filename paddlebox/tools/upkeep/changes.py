@@ -11,6 +11,7 @@ from paddlebox.errors import StoreError
 from paddlebox.store import copies, names
 from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.files import table_folder
+from paddlebox.store.lock import KeptLock
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.names import find_version
 from paddlebox.store.tiered_table import TieredTable, stored_table
@@ -35,12 +36,15 @@ def _rewrite(
 ) -> int:
     """Rewrite segments, and print the figures of the store before and after. Each pass that has a
     version keeps its newest one: how many passes stay is a setting of the run, not of the store."""
-    before = report.stat(folder)
-    with Manifest.open_reader(folder) as manifest:
-        record, passes = newest(manifest), len(manifest.versions())
-    with stored_table(folder, record, compaction=None, threads=2, keep_versions=passes) as table:
-        rewrite(table)
-    after = report.stat(folder)
+    with KeptLock(folder):
+        before = report.stat(folder)
+        with Manifest.open_reader(folder) as manifest:
+            record, passes = newest(manifest), len(manifest.versions())
+        with stored_table(
+            folder, record, compaction=None, threads=2, keep_versions=passes
+        ) as table:
+            rewrite(table)
+        after = report.stat(folder)
     names = ["version", "segments", "stored_rows", "stored_bytes"]
     names += ["space_ratio", "depth", "formats"]
     value = {name: {"before": before[name], "after": after[name]} for name in names}

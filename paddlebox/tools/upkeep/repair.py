@@ -16,6 +16,7 @@ from paddlebox import _native
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import dense_parity, files, parity
+from paddlebox.store.lock import KeptLock
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord
@@ -62,7 +63,13 @@ def repair(folder: AnyPath, *, yes: bool = False) -> Repair:
 
     Raises: StoreLockedError while training runs; CorruptionError if no version can be used.
     """
-    folder, result = as_path(folder, "folder"), Repair(done=yes)
+    folder = as_path(folder, "folder")
+    with KeptLock(folder) if yes else contextlib.nullcontext():
+        return _repair(folder, yes)
+
+
+def _repair(folder: Path, yes: bool) -> Repair:
+    result = Repair(done=yes)
     try:
         with Manifest.open_reader(folder) as manifest:
             manifest.versions()
@@ -167,10 +174,9 @@ def _rebuild_dense(folder: Path, record: VersionRecord, result: Repair) -> bool:
 
 
 def _put_in_place(folder: Path, made: Path, name: str) -> None:
-    with Manifest.open_writer(folder):  # for its lock
-        _set_aside(folder, name)
-        os.rename(made, folder / name)
-        files.sync_folder(str(made.parent))
+    _set_aside(folder, name)
+    os.rename(made, folder / name)
+    files.sync_folder(str(made.parent))
 
 
 def _lost(
