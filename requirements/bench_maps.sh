@@ -1,7 +1,8 @@
 #!/bin/sh
 # Headers of the hash maps that benchmarks/mem_tier.py compares with, into the folder $1: boost from
-# the distribution (no root needed: the package is unpacked, not installed), unordered_dense from
-# its repository. What is there already, or in /usr/include, is left alone.
+# the distribution (no root needed: the package is unpacked, not installed). The headers of
+# unordered_dense must be there; if not, this names them. Nothing is done for what is there already,
+# or in /usr/include.
 set -e
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
@@ -14,12 +15,10 @@ if [ ! -e "$folder/$boost" ] && [ ! -e "/usr/include/$boost" ]; then
   (cd "$scratch" && apt-get download -q "$package" && dpkg -x ./*.deb .)
   cp -r "$scratch/usr/include/boost" "$folder/"
 fi
-ankerl=ankerl/unordered_dense.h
-version=v4.9.2
-if [ ! -e "$folder/$ankerl" ] && [ ! -e "/usr/include/$ankerl" ]; then
-  mkdir -p "$folder/ankerl"
-  for name in unordered_dense.h stl.h; do
-    curl -fsSL -o "$folder/ankerl/$name" \
-      "https://raw.githubusercontent.com/martinus/unordered_dense/$version/include/ankerl/$name"
-  done
-fi
+for name in unordered_dense.h stl.h; do
+  if [ ! -e "$folder/ankerl/$name" ] && [ ! -e "/usr/include/ankerl/$name" ]; then
+    echo "ankerl/$name: found neither in $folder nor in /usr/include: copy it from include/ankerl of" \
+      "release 4.9.2 of martinus/unordered_dense, which no package has" >&2
+    exit 1
+  fi
+done

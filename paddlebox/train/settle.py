@@ -293,14 +293,16 @@ def _rows_of_all(
     """The approximate number of rows of an epoch on all ranks, or None; and a text about it."""
     if not plan or config.data.pipe_command:
         return None, "the rows cannot be counted in advance"
-    mine = _rows(config, slots, plan) if world.rank == 0 else 0
+    most = _BATCH_SIZES[0][0] * world.size  # more rows of a rank change nothing
+    mine = _rows(config, slots, plan, most) if world.rank == 0 else 0
     rows = int(world.first("rows", mine))
-    return rows, f"{'at least' if rows >= _BATCH_SIZES[0][0] else 'about'} {rows} training rows"
+    return rows, f"{'at least' if rows >= most else 'about'} {rows} training rows"
 
 
-def _rows(config: Config, slots: Slots, plan: Sequence[PlannedPass]) -> int:
-    """The approximate number of rows of an epoch: rows of the first pass times passes."""
+def _rows(config: Config, slots: Slots, plan: Sequence[PlannedPass], at_most: int) -> int:
+    """The approximate number of rows of an epoch: rows of the first pass times passes. Counting
+    stops at ``at_most``."""
     passes = sum(planned.epoch == 1 for planned in plan)
-    most = -(-_BATCH_SIZES[0][0] // passes)
+    most = -(-at_most // passes)
     before = slots.csv.skip + slots.csv.header if config.data.format is Format.CSV else 0
     return passes * count_rows(plan[0].files, config.data, most, before)

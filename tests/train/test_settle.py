@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paddlebox.config import Config, Phase, Slots, load_config, load_slots
+from paddlebox.config import Config, DataConfig, Phase, Slots, load_config, load_slots
 from paddlebox.config.slots import Csv
 from paddlebox.data.rows import count_rows
 from paddlebox.errors import ConfigError, DataError
@@ -70,9 +70,9 @@ def rows_found(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[Sequence[str]
     """Files have so many rows from now on; returns those that are counted."""
     counted: list[Sequence[str]] = []
 
-    def count(files: Sequence[str], *_: Any) -> int:
+    def count(files: Sequence[str], data: DataConfig, at_most: int, lines_before: int) -> int:
         counted.append(list(files))
-        return rows
+        return min(rows, at_most)
 
     monkeypatch.setattr("paddlebox.train.settle.count_rows", count)
     return counted
@@ -160,6 +160,16 @@ def test_all_ranks_choose_alike_from_what_the_first_has_counted(
     made = coordination(2, lambda rank: settle(config(folder), folder / str(rank.rank), rank))
     assert [one.data.batch_size for one in made] == [batch_size_for(25_000)] * 2  # of a rank
     assert len(counted) == 1
+
+
+def test_a_million_rows_of_each_rank_are_counted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows_found(monkeypatch, 1 << 40)
+    with caplog.at_level(logging.INFO, "paddlebox"):
+        made = coordination(3, lambda rank: settle(config(folder), folder / str(rank.rank), rank))
+    assert [one.data.batch_size for one in made] == [512] * 3
+    assert "at least 3000000 training rows" in caplog.text
 
 
 def test_a_rank_whose_store_is_lost_continues_with_the_values_of_the_others(folder: Path) -> None:
