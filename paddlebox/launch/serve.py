@@ -57,7 +57,24 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     limits.add_argument(
         "--max-queue", type=at_least_1, default=64, help="requests that wait in a worker"
     )
-    limits.add_argument("--timeout-s", type=_seconds, default=10.0, help="seconds of a request")
+    limits.add_argument(
+        "--timeout-s",
+        type=_seconds,
+        default=10.0,
+        help="seconds for the headers, to the prediction, and for the response",
+    )
+    limits.add_argument(
+        "--idle-s", type=_seconds, default=75.0, help="seconds of a connection without a request"
+    )
+    limits.add_argument(
+        "--max-connections", type=at_least_1, default=512, help="connections of a worker"
+    )
+    limits.add_argument(
+        "--max-connections-per-client",
+        type=at_least_1,
+        default=256,
+        help="connections of a worker from one address",
+    )
     limits.add_argument(
         "--grace-s",
         type=_seconds,
@@ -88,7 +105,7 @@ def _seconds(text: str) -> float:
 def _run(arguments: Any) -> int:
     if importlib.util.find_spec("aiohttp") is None:
         raise ConfigError(
-            "tools/serve.py: expected aiohttp, found none: pip install 'aiohttp>=3.11'"
+            "tools/serve.py: expected aiohttp, found none: pip install 'aiohttp>=3.14'"
         )
     if not arguments.path.is_file():
         raise StoreError(
@@ -152,6 +169,9 @@ def _work(arguments: Any, listener: socket.socket, counters: Any, number: int) -
         max_batch=arguments.max_batch,
         max_queue=arguments.max_queue,
         timeout_s=arguments.timeout_s,
+        idle_s=arguments.idle_s,
+        max_connections=arguments.max_connections,
+        max_connections_per_client=arguments.max_connections_per_client,
         grace_s=arguments.grace_s,
     )
     with Predictor(arguments.path, arguments.threads, follow_s=arguments.follow_s) as predictor:

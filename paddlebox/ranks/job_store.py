@@ -32,6 +32,7 @@ _BACKLOG = 4096
 #: Seconds until a rank that does not join, cannot reach the first rank, or has joined but does not
 #: connect, is an error.
 JOIN_S = 600.0
+_LATE_S = 10.0
 #: Seconds for which the first rank waits at the end for ranks that have died meanwhile.
 END_S = 60.0
 
@@ -73,7 +74,6 @@ class JobStore:
                     "start the job where this is an address of the host, with a port that is free"
                 ) from None
             self._open_paddles_client()
-        self._reach(host, int(port))
         started = self._client.add(f"paddlebox/started/{self._rank}", 1)
         mine = f"process {os.getpid()} on host {socket.gethostname()}"
         self._client.set(f"paddlebox/started/{self._rank}/{started}", mine.encode())
@@ -84,16 +84,18 @@ class JobStore:
 
     def _reach(self, host: str, port: int) -> None:
         """Wait until the first rank listens. Paddle's client of the store would wait forever."""
-        until = time.monotonic() + JOIN_S
+        # Once the job runs, its store listens: a thread that opens a client later waits briefly.
+        seconds = min(JOIN_S, _LATE_S) if self._is_open else JOIN_S
+        until = time.monotonic() + seconds
         while True:
             try:
-                socket.create_connection((host, port), JOIN_S).close()
+                socket.create_connection((host, port), seconds).close()
                 return
             except OSError as error:
                 if time.monotonic() > until:
                     raise RankError(
                         f"rank {self._rank} on host {socket.gethostname()} cannot reach the first "
-                        f"rank at {host}:{port} within {JOIN_S:g} s: {error}"
+                        f"rank at {host}:{port} within {seconds:g} s: {error}"
                     ) from None
             time.sleep(_CHECKED_EVERY_S)
 
@@ -155,6 +157,7 @@ class JobStore:
         client = getattr(self._clients, "client", None)
         if client is None:
             host, port = os.environ["PADDLE_MASTER"].rsplit(":", 1)
+            self._reach(host, int(port))
             client = paddle.base.core.TCPStore(host, int(port), False, self._size, int(JOIN_S))
             _send_at_once(int(port))
             self._clients.client = client

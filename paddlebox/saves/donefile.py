@@ -43,17 +43,20 @@ def append(out: Path, meta: dict[str, Any]) -> None:
     files.write_durably(str(path), before + line_of(str(out), meta))
 
 
-def read(out: Path, kind: str) -> list[Done]:
+def read(out: Path, kind: str, wrong: list[str] | None = None) -> list[Done]:
     """The complete saves of a kind, oldest first; empty if there is no donefile.
+
+    Args:
+        wrong: if given, lines of a wrong format are left out, and messages about them added here.
 
     Raises: CorruptionError that names the line.
     """
     path = out / NAMES[kind]
-    return parse(path.read_bytes(), kind, str(path)) if path.exists() else []
+    return parse(path.read_bytes(), kind, str(path), wrong) if path.exists() else []
 
 
-def parse(content: bytes, kind: str, path: str) -> list[Done]:
-    """The saves that the content of a donefile names. path: for messages.
+def parse(content: bytes, kind: str, path: str, wrong: list[str] | None = None) -> list[Done]:
+    """The saves that the content of a donefile names. path: for messages. wrong: as for `read`.
 
     Raises: CorruptionError that names the line.
     """
@@ -65,9 +68,14 @@ def parse(content: bytes, kind: str, path: str) -> list[Done]:
             else:
                 fields = json.loads(line)
                 key, where = fields["key"], fields["input"][: -len(f"/{ROWS}")]
-            done.append(Done("/".join(where.rstrip("/").split("/")[-2:]), int(key)))
+            name = "/".join(where.rstrip("/").split("/")[-2:])
+            check_name(name)
+            done.append(Done(name, int(key)))
         except (ValueError, LookupError, TypeError) as error:
-            raise CorruptionError(f"{path}: line {number} has a wrong format: {error}") from error
+            message = f"{path}: line {number} has a wrong format: {error}"
+            if wrong is None:
+                raise CorruptionError(message) from error
+            wrong.append(message)
     return done
 
 

@@ -18,8 +18,10 @@ import lmdb
 
 from paddlebox.closing import Closing
 from paddlebox.config.arguments import AnyPath, as_path
-from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
+from paddlebox.errors import CorruptionError, OutOfSpaceError, PaddleBoxError, StoreError
+from paddlebox.serving.pages import Meta, Pages
 from paddlebox.store.files import lmdb_text
+from paddlebox.store.map_guard import guard_map
 from paddlebox.store.record import seal, unseal
 
 FORMAT = 2
@@ -29,6 +31,11 @@ FORMAT_OF_ENSEMBLES = 5  # for a file with several models
 NEWEST_FORMAT = FORMAT_OF_ENSEMBLES
 MAP_BYTES = 1 << 40  # address space only: so large that the file never has to be mapped again
 _READERS = 1024
+_READ_TRIES = 100  # of a reader, while a writer ends transactions
+_REPLACED = (
+    "expected it as it was opened: another process wrote over it or replaced it. Restart what "
+    "reads it, and replace a file only by renaming a whole one, while nothing has it open"
+)
 
 HEAD = b"head"
 
@@ -94,7 +101,9 @@ class Generation:
     rows: int = 0  # as in Part, for the first table
     save: dict[str, Any] | None = None  # {name, crc32c} of the save it comes from; None: no save
     created_at: str = field(
-        default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(
+            timespec="microseconds"
+        )
     )
     tables: list[dict[str, Any]] = field(default_factory=list)  # Parts of the other tables
     members: list[dict[str, Any]] = field(default_factory=list)  # of an ensemble; see `models`
@@ -162,11 +171,38 @@ def system_errors(path: Path, what: str) -> Iterator[None]:
         raise kind(f"{path}: cannot {what}: {text}") from error
 
 
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever the content of a file causes into a CorruptionError.
+
+    Raises: as `system_errors`; CorruptionError for values with sound checksums that contradict each
+        other or have wrong types.
+    """
+    try:
+        with system_errors(path, "read"):
+            yield
+    except PaddleBoxError:
+        raise
+    except (TypeError, ValueError, LookupError, ArithmeticError, RuntimeError) as error:
+        raise CorruptionError(
+            f"{path}: its records contradict each other: {error}; export it again"
+        ) from error
+
+
 @dataclass
 class _Open:
     env: Any
     write: bool
+    pages: Pages
+    guard: Any
+    checked: Meta | None = None  # the state whose pages were checked last
+    bytes: int = 0  # the largest size of the file that was found
     users: int = 0
+
+    def close(self) -> None:
+        self.guard = None  # before its map goes
+        self.env.close()
+        self.pages.close()
 
 
 # By (pid, real path), because LMDB forbids a second environment of a file in one process.
@@ -196,27 +232,48 @@ class ExportFile(Closing):
                     f"{self.path}: is already open in this process; write to it from another one"
                 )
             if held is None:
-                with system_errors(self.path, "open"):
-                    env = lmdb.open(
-                        os.fspath(self.path),
-                        map_size=MAP_BYTES,
-                        subdir=False,
-                        readonly=not write,
-                        create=create,
-                        max_readers=_READERS,
-                        readahead=False,  # lookups are random
-                        max_dbs=0,
-                    )
-                held = _open[self._key] = _Open(env, write)
+                held = _open[self._key] = self._opened(write, create)
             held.users += 1
-            self._env: Any = held.env
+            self._held: _Open | None = held
+
+    def _opened(self, write: bool, create: bool) -> _Open:
+        with system_errors(self.path, "open"):
+            if not (create and not self.path.exists()):
+                Pages(self.path).close()  # LMDB reads these two pages when it opens the file
+            env = lmdb.open(
+                os.fspath(self.path),
+                map_size=MAP_BYTES,
+                subdir=False,
+                readonly=not write,
+                create=create,
+                max_readers=_READERS,
+                readahead=False,  # lookups are random
+                max_dbs=0,
+            )
+            try:
+                held = _Open(env, write, Pages(self.path), guard_map(self.path))
+            except BaseException:
+                env.close()
+                raise
+            try:
+                if write:
+                    newest = max(held.pages.metas(), key=lambda meta: meta.transaction)
+                    held.pages.check(newest, free=True)
+            except BaseException:
+                held.close()
+                raise
+            return held
 
     @property
     def env(self) -> Any:
         self.check_process()
-        if self._env is None:
+        return self._file.env
+
+    @property
+    def _file(self) -> _Open:
+        if self._held is None:
             raise StoreError(f"{self.path}: is closed")
-        return self._env
+        return self._held
 
     def check_process(self) -> None:
         """Raises: StoreError in a process that was forked after the file was opened."""
@@ -224,14 +281,58 @@ class ExportFile(Closing):
             raise StoreError(f"{self.path}: was opened before a fork; open it in each process")
 
     def read(self) -> Any:
-        """Begin a read transaction. Its values are buffers into the map, valid until it ends."""
+        """Begin a read transaction. Its values are buffers into the map, valid until it ends.
+
+        Raises: CorruptionError; StoreError.
+        """
+        self.check_process()
+        held = self._file
         with system_errors(self.path, "read"):
-            return self.env.begin(buffers=True)
+            if held.write:
+                return held.env.begin(buffers=True)
+            for _ in range(_READ_TRIES):
+                self.check_whole()
+                txn = held.env.begin(buffers=True)
+                try:
+                    states = held.pages.metas()
+                    state = next((one for one in states if one.transaction == txn.id()), None)
+                    if state is not None:
+                        if state != held.checked:
+                            held.pages.check(state, free=False)
+                            held.checked = state
+                        return txn
+                except BaseException:
+                    txn.abort()
+                    raise
+                txn.abort()  # two transactions have ended since it began
+        raise CorruptionError(f"{self.path}: {_REPLACED}")
+
+    def check_whole(self) -> None:
+        """Raises: CorruptionError if another process has cut the open file short or replaced it.
+
+        What was read from the map before may be zeros then.
+        """
+        held = self._file
+        size = held.pages.size
+        if size < held.bytes or (held.guard is not None and held.guard.shrunk):
+            raise CorruptionError(
+                f"{self.path}: is cut short: expected {held.bytes} bytes, found {size}; {_REPLACED}"
+            )
+        held.bytes = size
+        if not held.pages.is_at(self.path):
+            raise StoreError(f"{self.path}: is not the file that was opened; {_REPLACED}")
+
+    def check_map(self) -> None:
+        """Raises: CorruptionError if a read went behind the end of the file, and gave zeros."""
+        held = self._file
+        if held.guard is not None and held.guard.shrunk:
+            self.check_whole()
 
     def sealed(self, txn: Any, key: bytes) -> bytes:
         """The payload under a key. Raises: CorruptionError if it is missing or damaged."""
         where = f"{self.path}: {key.decode()}"
-        value = txn.get(key)
+        with system_errors(self.path, "read"):
+            value = txn.get(key)
         if value is None:
             raise CorruptionError(f"{where} is missing")
         return unseal(bytes(value), where)
@@ -245,8 +346,9 @@ class ExportFile(Closing):
             raise CorruptionError(f"{self.path}: {key.decode()}: {error}") from error
 
     def head(self, txn: Any) -> Head:
-        if txn.get(HEAD) is None:
-            return Head()
+        with system_errors(self.path, "read"):
+            if txn.get(HEAD) is None:
+                return Head()
         fields = self.record(txn, HEAD)
         found = fields.get("format")
         if isinstance(found, int) and found > NEWEST_FORMAT:
@@ -269,17 +371,24 @@ class ExportFile(Closing):
             kept["filters"] = self.record(txn, kept_key(number))["filters"]
         return Generation(**self._known(Generation, {**fields, **kept}))
 
+    def has(self, txn: Any, generation: Generation) -> bool:
+        """Whether the file has this very generation, so that it continues the same file."""
+        number = generation.generation
+        there = txn.get(generation_key(number)) is not None
+        return there and self.generation(txn, number) == generation
+
     def generations(self, txn: Any) -> list[Generation]:
         """All generations in the file, oldest first."""
         prefix = b"generation/"
         found = []
-        cursor = txn.cursor()
-        if cursor.set_range(prefix):
-            for key in cursor.iternext(values=False):
-                name = bytes(key)
-                if not name.startswith(prefix):
-                    break
-                found.append(self.generation(txn, int(name[len(prefix) :])))
+        with reading(self.path):
+            cursor = txn.cursor()
+            if cursor.set_range(prefix):
+                for key in cursor.iternext(values=False):
+                    name = bytes(key)
+                    if not name.startswith(prefix):
+                        break
+                    found.append(self.generation(txn, int(name[len(prefix) :])))
         return found
 
     def _known(self, kind: Any, fields: dict[str, Any]) -> dict[str, Any]:
@@ -293,16 +402,16 @@ class ExportFile(Closing):
 
     def close(self) -> None:
         """Close the file. Further calls have no effect."""
-        if self._env is None:
+        if self._held is None:
             return
-        self._env = None
+        self._held = None
         if os.getpid() != self._key[0]:
             return
         with _lock:
             held = _open[self._key]
             held.users -= 1
             if held.users == 0:
-                held.env.close()
+                held.close()
                 del _open[self._key]
 
 

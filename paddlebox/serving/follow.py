@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import queue
+import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TextIO
 
 from paddlebox.config.alerts import Bounds
@@ -23,6 +27,7 @@ log = logging.getLogger("paddlebox")
 
 # Retries while another process writes the file, such as that of a trainer that was just killed.
 _LOCKED_S, _LOCKED_TRIES = 0.2, 300
+_RETRY_S, _MOST_RETRY_S = 1.0, 60.0  # between two tries after another error
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,10 @@ class Follower:
     rows. A refused save is not tried again. Since a delta needs the save before it, the save after
     a refused one is applied together with its whole chain.
 
+    A save that cannot be read or applied is reported once, and tried again at each call until a
+    later save is in the file. The other saves of its chain are left out, and the next base is
+    applied. A line of a donefile that cannot be read is reported once, and left out.
+
     Args:
         saves: OUT, the folder with the donefiles.
         path: the export file.
@@ -62,45 +71,103 @@ class Follower:
         self._gate = gate
         self._precision = precision
         self._refused: set[str] = set()
+        self._reported: set[tuple[str, str]] = set()
+        #: Whether the last `catch_up` left out a save that it should try again.
+        self.failed = False
 
     def pending(self) -> list[str]:
         """Names of the complete saves that are not in the file, oldest first."""
-        names = _in_order(self._saves)
+        return [done.name for done in self._pending([])]
+
+    def _pending(self, wrong: list[str]) -> list[donefile.Done]:
+        bases = donefile.read(self._saves, BASE, wrong)
+        deltas = donefile.read(self._saves, DELTA, wrong)
+        saves: list[donefile.Done] = []
+        at = 0  # of the newest base
+        for base in bases:
+            at = len(saves)
+            saves += [base, *(delta for delta in deltas if delta.key == base.key)]
         if not self._path.exists():
-            bases = {done.name for done in donefile.read(self._saves, BASE)}
-            return names[max((names.index(base) for base in bases), default=0) :]
+            return saves[at:]
         with Writer(self._path) as writer:
             _, kept = writer.generations()
         held = kept[-1].save["name"] if kept and kept[-1].save is not None else ""
-        after = names[names.index(held) + 1 :] if held in names else names[-1:]
-        return [name for name in after if name not in self._refused]
+        names = [done.name for done in saves]
+        after = saves[names.index(held) + 1 :] if held in names else saves[-1:]
+        return [done for done in after if done.name not in self._refused]
 
     def catch_up(self) -> list[Served]:
-        """Apply the pending saves. Returns one result for each.
+        """Apply the pending saves. Returns a result for each that was applied, refused or failed,
+        but only one for each reason.
 
-        Raises: StoreError, CorruptionError. Saves that were applied before the error stay applied.
+        Raises: StoreLockedError if another process writes the export file; StoreError or
+            CorruptionError if it cannot be opened.
         """
-        return [self._apply(name) for name in self.pending()]
+        wrong: list[str] = []
+        broken = None  # the chain of a save that failed
+        pending = self._pending(wrong)
+        results = [
+            Served(str(self._saves), 0, time.time(), 0.0, message)
+            for message in wrong
+            if self._is_new("", message)
+        ]
+        for done in pending:
+            if done.key == broken:
+                continue
+            try:
+                results.append(self._apply(done.name))
+            except StoreLockedError:
+                raise
+            except Exception as error:  # whatever a save causes must not stop later ones
+                broken = done.key
+                reason = str(error) or type(error).__name__
+                if self._is_new(done.name, reason):
+                    results.append(Served(done.name, 0, time.time(), 0.0, reason))
+            else:
+                broken = None
+        self.failed = broken is not None
+        return results
+
+    def not_opened(self, error: Exception) -> list[Served]:
+        """The result of a `catch_up` that raised; none if it was reported before."""
+        reason = str(error) or type(error).__name__
+        if not self._is_new("", reason):
+            return []
+        return [Served(str(self._path), 0, time.time(), 0.0, reason)]
+
+    def _is_new(self, name: str, reason: str) -> bool:
+        known = (name, reason) in self._reported
+        self._reported.add((name, reason))
+        return not known
 
     def _apply(self, name: str) -> Served:
         started = time.perf_counter()
-        whole = bool(self._refused) or not self._path.exists()
-        source = SaveSource(self._saves / name, whole=whole)
-        number = int(source.meta["pass_number"])
-        refused = ""
+        refused, number = "", 0
         try:
-            if not self._path.exists():
-                export(source, self._path, precision=self._precision or "float32", gate=self._gate)
-            else:
-                with Writer(self._path) as writer:
-                    writer.apply(
-                        source, gate=self._gate, after_going_back=True, most_deleted=MOST_DELETED
-                    )
+            try:
+                number = self._write(name, bool(self._refused) or not self._path.exists())
+            except (StoreLockedError, TrainingError):
+                raise
+            except PaddleBoxError:
+                # The file may lack the save before it, whose line of the donefile was left out.
+                number = self._write(name, True)
             self._refused.clear()
         except TrainingError as error:
             refused = str(error)
             self._refused.add(name)  # not logged here: the receiver of `Served` reports it
         return Served(name, number, time.time(), time.perf_counter() - started, refused)
+
+    def _write(self, name: str, whole: bool) -> int:
+        """Write a save, or its whole chain, to the file. Returns its pass."""
+        source = SaveSource(self._saves / name, whole=whole)
+        if not self._path.exists():
+            export(source, self._path, precision=self._precision or "float32", gate=self._gate)
+        else:
+            with Writer(self._path) as writer:
+                writer.apply(
+                    source, gate=self._gate, after_going_back=True, most_deleted=MOST_DELETED
+                )
+        return int(source.meta["pass_number"])
 
 
 def follow(
@@ -117,29 +184,38 @@ def follow(
     if publish.gate_files:
         gate = Gate(publish.gate_files, bounds, publish.min_auc)
     follower = Follower(saves, Path(publish.file), precision=publish.precision, gate=gate)
-    while requests.readline():
-        _catch_up(follower, answers)
-    _catch_up(follower, answers)
+    lines: SimpleQueue[bool] = SimpleQueue()  # True: a line; False: the end
+
+    def read() -> None:
+        try:
+            while requests.readline():
+                lines.put(True)
+        finally:
+            lines.put(False)
+
+    threading.Thread(target=read, daemon=True).start()
+    wait = None
+    more = True
+    while more:
+        with contextlib.suppress(queue.Empty):
+            more = lines.get(timeout=wait)
+        failed = not _catch_up(follower, answers)
+        wait = min(2 * (wait or _RETRY_S), _MOST_RETRY_S) if failed else None
 
 
-def _catch_up(follower: Follower, answers: TextIO) -> None:
+def _catch_up(follower: Follower, answers: TextIO) -> bool:
+    """Returns whether nothing is left to try again."""
     for _ in range(_LOCKED_TRIES):
         try:
-            for served in follower.catch_up():
-                print(json.dumps(asdict(served)), file=answers, flush=True)
-            return
+            results, failed = follower.catch_up(), follower.failed
         except StoreLockedError as error:
             held = error
             time.sleep(_LOCKED_S)
-        except (PaddleBoxError, OSError) as error:  # the alert serving_lag reports it too
-            log.error("publish: %s", error)
-            return
+            continue
+        except Exception as error:  # the next try may succeed
+            results, failed = follower.not_opened(error), True
+        for served in results:
+            print(json.dumps(asdict(served)), file=answers, flush=True)
+        return not failed
     log.error("publish: %s", held)
-
-
-def _in_order(saves: Path) -> list[str]:
-    names: list[str] = []
-    deltas = donefile.read(saves, DELTA)
-    for base in donefile.read(saves, BASE):
-        names += [base.name, *(delta.name for delta in deltas if delta.key == base.key)]
-    return names
+    return False

@@ -20,7 +20,7 @@ from paddlebox.config.stored import completed
 from paddlebox.data.positions import Positions
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.serving.fields import FieldParser
-from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key
+from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key, reading
 from paddlebox.serving.program import DenseProgram
 from paddlebox.serving.user_program import UserProgram
 from paddlebox.serving.users import UserScorer
@@ -56,24 +56,25 @@ class OpenRows:
         cvm: bool | None = None,
         clicks: Sequence[int] = (),
     ) -> None:
-        part = record.parts[number]
-        self.table = core.ServeTable(
-            str(file.path),
-            part.embedx_dim,
-            record.counts,
-            record.precision,
-            part.slots,
-            record.dense_width,
-            resident_bytes,
-            record.counts if cvm is None else cvm,
-            list(clicks),
-            record.more_counts,
-        )
         self.rows: list[int] = []  # rows of each layer, including deletions
-        for layer in part.layers:
-            self._add(file, txn, layer)
-        if before is not None:
-            self.table.adopt_tests(before.table)
+        with reading(file.path):
+            part = record.parts[number]
+            self.table = core.ServeTable(
+                str(file.path),
+                part.embedx_dim,
+                record.counts,
+                record.precision,
+                part.slots,
+                record.dense_width,
+                resident_bytes,
+                record.counts if cvm is None else cvm,
+                list(clicks),
+                record.more_counts,
+            )
+            for layer in part.layers:
+                self._add(file, txn, layer)
+            if before is not None:
+                self.table.adopt_tests(before.table)
 
     def _add(self, file: ExportFile, txn: Any, layer: int) -> None:
         about = file.record(txn, layer_key(layer, "about"))
@@ -88,10 +89,9 @@ class OpenRows:
                 if name[: len(prefix)] != prefix:
                     break
                 blocks.append(value)
-        if len(blocks) != 1 << about["bits"]:
+        if not 0 <= about["bits"] <= 30 or len(blocks) != 1 << about["bits"]:
             raise CorruptionError(
-                f"{file.path}: layer {layer} has {len(blocks)} blocks, expected "
-                f"{1 << about['bits']}"
+                f"{file.path}: layer {layer} has {len(blocks)} blocks, expected 2^{about['bits']}"
             )
         self.table.add_layer(layer, about["bits"], blocks, about["filter"], sealed[4:])
         self.rows.append(about["rows"] + about["deleted"])
@@ -100,11 +100,12 @@ class OpenRows:
 def read_model(file: ExportFile, txn: Any, model: int) -> tuple[Config, Slots, tuple[bytes, bytes]]:
     """Read a model: the config, the slots, and (program, parameters) as Paddle saves them."""
     where = f"{file.path}: model {model}"
-    config = validate(
-        Config, completed(json.loads(file.sealed(txn, model_key(model, "config")))), where
-    )
-    slots = validate(Slots, json.loads(file.sealed(txn, model_key(model, "slots"))), where)
-    program = file.sealed(txn, model_key(model, "program"))
+    with reading(file.path):
+        config = validate(
+            Config, completed(json.loads(file.sealed(txn, model_key(model, "config")))), where
+        )
+        slots = validate(Slots, json.loads(file.sealed(txn, model_key(model, "slots"))), where)
+        program = file.sealed(txn, model_key(model, "program"))
     return config, slots, (program, file.sealed(txn, model_key(model, "params")))
 
 

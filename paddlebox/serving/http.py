@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import json
 import logging
+import resource
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler
 
 from paddlebox import __version__
-from paddlebox.errors import ConfigError, DataError
+from paddlebox.errors import ConfigError, CorruptionError, DataError, StoreError
 from paddlebox.serving.counters import Counters
 from paddlebox.serving.openapi import page
 from paddlebox.serving.request import Refused, bad_field, parse_request, parse_user_request
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
+_OTHER_FILES = 64  # descriptors of a worker that are no connections
+_LINGER_S = 2.0  # to read the rest of a body that is refused, so that the client reads the answer
 _SHUTDOWN_S = 0.5  # to write responses, and to end requests that outlived `drain`
 _LOOK_S = 0.5  # interval at which the current version is recorded for /metrics
 _RETRY = {"Retry-After": "1"}
@@ -49,7 +54,10 @@ class ServeOptions:
     max_body_bytes: int = 1 << 20
     max_batch: int = 4096  # instances in a request
     max_queue: int = 64  # predictions queued or running; further requests are refused
-    timeout_s: float = 10.0  # to receive the body and predict
+    timeout_s: float = 10.0  # for headers; to receive the body and predict; for the response
+    idle_s: float = 75.0  # of a connection without a request
+    max_connections: int = 512
+    max_connections_per_client: int = 256  # from one address
     grace_s: float = 30.0  # for requests in flight, after SIGTERM
 
 
@@ -69,6 +77,11 @@ class Server:
         self._in_flight = 0  # requests without a response yet
         # While draining: set when no request is in flight.
         self._ended: asyncio.Event | None = None
+        # The connections, those first that answered longest ago.
+        self._connections: OrderedDict[_Connection, str] = OrderedDict()
+        self._of_client: Counter[str] = Counter()  # connections by address
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = max(1, min(options.max_connections, files - _OTHER_FILES))
 
     def application(self) -> web.Application:
         app = web.Application(
@@ -79,6 +92,67 @@ class Server:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/openapi.json", self._openapi)
         return app
+
+    # ---- connections
+
+    async def listen(self, listener: socket.socket, runner: web.AppRunner) -> asyncio.Server:
+        """Accept connections for an application that is set up. Raises: OSError."""
+        loop, manager = asyncio.get_running_loop(), runner.server
+        assert manager is not None
+        return await loop.create_server(
+            lambda: _Connection(
+                manager,
+                loop=loop,
+                server=self,
+                access_log=None,
+                auto_decompress=False,  # a compressed body could be of any size
+                keepalive_timeout=self._options.idle_s,
+                lingering_time=_LINGER_S,
+            ),
+            sock=listener,
+            backlog=_BACKLOG,
+        )
+
+    def connected(self, connection: _Connection, client: str) -> None:
+        """Register a new connection. Over the limit of all, the idle one that answered longest ago
+        is closed.
+
+        Raises: Refused.
+        """
+        most = self._options.max_connections_per_client
+        if self._of_client[client] >= most:
+            raise Refused(
+                503, "too_many_connections", f"expected at most {most} connections of a client"
+            )
+        if len(self._connections) >= self._most:
+            idle = next((one for one in self._connections if not one.busy), None)
+            if idle is None:
+                raise Refused(
+                    503, "too_many_connections", f"all {self._most} connections are in use"
+                )
+            self.disconnected(idle)
+            idle.drop()
+        self._connections[connection] = client
+        self._of_client[client] += 1
+
+    def disconnected(self, connection: _Connection) -> None:
+        """Forget a connection. Further calls have no effect."""
+        client = self._connections.pop(connection, None)
+        if client is not None:
+            self._of_client[client] -= 1
+            if not self._of_client[client]:
+                del self._of_client[client]
+
+    def refuse(self, refused: Refused) -> web.Response:
+        """The response for what is no request."""
+        self._counters.count(self._worker, "", refused.status, 0.0)
+        return _response_of(refused)
+
+    @property
+    def timeout_s(self) -> float:
+        return self._options.timeout_s
+
+    # ---- requests
 
     def started(self) -> None:
         """Count and log that this worker is ready."""
@@ -107,10 +181,15 @@ class Server:
         """Count each request, and make every error a response of the documented form."""
         started = asyncio.get_running_loop().time()
         self._in_flight += 1
+        connection = request.protocol
+        if isinstance(connection, _Connection):
+            connection.headers_came()
         try:
             response = await self._response(request, handler)
         finally:
             self._in_flight -= 1
+            if isinstance(connection, _Connection) and connection in self._connections:
+                self._connections.move_to_end(connection)
             if self._ended is not None and self._in_flight == 0:
                 self._ended.set()
         if self._ended is not None:
@@ -126,17 +205,14 @@ class Server:
         except Refused as error:
             refused = error
         except web.HTTPException as error:
-            code = error.reason.lower().replace(" ", "_")
             allowed = error.headers.get("Allow")
             if allowed is not None:
                 headers["Allow"] = allowed
-            refused = Refused(error.status, code, _said(error, request))
+            refused = _of_http(error, request)
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
             refused = Refused(500, "internal", "the server failed; its log says how")
-        if refused.status == 503:
-            headers |= _RETRY
-        return web.json_response(refused.body(), status=refused.status, headers=headers)
+        return _response_of(refused, headers)
 
     async def _predict(self, request: web.Request) -> web.Response:
         deadline = asyncio.get_running_loop().time() + self._options.timeout_s
@@ -231,10 +307,19 @@ class Server:
     async def _health(self, _: web.Request) -> web.Response:
         if self._ended is not None:
             raise Refused(503, "ending", "the server is ending; send the request to another one")
+        try:
+            self._predictor.check()
+        except CorruptionError:
+            raise Refused(
+                503, "damaged", "the file is cut short; the server's log says how"
+            ) from None
+        except StoreError:  # another file has its name: the one that was opened still predicts
+            pass
         config, _ = self._predictor.model
-        return web.json_response(
-            {"status": "ready", "version": self._predictor.version, "model": config.name}
-        )
+        found = {"status": "ready", "version": self._predictor.version, "model": config.name}
+        if self._predictor.trouble:
+            found["status"], found["reason"] = "stale", "the log says why no version is followed"
+        return web.json_response(found)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         self.look()
@@ -248,6 +333,114 @@ class Server:
         return web.json_response(page(config, slots, self._options.max_batch, __version__))
 
 
+class _Connection(RequestHandler):
+    """A connection with limits of time and number, whose errors all have the documented form.
+
+    aiohttp closes a connection without a request after `idle_s`.
+    """
+
+    __slots__ = ("_server", "_timer")
+
+    def __init__(self, manager: web.Server, *, server: Server, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._server = server
+        self._timer: asyncio.TimerHandle | None = None  # runs while headers are incomplete
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has a request: from the end of the headers to the end of the response, or of
+        a body that was refused."""
+        return self._waiter is None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        try:
+            self._server.connected(self, str(peer[0]) if peer else "")
+        except Refused as refused:
+            self._end_with(refused)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.headers_came()
+        self._server.disconnected(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.busy and self._timer is None:
+            limit = self._server.timeout_s
+            late = Refused(408, "timeout", f"the headers did not come within {limit:g} s")
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(limit, self._end_with, late)
+        super().data_received(data)
+
+    async def finish_response(self, request: Any, resp: Any, start_time: Any) -> tuple[Any, bool]:
+        self.headers_came()
+        if isinstance(resp, web.HTTPException):  # from before the application
+            resp = self._server.refuse(_of_http(resp, request))
+        try:
+            async with asyncio.timeout(self._server.timeout_s):
+                return await super().finish_response(request, resp, start_time)
+        except TimeoutError:  # the client does not read
+            self.drop()
+            return resp, True
+
+    def handle_error(
+        self,
+        request: Any,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        super().handle_error(request, status, exc, message)  # logs it
+        refused = Refused(500, "internal", "the server failed; its log says how")
+        if status < 500:
+            first = (message or "").split("\n")[0][:200]
+            refused = Refused(status, "malformed_http", f"the bytes are no HTTP request: {first}")
+        response = self._server.refuse(refused)
+        response.force_close()
+        return response
+
+    def drop(self) -> None:
+        """End the connection at once."""
+        if self.transport is not None:
+            self.transport.abort()  # `force_close` would first send what waits
+        self.force_close()
+
+    def _end_with(self, refused: Refused) -> None:
+        """Answer without a request, and close."""
+        response, transport = self._server.refuse(refused), self.transport
+        self._timer = None
+        if transport is not None and isinstance(response.body, bytes):
+            headers = {
+                **response.headers,
+                "Content-Length": str(len(response.body)),
+                "Connection": "close",
+            }
+            lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+            start = f"HTTP/1.1 {refused.status} {response.reason}\r\n"
+            transport.write("".join([start, *lines, "\r\n"]).encode() + response.body)
+        self.force_close()
+        if transport is not None:
+            transport.close()
+
+    def headers_came(self) -> None:
+        """Stop the time of the headers."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _response_of(refused: Refused, headers: Mapping[str, str] | None = None) -> web.Response:
+    more = _RETRY if refused.status == 503 else {}
+    return web.json_response(
+        refused.body(), status=refused.status, headers={**(headers or {}), **more}
+    )
+
+
+def _of_http(error: web.HTTPException, request: web.BaseRequest) -> Refused:
+    return Refused(error.status, error.reason.lower().replace(" ", "_"), _said(error, request))
+
+
 def _by_task(predictions: np.ndarray, tasks: Sequence[str]) -> list[Any]:
     """For each instance a number; with several tasks an object, task name -> number."""
     if predictions.ndim == 1:
@@ -255,7 +448,7 @@ def _by_task(predictions: np.ndarray, tasks: Sequence[str]) -> list[Any]:
     return [dict(zip(tasks, row, strict=True)) for row in predictions.tolist()]
 
 
-def _said(error: web.HTTPException, request: web.Request) -> str:
+def _said(error: web.HTTPException, request: web.BaseRequest) -> str:
     if isinstance(error, web.HTTPMethodNotAllowed):
         expected = ", ".join(sorted(error.allowed_methods))
         return f"{request.path}: expected {expected}, found {request.method}"
@@ -294,17 +487,11 @@ def serve(
 
 async def _serve(listener: socket.socket, server: Server) -> None:
     logging.getLogger("aiohttp.server").addFilter(_is_not_the_clients)
-    runner = web.AppRunner(
-        server.application(),
-        access_log=None,
-        auto_decompress=False,  # a compressed body could be of any size
-        shutdown_timeout=_SHUTDOWN_S,
-    )
+    runner = web.AppRunner(server.application(), shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
     try:
-        site = web.SockSite(runner, listener, backlog=_BACKLOG)
         try:
-            await site.start()
+            site = await server.listen(listener, runner)
         except OSError as error:
             raise ConfigError(f"cannot listen: {error.strerror}") from error
         stop = asyncio.Event()
@@ -312,10 +499,11 @@ async def _serve(listener: socket.socket, server: Server) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         server.started()
         while not stop.is_set():
-            server.look()
+            with contextlib.suppress(StoreError):  # a request gets the error
+                server.look()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), _LOOK_S)
-        await site.stop()
+        site.close()
         await server.drain()
     finally:
         await runner.cleanup()

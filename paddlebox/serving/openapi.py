@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox.config import Config, Format, Slot, Slots, SlotType
+from paddlebox.serving.users import MOST_NAME
 
 _FLOAT = {"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}
 _FEASIGN: dict[str, Any] = {
@@ -143,7 +144,7 @@ def page(config: Config, slots: Slots, max_instances: int, package_version: str)
     )
     if users:
         request["properties"] |= {
-            "user": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+            "user": {"anyOf": [{"type": "string", "maxLength": MOST_NAME}, {"type": "integer"}]},
             "after": {"type": "integer", "minimum": 0},
         }
     answer = _object(
@@ -154,7 +155,10 @@ def page(config: Config, slots: Slots, max_instances: int, package_version: str)
         version=_VERSION,
         model=_NAME,
     )
-    health = _object(status={"type": "string", "const": "ready"}, version=_VERSION, model=_NAME)
+    health = _object(
+        status={"type": "string", "enum": ["ready", "stale"]}, version=_VERSION, model=_NAME
+    )
+    health["properties"]["reason"] = _NAME  # of a stale one
     text = {"description": "text", "content": {"text/plain": {"schema": {"type": "string"}}}}
     return {
         "openapi": "3.1.0",

@@ -18,6 +18,8 @@ from paddlebox.serving.generation import OpenGeneration
 
 log = logging.getLogger(__name__)
 
+_MOST_WAIT_S = 30.0  # between two looks for a new version, after failures
+
 
 class Predictor(Closing):
     """Predicts probabilities from an export file.
@@ -64,6 +66,7 @@ class Predictor(Closing):
         self._switching = threading.Lock()
         self._stop = threading.Event()
         self._now: OpenGeneration | None = None
+        self.trouble = ""  # why the last look for a new version failed; "": it did not
         self._open = 0  # generations with an open read transaction; the file stays open for them
         self._file = ExportFile(path)
         try:
@@ -190,6 +193,12 @@ class Predictor(Closing):
 
     # ---- versions
 
+    def check(self) -> None:
+        """Raises: CorruptionError if the open file was cut short; StoreError if another file has
+        its name now."""
+        with self._using():
+            self._file.check_whole()
+
     @property
     def generation(self) -> Generation:
         """The record of the current generation: its version, day, pass and more."""
@@ -232,15 +241,16 @@ class Predictor(Closing):
             try:
                 record = self._wanted(txn)
                 before = self._now
-                if before is not None and before.record.generation == record.generation:
+                if before is not None and before.record == record:
                     txn.abort()
                     return False
+                known = before is not None and self._file.has(txn, before.record)
                 opened = OpenGeneration(
                     self._file,
                     txn,
                     record,
                     self._threads,
-                    before,
+                    before if known else None,
                     self._resident,
                     self._histories,
                 )
@@ -274,14 +284,27 @@ class Predictor(Closing):
         return found[-1]
 
     def _follow(self, seconds: float) -> None:
-        while not self._stop.wait(seconds):
+        wait = seconds
+        while not self._stop.wait(wait):
             try:
                 if self.refresh():
                     log.info("%s: version %d", self.path, self.version)
-            except PaddleBoxError as error:
+                if self.trouble:
+                    log.info("%s: can be followed again", self.path)
+                self.trouble, wait = "", seconds
+            except Exception as error:  # whatever it is, the next look may succeed
                 if self._stop.is_set():
                     return
-                log.error("%s: still predicting with the old version: %s", self.path, error)
+                trouble = str(error) or type(error).__name__
+                if trouble != self.trouble:  # each reason once
+                    ours = isinstance(error, PaddleBoxError)
+                    log.error(
+                        "%s: still predicting with the old version: %s",
+                        self.path,
+                        trouble,
+                        exc_info=not ours,
+                    )
+                self.trouble, wait = trouble, min(2 * wait, max(seconds, _MOST_WAIT_S))
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[OpenGeneration]:
@@ -294,6 +317,7 @@ class Predictor(Closing):
             generation.users += 1
         try:
             yield generation
+            self._file.check_map()
         finally:
             with self._lock:
                 generation.users -= 1

@@ -153,7 +153,7 @@ def bad_field(error: DataError | UnicodeEncodeError) -> Refused:
     if isinstance(error, UnicodeEncodeError):
         return Refused(422, "bad_field", "a string contains an unpaired surrogate")
     found = _PLACE.match(str(error))
-    where = ""
+    where = "user" if str(error).startswith("user:") else ""
     if found:
         where = f"{_MEMBER[found[1]]}[{found[2]}]"
         where += f".{found[3]}" if found[3] is not None else ""

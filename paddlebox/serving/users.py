@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,9 @@ from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.user_program import Events, UserProgram, known_width
 
 HISTORY, CANDIDATE = "history", "candidate"  # in messages, before the number
+MOST_NAME = 256  # characters of a user's name
 _MOST_TIME = (1 << 63) - 1
+_HELD_BYTES = 1024  # of the objects of a user besides names and arrays, measured
 
 
 def first_seen(count: int, most: int | None) -> int:
@@ -55,15 +58,16 @@ class Held:
     @property
     def nbytes(self) -> int:
         events = self.events
-        return sum(a.nbytes for a in (events.features, events.labels, events.times, self.known))
+        arrays = (events.features, events.labels, events.times, self.known)
+        return _HELD_BYTES + sum(a.nbytes for a in arrays)
 
 
 class Histories:
     """The histories of the users who asked last. It is thread-safe.
 
     Args:
-        budget_bytes: of all histories. Over it, the users who asked longest ago are dropped. A
-            history over it is not kept.
+        budget_bytes: of all histories and names. Over it, the users who asked longest ago are
+            dropped. A history over it is not kept.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -81,16 +85,21 @@ class Histories:
     def put(self, user: str, held: Held) -> None:
         with self._lock:
             self._drop(user)
-            if held.nbytes > self._budget:
+            size = _size(user, held)
+            if held.count == 0 or size > self._budget:
                 return
             self._of_user[user] = held
-            self._bytes += held.nbytes
+            self._bytes += size
             while self._bytes > self._budget:
                 self._drop(next(iter(self._of_user)))
 
     def _drop(self, user: str) -> None:
         held = self._of_user.pop(user, None)
-        self._bytes -= held.nbytes if held is not None else 0
+        self._bytes -= _size(user, held) if held is not None else 0
+
+
+def _size(user: str, held: Held) -> int:
+    return sys.getsizeof(user) + held.nbytes
 
 
 class UserScorer:
@@ -125,6 +134,11 @@ class UserScorer:
         """As `Predictor.predict_user`."""
         if after < 0:
             raise ValueError(f"after {after}: expected 0 or more")
+        if len(user) > MOST_NAME:
+            raise DataError(
+                f"user: expected a name of at most {MOST_NAME} characters, found {len(user)}: send "
+                "a shorter one, such as a hash of it"
+            )
         for name, given in (("history", history), ("candidates", candidates)):
             if isinstance(given, Mapping):
                 raise DataError(f"{name}: expected a list, found one instance: write [instance]")

@@ -14,6 +14,7 @@ import lmdb
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store import files
 from paddlebox.store.db_checksum import DbChecksum
+from paddlebox.store.map_guard import guard_map
 from paddlebox.store.record import seal, unseal
 
 T = TypeVar("T")
@@ -95,6 +96,7 @@ class ManifestDb:
             )
         except (lmdb.Error, OSError) as error:
             raise self._refused(error, "open") from error
+        self._guard = guard_map(os.path.join(self.path, "data.mdb"))
         _open.add(self._owner)
 
     def put(self, pairs: list[tuple[bytes, bytes | None]]) -> None:
@@ -113,7 +115,7 @@ class ManifestDb:
                             txn.put(key, seal(payload))
                 return
             except lmdb.MapFullError:
-                self._env.set_mapsize(2 * self._env.info()["map_size"])
+                self._resize(2 * self._env.info()["map_size"])
             except StoreError:
                 raise
             except (lmdb.Error, OSError) as error:
@@ -128,7 +130,13 @@ class ManifestDb:
 
         def once() -> T:
             with self._env.begin() as txn:
-                return read(Values(txn, self.path))
+                found = read(Values(txn, self.path))
+            if self._guard is not None and self._guard.shrunk:
+                raise CorruptionError(
+                    f"{self.path}: data.mdb was cut short while it was open, expected it whole"
+                    + REBUILD
+                )
+            return found
 
         with self.mutex:
             self.check_usable()
@@ -141,7 +149,7 @@ class ManifestDb:
             try:
                 return action()
             except lmdb.MapResizedError:  # the writer's map has grown
-                self._env.set_mapsize(0)
+                self._resize(0)
             except lmdb.Error as error:
                 if tries <= 0:
                     raise self._refused(error, "read") from error
@@ -149,6 +157,11 @@ class ManifestDb:
                 if tries <= 0:
                     raise
             time.sleep(_RETRY_SECONDS)
+
+    def _resize(self, size: int) -> None:
+        self._guard = None  # before its map goes
+        self._env.set_mapsize(size)
+        self._guard = guard_map(os.path.join(self.path, "data.mdb"))
 
     def _check(self) -> None:
         try:
@@ -172,6 +185,7 @@ class ManifestDb:
         """May be called twice."""
         with self.mutex:
             if self._env is not None and self._owner[0] == os.getpid():
+                self._guard = None
                 self._env.close()  # not in a forked child
                 _open.discard(self._owner)
             self._env = None

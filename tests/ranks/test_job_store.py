@@ -234,3 +234,17 @@ def test_a_process_that_dies_without_closing_its_world_ends() -> None:
         "_native.core.set_sums(None, 0, lambda values, pushed: None); sys.exit(3)"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 3
+
+
+def test_a_client_that_a_thread_opens_after_the_job_has_ended_does_not_wait_forever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PADDLE_MASTER", f"127.0.0.1:{free_port()}")
+    monkeypatch.setattr(job_store, "_LATE_S", 0.1)
+    store = job_store.JobStore(1, 2, lambda _: None)
+    store._is_open = True
+    with (
+        ThreadPoolExecutor(1) as late,
+        pytest.raises(RankError, match=r"rank 1 on host .* cannot reach the first rank"),
+    ):
+        late.submit(store.left).result(10)

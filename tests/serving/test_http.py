@@ -709,7 +709,7 @@ def test_what_cannot_be_served_is_one_line_and_its_exit_code(
     )
     done = processes.run(["-c", code, str(csv_run[1])])
     assert done.returncode == 2
-    assert "pip install 'aiohttp>=3.11'" in done.stderr
+    assert "pip install 'aiohttp>=3.14'" in done.stderr
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paddlebox.errors import StoreError
-from paddlebox.saves import Saver, open_save
+from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.saves import Saver, donefile, open_save
 from paddlebox.serving.file import ExportFile
 from paddlebox.serving.follow import Follower
 from paddlebox.serving.generation import OpenRows
@@ -206,6 +206,64 @@ def test_a_follower_keeps_what_is_shown_where_a_save_deletes_a_fifth_of_the_rows
     with Writer(path) as writer:  # what --force does
         assert writer.apply(SaveSource(delta)).rows == 79
     check_serves(path, trainer.rows())
+
+
+def test_a_save_that_cannot_be_applied_is_reported_once_and_the_next_base_is_served(
+    trainer_in: Make, tmp_path: Path
+) -> None:
+    trainer, path = trainer_in(tmp_path), tmp_path / "m"
+    follower = Follower(tmp_path / "out", path)
+    trainer.train(1, 50)
+    trainer.save("base")
+    assert [one.refused for one in follower.catch_up()] == [""]
+    shown = trainer.rows()
+    trainer.train(20, 50)
+    broken = trainer.save("delta")
+    trainer.train(30, 50)
+    trainer.save("delta")
+    meta = (broken / "meta.json").read_bytes()
+    (broken / "meta.json").write_bytes(meta[:20])
+    (told,) = follower.catch_up()  # the second delta needs the first
+    assert told.refused
+    assert told.name == "20240101/delta-2"
+    assert (follower.catch_up(), follower.failed) == ([], True)
+    check_serves(path, shown)
+    (broken / "meta.json").write_bytes(meta)  # it was for a moment
+    assert [one.refused for one in follower.catch_up()] == ["", ""]
+    check_serves(path, trainer.rows())
+    trainer.train(40, 50)
+    lost = trainer.save("delta")
+    trainer.train(60, 50)
+    base = trainer.save("base")
+    (lost / "meta.json").unlink()
+    told, applied = follower.catch_up()
+    assert told.refused
+    assert (applied.refused, applied.name) == ("", f"20240101/{base.name}")
+    assert not follower.failed
+    check_serves(path, trainer.rows())
+
+
+def test_a_line_of_a_donefile_that_cannot_be_read_is_reported_and_left_out(
+    trainer_in: Make, tmp_path: Path
+) -> None:
+    trainer, path, out = trainer_in(tmp_path), tmp_path / "m", tmp_path / "out"
+    follower = Follower(out, path)
+    trainer.train(1, 50)
+    trainer.save("base")
+    follower.catch_up()
+    for first in (20, 30):
+        trainer.train(first, 50)
+        trainer.save("delta")
+    file = out / donefile.NAMES["delta"]
+    lines = file.read_text().splitlines()
+    for wrong in ("no JSON", '{"key": "1", "input": "../../etc/rows"}', "{}"):
+        file.write_text(f"{wrong}\n{lines[1]}\n")
+        with pytest.raises(CorruptionError, match="line 1 has a wrong format"):
+            donefile.read(out, "delta")
+        told, *applied = follower.catch_up()
+        assert "xbox_patch_done.txt: line 1 has a wrong format" in told.refused
+        assert [one.refused for one in applied] == [""] * (wrong == "no JSON")
+        check_serves(path, trainer.rows())  # the second delta, with its whole chain
 
 
 def test_a_new_base_of_the_version_there_is_lets_its_deltas_follow(

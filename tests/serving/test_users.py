@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from paddlebox.serving import Predictor
 from paddlebox.serving.counters import Counters
 from paddlebox.serving.http import ServeOptions, Server
 from paddlebox.serving.user_program import Events
-from paddlebox.serving.users import Held, Histories, first_seen
+from paddlebox.serving.users import MOST_NAME, Held, Histories, first_seen
 from tests.conftest import tool
 from tests.serving.json_schema import ANYTHING, bent, check, fitting
 from tests.support.configs import write_config, write_slots
@@ -362,7 +364,11 @@ def held(events: int) -> Held:
 
 
 def test_histories_drop_those_who_asked_longest_ago() -> None:
-    histories = Histories(10 * 8)
+    alone = Histories(1 << 20)
+    alone.put("a", held(0))  # nothing to keep
+    assert alone.get("a") is None
+    fixed = sys.getsizeof("a") + held(0).nbytes
+    histories = Histories(3 * fixed + 10 * 8)
     for user in "abc":
         histories.put(user, held(3))
     assert histories.get("a") is not None
@@ -370,5 +376,36 @@ def test_histories_drop_those_who_asked_longest_ago() -> None:
     assert [user for user in "abcd" if histories.get(user) is not None] == ["a", "c", "d"]
     histories.put("a", held(4))  # 10 events
     assert histories.get("c") is not None
-    histories.put("e", held(11))
+    histories.put("e", held(11 + 2 * fixed // 8))
     assert [user for user in "acde" if histories.get(user) is not None] == ["a", "c", "d"]
+
+
+def test_the_budget_of_histories_holds_for_names_and_objects_too() -> None:
+    budget, most = 1 << 20, 0
+    histories = Histories(budget)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(3000):
+            histories.put(f"{number:0{number % MOST_NAME + 8}d}", held(1))
+            most = max(most, tracemalloc.get_traced_memory()[0] - before)
+    finally:
+        tracemalloc.stop()
+    assert budget // 2 < most < 1.1 * budget
+    assert histories.get("2999".zfill(2999 % MOST_NAME + 8)) is not None
+
+
+def test_a_long_name_of_a_user_is_refused(predictor: Predictor) -> None:
+    candidates = [asked(long_list(1)[0])]
+    assert len(predictor.predict_user([], candidates, user="x" * MOST_NAME)) == 1
+    with pytest.raises(DataError, match="user: expected a name of at most 256 characters"):
+        predictor.predict_user([], candidates, user="x" * (MOST_NAME + 1))
+
+
+def test_what_is_kept_belongs_to_the_number_of_events_that_was_sent(predictor: Predictor) -> None:
+    """After an overflow, a smaller `after` needs events that were forgotten."""
+    events = long_list(MAX_LENGTH + 4)
+    candidates = [asked(events[-1])]
+    predictor.predict_user(events[:-1], candidates, user="u")
+    with pytest.raises(HistoryMissing):
+        predictor.predict_user(events[3:5], candidates, user="u", after=3)

@@ -23,6 +23,7 @@ from paddlebox.store.leases import held_leases
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame, head_payload, seal, unframe, unseal
+from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -621,3 +622,28 @@ def test_a_store_whose_creation_was_cut_short_is_created_again(tmp_path: Path, t
     with pytest.raises(CorruptionError):
         Manifest.open_writer(tmp_path)
     assert (tmp_path / "ssd" / "seg-000000000001.seg").exists()
+
+
+CUT = """
+import os, sys
+import paddlebox._native
+from paddlebox.errors import CorruptionError
+from paddlebox.store.manifest_db import ManifestDb
+
+db = ManifestDb(sys.argv[1], writable=False)
+os.truncate(os.path.join(sys.argv[1], "manifest", "data.mdb"), 8192)
+try:
+    db.read(lambda values: values.keys(b""))
+except CorruptionError as error:
+    print(error)
+"""
+
+
+def test_a_manifest_that_is_cut_short_while_it_is_open_is_an_error_and_no_signal(
+    tmp_path: Path,
+) -> None:
+    with Manifest.open_writer(tmp_path) as manifest:
+        commit_versions(tmp_path, manifest, 3)
+    done = processes.run(["-c", CUT, str(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    assert "rebuild_from_files" in done.stdout

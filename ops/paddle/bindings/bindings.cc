@@ -3,6 +3,7 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/map_guard.h"
 #include "base/threads.h"
 #include "paddle/bindings/arrays.h"
 #include "paddle/operators/host_groups.h"
@@ -42,6 +43,11 @@ PYBIND11_MODULE(_ops, module) {
   module.doc() = "Native core of paddlebox; use it through paddlebox's own modules.";
   // NOLINTNEXTLINE(performance-unnecessary-value-param): the signature is pybind's
   py::register_exception_translator([](std::exception_ptr thrown) { pbx::Translate(thrown); });
+  py::class_<pbx::MapGuard>(module, "MapGuard")
+      .def(py::init([](uintptr_t begin, size_t bytes) {
+        return pbx::ValueOrThrow(pbx::MapGuard::Of(begin, bytes));
+      }))
+      .def_property_readonly("shrunk", &pbx::MapGuard::shrunk);
   module.def("crc32c", [](const py::bytes& data) {
     char* bytes = nullptr;
     py::ssize_t size = 0;
