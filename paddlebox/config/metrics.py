@@ -48,7 +48,7 @@ class MetricConfig(Section):
     weight: str = Field(
         default="", description="weighted_auc: column of the weights; empty: each weight is 1"
     )
-    mask: dict[str, ListOf[float]] = Field(
+    mask: dict[str, ListOf[int | float]] = Field(
         default_factory=dict,
         description="column: accepted values; instances with another value do not count",
     )

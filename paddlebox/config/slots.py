@@ -57,7 +57,7 @@ class Bucket(Section):
     """Maps the ranges of a dense slot to feasigns. N boundaries make N + 1 ranges."""
 
     of: Text  # a dense slot before this one, of dim 1 if there are boundaries
-    boundaries: ListOf[float]  # empty for the intercept only
+    boundaries: ListOf[int | float]  # integers are exact; empty for the intercept only
 
 
 class Csv(Section):

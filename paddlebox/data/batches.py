@@ -40,6 +40,9 @@ LATE = "box_late"
 # Prefix of the names of arrays (B, 1) with the values of slots of type count.
 COUNTS = "count:"
 
+# The array of the exact values for metrics, (B, EXACT_FLOATS for each). No program reads it.
+EXACT = "exact:"
+
 # The input with the groups whose instances a loss compares, (B, 1) int32, if a model has such a
 # loss. Instances with equal numbers belong together.
 GROUP = "box_group"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from paddlebox import _native
@@ -29,6 +30,8 @@ _PLAIN = {
     pa.binary_view(): pa.large_binary(),
     pa.float16(): pa.float32(),
 }
+Uses = dict[str, frozenset[str]]  # column -> what slots read in it: "text", "number" or "id"
+_TIME = "time"  # the use of the column of the time
 _FEW_ROW_GROUPS = 4  # a file with fewer is decoded by several threads, one per column
 
 
@@ -50,7 +53,7 @@ class Piece:
     path: str
     number: int
     _read: Callable[[int], list[Any]] = field(repr=False)  # record batches of the piece
-    time: str = ""  # the column of the time, which may be a timestamp
+    uses: Uses = field(default_factory=dict, repr=False)
 
     def batches(self) -> list[Any]:
         """The pyarrow.RecordBatches of the piece. Any thread may call it.
@@ -58,7 +61,7 @@ class Piece:
         Raises: DataError that names the file if it cannot be read.
         """
         with self._data_errors():
-            return [_plain(batch, self.time) for batch in self._read(self.number)]
+            return [_plain(batch, self.uses) for batch in self._read(self.number)]
 
     def parse(self, schema: Any) -> Any:
         """The native ParsedChunk. Any thread may call it.
@@ -94,14 +97,15 @@ def read_pieces(
     opened = _parquet if data_format is Format.PARQUET else _arrow
     with _data_errors(path, _other_format(data_format)):
         type_, pieces, read = opened(path, schema.column_names, retries)
+    uses = _uses(schema, time)
     missing = [name for name in schema.column_names if name not in type_.names]
     hint = (did_you_mean(missing, type_.names) or csv_hints.OTHER_NAME) if missing else ""
     with _data_errors(path, hint):
-        plain = [pa.field(f.name, _plain_type(f.type, f.name == time)) for f in type_]
+        plain = [pa.field(f.name, _plain_type(f.type, uses.get(f.name, _UNUSED))) for f in type_]
         schema.check_columns(pa.schema(plain))
     first, step = (part.number, part.parts) if part is not None else (0, 1)
     for number in range(first, pieces, step):
-        yield Piece(path, number, read, time)
+        yield Piece(path, number, read, uses)
 
 
 def count_pieces(path: str, data_format: Format, retries: int = RETRIES) -> int:
@@ -192,18 +196,83 @@ def _file(source: Source) -> Any:
     return pa.PythonFile(source, mode="r") if is_uri(source.path) else pa.OSFile(source.path)
 
 
-def _plain_type(type_: Any, is_time: bool) -> Any:
-    if pa.types.is_dictionary(type_):
-        return _plain_type(type_.value_type, is_time)
-    if is_time and pa.types.is_timestamp(type_):
+_UNUSED: frozenset[str] = frozenset()
+
+
+def _uses(schema: Any, time: str) -> Uses:
+    uses: Uses = {time: frozenset({_TIME})} if time else {}
+    for column, use in schema.column_uses:
+        uses[column] = uses.get(column, _UNUSED) | {use}
+    return uses
+
+
+def _plain_type(type_: Any, uses: frozenset[str]) -> Any:
+    """The type that the native code reads in place of a type.
+
+    A hashed slot reads the text of other values than integers, as pyarrow writes it to a CSV file,
+    and a dense slot reads a decimal as a double, unless another slot reads the column otherwise.
+    """
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        return _plain_type(type_.value_type, uses)
+    if pa.types.is_list(type_):
+        return pa.list_(_plain_type(type_.value_type, uses))
+    if pa.types.is_large_list(type_):
+        return pa.large_list(_plain_type(type_.value_type, uses))
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(_plain_type(type_.value_type, uses), type_.list_size)
+    if _TIME in uses and pa.types.is_timestamp(type_):
         return pa.int64()  # in the unit of the column
+    if uses == {"text"} and _has_other_text(type_):
+        return pa.string()
+    if uses == {"number"} and pa.types.is_decimal(type_):
+        return pa.float64()
     return _PLAIN.get(type_, type_)
 
 
-def _plain(batch: Any, time: str) -> Any:
+def _has_other_text(type_: Any) -> bool:
+    """Whether the native code does not hash the text of this type, but it has one."""
+    return bool(
+        pa.types.is_boolean(type_)
+        or pa.types.is_floating(type_)
+        or pa.types.is_decimal(type_)
+        or (pa.types.is_temporal(type_) and not pa.types.is_interval(type_))
+    )
+
+
+def _plain(batch: Any, uses: Uses) -> Any:
     types = batch.schema.types
-    wanted = [_plain_type(field.type, field.name == time) for field in batch.schema]
+    wanted = [_plain_type(field.type, uses.get(field.name, _UNUSED)) for field in batch.schema]
     if wanted == types:
         return batch
-    columns = [column.cast(type_) for column, type_ in zip(batch.columns, wanted, strict=True)]
+    columns = [_cast(column, type_) for column, type_ in zip(batch.columns, wanted, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _cast(column: Any, wanted: Any) -> Any:
+    if column.type == wanted:
+        return column
+    if pa.types.is_run_end_encoded(column.type):
+        return _cast(pc.run_end_decode(column), wanted)
+    if pa.types.is_dictionary(column.type):
+        return _cast(column.dictionary_decode(), wanted)
+    if _leaf(column.type) != _leaf(wanted) and pa.types.is_decimal(_leaf(column.type)):
+        # By its text: a decimal that is cast to a double is not always the nearest one.
+        text = column.cast(_with_leaf(column.type, pa.string()))
+        return text.cast(wanted)
+    return column.cast(wanted)
+
+
+def _is_list(type_: Any) -> bool:
+    return hasattr(type_, "value_field")
+
+
+def _leaf(type_: Any) -> Any:
+    return _leaf(type_.value_type) if _is_list(type_) else type_
+
+
+def _with_leaf(type_: Any, leaf: Any) -> Any:
+    if not _is_list(type_):
+        return leaf
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(leaf, type_.list_size)
+    return pa.large_list(leaf) if pa.types.is_large_list(type_) else pa.list_(leaf)

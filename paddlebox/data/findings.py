@@ -35,6 +35,8 @@ class Findings:
 
     #: Dense slots with values beyond LARGE_DENSE -> the value farthest from 0, and its "file:line".
     large: dict[str, tuple[float, str]] = field(default_factory=dict)
+    #: Dense slots with integers that float32 rounds -> the first of them, and its "file:line".
+    rounded: dict[str, tuple[float, str]] = field(default_factory=dict)
     #: Sparse slots with lists that max_length cut -> the number of lists, and of values left out.
     cut: dict[str, dict[str, int]] = field(default_factory=dict)
     #: The first rows: lengths (rows, S) and feasigns; None once they are used.
@@ -51,6 +53,8 @@ class Findings:
             name = dense[number].name
             if name not in self.large or abs(value) > abs(self.large[name][0]):
                 self.large[name] = (value, place(line))
+        for number, line, value in columns.rounded:
+            self.rounded.setdefault(dense[number].name, (value, place(line)))
         lists, values = columns.cut
         for number in np.flatnonzero(lists):
             sums = self.cut.setdefault(sparse[number].name, {"lists": 0, "values": 0})
@@ -99,6 +103,7 @@ class Told:
 
     def __init__(self) -> None:
         self._large: set[str] = set()
+        self._rounded: set[str] = set()
         self._cut: set[str] = set()
         self._overlaps = False
 
@@ -118,6 +123,18 @@ class Told:
                     "bounds it",
                     name,
                     value,
+                    where,
+                )
+        for name, (value, where) in findings.rounded.items():
+            if name not in self._rounded:
+                self._rounded.add(name)
+                log.warning(
+                    "slot %r holds integers that float32 rounds, such as %.0f to %.0f (%s): the "
+                    "model reads the rounded value; a bucket of the slot and metrics read the "
+                    "exact one. If it is an id or a date, make the slot sparse in slots.yaml",
+                    name,
+                    value,
+                    np.float32(value),
                     where,
                 )
         for name, cut in findings.cut.items():

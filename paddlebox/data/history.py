@@ -131,8 +131,9 @@ class History:
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays().values())
 
-    def carried(self, users: np.ndarray) -> Carried:
-        """The events of these users. users: ascending."""
+    def carried(self, users: np.ndarray, more_floats: int = 0) -> Carried:
+        """The events of these users. users: ascending. more_floats: zeros after the floats of each
+        event, in place of the exact values for metrics, which do not measure these events."""
         chosen = np.flatnonzero(np.isin(self.users, users, assume_unique=True))
         events = self._events(chosen)
         if len(events) == 0:
@@ -140,7 +141,7 @@ class History:
         of_each = np.repeat(self.users[chosen], self.lengths[chosen])
         chunk = core.chunk_of(
             self.labels[events],
-            self.dense[events],
+            np.pad(self.dense[events], ((0, 0), (0, more_floats))),
             self.sizes[events],
             self.feasigns[self._values(events)],
         )
@@ -190,7 +191,7 @@ class History:
             tails.lengths,
             tails.times,
             labels,
-            dense.reshape(held, self.dense.shape[1]),
+            dense.reshape(held, -1)[:, : self.dense.shape[1]] if held else self.dense[:0],
             sizes.reshape(held, self.sizes.shape[1]),
             feasigns,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,11 +94,10 @@ class InstanceOptions:
         if self.sample_rate < 1:
             instances.set_sampling(self.sample_rate, self.sample_seed)
 
-    def merge(self, instances: Any, slots: Slots) -> None:
-        """Call it once all chunks are appended."""
+    def merge(self, instances: Any, dims: Sequence[int]) -> None:
+        """Call it once all chunks are appended. dims: of the slots that are held as floats."""
         if self.merge_size is None:
             return
-        dims = [slot.dim for slot in slots.feed_dense]
         dropped = instances.merge_by_ins_id(self.merge_size, dims)
         if dropped:
             log.warning(

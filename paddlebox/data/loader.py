@@ -22,7 +22,7 @@ from paddlebox.data.columnar import read_pieces
 from paddlebox.data.file_part import FilePart
 from paddlebox.data.findings import Findings
 from paddlebox.data.history import History
-from paddlebox.data.options import LoadOptions
+from paddlebox.data.options import EXACT_FLOATS, LoadOptions
 from paddlebox.data.pipeline import InOrder, StageTimes, Threads
 from paddlebox.data.reader import read_chunks
 from paddlebox.data.sequences import PassSequences, SequenceContext, UserTimes
@@ -305,9 +305,11 @@ def _sequences(
     """
     wanted, context = options.user_sequences, context or SequenceContext()
     assert wanted is not None
-    history = History.of(context.history, schema.sparse_slots, schema.dense_width)
+    width = options.slots.feed_dense_width
+    history = History.of(context.history, schema.sparse_slots, width)
     history = history.at(context.number, wanted.history)
-    carried = history.carried(found.users() if wanted.history.length else np.zeros(0, np.uint64))
+    users = found.users() if wanted.history.length else np.zeros(0, np.uint64)
+    carried = history.carried(users, schema.dense_width - width)
     if carried.chunk is not None:
         instances.append(carried.chunk)
     sequences = PassSequences.of(wanted, found, carried, history, context.train)
@@ -418,7 +420,8 @@ def _arranged(
     instances: Any, options: LoadOptions, threads: Threads, sequences: PassSequences | None
 ) -> Any:
     """Merge, shuffle and index the instances."""
-    options.instances.merge(instances, options.slots)
+    dims = [slot.dim for slot in options.slots.feed_dense]
+    options.instances.merge(instances, [*dims, *([EXACT_FLOATS] * len(options.exact))])
     if sequences is not None:
         if not sequences.options.in_join:
             plan = sequences.arrange(options.batch_size, seed=options.shuffle_seed)

@@ -27,6 +27,7 @@ from paddlebox.data.sources import RETRIES
 from paddlebox.errors import ConfigError, PassError
 
 JOIN, UPDATE = 1, 0  # the phases
+EXACT_FLOATS: int = core.EXACT_FLOATS  # whose sum is an exact value (ops/feed/text/schema.h)
 #: Receives the click rate and the strength of each slot with click priors, (2, K) float32.
 TakePriors = Callable[[np.ndarray], None]
 
@@ -66,6 +67,8 @@ class LoadOptions:
     user_sequences: SequenceOptions | None = None  # None: instances are trained one by one
     negative_rate: float = 1.0  # share of the instances with label 0 that a training pass keeps
     negative_seed: int = 0
+    # Slots that the feeder holds as floats, and whose first values metrics need as they were read.
+    exact: tuple[str, ...] = ()
 
     def dedup(self) -> bool | list[int]:
         """`dedup_slots` for the native code: False for off, True for auto, otherwise the positions
@@ -184,6 +187,12 @@ class LoadOptions:
         self.dedup()
         self.schema()
 
+    @property
+    def held_width(self) -> int:
+        """The floats of an instance that the feeder holds: those of its slots, then the exact
+        values."""
+        return self.slots.feed_dense_width + EXACT_FLOATS * len(self.exact)
+
     def parsing(self) -> dict[str, Any]:
         """Everything that affects how a line is parsed, for the key of the parsed cache."""
         chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PARSING}
@@ -198,8 +207,10 @@ class LoadOptions:
     def schema(self) -> Any:
         """The native FeedSchema. Raises: ValueError for slots that the format cannot hold."""
         parser, csv = self.instances.parser, self.slots.csv
+        like = {"type": "dense", "dim": EXACT_FLOATS, "column": ""}
+        exact = [{"name": f"{name} exact", "exact_of": name, **like} for name in self.exact]
         arguments = (
-            self.slots.fields(),
+            [*self.slots.fields(), *exact],
             self.key_space is KeySpace.PER_SLOT,
             self.max_line_bytes,
             csv.delimiter + csv.list_separator,

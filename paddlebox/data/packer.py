@@ -15,6 +15,7 @@ from paddlebox._native import core
 from paddlebox.config import Slots
 from paddlebox.data.batches import (
     COUNTS,
+    EXACT,
     GROUP,
     LATE,
     LOG_KEYS,
@@ -30,7 +31,7 @@ from paddlebox.data.batches import (
 )
 from paddlebox.data.click_counts import ClickCounts
 from paddlebox.data.loader import LoadedPass
-from paddlebox.data.options import LoadOptions
+from paddlebox.data.options import EXACT_FLOATS, LoadOptions
 from paddlebox.data.positions import Positions, columns_beside, task_columns
 from paddlebox.errors import DataError, PassError
 from paddlebox.store.coordinator import BESIDE
@@ -74,6 +75,7 @@ class BatchPacker:
             slot.name: (end - slot.dim, end)
             for slot, end in zip(self._slots.dense, ends, strict=True)
         }
+        self._exact = {name: i * EXACT_FLOATS for i, name in enumerate(loaded.options.exact)}
         self._known = {*LOG_KEYS, *(slot.name for slot in self._slots.slots)}
         self._pads = any(var.name in self._sparse for var in inputs.use_var or ())
         self._feeds_times = SEQ_TIME in inputs.user_sequences.values()
@@ -123,7 +125,9 @@ class BatchPacker:
         packed: Feed = {}
         for number, table in enumerate(self._tables):
             if number == 0:
-                arrays = held.pack_batch(low, high, rows, table.stamp, self._slots.feed_dense_width)
+                arrays = held.pack_batch(
+                    low, high, rows, table.stamp, self._loaded.options.held_width
+                )
             else:
                 arrays = held.pack_table(number, low, high, rows, table.stamp)
             packed |= {f"box_{name}{table.suffix}": array for name, array in arrays.items()}
@@ -188,6 +192,8 @@ class BatchPacker:
             packed[self._input_of(name)] = np.ascontiguousarray(floats[:, at : at + 1])
         if LATE in packed:
             packed[LATE] = (packed[LATE] > 0).astype(np.float32)
+        if self._exact:
+            packed[EXACT] = floats[:, self._slots.feed_dense_width :]
         if len(self._features) < floats.shape[1]:
             packed["box_dense"] = np.ascontiguousarray(floats[:, self._features])
 
@@ -205,7 +211,7 @@ class BatchPacker:
     def _fed(self, packed: Feed, begin: int, end: int) -> Feed:
         """The inputs that the program reads, and those that only the exchange of ranks needs."""
         if self._inputs.use_var is None:
-            return {name: a for name, a in packed.items() if not name.startswith(COUNTS)}
+            return {n: a for n, a in packed.items() if not n.startswith((COUNTS, EXACT))}
         of_slots: Any = self._loaded.instances.pack_feasigns(begin, end) if self._pads else None
         feed: Feed = {}
         for var in self._inputs.use_var:
@@ -287,13 +293,17 @@ class BatchPacker:
         return np.where(columns < lengths[:, None], feasigns[at], 0)
 
     def _first_values(self, name: str, packed: Feed, begin: int, end: int) -> np.ndarray:
-        """The first value of a slot in each instance, (B): uint64 feasigns, 0 for none, or
-        float32."""
+        """The first value of a slot in each instance, (B): uint64 feasigns, 0 for none; as it was
+        read, in long double; or float32."""
         if name == MASK:
             mask = packed[MASK] if MASK in packed else np.ones(end - begin, np.float32)
             return mask.reshape(-1) * (1 - packed[LATE].reshape(-1) if LATE in packed else 1)
         if name in LOG_KEYS:
             return self._log_keys(name, begin, end)
+        if name in self._exact:
+            parts = packed[EXACT][:, self._exact[name] :][:, :EXACT_FLOATS]
+            exact: np.ndarray = parts.astype(np.longdouble).sum(axis=1)
+            return exact
         if name == WEIGHT or name in self._beside:
             beside = packed[WEIGHT if name == WEIGHT else self._input_of(name)]
             return np.ascontiguousarray(beside.reshape(-1))

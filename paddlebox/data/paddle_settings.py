@@ -71,6 +71,7 @@ class PaddleSettings:
         cache_dir: Path | str = "",
         pack_threads: int = 0,
         negative_rate: float = 1.0,
+        exact: Sequence[str] = (),
     ) -> None:
         """Set the options that a dataset needs. The names are those of
         `paddle.distributed.InMemoryDataset.init`, with additions.
@@ -87,6 +88,8 @@ class PaddleSettings:
                 (data/positions.py).
             click_slots: positions of the sparse slots whose shows and clicks follow the dense
                 features in the packed inputs (data/click_counts.py).
+            exact: dense slots, labels after the first, weights and counts whose values metrics read
+                as they are in the data, not rounded to float32 and before clip and log1p.
 
         The other arguments are as in sections `data` and `feeder` of docs/config.md.
         """
@@ -111,6 +114,7 @@ class PaddleSettings:
             spill_dir=Path(spill_dir) if spill_dir else None,
             cache=open_cache(cache_dir, cache_bytes),
             negative_rate=negative_rate,
+            exact=tuple(exact),
         )
         options.load.check()
         options.drop_last = drop_last

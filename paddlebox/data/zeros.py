@@ -85,8 +85,9 @@ def _of_batch(batch: pa.RecordBatch, looked: list[Slot]) -> Found:
     found = Counter[str]()
     for slot in looked:
         values = batch.column(slot.column or slot.name)
-        while pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        while hasattr(values, "flatten") and hasattr(values.type, "value_field"):
             values = values.flatten()
         if pa.types.is_integer(values.type):
-            found[slot.name] = pc.sum(pc.equal(values, 0)).as_py() or 0
+            zero = pa.scalar(0, values.type)  # not int64, to which large uint64 values have no cast
+            found[slot.name] = pc.sum(pc.equal(values, zero)).as_py() or 0
     return batch.num_rows, +found

@@ -7,10 +7,17 @@ values, not in what they do with them.
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import difflib
+import math
 import re
 from collections.abc import Container, Mapping, Sequence
+from enum import Enum
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from paddlebox._native import core
 from paddlebox.config import Config, Format, KeySpace, Slots, SlotType
@@ -20,7 +27,7 @@ CELL, VALUE = "\x1f", "\x1e"  # separators of cells, and of the values in a cell
 CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
 
 _NO_NUMBER = re.compile(r"slot ('[^']*'): (.*) is not a finite number", re.DOTALL)
-_NO_INTEGER = re.compile(r"slot ('[^']*'): ('nan'|'([0-9]+)\.0') is not a decimal feasign.*")
+_NO_INTEGER = re.compile(r"slot ('[^']*'): '(.*)' is not a decimal feasign.*", re.DOTALL)
 
 
 def _explained(reason: str, with_default: Container[str]) -> str:
@@ -30,10 +37,8 @@ def _explained(reason: str, with_default: Container[str]) -> str:
         with_default: names of the dense slots that have a default.
     """
     found = _NO_INTEGER.fullmatch(reason)
-    if found is not None:
-        slot, value, integer = found.groups()
-        step = f"send the integer {integer}" if integer else "leave the field out, or send None"
-        return f"slot {slot}: expected an integer, found {value}: {step}"
+    if found is not None and (step := _integer_instead(found[2])):
+        return f"slot {found[1]}: expected an integer, found {found[2]!r}: {step}"
     found = _NO_NUMBER.fullmatch(reason)
     if found is None:
         return reason
@@ -49,6 +54,103 @@ def _explained(reason: str, with_default: Container[str]) -> str:
             "default for the slot in slots.yaml"
         )
     return f"slot {slot}: expected a finite number, found {value}: send a number"
+
+
+def _integer_instead(text: str) -> str:
+    """What to send in place of a text that is not an integer; "" if that is not known."""
+    if text == "nan":
+        return "leave the field out, or send None"
+    if re.fullmatch(r"[0-9]+\.0", text):
+        return f"send the integer {text[:-2]}"
+    if re.fullmatch("-[0-9]{1,19}", text) and int(text) >= -(2**63):
+        return f"the data has no id below 0; if 2^64{text} is meant, send {int(text) + 2**64}"
+    return ""
+
+
+class Use(Enum):
+    """What a slot reads in a column."""
+
+    NUMBER = "number"  # floats
+    ID = "id"  # a feasign
+    TEXT = "text"  # a text that is hashed
+
+
+_NEGATIVE = re.compile(r"(-[0-9]{1,19})(:.*)?", re.DOTALL)  # with the weight of the id
+
+
+def text_of(value: Any, use: Use, columnar: bool) -> str:
+    """One value of a request, or of the command line, as the text that the parsers read.
+
+    Each value gives the feasign that the same value gives in training.
+
+    Args:
+        value: a string, bytes, a number, or a scalar of NumPy or Arrow. None is an empty text.
+        columnar: whether the data of the model are columns of Arrow: there a negative integer i is
+            the id 2^64 + i, and the text of a bool or a time is what pyarrow writes to a CSV file.
+
+    Raises: ValueError for another value, or a float for an id.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        value = pa.scalar(value) if value.dtype.kind in "Mm" else value.item()
+    if isinstance(value, pa.Scalar):
+        own_text = pa.types.is_temporal(value.type) or pa.types.is_decimal(value.type)
+        value = value.cast(pa.string()).as_py() if own_text else value.as_py()
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, str):
+        return _id_text(value, use, columnar)
+    if isinstance(value, bool):
+        return _bool_text(value, use, columnar)
+    if isinstance(value, int):
+        return _id_text(str(value), use, columnar)
+    if isinstance(value, float | decimal.Decimal):
+        return _number_text(value, use)
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return value.isoformat()
+    raise ValueError(
+        f"expected a string, a number or a list of them, found {str(value)[:40]!r} "
+        f"({type(value).__name__}): send the text that the data has"
+    )
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, pa.Scalar) and not value.is_valid)
+
+
+def _id_text(text: str, use: Use, columnar: bool) -> str:
+    found = _NEGATIVE.fullmatch(text) if use is Use.ID and columnar else None
+    if found is None or int(found[1]) < -(2**63):
+        return text
+    return f"{int(found[1]) % 2**64}{found[2] or ''}"
+
+
+def _bool_text(value: bool, use: Use, columnar: bool) -> str:
+    if use is Use.NUMBER:
+        return str(int(value))
+    if use is Use.TEXT and columnar:
+        return str(value).lower()
+    raise ValueError(
+        f"expected an id, found {value}: send the "
+        + ("text that the data has, such as '1'" if use is Use.TEXT else f"integer {int(value)}")
+    )
+
+
+def _number_text(value: float | decimal.Decimal, use: Use) -> str:
+    text = repr(value) if isinstance(value, float) else format(value, "f")
+    finite = math.isfinite(value)
+    whole = finite and value == int(value)
+    plain = finite and not whole and "e" not in text  # it has one text
+    if use is Use.NUMBER or (use is Use.TEXT and (plain or isinstance(value, decimal.Decimal))):
+        return text
+    step = f"send {int(value)}" if whole else "send the text that the data has"
+    step = "leave the field out, or send None" if math.isnan(value) else step
+    if use is Use.ID:
+        raise ValueError(f"expected an integer, found the float {text}: {step}")
+    if whole:
+        step = f"{step}, or {text!r} if the data has this text"
+    raise ValueError(f"a hashed slot takes the text of the data, and {text} is a float: {step}")
 
 
 class FieldParser:
@@ -95,7 +197,13 @@ class FieldParser:
             and not slot.made
             and (slot.type is SlotType.SPARSE or slot.dim > 1)
         }
-        self._hashed = {self._places[s.column or s.name] for s in slots.slots if s.hash}
+        # What is read in each place, if all slots that read it agree; otherwise the text is hashed.
+        self._use = [Use.NUMBER] * len(columns)
+        for use, kind in ((Use.ID, False), (Use.TEXT, True)):
+            for slot in slots.sparse:
+                if not slot.made and slot.hash is kind:
+                    self._use[self._places[slot.column or slot.name]] = use
+        self._columnar = config.data.format.is_columnar or bool(config.data.parser)
         self._separator, self._nulls = slots.csv.list_separator, frozenset(slots.csv.null)
         self._with_default = {
             slot.name
@@ -152,29 +260,29 @@ class FieldParser:
 
     def _cell(self, value: Any, place: int) -> str:
         """The text of the cell at this place of a line."""
-        hashed = place in self._hashed
-        if isinstance(value, str) or not hasattr(value, "__len__"):
-            text = self._one(value, hashed)
+        use = self._use[place]
+        if isinstance(value, pa.ListScalar):
+            value = list(value.values or ())
+        elif isinstance(value, pa.Scalar) and type(value.as_py()) is str:
+            value = value.as_py()
+        if (
+            hasattr(value, "__len__")
+            and not isinstance(value, str | bytes | pa.Scalar | Mapping)
+            and getattr(value, "ndim", True)
+        ):
+            # A missing id of a list is no feasign; a dense slot has no missing values in a list.
+            there = [one for one in value if use is Use.NUMBER or not _is_missing(one)]
+            text = VALUE.join([self._one(one, use) for one in there])
+        else:
+            text = self._one(value, use)
             if place in self._lists and isinstance(value, str) and text not in self._nulls:
                 text = text.replace(self._separator, VALUE)
-        else:
-            text = VALUE.join([self._one(one, hashed) for one in value])
         return '"' + text.replace('"', '""') + '"' if text[:1] == '"' and self._quoted else text
 
-    def _one(self, value: Any, hashed: bool) -> str:
-        if isinstance(value, str):
-            text = value
-        else:
-            text = str(int(value) if isinstance(value, bool) else value)
-            if hashed and (text.endswith(".0") or text == "nan") and text not in self._nulls:
-                raise ValueError(
-                    f"a hashed slot takes the text of the data, and {text} is a float: "
-                    + (
-                        "leave the field out, or send None"
-                        if text == "nan"
-                        else f"send {text[:-2]}, or {text!r} if the data has this text"
-                    )
-                )
+    def _one(self, value: Any, use: Use) -> str:
+        if type(value) is float and math.isnan(value) and "nan" in self._nulls:
+            return "nan"
+        text = text_of(value, use, self._columnar)
         if not self._forbidden.isdisjoint(text):
             raise ValueError(f"{text[:40]!r} holds a line break or a control character")
         return text

@@ -16,6 +16,8 @@ from paddlebox.data.batches import LOG_KEYS
 from paddlebox.errors import ConfigError
 from paddlebox.train.metrics import defined, multiplied
 
+_FLOAT32_INTEGERS = 2**24  # float32 holds each integer up to it
+
 State = dict[str, np.ndarray]
 Columns = Mapping[str, np.ndarray]  # name -> (B) values
 
@@ -185,7 +187,7 @@ class MetricSet:
             chosen = self._chosen(spec, columns, len(p))
             third = None
             if spec.group:
-                third = _as_groups(_named(spec.group, columns, name))[chosen]
+                third = _as_groups(_named(spec.group, columns, name), name, spec.group)[chosen]
             elif spec.weight:
                 own = _named(spec.weight, columns, name)
                 third = as_floats((own if factors is None else multiplied(own, factors))[chosen])
@@ -200,7 +202,7 @@ class MetricSet:
     def _chosen(spec: MetricConfig, columns: Columns, size: int) -> np.ndarray:
         chosen = np.ones(size, bool)
         for name, values in spec.mask.items():
-            chosen &= np.isin(_named(name, columns, spec.name), np.array(values))
+            chosen &= _is_one_of(_named(name, columns, spec.name), values, spec.name, name)
         if spec.cmatch_rank:
             chosen &= _matches(_named(CMATCH_RANK, columns, spec.name), spec.cmatch_rank)
         return chosen
@@ -292,11 +294,47 @@ def as_floats(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, np.float32)
 
 
-def _as_groups(values: np.ndarray) -> np.ndarray:
-    """Map values to uint64, equal values to equal numbers: integers by value, floats by bits."""
-    if values.dtype.kind == "f":
-        return np.ascontiguousarray(values + np.float32(0), np.float32).view(np.uint32).astype("u8")
-    return np.ascontiguousarray(values).astype(np.uint64)
+def _as_groups(values: np.ndarray, metric: str, column: str) -> np.ndarray:
+    """Map values to uint64, equal values to equal numbers: integers by value, other numbers by the
+    bits of the double."""
+    if values.dtype.kind != "f":
+        return np.ascontiguousarray(values).astype(np.uint64)
+    if values.dtype == np.float32 and np.abs(values).max(initial=0) > _FLOAT32_INTEGERS:
+        raise _rounds(metric, "group", column)
+    groups: np.ndarray = np.add(values, 0, dtype=np.float64).view(np.uint64)  # -0 is 0
+    whole = (values == np.floor(values)) & (values >= -(2.0**63)) & (values < 2.0**64)
+    negative = whole & (values < 0)
+    groups[negative] = values[negative].astype(np.int64).view(np.uint64)
+    groups[whole & ~negative] = values[whole & ~negative].astype(np.uint64)
+    return groups
+
+
+def _is_one_of(
+    column: np.ndarray, values: Sequence[int | float], metric: str, name: str
+) -> np.ndarray:
+    """(B) whether each value of a column is one of these. An integer below 0 also stands for the id
+    that a sparse slot reads it as."""
+    if column.dtype.kind == "f":
+        rounds = column.dtype == np.float32 and max(map(abs, values), default=0)
+        if rounds and rounds > _FLOAT32_INTEGERS:
+            raise _rounds(metric, "mask", name)
+        return np.isin(column, np.array([column.dtype.type(value) for value in values]))
+    ids = [int(value) % 2**64 for value in values if value == int(value)]
+    return np.isin(column.astype(np.uint64), np.array(ids, np.uint64))
+
+
+def _rounds(metric: str, what: str, column: str) -> ConfigError:
+    return ConfigError(
+        f"metric {metric!r}: {what} {column!r}: expected a column that tells integers above 2^24 "
+        "apart, found float32: name a sparse slot, or a dense slot that is not a variable of the "
+        "program"
+    )
+
+
+def exact_columns(specs: Sequence[MetricConfig], slots: Slots) -> tuple[str, ...]:
+    """The columns of metrics that are slots whose values the feeder rounds to float32."""
+    named = set[str]().union(*(spec.columns for spec in specs))
+    return tuple(slot.name for slot in slots.feed_dense if slot.name in named)
 
 
 def _matches(cmatch_rank: np.ndarray, wanted: Sequence[str]) -> np.ndarray:

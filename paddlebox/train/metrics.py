@@ -168,12 +168,22 @@ def multiplied(weights: np.ndarray, factors: np.ndarray) -> np.ndarray:
 
 
 def warn_of_one_class(what: str, metrics: Mapping[str, Any]) -> None:
-    """Log a warning for each task whose labels are all 0 or all 1.
+    """Log a warning for each task whose labels are all 0 or all 1, and for each metric that counts
+    nothing.
 
     Args:
         what: name of what was measured, such as "pass 3".
-        metrics: the result of `TaskMetrics.compute`.
+        metrics: the result of `TaskMetrics.compute`, with those that the config names.
     """
+    for name, of in metrics.items():
+        empty = metrics.get("size") and isinstance(of, dict) and of.get("size") == 0
+        # Groups of a pass of one class have no AUC either: that is said below.
+        if empty and not ("wuauc" in of and metrics.get("auc") is None):
+            log.warning(
+                "%s: metric %r counts no sample: check its mask, cmatch_rank and group",
+                what,
+                name,
+            )
     for task, of in metrics.get("tasks", {"": metrics}).items():
         if of.get("weight", of.get("size")) and of["auc"] is None:
             log.warning(

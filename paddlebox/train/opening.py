@@ -24,7 +24,7 @@ from paddlebox.store.compaction import Policy
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.options import TableOptions
 from paddlebox.store.table_set import TableSet
-from paddlebox.train.metric_set import check_columns
+from paddlebox.train.metric_set import check_columns, exact_columns
 
 log = logging.getLogger("paddlebox")
 
@@ -321,6 +321,7 @@ def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDat
         cache_bytes=config.feeder.cache_bytes,
         cache_dir=config.feeder.cache_dir,
         negative_rate=config.data.negative_rate,
+        exact=exact_columns(config.metrics, slots),
     )
     if config.data.logkey:
         dataset.set_parse_logkey(True)

@@ -247,7 +247,6 @@ BAD = {
     "beyond float": ("age", 1e300, r"slot 'age': 1e\+300 is not a finite float"),
     "too short a list": ("geo", [1.0], "slot 'geo': 1 values, expected 2"),
     "too long a list": ("geo", [1.0, 2.0, 3.0], "slot 'geo': 3 values, expected 2"),
-    "a negative int32": ("words", [4, -5], "slot 'words': -5 is not a feasign"),
 }
 
 
@@ -285,7 +284,7 @@ WRONG = {
     ),
     "a string for a sparse slot": (
         lambda t: t.set_column(3, "user", pa.array(["7"] * 5)),
-        "column 'user' .* strings need hash: true, found string",
+        "column 'user' .* found string: give the slot hash: true",
     ),
     "a string for a dense slot": (
         lambda t: t.set_column(1, "age", pa.array(["7"] * 5)),
@@ -687,5 +686,8 @@ def test_a_slot_over_a_timestamp_is_an_error(write: Write, data_format: Format, 
     data = rows(3)
     data[name] = [1, 2, 3]
     path = write(table(data, **{name: pa.timestamp("us")}), data_format)
-    with pytest.raises(DataError, match=f"column '{name}' of slot '{name}': expected .*'tsu:'"):
+    with pytest.raises(
+        DataError,
+        match=f"column '{name}' of slot '{name}': expected .* found timestamp: .*hash: true",
+    ):
         load_file(path, data_format)

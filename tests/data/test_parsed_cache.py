@@ -181,7 +181,8 @@ class TestOldOrForeign:
 
     def test_every_option_is_of_parsing_unless_it_is_known_not_to_be(self) -> None:
         parsing = LoadOptions(Format.MULTISLOT, SLOTS, 1).parsing()
-        assert set(parsing) == {"format", "slots", "key_space", "max_line_bytes", "chunk_bytes"}
+        known = {"format", "slots", "key_space", "max_line_bytes", "chunk_bytes", "exact"}
+        assert set(parsing) == known
 
     def test_a_file_changed_this_moment_is_not_kept(
         self, tmp_path: Path, cache: ParsedCache

@@ -230,6 +230,13 @@ FeedSchema SchemaOf(uint8_t options) {
     pbx::SlotSpec cross = {"x", SlotKind::kSparse, 1, ""};
     cross.transform.cross = {"u", "w"};
     schema.slots.push_back(cross);
+    pbx::SlotSpec bucket = {"b", SlotKind::kSparse, 1, ""};
+    bucket.transform.bucket_of = "d";
+    bucket.transform.boundaries = {1, 3};
+    schema.slots.push_back(bucket);
+    pbx::SlotSpec exact = {"e", SlotKind::kDense, pbx::kExactFloats, ""};
+    exact.transform.exact_of = "v";
+    schema.slots.push_back(exact);
   }
   schema.tags.ins_id = (options & 8) != 0;
   schema.tags.content = (options & 16) != 0;
@@ -244,7 +251,7 @@ void Check(const FeedSchema& schema, const ParsedChunk& chunk, int64_t rows) {
   REQUIRE(total == chunk.feasigns.size());
   REQUIRE(chunk.lengths.size() == chunk.instances * schema.sparse_slots());
   REQUIRE(chunk.labels.size() == chunk.instances);
-  REQUIRE(chunk.dense.size() == chunk.instances * 3);
+  REQUIRE(chunk.dense.size() == chunk.instances * schema.dense_width());
   REQUIRE(chunk.lines == static_cast<uint64_t>(rows));
   REQUIRE(chunk.lines == chunk.instances + chunk.bad_lines);
   REQUIRE(chunk.first_bad.size() == std::min<uint64_t>(chunk.bad_lines, 8));

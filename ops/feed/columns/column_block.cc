@@ -38,6 +38,7 @@ Block::Block(const FeedSchema& schema, ParsedChunk* out)
       slots_(schema.sparse_slots()),
       key_slots_(KeySlots(schema)),
       width_(schema.dense_width()),
+      exact_(schema.exact()),
       slot_weighted_(WeightedSlots(schema)),
       values_(slots_),
       weights_(slot_weighted_.size()),
@@ -53,6 +54,7 @@ Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>&
   first_ = out_->instances;
   out_->labels.resize(first_ + rows_);
   out_->dense.resize((first_ + rows_) * width_);
+  if (exact_) out_->exact.resize(out_->dense.size());
   out_->lengths.resize((first_ + rows_) * slots_, 1);  // for slots of single_
   std::fill(bad_.begin(), bad_.end(), uint8_t{0});
   reasons_.clear();
@@ -66,6 +68,7 @@ Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>&
   floats_taken_ = OneFloatEach(columns, begin);
   size_t sparse = 0, dense = 0, weighted = 0;
   for (const Column& column : columns) {
+    if (column.slot().exact) PBX_RETURN_IF_ERROR(Exact(column, begin, dense));
     if (!column.slot().weighted && column.one_each() && OneEach(column, begin, dense, sparse)) {
       dense += column.slot().kind == SlotKind::kDense ? 1 : 0;
       sparse += column.slot().kind == SlotKind::kSparse ? 1 : 0;
@@ -88,7 +91,7 @@ Status Block::Add(const std::vector<Column>& columns, const std::vector<Column>&
         break;
     }
   }
-  CheckLimits();
+  PBX_RETURN_IF_ERROR(CheckLimits(columns, begin));
   const bool all_single = std::count(single_.begin(), single_.end(), uint8_t{0}) == 0;
   if (all_single && !any_bad_ && AssembleSingles()) return Status::Ok();
   for (const auto& [column, slot] : unchecked_) {
@@ -106,8 +109,7 @@ bool Block::OneEach(const Column& column, int64_t begin, size_t dense, size_t sp
   bool taken = false;
   if (column.slot().kind == SlotKind::kDense && column.slot().dim == 1) {
     taken = floats_taken_ || OneNumberEach(column, first, dense);
-  } else if (column.slot().kind == SlotKind::kSparse &&
-             std::strchr("uUzZ", column.leaf_kind()) == nullptr) {
+  } else if (column.slot().kind == SlotKind::kSparse && !column.slot().transform.hash) {
     if (!per_slot_ && std::strchr("lL", column.leaf_kind()) != nullptr) {
       next_[sparse] = Values<uint64_t>(column.leaf()) + first;
       unchecked_.emplace_back(&column, sparse);
@@ -166,6 +168,7 @@ void Block::Assemble() {
   out_->instances = good;
   out_->labels.resize(good);
   out_->dense.resize(good * width_);
+  if (exact_) out_->exact.resize(good * width_);
   out_->lengths.resize(good * slots_);
   out_->lines += rows_;
   out_->bad_lines += first_ + rows_ - good;
@@ -206,6 +209,9 @@ void Block::MoveRow(size_t from, size_t to) {
   if (from == to) return;
   out_->labels[to] = out_->labels[from];
   std::copy_n(out_->dense.data() + from * width_, width_, out_->dense.data() + to * width_);
+  if (exact_) {
+    std::copy_n(out_->exact.data() + from * width_, width_, out_->exact.data() + to * width_);
+  }
   std::copy_n(out_->lengths.data() + from * slots_, slots_, out_->lengths.data() + to * slots_);
 }
 

@@ -33,11 +33,15 @@ class Block {
 
   // Defined in column_tags.cc.
   Status TakeTags(const TagColumn& tag, const Column& column);
-  std::string_view Digits(const Column& column, int64_t at);
+  std::string_view DigitsOf(const Column& column, int64_t at);
 
   // Defined in column_dense.cc.
   void Labels(const Column& column);
   void Dense(const Column& column, size_t at);
+  // Takes the first values of an exact slot, as long doubles.
+  Status Exact(const Column& column, int64_t begin, size_t at);
+  // Finds the first integer of a slot that float rounds, in a block with large values.
+  Status FindRounded(const Column& column, int64_t begin, size_t at);
   // Takes all dense columns at once, if each row of each column has one float. False if not, or if
   // a float is not finite.
   bool OneFloatEach(const std::vector<Column>& columns, int64_t begin);
@@ -45,7 +49,7 @@ class Block {
   bool OneNumberEach(const Column& column, int64_t first, size_t at);
   bool OneFloatEach(const float* from, size_t at);
   // Marks rows with a dense value that is too large as bad, and records large values.
-  void CheckLimits();
+  Status CheckLimits(const std::vector<Column>& columns, int64_t begin);
   template <typename Number>
   void TakeLabels(const Column& column, Number number);
   template <typename Number>
@@ -62,9 +66,12 @@ class Block {
   bool Whole(const Column& column, size_t slot, int64_t first, int64_t n, const T*);
   // Makes room for n values of a slot, and for kShort more.
   void Room(size_t slot, size_t n);
-  // Like Integers, but value by value: leaves out nulls and zeros, and reports negative values.
+  // Like Integers, but value by value: leaves out nulls and zeros.
   template <bool per_slot, typename T>
   void Sift(const Column& column, size_t slot, const T*);
+  // Hashes the decimal digits of integers.
+  template <typename T>
+  void Digits(const Column& column, size_t slot, const T*);
   template <typename Offset>
   Status Strings(const Column& column, size_t slot);
 
@@ -103,6 +110,7 @@ class Block {
   const size_t slots_;                        // S
   const std::vector<uint32_t> key_slots_;     // (S) slot argument of FeasignInSlot
   const size_t width_;                        // W
+  const bool exact_;                          // whether a slot is exact
   const std::vector<uint8_t> slot_weighted_;  // (S); empty: no slot is weighted
   size_t rows_ = 0;                           // rows of the block
   size_t first_ = 0;  // number of the instance that the block's first row becomes

@@ -50,14 +50,57 @@ bool Block::OneFloatEach(const float* from, size_t at) {
   return true;
 }
 
-void Block::CheckLimits() {
+Status Block::CheckLimits(const std::vector<Column>& columns, int64_t begin) {
   const float* dense = out_->dense.data() + first_ * width_;
+  bool may_round = false;
   for (size_t row = 0; row < rows_; ++row, dense += width_) {
     if (bad_[row] || !limits_.Beyond(dense)) continue;
     LineError error(true);
-    if (limits_.Take(dense, out_->lines + row, &out_->large, &error)) continue;
-    Bad(row, "%s", error.reason().c_str());
+    if (limits_.Take(dense, out_->lines + row, &out_->large, &error)) {
+      may_round = may_round || limits_.MayRound(dense, out_->rounded);
+    } else {
+      Bad(row, "%s", error.reason().c_str());
+    }
   }
+  size_t at = 0;
+  for (const Column& column : columns) {
+    if (!may_round || column.slot().kind != SlotKind::kDense) continue;
+    PBX_RETURN_IF_ERROR(FindRounded(column, begin, at));
+    at += static_cast<size_t>(column.slot().dim);
+  }
+  return Status::Ok();
+}
+
+Status Block::Exact(const Column& column, int64_t begin, size_t at) {
+  PBX_RETURN_IF_ERROR(
+      column.Rows(begin, static_cast<int64_t>(rows_), items_.data(), nulls_.data()));
+  long double* out = out_->exact.data() + first_ * width_ + at;
+  for (size_t row = 0; row < rows_; ++row, out += width_) {
+    const Items items = items_[row];
+    if (nulls_[row] || items.begin == items.end || !Valid(column.leaf(), items.begin)) {
+      *out = static_cast<long double>(column.slot().transform.default_value);
+    } else {
+      *out = NumberAt(column.leaf(), column.leaf_kind(), items.begin);
+    }
+  }
+  return Status::Ok();
+}
+
+Status Block::FindRounded(const Column& column, int64_t begin, size_t at) {
+  if (std::strchr("IilLg", column.leaf_kind()) == nullptr) return Status::Ok();
+  std::vector<long double> exact(width_);
+  PBX_RETURN_IF_ERROR(
+      column.Rows(begin, static_cast<int64_t>(rows_), items_.data(), nulls_.data()));
+  const float* dense = out_->dense.data() + first_ * width_;
+  std::vector<float> row_of(width_);  // 0 in the other columns
+  for (size_t row = 0; row < rows_; ++row, dense += width_) {
+    if (bad_[row] || nulls_[row] || !Valid(column.leaf(), items_[row].begin)) continue;
+    row_of[at] = dense[at];
+    if (!limits_.MayRound(row_of.data(), out_->rounded)) continue;
+    exact[at] = NumberAt(column.leaf(), column.leaf_kind(), items_[row].begin);
+    limits_.TakeRounded(row_of.data(), exact.data(), out_->lines + row, &out_->rounded);
+  }
+  return Status::Ok();
 }
 
 void Block::Labels(const Column& column) {
@@ -103,7 +146,7 @@ void Block::TakeDense(const Column& column, size_t at, Number number) {
     for (size_t i = 0; i < dim; ++i) {
       const int64_t item = items.begin + static_cast<int64_t>(i);
       if (nulls_[row] || !Valid(column.leaf(), item)) {
-        out[i] = slot.transform.default_value;
+        out[i] = static_cast<float>(slot.transform.default_value);
         if (!slot.transform.has_default) Bad(row, "slot '%.200s': a null and no default", name);
         continue;
       }

@@ -1,7 +1,7 @@
-// Sparse slots: integers, which are copied whole or checked one by one, and strings, which are
-// hashed.
+// Sparse slots: integers, which are copied whole or checked one by one, and what is hashed, strings
+// and the digits of integers.
+#include <charconv>
 #include <cstring>
-#include <limits>
 
 #include "feed/columns/column_block.h"
 #include "feed/text/transform.h"
@@ -24,9 +24,16 @@ Status Block::Sparse(const Column& column, size_t slot) {
     case 'z': return Strings<int32_t>(column, slot);
     case 'U':
     case 'Z': return Strings<int64_t>(column, slot);
+    case 'n':
+      for (size_t row = 0; row < rows_; ++row) out_->lengths[(first_ + row) * slots_ + slot] = 0;
+      return Status::Ok();
     default:
       WithInteger(column.leaf_kind(), [&](auto* type) {
-        per_slot_ ? Integers<true>(column, slot, type) : Integers<false>(column, slot, type);
+        if (column.slot().transform.hash) {
+          Digits(column, slot, type);
+        } else {
+          per_slot_ ? Integers<true>(column, slot, type) : Integers<false>(column, slot, type);
+        }
       });
       return Status::Ok();
   }
@@ -57,13 +64,11 @@ template <typename T>
 bool Block::Whole(const Column& column, size_t slot, int64_t first, int64_t n, const T*) {
   if (HasNulls(column.leaf())) return false;
   const T* const from = Values<T>(column.leaf()) + first;
-  // Its top bit is set if a value is 0 or negative; SSE2 cannot compare 64 bits.
+  // Its top bit is set if a value is 0; SSE2 cannot compare 64 bits.
   uint64_t wrong = 0;
   for (int64_t i = 0; i < n; ++i) {
-    // Sign extension sets the top bit of a negative number.
     const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
     wrong |= (feasign - 1) & ~feasign;
-    if constexpr (sizeof(T) < 8) wrong |= feasign;
   }
   if (wrong >> 63 != 0) return false;
   if constexpr (sizeof(T) == 8) {
@@ -98,17 +103,28 @@ void Block::Sift(const Column& column, size_t slot, const T*) {
     uint64_t* const first = next;
     for (int64_t at = items_[row].begin; at < items_[row].end; ++at) {
       if (!Valid(column.leaf(), at)) continue;
-      const T value = values[at];
-      if constexpr (sizeof(T) < 8 && std::numeric_limits<T>::is_signed) {
-        if (value < 0) {
-          Bad(row, "slot '%.200s': %lld is not a feasign in [0, 2^64 - 1]",
-              column.slot().name.c_str(), static_cast<long long>(value));
-          continue;
-        }
-      }
-      const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(value));
+      const uint64_t feasign = static_cast<uint64_t>(static_cast<int64_t>(values[at]));
       *next = per_slot ? FeasignInSlot(feasign, key_slot) : feasign;
       next += feasign != 0;
+    }
+    *length = static_cast<uint32_t>(next - first);
+  }
+}
+
+template <typename T>
+void Block::Digits(const Column& column, size_t slot, const T*) {
+  const T* const values = Values<T>(column.leaf());
+  const uint32_t key_slot = key_slots_[slot];
+  uint64_t* next = values_[slot].data();
+  uint32_t* length = out_->lengths.data() + first_ * slots_ + slot;
+  char text[24];
+  for (size_t row = 0; row < rows_; ++row, length += slots_) {
+    uint64_t* const first = next;
+    for (int64_t at = items_[row].begin; at < items_[row].end; ++at) {
+      if (!Valid(column.leaf(), at)) continue;
+      const char* const end = std::to_chars(text, text + sizeof(text), values[at]).ptr;
+      const uint64_t feasign = FeasignOfString(text, static_cast<size_t>(end - text));
+      *next++ = per_slot_ ? FeasignInSlot(feasign, key_slot) : feasign;
     }
     *length = static_cast<uint32_t>(next - first);
   }

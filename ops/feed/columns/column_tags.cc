@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kMaxDigits = 20;  // digits of a 64-bit number, or a sign and 19 digits
 
 // The decimal digits of the integer at index `at` of the leaf.
-std::string DigitsOf(const Column& column, int64_t at) {
+std::string TextOfInteger(const Column& column, int64_t at) {
   std::string digits;
   WithInteger(column.leaf_kind(), [&](auto* type) {
     digits = std::to_string(static_cast<decltype(type)>(column.leaf().buffers[1])[at]);
@@ -37,12 +37,12 @@ Status Block::TakeTags(const TagColumn& tag, const Column& column) {
       PBX_RETURN_IF_ERROR(kind == 'u' || kind == 'z' ? TextOf<int32_t>(column, at, &value)
                                                      : TextOf<int64_t>(column, at, &value));
     } else if (tag.tag == Tag::kTime) {
-      if (!SetTime(DigitsOf(column, items_[row].begin), out, &error)) {
+      if (!SetTime(TextOfInteger(column, items_[row].begin), out, &error)) {
         Bad(row, "%s", error.reason().c_str());
       }
       continue;
     } else {
-      value = Digits(column, items_[row].begin);
+      value = DigitsOf(column, items_[row].begin);
     }
     if (nulls_[row] && tag.tag != Tag::kContent) continue;
     if (tag.tag == Tag::kContent) {
@@ -57,9 +57,9 @@ Status Block::TakeTags(const TagColumn& tag, const Column& column) {
   return Status::Ok();
 }
 
-std::string_view Block::Digits(const Column& column, int64_t at) {
+std::string_view Block::DigitsOf(const Column& column, int64_t at) {
   const size_t first = digits_.size();
-  digits_ += DigitsOf(column, at);
+  digits_ += TextOfInteger(column, at);
   return std::string_view(digits_).substr(first);
 }
 

@@ -19,11 +19,19 @@ std::string TypeName(const ArrowSchema& type) {
       {"s", "int16"},        {"S", "uint16"},       {"i", "int32"},        {"I", "uint32"},
       {"l", "int64"},        {"L", "uint64"},       {"e", "halffloat"},    {"f", "float"},
       {"g", "double"},       {"z", "binary"},       {"Z", "large_binary"}, {"u", "string"},
-      {"U", "large_string"}, {"vz", "binary_view"}, {"vu", "string_view"}};
+      {"U", "large_string"}, {"vz", "binary_view"}, {"vu", "string_view"}, {"tdD", "date32"},
+      {"tdm", "date64"},     {"+s", "struct"},      {"+m", "map"}};
+  static constexpr struct {
+    const char* prefix;
+    const char* name;
+  } kKinds[] = {{"ts", "timestamp"}, {"tt", "time"}, {"tD", "duration"}, {"d:", "decimal"}};
   if (type.dictionary != nullptr) return "dictionary of " + TypeName(*type.dictionary);
   const std::string format = type.format;
   for (const auto& known : kNames) {
     if (format == known.format) return known.name;
+  }
+  for (const auto& known : kKinds) {
+    if (format.rfind(known.prefix, 0) == 0) return known.name;
   }
   const std::string item = type.n_children == 1 ? TypeName(*type.children[0]) : "...";
   if (format == "+l") return "list<" + item + ">";
@@ -42,6 +50,7 @@ bool IsOne(const ArrowSchema& type, const char* formats) {
 bool IsInteger(const ArrowSchema& type) { return IsOne(type, "cCsSiIlL"); }
 bool IsNumber(const ArrowSchema& type) { return IsInteger(type) || IsOne(type, "fgb"); }
 bool IsString(const ArrowSchema& type) { return IsOne(type, "uUzZ"); }
+bool IsNull(const ArrowSchema& type) { return IsOne(type, "n"); }
 
 int64_t FixedSize(const ArrowSchema& type) {
   if (std::strncmp(type.format, "+w:", 3) != 0) return -1;
@@ -89,40 +98,55 @@ namespace {
 
 Status CheckType(const SlotSpec& slot, const ArrowSchema& type) {
   const ArrowSchema& item = IsList(type) ? *type.children[0] : type;
+  if (IsNull(type)) return Status::Ok();
+  // Whether hash: true of a sparse slot would accept it: see paddlebox/data/columnar.py.
+  const bool has_text =
+      item.dictionary == nullptr && item.n_children == 0 && std::strncmp(item.format, "ti", 2) != 0;
   bool fits = false;
   const char* expected = "";
+  const char* step = "write the column with one of these types";
   switch (slot.kind) {
     case SlotKind::kLabel:
       fits = IsNumber(type);
       expected = "a number or bool";
       break;
     case SlotKind::kDense:
-      fits = IsNumber(item) && (&item != &type || slot.dim == 1) &&
+      fits = (IsNumber(item) || IsNull(item)) && (&item != &type || slot.dim == 1) &&
              (FixedSize(type) < 0 || FixedSize(type) == slot.dim);
       expected = slot.dim == 1 ? "a number, bool, or list of one of them" : "a list of dim numbers";
+      if (has_text && !IsNumber(item)) {
+        step = "write it as numbers, or make the slot sparse, with hash: true";
+      } else if (IsNumber(item)) {
+        step = "set dim to the number of values of a row";
+      }
       break;
     case SlotKind::kSparse:
-      fits = slot.transform.hash ? IsString(item) : IsInteger(item);
-      expected = slot.transform.hash ? "string, binary, or a list of them, as hash: true says"
-                                     : "an integer type, or a list of one; strings need hash: true";
+      fits = IsInteger(item) || IsNull(item) || (slot.transform.hash && IsString(item));
+      expected = slot.transform.hash ? "values with a text (strings, numbers, dates), or a list of "
+                                       "them, as hash: true says"
+                                     : "an integer type, or a list of one";
+      if (has_text && !slot.transform.hash) step = "give the slot hash: true in slots.yaml";
       break;
   }
   if (fits) return Status::Ok();
-  return Error(Code::kInvalidArgument, "column '%.200s' of slot '%.200s': expected %s, found %s",
-               slot.column_name().c_str(), slot.name.c_str(), expected, TypeName(type).c_str());
+  return Error(
+      Code::kInvalidArgument, "column '%.200s' of slot '%.200s': expected %s, found %s: %s",
+      slot.column_name().c_str(), slot.name.c_str(), expected, TypeName(type).c_str(), step);
 }
 
 Status CheckWeightType(const SlotSpec& slot, const ArrowSchema& type) {
-  if (IsNumber(IsList(type) ? *type.children[0] : type)) return Status::Ok();
+  const ArrowSchema& item = IsList(type) ? *type.children[0] : type;
+  if (IsNumber(item) || IsNull(item)) return Status::Ok();
   return Error(Code::kInvalidArgument,
                "column '%.200s' of the weights of slot '%.200s': expected a number, or a list of "
-               "numbers, found %s",
+               "numbers, found %s: write the column with one of these types",
                slot.weight_column.c_str(), slot.name.c_str(), TypeName(type).c_str());
 }
 
 Status CheckTagType(const TagColumn& tag, const ArrowSchema& type) {
   const bool id = tag.tag == Tag::kInsId, time = tag.tag == Tag::kTime;
-  if ((IsString(type) && !time) || (IsInteger(type) && (id || time))) return Status::Ok();
+  if (IsNull(type) || (IsString(type) && !time) || (IsInteger(type) && (id || time)))
+    return Status::Ok();
   return Error(Code::kInvalidArgument, "column '%.200s' of %s: expected %s, found %s",
                tag.column.c_str(), tag.name,
                time ? "an integer type"

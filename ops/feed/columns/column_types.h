@@ -11,6 +11,7 @@ namespace pbx::feed {
 bool IsInteger(const ArrowSchema& type);
 bool IsNumber(const ArrowSchema& type);  // or bool
 bool IsString(const ArrowSchema& type);  // or binary
+bool IsNull(const ArrowSchema& type);
 // A list, large_list or fixed_size_list.
 bool IsList(const ArrowSchema& type);
 // The list size of a fixed_size_list; -1 for another type.

@@ -12,11 +12,13 @@
 
 namespace pbx::feed {
 
+// An array of the type null has no buffers, and each of its values is null.
 inline bool HasNulls(const ArrowArray& array) {
-  return array.null_count != 0 && array.n_buffers != 0 && array.buffers[0] != nullptr;
+  return array.n_buffers == 0 || (array.null_count != 0 && array.buffers[0] != nullptr);
 }
 
 inline bool Valid(const ArrowArray& array, int64_t at) {  // at: includes the array's offset
+  if (array.n_buffers == 0) return false;
   return !HasNulls(array) ||
          ((static_cast<const uint8_t*>(array.buffers[0])[at >> 3] >> (at & 7)) & 1);
 }
@@ -52,10 +54,11 @@ class Column {
 
   // Corruption if buffers that the types need are missing. rows: the number of rows of the batch.
   Status CheckBuffers(int64_t rows) const {
-    const bool strings = IsString(*leaf_type_);
-    const int64_t of_leaf = strings ? 3 : 2, of_list = fixed_ >= 0 ? 1 : 2;
-    const bool counted = leaf_->n_buffers >= of_leaf && (!list_ || array_.n_buffers >= of_list);
-    const bool there = counted && (leaf_->length == 0 || leaf_->buffers[1] != nullptr) &&
+    const bool strings = IsString(*leaf_type_), nulls = IsNull(*leaf_type_);
+    const int64_t of_leaf = nulls ? 0 : strings ? 3 : 2, of_list = fixed_ >= 0 ? 1 : 2;
+    const bool counted = nulls == (leaf_->n_buffers == 0) && leaf_->n_buffers >= of_leaf &&
+                         (!list_ || array_.n_buffers >= of_list);
+    const bool there = counted && (nulls || leaf_->length == 0 || leaf_->buffers[1] != nullptr) &&
                        (!list_ || fixed_ >= 0 || rows == 0 || array_.buffers[1] != nullptr);
     const bool long_enough = rows <= array_.length + array_.offset - offset_;
     if (there && long_enough && leaf_->offset >= 0 && offset_ >= 0) return Status::Ok();
@@ -161,7 +164,7 @@ void WithInteger(char kind, Visit visit) {
 // Calls visit(number), where number(at) is the value at index `at` of a numeric leaf, as a double.
 template <typename Visit>
 void WithNumbers(const ArrowArray& leaf, char kind, Visit visit) {
-  const void* const held = leaf.buffers[1];
+  const void* const held = kind == 'n' ? nullptr : leaf.buffers[1];  // of nulls, none is read
   if (kind == 'b') {
     const uint8_t* const bits = static_cast<const uint8_t*>(held);
     visit([bits](int64_t at) { return static_cast<double>((bits[at >> 3] >> (at & 7)) & 1); });
@@ -177,6 +180,19 @@ void WithNumbers(const ArrowArray& leaf, char kind, Visit visit) {
       visit([values](int64_t at) { return static_cast<double>(values[at]); });
     });
   }
+}
+
+// The value at index `at` of a numeric leaf: a long double holds every double and 64-bit integer.
+inline long double NumberAt(const ArrowArray& leaf, char kind, int64_t at) {
+  long double value = 0;
+  if (kind == 'l') {
+    value = static_cast<long double>(Values<int64_t>(leaf)[at]);
+  } else if (kind == 'L') {
+    value = static_cast<long double>(Values<uint64_t>(leaf)[at]);
+  } else {
+    WithNumbers(leaf, kind, [&](auto number) { value = static_cast<long double>(number(at)); });
+  }
+  return value;
 }
 
 // The text of string `at` of a leaf.

@@ -17,7 +17,8 @@ bool IsFeasign(const Column& ids, int64_t at) {
     case 'Z': return Values<int64_t>(leaf)[at] != Values<int64_t>(leaf)[at + 1];
     default: break;
   }
-  bool nonzero = false;
+  bool nonzero = ids.slot().transform.hash;  // its digits are hashed
+  if (nonzero) return true;
   WithInteger(ids.leaf_kind(),
               [&](auto* type) { nonzero = static_cast<decltype(type)>(leaf.buffers[1])[at] != 0; });
   return nonzero;

@@ -20,8 +20,9 @@ struct ColumnBatch {
 // Checks that each column of the schema exists exactly once, with a type that its slot accepts:
 //   label   a number or a bool
 //   dense   a number or a bool (dim 1); a list, large_list or fixed_size_list of them
-//   sparse  an integer; a list, large_list or fixed_size_list of them. With `hash`: a string or
-//           binary, or a list of them
+//   sparse  an integer; a list, large_list or fixed_size_list of them. With `hash`: also a string
+//           or binary, or a list of them
+//   all     the type null, or a list of it where a list is accepted: each value is null
 //   the weights of a weighted slot: a number or a bool; a list of them
 //   tags    a string or binary; for ins_id also an integer, whose decimal digits are the id; for
 //           time an integer
@@ -29,8 +30,9 @@ struct ColumnBatch {
 Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type);
 
 // Parses the rows of the batches, in order, and applies the schema's transforms. A row counts as a
-// line of the ParsedChunk. In a sparse slot, a 64-bit integer is taken bit by bit, so an int64
-// covers the whole range of feasigns too; 0 means no feasign.
+// line of the ParsedChunk. In a sparse slot, a negative integer i is the feasign 2^64 + i, so an
+// int64 covers the whole range of feasigns too; 0 means no feasign. With `hash`, the decimal digits
+// of an integer are hashed, those of 0 too.
 //
 // A null weight, or a null in place of the weights of a row, is 1. A row is malformed if the number
 // of its weights is not that of its ids, or a weight is outside [0, kMostWeight].
@@ -39,8 +41,7 @@ Status CheckColumns(const FeedSchema& schema, const ArrowSchema& type);
 // slot's default. A null content is empty. A row is malformed if it has a null or empty ins_id; a
 // null or invalid log key; a null or negative time; a null label, or a label outside [0, 1]; a null
 // dense value without a default; a dense value that is not finite or is beyond kMostDense of
-// dense_limits.h; a dense list whose length is not dim; or a negative int8, int16 or int32 in a
-// sparse slot.
+// dense_limits.h; or a dense list whose length is not dim.
 //
 // Returns InvalidArgument in the same cases as CheckColumns, and Corruption if offsets are outside
 // of their buffers. The Arrow interface does not give the size of string buffers, so the code that

@@ -15,8 +15,8 @@ namespace {
 // The columns of a chunk, with a place to read from and a place to write to.
 class Rows {
  public:
-  Rows(size_t sparse_slots, size_t dense_width, ParsedChunk* chunk)
-      : slots_(sparse_slots), width_(dense_width), chunk_(*chunk) {}
+  Rows(size_t sparse_slots, size_t dense_width, size_t width_read, ParsedChunk* chunk)
+      : slots_(sparse_slots), width_(dense_width), read_(width_read), chunk_(*chunk) {}
 
   // Goes to the next row. False if its feasigns are beyond the end.
   bool Read(size_t row) {
@@ -28,7 +28,7 @@ class Rows {
   }
 
   uint64_t Hash(uint64_t seed) const {
-    uint64_t hash = HashBytes(chunk_.dense.data() + row_ * width_, width_ * sizeof(float), seed);
+    uint64_t hash = HashBytes(chunk_.dense.data() + row_ * width_, read_ * sizeof(float), seed);
     hash = HashBytes(chunk_.lengths.data() + row_ * slots_, slots_ * sizeof(uint32_t), hash);
     hash = HashBytes(chunk_.feasigns.data() + first_, count_ * sizeof(uint64_t), hash);
     if (weighted_) hash = HashBytes(chunk_.weights.data() + first_, count_ * sizeof(float), hash);
@@ -64,7 +64,7 @@ class Rows {
     if (from != to) std::copy_n(column->data() + from, n, column->data() + to);
   }
 
-  const size_t slots_, width_;
+  const size_t slots_, width_, read_;
   ParsedChunk& chunk_;
   const bool weighted_ = !chunk_.weights.empty();
   TagColumns tags_;
@@ -119,7 +119,7 @@ Status CheckLabels(const std::vector<float>& labels) {
 }  // namespace
 
 Result<size_t> SampleNegatives(size_t sparse_slots, size_t dense_width, double rate, uint64_t seed,
-                               ParsedChunk* chunk) {
+                               ParsedChunk* chunk, size_t exact_floats) {
   const size_t n = chunk->instances;
   if (!(rate > 0 && rate <= 1)) {
     return Error(Code::kInvalidArgument, "rate of negatives %g, expected one in (0, 1]", rate);
@@ -136,7 +136,7 @@ Result<size_t> SampleNegatives(size_t sparse_slots, size_t dense_width, double r
   if (rate >= 1) return size_t{0};
   PBX_RETURN_IF_ERROR(CheckLabels(chunk->labels));
   const uint64_t bound = static_cast<uint64_t>(std::ldexp(rate, 64));
-  Rows rows(sparse_slots, dense_width, chunk);
+  Rows rows(sparse_slots, dense_width, dense_width - exact_floats, chunk);
   Draws draws(n);
   for (size_t row = 0; row < n; ++row) {
     if (!rows.Read(row)) {

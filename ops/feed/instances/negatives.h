@@ -16,8 +16,9 @@ namespace pbx {
 // before them: otherwise all of them would be kept, or none. The counts of lines stay as they are.
 // rate: in (0, 1]. S = sparse slots, W = dense width. Returns the number of instances that were
 // removed. InvalidArgument for another rate, if the columns do not fit, or, for a rate below 1, if
-// a label is neither 0 nor 1.
+// a label is neither 0 nor 1. exact_floats: the last floats of each row, those of exact_of slots,
+// which are not hashed: what metrics measure does not change what is trained.
 Result<size_t> SampleNegatives(size_t sparse_slots, size_t dense_width, double rate, uint64_t seed,
-                               ParsedChunk* chunk);
+                               ParsedChunk* chunk, size_t exact_floats = 0);
 
 }  // namespace pbx

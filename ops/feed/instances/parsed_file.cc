@@ -71,23 +71,25 @@ struct BadColumns {
   std::vector<char> text;  // reason, excerpt, reason, …
 };
 
-// ParsedChunk::large.
-struct LargeColumns {
+// ParsedChunk::large and ::rounded.
+template <typename T>
+struct ValueColumns {
   std::vector<uint32_t> slot;
   std::vector<uint64_t> line;
-  std::vector<float> value;
+  std::vector<T> value;
 };
 
 // The structures of a chunk, as columns.
 struct Apart {
   BadColumns bad;
-  LargeColumns large;
+  ValueColumns<float> large;
+  ValueColumns<double> rounded;
 };
 
 // A new column of ParsedChunk must be added to EachColumn and ScatterRows.
 static_assert(sizeof(ParsedChunk) ==
-                  4 * sizeof(uint64_t) + 9 * sizeof(std::vector<int>) + sizeof(TagColumns),
-              "ParsedChunk has columns that are not written and read here");
+                  4 * sizeof(uint64_t) + 11 * sizeof(std::vector<int>) + sizeof(TagColumns),
+              "ParsedChunk has columns that are not written and read here; exact is empty");
 
 // Tags are not written. A chunk with tags is an error; otherwise it would be read back without
 // them.
@@ -113,6 +115,9 @@ void EachColumn(Chunk& chunk, Columns& apart, Visit visit) {
   visit("large_slot", apart.large.slot);
   visit("large_line", apart.large.line);
   visit("large_value", apart.large.value);
+  visit("rounded_slot", apart.rounded.slot);
+  visit("rounded_line", apart.rounded.line);
+  visit("rounded_value", apart.rounded.value);
   visit("cut_list", chunk.cut_lists);
   visit("cut_value", chunk.cut_values);
 }
@@ -254,24 +259,28 @@ BadColumns ColumnsOfBad(const std::vector<BadLine>& lines) {
   return bad;
 }
 
-LargeColumns ColumnsOfLarge(const std::vector<LargeValue>& values) {
-  LargeColumns large;
-  for (const LargeValue& one : values) {
-    large.slot.push_back(one.slot);
-    large.line.push_back(one.line);
-    large.value.push_back(one.value);
+template <typename T, typename Value>
+ValueColumns<T> ColumnsOf(const std::vector<Value>& values) {
+  ValueColumns<T> columns;
+  for (const Value& one : values) {
+    columns.slot.push_back(one.slot);
+    columns.line.push_back(one.line);
+    columns.value.push_back(one.value);
   }
-  return large;
+  return columns;
 }
 
-Status TakeLarge(const LargeColumns& large, const std::string& where,
-                 std::vector<LargeValue>* out) {
+template <typename T, typename Value>
+Status TakeValues(const ValueColumns<T>& columns, const std::string& where,
+                  std::vector<Value>* out) {
   out->clear();
-  const size_t n = large.slot.size();
-  if (large.line.size() != n || large.value.size() != n) {
-    return Broken(where, "the large values of a piece do not fit");
+  const size_t n = columns.slot.size();
+  if (columns.line.size() != n || columns.value.size() != n) {
+    return Broken(where, "the large or rounded values of a piece do not fit");
   }
-  for (size_t i = 0; i < n; ++i) out->push_back({large.slot[i], large.line[i], large.value[i]});
+  for (size_t i = 0; i < n; ++i) {
+    out->push_back({columns.slot[i], columns.line[i], columns.value[i]});
+  }
   return Status::Ok();
 }
 
@@ -346,7 +355,8 @@ uint32_t FootCrc(const FileFoot& foot) { return Crc32c(&foot, offsetof(FileFoot,
 }  // namespace
 
 void EncodePiece(const ParsedChunk& chunk, std::string* out) {
-  const Apart apart = {ColumnsOfBad(chunk.first_bad), ColumnsOfLarge(chunk.large)};
+  const Apart apart = {ColumnsOfBad(chunk.first_bad), ColumnsOf<float>(chunk.large),
+                       ColumnsOf<double>(chunk.rounded)};
   std::vector<ColumnHead> heads;
   EachColumn(chunk, apart, [&](const char* name, const auto& values) {
     using T = typename std::decay_t<decltype(values)>::value_type;
@@ -440,7 +450,8 @@ Status DecodePiece(const char* piece, size_t size, const std::string& where, Par
   if (out->cut_lists.size() != out->cut_values.size()) {
     return Broken(where, "the counts of cut lists of a piece do not fit");
   }
-  PBX_RETURN_IF_ERROR(TakeLarge(apart.large, where, &out->large));
+  PBX_RETURN_IF_ERROR(TakeValues(apart.large, where, &out->large));
+  PBX_RETURN_IF_ERROR(TakeValues(apart.rounded, where, &out->rounded));
   return TakeBad(apart.bad, where, &out->first_bad);
 }
 

@@ -21,7 +21,7 @@ namespace pbx {
 
 // Must be raised when the format changes, or when a parser or transform gives another result for a
 // line.
-constexpr uint32_t kParsedFileVersion = 2;
+constexpr uint32_t kParsedFileVersion = 3;
 
 // Encodes a chunk as a piece into *out, whose memory is reused.
 void EncodePiece(const ParsedChunk& chunk, std::string* out);

@@ -88,7 +88,7 @@ class CsvParser : public LineParser {
           if (!ParseLabel(slot.name, cell.begin, cell.end, &out->label, error)) return false;
           break;
         case SlotKind::kDense:
-          if (!ParseDense(slot, cell, &out->dense[dense], error)) return false;
+          if (!ParseDense(slot, cell, dense, out, error)) return false;
           dense += static_cast<size_t>(slot.dim);
           break;
         case SlotKind::kSparse:
@@ -133,9 +133,11 @@ class CsvParser : public LineParser {
     return !text.empty() || error->Set("%s: an empty cell, expected an id", tag.name);
   }
 
-  bool ParseDense(const SlotSpec& slot, Cell cell, float* out, LineError* error) const {
+  bool ParseDense(const SlotSpec& slot, Cell cell, size_t column, LineValues* values,
+                  LineError* error) const {
+    float* const out = &values->dense[column];
     if (cell.begin == cell.end && slot.transform.has_default) {
-      std::fill_n(out, slot.dim, slot.transform.default_value);
+      SetDefault(slot, column, values);
       return true;
     }
     int n = 0;
@@ -144,6 +146,7 @@ class CsvParser : public LineParser {
       float value = 0;
       if (ScanFloat(p, stop, &value) != stop) return Wrong(slot, p, stop, kFloatExpected, error);
       if (n < slot.dim) out[n] = value;
+      if (slot.exact && n == 0) values->exact[column] = ExactOf(p, stop);
       ++n;
       p = stop;
       if (p == cell.end) break;

@@ -66,4 +66,28 @@ bool DenseLimits::Take(const float* row, uint64_t line, std::vector<LargeValue>*
   return true;
 }
 
+bool DenseLimits::MayRound(size_t column, float value,
+                           const std::vector<RoundedValue>& rounded) const {
+  if (std::fabs(value) < kLeastRounded || Fed(column, value) != value) return false;
+  return std::none_of(rounded.begin(), rounded.end(),
+                      [&](const RoundedValue& one) { return one.slot == number_of_slot_[column]; });
+}
+
+bool DenseLimits::MayRound(const float* row, const std::vector<RoundedValue>& rounded) const {
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    if (MayRound(i, row[i], rounded)) return true;
+  }
+  return false;
+}
+
+void DenseLimits::TakeRounded(const float* row, const long double* exact, uint64_t line,
+                              std::vector<RoundedValue>* rounded) const {
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    const bool first = i == 0 || number_of_slot_[i] != number_of_slot_[i - 1];
+    if (!first || !MayRound(i, row[i], *rounded)) continue;
+    if (exact[i] == static_cast<long double>(row[i]) || exact[i] != std::floor(exact[i])) continue;
+    rounded->push_back({number_of_slot_[i], line, static_cast<double>(exact[i])});
+  }
+}
+
 }  // namespace pbx::feed

@@ -24,6 +24,9 @@ constexpr float kLargeDense = 1e4f;
 // that mean "no value" in many logs are above it: 1e30, the largest int64, the largest float32.
 constexpr float kMostDense = 1e15f;
 
+// Above this number, 2^24, a float does not hold every integer.
+constexpr float kLeastRounded = 16777216.0f;
+
 // A line with an instance weight outside [0, kMostWeight] is malformed. WeightedAuc takes no larger
 // weight.
 constexpr float kMostWeight = 4294967296.0f;  // 2^32
@@ -58,7 +61,16 @@ class DenseLimits {
   bool Take(const float* row, uint64_t line, std::vector<LargeValue>* large,
             LineError* error) const;
 
+  // Whether a value of the row may be an integer that float rounds, in a slot without an entry in
+  // `rounded`.
+  bool MayRound(const float* row, const std::vector<RoundedValue>& rounded) const;
+  // Adds the slots of which float rounds the first value of the row, an integer. exact: (W) as
+  // read.
+  void TakeRounded(const float* row, const long double* exact, uint64_t line,
+                   std::vector<RoundedValue>* rounded) const;
+
  private:
+  bool MayRound(size_t column, float value, const std::vector<RoundedValue>& rounded) const;
   float Fed(size_t column, float value) const;
 
   // (W) limits, as bits of the magnitude; empty if no value can be large

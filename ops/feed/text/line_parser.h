@@ -15,7 +15,9 @@ namespace pbx::feed {
 // The values of one line, reused from line to line. S = sparse slots, W = dense width.
 struct LineValues {
   float label = 0;
-  std::vector<float> dense;        // (W)
+  std::vector<float> dense;  // (W)
+  // (W) the first value of exact slots, as read; empty if no slot is exact.
+  std::vector<long double> exact;
   std::vector<uint32_t> lengths;   // (S)
   std::vector<uint64_t> feasigns;  // in slot order; room for at least MaxFeasigns of the line
   size_t count = 0;                // feasigns in use
@@ -87,6 +89,14 @@ inline bool ParseLabel(const char* line, const TokenColumns& tokens, size_t i, f
   if (!FloatOf(line, tokens, i, label) || !(*label >= 0 && *label <= 1)) return false;
   *label += 0.0f;
   return true;
+}
+
+// Sets the values of a dense slot to its default. column: of its first value.
+inline void SetDefault(const SlotSpec& slot, size_t column, LineValues* out) {
+  for (size_t i = column; i < column + static_cast<size_t>(slot.dim); ++i) {
+    out->dense[i] = static_cast<float>(slot.transform.default_value);
+  }
+  if (slot.exact) out->exact[column] = static_cast<long double>(slot.transform.default_value);
 }
 
 // Divides the value [p, end) of a weighted slot, "id:weight" or "id". Returns where the id ends;

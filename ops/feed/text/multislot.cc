@@ -20,8 +20,9 @@ class MultiSlotParser : public LineParser {
       if (sparse && !steps_.empty() && steps_.back().kind == SlotKind::kSparse) {
         ++steps_.back().values;
       } else {
-        steps_.push_back(
-            {slot.kind, slot.kind == SlotKind::kDense ? static_cast<size_t>(slot.dim) : 1});
+        steps_.push_back({slot.kind,
+                          slot.kind == SlotKind::kDense ? static_cast<size_t>(slot.dim) : 1,
+                          slot.exact});
       }
     }
   }
@@ -50,7 +51,7 @@ class MultiSlotParser : public LineParser {
           break;
         }
         case SlotKind::kDense:
-          p = ParseDense(slot, n, p, end, &out->dense[dense], error);
+          p = ParseDense(slot, n, p, end, dense, out, error);
           dense += n;
           break;
         case SlotKind::kSparse: {
@@ -103,11 +104,12 @@ class MultiSlotParser : public LineParser {
   }
 
   static const char* ParseDense(const SlotSpec& slot, uint64_t n, const char* p, const char* end,
-                                float* dense, LineError* error) {
+                                size_t column, LineValues* out, LineError* error) {
     for (uint64_t i = 0; i < n; ++i) {
       p = SkipBlanks(p, end);
-      const char* const after = ScanFloat(p, end, &dense[i]);
+      const char* const after = ScanFloat(p, end, &out->dense[column + i]);
       if (after == nullptr || !AtTokenEnd(after, end)) return Wrong(slot, n, i, p, end, error);
+      if (slot.exact && i == 0) out->exact[column] = ExactOf(p, after);
       p = after;
     }
     return p;
@@ -206,6 +208,11 @@ class MultiSlotParser : public LineParser {
         if (!ParseLabel(line, tokens, first, &out->label)) return false;
         continue;
       }
+      if (step.exact) {
+        const char* const value_end = line + tokens.ends[first];
+        const char* const value = SkipBlanks(line + tokens.ends[first - 1], value_end);
+        out->exact[static_cast<size_t>(dense - out->dense.data())] = ExactOf(value, value_end);
+      }
       for (size_t i = first; i < at; ++i, ++dense) {
         if (!FloatOf(line, tokens, i, dense) && !Rescan(line, tokens, i, dense)) return false;
       }
@@ -277,6 +284,7 @@ class MultiSlotParser : public LineParser {
   struct Step {
     SlotKind kind;
     size_t values;  // of kSparse: the number of consecutive sparse slots
+    bool exact;     // of kDense
   };
 
   const FeedSchema& schema_;

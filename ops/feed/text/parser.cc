@@ -106,6 +106,7 @@ class ChunkParser {
         parser_(NewParser(schema)),
         limits_(schema) {
     values_.dense.resize(schema.dense_width());
+    if (exact_) values_.exact.resize(values_.dense.size());
     values_.lengths.resize(schema.sparse_slots());
     if (kernels_ != nullptr) tokens_ = std::make_unique<TokenBuffer>();
   }
@@ -160,8 +161,24 @@ class ChunkParser {
         Reject(p, end, error);
         return;
       }
+      if (looked_ < kLooked && limits_.MayRound(values_.dense.data(), out_.rounded)) Look(p, end);
     }
     Append(p, end);
+  }
+
+  // Parses the line once more, for its dense values as they were read.
+  __attribute__((noinline)) void Look(const char* p, const char* end) {
+    if (looked_++ == 0) {
+      for (SlotSpec& slot : exactly_.slots) slot.exact = true;
+      exact_parser_ = NewParser(exactly_);
+      values_.exact.resize(values_.dense.size());
+    }
+    if (schema_.format == Format::kPlugin) return;
+    LineError unsaid(false);
+    values_.count = 0;
+    p = SkipTags(p, end, &unsaid);
+    if (p == nullptr || !exact_parser_->Parse(p, end, &values_, &unsaid)) return;
+    limits_.TakeRounded(values_.dense.data(), values_.exact.data(), out_.lines, &out_.rounded);
   }
 
   __attribute__((noinline)) void Reject(const char* p, const char* end, const LineError& error) {
@@ -215,10 +232,19 @@ class ChunkParser {
     ++out_.instances;
     append(&values_.label, 1, &out_.labels);
     append(values_.dense.data(), values_.dense.size(), &out_.dense);
+    if (exact_) AppendExact(append);
     append(values_.lengths.data(), values_.lengths.size(), &out_.lengths);
     append(values_.feasigns.data(), values_.count, &out_.feasigns);
     if (weighted_) append(values_.weights.data(), values_.count, &out_.weights);
     if (schema_.tags.any()) out_.tags.Add(schema_.tags, values_.tags);
+  }
+
+  template <typename Append>
+  void AppendExact(const Append& append) {
+    if (schema_.format == Format::kCriteoTsv || schema_.format == Format::kPlugin) {  // floats
+      std::copy(values_.dense.begin(), values_.dense.end(), values_.exact.begin());
+    }
+    append(values_.exact.data(), values_.exact.size(), &out_.exact);
   }
 
   bool HasStrings() const {
@@ -235,6 +261,12 @@ class ChunkParser {
   const std::unique_ptr<LineParser> parser_;
   const DenseLimits limits_;
   const bool weighted_ = schema_.weighted();
+  const bool exact_ = schema_.exact();
+  // For `rounded`: lines that are parsed once more, of each chunk.
+  static constexpr int kLooked = 256;
+  int looked_ = 0;
+  FeedSchema exactly_ = schema_;
+  std::unique_ptr<LineParser> exact_parser_;
   // Null on the plain path, and if tokens are strings or have weights, which the kernels cannot
   // read.
   const TokenKernels* const kernels_ = HasStrings() || weighted_ ? nullptr : ActiveTokenKernels();

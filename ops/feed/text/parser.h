@@ -25,11 +25,19 @@ struct LargeValue {
   float value = 0;    // as it is fed, after clip
 };
 
+// The first integer of a dense slot that a float cannot hold.
+struct RoundedValue {
+  uint32_t slot = 0;  // as above
+  uint64_t line = 0;
+  double value = 0;
+};
+
 // Columns of the good lines. N = instances, S = sparse slots, W = dense width.
 struct ParsedChunk {
   size_t instances = 0;            // N
   std::vector<float> labels;       // (N)
   std::vector<float> dense;        // (N, W)
+  std::vector<long double> exact;  // (N, W) for Transform only, which empties it; see LineValues
   std::vector<uint64_t> feasigns;  // (nnz) instance-major, then in slot order, then in line order
   std::vector<float> weights;      // (nnz) of the feasigns; empty: each weight is 1
   bool nonzero = false;            // true: no feasign is 0; false: unknown
@@ -40,6 +48,8 @@ struct ParsedChunk {
   uint64_t bad_lines = 0;
   std::vector<BadLine> first_bad;  // at most 8
   std::vector<LargeValue> large;   // at most one per dense slot
+  // At most one per dense slot. Only a limited number of lines of text is looked at.
+  std::vector<RoundedValue> rounded;
   // (S) The number of lists that max_length cut, and the number of feasigns that it dropped. Both
   // are empty if no list was cut.
   std::vector<uint64_t> cut_lists;

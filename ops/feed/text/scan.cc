@@ -108,4 +108,14 @@ const char* ScanFloat(const char* p, const char* end, float* value) {
   return std::isfinite(*value) ? p : nullptr;
 }
 
+long double ExactOf(const char* p, const char* end) {
+  const bool negative = *p == '-';
+  if (*p == '-' || *p == '+') ++p;
+  uint64_t integer = 0;
+  double number = 0;  // from_chars leaves it if the number is too small for a double
+  if (ScanUint64(p, end, &integer) != end) std::from_chars(p, end, number);
+  const long double magnitude = number != 0 ? static_cast<long double>(number) : integer;
+  return negative ? -magnitude : magnitude;
+}
+
 }  // namespace pbx::feed

@@ -51,6 +51,10 @@ const char* ScanHex64(const char* p, const char* end, uint64_t* value);
 // nullptr also if the number is beyond float's range. There is no syntax for infinities and NaN.
 const char* ScanFloat(const char* p, const char* end, float* value);
 
+// The number [p, end), which ScanFloat accepts as a whole, before it is rounded to float: exact if
+// it is written as an integer below 2^64, otherwise the nearest double.
+long double ExactOf(const char* p, const char* end);
+
 // Powers of ten that are exact as double.
 inline constexpr double kPowersOfTen[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
                                           1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,

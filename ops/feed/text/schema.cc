@@ -41,6 +41,15 @@ size_t FindBefore(const std::vector<SlotSpec>& slots, size_t end, const std::str
 Status CheckMade(const std::vector<SlotSpec>& slots, size_t index) {
   const SlotSpec& slot = slots[index];
   const SlotTransform& t = slot.transform;
+  if (!t.exact_of.empty()) {
+    const size_t from = FindBefore(slots, index, t.exact_of);
+    if (from != index && slots[from].kind == SlotKind::kDense && slot.dim == kExactFloats) {
+      return Status::Ok();
+    }
+    return Error(Code::kInvalidArgument,
+                 "slot '%s': exact values of '%s', expected dim %d and a dense slot before it",
+                 slot.name.c_str(), t.exact_of.c_str(), kExactFloats);
+  }
   if (!t.bucket_of.empty()) {
     const size_t from = FindBefore(slots, index, t.bucket_of);
     if (from == index || slots[from].kind != SlotKind::kDense ||
@@ -77,7 +86,9 @@ Status CheckTransform(const FeedSchema& schema, size_t index) {
   const SlotSpec& slot = schema.slots[index];
   const SlotTransform& t = slot.transform;
   const bool sparse = slot.kind == SlotKind::kSparse, dense = slot.kind == SlotKind::kDense;
-  if (((t.hash || t.max_length != 0 || t.made()) && !sparse) || ((t.clip || t.log1p) && !dense) ||
+  const bool computed = !t.bucket_of.empty() || !t.cross.empty();
+  if (((t.hash || t.max_length != 0 || computed) && !sparse) ||
+      ((t.clip || t.log1p || !t.exact_of.empty()) && !dense) ||
       (t.has_default && !sparse && !dense) ||
       (t.hash && (t.made() || schema.format == Format::kCriteoTsv)) ||
       (t.clip && !(t.clip_low <= t.clip_high))) {
@@ -199,7 +210,14 @@ std::vector<TagColumn> FeedSchema::TagColumnsRead() const {
 
 FeedSchema FeedSchema::WithoutMade() const {
   FeedSchema read = *this;
-  while (!read.slots.empty() && read.slots.back().transform.made()) read.slots.pop_back();
+  while (!read.slots.empty() && read.slots.back().transform.made()) {
+    const SlotTransform& t = read.slots.back().transform;
+    for (SlotSpec& slot : read.slots) {
+      slot.exact = slot.exact || slot.name == t.exact_of ||
+                   (slot.name == t.bucket_of && !t.boundaries.empty());
+    }
+    read.slots.pop_back();
+  }
   if (!read.key_slots.empty()) read.key_slots.resize(read.sparse_slots());
   return read;
 }
@@ -208,6 +226,10 @@ size_t FeedSchema::sparse_slots() const {
   size_t count = 0;
   for (const SlotSpec& slot : slots) count += slot.kind == SlotKind::kSparse;
   return count;
+}
+
+bool FeedSchema::exact() const {
+  return std::any_of(slots.begin(), slots.end(), [](const SlotSpec& slot) { return slot.exact; });
 }
 
 bool FeedSchema::weighted() const {

@@ -40,7 +40,7 @@ struct SlotTransform {
   uint32_t max_length = 0;  // kSparse: further feasigns are dropped; 0: no limit
   bool has_default = false;
   uint64_t default_feasign = 0;  // kSparse: for an empty slot
-  float default_value = 0;       // kDense: for a null or absent value
+  double default_value = 0;      // kDense: for a null or absent value
   bool clip = false;             // kDense: to [clip_low, clip_high], before log1p
   float clip_low = 0;
   float clip_high = 0;
@@ -49,11 +49,20 @@ struct SlotTransform {
   // dim 1, or all pairs of values of two earlier sparse slots. At most one of bucket_of and cross
   // is set.
   std::string bucket_of;
-  std::vector<float> boundaries;   // ascending; empty: one bucket, and then dim may be above 1
+  // Ascending; empty: one bucket, and then dim may be above 1. A long double holds every double and
+  // every 64-bit integer.
+  std::vector<long double> boundaries;
   std::vector<std::string> cross;  // two slot names, or empty
+  // kDense of dim kExactFloats, computed: the first value of an earlier dense slot before clip and
+  // log1p, as floats whose sum (as long double) it is. The floats of a dense slot itself are
+  // rounded to 24 bits.
+  std::string exact_of;
 
-  bool made() const { return !bucket_of.empty() || !cross.empty(); }
+  bool made() const { return !bucket_of.empty() || !cross.empty() || !exact_of.empty(); }
 };
+
+// Three floats of 24 bits hold the 64 bits of a long double.
+constexpr int kExactFloats = 3;
 
 struct SlotSpec {
   std::string name;  // in feasign_slot and slot_value text: its name on the line
@@ -68,6 +77,8 @@ struct SlotSpec {
   // follows the last ':' of a value; kColumns: it is in the column weight_column.
   bool weighted = false;
   std::string weight_column = {};
+  // kDense: the values are needed as they were read, too. Set by WithoutMade.
+  bool exact = false;
 
   const std::string& column_name() const { return column.empty() ? name : column; }
 };
@@ -112,6 +123,7 @@ struct FeedSchema {
   size_t sparse_slots() const;  // S
   size_t dense_width() const;   // sum of dim over the dense slots
   bool weighted() const;        // whether a slot is
+  bool exact() const;           // whether a slot is
 
   // InvalidArgument for an invalid schema: several labels, or none for criteo_tsv; a name that is
   // empty or occurs twice; dim < 1; more than 65535 sparse slots; for criteo_tsv an unknown column,
@@ -129,7 +141,7 @@ struct FeedSchema {
   // The tags of kCsv and kColumns. The log key is last, because it replaces ins_id as the id.
   std::vector<TagColumn> TagColumnsRead() const;
 
-  // The schema without computed slots.
+  // The schema without computed slots. Dense slots that those need are `exact`.
   FeedSchema WithoutMade() const;
 };
 

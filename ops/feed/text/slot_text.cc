@@ -146,8 +146,7 @@ class SlotTextParser : public LineParser {
     for (size_t i = 0; i < filled_.size(); ++i) {
       if (filled_[i] == 0 && schema_.slots[i].kind == SlotKind::kDense &&
           schema_.slots[i].transform.has_default) {
-        std::fill_n(out->dense.data() + column_[i], schema_.slots[i].dim,
-                    schema_.slots[i].transform.default_value);
+        SetDefault(schema_.slots[i], column_[i], out);
       } else if (!CheckFilled(i, error)) {
         return false;
       }
@@ -205,6 +204,9 @@ class SlotTextParser : public LineParser {
         if (ScanFloat(token.value, end, &value) != end) {
           return error->Token(slot.name, token.value, end, kFloatExpected);
         }
+        if (slot.exact && filled_[index] == 1) {
+          out->exact[column_[index]] = ExactOf(token.value, end);
+        }
         // Surplus values are only counted; CheckFilled reports them.
         if (filled_[index] <= static_cast<uint32_t>(slot.dim)) {
           out->dense[column_[index] + filled_[index] - 1] = value;
@@ -245,6 +247,10 @@ class SlotTextParser : public LineParser {
       case SlotKind::kLabel: return ParseLabel(line, tokens, i, &out->label);
       case SlotKind::kDense: {
         if (filled_[index] > static_cast<uint32_t>(slot.dim)) return false;
+        if (slot.exact && filled_[index] == 1) {
+          const char* const value_end = line + tokens.ends[i];
+          out->exact[column_[index]] = ExactOf(value_end - tokens.size(i), value_end);
+        }
         return FloatOf(line, tokens, i, &out->dense[column_[index] + filled_[index] - 1]);
       }
       case SlotKind::kSparse:

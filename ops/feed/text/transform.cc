@@ -25,6 +25,8 @@ struct SparsePlan {
 struct Plan {
   std::vector<SparsePlan> sparse;  // (S)
   size_t read = 0;                 // number of sparse slots that are read; they come first
+  size_t width = 0;                // number of floats that are read; they come first
+  std::vector<size_t> exact;       // the dense column of each slot with exact_of
   bool changes_sparse = false;
 };
 
@@ -40,8 +42,10 @@ size_t IndexOfKind(const FeedSchema& schema, SlotKind kind, const std::string& n
 Plan PlanOf(const FeedSchema& schema) {
   Plan plan;
   for (const SlotSpec& slot : schema.slots) {
-    if (slot.kind != SlotKind::kSparse) continue;
     const SlotTransform& t = slot.transform;
+    if (slot.kind == SlotKind::kDense && !t.made()) plan.width += static_cast<size_t>(slot.dim);
+    if (!t.exact_of.empty()) plan.exact.push_back(IndexOfKind(schema, slot.kind, t.exact_of));
+    if (slot.kind != SlotKind::kSparse) continue;
     SparsePlan one;
     one.transform = &t;
     if (t.max_length != 0) one.max_length = t.max_length;
@@ -76,10 +80,11 @@ class SparseWriter {
     lengths.reserve(instances * plan.sparse.size());
   }
 
-  // read: the feasigns of this instance. read_weights: their weights, if they have any. Returns
-  // where those of the next one begin.
+  // read: the feasigns of this instance. read_weights: their weights, if they have any. exact: its
+  // dense values as read, if there are buckets with boundaries. Returns where the feasigns of the
+  // next one begin.
   const uint64_t* Add(const uint64_t* read, const float* read_weights, const uint32_t* read_lengths,
-                      const float* dense) {
+                      const long double* exact) {
     for (size_t s = 0; s < plan_.sparse.size(); ++s) {
       const SparsePlan& slot = plan_.sparse[s];
       starts_[s] = feasigns.size();
@@ -93,7 +98,7 @@ class SparseWriter {
         }
         read += read_lengths[s];
       } else if (slot.dense != kNone) {
-        feasigns.push_back(FeasignOfPair(slot.seed, Bucket(slot, dense[slot.dense]), 0));
+        feasigns.push_back(FeasignOfPair(slot.seed, Bucket(slot, exact), 0));
       } else {
         const size_t pairs = (starts_[slot.first + 1] - starts_[slot.first]) *
                              (starts_[slot.second + 1] - starts_[slot.second]);
@@ -121,9 +126,11 @@ class SparseWriter {
     cut_values[slot] += values;
   }
 
-  static uint64_t Bucket(const SparsePlan& slot, float value) {
-    const std::vector<float>& b = slot.transform->boundaries;
-    return static_cast<uint64_t>(std::upper_bound(b.begin(), b.end(), value) - b.begin());
+  static uint64_t Bucket(const SparsePlan& slot, const long double* exact) {
+    const std::vector<long double>& b = slot.transform->boundaries;
+    if (b.empty()) return 0;
+    return static_cast<uint64_t>(std::upper_bound(b.begin(), b.end(), exact[slot.dense]) -
+                                 b.begin());
   }
 
   void Cross(const SparsePlan& slot) {
@@ -141,11 +148,28 @@ class SparseWriter {
   std::vector<size_t> starts_;  // of the slots of the current instance
 };
 
-void TransformDense(const FeedSchema& schema, ParsedChunk* chunk) {
-  const size_t width = schema.dense_width();
+// Appends the floats of exact values to each row.
+void AddExact(const Plan& plan, ParsedChunk* chunk) {
+  std::vector<float> dense;
+  dense.reserve(chunk->instances * (plan.width + plan.exact.size() * kExactFloats));
+  for (size_t i = 0; i < chunk->instances; ++i) {
+    const float* const row = chunk->dense.data() + i * plan.width;
+    dense.insert(dense.end(), row, row + plan.width);
+    for (const size_t column : plan.exact) {
+      long double rest = chunk->exact[i * plan.width + column];
+      for (int part = 0; part < kExactFloats; ++part) {
+        dense.push_back(static_cast<float>(rest));
+        rest -= static_cast<long double>(dense.back());
+      }
+    }
+  }
+  chunk->dense = std::move(dense);
+}
+
+void TransformDense(const FeedSchema& schema, size_t width, ParsedChunk* chunk) {
   size_t column = 0;
   for (const SlotSpec& slot : schema.slots) {
-    if (slot.kind != SlotKind::kDense) continue;
+    if (slot.kind != SlotKind::kDense || slot.transform.made()) continue;
     const SlotTransform& t = slot.transform;
     for (const size_t end = column + static_cast<size_t>(slot.dim); column < end; ++column) {
       if (!t.clip && !t.log1p) continue;
@@ -170,13 +194,13 @@ void Transform(const FeedSchema& schema, ParsedChunk* chunk) {
     SparseWriter writer(plan, chunk->instances, weighted);
     writer.feasigns.reserve(chunk->feasigns.size() +
                             chunk->instances * (plan.sparse.size() - plan.read));
-    const size_t width = schema.dense_width();
+    const size_t of_row = chunk->exact.empty() ? 0 : plan.width;
     const uint64_t* const first = chunk->feasigns.data();
     const uint64_t* read = first;
     for (size_t i = 0; i < chunk->instances; ++i) {
       const float* const weights = weighted ? chunk->weights.data() + (read - first) : nullptr;
       read = writer.Add(read, weights, chunk->lengths.data() + i * plan.read,
-                        chunk->dense.data() + i * width);
+                        chunk->exact.data() + i * of_row);
     }
     chunk->feasigns = std::move(writer.feasigns);
     chunk->weights = std::move(writer.weights);
@@ -189,7 +213,9 @@ void Transform(const FeedSchema& schema, ParsedChunk* chunk) {
     chunk->nonzero = false;  // not checked
     chunk->single = false;
   }
-  TransformDense(schema, chunk);
+  TransformDense(schema, plan.width, chunk);
+  if (!plan.exact.empty()) AddExact(plan, chunk);
+  chunk->exact = {};
 }
 
 }  // namespace pbx

@@ -35,11 +35,12 @@ constexpr uint32_t kMaxCrossed = 1024;
 // For each instance, in this order:
 //   sparse, read   keeps the first max_length feasigns; cut_lists and cut_values count the others.
 //                  An empty slot gets default_feasign
-//   bucket         FeasignOfPair(seed, b, 0), b = number of boundaries <= the dense value before
-//                  clip and log1p
+//   bucket         FeasignOfPair(seed, b, 0), b = number of boundaries <= the dense value as it was
+//                  read, before it is rounded to float, and before clip and log1p
 //   cross          FeasignOfPair(seed, x, y) for x in the first slot, y in the second, x in the
 //                  outer loop. Keeps the first max_length pairs; the others are counted as above
 //   dense          clip, then log1p
+//   exact          kExactFloats floats, see SlotTransform::exact_of
 // REQUIRES: schema.Check() is ok.
 void Transform(const FeedSchema& schema, ParsedChunk* chunk);
 

@@ -41,6 +41,22 @@ SlotKind KindFrom(const std::string& name) {
                           name.c_str()));
 }
 
+// A number of Python, an integer of 64 bits exactly.
+long double NumberFrom(const py::handle& value) {
+  if (!py::isinstance<py::int_>(value)) return static_cast<long double>(value.cast<double>());
+  const int overflow_of = [&] {
+    int overflow = 0;
+    PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+    return overflow;
+  }();
+  if (overflow_of == 0) return static_cast<long double>(value.cast<int64_t>());
+  const py::object limit = py::int_(UINT64_MAX);
+  if (overflow_of > 0 && PyObject_RichCompareBool(value.ptr(), limit.ptr(), Py_LE) == 1) {
+    return static_cast<long double>(value.cast<uint64_t>());
+  }
+  return static_cast<long double>(PyLong_AsDouble(value.ptr()));
+}
+
 // fields: as SlotTransform. A missing field or None means the default.
 SlotTransform TransformFrom(const py::dict& fields) {
   const auto has = [&](const char* key) { return fields.contains(key) && !fields[key].is_none(); };
@@ -56,14 +72,19 @@ SlotTransform TransformFrom(const py::dict& fields) {
     } else if (fields["type"].cast<std::string>() == "sparse") {
       t.default_feasign = value.cast<uint64_t>();
     } else {
-      t.default_value = value.cast<float>();
+      t.default_value = value.cast<double>();
     }
   }
   t.clip = has("clip");
   if (t.clip) std::tie(t.clip_low, t.clip_high) = fields["clip"].cast<std::pair<float, float>>();
   t.log1p = has("log1p") && fields["log1p"].cast<bool>();
   if (has("bucket_of")) t.bucket_of = fields["bucket_of"].cast<std::string>();
-  if (has("boundaries")) t.boundaries = fields["boundaries"].cast<std::vector<float>>();
+  if (has("exact_of")) t.exact_of = fields["exact_of"].cast<std::string>();
+  if (has("boundaries")) {
+    for (const py::handle& one : fields["boundaries"].cast<py::list>()) {
+      t.boundaries.push_back(NumberFrom(one));
+    }
+  }
   if (has("cross")) t.cross = fields["cross"].cast<std::vector<std::string>>();
   return t;
 }
@@ -207,6 +228,25 @@ std::vector<py::tuple> Large(const ParsedChunk& chunk) {
     large.push_back(py::make_tuple(one.slot, one.line, one.value));
   }
   return large;
+}
+
+std::vector<py::tuple> Rounded(const ParsedChunk& chunk) {
+  std::vector<py::tuple> rounded;
+  for (const RoundedValue& one : chunk.rounded) {
+    rounded.push_back(py::make_tuple(one.slot, one.line, one.value));
+  }
+  return rounded;
+}
+
+// (column, use) of each slot: "text" if it is hashed, "number" if it is floats, or "id".
+std::vector<std::pair<std::string, std::string>> ColumnUses(const FeedSchema& schema) {
+  std::vector<std::pair<std::string, std::string>> uses;
+  for (const SlotSpec& slot : schema.WithoutMade().slots) {
+    const bool sparse = slot.kind == SlotKind::kSparse;
+    uses.emplace_back(slot.column_name(), slot.transform.hash ? "text" : sparse ? "id" : "number");
+    if (slot.weighted) uses.emplace_back(slot.weight_column, "number");
+  }
+  return uses;
 }
 
 // The first rows of a chunk: lengths (rows * S) and feasigns.
@@ -483,6 +523,7 @@ py::dict PackBatch(const Instances& instances, size_t begin, size_t end,
 
 void BindFeed(py::module_& module) {
   const auto release = py::call_guard<py::gil_scoped_release>();
+  module.attr("EXACT_FLOATS") = kExactFloats;
   py::class_<FeedSchema>(module, "FeedSchema")
       .def(py::init(&SchemaFrom), py::arg("format"), py::arg("slots"), py::arg("per_slot_keys"),
            py::arg("max_line_bytes"), py::arg("csv") = ",|",
@@ -492,6 +533,7 @@ void BindFeed(py::module_& module) {
       .def("with_csv_header", &WithCsvHeader, py::arg("line"))
       .def("check_columns", &CheckColumnsOf, py::arg("type"))
       .def_property_readonly("column_names", &FeedSchema::ColumnNames)
+      .def_property_readonly("column_uses", &ColumnUses)
       .def_property_readonly("sparse_slots", &FeedSchema::sparse_slots)
       .def_property_readonly("dense_width", &FeedSchema::dense_width);
   py::class_<ParsedChunk>(module, "ParsedChunk")
@@ -500,6 +542,7 @@ void BindFeed(py::module_& module) {
       .def_readonly("bad_lines", &ParsedChunk::bad_lines)
       .def_property_readonly("first_bad", &FirstBad)
       .def_property_readonly("large", &Large)
+      .def_property_readonly("rounded", &Rounded)
       .def_property_readonly("cut",
                              [](const ParsedChunk& c) {
                                return py::make_tuple(ToArray(std::vector<uint64_t>(c.cut_lists)),
@@ -510,7 +553,8 @@ void BindFeed(py::module_& module) {
           "sample_negatives",
           [](ParsedChunk& self, const FeedSchema& schema, double rate, uint64_t seed) {
             return ValueOrThrow(
-                SampleNegatives(schema.sparse_slots(), schema.dense_width(), rate, seed, &self));
+                SampleNegatives(schema.sparse_slots(), schema.dense_width(), rate, seed, &self,
+                                schema.dense_width() - schema.WithoutMade().dense_width()));
           },
           py::arg("schema"), py::arg("rate"), py::arg("seed"), release)
       .def_property_readonly("tag_bytes", [](const ParsedChunk& c) { return c.tags.held(); })

@@ -141,6 +141,8 @@ def _feasign(text: str) -> int:
         value = int(text, 0)
     except ValueError:
         value = 0
+    if -(1 << 63) <= value < 0:  # as columns of signed integers hold a feasign
+        return value + (1 << 64)
     if not 0 < value < 1 << 64:
         raise ConfigError(
             f"{text}: a feasign is 1 to 2^64 - 1; to look up a value of the data, add --slot NAME"

@@ -9,7 +9,7 @@ from paddlebox._native import core
 from paddlebox.config import Format, KeySpace
 from paddlebox.config.slots import Slots, SlotType
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.serving.fields import CELL, CRITEO_COLUMNS, VALUE
+from paddlebox.serving.fields import CELL, CRITEO_COLUMNS, VALUE, Use, text_of
 from paddlebox.store.record import VersionRecord
 
 _MARKS = CELL + VALUE
@@ -46,9 +46,12 @@ def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list
         if one.type is not SlotType.SPARSE and not (criteo and one.type is SlotType.DENSE):
             cells[one.column or one.name] = _MARKS[1].join(["0"] * one.dim)
     column = slots.sparse[place].column or slot
+    use = Use.TEXT if slots.sparse[place].hash else Use.ID
+    columnar = Format(data["format"]).is_columnar or bool(data.get("parser"))
     found = []
     for value in values:
-        text = '"' + value.replace('"', '""') + '"' if value[:1] == '"' and not criteo else value
+        text = text_of(value, use, columnar)
+        text = '"' + text.replace('"', '""') + '"' if text[:1] == '"' and not criteo else text
         line = ("\t" if criteo else _MARKS[0]).join({**cells, column: text}.values())
         chunk = core.parse_chunk(schema, line.encode("utf-8", "surrogateescape"))
         for _, reason, _ in chunk.first_bad:
