@@ -93,6 +93,23 @@ def test_a_base_and_any_deltas_serve_exactly_the_rows_of_the_last_version(
         assert found == named
 
 
+@pytest.mark.parametrize(("pass_number", "refused"), [(1, False), (2, True), (3, True)])
+def test_only_an_earlier_pass_may_delete_many_rows(
+    run: Any, tmp_path: Path, pass_number: int, refused: bool
+) -> None:
+    first = Rows(run, "base", 2, dict.fromkeys(range(1, 11), 1.0))
+    first.meta = {**first.meta, "pass_number": 2}
+    export(first, path := tmp_path / "m")
+    fewer = Rows(run, "base", 3, dict.fromkeys(range(1, 8), 1.0))
+    fewer.meta = {**fewer.meta, "pass_number": pass_number}
+    with Writer(path) as writer:
+        if refused:
+            with pytest.raises(TrainingError, match=r"would delete 3 of the 10 live rows"):
+                writer.apply(fewer, most_deleted=0.2)
+        else:
+            assert writer.apply(fewer, most_deleted=0.2).version == 3
+
+
 def test_a_version_that_does_not_follow_is_refused_and_both_are_named(
     run: Any, tmp_path: Path
 ) -> None:

@@ -117,6 +117,15 @@ TEST(a_sequence_has_one_user_and_ascends_in_time_and_ties_keep_their_order) {
   CHECK_EQ(made.longest, 3u);
   CHECK_EQ(made.longest_first, 2u);
   CHECK_EQ(made.positions[1], 1);
+  events.Add(5, 11);
+  CHECK_EQ(events.Cut({}).value().longest_first, 2u);  // the first of several
+}
+
+TEST(what_an_earlier_piece_trained_is_context) {
+  Events events;
+  for (int64_t time = 0; time < 5; ++time) events.Add(5, time);
+  CHECK_EQ(Text(events.Cut({SequenceSplit::kMask, 4, 2, false, 0}).value()),
+           "0 1 2 | (1) (2) 3 4 | ");
 }
 
 TEST(instances_that_are_not_trained_are_context) {
@@ -124,8 +133,12 @@ TEST(instances_that_are_not_trained_are_context) {
   events.Add(5, 1, false);
   events.Add(9, 1, false);
   for (int64_t time = 2; time < 7; ++time) events.Add(5, time, time > 4);
-  CHECK_EQ(Text(events.Cut({}).value()), "(0) (2) (3) (4) 5 6 | ");
-  CHECK_EQ(Text(events.Cut({SequenceSplit::kDirect, 3, 0, false, 0}).value()), "(4) 5 6 | ");
+  const Sequences whole = events.Cut({}).value();
+  CHECK_EQ(Text(whole), "(0) (2) (3) (4) 5 6 | ");
+  CHECK_EQ(whole.users, 1u);
+  const Sequences cut = events.Cut({SequenceSplit::kDirect, 3, 0, false, 0}).value();
+  CHECK_EQ(Text(cut), "(4) 5 6 | ");
+  CHECK(cut.positions == (std::vector<int32_t>{3, 4, 5}));
   CHECK_EQ(Text(events.Cut({SequenceSplit::kMask, 3, 1, false, 0}).value()), "(4) 5 6 | ");
 }
 
@@ -137,6 +150,8 @@ TEST(carried_instances_come_first_if_times_are_equal) {
   const SequenceInstances in = {3, events.users.data(), events.times.data(), events.trained.data(),
                                 1};
   CHECK_EQ(Text(CutSequences(in, {}).value()), "1 (2) 0 | ");
+  const SequenceInstances fewer = {0, nullptr, nullptr, nullptr, 1};
+  CHECK_CODE(CutSequences(fewer, {}).status(), Code::kInvalidArgument);
 }
 
 TEST(shuffled_users_depend_on_the_seed_and_keep_their_sequences_together) {
@@ -169,6 +184,10 @@ TEST(users_and_times_leave_a_chunk) {
   CHECK(taken.times == (std::vector<int64_t>{7, 8, 9}));
   CHECK(!chunk.tags.spec().any());
   CHECK_CODE(TakeUserTimes(1, 0, &chunk).status(), Code::kInvalidArgument);
+  ParsedChunk two = ChunkOf({{1, 2, 3}});
+  two.lengths = {2, 1};
+  two.tags.times = {7};
+  CHECK(TakeUserTimes(2, 1, &two).value().users == (std::vector<uint64_t>{3}));
 }
 
 TEST(an_instance_may_have_several_places_or_none) {
