@@ -39,6 +39,7 @@ def call(
     dtype: str = "float32",
     *,
     gradients: Sequence[str] = (),
+    in_place: Mapping[str, str] | None = None,
 ) -> list[Any]:
     """Call the operator, or append it to an old-IR program.
 
@@ -46,6 +47,7 @@ def call(
         inputs, attrs: in the order of the operator's declaration. A list is an input of several
             tensors. An optional input is named NAME@OPTIONAL, and may be None.
         gradients: the inputs for which the backward returns gradients, if there are several.
+        in_place: the input that each output changes in place; these outputs are not returned.
 
     Returns: the outputs, in order.
     """
@@ -69,7 +71,10 @@ def call(
             f"{name}@VECTOR" if isinstance(inputs[name], list) else name: values
             for name, values in tensors.items()
         },
-        outputs={name: [value] for name, value in zip(outputs, made, strict=True)},
+        outputs={
+            **{name: [value] for name, value in zip(outputs, made, strict=True)},
+            **{name: tensors[source] for name, source in (in_place or {}).items()},
+        },
         attrs=dict(attrs),
     )
     return made

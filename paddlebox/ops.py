@@ -141,7 +141,44 @@ def _pull_slots(
             )
         widths.append(int(ids.shape[-1]))
     packed = slots[0] if len(slots) == 1 else paddle.concat(slots, axis=1)
-    return call(op, {"Ids": packed, "W": anchor}, attrs, ["Out"], "float32")[0], widths
+    return _call_in_order(op, {"Ids": packed, "W": anchor}, attrs, "Out", "float32"), widths
+
+
+def _call_in_order(
+    op: str, inputs: dict[str, Any], attrs: dict[str, Any], output: str, dtype: str
+) -> Any:
+    """Call an operator whose place among the pulls and pushes of the program matters.
+
+    In a static program the operator also changes a variable in place, which nothing reads. So the
+    executor runs the pulls of a block one after another, and all pushes after all pulls.
+    """
+    order = {"Order@OPTIONAL": None if paddle.in_dynamic_mode() else _order_of_block()}
+    in_place = {"OrderOut@OPTIONAL": "Order@OPTIONAL"}
+    return call(op, {**inputs, **order}, attrs, [output], dtype, in_place=in_place)[0]
+
+
+def _order_of_block() -> Any:
+    """The variable Order of the block that is being built, which its first operator makes."""
+    pir = paddle.framework.in_pir_mode()
+    block = paddle.pir.get_current_insertion_point().block() if pir else paddle.static.default_main_program().current_block()
+    for op in block.ops:
+        name = op.name().removeprefix("custom_op.").rstrip("_") if pir else op.type
+        if name not in _IN_ORDER:
+            continue
+        if pir:
+            return op.operand_source(op.num_operands() - 1)
+        if op.input("Order@OPTIONAL"):  # Paddle's own layer has no such input
+            return block._var_recursive(op.input("Order@OPTIONAL")[0])
+    return paddle.full([1], 0, "int32")
+
+
+_IN_ORDER = {
+    "pull_box_sparse",
+    "pull_box_extended_sparse",
+    "push_box_sparse",
+    "fused_pull_seqpool_cvm",
+    "fused_pull_seqpool_cvm_concat",
+}
 
 
 def _parts(out: Any, widths: list[int], size: int) -> list[Any]:
@@ -266,7 +303,7 @@ def push_box_sparse(ids: Any, grad: Any) -> Any:
     Returns: int64 (1), the number of ids, padding included. Fetch it in a static program, because
         Paddle may prune the push otherwise.
     """
-    return call("push_box_sparse", {"Ids": ids, "Grad": grad}, {}, ["Count"], "int64")[0]
+    return _call_in_order("push_box_sparse", {"Ids": ids, "Grad": grad}, {}, "Count", "int64")
 
 
 def continuous_value_model(rows: Any, show_click: Any, use_cvm: bool = True) -> Any:
@@ -344,7 +381,7 @@ def fused_pull_seqpool_cvm(
     if dense is not None:
         op, inputs["Dense"] = f"{op}_concat", dense
     attrs = {"table": table, "slots": slots, "embedx_dim": embedx_dim, "use_cvm": use_cvm}
-    return call(op, {**inputs, "W": anchor}, attrs, ["Out"], "float32")[0]
+    return _call_in_order(op, {**inputs, "W": anchor}, attrs, "Out", "float32")
 
 
 def _side_rows(op: str, ids: Any, size: int, table: str) -> Any:

@@ -218,7 +218,8 @@ PBX_HBM_API int pbx_hbm_gather(const pbx_hbm_table* table, int32_t wire, const i
 PBX_HBM_API int pbx_hbm_unpack(const pbx_hbm* hbm, int32_t wire, const void* records, uint64_t m,
                                float* rows, void* stream);
 /* As push, with each record as an instance of one slot. The records of a row are added up in their
- * order, the order of the ranks that sent them. Of gradient only clip, bound and day are read.
+ * order, the order of the ranks that sent them. Of gradient only clip, bound, day and with_expand
+ * are read; with_expand: records are (m, P + E) float32.
  * room: device (m, P), for unpacked records; not used for float32, which needs no unpacking. */
 PBX_HBM_API int pbx_hbm_push_records(pbx_hbm_table* table, const int32_t* plan, uint64_t plan_size,
                                      int32_t wire, const void* records, uint64_t m, float* room,

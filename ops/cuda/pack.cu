@@ -163,7 +163,8 @@ int pbx_hbm_push_records(pbx_hbm_table* table, const int32_t* plan, uint64_t pla
   }
   pbx_hbm_gradient of = *gradient;
   of.grad = of.show_click = rows;
-  of.stride = of.show_click_stride = table->hbm->columns();
+  const int expand = of.with_expand != 0 ? table->hbm->config.layout.expand_dim : 0;
+  of.stride = of.show_click_stride = table->hbm->columns() + expand;
   of.extra = 0;
   of.weights_at = 2;
   of.instances = static_cast<int64_t>(m);

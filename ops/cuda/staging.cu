@@ -128,6 +128,9 @@ int pbx_hbm_stage_push(pbx_hbm_staging* staging, pbx_hbm_table* table, const int
   return Staged(staging, [&](int* code) -> Status {
     uint64_t bytes = 0;
     PBX_RETURN_IF_ERROR(BytesOf(*staging, wire, m, &bytes));
+    if (gradient->with_expand != 0) {
+      bytes += m * static_cast<uint64_t>(staging->hbm->config.layout.expand_dim) * 4;
+    }
     PBX_RETURN_IF_ERROR(Stage(staging, plan, plan_size, records, bytes));
     const auto columns = static_cast<uint64_t>(staging->hbm->columns());
     if (wire != PBX_HBM_WIRE_FLOAT32) {

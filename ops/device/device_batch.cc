@@ -38,6 +38,8 @@ class DeviceBatchTable::Rows : public HbmRows<DeviceRows> {
   Status Open();
   void EndPushes() { pushes_ended_ = true; }
   Status Merged(float* out);
+  // The fields of the open batch that a push checks.
+  Status Describe(OpenRows* open) const;
   size_t rows() const { return open_.n; }
   int32_t stamp() const { return open_.stamp; }
 
@@ -181,6 +183,15 @@ Status DeviceBatchTable::Rows::Merged(float* out) {
   return CheckMet();
 }
 
+Status DeviceBatchTable::Rows::Describe(OpenRows* open) const {
+  PBX_RETURN_IF_ERROR(CheckOpen("push"));
+  open->rows = open_.n;
+  open->stamp = open_.stamp;
+  open->read_only = open_.read_only;
+  open->pushes_ended = pushes_ended_;
+  return Status::Ok();
+}
+
 // ---- What operators call
 
 Status DeviceBatchTable::Rows::CheckOpen(const char* what) const {
@@ -210,7 +221,9 @@ DeviceBatchTable::DeviceBatchTable(const BatchTableConfig& config, const HbmDevi
     : RowAccess(config.threads, config.on_bad_grad, config.bad_grad_bound),
       name_(config.name),
       layout_{config.embedx_dim, 0, 0, 0, 0},
-      rows_(std::make_unique<Rows>(config, device)) {}
+      rows_(std::make_unique<Rows>(config, device)) {
+  accessor_.layout = layout_;
+}
 
 DeviceBatchTable::~DeviceBatchTable() = default;
 
@@ -221,9 +234,45 @@ Status DeviceBatchTable::Prepare(int32_t stamp, const uint64_t* keys, size_t n, 
 Status DeviceBatchTable::Fill(size_t first, const int32_t* at, size_t count, const float* values) {
   return rows_->Fill(first, at, count, values);
 }
-Status DeviceBatchTable::Open() { return rows_->Open(); }
-void DeviceBatchTable::EndPushes() { rows_->EndPushes(); }
-Status DeviceBatchTable::Merged(float* out) { return rows_->Merged(out); }
+Status DeviceBatchTable::Open() {
+  DropStep();
+  sums_.clear();
+  return rows_->Open();
+}
+
+Status DeviceBatchTable::EndPushes() {
+  const Status status = EndStep();
+  rows_->EndPushes();
+  return status;
+}
+
+Status DeviceBatchTable::Merged(float* out) {
+  PBX_RETURN_IF_ERROR(EndStep());
+  PBX_RETURN_IF_ERROR(rows_->Merged(out));
+  for (size_t i = 0; i < sums_.size(); ++i) out[i] += sums_[i];
+  return Status::Ok();
+}
+
+Result<OpenRows> DeviceBatchTable::OpenToHold() const {
+  OpenRows open;
+  PBX_RETURN_IF_ERROR(rows_->Describe(&open));
+  open.block.row_bytes = layout_.bytes();
+  open.block.config = &accessor_;
+  return Result<OpenRows>(std::move(open));
+}
+
+Status DeviceBatchTable::PushStep(const OpenRows& open, const std::vector<int32_t>& rows,
+                                  const std::vector<float>& values, bool late) {
+  if (late) {
+    return Error(Code::kFailedPrecondition, "push: late lines are not supported on a device");
+  }
+  sums_.resize(open.rows * columns());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    float* const to = sums_.data() + static_cast<size_t>(rows[i]) * columns();
+    for (size_t c = 0; c < columns(); ++c) to[c] += values[i * columns() + c];
+  }
+  return Status::Ok();
+}
 size_t DeviceBatchTable::rows() const { return rows_->rows(); }
 int32_t DeviceBatchTable::stamp() const { return rows_->stamp(); }
 

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "device/hbm_device.h"
 #include "table/batch_table.h"
@@ -30,7 +31,7 @@ class DeviceBatchTable : public RowAccess {
   Status Fill(size_t first, const int32_t* at, size_t count, const float* values);
   // Opens the prepared batch, which replaces the batch that was open.
   Status Open();
-  void EndPushes();  // as BatchTable::EndPushes
+  Status EndPushes();  // as BatchTable::EndPushes
 
   // Waits for the pushes of the open batch and copies the merged gradients of its rows. out: (rows,
   // P). Returns the errors that the device has found (see DeviceRows).
@@ -43,6 +44,9 @@ class DeviceBatchTable : public RowAccess {
 
  protected:
   Result<OpenRows> Open(const char* what) const override;
+  Result<OpenRows> OpenToHold() const override;
+  Status PushStep(const OpenRows& open, const std::vector<int32_t>& rows,
+                  const std::vector<float>& values, bool late) override;
   int32_t stamp() const override;
 
  private:
@@ -50,6 +54,8 @@ class DeviceBatchTable : public RowAccess {
 
   std::string name_;
   RowLayout layout_;
+  AccessorConfig accessor_;  // only its layout is used
+  std::vector<float> sums_;  // (rows, P) of the steps whose pushes were held; empty: none
   std::unique_ptr<Rows> rows_;
 };
 

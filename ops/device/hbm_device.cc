@@ -394,6 +394,7 @@ Status HbmDevice::HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) {
 Status HbmDevice::PushFromHost(const int32_t* plan, size_t plan_size, size_t n, const float* grad) {
   const std::lock_guard<std::mutex> lock(staging_mutex_);
   pbx_hbm_gradient gradient{};
+  gradient.with_expand = accessor_.layout.expand_dim != 0 ? 1 : 0;
   PBX_RETURN_IF_ERROR(CompleteGradient(&gradient));
   PBX_RETURN_IF_ERROR(OpenStaging());
   PBX_RETURN_IF_ERROR(Check(pbx_hbm_stage_push(staging_.get(), open_.get(), plan, plan_size,

@@ -76,10 +76,17 @@ Status BatchTable::Open() {
   if (next_.stamp == 0) {
     return Error(Code::kFailedPrecondition, "table '%s': no batch is prepared", name_.c_str());
   }
+  DropStep();
   std::swap(open_, next_);
   next_.stamp = 0;
   pushes_ended_ = false;
   return Status::Ok();
+}
+
+Status BatchTable::EndPushes() {
+  const Status status = EndStep();
+  pushes_ended_ = true;
+  return status;
 }
 
 const float* BatchTable::merged() {

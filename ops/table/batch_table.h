@@ -56,14 +56,15 @@ class BatchTable : public RowAccess {
   Status Fill(size_t first, const int32_t* at, size_t count, const float* values);
   // Opens the prepared batch, which replaces the batch that was open.
   Status Open();
-  // From now on, a push to the open batch is FailedPrecondition.
-  void EndPushes() { pushes_ended_ = true; }
+  // Ends the step. From now on, a push to the open batch is FailedPrecondition.
+  Status EndPushes();
 
   // The columns of `merged`: those above, and one after the counts if gradients have late lines.
   size_t gradient_columns() const { return columns() + (late_ ? 1 : 0); }
 
   // (n, gradient_columns): for each row of the open batch the sums over its pushes, with gradients
-  // of the sum loss. Zeros for rows without a push. Valid until the next call.
+  // of the sum loss. Zeros for rows without a push. Valid until the next call. REQUIRES: EndStep or
+  // EndPushes was called after the last push.
   const float* merged();
   size_t rows() const { return open_.keys.size(); }
 

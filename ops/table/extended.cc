@@ -65,7 +65,7 @@ Status RowAccess::PullExtended(const int32_t* ids, size_t n, float* out) {
 
 Status RowAccess::PushExtended(const int32_t* ids, size_t n, const float* grad, float scale) {
   PBX_RETURN_IF_ERROR(CheckExtended("push_box_extended_sparse"));
-  Result<OpenRows> opened = Open("push");
+  Result<OpenRows> opened = OpenToPush();
   if (!opened.ok()) return opened.status();
   std::vector<int32_t> plan;
   PBX_RETURN_IF_ERROR(PlanOf(opened.value(), ids, n, &plan));
@@ -75,7 +75,7 @@ Status RowAccess::PushExtended(const int32_t* ids, size_t n, const float* grad, 
 Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, size_t n,
                                       const float* grad, float scale, bool late) {
   PBX_RETURN_IF_ERROR(CheckExtended("push_box_extended_sparse"));
-  Result<OpenRows> opened = Open("push");
+  Result<OpenRows> opened = OpenToPush();
   if (!opened.ok()) return opened.status();
   const OpenRows& open = opened.value();
   const RowLayout& layout = this->layout();
@@ -97,13 +97,18 @@ Status RowAccess::PushExtendedPlanned(const int32_t* plan, size_t plan_size, siz
     // Before the push of embedx, so that the push that creates both parts only initialises them.
     std::vector<size_t> bad;
     std::mutex bad_mutex;
+    if (holding_) held_expand_.assign(view.unique * expand_dim, 0.0f);
     pool_->ParallelRanges(view.unique, kRowsPerTask, [&](size_t begin, size_t end) {
       for (size_t u = begin; u < end; ++u) {
         const auto id = static_cast<size_t>(view.rows[u]);
-        auto* row = reinterpret_cast<float*>(open.block.rows + id * open.block.row_bytes);
-        if (open.clock != nullptr) open.clock->CatchUp(layout, row);
-        float* const sums =
-            open.merged_expand != nullptr ? open.merged_expand + id * expand_dim : nullptr;
+        float *row = nullptr, *sums = nullptr;
+        if (holding_) {
+          sums = held_expand_.data() + u * expand_dim;
+        } else {
+          row = reinterpret_cast<float*>(open.block.rows + id * open.block.row_bytes);
+          if (open.clock != nullptr) open.clock->CatchUp(layout, row);
+          if (open.merged_expand != nullptr) sums = open.merged_expand + id * expand_dim;
+        }
         if (PushExpand(*open.block.config, view.segments, view.starts[u], view.starts[u + 1],
                        gradient, row, sums)) {
           continue;

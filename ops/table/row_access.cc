@@ -227,6 +227,7 @@ Status RowAccess::PushView(const OpenRows& open, const int32_t* plan, size_t pla
     const size_t instances = segments / gradient.segments_per_instance;
     PBX_RETURN_IF_ERROR(CheckCounts(layout(), gradient, instances));
   }
+  if (holding_) return Hold(open, view, gradient);
   const Kernels& kernels = ActiveKernels();
   BadRows bad;
   gradient.on_bad = on_bad_grad_ == OnBadGrad::kClip ? BadGrad::kClip : BadGrad::kSkip;
@@ -281,10 +282,16 @@ Status RowAccess::CountBad(const OpenRows& open, std::vector<size_t>* rows) {
   };
   {
     const std::lock_guard<std::mutex> lock(bad_mutex_);
-    for (const size_t row : *rows) ++bad_grads_[slot_of(row)];
+    for (const size_t row : *rows) ++bad_grads_[open.block.rows != nullptr ? slot_of(row) : 0];
   }
   if (on_bad_grad_ != OnBadGrad::kError) return Status::Ok();
   const size_t first = rows->front();
+  if (open.block.rows == nullptr) {
+    return Error(Code::kNotFinite,
+                 "push: the gradient (or show, click) of %zu rows is NaN or infinite. These rows "
+                 "are unchanged: abandon the pass, or set table.on_bad_grad to skip or clip",
+                 rows->size());
+  }
   return Error(Code::kNotFinite,
                "push: the gradient (or show, click) of %zu rows is NaN or infinite; the first: "
                "feasign %" PRIu64
@@ -309,7 +316,7 @@ Status RowAccess::PlanOf(const OpenRows& open, const int32_t* ids, size_t n,
 }
 
 Status RowAccess::Push(const int32_t* ids, size_t n, const float* grad, float scale) {
-  Result<OpenRows> opened = Open("push");
+  Result<OpenRows> opened = OpenToPush();
   if (!opened.ok()) return opened.status();
   std::vector<int32_t> plan;
   PBX_RETURN_IF_ERROR(PlanOf(opened.value(), ids, n, &plan));
@@ -318,7 +325,7 @@ Status RowAccess::Push(const int32_t* ids, size_t n, const float* grad, float sc
 
 Status RowAccess::PushPlanned(const int32_t* plan, size_t plan_size, size_t n, const float* grad,
                               float scale, bool late) {
-  Result<OpenRows> opened = Open("push");
+  Result<OpenRows> opened = OpenToPush();
   if (!opened.ok()) return opened.status();
   GradientView gradient;
   gradient.grad = gradient.show_click = grad;
@@ -335,7 +342,7 @@ Status RowAccess::PushPooled(const int32_t* ids, size_t nnz, const int32_t* offs
                              size_t instances, size_t slots, bool use_cvm, const float* show_click,
                              const int32_t* plan, size_t plan_size, const float* grad,
                              size_t dense_width, const SharedCells& shared) {
-  Result<OpenRows> opened = Open("push");
+  Result<OpenRows> opened = OpenToPush();
   if (!opened.ok()) return opened.status();
   const OpenRows& open = opened.value();
   const size_t segments = instances * slots;

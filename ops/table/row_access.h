@@ -3,21 +3,33 @@
 // The rows are those of the open pass of a Table, or of one batch in a BatchTable, whose rows other
 // ranks own. All checks are made here; then a kernel runs over ranges of work.
 //
+// A *step* is one or more pulls of a program and the pushes that belong to them. All pulls read the
+// rows as they were before the step. The pushes are added up by row, and the rules are applied once
+// to the sums, so a program with a pull for each slot trains like one with a single pull of all
+// slots. Paddle runs the pushes of a program on several threads, in any order: the sums do not
+// depend on the order (RowAccess::PushOfStep).
+//
+// Thread safety: operators may call BeginPull and PushOfStep from any thread. All other functions
+// must not run at the same time as a push.
+//
 // Letters: D = embedx_dim, E = expand_dim, n = counts besides show and click, P = 3 + n + D columns
 // [show, click, further counts..., embed_w, embedx...].
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "base/threads.h"
 #include "row/lists.h"
+#include "row/plan.h"
 #include "table/decay_clock.h"
 #include "table/kernels.h"
 
@@ -127,6 +139,23 @@ class RowAccess {
                     size_t plan_size, const float* grad, size_t dense_width = 0,
                     const SharedCells& shared = {});
 
+  // ---- The steps of a program: what operators call
+
+  // Begins a pull of an operator, which must hold the lock until it has read the rows. A pull after
+  // a push begins a new step: it first applies what is left of the step before.
+  Result<std::shared_lock<std::shared_mutex>> BeginPull();
+  // Runs `push`, which makes one of the pushes above, as a push of this step. If the step has one
+  // pull, the push is applied at once. If it has more, the merged push is held until there are as
+  // many pushes as pulls, or until EndStep. A push beyond the number of pulls is a step of its own.
+  Status PushOfStep(const std::function<Status()>& push);
+  // Adds up the pushes that are held and applies them. Whoever reads the open rows by another way
+  // than an operator calls this first.
+  Status EndStep();
+  // Drops the pushes that are held.
+  void DropStep();
+  // Within PushOfStep: the push is held. Rows on a device are then pushed from the host's memory.
+  bool holding() const { return holding_; }
+
   AccessCounters access_counters() const;
 
   // The open rows, if they are on a device; otherwise null. The functions above do not work on rows
@@ -143,12 +172,31 @@ class RowAccess {
   // Adds counts from another place.
   void AddCounters(const AccessCounters& more);
 
-  std::unique_ptr<ThreadPool> pool_;  // for pull and push, called by the training thread
+  std::unique_ptr<ThreadPool> pool_;  // for pull and push
+
+  // The rows for which a push is held, of which only the fields besides the rows themselves are
+  // read. Rows on a device have them, too.
+  virtual Result<OpenRows> OpenToHold() const { return Open("push"); }
+  // Applies the pushes of a step. rows: (n) ids, which may repeat. values: (n, P + E), or (n, P + 1
+  // + E) with `late`: as for PushExtendedPlanned with scale 1.
+  virtual Status PushStep(const OpenRows& open, const std::vector<int32_t>& rows,
+                          const std::vector<float>& values, bool late);
+  Status PlanOf(const OpenRows& open, const int32_t* ids, size_t n, std::vector<int32_t>* plan);
 
  private:
+  // A push of this step that was merged by row and not applied yet.
+  struct HeldPush {
+    std::vector<int32_t> rows;  // (u) ascending
+    // (u, P + E), or (u, P + 1 + E) with `late`: as for PushExtendedPlanned with scale 1.
+    std::vector<float> values;
+    bool late = false;
+  };
+
+  Result<OpenRows> OpenToPush() const { return holding_ ? OpenToHold() : Open("push"); }
+  Status Hold(const OpenRows& open, const PlanView& view, GradientView gradient);
+  Status EndStepLocked();
   Status CheckIds(const OpenRows& open, const int32_t* ids, size_t n) const;
   Status CheckOffsets(const int32_t* offsets, size_t segments, size_t nnz) const;
-  Status PlanOf(const OpenRows& open, const int32_t* ids, size_t n, std::vector<int32_t>* plan);
   // nnz: as for ViewPlan.
   Status PushView(const OpenRows& open, const int32_t* plan, size_t plan_size, size_t segments,
                   GradientView gradient, size_t nnz = 0);
@@ -157,7 +205,13 @@ class RowAccess {
   Status CountBad(const OpenRows& open, std::vector<size_t>* rows);
 
   OnBadGrad on_bad_grad_;
-  float bad_grad_bound_;  // of kClip
+  float bad_grad_bound_;          // of kClip
+  std::shared_mutex step_mutex_;  // shared by pulls of operators, exclusive for pushes
+  std::atomic<size_t> pulls_{0};  // of this step
+  size_t pushes_ = 0;             // of this step, guarded by step_mutex_ like the next two
+  bool holding_ = false;          // pushes are held
+  std::vector<HeldPush> held_;
+  std::vector<float> held_expand_;  // (u, E) of the push that is being held, if it has expand
   std::atomic<uint64_t> rows_pulled_{0}, rows_pushed_{0}, ids_pushed_{0};
   std::atomic<uint64_t> pull_ns_{0}, push_ns_{0}, plan_ns_{0};
   mutable std::mutex bad_mutex_;

@@ -156,6 +156,7 @@ Status Table::Begin(int32_t stamp) {
 }
 
 Status Table::End(uint64_t pass_number) {
+  PBX_RETURN_IF_ERROR(EndStep());
   const std::lock_guard<std::mutex> lock(residency_);
   if (training_ == nullptr) {
     return Error(Code::kFailedPrecondition, "end_pass: no pass is open; begin_pass is missing");
@@ -250,6 +251,7 @@ void Table::NoteDurableEvents() {
 }
 
 Status Table::Abandon() {
+  DropStep();
   const std::lock_guard<std::mutex> lock(residency_);
   if (training_ == nullptr) {
     return Error(Code::kFailedPrecondition, "no pass is open: there is nothing to abandon");
@@ -427,6 +429,7 @@ void Table::CancelMerges() {
 }
 
 Status Table::SetCounted(const uint8_t* slots, size_t n) {
+  PBX_RETURN_IF_ERROR(EndStep());
   counted_.assign(n == 0 ? 0 : size_t{1} << 16, 1.0f);
   for (size_t i = 0; i < n && i < counted_.size(); ++i) counted_[i] = slots[i] != 0 ? 1.0f : 0.0f;
   config_.accessor.counted = n == 0 ? nullptr : counted_.data();
@@ -439,6 +442,7 @@ Status Table::SetRate(float rate) {
                  "table '%s': its rows are on the GPU, where learning rates are fixed",
                  config_.name.c_str());
   }
+  PBX_RETURN_IF_ERROR(EndStep());
   config_.accessor.rate = rate;
   return Status::Ok();
 }
@@ -481,14 +485,28 @@ Result<std::shared_ptr<PassTable>> Table::OpenPass(const char* what) const {
 }
 
 Result<OpenRows> Table::Open(const char* what) const {
-  Result<std::shared_ptr<PassTable>> pass = OpenPass(what);
-  if (!pass.ok()) return pass.status();
-  if (device_ != nullptr) {
+  if (device_ != nullptr && training()) {
     return Error(Code::kFailedPrecondition,
                  "%s: the rows of table '%s' are on the GPU while a pass is open (hbm.place): use "
                  "operators with tensors on the GPU",
                  what, config_.name.c_str());
   }
+  return OpenHost(what);
+}
+
+Result<OpenRows> Table::OpenToHold() const { return OpenHost("push"); }
+
+Status Table::PushStep(const OpenRows& open, const std::vector<int32_t>& rows,
+                       const std::vector<float>& values, bool late) {
+  if (device_ == nullptr) return RowAccess::PushStep(open, rows, values, late);
+  std::vector<int32_t> plan;
+  PBX_RETURN_IF_ERROR(PlanOf(open, rows.data(), rows.size(), &plan));
+  return device_->PushFromHost(plan.data(), plan.size(), rows.size(), values.data());
+}
+
+Result<OpenRows> Table::OpenHost(const char* what) const {
+  Result<std::shared_ptr<PassTable>> pass = OpenPass(what);
+  if (!pass.ok()) return pass.status();
   const PassTable& table = *pass.value();
   OpenRows open;
   open.rows = table.rows();

@@ -13,8 +13,8 @@
 // through. Tests check this.
 //
 // Thread safety: Stage, End, WriteFrozen, Publish and DropStaged may be called from different
-// threads. Pull and Push are called from the training thread, between Begin and End. One thread
-// calls WriteFrozen and Publish of a pass.
+// threads. Pulls and pushes are made between Begin and End (for their threads see RowAccess). One
+// thread calls WriteFrozen and Publish of a pass.
 #pragma once
 
 #include <array>
@@ -207,7 +207,11 @@ class Table : public RowAccess {
   explicit Table(TableConfig config);
   Status Idle(const char* what) const;
   Result<std::shared_ptr<PassTable>> OpenPass(const char* what) const;
+  Result<OpenRows> OpenHost(const char* what) const;
   Result<OpenRows> Open(const char* what) const override;
+  Result<OpenRows> OpenToHold() const override;
+  Status PushStep(const OpenRows& open, const std::vector<int32_t>& rows,
+                  const std::vector<float>& values, bool late) override;
   Status ReturnToMem(const PassTable& pass, const std::vector<const PassTable*>& holders);
   void Admit(const PassTable& pass, std::vector<uint8_t>* kept) const;
   Status KeepRows(PassTable* pass, const std::vector<uint8_t>& kept, StagedPass* staged);

@@ -41,7 +41,9 @@ void DefBatch(py::class_<T, std::shared_ptr<T>>* batch) {
   batch->def(
       "open", [](T& table) { ThrowIfError(table.Open()); },
       py::call_guard<py::gil_scoped_release>());
-  batch->def("end_pushes", &T::EndPushes);
+  batch->def(
+      "end_pushes", [](T& table) { ThrowIfError(table.EndPushes()); },
+      py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace pbx

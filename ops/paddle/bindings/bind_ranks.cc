@@ -132,6 +132,10 @@ void BindRanks(py::module_& module) {
       .def(py::init(&OpenBatchTable), py::arg("name"), py::arg("embedx_dim"), py::arg("expand_dim"),
            py::arg("counts"), py::arg("late"), py::arg("threads"), py::arg("on_bad_grad"))
       .def("merged", [](BatchTable& t) {
+        {
+          const py::gil_scoped_release release;
+          ThrowIfError(t.EndStep());
+        }
         const float* const merged = t.merged();
         const std::vector<py::ssize_t> shape = {static_cast<py::ssize_t>(t.rows()),
                                                 static_cast<py::ssize_t>(t.gradient_columns())};

@@ -223,10 +223,11 @@ void BindTable(py::module_& module) {
       .def("note_durable_events", &Table::NoteDurableEvents)
       .def("set_rate", [](Table& t, float rate) { ThrowIfError(t.SetRate(rate)); })
       .def("show_clicks",
-           [](const Table& t) {
+           [](Table& t) {
              std::vector<float> counts;
              {
                const py::gil_scoped_release released;
+               ThrowIfError(t.EndStep());
                counts = ValueOrThrow(t.ShowClicks());
              }
              const auto rows = static_cast<py::ssize_t>(counts.size() / 2);

@@ -37,6 +37,7 @@ void PullPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& o
   float* out_data = out.mutable_data();
   const size_t nnz = SizeOf(ids);
   const py::gil_scoped_release release;
+  ThrowIfError(table.EndStep());
   ThrowIfError(table.PullPooled(id_data, nnz, offset_data, instances, slots, use_cvm, out_data,
                                 nullptr, 0, shared));
 }
@@ -58,6 +59,7 @@ void PushPooled(Table& table, const Array<int32_t>& ids, const Array<int32_t>& o
   const size_t nnz = SizeOf(ids);
   const size_t plan_size = SizeOf(plan);
   const py::gil_scoped_release release;
+  ThrowIfError(table.EndStep());
   ThrowIfError(table.PushPooled(id_data, nnz, offset_data, instances, slots, use_cvm,
                                 show_click_data, plan_data, plan_size, grad_data, 0, shared));
 }

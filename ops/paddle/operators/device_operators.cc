@@ -24,6 +24,10 @@ Status ExpectThere(const DeviceRows* device, const Tensor& tensor, const char* n
                name);
 }
 
+Tensor OnHost(const Tensor& tensor) {
+  return tensor.is_cpu() ? tensor : tensor.copy_to(phi::CPUPlace(), true);
+}
+
 Tensor NewInts(size_t count, const Tensor& like) {
   return paddle::empty({static_cast<int64_t>(count)}, DataType::INT32, like.place());
 }
@@ -113,7 +117,7 @@ Status PullOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& anc
   return (device->*pull)(rows.data<int32_t>(), Count(ids), out->data<float>(), StreamOf(ids));
 }
 
-Status PushOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& grad,
+Status PushOnDevice(RowAccess& table, const Tensor& ids, const Tensor& grad,
                     const Shape& grad_shape, bool extended) {
   DeviceRows* const device = table.device();
   if (extended) PBX_RETURN_IF_ERROR(table.CheckExtended("push_box_extended_sparse"));
@@ -121,13 +125,18 @@ Status PushOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& gra
   PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", grad_shape));
   Tensor rows;
   PBX_RETURN_IF_ERROR(Found(device, ids, &rows));
+  const float scale = ids.shape().empty() ? 1.0f : static_cast<float>(ids.shape()[0]);
+  if (table.holding()) {
+    const Tensor host_rows = OnHost(rows), host_grad = OnHost(grad);
+    const auto push = extended ? &RowAccess::PushExtended : &RowAccess::Push;
+    return (table.*push)(host_rows.data<int32_t>(), Count(ids), host_grad.data<float>(), scale);
+  }
   BatchIds batch;
   batch.ids = rows.data<int32_t>();
   batch.nnz = Count(ids);
   const size_t room = device->PlanRoom(batch.nnz);
   Tensor plan = NewInts(room, ids);
   PBX_RETURN_IF_ERROR(device->Plan(batch, plan.data<int32_t>(), StreamOf(ids)));
-  const float scale = ids.shape().empty() ? 1.0f : static_cast<float>(ids.shape()[0]);
   const auto push = extended ? &DeviceRows::PushExtended : &DeviceRows::Push;
   return (device->*push)(plan.data<int32_t>(), room, batch.nnz, grad.data<float>(), scale,
                          StreamOf(ids));
@@ -142,13 +151,26 @@ Status PullPooledOnDevice(const RowAccess& table, const PooledInputs& inputs, Te
   return device->PullPooled(batch, out->data<float>(), DenseOf(inputs), StreamOf(inputs.ids));
 }
 
-Status PushPooledOnDevice(const RowAccess& table, const PooledInputs& inputs, const Tensor& grad) {
+Status PushPooledOnDevice(RowAccess& table, const PooledInputs& inputs, const Tensor& grad) {
   DeviceRows* const device = table.device();
   BatchIds batch;
   Tensor held, made;
   PBX_RETURN_IF_ERROR(BatchOf(device, table, inputs, &batch, &held));
   PBX_RETURN_IF_ERROR(ExpectThere(device, grad, "Out@GRAD", DataType::FLOAT32));
   PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", PooledShape(table, batch)));
+  if (table.holding()) {
+    const Tensor ids = OnHost(held.initialized() ? held : inputs.ids);
+    const Tensor offsets = OnHost(inputs.offsets), counts = OnHost(inputs.show_click);
+    const Tensor plan = OnHost(inputs.plan), host_grad = OnHost(grad);
+    Result<SharedCells> shared =
+        FindShared(batch.instances * batch.slots, offsets.data<int32_t>(), Count(offsets));
+    if (!shared.ok()) return shared.status();
+    const bool planned = !held.initialized() && Count(plan) >= 4;
+    return table.PushPooled(ids.data<int32_t>(), batch.nnz, offsets.data<int32_t>(),
+                            batch.instances, batch.slots, batch.use_cvm, counts.data<float>(),
+                            plan.data<int32_t>(), planned ? Count(plan) : 0,
+                            host_grad.data<float>(), batch.dense_width, shared.value());
+  }
   // A plan shorter than its header means no plan: programs cannot feed an empty tensor.
   const int32_t* plan = inputs.plan.data<int32_t>();
   size_t plan_size = Count(inputs.plan);

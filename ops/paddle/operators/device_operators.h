@@ -37,9 +37,9 @@ Shape PooledShape(const RowAccess& table, const BatchIds& batch);
 // out_shape: of the rows pulled for ids, (..., size). extended: with the expand part at the end.
 Status PullOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& anchor,
                     const Shape& out_shape, bool extended, Tensor* out);
-Status PushOnDevice(const RowAccess& table, const Tensor& ids, const Tensor& grad,
+Status PushOnDevice(RowAccess& table, const Tensor& ids, const Tensor& grad,
                     const Shape& grad_shape, bool extended);
 Status PullPooledOnDevice(const RowAccess& table, const PooledInputs& inputs, Tensor* out);
-Status PushPooledOnDevice(const RowAccess& table, const PooledInputs& inputs, const Tensor& grad);
+Status PushPooledOnDevice(RowAccess& table, const PooledInputs& inputs, const Tensor& grad);
 
 }  // namespace pbx

@@ -1,6 +1,10 @@
 // The operators. Each kernel checks place, dtype and shape, then calls one function of the core.
 // Only Paddle's own exception may leave a kernel (any other aborts the process), so every body runs
 // under Guard. Messages start with the Python error class to which paddlebox.ops converts them.
+//
+// Order is a variable of the program that no kernel reads or writes. To the executor, each pull
+// changes it in place and each backward reads it. So Paddle runs the pulls of a program one after
+// another, and all pushes after all pulls.
 #include <string>
 #include <vector>
 
@@ -54,6 +58,8 @@ Tensor PullRows(const char* op, const Tensor& ids, const Tensor& anchor, int siz
   Guard(op, [&]() -> Status {
     std::shared_ptr<RowAccess> table;
     PBX_RETURN_IF_ERROR(TableOf(size, part, &table));
+    const auto pulling = table->BeginPull();
+    if (!pulling.ok()) return pulling.status();
     if (table->device() != nullptr) {
       return PullOnDevice(*table, ids, anchor, PullShape(ids.shape(), size),
                           part == Part::kExtended, &out);
@@ -69,23 +75,26 @@ Tensor PullRows(const char* op, const Tensor& ids, const Tensor& anchor, int siz
   return out;
 }
 
-Status PushRows(const Tensor& ids, const Tensor& grad, Part part) {
-  const Shape shape = grad.shape();
-  const int64_t size = shape.empty() ? 0 : shape.back();
+Status PushInStep(RowAccess* table, const Tensor& ids, const Tensor& grad, Part part) {
+  const int64_t size = grad.shape().empty() ? 0 : grad.shape().back();
   const Shape expected = PullShape(ids.shape(), static_cast<int>(size));
-  std::shared_ptr<RowAccess> table;
-  PBX_RETURN_IF_ERROR(TableOf(size, part, &table));
   if (table->device() != nullptr) {
     return PushOnDevice(*table, ids, grad, expected, part == Part::kExtended);
   }
   PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
   std::vector<int32_t> rows;
-  PBX_RETURN_IF_ERROR(TranslateIds(ids, table.get(), &rows));
+  PBX_RETURN_IF_ERROR(TranslateIds(ids, table, &rows));
   PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", expected));
   const float batch = ids.shape().empty() ? 1.0f : static_cast<float>(ids.shape()[0]);
   return part == Part::kExtended
              ? table->PushExtended(rows.data(), rows.size(), grad.data<float>(), batch)
              : table->Push(rows.data(), rows.size(), grad.data<float>(), batch);
+}
+
+Status PushRows(const Tensor& ids, const Tensor& grad, Part part) {
+  std::shared_ptr<RowAccess> table;
+  PBX_RETURN_IF_ERROR(TableOf(grad.shape().empty() ? 0 : grad.shape().back(), part, &table));
+  return table->PushOfStep([&] { return PushInStep(table.get(), ids, grad, part); });
 }
 
 Tensor PushBack(const char* op, const Tensor& ids, const Tensor& anchor, const Tensor& grad,
@@ -98,35 +107,43 @@ Tensor PushBack(const char* op, const Tensor& ids, const Tensor& anchor, const T
   return zeros;
 }
 
-std::vector<Tensor> PullForward(const Tensor& ids, const Tensor& anchor, int size,
+std::vector<Tensor> PullForward(const Tensor& ids, const Tensor& anchor,
+                                paddle::optional<Tensor>& /*order*/, int size,
                                 bool /*is_distributed*/, bool /*is_sparse*/) {
   return {PullRows("pull_box_sparse", ids, anchor, size, Part::kPlain)};
 }
-std::vector<Tensor> PullBackward(const Tensor& ids, const Tensor& anchor, const Tensor& grad,
+std::vector<Tensor> PullBackward(const Tensor& ids, const Tensor& anchor,
+                                 const paddle::optional<Tensor>& /*order*/, const Tensor& grad,
                                  int /*size*/, bool /*is_distributed*/, bool /*is_sparse*/) {
   return {PushBack("push_box_sparse", ids, anchor, grad, Part::kPlain)};
 }
 
-std::vector<Tensor> ExtendedForward(const Tensor& ids, const Tensor& anchor, int size) {
+std::vector<Tensor> ExtendedForward(const Tensor& ids, const Tensor& anchor,
+                                    paddle::optional<Tensor>& /*order*/, int size) {
   return {PullRows("pull_box_extended_sparse", ids, anchor, size, Part::kExtended)};
 }
-std::vector<Tensor> ExtendedBackward(const Tensor& ids, const Tensor& anchor, const Tensor& grad,
+std::vector<Tensor> ExtendedBackward(const Tensor& ids, const Tensor& anchor,
+                                     const paddle::optional<Tensor>& /*order*/, const Tensor& grad,
                                      int /*size*/) {
   return {PushBack("push_box_extended_sparse", ids, anchor, grad, Part::kExtended)};
 }
-std::vector<Shape> ExtendedInferShape(const Shape& ids, const Shape& /*anchor*/, int size) {
+std::vector<Shape> ExtendedInferShape(const Shape& ids, const Shape& /*anchor*/,
+                                      const paddle::optional<Shape>& /*order*/, int size) {
   return {PullShape(ids, size)};
 }
 
-std::vector<Shape> PullInferShape(const Shape& ids, const Shape& /*anchor*/, int size,
+std::vector<Shape> PullInferShape(const Shape& ids, const Shape& /*anchor*/,
+                                  const paddle::optional<Shape>& /*order*/, int size,
                                   bool /*is_distributed*/, bool /*is_sparse*/) {
   return {PullShape(ids, size)};
 }
-std::vector<DataType> PullInferDtype(const DataType& /*ids*/, const DataType& anchor) {
+std::vector<DataType> PullInferDtype(const DataType& /*ids*/, const DataType& anchor,
+                                     const paddle::optional<DataType>& /*order*/) {
   return {anchor};
 }
 
-std::vector<Tensor> PushForward(const Tensor& ids, const Tensor& grad) {
+std::vector<Tensor> PushForward(const Tensor& ids, const Tensor& grad,
+                                paddle::optional<Tensor>& /*order*/) {
   Tensor count;
   Guard("push_box_sparse", [&]() -> Status {
     PBX_RETURN_IF_ERROR(PushRows(ids, grad, Part::kPlain));
@@ -135,8 +152,12 @@ std::vector<Tensor> PushForward(const Tensor& ids, const Tensor& grad) {
   });
   return {count};
 }
-std::vector<Shape> PushInferShape(const Shape& /*ids*/, const Shape& /*grad*/) { return {{1}}; }
-std::vector<DataType> PushInferDtype(const DataType& /*ids*/, const DataType& /*grad*/) {
+std::vector<Shape> PushInferShape(const Shape& /*ids*/, const Shape& /*grad*/,
+                                  const paddle::optional<Shape>& /*order*/) {
+  return {{1}};
+}
+std::vector<DataType> PushInferDtype(const DataType& /*ids*/, const DataType& /*grad*/,
+                                     const paddle::optional<DataType>& /*order*/) {
   return {DataType::INT64};
 }
 
@@ -175,6 +196,8 @@ Tensor PullPooled(const char* op, const std::string& table, const PooledInputs& 
     Result<std::shared_ptr<RowAccess>> found = FindTable(table);
     if (!found.ok()) return found.status();
     RowAccess* const rows = found.value().get();
+    const auto pulling = rows->BeginPull();
+    if (!pulling.ok()) return pulling.status();
     if (rows->device() != nullptr) return PullPooledOnDevice(*rows, inputs, &out);
     Pooled pooled;
     PBX_RETURN_IF_ERROR(CheckOnHost(rows, inputs, &pooled));
@@ -187,6 +210,18 @@ Tensor PullPooled(const char* op, const std::string& table, const PooledInputs& 
   return out;
 }
 
+Status PushPooledInStep(RowAccess* rows, const PooledInputs& inputs, const Tensor& grad) {
+  if (rows->device() != nullptr) return PushPooledOnDevice(*rows, inputs, grad);
+  Pooled pooled;
+  PBX_RETURN_IF_ERROR(CheckOnHost(rows, inputs, &pooled));
+  const BatchIds& batch = pooled.batch;
+  PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
+  PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", PooledShape(*rows, batch)));
+  return rows->PushPooled(batch.ids, batch.nnz, batch.offsets, batch.instances, batch.slots,
+                          batch.use_cvm, inputs.show_click.data<float>(), pooled.plan,
+                          pooled.plan_size, grad.data<float>(), batch.dense_width, batch.shared);
+}
+
 Tensor PushPooled(const char* op, const std::string& table, const PooledInputs& inputs,
                   const Tensor& grad) {
   Tensor zeros;
@@ -195,32 +230,25 @@ Tensor PushPooled(const char* op, const std::string& table, const PooledInputs& 
     if (!found.ok()) return found.status();
     RowAccess* const rows = found.value().get();
     zeros = ZerosLike(inputs.anchor);
-    if (rows->device() != nullptr) return PushPooledOnDevice(*rows, inputs, grad);
-    Pooled pooled;
-    PBX_RETURN_IF_ERROR(CheckOnHost(rows, inputs, &pooled));
-    const BatchIds& batch = pooled.batch;
-    PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
-    PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", PooledShape(*rows, batch)));
-    return rows->PushPooled(batch.ids, batch.nnz, batch.offsets, batch.instances, batch.slots,
-                            batch.use_cvm, inputs.show_click.data<float>(), pooled.plan,
-                            pooled.plan_size, grad.data<float>(), batch.dense_width, batch.shared);
+    return rows->PushOfStep([&] { return PushPooledInStep(rows, inputs, grad); });
   });
   return zeros;
 }
 
 std::vector<Tensor> PooledForward(const Tensor& ids, const Tensor& offsets,
                                   const Tensor& show_click, const Tensor& plan,
-                                  const Tensor& anchor, const std::string& table, int slots,
-                                  int embedx_dim, bool use_cvm) {
+                                  const Tensor& anchor, paddle::optional<Tensor>& /*order*/,
+                                  const std::string& table, int slots, int embedx_dim,
+                                  bool use_cvm) {
   return {
       PullPooled("fused_pull_seqpool_cvm", table,
                  {ids, offsets, show_click, plan, nullptr, anchor, slots, embedx_dim, use_cvm})};
 }
 std::vector<Tensor> PooledBackward(const Tensor& ids, const Tensor& offsets,
                                    const Tensor& show_click, const Tensor& plan,
-                                   const Tensor& anchor, const Tensor& grad,
-                                   const std::string& table, int slots, int embedx_dim,
-                                   bool use_cvm) {
+                                   const Tensor& anchor, const paddle::optional<Tensor>& /*order*/,
+                                   const Tensor& grad, const std::string& table, int slots,
+                                   int embedx_dim, bool use_cvm) {
   return {PushPooled("fused_pull_seqpool_cvm_grad", table,
                      {ids, offsets, show_click, plan, nullptr, anchor, slots, embedx_dim, use_cvm},
                      grad)};
@@ -228,14 +256,16 @@ std::vector<Tensor> PooledBackward(const Tensor& ids, const Tensor& offsets,
 
 std::vector<Tensor> JoinedForward(const Tensor& ids, const Tensor& offsets,
                                   const Tensor& show_click, const Tensor& plan, const Tensor& dense,
-                                  const Tensor& anchor, const std::string& table, int slots,
-                                  int embedx_dim, bool use_cvm) {
+                                  const Tensor& anchor, paddle::optional<Tensor>& /*order*/,
+                                  const std::string& table, int slots, int embedx_dim,
+                                  bool use_cvm) {
   return {PullPooled("fused_pull_seqpool_cvm_concat", table,
                      {ids, offsets, show_click, plan, &dense, anchor, slots, embedx_dim, use_cvm})};
 }
 std::vector<Tensor> JoinedBackward(const Tensor& ids, const Tensor& offsets,
                                    const Tensor& show_click, const Tensor& plan,
-                                   const Tensor& dense, const Tensor& anchor, const Tensor& grad,
+                                   const Tensor& dense, const Tensor& anchor,
+                                   const paddle::optional<Tensor>& /*order*/, const Tensor& grad,
                                    const std::string& table, int slots, int embedx_dim,
                                    bool use_cvm) {
   return {PushPooled("fused_pull_seqpool_cvm_concat_grad", table,
@@ -251,6 +281,7 @@ int64_t WidthOf(const Shape& show_click, int embedx_dim, bool use_cvm) {
 std::vector<Shape> JoinedInferShape(const Shape& /*ids*/, const Shape& /*offsets*/,
                                     const Shape& show_click, const Shape& /*plan*/,
                                     const Shape& dense, const Shape& /*anchor*/,
+                                    const paddle::optional<Shape>& /*order*/,
                                     const std::string& /*table*/, int slots, int embedx_dim,
                                     bool use_cvm) {
   const int64_t width = dense.size() == 2 ? dense[1] : 0;
@@ -259,20 +290,24 @@ std::vector<Shape> JoinedInferShape(const Shape& /*ids*/, const Shape& /*offsets
 }
 std::vector<DataType> JoinedInferDtype(const DataType& /*ids*/, const DataType& /*offsets*/,
                                        const DataType& /*show_click*/, const DataType& /*plan*/,
-                                       const DataType& /*dense*/, const DataType& anchor) {
+                                       const DataType& /*dense*/, const DataType& anchor,
+                                       const paddle::optional<DataType>& /*order*/) {
   return {anchor};
 }
 
 std::vector<Shape> PooledInferShape(const Shape& /*ids*/, const Shape& /*offsets*/,
                                     const Shape& show_click, const Shape& /*plan*/,
-                                    const Shape& /*anchor*/, const std::string& /*table*/,
-                                    int slots, int embedx_dim, bool use_cvm) {
+                                    const Shape& /*anchor*/,
+                                    const paddle::optional<Shape>& /*order*/,
+                                    const std::string& /*table*/, int slots, int embedx_dim,
+                                    bool use_cvm) {
   return {
       {show_click.empty() ? -1 : show_click[0], slots * WidthOf(show_click, embedx_dim, use_cvm)}};
 }
 std::vector<DataType> PooledInferDtype(const DataType& /*ids*/, const DataType& /*offsets*/,
                                        const DataType& /*show_click*/, const DataType& /*plan*/,
-                                       const DataType& anchor) {
+                                       const DataType& anchor,
+                                       const paddle::optional<DataType>& /*order*/) {
   return {anchor};
 }
 
@@ -280,64 +315,71 @@ std::vector<DataType> PooledInferDtype(const DataType& /*ids*/, const DataType& 
 }  // namespace pbx
 
 PD_BUILD_OP(pull_box_sparse)
-    .Inputs({"Ids", "W"})
-    .Outputs({"Out"})
+    .Inputs({"Ids", "W", paddle::Optional("Order")})
+    .Outputs({"Out", paddle::Optional("OrderOut")})
+    .SetInplaceMap({{paddle::Optional("Order"), paddle::Optional("OrderOut")}})
     .Attrs({"size: int", "is_distributed: bool", "is_sparse: bool"})
     .SetKernelFn(PD_KERNEL(pbx::PullForward))
     .SetInferShapeFn(PD_INFER_SHAPE(pbx::PullInferShape))
     .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PullInferDtype));
 
 PD_BUILD_GRAD_OP(pull_box_sparse)
-    .Inputs({"Ids", "W", paddle::Grad("Out")})
+    .Inputs({"Ids", "W", paddle::Optional("Order"), paddle::Grad("Out")})
     .Outputs({paddle::Grad("W")})
     .Attrs({"size: int", "is_distributed: bool", "is_sparse: bool"})
     .SetKernelFn(PD_KERNEL(pbx::PullBackward));
 
 PD_BUILD_OP(pull_box_extended_sparse)
-    .Inputs({"Ids", "W"})
-    .Outputs({"Out"})
+    .Inputs({"Ids", "W", paddle::Optional("Order")})
+    .Outputs({"Out", paddle::Optional("OrderOut")})
+    .SetInplaceMap({{paddle::Optional("Order"), paddle::Optional("OrderOut")}})
     .Attrs({"size: int"})
     .SetKernelFn(PD_KERNEL(pbx::ExtendedForward))
     .SetInferShapeFn(PD_INFER_SHAPE(pbx::ExtendedInferShape))
     .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PullInferDtype));
 
 PD_BUILD_GRAD_OP(pull_box_extended_sparse)
-    .Inputs({"Ids", "W", paddle::Grad("Out")})
+    .Inputs({"Ids", "W", paddle::Optional("Order"), paddle::Grad("Out")})
     .Outputs({paddle::Grad("W")})
     .Attrs({"size: int"})
     .SetKernelFn(PD_KERNEL(pbx::ExtendedBackward));
 
 PD_BUILD_OP(push_box_sparse)
-    .Inputs({"Ids", "Grad"})
-    .Outputs({"Count"})
+    .Inputs({"Ids", "Grad", paddle::Optional("Order")})
+    .Outputs({"Count", paddle::Optional("OrderOut")})
+    .SetInplaceMap({{paddle::Optional("Order"), paddle::Optional("OrderOut")}})
     .SetKernelFn(PD_KERNEL(pbx::PushForward))
     .SetInferShapeFn(PD_INFER_SHAPE(pbx::PushInferShape))
     .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PushInferDtype));
 
 PD_BUILD_OP(fused_pull_seqpool_cvm)
-    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "W"})
-    .Outputs({"Out"})
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "W", paddle::Optional("Order")})
+    .Outputs({"Out", paddle::Optional("OrderOut")})
+    .SetInplaceMap({{paddle::Optional("Order"), paddle::Optional("OrderOut")}})
     .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
     .SetKernelFn(PD_KERNEL(pbx::PooledForward))
     .SetInferShapeFn(PD_INFER_SHAPE(pbx::PooledInferShape))
     .SetInferDtypeFn(PD_INFER_DTYPE(pbx::PooledInferDtype));
 
 PD_BUILD_GRAD_OP(fused_pull_seqpool_cvm)
-    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "W", paddle::Grad("Out")})
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "W", paddle::Optional("Order"),
+             paddle::Grad("Out")})
     .Outputs({paddle::Grad("W")})
     .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
     .SetKernelFn(PD_KERNEL(pbx::PooledBackward));
 
 PD_BUILD_OP(fused_pull_seqpool_cvm_concat)
-    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "Dense", "W"})
-    .Outputs({"Out"})
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "Dense", "W", paddle::Optional("Order")})
+    .Outputs({"Out", paddle::Optional("OrderOut")})
+    .SetInplaceMap({{paddle::Optional("Order"), paddle::Optional("OrderOut")}})
     .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
     .SetKernelFn(PD_KERNEL(pbx::JoinedForward))
     .SetInferShapeFn(PD_INFER_SHAPE(pbx::JoinedInferShape))
     .SetInferDtypeFn(PD_INFER_DTYPE(pbx::JoinedInferDtype));
 
 PD_BUILD_GRAD_OP(fused_pull_seqpool_cvm_concat)
-    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "Dense", "W", paddle::Grad("Out")})
+    .Inputs({"Ids", "Offsets", "ShowClick", "Plan", "Dense", "W", paddle::Optional("Order"),
+             paddle::Grad("Out")})
     .Outputs({paddle::Grad("W")})
     .Attrs({"table: std::string", "slots: int", "embedx_dim: int", "use_cvm: bool"})
     .SetKernelFn(PD_KERNEL(pbx::JoinedBackward));
