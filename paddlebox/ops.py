@@ -150,7 +150,8 @@ def _call_in_order(
     """Call an operator whose place among the pulls and pushes of the program matters.
 
     In a static program the operator also changes a variable in place, which nothing reads. So the
-    executor runs the pulls of a block one after another, and all pushes after all pulls.
+    executor runs the pulls of a block one after another, and all pushes after all pulls (the
+    contract of steps is in ops/table/row_access.h).
     """
     order = {"Order@OPTIONAL": None if paddle.in_dynamic_mode() else _order_of_block()}
     in_place = {"OrderOut@OPTIONAL": "Order@OPTIONAL"}
@@ -160,15 +161,17 @@ def _call_in_order(
 def _order_of_block() -> Any:
     """The variable Order of the block that is being built, which its first operator makes."""
     pir = paddle.framework.in_pir_mode()
-    block = paddle.pir.get_current_insertion_point().block() if pir else paddle.static.default_main_program().current_block()
+    if pir:
+        block = paddle.pir.get_current_insertion_point().block()
+    else:
+        block = paddle.static.default_main_program().current_block()
     for op in block.ops:
         name = op.name().removeprefix("custom_op.").rstrip("_") if pir else op.type
         if name not in _IN_ORDER:
             continue
         if pir:
             return op.operand_source(op.num_operands() - 1)
-        if op.input("Order@OPTIONAL"):  # Paddle's own layer has no such input
-            return block._var_recursive(op.input("Order@OPTIONAL")[0])
+        return block._var_recursive(op.input("Order@OPTIONAL")[0])
     return paddle.full([1], 0, "int32")
 
 
@@ -431,16 +434,15 @@ def lookup_input(
 
 
 def _adopt_paddles_helper() -> None:
-    """Make Paddle's `paddle.incubate.layers._pull_box_sparse` work for lists and for PIR.
+    """Make Paddle's `paddle.incubate.layers._pull_box_sparse` call `pull_box_sparse`.
 
-    Paddle still ships this helper, but not its operator. With one tensor in an old-IR program it
-    builds the operator of this package. With a list of slots it fails with "Input Ids expects only
-    one input", and in PIR with an error inside Paddle. These two cases now call `pull_box_sparse`.
+    Paddle still ships this helper, but not its operator. It fails with a list of slots ("Input Ids
+    expects only one input") and in PIR, and Paddle would run the pulls and pushes that it builds in
+    any order.
     """
     layers = paddle.incubate.layers
-    stock = layers._pull_box_sparse
 
-    @functools.wraps(stock)
+    @functools.wraps(layers._pull_box_sparse)
     def helper(
         input: Any,  # noqa: A002  # Paddle's name for it
         size: int,
@@ -448,12 +450,11 @@ def _adopt_paddles_helper() -> None:
         is_distributed: bool = False,
         is_sparse: bool = False,
     ) -> Any:
-        single = not isinstance(input, (list, tuple)) or len(input) == 1
-        if single and not paddle.framework.in_dynamic_or_pir_mode():
-            return stock(input, size, dtype, is_distributed, is_sparse)
+        del is_distributed, is_sparse
         if dtype != "float32":
             raise ValueError(f"paddlebox.ops.pull_box_sparse gives float32 rows, not {dtype}")
-        return pull_box_sparse(input, size)
+        rows = pull_box_sparse(input, size)
+        return rows[0] if isinstance(rows, list) and len(rows) == 1 else rows
 
     layers._pull_box_sparse = layers.nn._pull_box_sparse = helper
 

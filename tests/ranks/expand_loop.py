@@ -17,8 +17,11 @@ VARIABLES = [
 ]
 
 
-def expand_step(table: Any) -> Callable[[Any], tuple[float, np.ndarray]]:
-    """A step of dygraph that pushes the gradient of the mean log loss of a sum of weights."""
+def expand_step(table: Any, own_pulls: bool = False) -> Callable[[Any], tuple[float, np.ndarray]]:
+    """A step of dygraph that pushes the gradient of the mean log loss of a sum of weights.
+
+    own_pulls: instead of one pull there are three: of `user`, and of each half of `tags`.
+    """
     from paddlebox import ops
     from paddlebox._native import paddle
 
@@ -28,9 +31,16 @@ def expand_step(table: Any) -> Callable[[Any], tuple[float, np.ndarray]]:
     def step(feed: Any) -> tuple[float, np.ndarray]:
         assert set(feed) <= {"user", "tags", "click", "box_share"}, set(feed)
         slots = [paddle.to_tensor(feed[name]) for name in ("user", "tags")]
-        (of_user, of_tags), (expand,) = ops.pull_box_extended_sparse(
-            slots, size, table.expand_dim, mask=[3, 1], anchor=anchor
-        )
+        sizes = {"size": size, "extend_size": table.expand_dim, "anchor": anchor}
+        if own_pulls:
+            of_user, expand = ops.pull_box_extended_sparse(slots[0], **sizes)
+            halves = paddle.split(slots[1], 2, axis=1)
+            of_halves = [ops.pull_box_extended_sparse(half, **sizes)[0] for half in halves]
+            of_tags = paddle.concat(of_halves, axis=1)
+        else:
+            (of_user, of_tags), (expand,) = ops.pull_box_extended_sparse(
+                slots, mask=[3, 1], **sizes
+            )
         first = [part.numpy().astype(np.float64) for part in (of_user, of_tags, expand)]
         logits = sum(part[..., at:].reshape(len(part), -1).sum(1) for part, at in zip(
             first, (2, 2, 0), strict=True

@@ -34,6 +34,21 @@ def test_two_ranks_train_the_rows_with_both_embeddings_that_one_trains(tmp_path:
 
 
 @pytest.mark.slow
+def test_pulls_of_their_own_train_what_one_pull_trains_on_one_rank_and_on_two(
+    tmp_path: Path,
+) -> None:
+    """The rules of the table are not linear: they see the sum of a step, over pulls and ranks."""
+    one_file = _passes(tmp_path / "a", 1)
+    trainings = {name: {"table": _TABLE, "own_pulls": name == "own"} for name in ("whole", "own")}
+    runs = _train_each(tmp_path / "one", 1, one_file, trainings)
+    _assert_same_model(runs["whole"], runs["own"])
+    trainings = {name: {"table": _TABLE, "own_pulls": True} for name in ("first", "again")}
+    two = _train_each(tmp_path / "two", 2, _passes(tmp_path / "b", 2), trainings)
+    _assert_same_model(runs["whole"], two["first"])
+    assert two["first"]["digest"] == two["again"]["digest"]
+
+
+@pytest.mark.slow
 def test_quantized_rows_and_steps_that_do_not_wait_have_the_expand_part_too(tmp_path: Path) -> None:
     modes = ("{rows: int8, gradients: int8}", "{staleness: 2}")
     trainings: dict[str, dict[str, Any]] = {"{}": {"table": _TABLE}}

@@ -39,6 +39,7 @@ def _configured(
     table: dict[str, Any] | None = None,
     failing_rank: int | None = None,
     during_sum: bool = True,
+    own_pulls: bool = False,
     **sections: Any,
 ) -> dict[str, Any]:
     """What worker.py is told of one training. options: of the section ranks, as YAML; table: keys
@@ -60,8 +61,9 @@ def _configured(
         ranks=yaml.safe_load(options),
         **sections,
     )  # fmt: skip
-    told = {"folder": str(folder), "config": str(config)}
-    return {**told, "failing_rank": failing_rank, "during_sum": during_sum}
+    told: dict[str, Any] = {"folder": str(folder), "config": str(config)}
+    told |= {"failing_rank": failing_rank, "during_sum": during_sum, "own_pulls": own_pulls}
+    return told
 
 
 def _fork(settings: list[Path]) -> tuple[list[int], str]:

@@ -64,7 +64,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     slots = load_slots(config.data.slots)
     expanded = bool(config.table.expand_dim)
     runner = None if expanded else build_runner(config, slots, world)
-    train_step = expand_step(config.table) if runner is None else runner.train_step
+    train_step = runner.train_step if runner else expand_step(config.table, settings["own_pulls"])
     store = folder / f"store-{world.size}-{world.rank}"
     table = open_table(config, store, slots=slots, world=world)
     passes = []

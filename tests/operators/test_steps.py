@@ -1,0 +1,115 @@
+"""Programs with several pulls: Paddle runs their pushes at the same time, in any order. Each run
+must leave the same rows, in PIR and in old IR, on the host and on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.marks import long, slow
+
+#: Pulls of overlapping ids. The gradient of each pull is a constant, so it waits for no other pull.
+PROGRAM = """
+import json, os, sys
+import numpy as np
+from paddlebox import ops
+from paddlebox._native import paddle
+from paddlebox.config import HbmPlace, TableConfig
+from paddlebox.store.hbm_place import SWITCH
+from paddlebox.store.table import Table, sorted_unique_keys
+
+kind, pulls, runs, place = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+os.environ[SWITCH] = "host"
+ROWS, BATCH, STEPS = 40, 8, 4
+names = ["a", "b"] if kind == "tables" else ["default"]
+expand = 3 if kind == "extended" else 0
+
+paddle.enable_static()
+program, startup = paddle.static.Program(), paddle.static.Program()
+
+def pull(k):
+    ids = paddle.static.data(f"ids{k}", [-1, 1], "int64")
+    if kind == "extended":
+        return list(ops.pull_box_extended_sparse(ids, 7, expand))
+    if kind != "tables":
+        return [ops.pull_box_sparse(ids, 7)]
+    anchor, plan = ops.create_anchor(), paddle.full([1], 0, "int32")
+    return [ops.fused_pull_seqpool_cvm(
+        paddle.reshape(ids, [-1]), paddle.arange(BATCH + 1, dtype="int32"),
+        paddle.ones([BATCH, 2]), plan, anchor, slots=1, embedx_dim=4, table=names[k % 2])]
+
+with paddle.static.program_guard(program, startup):
+    found = [part for k in range(pulls) for part in pull(k)]
+    losses = [paddle.mean(paddle.scale(part, 0.1 * (k + 1))) for k, part in enumerate(found)]
+    paddle.optimizer.SGD(0.1).minimize(paddle.add_n(losses))
+exe = paddle.static.Executor(paddle.CPUPlace())
+exe.run(startup)
+digests = set()
+for _ in range(runs):
+    tables = [
+        Table(TableConfig(name=name, embedx_dim=4, embedx_threshold=0.0, expand_dim=expand),
+              hbm_place=HbmPlace(place))
+        for name in names
+    ]
+    keys = sorted_unique_keys(np.arange(1, ROWS + 1, dtype=np.uint64))
+    for table in tables:
+        table.begin(table.stage(keys))
+    random = np.random.default_rng(0)
+    for _ in range(STEPS):
+        feed = {f"ids{k}": random.integers(1, ROWS + 1, (BATCH, 1)) for k in range(pulls)}
+        exe.run(program, feed=feed)
+    for table in tables:
+        table.end()
+        table.commit()
+    digests.add("".join(table.digest() for table in tables))
+    for table in tables:
+        table.close()
+print(json.dumps(sorted(digests)))
+"""
+
+REPEATS = 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "pulls", "pir", "place"),
+    [
+        ("plain", 8, "1", "host"),
+        slow("plain", 8, "0", "host"),
+        slow("plain", 8, "1", "gpu"),
+        slow("extended", 26, "1", "host"),
+        slow("extended", 2, "1", "gpu"),
+        slow("tables", 26, "1", "host"),
+        slow("tables", 8, "1", "gpu"),
+        long("extended", 26, "0", "host"),
+        long("tables", 26, "0", "host"),
+    ],
+)
+def test_every_run_leaves_the_same_rows(
+    in_new_process: Callable[..., Any], kind: str, pulls: int, pir: str, place: str
+) -> None:
+    found = [
+        in_new_process(PROGRAM, kind, str(pulls), "5", where, env={"FLAGS_enable_pir_api": ir})
+        for ir, where in dict.fromkeys([("1", "host"), (pir, place)])
+    ]
+    assert len(found[0]) == 1, "the rows depend on the order of pushes"
+    assert found == found[:1] * len(found)
+
+
+@pytest.mark.parametrize("kind", ["plain", "extended", "tables"])
+@pytest.mark.parametrize("pulls", [2, 8, 26])
+@pytest.mark.parametrize("pir", ["1", "0"], ids=["pir", "old_ir"])
+@pytest.mark.parametrize("processes", [long(1), long(20)])
+def test_many_runs_leave_the_same_rows(
+    in_new_process: Callable[..., Any], kind: str, pulls: int, pir: str, processes: int
+) -> None:
+    runs = REPEATS // processes
+    found = [
+        in_new_process(
+            PROGRAM, kind, str(pulls), str(runs), "host", env={"FLAGS_enable_pir_api": pir}
+        )
+        for _ in range(processes)
+    ]
+    assert len(found[0]) == 1
+    assert found == found[:1] * processes
