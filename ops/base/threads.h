@@ -20,9 +20,9 @@ class ThreadPool {
   int threads() const;
 
   // Calls fn(task) once for each task in [0, tasks), on the workers and on the calling thread, and
-  // returns when all are done. Tasks are handed out in order. fn must not throw. Thread safe, but it
-  // orders nothing: calls from several threads that have one task each, or all calls if the pool has
-  // one thread, run at the same time. Not re-entrant: fn must not call ParallelFor of the same pool.
+  // returns when all are done. Tasks are handed out in order. fn must not throw. Thread safe, but
+  // no order: calls from several threads that have one task each, or all calls if the pool has one
+  // thread, run at the same time. Not re-entrant: fn must not call ParallelFor of the same pool.
   void ParallelFor(size_t tasks, const std::function<void(size_t task)>& fn);
 
   // The same for [0, n), cut into contiguous ranges of at least min_chunk items: fn(begin, end). A

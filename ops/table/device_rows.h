@@ -85,8 +85,8 @@ class DevicePass : public DeviceRows {
   virtual Status SetCounted(const std::vector<float>& counted) = 0;
 
   // For requests of other ranks, and for pushes that were held on the host. These functions work
-  // like Pull and like Push with scale 1, but all arrays are in the host's memory, and the functions
-  // return when the work is done. Any thread may call them. PushFromHost: grad (n, P + E).
+  // like Pull and like Push with scale 1, but all arrays are in the host's memory, and they return
+  // when the work is done. Any thread may call them. PushFromHost: grad (n, P + E).
   virtual Status PullToHost(const int32_t* ids, size_t n, float* out) = 0;
   // As RowAccess::HaveEmbedx.
   virtual Status HaveEmbedx(const int32_t* ids, size_t n, uint8_t* out) = 0;
