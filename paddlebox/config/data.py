@@ -57,7 +57,9 @@ def _auto_is_0(value: Any) -> Any:
 class DataConfig(StreamConfig):
     """Files, their format, and how passes and batches are made of them."""
 
-    format: Choice[Format] = Field(description="format of the files; text is plain, gzip or zstd")
+    format: Choice[Format] = Field(
+        description="format of the files; text is plain, gzip, zstd, bz2 or xz"
+    )
     slots: Text = Field(
         description="path of slots.yaml, which describes the columns and their transforms"
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from paddlebox.config.slots import Csv
 from paddlebox.data import csv_hints
+from paddlebox.data.reader import TO_UTF8
 from paddlebox.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -14,6 +16,7 @@ log = logging.getLogger(__name__)
 _QUOTED_BAD_LINES = 5
 # Text in the reason for a malformed line -> advice for lines with that reason.
 _ADVICE = {
+    "is not UTF-8": TO_UTF8,
     "is not a decimal feasign": "a sparse slot of strings, or of negative numbers, needs "
     "hash: true in slots.yaml",
     "'' is not a finite number": "default: VALUE of a dense slot in slots.yaml gives empty "
@@ -34,63 +37,86 @@ _LINES_BEFORE_EARLY_STOP = 10_000
 
 
 class BadLines:
-    """Counts malformed lines, quotes the first few, and reports when there are too many."""
+    """Counts malformed lines of a pass and of each of its files, quotes the first few, and reports
+    when there are too many."""
 
     def __init__(self, ratio: float, csv: Csv | None = None, columns: Sequence[str] = ()) -> None:
         self.ratio = ratio
         self._csv = csv  # None: data.format is not csv
         self._columns = columns
-        self._hints: list[str] = []
-        self.lines = 0
-        self.bad = 0
-        self.quoted: list[str] = []
-        self._file = ""
-        self._lines_of_file = 0
+        self._pass, self._file = _Counts(""), _Counts("")
+
+    @property
+    def lines(self) -> int:
+        return self._pass.lines
+
+    @property
+    def bad(self) -> int:
+        return self._pass.bad
 
     def begin(self, path: str) -> Callable[[int], str]:
         """Call it before a chunk of a file is added. Returns a function from the number of a line
         in the chunk to its "file:line"."""
-        if path != self._file:
-            self._file, self._lines_of_file = path, 0
-        before = self._lines_of_file
+        if path != self._file.name:
+            self._check_file()
+            self._file = _Counts(path)
+        before = self._file.lines
         return lambda line: f"{path}:{before + line + 1}"
 
     def add(self, path: str, lines: int, bad: int, first: Sequence[tuple[int, str, str]]) -> None:
         place = self.begin(path)
-        for line, reason, excerpt in first[: _QUOTED_BAD_LINES - len(self.quoted)]:
-            self.quoted.append(f"{place(line)}: {reason}: {excerpt}")
+        for line, reason, excerpt in first[: _QUOTED_BAD_LINES - len(self._file.quoted)]:
+            quoted, hint = f"{place(line)}: {reason}: {excerpt}", ""
             if self._csv is not None:
-                number = self._lines_of_file + line + 1
-                self._hints.append(
-                    csv_hints.of_line(number, reason, excerpt, self._columns, self._csv)
-                )
-        self._lines_of_file += lines
-        self.lines += lines
-        self.bad += bad
+                number = self._file.lines + line + 1
+                hint = csv_hints.of_line(number, reason, excerpt, self._columns, self._csv)
+            for counts in (self._pass, self._file):
+                if len(counts.quoted) < _QUOTED_BAD_LINES:
+                    counts.quoted[quoted] = hint
+        for counts in (self._pass, self._file):
+            counts.lines += lines
+            counts.bad += bad
+        if self._file.lines >= _LINES_BEFORE_EARLY_STOP:
+            self._check_file()
         if self.lines >= _LINES_BEFORE_EARLY_STOP:
-            self.check()
+            self._check(self._pass)
 
     def check(self) -> None:
-        """Raises: DataError if the share of bad lines is above the ratio."""
-        if self.bad > self.ratio * self.lines:
+        """Call it after the last chunk. Raises: DataError if the share of bad lines of the pass, or
+        of a file, is above the ratio."""
+        self._check_file()
+        self._check(self._pass)
+
+    def _check_file(self) -> None:
+        """Check the file. One bad line counts in the pass only, unless the file has no other line:
+        otherwise a short file could not have any."""
+        lines, bad = self._file.lines, self._file.bad
+        head = self._csv.skip + self._csv.header if self._csv is not None else 0
+        if bad > 1 or (bad and lines <= bad + head):
+            self._check(self._file if lines < self.lines else self._pass)
+
+    def _check(self, counts: _Counts) -> None:
+        if counts.bad > self.ratio * counts.lines:
+            of = "lines" if counts is self._pass else f"lines of {counts.name}"
             raise DataError(
-                f"{self.bad} of {self.lines} lines are malformed, expected a share of at most "
-                f"{self.ratio} (data.max_bad_line_ratio). The first:\n  {self.text(_ADVICE_OF_ANY)}"
+                f"{counts.bad} of {counts.lines} {of} are malformed, expected a share of at most "
+                f"{self.ratio} (data.max_bad_line_ratio). The first:\n  "
+                f"{self._text(counts, _ADVICE_OF_ANY)}"
             )
 
-    def text(self, otherwise: str = "") -> str:
+    def _text(self, counts: _Counts, otherwise: str = "") -> str:
         """The quoted lines, and advice on how to correct them.
 
         Args:
             otherwise: the advice if nothing better is known.
         """
         known = _ADVICE | (_ADVICE_OF_CSV if self._csv is not None else {})
-        applies = [reason for reason in known if any(reason in q for q in self.quoted)]
+        applies = [reason for reason in known if any(reason in q for q in counts.quoted)]
         if "'' is not a finite number" in applies and "is not a finite number" in applies:
             applies.remove("is not a finite number")
         advice = [known[reason] for reason in applies]
-        hints = dict.fromkeys(hint for hint in self._hints if hint)
-        return "\n  ".join([*self.quoted, *(hints or advice or [otherwise] * bool(otherwise))])
+        hints = dict.fromkeys(hint for hint in counts.quoted.values() if hint)
+        return "\n  ".join([*counts.quoted, *(hints or advice or [otherwise] * bool(otherwise))])
 
     def warn(self) -> None:
         """Log how many lines were left out, if any."""
@@ -99,5 +125,15 @@ class BadLines:
                 "%d of %d lines are malformed and left out. The first:\n  %s",
                 self.bad,
                 self.lines,
-                self.text(),
+                self._text(self._pass),
             )
+
+
+@dataclass
+class _Counts:
+    """The lines of a pass or a file."""
+
+    name: str
+    lines: int = 0
+    bad: int = 0
+    quoted: dict[str, str] = field(default_factory=dict)  # the first bad lines -> a hint

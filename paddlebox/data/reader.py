@@ -8,7 +8,7 @@ from typing import Any
 
 from paddlebox import _native
 from paddlebox.data import csv_hints
-from paddlebox.data.decompress import read_blocks
+from paddlebox.data.decompress import check_is_text, read_blocks
 from paddlebox.data.file_part import FilePart
 from paddlebox.data.sources import RETRIES, open_source
 from paddlebox.errors import DataError
@@ -17,6 +17,10 @@ from paddlebox.errors import DataError
 # 4 MiB the allocator takes new pages for each chunk, and reading slows down from 17 to 2.5 GB/s.
 CHUNK_BYTES = 1 << 20
 _BOM = b"\xef\xbb\xbf"
+TO_UTF8 = (
+    "write the file in UTF-8, or convert it, for example with data.pipe_command: iconv -f GB18030 "
+    "-t UTF-8"
+)
 _BOMS_16 = (b"\xff\xfe", b"\xfe\xff")  # UTF-16, in which every other byte of ASCII text is 0
 
 
@@ -92,10 +96,7 @@ def read_chunks(
 
 
 def _not_utf8(path: str, why: str) -> DataError:
-    return DataError(
-        f"{path}: expected text in UTF-8, but {why}: write the file in UTF-8, or convert it with "
-        "iconv"
-    )
+    return DataError(f"{path}: expected text in UTF-8, but {why}: {TO_UTF8}")
 
 
 def _emptied(chunks: Iterator[Chunk], path: str, lines: int) -> Iterator[Chunk]:
@@ -136,6 +137,7 @@ def _line_chunks(
             if beginning:
                 if block.startswith(_BOMS_16) and 0 in block[:64]:
                     raise _not_utf8(part.path, "the file begins like UTF-16")
+                check_is_text(part.path, block)
                 block, beginning = block.removeprefix(_BOM), False
             if overlong:
                 end = block.find(b"\n") + 1

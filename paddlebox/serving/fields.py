@@ -231,7 +231,15 @@ class FieldParser:
         text = "\n".join(
             [self._line(f"{what} {number}", one) for number, one in enumerate(instances)]
         )
-        chunk = core.parse_chunk(self._schema, text.encode("utf-8", "surrogateescape"))
+        try:
+            encoded = text.encode()
+        except UnicodeEncodeError as error:
+            number = text.count("\n", 0, error.start)
+            raise DataError(
+                f"{what} {number}: expected text, found {text[error.start]!r}, half of a surrogate "
+                "pair, which UTF-8 cannot write: send the text as UTF-8"
+            ) from error
+        chunk = core.parse_chunk(self._schema, encoded)
         if chunk.bad_lines or chunk.instances != len(instances):
             for line, reason, _ in chunk.first_bad:
                 raise DataError(f"{what} {line}: {self._said(reason)}")
@@ -239,7 +247,9 @@ class FieldParser:
         return chunk
 
     def _said(self, reason: str) -> str:
-        return _explained(reason.replace(CELL, " "), self._with_default)
+        # The parser prints the separators of the lines that `_line` makes.
+        reason = reason.replace(f"\\x{ord(CELL):02x}", " ").replace(f"\\x{ord(VALUE):02x}", ", ")
+        return _explained(reason, self._with_default)
 
     def _line(self, instance: str, fields: Mapping[str, Any]) -> str:
         cells = self._empty.copy()

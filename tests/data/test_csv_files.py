@@ -182,6 +182,16 @@ def test_served_fields_leave_out_the_weight_but_no_column_that_another_slot_read
     assert parser.parse([{ignored: 1, read: 5}]).occurrences == 1
 
 
+def test_errors_of_served_fields_show_what_was_sent() -> None:
+    slots = make_slots(click="label", price="dense", city={"type": "sparse", "hash": True})
+    parser = FieldParser(make_config(data={"format": "csv"}), slots)
+    with pytest.raises(DataError, match=r"slot 'price': .*, found '1, 2': send a number"):
+        parser.parse([{"price": [1, 2]}])
+    for text in ("\ud800", "\udcb1"):  # JSON may have the first; the second stands for a byte
+        with pytest.raises(DataError, match=r"instance 1: expected text, found .*surrogate"):
+            parser.parse([{"price": 1, "city": "é"}, {"price": 1, "city": text}])
+
+
 @pytest.mark.parametrize("one", [18.0, np.float32(18), [1, 18.0]])
 def test_a_float_in_a_hashed_slot_is_refused_for_its_text_may_be_another(
     one: float | list[float],

@@ -17,6 +17,7 @@ from paddlebox.config import Format, KeySpace, Slots, load_slots
 from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import LoadOptions
 from paddlebox.errors import DataError
+from tests.support.configs import make_slots
 
 TOP = 2**64 - 1
 SLOTS: dict[str, list[dict[str, Any]]] = {
@@ -522,6 +523,18 @@ def test_strings_hash_alike_in_every_format(tmp_path: Path, write: Write) -> Non
         found = of_slot(load_file(write(cast, Format.ARROW), Format.ARROW, chosen), 1)
         assert [len(row) for row in found] == [1, 0, 0, 1]
         assert found[0] == expected[0][:1]
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.binary(), pa.large_binary()])
+def test_hashed_text_that_is_not_utf_8_is_a_malformed_row(tmp_path: Path, type_: Any) -> None:
+    slots = make_slots(click="label", city={"type": "sparse", "hash": True})
+    texts = pa.array(["北京".encode(), "北京".encode("gbk"), b"x"], pa.binary())
+    if type_ == pa.string():  # a writer may not check it
+        texts = pa.Array.from_buffers(type_, 3, texts.buffers())
+    pq.write_table(pa.table({"click": [0, 1, 0], "city": texts}), tmp_path / "a.parquet")
+    options = LoadOptions(Format.PARQUET, slots, 2, max_bad_line_ratio=0.5)
+    loaded = load([str(tmp_path / "a.parquet")], options, 1000)
+    assert (loaded.size, loaded.bad_lines) == (2, 1)
 
 
 @pytest.mark.parametrize("data_format", list(Format))

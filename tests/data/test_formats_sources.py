@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import logging
+import lzma
 import os
+import tarfile
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
+from paddlebox.config import Format
 from paddlebox.data.listing import expand
+from paddlebox.data.loader import load
+from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import DataError
 from paddlebox.store import remote as file_systems
+from tests.data.test_hostile_folder import CRITEO_SLOTS
+from tests.support.instances import SLOTS
 
 LINES = b"".join(b"1 1 2 0.5 1.5 1 %d 2 %d 4\n" % (i + 1, i * 7919 % 65521) for i in range(20000))
 
@@ -43,9 +53,29 @@ def zstd(data: bytes) -> bytes:
         gzip.compress(LINES) + b"\0" * 1000,
         zstd(LINES),
         zstd(LINES[:999]) + zstd(LINES[999:]),
+        b"\x50\x2a\x4d\x18\x04\0\0\0skip" + zstd(LINES),
+        bz2.compress(LINES),
+        bz2.compress(LINES[:999], 1) + bz2.compress(b"") + bz2.compress(LINES[999:]) + b"\0" * 9,
+        lzma.compress(LINES),
+        lzma.compress(LINES[:999]) + b"\0" * 4 + lzma.compress(LINES[999:]) + b"\0" * 8,
         b"\xef\xbb\xbf" + LINES,
+        gzip.compress(b"\xef\xbb\xbf" + LINES),
     ],
-    ids=["plain", "gzip", "gzip members", "gzip padded", "zstd", "zstd frames", "BOM"],
+    ids=[
+        "plain",
+        "gzip",
+        "gzip members",
+        "gzip padded",
+        "zstd",
+        "zstd frames",
+        "zstd skip frame",
+        "bz2",
+        "bz2 members",
+        "xz",
+        "xz members",
+        "BOM",
+        "BOM in gzip",
+    ],
 )
 def test_compression_is_told_by_content_and_gives_the_same_lines(
     tmp_path: Path, content: bytes
@@ -72,8 +102,18 @@ def flipped(data: bytes) -> bytes:
         (gzip.compress(LINES)[:2], "gzip"),
         (zstd(LINES)[:20000], "zstd"),
         (zstd(LINES) + b"more", "zstd"),
+        *(
+            (content, codec)
+            for codec, packed in (("bz2", bz2.compress(LINES)), ("xz", lzma.compress(LINES)))
+            for content in (
+                packed[:9000],
+                packed[:-3],
+                flipped(packed),
+                packed + b"more",
+                packed + packed[:20],
+            )
+        ),
     ],
-    ids=["cut", "trailer cut", "flipped", "garbage behind", "header cut", "zstd cut", "zstd more"],
 )
 def test_a_damaged_stream_names_the_file_and_the_offset(
     tmp_path: Path, content: bytes, codec: str
@@ -83,6 +123,66 @@ def test_a_damaged_stream_names_the_file_and_the_offset(
     expected = rf"a\.dat: damaged {codec} stream, at or before byte \d+ of {len(content)}, after"
     with pytest.raises(DataError, match=expected):
         text_of(path)
+
+
+def tarred(data: bytes) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        info = tarfile.TarInfo("a.csv")
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+    return file.getvalue()
+
+
+def zipped(data: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.csv", data)
+    return file.getvalue()
+
+
+def parquet() -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"click": [1]}), file)
+    return file.getvalue()
+
+
+CONTAINERS = {
+    "a zip archive": ("a.dat", zipped(LINES)),
+    "a 7z archive": ("a.dat", b"7z\xbc\xaf\x27\x1c\0\4" + bytes(30)),
+    "a tar archive": ("a.dat", tarred(LINES)),
+    "a tar archive of gzip": ("a.dat", gzip.compress(tarred(LINES))),
+    "a gzip stream of bz2": ("a.dat", bz2.compress(gzip.compress(LINES))),
+    "a bz2 stream of xz": ("a.dat", lzma.compress(bz2.compress(LINES))),
+    "a zip archive of zstd": ("a.dat", zstd(zipped(LINES))),
+    "an lz4 stream": ("a.dat", pa.Codec("lz4").compress(LINES).to_pybytes()),
+    "a snappy stream": ("a.dat", b"\xff\x06\0\0sNaPpY" + LINES),
+    "an lzma stream": ("a.dat", lzma.compress(LINES, lzma.FORMAT_ALONE)),
+    "bytes of brotli": ("a.csv.br", pa.Codec("brotli").compress(LINES).to_pybytes()),
+    "bytes of snappy": ("a.SNAPPY", pa.Codec("snappy").compress(LINES).to_pybytes()),
+    "a Parquet file": ("a.dat", parquet()),
+    "an Avro file": ("a.dat", b"Obj\x01" + bytes(30)),
+}
+TEXT_FORMATS = ["multislot", "feasign_slot", "slot_value", "criteo_tsv", "csv"]
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_container_that_is_not_read_is_named_for_every_format(tmp_path: Path, name: str) -> None:
+    file, content = CONTAINERS[name]
+    path = tmp_path / file
+    path.write_bytes(content)
+    for data_format in TEXT_FORMATS:
+        slots = CRITEO_SLOTS if data_format == "criteo_tsv" else SLOTS
+        options = LoadOptions(Format(data_format), slots, 2, max_bad_line_ratio=1.0)
+        expected = rf"{file}: expected text, found {name.partition(' of ')[0]}.*: [a-z]+"
+        with pytest.raises(DataError, match=expected):
+            load([str(path)], options, 1 << 20)
+
+
+def test_text_with_the_name_of_a_compression_is_read(tmp_path: Path) -> None:
+    for name in ("a.br", "a.zip", "a.gz", "a.bz2"):
+        (tmp_path / name).write_bytes(LINES)
+        assert text_of(tmp_path / name) == LINES
 
 
 # ---- files that change

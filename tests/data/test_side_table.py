@@ -120,7 +120,7 @@ class TestRows:
             (InputTable, b"- 1 2\n", r"side\.txt:1: key '-' occurs twice"),
             (InputTable, b"a 1 \x00\n", r"side\.txt:1: a NUL byte"),
             (InputTable, b"a " + b"1" * (3 << 20) + b"\n", r"side\.txt:1: the line has \d+ bytes"),
-            (InputTable, b"\xff\xfe\n", r"side\.txt:1: 0 values, expected 2: \\xff\\xfe"),
+            (InputTable, b"\xff\xfe\n", r"side\.txt:1: the line is not UTF-8: \\xff\\xfe"),
             (ReplicaCache, b"0 1 2\n2 1 2\n", r"side\.txt:2: row number '2', expected 1"),
             (ReplicaCache, b"1 2\n", r"side\.txt:1: row number '1', expected 0"),
             (ReplicaCache, gzip.compress(b"0 1 2\n" * 999, mtime=0)[:-9], "damaged gzip stream"),

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "feed/columns/column_block.h"
+#include "feed/text/line_parser.h"
+#include "feed/text/scan.h"
 #include "feed/text/transform.h"
 #include "row/feasign.h"
 
@@ -142,6 +144,12 @@ Status Block::Strings(const Column& column, size_t slot) {
       if (!Valid(leaf, at)) continue;
       std::string_view text;
       PBX_RETURN_IF_ERROR(TextOf<Offset>(column, at, &text));
+      // Also of a binary column: a request to a server could not have the value.
+      if (!IsUtf8(text.data(), text.data() + text.size())) {
+        Bad(row, "slot '%.200s': '%s' is not UTF-8", column.slot().name.c_str(),
+            Printable(text.data(), text.data() + text.size(), 40).c_str());
+        continue;
+      }
       uint64_t feasign = FeasignOfString(text.data(), text.size());
       if (per_slot_) feasign = FeasignInSlot(feasign, key_slot);
       *next = feasign;

@@ -135,6 +135,7 @@ class ChunkParser {
       return false;
     }
     MakeRoom(bytes);
+    if (has_text_ && !IsUtf8(p, end)) return false;
     LineError unsaid(false);
     p = SkipTags(p, end, &unsaid);
     if (p == nullptr || p == end) return false;
@@ -197,6 +198,10 @@ class ChunkParser {
     if (const void* nul = std::memchr(p, '\0', bytes)) {
       return error->Set("a NUL byte at offset %zu",
                         static_cast<size_t>(static_cast<const char*>(nul) - p));
+    }
+    if (const size_t valid = Utf8Bytes(p, end); valid < bytes) {
+      return error->Set("byte %zu of the line, \\x%02x, is not UTF-8", valid + 1,
+                        static_cast<unsigned>(p[valid]) & 0xffu);
     }
     MakeRoom(bytes);
     p = SkipTags(p, end, error);
@@ -273,6 +278,9 @@ class ChunkParser {
   std::unique_ptr<TokenBuffer> tokens_;
   LineValues values_;
   const bool leading_tags_ = schema_.tags.any() && schema_.format == Format::kMultiSlot;
+  // Whether lines that the kernels can read may hold text: names of unknown slots, or tags.
+  const bool has_text_ = leading_tags_ || schema_.format == Format::kFeasignSlot ||
+                         schema_.format == Format::kSlotValue;
 };
 
 }  // namespace

@@ -3,9 +3,55 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace pbx::feed {
+
+size_t Utf8Bytes(const char* const begin, const char* const end) {
+  const char* p = begin;
+  while (p < end) {
+    // Blocks of ASCII.
+    for (; end - p >= 32; p += 32) {
+      uint64_t words[4];
+      std::memcpy(words, p, sizeof(words));
+      if (((words[0] | words[1] | words[2] | words[3]) & 0x8080808080808080u) != 0) break;
+    }
+    const char* const block = end - p > 32 ? p + 32 : end;
+    while (p < block) {
+      if (end - p >= 4) {  // most characters of three bytes, such as Chinese ones
+        uint32_t four;
+        std::memcpy(&four, p, sizeof(four));
+        if ((four & 0xc0c0f0) == 0x8080e0 && (four & 0xf) != 0 && (four & 0xf) != 0xd) {
+          p += 3;
+          continue;
+        }
+      }
+      const unsigned first = static_cast<unsigned char>(*p);
+      if (first < 0x80) {
+        ++p;
+        continue;
+      }
+      // The second byte tells overlong encodings, surrogates and too large numbers.
+      const unsigned more = first < 0xc2   ? 0
+                            : first < 0xe0 ? 1
+                            : first < 0xf0 ? 2
+                            : first < 0xf5 ? 3
+                                           : 0;
+      if (more == 0 || end - p <= static_cast<std::ptrdiff_t>(more))
+        return static_cast<size_t>(p - begin);
+      const unsigned second = static_cast<unsigned char>(p[1]);
+      const unsigned least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+      const unsigned most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+      bool valid = second >= least && second <= most;
+      for (unsigned i = 2; i <= more; ++i)
+        valid &= (static_cast<unsigned char>(p[i]) & 0xc0) == 0x80;
+      if (!valid) return static_cast<size_t>(p - begin);
+      p += more + 1;
+    }
+  }
+  return static_cast<size_t>(end - begin);
+}
 namespace {
 
 // The significant digits of a number: value = mantissa * 10^exponent if exact.

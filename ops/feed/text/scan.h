@@ -3,9 +3,18 @@
 // is no valid token.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace pbx::feed {
+
+// The number of leading bytes of [p, end) that are whole characters of UTF-8. Surrogates, numbers
+// beyond U+10FFFF and encodings that are longer than needed are none.
+size_t Utf8Bytes(const char* p, const char* end);
+
+inline bool IsUtf8(const char* p, const char* end) {
+  return Utf8Bytes(p, end) == static_cast<size_t>(end - p);
+}
 
 inline bool IsBlank(char c) { return c == ' ' || c == '\t'; }
 

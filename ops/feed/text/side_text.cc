@@ -18,6 +18,7 @@ bool ParseRow(const SideTextLayout& layout, const char* p, const char* end, uint
     return error->Set("the line has %zu bytes, expected at most %zu", bytes, layout.max_line_bytes);
   }
   if (std::memchr(p, '\0', bytes) != nullptr) return error->Set("a NUL byte");
+  if (!feed::IsUtf8(p, end)) return error->Set("the line is not UTF-8");
   p = feed::SkipBlanks(p, end);
   const char* const key = p;
   p = feed::TokenEnd(p, end);

@@ -103,7 +103,7 @@ TEST(hostile_lines_are_counted_and_leave_nothing) {
        {"byte order mark of a joined file", good + "\n\xef\xbb\xbf" + good + "\n", 2, 0, ""},
        {"byte order mark and nothing", "\xef\xbb\xbf\n" + good + "\n", 1, 0, ""},
        {"byte order mark of UTF-16", "\xff\xfe" + good + "\n", 0, 1,
-        "'\\xff\\xfe1' is not a count"},
+        "byte 1 of the line, \\xff, is not UTF-8"},
        {"carriage return inside", "1 1 1\r7 2 0 0 1 9\n", 0, 1, "'1\\x0d7' is not a count"},
        {"two carriage returns", good + "\r\r\n", 0, 1, "'9\\x0d' is not a decimal feasign"},
        {"more values than the other lines", "1 1 4 7 8 9 10 2 0 0 1 9\n" + good + "\n", 2, 0, ""},
@@ -139,7 +139,7 @@ TEST(hostile_lines_are_counted_and_leave_nothing) {
        {"label nan", "1 nan 1 7 2 0 0 1 9\n", 0, 1, "'nan' is not a label"},
        {"two labels", "2 1 1 1 7 2 0 0 1 9\n", 0, 1, "2 values, expected 1"},
        {"label missing", "1", 0, 1, "'' is not a label"},
-       {"unprintable", "\x01\xff 1\n", 0, 1, "'\\x01\\xff'"}});
+       {"unprintable", "\x01\x7f 1\n", 0, 1, "'\\x01\\x7f'"}});
 }
 
 TEST(an_overlong_line_is_bad_and_the_next_is_read) {

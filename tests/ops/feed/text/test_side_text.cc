@@ -62,7 +62,7 @@ TEST(hostile_lines_are_named_with_file_line_and_reason) {
       {"a 1,5 2", false, "value 1 '1,5' is not"},
       {std::string("a 1 \0", 5), false, "a NUL byte"},
       {std::string(200, 'k') + " 1 2", false, "the line has 204 bytes, expected at most 100"},
-      {"a\xff 1", false, "a\\xff 1"},
+      {"a\xff 1", false, "not UTF-8: a\\xff 1"},
       {"2 1 2", true, "row number '2', expected 1"},
       {"0 1 2", true, "row number '0', expected 1"},
       {"-1 1 2", true, "row number '-1', expected 1"},
