@@ -98,7 +98,7 @@ def text_of(value: Any, use: Use, columnar: bool) -> str:
     if value is None:
         return ""
     if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogateescape")
+        return value.decode()
     if isinstance(value, str):
         return _id_text(value, use, columnar)
     if isinstance(value, bool):

@@ -114,14 +114,18 @@ def warn_of_few_steps(config: Config, lines: Lines) -> None:
         lines: the lines of its passes. There is no warning if lines of earlier starts are lost.
     """
     if lines.batches < _FEW_STEPS and lines.passes == lines.last.get("pass"):
+        measured = batch_size_for(lines.samples // config.trainer.epochs)
         log.warning(
             "%s: the run ends after %d training steps of data.batch_size %d; fewer than %d are too "
-            "few for a model to learn well: use a smaller data.batch_size, more trainer.epochs or "
-            "more data",
+            "few for a model to learn well: %s",
             config.name,
             lines.batches,
             config.data.batch_size,
             _FEW_STEPS,
+            # More epochs are no advice: most models overfit small data.
+            f"data.batch_size: auto takes {measured} for so few rows"
+            if measured < config.data.batch_size
+            else "train on more data",
         )
 
 

@@ -229,7 +229,7 @@ def test_the_parsed_cache_knows_how_a_file_is_written(
         ({"columns": ["a"], "header": True}, "columns names the columns of files without a header"),
         ({"columns": ["a", "b", "a"]}, "expected each name once, found a twice"),
         ({None: [None]}, "YAML reads an unquoted NULL as nothing: quote it"),
-        ({"skip": -1}, "greater than or equal to 0"),
+        ({"skip": -1}, "expected at least 0"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(csv: dict[str, Any], named: str) -> None:

@@ -380,7 +380,9 @@ def test_a_run_of_few_steps_is_warned_of_with_what_to_change(
     assert len(said) == warned
     if warned:
         assert "run: the run ends after 299 training steps of data.batch_size 64" in said[0]
-        assert "smaller data.batch_size, more trainer.epochs or more data" in said[0]
+        assert said[0].endswith("learn well: data.batch_size: auto takes 32 for so few rows")
+        warn_of_few_steps(config(folder, data={"batch_size": 32}), lines)
+        assert caplog.records[-1].getMessage().endswith("learn well: train on more data")
 
 
 STARTS = """
