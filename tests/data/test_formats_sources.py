@@ -8,6 +8,7 @@ import io
 import logging
 import lzma
 import os
+import random
 import tarfile
 import time
 import zipfile
@@ -123,6 +124,28 @@ def test_a_damaged_stream_names_the_file_and_the_offset(
     expected = rf"a\.dat: damaged {codec} stream, at or before byte \d+ of {len(content)}, after"
     with pytest.raises(DataError, match=expected):
         text_of(path)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_mutated_stream_is_an_error_or_has_the_same_lines(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    rng, lines = random.Random(11), LINES[:3000]
+    packed = pack(lines[:1000]) + pack(lines[1000:])
+    for _ in range(40):
+        content = bytearray(packed)
+        for at in rng.sample(range(10, len(content)), rng.randrange(3)):  # magic bytes stay
+            content[at] ^= rng.randrange(1, 256)
+        del content[rng.randrange(10, 2 * len(content)) :]
+        (tmp_path / "a.dat").write_bytes(content)
+        found, said = lines, "damaged"
+        try:
+            found = text_of(tmp_path / "a.dat", chunk_bytes=rng.choice([1000, 1 << 20]))
+        except DataError as error:
+            said = str(error)
+        # The same lines: a flipped bit in the time of a header, for example.
+        assert found == lines
+        assert "damaged" in said
 
 
 def tarred(data: bytes) -> bytes:
