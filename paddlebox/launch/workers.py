@@ -19,7 +19,7 @@ log = logging.getLogger("paddlebox")
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
 _RESTART_S = 1.0  # from the end of a worker to the start of its replacement
-_SAME_STOP_S = 1.0  # signals within this time of the first one are the same request to stop
+_SAME_STOP_S = 2.0  # signals within this time of the first one are the same request to stop
 _PR_SET_PDEATHSIG = 1
 
 
@@ -35,8 +35,9 @@ def keep_workers(
 
     A worker that dies is restarted. If a worker fails before any worker was ever ready, all workers
     are ended, because none can serve. At the end each worker gets SIGTERM. A worker that has not
-    ended after `grace_s` and two more seconds is killed. A further signal kills all at once, unless
-    it comes within a second of the first: several senders may mean the same stop.
+    ended after `grace_s` and two more seconds is killed. A signal that comes again, two seconds or
+    more after the first one, kills all at once. The first SIGINT and the first SIGTERM mean the
+    same stop, whenever they come: a terminal and a supervisor may both send one.
 
     Args:
         count: number of workers.
@@ -61,7 +62,9 @@ def keep_workers(
         got = signal.sigtimedwait(_SIGNALS, max(wait, 0.01))
         if got is not None and got.si_signo != signal.SIGCHLD:
             close()
-            return _end(workers, grace_s) or (130 if got.si_signo == signal.SIGINT else 0)
+            return _end(workers, grace_s, got.si_signo) or (
+                130 if got.si_signo == signal.SIGINT else 0
+            )
         for pid, code in _ended(workers).items():
             number = workers.pop(pid)
             if code != 0 and not ever_ready():
@@ -106,8 +109,13 @@ def _ended(workers: dict[int, int]) -> dict[int, int]:
     return codes
 
 
-def _end(workers: dict[int, int], grace_s: float) -> int:
-    """End the workers. Returns 0, or 1 if one had to be killed."""
+def _end(workers: dict[int, int], grace_s: float, signal_number: int = 0) -> int:
+    """End the workers. Returns 0, or 1 if one had to be killed.
+
+    Args:
+        signal_number: the signal that asks for it; 0: none.
+    """
+    seen = {signal_number}
     for pid in workers:
         os.kill(pid, signal.SIGTERM)
     began = time.monotonic()
@@ -121,9 +129,11 @@ def _end(workers: dict[int, int], grace_s: float) -> int:
         if left <= 0:
             break
         got = signal.sigtimedwait(_SIGNALS, left)
-        further = got is not None and got.si_signo != signal.SIGCHLD
-        if further and time.monotonic() - began >= _SAME_STOP_S:
+        if got is None or got.si_signo == signal.SIGCHLD:
+            continue
+        if got.si_signo in seen and time.monotonic() - began >= _SAME_STOP_S:
             break
+        seen.add(got.si_signo)
     log.error("killing %d workers: they did not end within %g s", len(workers), grace_s)
     for pid in workers:
         os.kill(pid, signal.SIGKILL)

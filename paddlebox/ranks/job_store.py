@@ -9,6 +9,7 @@ servers are opened here, on sockets that listen on one address, and all TCPStore
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -61,7 +62,7 @@ class JobStore:
 
         Raises:
             ConfigError: the first rank cannot listen at this address, or a rank was started twice.
-            RankError: a rank cannot reach the store, or does not join within JOIN_S.
+            RankError: another program listens at this address; a rank cannot reach the store, or does not join within JOIN_S.
         """
         host, port = os.environ["PADDLE_MASTER"].rsplit(":", 1)
         # Otherwise Paddle serves it.
@@ -69,7 +70,10 @@ class JobStore:
             try:
                 _servers.append(_serve(host, int(port))[0])
             except OSError as error:
-                raise ConfigError(
+                # Another program took a port that a launcher had found free: a restart finds
+                # another one, so the code of the end must not be final.
+                taken = error.errno == errno.EADDRINUSE
+                raise (RankError if taken else ConfigError)(
                     f"PADDLE_MASTER is {host}:{port}: the first rank cannot listen there: {error}: "
                     "start the job where this is an address of the host, with a port that is free"
                 ) from None

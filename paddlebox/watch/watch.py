@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,10 @@ class Watch:
         }
         self._figures: dict[str, Any] = {"passes": 0, "instances": 0, "commands_failed": 0}
         self._doing = ("starts", "")
-        self._told: deque[dict[str, Any]] = deque()
+        # One thread for each alert, so that its commands run in order, and wait for no other's.
+        self._senders = {
+            name: ThreadPoolExecutor(1, f"paddlebox-alert-{name}") for name in rules.ALERTS
+        }
         self._wake, self._end = threading.Event(), False
         self._page: Page | None = None
         self._thread = threading.Thread(target=self._run, name="paddlebox-watch", daemon=True)
@@ -85,6 +89,8 @@ class Watch:
         self._end = True
         self._wake.set()
         self._thread.join()
+        for sender in self._senders.values():
+            sender.shutdown()
         if self._page is not None:
             self._page.close()
 
@@ -163,8 +169,6 @@ class Watch:
         while True:
             ending = self._end
             self._write()
-            while self._told:
-                self._command(self._told.popleft())
             if ending:
                 return
             self._wake.wait(_EVERY_S)
@@ -175,8 +179,9 @@ class Watch:
         try:
             self._look()
             _replace(self._run_dir / "status.json", json.dumps(self.status(), indent=1) + "\n")
-        except OSError as error:  # if the disk is full, the run reports it and ends by itself
-            log.error("%s: status.json cannot be written: %s", self._run_dir, error.strerror)
+        except Exception as error:  # the next write may succeed; a full disk ends the run itself
+            why = (isinstance(error, OSError) and error.strerror) or repr(error)
+            log.error("%s: status.json cannot be written: %s", self._run_dir, why)
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -204,20 +209,19 @@ class Watch:
             state, level = ("firing", logging.WARNING) if fires else ("resolved", logging.INFO)
             if name != "failed":
                 log.log(level, "alert %s, %s: %s (docs/runbook.md)", name, state, message)
-            self._told.append(
-                {
-                    "alert": name,
-                    "state": state,
-                    "message": message,
-                    "run_dir": str(self._run_dir),
-                    "hour": line.get("hour"),
-                    "at": round(self._clock(), 3),
-                }
-            )
+            if not self._config.command:
+                continue
+            alert = {
+                "alert": name,
+                "state": state,
+                "message": message,
+                "run_dir": str(self._run_dir),
+                "hour": line.get("hour"),
+                "at": round(self._clock(), 3),
+            }
+            self._senders[name].submit(self._command, alert)
 
     def _command(self, alert: Mapping[str, Any]) -> None:
-        if not self._config.command:
-            return
         try:
             subprocess.run(
                 self._config.command,
@@ -228,7 +232,7 @@ class Watch:
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # so that a Ctrl-C does not reach it
             )
-        except (subprocess.SubprocessError, OSError) as error:
+        except Exception as error:
             with self._lock:
                 self._figures["commands_failed"] += 1
             log.error("alerts.command failed for alert %s: %s", alert["alert"], error)

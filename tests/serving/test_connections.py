@@ -164,6 +164,14 @@ def test_idle_connections_are_closed_and_one_that_asks_again_is_not() -> None:
 
     serving(talk, idle_s=0.05)
 
+    async def pausing(connect: Any, _: Stub) -> None:
+        client = await connect().send(HEALTH)
+        assert (await client.answer())[0] == 200
+        await asyncio.sleep(0.15)  # longer than headers may take
+        assert (await (await client.send(HEALTH)).answer())[0] == 200
+
+    serving(pausing, timeout_s=0.05)
+
 
 def test_a_client_that_reads_no_answer_is_dropped() -> None:
     async def talk(connect: Any, predictor: Stub) -> None:

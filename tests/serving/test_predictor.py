@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gc
 import json
 import multiprocessing
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,10 +21,12 @@ from paddlebox.config import Config
 from paddlebox.config.check import validate
 from paddlebox.errors import CorruptionError, DataError, StoreError
 from paddlebox.serving import Predictor
+from paddlebox.serving import predictor as predictor_module
+from paddlebox.serving.generation import OpenGeneration
 from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import export
-from tests.conftest import ROOT
-from tests.serving.conftest import FEATURES, instances_of
+from tests.conftest import PATIENCE_S, ROOT
+from tests.serving.conftest import FEATURES, Rows, instances_of
 from tests.support.marks import long
 
 pytestmark = pytest.mark.usefixtures("in_root")
@@ -234,3 +238,38 @@ def test_a_predictor_of_before_a_fork_is_refused(run_dir: Path, tmp_path: Path) 
         assert "opened before a fork" in queue.get(timeout=60)
         child.join()
         gc.unfreeze()
+
+
+def test_a_predictor_that_cannot_follow_says_so_tries_again_and_goes_on(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, tries = tmp_path / "m", []
+    monkeypatch.setattr("paddlebox.serving.predictor._MOST_WAIT_S", 0.02)
+    export(Rows(run, "base", 1, {5: 0.5}), path)
+    opened = OpenGeneration
+
+    def full(*arguments: Any) -> Any:
+        tries.append(1)
+        raise (OSError(errno.ENOSPC, "No space left"), KeyError("x"), CorruptionError("y"))[
+            len(tries) % 3
+        ]
+
+    with Predictor(path, follow_s=0.005) as predictor:
+        wanted = predictor._wanted
+        monkeypatch.setattr(predictor_module, "OpenGeneration", full)
+        newer: Any = lambda txn: dataclasses.replace(wanted(txn), version=2)  # noqa: E731
+        monkeypatch.setattr(predictor, "_wanted", newer)
+        wait_until(lambda: len(tries) > 4)
+        assert predictor.trouble
+        assert predictor.version == 1
+        assert len(predictor.predict([{"dense": [0, 0, 0, 0], "user": 5}])) == 1
+        monkeypatch.setattr(predictor_module, "OpenGeneration", opened)
+        wait_until(lambda: predictor.version == 2)
+        wait_until(lambda: not predictor.trouble)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.005)

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.errors import CorruptionError, StoreError, TrainingError
 from paddlebox.saves import Saver, donefile, open_save
 from paddlebox.serving.file import ExportFile
 from paddlebox.serving.follow import Follower
@@ -240,6 +241,40 @@ def test_a_save_that_cannot_be_applied_is_reported_once_and_the_next_base_is_ser
     assert told.refused
     assert (applied.refused, applied.name) == ("", f"20240101/{base.name}")
     assert not follower.failed
+    check_serves(path, trainer.rows())
+
+
+class Moody:
+    """A gate that refuses if it is told so."""
+
+    refuses = False
+
+    def check(self, *_: Any) -> dict[str, float]:
+        if self.refuses:
+            raise TrainingError("refused")
+        return {}
+
+
+def test_after_a_refused_save_the_next_brings_its_chain_and_the_one_after_only_itself(
+    trainer_in: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, path = trainer_in(tmp_path), tmp_path / "m"
+    gate: Any = Moody()
+    follower = Follower(tmp_path / "out", path, gate=gate)
+    whole: list[bool] = []
+    write = follower._write
+    monkeypatch.setattr(
+        follower, "_write", lambda name, all_: whole.append(all_) or write(name, all_)
+    )
+    trainer.train(1, 50)
+    trainer.save("base")
+    for number, refuses in enumerate((False, True, False, False)):
+        if number:
+            trainer.train(10 * number, 50)
+            trainer.save("delta")
+        gate.refuses = refuses
+        assert [bool(one.refused) for one in follower.catch_up()] == [refuses]
+    assert whole == [True, False, True, False]
     check_serves(path, trainer.rows())
 
 

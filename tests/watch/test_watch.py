@@ -135,6 +135,37 @@ def test_a_command_that_fails_or_hangs_is_logged_and_training_goes_on(
     assert "timed out" in caplog.text
 
 
+def test_a_command_that_hangs_holds_up_neither_status_json_nor_other_alerts(run_dir: Path) -> None:
+    told, go = run_dir / "told", run_dir / "go"
+    hangs = f"while [ ! -e '{go}' ]; do sleep 0.02; done"
+    command = f"read -r it; case $it in *copc*) {hangs};; *) echo \"$it\" >> '{told}';; esac"
+    with Watch(config(min_copc=0.9, command=command), run_dir) as watch:
+        try:
+            watch.passed(line(1, copc=0.1))
+            watch.passed(line(2, copc=0.1, samples=0))
+            eventually(told.exists)
+            watch.doing("waits", "hour x")
+            eventually(lambda: status(run_dir)["text"] == "hour x")
+        finally:
+            go.touch()
+    assert "short_pass" in told.read_text()
+
+
+def test_no_error_of_a_look_ends_the_watch(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Any) -> None:
+        raise ValueError("broken")
+
+    with Watch(config(), run_dir) as watch:
+        with monkeypatch.context() as patched:
+            patched.setattr("paddlebox.watch.watch.shutil.disk_usage", broken)
+            watch.doing("trains")
+            eventually(lambda: "broken" in caplog.text)
+        watch.doing("waits", "hour x")
+        eventually(lambda: status(run_dir)["text"] == "hour x")
+
+
 def test_status_json_is_always_whole_and_shows_whether_the_run_is_alive(run_dir: Path) -> None:
     with Watch(config(stall_s=0.3), run_dir) as watch:
         watch.doing("waits", "hour x")
