@@ -263,9 +263,12 @@ def test_after_a_refused_save_the_next_brings_its_chain_and_the_one_after_only_i
     follower = Follower(tmp_path / "out", path, gate=gate)
     whole: list[bool] = []
     write = follower._write
-    monkeypatch.setattr(
-        follower, "_write", lambda name, all_: whole.append(all_) or write(name, all_)
-    )
+
+    def writes(name: str, all_: bool) -> int:
+        whole.append(all_)
+        return write(name, all_)
+
+    monkeypatch.setattr(follower, "_write", writes)
     trainer.train(1, 50)
     trainer.save("base")
     for number, refuses in enumerate((False, True, False, False)):
