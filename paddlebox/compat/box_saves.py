@@ -15,7 +15,7 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.saves import donefile
 from paddlebox.saves.load import load_save
 from paddlebox.saves.merge import merge_saves
-from paddlebox.saves.meta import BASE, BATCH, DELTA
+from paddlebox.saves.meta import BASE, BATCH, DELTA, check_name
 from paddlebox.saves.reader import Save, open_save
 from paddlebox.saves.remote import RemoteSaves
 from paddlebox.saves.saver import Saver
@@ -191,7 +191,7 @@ class BoxSaves:
         scheme, found, rest = path.partition("://")
         whole = Path(rest.partition("?")[0] if found else os.path.abspath(path))
         name = f"{whole.parent.name}/{whole.name}"
-        donefile.check_name(name)
+        check_name(name)
         if not found:
             return _Place(whole.parents[1], name, None)
         if "?" in rest:

@@ -7,7 +7,6 @@ leave part of a line.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -16,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.saves.meta import BASE, BATCH, DELTA, META, ROWS
+from paddlebox.saves.meta import BASE, BATCH, DELTA, META, ROWS, check_name
 from paddlebox.store import files
 
 NAMES = {BASE: "xbox_base_done.txt", DELTA: "xbox_patch_done.txt", BATCH: "donefile.txt"}
-_NAME = re.compile(r"[0-9]{8}/[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def parse(content: bytes, kind: str, path: str, wrong: list[str] | None = None) 
             name = "/".join(where.rstrip("/").split("/")[-2:])
             check_name(name)
             done.append(Done(name, int(key)))
-        except (ValueError, LookupError, TypeError) as error:
+        except (AttributeError, ValueError, LookupError, TypeError) as error:
             message = f"{path}: line {number} has a wrong format: {error}"
             if wrong is None:
                 raise CorruptionError(message) from error
@@ -88,12 +86,6 @@ def last(out: Path) -> str | None:
 def newest_chain(bases: Sequence[Done], deltas: Sequence[Done]) -> list[Done]:
     """The newest base and its deltas, oldest first; empty before the first base."""
     return [*bases[-1:], *(done for done in deltas if done.key == bases[-1].key)] if bases else []
-
-
-def check_name(name: str) -> None:
-    """Raises: ValueError if name is not <day>/<name>, such as 20240101/delta-3."""
-    if _NAME.fullmatch(name) is None:
-        raise ValueError(f"a save is named <day>/<name>, such as 20240101/delta-3; found {name!r}")
 
 
 def claim(out: Path, name: str) -> Path:

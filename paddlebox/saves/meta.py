@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.store import files
+from paddlebox.store import checked, files
 from paddlebox.store.crc import crc32c
 
 FORMAT = 1
@@ -18,6 +19,7 @@ ROWS, DELETED, DENSE, TABLES = "000", "deleted", "dense", "tables"  # folders in
 BASE, DELTA, BATCH = "base", "delta", "batch"
 NO_DATE = "00000000"
 
+_NAME = re.compile(r"[0-9]{8}/[A-Za-z0-9][A-Za-z0-9_.-]*")
 _FIELDS = (
     "kind",
     "name",
@@ -107,4 +109,35 @@ def parse_meta(content: bytes, path: str) -> dict[str, Any]:
         )
     if missing:
         raise CorruptionError(f"{path}: lacks {', '.join(missing)}")
+    try:
+        _check(found)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CorruptionError(f"{path}: not the record of a save: {error!r}") from error
     return dict(found)
+
+
+def _check(found: Mapping[str, Any]) -> None:
+    """Raises: an error if a name or a number cannot be one of a save."""
+    parent, layout = found["parent"], found["layout"]
+    if found["kind"] not in (BASE, DELTA, BATCH) or (found["kind"] == DELTA) != bool(parent):
+        raise ValueError(f"kind is {found['kind']!r}, parent {parent!r}")
+    for name in (found["name"], found["base"], *([parent["name"]] if parent else ())):
+        check_name(name)
+    for name in ("version", "day", "pass_number", "key", "words", "rows", "deleted"):
+        checked.number(found[name], name)
+    checked.number(found["layout_fingerprint"], "layout_fingerprint", 2**64 - 1)
+    for part in ("segments", "deletions"):
+        checked.segments(found[part])
+    for part in ("dense", "files"):
+        checked.files(found[part])
+    for name, of in found.get("tables", {}).items():
+        checked.number(of["rows"], f"rows of {checked.name(name, 'a table')}")
+        checked.number(of["deleted"], f"deleted rows of {name}")
+        checked.number(of["crc32c"], f"crc32c of {name}")
+    checked.number(layout.get("embedx_dim"), "layout.embedx_dim")
+
+
+def check_name(name: object) -> None:
+    """Raises: ValueError if name is not <day>/<name>, such as 20240101/delta-3."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise ValueError(f"a save is named <day>/<name>, such as 20240101/delta-3; found {name!r}")

@@ -21,6 +21,9 @@ core = _native.core
 _CHUNK_ROWS = 1 << 17
 
 
+_MOST_SAVES = 10_000  # of a chain; a forged one may be a circle
+
+
 class Save:
     """An open save.
 
@@ -161,6 +164,8 @@ def chain_of(save: Save | AnyPath) -> list[Save]:
                 f"{child.folder}: extends a {parent.name} with CRC32C {expected:#010x}, but "
                 f"{parent.folder} has {found:#010x}: it belongs to another chain"
             )
+        if len(chain) > _MOST_SAVES:
+            raise CorruptionError(f"{child.folder}: its chain has more than {_MOST_SAVES} saves")
         if parent.parts.keys() != child.parts.keys():
             raise CorruptionError(
                 f"{child.folder}: has tables {', '.join(child.parts)}, but {parent.folder}, which "

@@ -17,7 +17,7 @@ from typing import Any
 from paddlebox import heartbeat
 from paddlebox.errors import CorruptionError, PaddleBoxError, StoreError
 from paddlebox.saves import donefile
-from paddlebox.saves.meta import BASE, DELTA, META, parse_meta
+from paddlebox.saves.meta import BASE, DELTA, META, check_name, parse_meta
 from paddlebox.saves.reader import Save, open_save
 from paddlebox.store import files
 from paddlebox.store.remote import RemoteFolder
@@ -126,7 +126,7 @@ class RemoteSaves:
         return save
 
     def _get(self, name: str, out: Path) -> Save:
-        donefile.check_name(name)
+        check_name(name)
         meta = self._folder.read(f"{name}/{META}")
         if meta is None:
             raise StoreError(f"{self.place}/{name}: holds no complete save: it has no {META}")

@@ -36,7 +36,8 @@ from paddlebox.store.remote import BLOCK_BYTES, open_filesystem, shown
 
 log = logging.getLogger("paddlebox")
 
-_LABEL = re.compile(r"pass-\d+-\d+")  # see `label_of`
+_MOST_RECORD_BYTES = 1 << 30
+_LABEL = re.compile(r"pass-\d{9,18}-\d{9,18}")  # see `label_of`
 
 
 def label_of(record: VersionRecord) -> str:
@@ -113,7 +114,7 @@ def restore(uri: str, run_dir: AnyPath, label: str = "") -> VersionRecord:
     """Makes RUN_DIR/store from a copied version; returns its record.
 
     Args:
-        label: the label or name of the version; default: the version that was committed last.
+        label: the label or name of the version; default: the highest version.
 
     Raises: StoreError if there is a store already, or no such copy; CorruptionError if a file
         differs from the one that was copied.
@@ -147,6 +148,7 @@ def _restore_part(of: tuple[Any, str], folder: str, record: VersionRecord) -> No
         local = os.path.join(folder, path)
         heartbeat.stage("load", f"a copy: {name}")
         files.make_folder(os.path.dirname(local))
+        _check_no_link(base, f"data/{name}")
         with source.open_input_stream(f"{base}/data/{name}") as stream, open(local, "wb") as to:
             shutil.copyfileobj(stream, to, BLOCK_BYTES)
             to.flush()
@@ -169,7 +171,10 @@ def copied_versions(uri: str, most: int = 16) -> list[tuple[str, VersionRecord]]
     source, base = open_filesystem(uri)
     with files.store_errors(shown(uri), "list copies"):
         found = source.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True))
-        labels = sorted(i.base_name for i in found if _LABEL.fullmatch(i.base_name))
+        labels = sorted(
+            (i.base_name for i in found if _LABEL.fullmatch(i.base_name)),
+            key=lambda label: [int(number) for number in label.split("-")[1:]],
+        )
         return [
             (name, _read_record(source, f"{base}/checkpoints/{name}")) for name in labels[-most:]
         ]
@@ -254,20 +259,31 @@ def _remote_names(record: VersionRecord) -> list[str]:
 
 def _find(source: Any, base: str, uri: str, label: str) -> VersionRecord:
     infos = source.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True))
-    copied_at = {i.base_name: i.mtime_ns or 0 for i in infos if not i.base_name.endswith(".tmp")}
-    if not copied_at or (label and label not in copied_at):
-        there = ", ".join(sorted(copied_at)[-10:]) or "none"
+    labels = sorted(info.base_name for info in infos if not info.base_name.endswith(".tmp"))
+    if not labels or (label and label not in labels):
+        there = ", ".join(labels[-10:]) or "none"
         raise StoreError(f"{shown(uri)}: holds no copy {label!r}; there are: {there}")
-    records = []
-    for name in [label] if label else sorted(copied_at):
-        record = _read_record(source, f"{base}/checkpoints/{name}")
-        records.append((record.created_at, copied_at[name], record))
-    return max(records, key=lambda found: found[:2])[2]
+    records = [
+        _read_record(source, f"{base}/checkpoints/{name}")
+        for name in ([label] if label else labels)
+    ]
+    # Clocks may be wrong. Records of one version with other passes are of a run that went back.
+    return max(records, key=lambda record: (record.version, record.pass_number))
 
 
 def _read_record(source: Any, path: str) -> VersionRecord:
     with source.open_input_stream(path) as stream:
-        return VersionRecord.from_payload(unframe(stream.read(), path), path)
+        content = stream.read(_MOST_RECORD_BYTES + 1)
+    if len(content) > _MOST_RECORD_BYTES:
+        raise CorruptionError(f"{path}: has more than {_MOST_RECORD_BYTES} bytes")
+    return VersionRecord.from_payload(unframe(content, path), path)
+
+
+def _check_no_link(base: str, name: str) -> None:
+    """A local folder may hold links to files that are no part of the copy."""
+    path = os.path.join(os.path.realpath(base), name)
+    if os.path.isabs(base) and os.path.realpath(path) != path:
+        raise StoreError(f"{path}: is a link to {os.path.realpath(path)}, expected a file")
 
 
 def _check(folder: str, record: VersionRecord, base: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.store import files
+from paddlebox.store import checked, files
 from paddlebox.store.crc import crc32c
 
 _ALIGN = 64
@@ -89,6 +89,8 @@ def read_dense(
     """
     if not named:
         return {}
+    if not {_INDEX, _TENSORS} <= named.keys():
+        raise CorruptionError(f"{folder}: expected {_INDEX} and {_TENSORS}, found {sorted(named)}")
     try:
         index = (folder / _INDEX).read_bytes()
     except OSError as error:
@@ -106,6 +108,10 @@ def read_dense(
             return _read_tensors(path, file, tensors, named[_TENSORS]["bytes"], wanted)
     except CorruptionError:  # it is an OSError too
         raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise CorruptionError(
+            f"{folder / _INDEX}: not an index of tensors: {error!r}{_NEXT_STEP}"
+        ) from error
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
 
@@ -120,9 +126,13 @@ def _read_tensors(
     arrays, end = {}, 0
     for tensor in tensors:
         name, begin = tensor["name"], tensor["offset"]
+        checked.number(begin, f"offset of {name!r}", end + _ALIGN, least=end)
         _check_padding(path, end, file.read(begin - end))
-        dtype, shape = np.dtype(tensor["dtype"]), tuple(tensor["shape"])
+        dtype = np.dtype(str(tensor["dtype"]))
+        shape = tuple(checked.number(n, f"shape of {name!r}") for n in tensor["shape"])
         end = begin + dtype.itemsize * math.prod(shape)
+        if end > size or dtype.hasobject:
+            raise ValueError(f"{name!r} is {dtype} {shape} at offset {begin} of {size} bytes")
         if wanted is not None and not wanted(name):
             file.seek(end)
             continue

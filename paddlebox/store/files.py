@@ -213,6 +213,21 @@ def unreferenced(folder: str, kept: Iterable[VersionRecord]) -> list[str]:
     return sorted(set(found) - named)
 
 
+def unlink_inside(store: str, name: str) -> None:
+    """Removes a file of a store, given as a path inside it. Follows no link."""
+    *folders, last = name.split(os.sep)
+    descriptor = os.open(store, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for folder in folders:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            below = os.open(folder, flags, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        os.unlink(last, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def remove(path: str) -> None:
     """Removes a file, a link or a whole folder. Follows no link."""
     if os.path.isdir(path) and not os.path.islink(path):

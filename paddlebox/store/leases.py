@@ -8,13 +8,17 @@ writer can remove the lease of a reader that was killed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import logging
 import os
 import secrets
 from dataclasses import dataclass
 
 from paddlebox.store import files
 from paddlebox.store.lock import Flock
+
+log = logging.getLogger("paddlebox")
 
 _FOLDER = "leases"
 
@@ -30,8 +34,10 @@ class Held:
 class Lease:
     """A reader's lease. Not inherited by child processes.
 
+    On a read-only file system there is none: reading goes on without it.
+
     Raises:
-        StoreError: the folder cannot be written, for example on a read-only file system.
+        StoreError: the folder cannot be written.
         OutOfSpaceError: the disk is full.
     """
 
@@ -40,7 +46,16 @@ class Lease:
         try:
             self._take(folder)
         except OSError as error:
-            raise files.refused(folder, "take a lease on the version to read", error) from error
+            if error.errno == errno.EROFS:
+                log.info(
+                    "%s: the file system is read-only, so the version is read without a lease: "
+                    "reading fails if a writer elsewhere drops the version",
+                    folder,
+                )
+                self._flock = Flock(-1)
+                return
+            what = "take a lease, which keeps the version to read, and needs write permission"
+            raise files.refused(folder, what, error) from error
 
     def _take(self, folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
@@ -60,6 +75,8 @@ class Lease:
 
         Raises: OutOfSpaceError, StoreError.
         """
+        if self._flock.descriptor < 0:
+            return
         try:
             os.pwrite(self._flock.descriptor, f"{version:020d}\n".encode(), 0)
         except OSError as error:

@@ -65,7 +65,9 @@ class Manifest(Closing):
         lock = StoreLock(os.path.join(folder, "LOCK"))
         try:
             for name in ("ssd", "dense", "manifest", "leases"):
-                files.make_folder(os.path.join(folder, name))
+                if os.path.islink(path := os.path.join(folder, name)):
+                    raise StoreError(f"{path}: expected a folder, found a link: mount a disk there")
+                files.make_folder(path)
             try:
                 manifest = cls(folder, lock)
             except CorruptionError:
@@ -337,7 +339,7 @@ class Manifest(Closing):
         for some in (manifests, set(names) - manifests):
             for name in some:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self.folder, name))
+                    files.unlink_inside(self.folder, name)
             if some is manifests:
                 files.sync_folder(self.folder)
         files.remove_empty_folders(os.path.join(self.folder, "dense"))

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from paddlebox.closing import Closing
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.store import files
+from paddlebox.store import checked, files
 from paddlebox.store.crc import crc32c
 from paddlebox.store.file_stream import File, Stream
 from paddlebox.store.record import VersionRecord
@@ -86,14 +86,20 @@ class ParitySet:
             int(rank): Part(
                 int(of["version"]),
                 int(of["pass"]),
-                tuple((str(name), int(size)) for name, size in of["files"]),
+                tuple((checked.inside(name), checked.number(n, name)) for name, n in of["files"]),
                 str(of["crcs"]),
             )
             for rank, of in fields["ranks"].items()
         }
-        return ParitySet(
-            int(fields["number"]), int(fields["block_bytes"]), tuple(fields["sets"]), parts
-        )
+        sets = tuple(checked.name(key, "the key of a set") for key in fields["sets"])
+        size = checked.number(fields["block_bytes"], "block_bytes", MOST_BLOCK_BYTES, least=1)
+        found = ParitySet(checked.number(fields["number"], "number"), size, sets, parts)
+        if len(parts) < 2:
+            raise ValueError(f"a set of {len(parts)} ranks, expected at least 2")
+        for part in parts.values():
+            if len(part.crcs) != 8 * -(-part.bytes // size):
+                raise ValueError(f"{len(part.crcs)} digits of checksums for {part.bytes} bytes")
+        return found
 
     @functools.cached_property
     def key(self) -> str:
@@ -206,9 +212,17 @@ class SetFile(Closing):
                 f"{self.path}: written by a later version ({version}, this one reads up to "
                 f"{_FORMAT})"
             )
-        fields = json.loads(index)
-        self.rank, self.row_crcs = int(fields["rank"]), str(fields["row_crcs"])
-        self.set = ParitySet.of(fields["set"])
+        try:
+            fields = json.loads(index)
+            self.rank, self.row_crcs = int(fields["rank"]), str(fields["row_crcs"])
+            self.set = ParitySet.of(fields["set"])
+            if self.rank not in self.set.parts:
+                raise ValueError(f"rank is {self.rank}")
+            named = _NAME.fullmatch(self.path.name)
+            if named is not None and int(named[1]) != self.set.number:
+                raise ValueError(f"it holds set {self.set.number}, which has another file name")
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise CorruptionError(f"{self.path}: not the index of a set: {error!r}") from error
 
     def _at(self, offset: int, size: int) -> bytes:
         with files.store_errors(str(self.path), "read a parity set"):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_origin, get_type_hints
 
 from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.store import checked
 from paddlebox.store.crc import crc32c
 
 FORMAT = 2
@@ -111,15 +112,15 @@ class VersionRecord:
         for name, kind in _TYPES.items():
             if type(getattr(self, name)) is not kind:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected {kind.__name__}")
-        for segment in self.segments:
-            for name in _SEGMENT_NUMBERS:
-                if type(segment[name]) is not int or segment[name] < 0:
-                    raise ValueError(f"{name} of a segment is {segment[name]!r}")
-            if not isinstance(segment["file"], str) or "/" in segment["file"]:
-                raise ValueError(f"file of a segment is {segment['file']!r}")
+        for name in ("version", "parent", "pass_number", "day", "live_rows", "dense_version"):
+            checked.number(getattr(self, name), name)
+        for kind, written in self.bytes_written.items():
+            checked.number(written, f"bytes_written of {kind}")
+        checked.segments(self.segments)
+        checked.files(self.dense)
+        checked.events(self.events)
         for name, version in self.tables.items():
-            if type(version) is not int or version < 1:
-                raise ValueError(f"version of table {name!r} is {version!r}")
+            checked.number(version, f"version of table {checked.name(name, 'a table')!r}", least=1)
         return self
 
 
@@ -128,7 +129,6 @@ _TYPES = {
     for name, kind in get_type_hints(VersionRecord).items()
     if name != "digest"  # may be None
 }
-_SEGMENT_NUMBERS = ("id", "sequence", "rows", "min_key", "max_key", "bytes", "footer_crc")
 
 
 def _from_format_1(fields: dict[str, Any]) -> dict[str, Any]:

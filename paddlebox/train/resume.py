@@ -362,7 +362,19 @@ def _keep_lines(run_dir: Path, passes: int) -> Lines:
     path = run_dir / "metrics.jsonl"
     if not path.is_file():
         return Lines(WINDOW_PASSES)
-    lines = [*_lines_of(path, passes).values()]
+    found = _lines_of(path, passes)
+    # The line of the newest pass may not have been written when the run ended.
+    lost = [number for number in range(1, passes) if number not in found]
+    if lost:
+        log.warning(
+            "%s: lacks the lines of %d of %d passes, first of pass %d: training is not affected, "
+            "but reports and alerts lack these passes",
+            path,
+            len(lost),
+            passes,
+            lost[0],
+        )
+    lines = [*found.values()]
     wanted = "".join(json.dumps(line) + "\n" for line in lines)
     if wanted != path.read_text(errors="replace"):
         write_durably(str(path), wanted.encode())

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paddlebox.errors import StoreError
+from paddlebox.store.life import numbered
 from paddlebox.store.record import (
     VersionRecord,
     frame,
@@ -42,7 +43,7 @@ _RECORD = VersionRecord(
     layout={"embedx_dim": 8, "seed": 1},
     pass_number=2,
     live_rows=5,
-    events=[{"seq": 1, "kind": "decay", "day": 3, "decay": 0.5}],
+    events=numbered([{"kind": "decay", "day": 3, "decay": 0.5}], 0),
     bytes_written={"pass": 8192},
     dense={"dense.bin": {"bytes": 3, "crc32c": 9}},
 )

@@ -23,7 +23,7 @@ from paddlebox.ranks.channel import PARITY
 from paddlebox.ranks.link import Hosts
 from paddlebox.ranks.parity import RankParity, group_of, kept_sets
 from paddlebox.ranks.reshard import write_range
-from paddlebox.store import copies, parity_set
+from paddlebox.store import copies, files, parity_set
 from paddlebox.store.compaction import Policy
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.crc import crc32c
@@ -893,7 +893,11 @@ def test_a_group_has_one_rank_of_each_host() -> None:
 
 
 def test_blocks_go_to_the_other_ranks_in_turn() -> None:
-    parts = {rank: Part(1, 1, (("a", size),), "") for rank, size in enumerate((25, 9, 0))}
+    name, blocks = files.manifest_path("", 1), (7, 3, 0)
+    parts = {
+        rank: Part(1, 1, ((name, size),), "0" * 8 * blocks[rank])
+        for rank, size in enumerate((25, 9, 0))
+    }
     one = ParitySet(7, 4, (), parts)
     assert one.group == (0, 1, 2)
     assert [one.holders(rank) for rank in range(3)] == [[1, 2], [0, 2], [0, 1]]

@@ -13,6 +13,7 @@ from paddlebox.config.load import load_config
 from paddlebox.errors import ConfigError
 from paddlebox.ranks import World
 from paddlebox.store.coordinator import ONE_RANK
+from paddlebox.store.life import numbered
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.names import find_version
 from paddlebox.store.rank_stores import newest_after_passes
@@ -32,8 +33,7 @@ def make_store(folder: Path, *standing: tuple[int, int]) -> None:
             partial = {"partial": {"step": step, "samples": 10 * step}} if step else {}
             cursor = {"pass": passes, "ranks": len(standing), **partial}
             kind = "partial" if step else "pass"
-            event = {"seq": 1, "kind": "decay"}
-            events = [event] if passes > 1 else []
+            events = numbered([{"kind": "decay"}], 0) if passes > 1 else []
             record = record.following(kind, pass_number=passes, cursor=cursor, events=events)
             manifest.commit(record)
 

@@ -103,8 +103,13 @@ def parity_damage(folder: Path) -> Iterator[Damage]:
     sets, wrong = SetFolder(folder).open_sets()
     for message in wrong:
         yield Damage(file=parity_set.FOLDER, message=message)
+    there = {one.set.key for one in sets}
     for one in sets:
         with one:
+            for key in sorted(set(one.set.sets) - there):
+                name = os.path.join(parity_set.FOLDER, f"{key.partition('-')[0]}.set")
+                message = f"{folder / name}: is missing or another one; {one.path} needs set {key}"
+                yield Damage(file=name, message=message)
             try:
                 one.check()
             except StoreError as error:

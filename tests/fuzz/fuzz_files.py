@@ -1,0 +1,304 @@
+"""Damaged and forged files of a store, a copy, a save and both kinds of parity: a reader returns
+what was written, or raises an error of ours, and touches nothing outside its folder.
+
+    python tests/fuzz/fuzz_files.py --count 2000 [--seed N]
+
+Each file is mutated in one of two ways: some bytes change, or, in a record, a value becomes a
+hostile one and the checksums are made right again. Each is read in a process of its own. With right
+checksums, content may differ from what was written; nothing else may.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+
+from paddlebox import ops
+from paddlebox.config import TableConfig
+from paddlebox.errors import PaddleBoxError
+from paddlebox.saves.meta import META, _crc_of, _text_of
+from paddlebox.saves.reader import chain_of, open_save
+from paddlebox.saves.saver import Saver
+from paddlebox.store import copies, parity, parity_set
+from paddlebox.store.crc import crc32c
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.parity_set import ParitySet, Part, SetFile, Writer, block_bytes, hex_crc
+from paddlebox.store.rebuild import rebuild_from_files
+from paddlebox.store.record import frame, unframe
+from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.store.tiered_table import stored_table
+
+_CPU_S, _WALL_S = 20, 300  # for one file
+_SAME, _OTHER, _REFUSED, _WRONG, _OUTSIDE = 0, 3, 4, 5, 6  # exit codes of a reading process
+_HOSTILE: list[Any] = [
+    "/etc/passwd", "../../outside", "..", "", "a\0b", "x" * 300, -1, 0, 2**31, 2**63, 2**64, 2**70,
+    1.5, None, True, [], {}, [[]], "base", {"../../outside": {"bytes": 1, "crc32c": 1}}, "é", 1e308,
+]  # fmt: skip
+
+
+# ---- sound files
+
+
+def make(root: Path) -> None:
+    """A store of two passes with parity, a copy, a chain of saves, and sets of rank parity."""
+    paddle.disable_static()
+    config = TableConfig(embedx_dim=2, embedx_threshold=0.0)
+    store = root / "store" / "store"
+    table = Table(config, folder=store, mem_budget_bytes=1 << 20, parity=2, compaction=None)
+    with table:
+        saver = Saver(table, root / "save")
+        for number in (1, 2):
+            feasigns = np.arange(number * 50, number * 50 + 100, dtype=np.uint64)
+            table.begin(table.stage(sorted_unique_keys(feasigns), day=19000))
+            grad = np.full((len(feasigns), 5), 0.25, np.float32)
+            ops.push_box_sparse(paddle.to_tensor(feasigns.astype(np.int64)), paddle.to_tensor(grad))
+            table.end(number)
+            table.commit(pass_number=number, day=19000, dense={"w": np.arange(9.0)})
+            (saver.delta if number > 1 else saver.base)()
+    with Manifest.open_reader(store) as manifest:
+        record = manifest.head()
+    assert record is not None
+    parity.update(store, record, 2)
+    copies.copy_version(str(store), record, str(root / "copy"))
+    _make_rank_parity(root / "rank_parity", store, parity_set.protected_files(str(store), record))
+
+
+def _make_rank_parity(folder: Path, store: Path, sizes: dict[str, int]) -> None:
+    content = b"".join((store / name).read_bytes() for name in sizes)
+    size = block_bytes(2, len(content))
+    blocks = [content[at : at + size] for at in range(0, len(content), size)]
+    part = Part(2, 2, tuple(sizes.items()), "".join(map(hex_crc, blocks)))
+    whole = ParitySet(1, size, (), {0: part, 1: part})
+    folder.mkdir()
+    for name in sizes:
+        path = folder / "000000000001" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(store / name, path)
+    with Writer(folder / "000000000001.set") as writer:
+        for block in blocks:
+            writer.append(block)
+        writer.finish(0, whole)
+
+
+# ---- readers: what they return covers the whole content
+
+
+def read_store(folder: Path, version: int = -1) -> Any:
+    with Manifest.open_reader(folder / "store") as manifest:
+        record = manifest.records()[version]
+        manifest.pin(record.version)
+    settings = {"read_only": True, "version": record.version}
+    with stored_table(folder / "store", record, name="fuzz", **settings) as table:
+        dense = {name: array.tobytes() for name, array in table.load_dense().items()}
+        return table.digest(), dense
+
+
+def repair_store(folder: Path) -> Any:
+    rebuild_from_files(folder / "store")
+    return read_store(folder)
+
+
+def read_copy(folder: Path) -> Any:
+    copies.copied_versions(str(folder))
+    copies.restore(str(folder), folder.parent / "restored")
+    return read_store(folder.parent / "restored")
+
+
+def read_save(folder: Path) -> Any:
+    digest = hashlib.sha256()
+    for save in chain_of(open_save(folder / "20220108" / "delta-2")):
+        for name, array in save.dense().items():
+            digest.update(name.encode() + array.tobytes())
+        for keys, rows in save.chunks():
+            digest.update(keys.tobytes() + rows.tobytes())
+        for deleted in save.deleted():
+            digest.update(deleted.tobytes())
+        for name in save.meta["files"]:
+            digest.update(save.file(name))
+    return digest.hexdigest()
+
+
+def read_parity(folder: Path) -> Any:
+    store, found = folder / "store", []
+    with Manifest.open_reader(store) as manifest:
+        head = manifest.head()
+    assert head is not None
+    for segment in head.segments:
+        made = folder / "made"
+        try:
+            if not parity.rebuild(store, segment, made):
+                raise PaddleBoxError("no parity")
+        except ValueError as error:
+            raise PaddleBoxError(str(error)) from error
+        found.append(made.read_bytes())
+    return found
+
+
+def read_rank_parity(folder: Path) -> Any:
+    with SetFile(folder / "000000000001.set") as one:
+        one.check()
+        return [one.row(number) for number in range(one.set.rows)]
+
+
+READERS: list[tuple[str, Callable[[Path], Any], str]] = [
+    ("store", read_store, r"store/(MANIFEST-\d+|ssd/.*|dense/.*|manifest/data.(mdb|sha256))"),
+    ("store", repair_store, r"store/(MANIFEST-\d+|ssd/.*|dense/.*)"),
+    ("store", read_parity, r"store/parity/.*"),
+    ("copy", read_copy, r"(data|checkpoints)/.*"),
+    ("save", read_save, r".*/(meta\.json|seg-.*|dense/.*)"),
+    ("rank_parity", read_rank_parity, r"[^/]*\.set|[^/]*/(ssd|dense)/.*"),
+]
+
+
+# ---- mutations
+
+
+def damage(data: bytes, rng: random.Random) -> bytes:
+    """Other bytes, as a disk or a torn write leaves them."""
+    out = bytearray(data)
+    for _ in range(rng.choice((1, 1, 4))):
+        at = rng.randrange(len(out) + 1)
+        what = rng.randrange(5)
+        if what == 0:
+            del out[at:]
+        elif what == 1:
+            out[at : at + 4096] = bytes(min(4096, len(out) - at))
+        elif what == 2:
+            out[at:at] = rng.randbytes(rng.randrange(1, 64))
+        elif what == 3:
+            del out[at : at + rng.randrange(1, 64)]
+        elif at < len(out):
+            out[at] ^= 1 << rng.randrange(8)
+    return bytes(out)
+
+
+def _replace(value: Any, rng: random.Random) -> Any:
+    """The value with one hostile value, or name, at a random place."""
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        key = rng.choice(sorted(value))
+        if rng.random() < 0.15:
+            name = str(rng.choice(_HOSTILE[:6]))
+            return {name if k == key else k: v for k, v in value.items()}
+        return {**value, key: _replace(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.9:
+        at = rng.randrange(len(value))
+        return [*value[:at], _replace(value[at], rng), *value[at + 1 :]]
+    return rng.choice(_HOSTILE)
+
+
+def forge(path: Path, data: bytes, rng: random.Random) -> bytes | None:
+    """A record with a hostile value and right checksums; None if the file is no record."""
+    if data.startswith(b"PBXMANIFEST "):
+        payload = _replace(json.loads(unframe(data, "")), rng)
+        return frame(json.dumps(payload, sort_keys=True, separators=(",", ":")).encode())
+    if path.name == META:
+        fields = _replace(json.loads(data), rng)
+        if not isinstance(fields, dict):
+            return json.dumps(fields).encode()
+        fields["crc32c"] = _crc_of(fields)
+        return _text_of(fields) if "format" in fields else json.dumps(fields).encode()
+    if path.suffix == ".set":
+        size = int.from_bytes(data[-24:-16], "little")
+        text = parity_set._json(_replace(json.loads(data[-24 - size : -24]), rng))
+        head, version = len(text).to_bytes(8, "little"), data[-12:-8]
+        crc = crc32c(text + head + version).to_bytes(4, "little")
+        return data[: -24 - size] + text + head + crc + data[-12:]
+    return None
+
+
+def read_mutated(sound: Path, work: Path, rng: random.Random, expected: dict[str, Any]) -> str:
+    """Mutates one file and reads all; returns what happened. Raises: AssertionError."""
+    name, reader, pattern = rng.choice(READERS)
+    folder = work / name
+    shutil.copytree(sound / name, folder)
+    (work / "outside").write_bytes(b"outside")
+    inside = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    path = folder / rng.choice([p for p in inside if re.fullmatch(pattern, p)])
+    data, forged = path.read_bytes(), None
+    if rng.random() < 0.6:
+        forged = forge(path, data, rng)
+    if forged is not None or rng.random() < 0.95:
+        path.write_bytes(forged if forged is not None else damage(data, rng))
+    else:
+        path.unlink()
+        path.symlink_to(work / "outside")
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))  # other processes may be busy
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_WALL_S)
+        os._exit(_read(reader, folder, expected[reader.__name__]))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    what = f"{reader.__name__}, {path.relative_to(work)}, {'forged' if forged else 'damaged'}"
+    assert code in (_SAME, _OTHER, _REFUSED), f"{what}: exit code {code}"
+    assert code != _OTHER or forged is not None, f"{what}: other content, and no error"
+    known = {"outside", name, "restored"}
+    assert {p.name for p in work.iterdir()} <= known, f"{what}: wrote outside its folder"
+    assert (work / "outside").read_bytes() == b"outside", f"{what}: changed a file outside"
+    return f"{reader.__name__}: {['same', '', '', 'other', 'refused'][code]}"
+
+
+def _read(reader: Callable[[Path], Any], folder: Path, expected: Any) -> int:
+    try:
+        return _SAME if reader(folder) in expected else _OTHER
+    except PaddleBoxError:
+        return _REFUSED
+    except BaseException:
+        traceback.print_exc()
+        return _WRONG
+
+
+def run(seed: int, count: int) -> Counter[str]:
+    """Reads `count` mutated files. Raises: AssertionError that lists the seeds."""
+    found: Counter[str] = Counter()
+    wrong = []
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
+        make(root / "sound")
+        expected = {}
+        for name, reader, _ in READERS:
+            shutil.copytree(root / "sound" / name, root / "once" / name)
+            expected[reader.__name__] = [reader(root / "once" / name)]
+            if reader is repair_store:  # it may take an older version
+                with Manifest.open_reader(root / "once" / name / "store") as manifest:
+                    older = range(len(manifest.versions()) - 1)
+                expected["repair_store"] += [read_store(root / "once" / name, n) for n in older]
+            shutil.rmtree(root / "once")
+        for number in range(count):
+            work = root / "work"
+            work.mkdir()
+            try:
+                found[
+                    read_mutated(root / "sound", work, random.Random(seed + number), expected)
+                ] += 1
+            except AssertionError as error:
+                wrong.append(f"--seed {seed + number} --count 1: {error}")
+            finally:
+                shutil.rmtree(work)
+    assert not wrong, "\n".join(wrong)
+    return found
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--count", type=int, default=2000)
+    arguments.add_argument("--seed", type=int, default=1)
+    chosen = arguments.parse_args()
+    for line, times in sorted(run(chosen.seed, chosen.count).items()):
+        print(f"{times:6} {line}")
