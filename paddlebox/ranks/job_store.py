@@ -62,7 +62,8 @@ class JobStore:
 
         Raises:
             ConfigError: the first rank cannot listen at this address, or a rank was started twice.
-            RankError: another program listens at this address; a rank cannot reach the store, or does not join within JOIN_S.
+            RankError: another program listens at this address; a rank cannot reach the store, or
+                does not join within JOIN_S.
         """
         host, port = os.environ["PADDLE_MASTER"].rsplit(":", 1)
         # Otherwise Paddle serves it.
