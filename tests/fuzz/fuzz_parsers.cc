@@ -28,8 +28,6 @@ using pbx::Instances;
 using pbx::ParsedChunk;
 using pbx::SlotKind;
 
-constexpr size_t kWidth = 3;
-
 void AddTransforms(FeedSchema* schema) {
   const bool lists = schema->format != Format::kCriteoTsv;
   std::vector<std::string> sparse;
@@ -55,6 +53,9 @@ void AddTransforms(FeedSchema* schema) {
   bucket.transform.bucket_of = "d1";
   bucket.transform.boundaries = {0.5f, 2};
   schema->slots.push_back(bucket);
+  pbx::SlotSpec exact = {"exact", SlotKind::kDense, pbx::kExactFloats, ""};
+  exact.transform.exact_of = "d1";
+  schema->slots.push_back(exact);
 }
 
 FeedSchema SchemaOf(uint8_t choice) {
@@ -97,7 +98,7 @@ ParsedChunk Parse(const FeedSchema& schema, const char* data, size_t size) {
   REQUIRE(total == chunk.feasigns.size());
   REQUIRE(chunk.lengths.size() == chunk.instances * slots);
   REQUIRE(chunk.labels.size() == chunk.instances);
-  REQUIRE(chunk.dense.size() == chunk.instances * kWidth);
+  REQUIRE(chunk.dense.size() == chunk.instances * schema.dense_width());
   REQUIRE(chunk.lines >= chunk.instances + chunk.bad_lines);
   REQUIRE(chunk.tags.Fits(chunk.instances));
   if (chunk.instances > 0) {
@@ -155,7 +156,7 @@ void CheckArranged(const FeedSchema& schema, const ParsedChunk& whole, uint64_t 
   REQUIRE(instances.SetSampling(seed % 4 == 0 ? 0.5 : 1, seed).ok());
   REQUIRE(instances.Append(ParsedChunk(whole)).ok());
   if (seed % 3 == 0 && schema.tags.has_ids()) {
-    REQUIRE(instances.MergeByInsId(seed % 2 * 2, {1, kWidth - 1}).ok());
+    REQUIRE(instances.MergeByInsId(seed % 2 * 2, {1, schema.dense_width() - 1}).ok());
   }
   pbx::ThreadPool pool(1);
   if (seed % 5 == 0) REQUIRE(instances.ArrangeBy(pbx::Order::kSlot, seed, 1).ok());

@@ -16,7 +16,8 @@ FeedSchema Small(std::vector<SlotSpec> made = {}) {
   return schema;
 }
 
-SlotSpec Bucket(const std::string& name, const std::string& of, std::vector<float> boundaries) {
+SlotSpec Bucket(const std::string& name, const std::string& of,
+                std::vector<long double> boundaries) {
   SlotSpec slot = Sparse(name);
   slot.transform.bucket_of = of;
   slot.transform.boundaries = std::move(boundaries);
