@@ -145,16 +145,14 @@ void ErrorSums::AddOne(double p, double y) {
   ++size_;
 }
 
-Status ErrorSums::Add(const float* predictions, const float* targets, size_t n) {
+Status ErrorSums::Add(const float* predictions, const double* targets, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     if (std::isfinite(predictions[i]) && std::isfinite(targets[i])) continue;
     return Error(Code::kInvalidArgument,
                  "prediction %zu is %g and its target %g, expected finite numbers", i,
-                 static_cast<double>(predictions[i]), static_cast<double>(targets[i]));
+                 static_cast<double>(predictions[i]), targets[i]);
   }
-  for (size_t i = 0; i < n; ++i) {
-    AddOne(static_cast<double>(predictions[i]), static_cast<double>(targets[i]));
-  }
+  for (size_t i = 0; i < n; ++i) { AddOne(static_cast<double>(predictions[i]), targets[i]); }
   return Status::Ok();
 }
 

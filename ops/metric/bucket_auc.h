@@ -31,7 +31,7 @@ class ErrorSums {
 
   // predictions, targets: (n). If one is not finite, InvalidArgument with its index, and nothing is
   // added.
-  Status Add(const float* predictions, const float* targets, size_t n);
+  Status Add(const float* predictions, const double* targets, size_t n);
   void AddOne(double p, double y);
   void Merge(const ErrorSums& other);
 

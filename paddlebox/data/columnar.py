@@ -239,6 +239,11 @@ def _has_other_text(type_: Any) -> bool:
     )
 
 
+def as_read(batch: Any, schema: Any) -> Any:
+    """A batch with the types that the native code reads. schema: the native FeedSchema."""
+    return _plain(batch, _uses(schema, ""))
+
+
 def _plain(batch: Any, uses: Uses) -> Any:
     types = batch.schema.types
     wanted = [_plain_type(field.type, uses.get(field.name, _UNUSED)) for field in batch.schema]

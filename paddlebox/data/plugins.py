@@ -19,6 +19,7 @@ import pyarrow as pa
 from paddlebox import _native
 from paddlebox.config import Slot, Slots, SlotType
 from paddlebox.config.code import calling, check_callable, load_named
+from paddlebox.data.columnar import as_read
 from paddlebox.data.reader import Chunk
 from paddlebox.errors import ConfigError, DataError
 
@@ -68,7 +69,7 @@ class PluginChunk:
                 if not slot.made and (slot.column or slot.name) not in names:
                     names.append(slot.column or slot.name)
                     arrays.append(_array(slot, columns[names[-1]]))
-            batch = pa.RecordBatch.from_arrays(arrays, names=names)
+            batch = as_read(pa.RecordBatch.from_arrays(arrays, names=names), schema)
             batch.validate(full=True)
             return _native.core.parse_columns(schema, [batch])
         except KeyError as error:
@@ -81,9 +82,12 @@ class PluginChunk:
 def _array(slot: Slot, values: Any) -> Any:
     if isinstance(values, pa.Array):
         return values
-    if slot.type is SlotType.SPARSE:
-        return pa.array(values, pa.list_(pa.string() if slot.hash else pa.uint64()))
-    return pa.array(values, pa.float32() if slot.dim == 1 else pa.list_(pa.float32()))
+    if slot.type is SlotType.SPARSE and not slot.hash:
+        try:
+            return pa.array(values, pa.list_(pa.uint64()))
+        except (OverflowError, pa.ArrowException):  # negative integers
+            return pa.array(values, pa.list_(pa.int64()))
+    return pa.array(values)
 
 
 def parsed_by(parser: str, chunks: Iterable[Chunk], slots: Slots) -> Iterator[PluginChunk]:

@@ -26,8 +26,8 @@ class Metric(Protocol):
     """An accumulator. The order of additions and merges does not change its state."""
 
     def add(self, predictions: np.ndarray, labels: np.ndarray, third: np.ndarray | None) -> None:
-        """Add (n) float32 predictions and labels, and the (n) values of the method's own column:
-        uint64 groups of wuauc, float32 weights of weighted_auc."""
+        """Add (n) float32 predictions and labels, float64 labels of continuous, and the (n) values
+        of the method's own column: uint64 groups of wuauc, float32 weights of weighted_auc."""
 
     def compute(self) -> dict[str, Any]: ...
 
@@ -194,7 +194,9 @@ class MetricSet:
             elif weights is not None and spec.method in _OF_WEIGHTS:
                 third = as_floats(weights[chosen])
             try:
-                metric.add(as_floats(p[chosen]), as_floats(y[chosen]), third)
+                continuous = spec.method is MetricMethod.CONTINUOUS
+                targets = np.ascontiguousarray(y[chosen], np.float64 if continuous else np.float32)
+                metric.add(as_floats(p[chosen]), targets, third)
             except ValueError as error:
                 raise ValueError(f"metric {name!r}: {error}") from error
 

@@ -20,7 +20,7 @@ import pytest
 
 from paddlebox._native import core
 from paddlebox.config import Format, Slots
-from paddlebox.data.columnar import _plain, _plain_type, _uses
+from paddlebox.data.columnar import _plain_type, _uses, as_read
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.zeros import zero_ids
 from tests.support.configs import make_config
@@ -90,7 +90,7 @@ def batch_of(column: Any) -> Any:
 
 def parse(schema: Any, column: Any) -> Any:
     """The ParsedChunk. Raises: ValueError if the type is refused."""
-    batch = _plain(batch_of(column), _uses(schema, ""))
+    batch = as_read(batch_of(column), schema)
     schema.check_columns(batch.schema)
     return core.parse_columns(schema, [batch])
 

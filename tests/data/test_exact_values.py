@@ -20,7 +20,9 @@ from paddlebox.errors import ConfigError
 from paddlebox.serving.fields import FieldParser
 from paddlebox.train.metric_set import MetricSet, exact_columns
 from paddlebox.train.metrics import warn_of_one_class
+from paddlebox.train.opening import create_dataset, feeding
 from tests.support.configs import make_config
+from tests.support.fixtures import OpenTable
 
 #: Neighbours as float32, some also as double.
 BOUNDARIES = (0.1, 16777217, 1700000300, 2**53 + 1, 2**63 + 1, 2**64 - 1)
@@ -208,3 +210,13 @@ def test_columns_of_metrics_that_the_feeder_would_round_are_kept() -> None:
         ),
     ]
     assert exact_columns(specs, slots()) == ("pair", "ts")
+
+
+def test_a_run_keeps_what_its_metrics_read(open_table: OpenTable) -> None:
+    config = make_config(
+        data={"format": "csv"},
+        model={"type": "lr"},
+        metrics=[{"name": "m", "mask": {"ts": [1], "user": [2]}}],
+    )
+    with feeding(create_dataset(config, slots(), open_table())) as dataset:
+        assert dataset._options.initialised().exact == ("ts",)

@@ -14,7 +14,7 @@ import pytest
 
 from paddlebox._native import core
 from paddlebox.config import Format, Slots
-from paddlebox.data.columnar import _plain, _uses
+from paddlebox.data.columnar import as_read
 from paddlebox.data.options import LoadOptions
 from paddlebox.errors import DataError
 from paddlebox.serving.fields import FieldParser
@@ -49,7 +49,7 @@ def trained(column: Any, slot: str) -> list[list[int]]:
     schema = LoadOptions(Format.PARQUET, SLOTS, 1).schema()
     columns = {"click": pa.array([1] * len(column)), "user": None, "word": None}
     columns = {name: pa.nulls(len(column)) if c is None else c for name, c in columns.items()}
-    batch = _plain(pa.record_batch({**columns, slot: column}), _uses(schema, ""))
+    batch = as_read(pa.record_batch({**columns, slot: column}), schema)
     schema.check_columns(batch.schema)
     return ids_of(core.parse_columns(schema, [batch]), ["user", "word"].index(slot))
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paddlebox.config import Slots
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.train.batch_loop import _Measured, run_pass
 from paddlebox.train.metrics import format_metrics, warn_of_one_class
@@ -156,3 +157,32 @@ def test_an_output_wins_over_a_variable_of_its_name_and_a_scalar_is_left_out() -
             found.add_trained(trained, feed, {}, 0.5, logits)
         task = found._named.compute()["task"]
         assert (task["size"], task["auc"]) == (4 if trained is None else 3, 1.0)
+
+
+def test_columns_of_metrics_are_exact_in_each_batch(
+    open_dataset: OpenDataset, write_lines: WriteLines
+) -> None:
+    slots = [{"name": "click", "type": "label"}, {"name": "pair", "type": "dense", "dim": 2}]
+    slots += [{"name": "ts", "type": "dense", "log1p": True}]
+    slots += [{"name": name, "type": "sparse"} for name in ("user", "item")]
+    given = Slots.model_validate({"slots": slots}, strict=False)
+    dataset = open_dataset(slots=given, batch_size=3, exact=("ts", "pair"))
+    lines = [f"1 {n % 2} 2 {90000000 + n} 0 1 {1700000000 + n // 2} 1 5 1 7" for n in range(8)]
+    load(dataset, write_lines("a.txt", lines))
+    fields = [
+        {"name": "first", "mask": {"ts": [1700000001], "pair": [90000002, 90000003, 90000004]}},
+        {"name": "groups", "method": "wuauc", "group": "ts"},
+        {"name": "value", "method": "continuous", "label": "pair"},
+    ]
+    specs = [MetricConfig.model_validate(spec, strict=False) for spec in fields]
+
+    def step(feed: dict[str, Any]) -> tuple[float, np.ndarray]:
+        assert feed["box_dense"].shape[1] == 3
+        assert np.all(np.abs(feed["box_dense"][:, 2] - 21.25) < 0.1)  # log1p
+        push_ones(dataset, feed)
+        return 0.5, np.zeros((len(feed["box_label"]), 1), np.float32)
+
+    found = run_pass(dataset, step, metrics=specs).metrics
+    assert found["first"]["size"] == 2
+    assert found["groups"]["groups"] == 4
+    assert found["value"]["actual_value"] == 90000003.5

@@ -119,6 +119,18 @@ void AddWeighted(WeightedAuc& metric, const Array<float>& predictions, const Arr
 
 // ---- ErrorSums
 
+void AddErrors(ErrorSums& metric, const Array<float>& predictions, const Array<double>& targets) {
+  const size_t n = SizeOf(predictions);
+  if (SizeOf(targets) != n) {
+    ThrowIfError(
+        Error(Code::kInvalidArgument, "%zu targets and %zu predictions", SizeOf(targets), n));
+  }
+  const float* p = predictions.data();
+  const double* y = targets.data();
+  const py::gil_scoped_release release;
+  ThrowIfError(metric.Add(p, y, n));
+}
+
 py::dict Values(const ErrorSums& metric) {
   py::dict out;
   out["mae"] = metric.mae();
@@ -181,8 +193,7 @@ void AddGroups(GroupAuc& metric, const Array<uint64_t>& groups, const Array<floa
   ThrowIfError(metric.Add(g, p, y, n));
 }
 
-template <typename Metric>
-void AddPairs(Metric& metric, const Array<float>& predictions, const Array<float>& labels) {
+void AddPairs(BucketAuc& metric, const Array<float>& predictions, const Array<float>& labels) {
   const size_t n = SameSize(predictions, labels);
   const float* p = predictions.data();
   const float* y = labels.data();
@@ -195,7 +206,7 @@ void AddPairs(Metric& metric, const Array<float>& predictions, const Array<float
 void BindMetric(py::module_& module) {
   py::class_<BucketAuc>(module, "BucketAuc")
       .def(py::init<size_t>(), py::arg("buckets") = 1000000)
-      .def("add", &AddPairs<BucketAuc>)
+      .def("add", &AddPairs)
       .def("merge",
            [](BucketAuc& self, const BucketAuc& other) { ThrowIfError(self.Merge(other)); })
       .def("reset", &BucketAuc::Reset)
@@ -212,7 +223,7 @@ void BindMetric(py::module_& module) {
       .def("load_state", [](WeightedAuc& self, const py::dict& state) { Load(self, state); });
   py::class_<ErrorSums>(module, "ErrorSums")
       .def(py::init<>())
-      .def("add", &AddPairs<ErrorSums>)
+      .def("add", &AddErrors)
       .def("merge", &ErrorSums::Merge)
       .def("compute", [](const ErrorSums& self) { return Values(self); })
       .def("state", [](const ErrorSums& self) { return StateOf(self); })
