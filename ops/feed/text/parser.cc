@@ -135,7 +135,7 @@ class ChunkParser {
       return false;
     }
     MakeRoom(bytes);
-    if (has_text_ && !IsUtf8(p, end)) return false;
+    if (has_text_ && !all_utf8_) return false;
     LineError unsaid(false);
     p = SkipTags(p, end, &unsaid);
     if (p == nullptr || p == end) return false;
@@ -199,7 +199,7 @@ class ChunkParser {
       return error->Set("a NUL byte at offset %zu",
                         static_cast<size_t>(static_cast<const char*>(nul) - p));
     }
-    if (const size_t valid = Utf8Bytes(p, end); valid < bytes) {
+    if (const size_t valid = all_utf8_ ? bytes : Utf8Bytes(p, end); valid < bytes) {
       return error->Set("byte %zu of the line, \\x%02x, is not UTF-8", valid + 1,
                         static_cast<unsigned>(p[valid]) & 0xffu);
     }
@@ -279,8 +279,11 @@ class ChunkParser {
   LineValues values_;
   const bool leading_tags_ = schema_.tags.any() && schema_.format == Format::kMultiSlot;
   // Whether lines that the kernels can read may hold text: names of unknown slots, or tags.
-  const bool has_text_ = leading_tags_ || schema_.format == Format::kFeasignSlot ||
+  const bool has_text_ = kernels_ == nullptr || leading_tags_ ||
+                         schema_.format == Format::kFeasignSlot ||
                          schema_.format == Format::kSlotValue;
+  // One check of the chunk is faster than one of each line. False: unknown.
+  const bool all_utf8_ = has_text_ && IsUtf8(begin_, end_);
 };
 
 }  // namespace
