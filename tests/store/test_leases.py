@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from paddlebox.errors import OutOfSpaceError, StoreLockedError
-from paddlebox.store.leases import held_leases, take_lease
-from paddlebox.store.lock import StoreLock
+from paddlebox.store.leases import Lease, held_leases, take_lease
+from paddlebox.store.lock import KeptLock, StoreLock
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.record import VersionRecord
 
 
 def test_a_lease_without_room_is_an_error_that_names_it_and_is_given_back(
@@ -80,3 +83,83 @@ def test_a_forked_child_does_not_release_its_parents_lease(tmp_path: Path) -> No
     assert [held.version for held in held_leases(str(tmp_path))] == [3]
     lease.release()
     assert not list((tmp_path / "leases").iterdir())
+
+
+def commit(store: Path, passes: int) -> None:
+    with Manifest.open_writer(store) as manifest:
+        record = manifest.head() or VersionRecord(0, 0, [], {}, 0)
+        for number in range(record.version + 1, record.version + passes + 1):
+            record = record.following("pass", pass_number=number)
+            manifest.commit(record)
+
+
+def test_nothing_is_dropped_while_a_reader_chooses_its_version(tmp_path: Path) -> None:
+    commit(tmp_path, 3)
+    lease = Lease(str(tmp_path))
+    with Manifest.open_writer(tmp_path) as manifest:
+        assert manifest.prune(keep=1) == []
+        lease.pin(1)
+        assert manifest.prune(keep=1) == [2]
+        lease.release()
+        assert manifest.prune(keep=1) == [1]
+
+
+@pytest.fixture
+def disturbed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
+    """Calls that another process makes just before this one gets the next locks."""
+    calls: list[Callable[[], object]] = []
+    flock = fcntl.flock
+
+    def late(descriptor: int, operation: int) -> None:
+        if calls:
+            calls.pop(0)()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    yield calls
+    assert not calls
+
+
+def test_a_lease_that_was_removed_as_stale_before_it_was_locked_is_taken_again(
+    tmp_path: Path, disturbed: list[Callable[[], object]]
+) -> None:
+    disturbed.append(lambda: [path.unlink() for path in (tmp_path / "leases").iterdir()])
+    lease = take_lease(str(tmp_path), 3)
+    assert [held.version for held in held_leases(str(tmp_path))] == [3]
+    lease.release()
+
+
+def test_a_version_that_was_dropped_before_it_was_pinned_is_chosen_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(tmp_path, 2)
+    kept, pinned = Manifest.versions, []
+    answers = [lambda _: [], kept]
+    monkeypatch.setattr(Manifest, "versions", lambda self: answers.pop(0)(self))
+    monkeypatch.setattr(Lease, "pin", lambda _, version: pinned.append(version))
+    with Manifest.open_reader(tmp_path) as manifest:
+        manifest.pin()
+    assert pinned == [2, 2]
+
+
+def test_a_store_that_was_replaced_before_its_lock_was_taken_is_locked_itself(
+    tmp_path: Path, disturbed: list[Callable[[], object]]
+) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+
+    def replace() -> None:
+        store.rename(tmp_path / "before")
+        store.mkdir()
+
+    disturbed.append(replace)
+    lock = StoreLock(str(store / "LOCK"))
+    with pytest.raises(StoreLockedError):
+        StoreLock(str(store / "LOCK"))
+    lock.release()
+    with KeptLock(store):
+        lock = StoreLock(str(store / "LOCK"))
+        with pytest.raises(StoreLockedError):  # it is lent once
+            StoreLock(str(store / "LOCK"))
+        lock.release()
+        StoreLock(str(store / "LOCK")).release()

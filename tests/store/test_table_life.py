@@ -54,6 +54,14 @@ def feasigns_of(number: int) -> np.ndarray:
     return np.random.default_rng(number).choice(np.arange(1, 20000), 4000, replace=False)
 
 
+def test_a_version_has_the_settings_with_which_it_was_committed(tmp_path: Path) -> None:
+    for number, threshold in ((1, 0.5), (2, 0.75)):
+        config = CONFIG.model_copy(update={"embedx_threshold": threshold})
+        with Table(config, folder=tmp_path / "s", mem_budget_bytes=1 << 20) as table:
+            train(table, np.arange(1, 9, dtype=np.uint64), number)
+            assert head_of(table).layout["embedx_threshold"] == threshold
+
+
 def test_rows_are_reset_to_the_weights_of_new_rows_and_keep_their_counts(tmp_path: Path) -> None:
     first, second = np.arange(1, 40, dtype=np.uint64), np.arange(20, 60, dtype=np.uint64)
     with open_table(tmp_path / "a") as table:
