@@ -129,7 +129,9 @@ def _add_looks(add: Add) -> None:
     add_version(command)
     command = add("dump", looks.dump, "Writes all rows to a Parquet file.")
     command.add_argument("--out", type=Path, required=True, metavar="FILE.parquet")
-    command.add_argument("--slot", type=int, help="only rows of this slot (its index)")
+    command.add_argument(
+        "--slot", metavar="NAME", help="only rows of this slot; its index in a store without names"
+    )
     add_version(command)
     command = add(
         "life", looks.show_life, "Life events, and the effect of the end of a day or a save now."

@@ -20,7 +20,7 @@ from paddlebox.tools.upkeep import report
 from paddlebox.tools.upkeep.life import life
 from paddlebox.tools.upkeep.output import DAMAGED, SOUND, show
 from paddlebox.tools.upkeep.store_files import newest, reading
-from paddlebox.tools.upkeep.values import feasigns_of
+from paddlebox.tools.upkeep.values import feasigns_of, index_of
 from paddlebox.tools.upkeep.verify import verify
 
 #: Settings that `show_life` can try. The settings of the store do not change.
@@ -157,7 +157,12 @@ def dump(folder: Path, arguments: argparse.Namespace) -> int:
         (_, first), *of_ranks = rank_versions(folder, version)
         version = first.version
         others = [(store, record.version) for store, record in of_ranks]
-    rows = report.dump(folder, arguments.out, version, arguments.slot, others)
+    slot = None
+    if arguments.slot is not None:
+        with reading(folder) as manifest:
+            record = newest(manifest) if version is None else manifest.version(version)
+        slot = index_of(record, arguments.slot)
+    rows = report.dump(folder, arguments.out, version, slot, others)
     show(
         arguments, {"rows": rows, "file": str(arguments.out)}, [f"{rows:,} rows in {arguments.out}"]
     )

@@ -67,13 +67,36 @@ def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list
     return found
 
 
+def index_of(record: VersionRecord, slot: str) -> int:
+    """The index of a sparse slot, which its rows hold.
+
+    Args:
+        slot: its name; the index itself if the version has no record of its slots.
+
+    Raises: ConfigError.
+    """
+    if record.config:
+        slots = Slots.model_validate(record.config["slots"], strict=False)
+        names = [one.name for one in slots.sparse]
+        return names.index(_known(names, slot, f"version {record.version} has no slot {slot!r}"))
+    if not slot.isdecimal():
+        raise ConfigError(
+            f"version {record.version} has no names of slots, which only tools/train.py writes: "
+            f"expected the index of a slot, found {slot!r}"
+        )
+    return int(slot)
+
+
 def _read_slot(slots: Slots, name: str) -> str:
     """Check that a name is that of a sparse slot in the data. Raises: ConfigError."""
     names = [one.name for one in slots.sparse if not one.made]
+    return _known(names, name, f"no sparse slot {name!r} is read from the data")
+
+
+def _known(names: Sequence[str], name: str, wrong: str) -> str:
     if name in names:
         return name
     near = difflib.get_close_matches(name, names, 1)
     raise ConfigError(
-        f"no sparse slot {name!r} is read from the data"
-        + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}")
+        wrong + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}")
     )
