@@ -70,10 +70,11 @@ struct ParsedChunk {
 // The schema's transforms are applied to the good lines: see transform.h.
 //
 // What is malformed, by format:
-//   all            a byte that is not UTF-8; a NUL byte; a line longer than max_line_bytes; a label outside [0, 1] or not a
-//                  number; a dense value that is not a finite number, or beyond kMostDense of
-//                  dense_limits.h after clip and log1p; a weight outside [0, kMostWeight]; a
-//                  feasign that is not a decimal in [0, 2^64 - 1] (a sign is not a digit)
+//   all            a byte that is not UTF-8; a NUL byte; a line longer than max_line_bytes; a label
+//                  outside [0, 1] or not a number; a dense value that is not a finite number, or
+//                  beyond kMostDense of dense_limits.h after clip and log1p; a weight outside [0,
+//                  kMostWeight]; a feasign that is not a decimal in [0, 2^64 - 1] (a sign is not a
+//                  digit)
 //   multislot      per slot in order "n v1 .. vn": n missing, not a number or 0; fewer values than
 //                  n; n != dim for a dense slot, n != 1 for the label; anything left over
 //   feasign_slot   tokens "value:slot" separated by blanks, with floats as values of label and
