@@ -11,6 +11,7 @@ checksums, content may differ from what was written; nothing else may.
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import os
@@ -240,6 +241,7 @@ def read_mutated(sound: Path, work: Path, rng: random.Random, expected: dict[str
         path.symlink_to(work / "outside")
     child = os.fork()
     if child == 0:
+        gc.disable()
         resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))  # other processes may be busy
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_WALL_S)
@@ -280,6 +282,9 @@ def run(seed: int, count: int) -> Counter[str]:
                     older = range(len(manifest.versions()) - 1)
                 expected["repair_store"] += [read_store(root / "once" / name, n) for n in older]
             shutil.rmtree(root / "once")
+        # A child must not destroy what a thread of this process waits for: it would wait for ever.
+        gc.collect()
+        gc.freeze()
         for number in range(count):
             work = root / "work"
             work.mkdir()

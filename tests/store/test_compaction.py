@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddlebox.store.compaction import Policy, plan, plan_all, shape
+from paddlebox.store.compaction import Merge, Policy, plan, plan_all, shape
 from tests.store import plain_compaction
 
 ROW = 8900  # bytes: 200,000 rows stand for 20 million of 89
@@ -162,6 +162,17 @@ def test_the_limit_bounds_one_plan() -> None:
     segments = list(store.segments.values())
     assert len(plan(segments, len(keys), Policy(), limit=1)) == 1
     assert len(plan(segments, len(keys), Policy())) > 1
+
+
+def test_a_segment_with_dead_rows_is_merged_alone() -> None:
+    one = {"id": 3, "sequence": 1, "min_key": 0, "max_key": 9, "rows": 100, "bytes": 9000}
+    apart = one | {"id": 4, "min_key": 20, "max_key": 29}
+    segments, dead = [one, apart], {3: (0.5, 0.5)}
+    merge = [Merge((3,), 9000, "space")]
+    assert plan_all(segments, dead) == merge
+    assert plan(segments, 200, Policy(min_bytes=0), dead=dead) == merge  # 18000 for 150 rows of 90
+    assert plan(segments, 200, Policy(min_bytes=0, space_target=1.4), dead=dead) == []
+    assert shape(segments, 200, dead).live_bytes == 13500
 
 
 def test_depth_counts_segments_over_one_key() -> None:
