@@ -933,6 +933,11 @@ def test_a_damaged_or_later_file_is_named_and_not_used(make: Callable[[int], Ran
         path.write_bytes(content[:size])
         with pytest.raises(StoreError):
             SetFile(path)
+    path.write_bytes(content)
+    other = path.rename(path.with_name("000000000099.set"))
+    with pytest.raises(StoreError, match="holds set 1, which has another file name"):
+        SetFile(other)
+    other.unlink()
     ranks.protect()  # its files get new parity
     assert len(ranks.sets(0)) == len(ranks.sets(1)) == 1
     assert rebuild.Known({}, {}).passes(1) == {}

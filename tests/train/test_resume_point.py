@@ -102,6 +102,15 @@ def test_what_changes_no_result_is_not_spoken_of(
     assert not caplog.records
 
 
+def test_lines_of_passes_that_are_lost_are_reported(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run_dir / "metrics.jsonl").write_text(json.dumps(line(2)) + "\n")
+    with caplog.at_level(logging.WARNING, "paddlebox"):
+        assert resume_point(run_dir).passes == 2
+    assert "lacks the lines of 1 of 2 passes, first of pass 1" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
