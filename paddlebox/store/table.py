@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox import _native
 from paddlebox.config import TableConfig
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.options import TableOptions
+from paddlebox.store.row_fields import fields_of_rows
 from paddlebox.store.staged import sorted_unique_keys
 from paddlebox.store.table_set import TableSet
 
@@ -56,9 +58,31 @@ class Table(TableSet):
 
     def lookup(
         self, feasigns: np.ndarray, chosen: Mapping[str, Any] | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """As `TieredTable.lookup`."""
-        return self.first.lookup(feasigns, chosen)
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The committed rows of feasigns.
+
+        Args:
+            feasigns: (n) integers in any order; -1 is 2^64 - 1.
+            chosen: a SaveFilter, as a dict; None: all rows.
+
+        Returns: (n) bool, which feasigns have a row that the filter chooses, and the fields of the
+            rows (`fields_of_rows`), each with n values or n lines. Those of other feasigns are 0.
+
+        Raises: ValueError for feasigns that are not one list of integers; the errors of
+            `TieredTable.lookup`.
+        """
+        given = np.asarray(feasigns)
+        if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
+            raise ValueError(
+                f"feasigns: found {given.dtype} of shape {given.shape}, expected (n) integers"
+            )
+        unsigned = given.astype(np.int64 if given.dtype.kind == "i" else np.uint64).view(np.uint64)
+        order = np.argsort(_native.core.keys_of(unsigned))
+        found, rows = self.first.lookup(unsigned[order], chosen)
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        rows = np.where(found[:, None], rows, np.float32(0))[back]
+        return found[back], fields_of_rows(dict(self.first.native.layout), rows)
 
     def rows_of_base(
         self, visit: Callable[[np.ndarray, np.ndarray], None], *, day: int | None = None

@@ -89,7 +89,7 @@ def read(store: Path) -> dict[str, bytes]:
 
 def content_of(table: Table) -> dict[str, bytes]:
     feasigns, rows = table.read_all()
-    found, looked_up = table.lookup(_ASKED)
+    found, looked_up = table.first.lookup(_ASKED)
     head = head_of(table)
     return {
         "position": f"{head.pass_number} {head.day} {head.cursor} {head.events}".encode(),

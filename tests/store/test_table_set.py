@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paddlebox._native import core
 from paddlebox.config import LifeConfig, TableConfig
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError, StoreError
 from paddlebox.store import files
@@ -387,3 +388,43 @@ def test_shares_divide_the_budgets() -> None:
         natives = [table.native for table in group.members]
         taken = [native.max_pass_rows * native.pass_bytes_per_row for native in natives]
         assert taken[1] / taken[0] == pytest.approx(3, rel=0.01)
+
+
+def test_lookup_gives_the_fields_of_rows_in_the_order_that_is_asked_for() -> None:
+    with Table(CONFIGS[0]) as table:
+        keys = sorted_unique_keys(np.array([3, 5, 2**64 - 1], np.uint64))
+        table.begin(table.stage(keys, np.array([1, 2, 7], np.uint16)))
+        feasigns, rows = _pushed(table)
+        found, fields = table.lookup(np.array([5, 4, -1, 3]))
+    assert found.tolist() == [True, False, True, True]
+    of = {int(feasign): row for feasign, row in zip(feasigns, rows, strict=True)}
+    expected = [of[5], np.zeros_like(of[5]), of[2**64 - 1], of[3]]
+    assert fields["show"].tolist() == [1.0, 0.0, 1.0, 1.0]
+    assert fields["has_embedx"].tolist() == found.tolist()
+    slot_of = dict(zip(core.feasigns_of(keys).tolist(), [1, 2, 7], strict=True))
+    assert fields["slot"].tolist() == [slot_of[5], 0, slot_of[2**64 - 1], slot_of[3]]
+    assert fields["embed_w"].tolist() == [float(row[6]) for row in expected]
+    assert np.array_equal(fields["embedx_w"], [row[8:12] for row in expected])
+
+
+@pytest.mark.parametrize("wrong", [np.array([1.5]), np.array([[1]])])
+def test_lookup_takes_a_list_of_integers(wrong: np.ndarray) -> None:
+    with Table(CONFIGS[0]) as table, pytest.raises(ValueError, match=r"expected \(n\) integers"):
+        table.lookup(wrong)
+
+
+def _pushed(table: Table) -> tuple[np.ndarray, np.ndarray]:
+    """Pushes each row of the open pass once; returns all rows."""
+    ids = np.arange(3, dtype=np.int32)
+    table.first.native.push_pooled(
+        ids,
+        np.arange(4, dtype=np.int32),
+        1,
+        True,
+        np.ones((3, 2), np.float32),
+        np.empty(0, np.int32),
+        np.full((3, 7), 0.25, np.float32),
+    )
+    table.end()
+    table.commit()
+    return table.read_all()

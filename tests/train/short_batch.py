@@ -84,7 +84,6 @@ else:
     bias = float(np.array(state[model.bias.name])[0])
 dataset.end_pass()
 table.wait_commit()
-EMBED = 6  # the word of embed_w in a row: docs/formats/row.md
-weights = [float(table.lookup(np.array([k], np.uint64))[1][0, EMBED]) for k in range(1, 9)]
+weights = table.lookup(np.arange(1, 9))[1]["embed_w"].tolist()
 print(json.dumps([weights, bias]))
 table.close()

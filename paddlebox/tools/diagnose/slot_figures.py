@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from paddlebox import _native
 from paddlebox.config import Slots
 from paddlebox.config.table import Rule
 from paddlebox.data.loader import LoadedPass
@@ -69,7 +70,7 @@ def slot_figures(
 
 
 def _of_rows(table: TieredTable, unique: np.ndarray, occurrences: np.ndarray) -> dict[str, Any]:
-    order = np.argsort(_keys(unique))
+    order = np.argsort(_native.core.keys_of(unique))  # a lookup needs the order of keys
     unique, occurrences = unique[order], occurrences[order]
     found, rows = table.lookup(unique)
     layout = dict(table.native.layout)
@@ -90,17 +91,6 @@ def _of_rows(table: TieredTable, unique: np.ndarray, occurrences: np.ndarray) ->
 
 def _mean(values: np.ndarray, weights: np.ndarray | None = None) -> float | None:
     return float(np.average(values, weights=weights)) if len(values) else None
-
-
-def _keys(feasigns: np.ndarray) -> np.ndarray:
-    """The keys of (n) feasigns: Mix of ops/base/hash.h. A lookup needs feasigns in key order."""
-    x = feasigns.copy()
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return x
 
 
 def copc_by_value(

@@ -21,6 +21,7 @@ from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.leases import held_leases
 from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.row_fields import fields_of_rows
 from paddlebox.store.tiered_table import TieredTable, stored_table
 from paddlebox.tools.upkeep.store_files import newest, reading
 
@@ -112,31 +113,8 @@ def digest(folder: AnyPath, version: int | None = None) -> dict[str, Any]:
 
 def row_fields(layout: dict[str, int], row: np.ndarray) -> dict[str, Any]:
     """The fields of a row, under the names of docs/formats/row.md."""
-    words = row.view(np.uint32)
-    embed = 7 + layout["embed_state"]
-    embedx = embed + layout["embedx_dim"]
-    state = embedx + layout["embedx_state"]
-    expand = state + layout["expand_dim"]
-    fields = {
-        "slot": int(words[0] & 0xFFFF),
-        "has_embedx": bool((words[0] >> 16) & 1),
-        "show": float(row[1]),
-        "click": float(row[2]),
-        "delta_score": float(row[3]),
-        "last_seen_day": int(words[4]),
-        "life_seq": int(words[5]),
-        "embed_w": float(row[6]),
-        "embed_state": row[7:embed].tolist(),
-        "embedx_w": row[embed:embedx].tolist(),
-        "embedx_state": row[embedx:state].tolist(),
-    }
-    counts = len(row) - layout["counts"]
-    if layout["expand_dim"]:
-        fields["expand_w"] = row[state:expand].tolist()
-        fields["expand_state"] = row[expand:counts].tolist()
-    if layout["counts"]:
-        fields["counts"] = row[counts:].tolist()
-    return fields
+    fields = fields_of_rows(layout, row[None])
+    return {name: values[0].tolist() for name, values in fields.items()}
 
 
 def lookup(
@@ -196,7 +174,9 @@ def dump(
     out = as_path(out, "out")
     with open_version(folder, version) as table:
         layout = dict(table.native.layout)
-        schema = _schema(layout)
+        words = 7 + sum(n for name, n in layout.items() if name != "fingerprint")
+        no_rows = np.empty((0, words), np.float32)
+        schema = _columns(np.empty(0, np.uint64), fields_of_rows(layout, no_rows)).schema
         written = 0
         temporary = out.with_name(f"{out.name}.tmp")
         try:
@@ -207,7 +187,7 @@ def dump(
                     if slot is not None:
                         kept = (rows.view(np.uint32)[:, 0] & 0xFFFF) == slot
                         feasigns, rows = feasigns[kept], rows[kept]
-                    writer.write_table(_columns(layout, feasigns, rows, schema))
+                    writer.write_table(_columns(feasigns, fields_of_rows(layout, rows)))
                     written += len(feasigns)
 
                 table.native.visit_chunks(_DUMP_ROWS, write)
@@ -224,57 +204,12 @@ def dump(
         return written
 
 
-def _schema(layout: dict[str, int]) -> pa.Schema:
-    floats = pa.list_(pa.float32())
-    expand = [("expand_w", floats), ("expand_state", floats)] if layout["expand_dim"] else []
-    return pa.schema(
-        [
-            ("feasign", pa.uint64()),
-            ("slot", pa.uint16()),
-            ("has_embedx", pa.bool_()),
-            ("show", pa.float32()),
-            ("click", pa.float32()),
-            ("delta_score", pa.float32()),
-            ("last_seen_day", pa.uint32()),
-            ("life_seq", pa.uint32()),
-            ("embed_w", pa.float32()),
-            ("embed_state", floats),
-            ("embedx_w", floats),
-            ("embedx_state", floats),
-            *expand,
-            *([("counts", floats)] if layout["counts"] else []),
-        ]
-    )
+def _columns(feasigns: np.ndarray, fields: dict[str, np.ndarray]) -> pa.Table:
+    def column(values: np.ndarray) -> pa.Array:
+        flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+        if values.ndim == 1:
+            return flat
+        offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
+        return pa.ListArray.from_arrays(pa.array(offsets), flat)
 
-
-def _columns(
-    layout: dict[str, int], feasigns: np.ndarray, rows: np.ndarray, schema: pa.Schema
-) -> pa.Table:
-    words = rows.view(np.uint32)
-    embed = 7 + layout["embed_state"]
-    embedx = embed + layout["embedx_dim"]
-    state = embedx + layout["embedx_state"]
-    expand = state + layout["expand_dim"]
-    counts = rows.shape[1] - layout["counts"]
-
-    def lists(begin: int, end: int) -> pa.Array:
-        offsets = np.arange(len(rows) + 1, dtype=np.int32) * (end - begin)
-        flat = np.ascontiguousarray(rows[:, begin:end]).reshape(-1)
-        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat))
-
-    return pa.table(
-        [
-            pa.array(feasigns),
-            pa.array((words[:, 0] & 0xFFFF).astype(np.uint16)),
-            pa.array(((words[:, 0] >> 16) & 1).astype(bool)),
-            *(pa.array(np.ascontiguousarray(rows[:, column])) for column in (1, 2, 3)),
-            *(pa.array(np.ascontiguousarray(words[:, column])) for column in (4, 5)),
-            pa.array(np.ascontiguousarray(rows[:, 6])),
-            lists(7, embed),
-            lists(embed, embedx),
-            lists(embedx, state),
-            *([lists(state, expand), lists(expand, counts)] if expand > state else []),
-            *([lists(counts, rows.shape[1])] if layout["counts"] else []),
-        ],
-        schema=schema,
-    )
+    return pa.table({name: column(of) for name, of in {"feasign": feasigns, **fields}.items()})
