@@ -143,10 +143,11 @@ def _is_magic(part: str, marks: str) -> bool:
 
 def _some(pattern: str, files: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     if not files:
+        what = "no file matches" if _is_magic(pattern, "*?[") else "no file in this folder"
         raise NothingThereError(
-            f"{shown(pattern)}: no file in this folder, or none matches the glob; expected one or "
-            f"more, looked for in {Path.cwd()}: correct the path, or make the data first. Files "
-            "that are left out are in the log"
+            f"{shown(pattern)}: {what}; expected one or more, looked for in "
+            f"{Path.cwd()}: correct the path, or make the data first. Files that are left out are "
+            "in the log"
         )
     return files
 

@@ -274,7 +274,7 @@ def test_plugins_and_rows_on_a_gpu_have_no_factors(
 ) -> None:
     dataset = open_dataset(slots=slots_of(), data_format="csv", allow_commands=True)
     with pytest.raises(ConfigError, match="a parser plugin has no weights, but slots are weighted"):
-        dataset.set_so_parser_name("os:getcwd")
+        dataset.set_so_parser_name("json:loads")
     monkeypatch.setenv("PADDLEBOX_HBM_DEVICE", "host")
     with pytest.raises(ConfigError, match="is gpu, but slots are weighted, or pooled"):
         table = {"fields": {"name": "other"}, "hbm_place": HbmPlace.GPU}

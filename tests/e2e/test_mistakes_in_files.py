@@ -175,7 +175,7 @@ IN_SLOTS = {
     ),
     "boundaries out of order": (
         *(SLOTS, SLOTS + AGES.replace("AGE", "age").replace("18, 30", "30, 18")),
-        Named("slot 'ages': bucket.boundaries", "ascending numbers", "[30.0, 18.0]", "sort them"),
+        Named("slot 'ages': bucket.boundaries", "ascending numbers", "[30, 18]", "sort them"),
     ),
     "ids of a slot that there is not": (
         *(SLOTS, f"{SLOTS}  - {{name: seen, type: sparse, shares: itm}}\n"),

@@ -347,8 +347,8 @@ REFUSED = {
                   "instances[0].user", "is not"),
     "no dense": ({"instances": [{"user": 3}]}, 422, "bad_field", "instances[0].price",
                  "found none"),
-    "surrogate": (b'{"instances": [{"cost": 1, "city": "\\ud800"}]}', 422, "bad_field", "",
-                  "surrogate"),
+    "surrogate": (b'{"instances": [{"cost": 1, "city": "\\ud800"}]}', 422, "bad_field",
+                  "instances[0]", "surrogate"),
     "control": ({"instances": [{**GOOD, "city": "a\nb"}]}, 422, "bad_field", "instances[0].city",
                 "line break"),
 }  # fmt: skip

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from paddlebox.config import Config
-from paddlebox.errors import GuardError
+from paddlebox.errors import ConfigError, GuardError
 from paddlebox.train.guard import check_pass
 
 GOOD = {"w": np.ones(4, np.float32), "step": np.ones((), np.float32)}
@@ -58,7 +57,7 @@ def test_a_warning_lets_the_pass_through(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_without_a_bound_there_is_nothing_to_stop_for() -> None:
-    with pytest.raises(ValidationError, match=r"stop needs alerts\.max_auc_drop, min_copc"):
+    with pytest.raises(ConfigError, match=r"stop needs alerts\.max_auc_drop, min_copc"):
         config("stop")
 
 
