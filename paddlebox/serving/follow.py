@@ -142,24 +142,26 @@ class Follower:
 
     def _apply(self, name: str) -> Served:
         started = time.perf_counter()
-        refused, number = "", 0
+        refused, folder = "", self._saves / name
+        whole = bool(self._refused) or not self._path.exists()
+        source = SaveSource(folder, whole=whole)
         try:
             try:
-                number = self._write(name, bool(self._refused) or not self._path.exists())
+                self._write(source)
             except (StoreLockedError, TrainingError):
                 raise
             except PaddleBoxError:
                 # The file may lack the save before it, whose line of the donefile was left out.
-                number = self._write(name, True)
+                self._write(SaveSource(folder, whole=True))
             self._refused.clear()
         except TrainingError as error:
             refused = str(error)
             self._refused.add(name)  # not logged here: the receiver of `Served` reports it
+        number = int(source.meta["pass_number"])
         return Served(name, number, time.time(), time.perf_counter() - started, refused)
 
-    def _write(self, name: str, whole: bool) -> int:
-        """Write a save, or its whole chain, to the file. Returns its pass."""
-        source = SaveSource(self._saves / name, whole=whole)
+    def _write(self, source: SaveSource) -> None:
+        """Write a save, or its whole chain, to the file."""
         if not self._path.exists():
             export(source, self._path, precision=self._precision or "float32", gate=self._gate)
         else:
@@ -167,7 +169,6 @@ class Follower:
                 writer.apply(
                     source, gate=self._gate, after_going_back=True, most_deleted=MOST_DELETED
                 )
-        return int(source.meta["pass_number"])
 
 
 def follow(

@@ -89,7 +89,10 @@ class Pages:
             or (kind, magic, version, flags, main_flags, found) != expected
             or found not in (4096, 8192, 16384, 32768, 65536)
         ):
-            self._damaged(number, "is no first page of an export file")
+            raise CorruptionError(
+                f"{self._path}: expected an export file, found a page {number} that no export file "
+                "has: tools/export.py RUN_DIR --out FILE makes one"
+            )
         pages = min(fields[25] + 1, self.size // found)
         return Meta(fields[26], found, pages, fields[16], fields[24])
 

@@ -127,6 +127,7 @@ def restore(uri: str, run_dir: AnyPath, label: str = "") -> VersionRecord:
     folder = str(store) + ".restoring"
     with files.store_errors(shown(uri), f"restore into {run_dir}"):
         record = _find(source, base, uri, label)
+        files.make_folder(str(run_dir), 0o700)
         files.make_folder(folder, 0o700)
     with KeptLock(folder), files.store_errors(shown(uri), f"restore into {run_dir}"):
         for name in set(os.listdir(folder)) - {"LOCK"}:  # of a process that died

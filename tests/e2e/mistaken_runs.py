@@ -379,7 +379,7 @@ def evaluation_before_any_commit() -> Said:
     return ran("evaluate", "run")
 
 
-@mistake("train.csv", "expected an export file", "not an LMDB file", "tools/export.py", 4)
+@mistake("train.csv", "expected an export file", "no export file has", "tools/export.py", 4)
 def a_file_that_is_no_export() -> Said:
     return ran("export", "train.csv", "--show")
 
@@ -509,13 +509,13 @@ def an_empty_instance_that_is_not_in_a_list() -> Said:
         return called(lambda: one.predict({}))
 
 
-@mistake("slot 'item'", "an integer", "'19.0'", "send the integer 19")
+@mistake("field 'item'", "an integer", "the float 19.0", "send 19")
 def a_float_for_an_id() -> Said:
     with predictor() as one:
         return called(lambda: one.predict([{**GOOD, "item": 19.0}]))
 
 
-@mistake("slot 'item'", "an integer", "'nan'", "leave the field out, or send None")
+@mistake("field 'item'", "an integer", "the float nan", "leave the field out, or send None")
 def nan_for_an_id() -> Said:
     with predictor() as one:
         return called(lambda: one.predict([{**GOOD, "item": float("nan")}]))

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, validate
 
 _KNOWN = {"$ref", "allOf", "anyOf", "type", "const", "properties", "required", "items", "minItems",
-          "maxItems", "additionalProperties", "minimum", "maximum", "pattern"}  # fmt: skip
+          "maxItems", "additionalProperties", "minimum", "maximum", "maxLength",
+          "pattern"}  # fmt: skip
 
 
 def resolved(schema: Any, page: Any) -> Any:

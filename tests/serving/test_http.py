@@ -696,7 +696,7 @@ def test_what_cannot_be_served_is_one_line_and_its_exit_code(
     assert "expected an export file, found none" in failed(4, tmp_path / "none")
     damaged = tmp_path / "damaged"
     damaged.write_bytes(b"\0" * 100_000)
-    assert f"{damaged}: cannot open" in failed(1, damaged)
+    assert f"{damaged}: expected an export file" in failed(1, damaged)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = tool("serve", csv_run[1], "--port", port)

@@ -203,6 +203,7 @@ def test_a_follower_keeps_what_is_shown_where_a_save_deletes_a_fifth_of_the_rows
     delta = trainer.save("delta")
     (told,) = follower.catch_up()
     assert "would delete 21 of the 100 live rows (21%), expected at most 20%" in told.refused
+    assert told.pass_number == 2
     check_serves(path, shown)
     with Writer(path) as writer:  # what --force does
         assert writer.apply(SaveSource(delta)).rows == 79
@@ -261,14 +262,13 @@ def test_after_a_refused_save_the_next_brings_its_chain_and_the_one_after_only_i
     trainer, path = trainer_in(tmp_path), tmp_path / "m"
     gate: Any = Moody()
     follower = Follower(tmp_path / "out", path, gate=gate)
-    whole: list[bool] = []
-    write = follower._write
+    opened_whole: list[bool] = []
 
-    def writes(name: str, all_: bool) -> int:
-        whole.append(all_)
-        return write(name, all_)
+    def opened(folder: Path, *, whole: bool) -> SaveSource:
+        opened_whole.append(whole)
+        return SaveSource(folder, whole=whole)
 
-    monkeypatch.setattr(follower, "_write", writes)
+    monkeypatch.setattr("paddlebox.serving.follow.SaveSource", opened)
     trainer.train(1, 50)
     trainer.save("base")
     for number, refuses in enumerate((False, True, False, False)):
@@ -277,7 +277,7 @@ def test_after_a_refused_save_the_next_brings_its_chain_and_the_one_after_only_i
             trainer.save("delta")
         gate.refuses = refuses
         assert [bool(one.refused) for one in follower.catch_up()] == [refuses]
-    assert whole == [True, False, True, False]
+    assert opened_whole == [True, False, True, False]
     check_serves(path, trainer.rows())
 
 
