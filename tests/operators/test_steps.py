@@ -70,6 +70,7 @@ print(json.dumps(sorted(digests)))
 """
 
 REPEATS = 200
+PIR = {"FLAGS_enable_pir_api": "1"}
 
 
 @pytest.mark.parametrize(
@@ -113,3 +114,17 @@ def test_many_runs_leave_the_same_rows(
     ]
     assert len(found[0]) == 1
     assert found == found[:1] * processes
+
+
+def test_all_operators_of_a_program_have_one_order(in_new_process: Callable[..., Any]) -> None:
+    code = (
+        PROGRAM.partition("exe = ")[0]
+        + """
+found = [op for op in program.global_block().ops if op.name().startswith("custom_op.")]
+orders = [op.operand_source(2).get_defining_op() for op in found]
+print(json.dumps([[op.name() for op in found], len({op.id() for op in orders})]))
+"""
+    )
+    names, orders = in_new_process(code, "plain", "3", "0", "host", env=PIR)
+    assert len(names) == 6, "three pulls and their backwards"
+    assert orders == 1
