@@ -94,8 +94,7 @@ Status RowAccess::Hold(const OpenRows& open, const PlanView& view, GradientView 
   }
   HeldPush held;
   held.late = !late.empty();
-  held.values.reserve(unique *
-                      (head + late.size() / std::max<size_t>(1, unique) + 1 + dim + expand));
+  held.values.reserve(unique * (head + (held.late ? 1 : 0) + 1 + dim + expand));
   for (size_t u = 0; u < unique; ++u) {
     if (std::binary_search(left_out.begin(), left_out.end(), u)) continue;
     const float* const from = merged.data() + u * plain;
