@@ -177,7 +177,7 @@ def warn_of_one_class(what: str, metrics: Mapping[str, Any]) -> None:
     """
     for name, of in metrics.items():
         empty = metrics.get("size") and isinstance(of, dict) and of.get("size") == 0
-        # Groups of a pass of one class have no AUC either: that is said below.
+        # If the pass has one class, its groups have no AUC either, and the warning below says so.
         if empty and not ("wuauc" in of and metrics.get("auc") is None):
             log.warning(
                 "%s: metric %r counts no sample: check its mask, cmatch_rank and group",
