@@ -1,112 +1,113 @@
-"""Prints the sizes of functions, classes, constructors and files of the Python package.
+"""Prints how large the project is.
 
     python .ci/size.py
 
-Lines include docstrings and comments. The methods of a class include those of its bases in the
-package. The script never fails; its table is for orientation.
+A line of code is one that is neither blank nor comment nor docstring. A docstring is any string
+that is a statement of its own. The core is config, data, store, train, nn, models and the Python
+of the operators. Benchmarks are the scripts in benchmarks/ without those in its folders. Words are
+counted in all pages of docs/, formats included; README, CONTRIBUTING and CHANGELOG stand apart.
+
+Config keys are the rows of the table in docs/config.md. `table.embed` and `table.embedx` have the
+same keys, which count once. A key belongs to a single model if its meaning begins with its name.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import io
+import re
+import tokenize
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FUNCTION_LINES, METHODS, PARAMETERS, FILE_LINES = 80, 30, 8, 400
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+PACKAGE = ROOT / "paddlebox"
+CORE = ("config", "data", "store", "train", "nn", "models")
+NATIVE = {".cc", ".cu", ".h", ".inl"}
+LONG = 800  # lines of a file
+NO_CODE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
+    tokenize.ENDMARKER,
+}
 
 
-@dataclass
-class Class:
-    place: str
-    bases: list[str]
-    methods: set[str]
+@dataclass(frozen=True)
+class Module:
+    path: Path
+    lines: int
+    code: int
+    docstrings: int
+
+    @property
+    def name(self) -> str:
+        return str(self.path.relative_to(ROOT))
+
+    @property
+    def of_core(self) -> bool:
+        first = self.path.relative_to(PACKAGE).parts[0]
+        return first in CORE or first == "_call.py" or first.startswith("ops")
 
 
-@dataclass
-class Sizes:
-    """All sizes, each with its place in the source."""
-
-    functions: list[tuple[int, str]] = field(default_factory=list)
-    methods: list[tuple[int, str]] = field(default_factory=list)
-    parameters: list[tuple[int, str]] = field(default_factory=list)
-    files: list[tuple[int, str]] = field(default_factory=list)
-
-
-def measure(package: Path) -> Sizes:
-    sizes, classes = Sizes(), dict[str, Class]()
-    for path in sorted(package.rglob("*.py")):
-        text = path.read_text()
-        name = str(path.relative_to(package.parent))
-        sizes.files.append((len(text.splitlines()), name))
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, Function):
-                sizes.functions.append((lines(node), f"{name}:{node.lineno} {node.name}"))
-            elif isinstance(node, ast.ClassDef):
-                place = f"{name}:{node.lineno} {node.name}"
-                sizes.parameters += [(count, place) for count in parameters(node)]
-                classes[node.name] = Class(place, [*bases(node)], {m.name for m in methods(node)})
-    sizes.methods = [(len(with_bases(name, classes)), classes[name].place) for name in classes]
-    return sizes
+def measure(path: Path) -> Module:
+    text = path.read_text()
+    docstrings = set[int]()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str()), lineno=first, end_lineno=last):
+                docstrings |= set(range(first, (last or first) + 1))
+    code = set[int]()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            code |= set(range(token.start[0], token.end[0] + 1))
+    lines = text.splitlines()
+    blank = {number for number, line in enumerate(lines, 1) if not line.strip()}
+    return Module(path, len(lines), len(code - docstrings - blank), len(docstrings))
 
 
-def lines(node: Function) -> int:
-    assert node.end_lineno is not None
-    return node.end_lineno - node.lineno + 1
+def words(*paths: Path) -> int:
+    return sum(len(path.read_text().split()) for path in paths)
 
 
-def methods(node: ast.ClassDef) -> Iterator[Function]:
-    return (member for member in node.body if isinstance(member, Function))
+def config_keys() -> tuple[int, int]:
+    """The number of keys, and of those that belong to a single model."""
+    page = (ROOT / "docs" / "config.md").read_text()
+    table = page.partition("\n## Keys\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\S+)` \|.*\| (.*) \|$", table, re.MULTILINE)
+    models = re.findall(r"^\| `model.type` \| (.*?) \|", table, re.MULTILINE)[0].replace("`", "")
+    of_model = tuple(f"{name}: " for name in models.split(", "))
+    keys, single = set[str](), 0
+    for path, meaning in rows:
+        if path.startswith("model.") and meaning.startswith(of_model):
+            single += 1
+        keys.add(path.replace("table.embedx.", "table.embed."))
+    return len(keys), single
 
 
-def bases(node: ast.ClassDef) -> Iterator[str]:
-    for base in node.bases:
-        if isinstance(base, ast.Subscript):
-            base = base.value
-        yield ast.unparse(base).rpartition(".")[2]
-
-
-def with_bases(name: str, classes: dict[str, Class]) -> set[str]:
-    if name not in classes:
-        return set()
-    found = classes[name]
-    return found.methods.union(*(with_bases(base, classes) for base in found.bases if base != name))
-
-
-def parameters(node: ast.ClassDef) -> Iterator[int]:
-    """The number of parameters of __init__, without self."""
-    for method in methods(node):
-        if method.name == "__init__":
-            given = method.args
-            yield len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
-
-
-def quantile(values: list[int], share: float) -> int:
-    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
-
-
-def report(sizes: Sizes) -> list[str]:
-    of_functions = [count for count, _ in sizes.functions]
-    total = sum(count for count, _ in sizes.files)
-    in_tools = sum(count for count, name in sizes.files if name.startswith("paddlebox/tools/"))
-    answer = [
-        f"functions: {len(of_functions)}, lines p50 {quantile(of_functions, 0.5)}, "
-        f"p90 {quantile(of_functions, 0.9)}, max {max(of_functions)}",
-        f"lines: {total}, outside paddlebox/tools {total - in_tools}",
+def report() -> list[str]:
+    modules = [measure(path) for path in sorted(PACKAGE.rglob("*.py"))]
+    lines = sum(module.lines for module in modules)
+    native = [path for path in (ROOT / "ops").rglob("*") if path.suffix in NATIVE]
+    long = [(module.lines, module.name) for module in modules if module.lines > LONG]
+    keys, single = config_keys()
+    rows: list[tuple[str, int]] = [
+        ("paddlebox/: code lines", sum(module.code for module in modules)),
+        ("  of it the core", sum(module.code for module in modules if module.of_core)),
+        ("paddlebox/: docstring lines", sum(module.docstrings for module in modules)),
+        ("paddlebox/: all lines", lines),
+        ("paddlebox/: files", len(modules)),
+        ("paddlebox/: mean lines of a file", round(lines / len(modules))),
+        (f"paddlebox/: files of more than {LONG} lines", len(long)),
+        *((f"  {name}", count) for count, name in sorted(long, reverse=True)),
+        ("ops/: lines of C++ and CUDA", sum(len(p.read_text().splitlines()) for p in native)),
+        ("benchmarks/: scripts", len([*(ROOT / "benchmarks").glob("*.py")])),
+        ("docs/: words", words(*(ROOT / "docs").rglob("*.md"))),
+        *((f"  {n}: words", words(ROOT / n)) for n in ("README.md", "CONTRIBUTING.md")),
+        ("  CHANGELOG.md: words", words(ROOT / "CHANGELOG.md")),
+        ("config keys", keys),
+        ("  of it keys of a single model", single),
     ]
-    for title, found, bound in (
-        (f"functions over {FUNCTION_LINES} lines", sizes.functions, FUNCTION_LINES),
-        (f"classes over {METHODS} methods", sizes.methods, METHODS),
-        (f"constructors over {PARAMETERS} parameters", sizes.parameters, PARAMETERS),
-        (f"files over {FILE_LINES} lines", sizes.files, FILE_LINES),
-    ):
-        over = sorted((each for each in found if each[0] > bound), reverse=True)
-        answer.append(f"{title}: {len(over)}")
-        answer += [f"  {count:5d}  {place}" for count, place in over]
-    return answer
+    return [f"{text:45} {count:8,}" for text, count in rows]
 
 
 if __name__ == "__main__":
-    print("\n".join(report(measure(ROOT / "paddlebox"))))
+    print("\n".join(report()))
