@@ -23,7 +23,6 @@ quantize.py             rows and gradients in fewer bytes
 rows_without_embedx.py  messages for rows without an embedx
 ids.py                  row ids in fewer bytes
 nodes.py                which ranks share a node
-routes.py               routes between the GPUs of a machine
 traffic.py              counts of sent bytes
 dense.py                sums of dense gradients
 dense_modes.py          other ways to agree on dense parameters

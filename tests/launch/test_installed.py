@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 from tests.launch.test_sigpipe import TOOLS
 
 
-@pytest.mark.parametrize("name", sorted({*TOOLS} - {"gpu_routes.py"}))  # which runs from the source
+@pytest.mark.parametrize("name", TOOLS)
 def test_a_python_without_paddlebox_is_named_in_one_line(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-S", str(ROOT / "tools" / name)],  # -S: without site-packages
