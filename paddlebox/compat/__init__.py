@@ -1,8 +1,7 @@
 """PaddleBox's names, for programs that were written for PaddleBox.
 
-The classes here are thin: they fill the options of our datasets, tables and saves. names.py lists
-every name of PaddleBox, and docs/upstream_names.md shows the list. The names below load on first
-use.
+The classes here are thin: they fill the options of our datasets, tables and saves.
+docs/upstream_names.md lists every name of PaddleBox. The names below load on first use.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 from paddlebox.compat.box_metrics import BoxMetric, Columns, Measuring
 from paddlebox.compat.box_saves import BoxSaves
 from paddlebox.compat.datasets import InMemoryDataset, InputTableDataset
-from paddlebox.compat.names import WRAPPER, refusal
 from paddlebox.config.dates import day_of
 from paddlebox.data.dataset import Dataset
 from paddlebox.errors import ConfigError, PassError, StoreError
@@ -374,7 +373,7 @@ class BoxWrapper:
             tiers,
         )
 
-    # ---- other names of PaddleBox: names.py says of each what it does
+    # ---- other names of PaddleBox: docs/upstream_names.md says of each what it does
 
     def initialize_gpu_and_load_model(
         self,
@@ -420,10 +419,16 @@ class BoxWrapper:
         """Accepted without effect: there is no pool of instances."""
 
     def feed_pass(self, date: int, feasgin_to_box: Sequence[int]) -> NoReturn:
-        raise refusal(WRAPPER, "feed_pass")
+        raise ConfigError(
+            "feed_pass: a pass is loaded by its dataset, which also collects its keys (PaddleBox "
+            "calls this method deprecated)"
+        )
 
     def init_afs_api(self, fs_name: str, fs_ugi: str, conf_path: str) -> NoReturn:
-        raise refusal(WRAPPER, "init_afs_api")
+        raise ConfigError(
+            "init_afs_api: afs is not public: name files by URIs (hdfs://, s3://, gs://), which "
+            "pyarrow.fs opens"
+        )
 
     def _own(self, call: str) -> InMemoryDataset:
         """The dataset, if it is one of paddlebox.compat that has passes."""

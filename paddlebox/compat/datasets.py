@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.compat.names import DATASETS, refusal
 from paddlebox.compat.page_views import alone, make_page_views, no_ranks, shuffle_seed
 from paddlebox.compat.settings import UpstreamDataset
 from paddlebox.config.code import calling, check_callable, load_named
@@ -250,7 +249,10 @@ class PadBoxSlotDataset(BoxPSDataset):
 
     def set_archivefile(self, archive: bool = False) -> None:
         if archive:
-            raise refusal(DATASETS, "set_archivefile")
+            raise ConfigError(
+                "set_archivefile: there are no archive files: `load_into_disk` reads the original "
+                "files, and `init(cache_bytes=...)` keeps them parsed. False is accepted"
+            )
 
     def preprocess_instance(self) -> None:
         """Group the pass into page views. Without set_enable_pv_merge, nothing happens."""

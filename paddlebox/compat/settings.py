@@ -1,7 +1,8 @@
 """UpstreamDataset: the settings of PaddleBox's datasets that ours do not have.
 
-names.py says of each what it does here. A setting that has no effect here is accepted, so that a
-program runs unchanged; a setting whose effect would be missed raises a ConfigError.
+docs/upstream_names.md says of each what it does here. A setting that has no effect here is
+accepted, so that a program runs unchanged; a setting whose effect would be missed raises a
+ConfigError.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from paddlebox.compat.derived_slots import slots_of
-from paddlebox.compat.names import DATASETS, PADDLE3, refusal
 from paddlebox.config import Format, Slots, SlotType, load_slots
 from paddlebox.config.data import ShareBy
 from paddlebox.config.sequences import Split
@@ -193,7 +193,10 @@ class UpstreamDataset(Dataset):
 
     def set_download_cmd(self, download_cmd: str) -> None:
         if download_cmd.strip() not in ("", "cat"):
-            raise refusal(DATASETS, "set_download_cmd")
+            raise ConfigError(
+                "set_download_cmd: files are not fetched by a command: name them by URIs "
+                "(hdfs://, s3://, gs://), or copy them to local disk first. Only `cat` is accepted"
+            )
 
     def set_input_type(self, input_type: int) -> None:
         """Accept 0: each line is one instance. Raises: ConfigError for another type."""
@@ -393,16 +396,21 @@ class UpstreamDataset(Dataset):
             name: of for (of, _), name in self._sequence_names.items() if name
         }
 
-    # ---- refused: names.py says why
+    # ---- refused
 
     def set_graph_config(self, config: Any) -> NoReturn:
-        raise refusal(DATASETS, "set_graph_config")
+        raise ConfigError(
+            "set_graph_config: there is no graph training: PGLBox is not part of this"
+        )
 
     def tdm_sample(self, *arguments: Any, **named: Any) -> NoReturn:
-        raise refusal(PADDLE3, "tdm_sample")
+        raise ConfigError("tdm_sample: there are no tree models (TDM, JTM)")
 
     def _prepare_to_run(self) -> NoReturn:
-        raise refusal(PADDLE3, "_prepare_to_run")
+        raise ConfigError(
+            "_prepare_to_run: Paddle's executor cannot read this dataset: call "
+            "`paddlebox.train_from_dataset(exe, program, dataset, loss=loss)`"
+        )
 
     # ---- Paddle 3: settings by keyword, and setters with an underscore
 

@@ -1,24 +1,62 @@
-"""paddlebox/compat/names.py says truly of every name of PaddleBox what it is here."""
+"""docs/upstream_names.md says truly of every name of PaddleBox what it is here."""
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from paddlebox.compat import names
-from paddlebox.compat.names import Group, Name, Status
 from paddlebox.errors import ConfigError
 from tests.support.fixtures import WriteLines
 from tests.upstream.conftest import OpenUpstream
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "upstream_names.md"
-HERE = (Status.SAME, Status.DIFFERENT)
+
+
+class Name(NamedTuple):
+    """A row of the page.
+
+    Attributes:
+        owner: the class or module of PaddleBox that defines it.
+        status: same, different, replaced or refused.
+        here: the dotted path of its counterpart. Empty: the same name in the classes of CLASSES;
+            there is no such name here if it is refused and its owner is no such class.
+    """
+
+    name: str
+    owner: str
+    status: str
+    here: str
+    note: str
+
+
+_ROW = re.compile(
+    r"\| `(\w+)` \| `([^`]+)` \| (same|different|replaced|refused) "
+    r"\| (?:`(paddle(?:box)?\.[\w.]+)`(?:: )?)?(.*) \|"
+)
+
+
+def read_page() -> dict[str, list[Name]]:
+    """Title of a section -> its rows."""
+    groups = {}
+    for section in PAGE.read_text().split("\n## ")[1:]:
+        title, _, text = section.partition("\n")
+        _, _, table = text.partition("\n| name | class or module | here | |\n|---|---|---|---|\n")
+        rows = [(line, _ROW.fullmatch(line)) for line in table.strip().splitlines()]
+        assert all(row for _, row in rows), [line for line, row in rows if row is None]
+        if rows:
+            groups[title] = [Name(*row.groups("")) for _, row in rows if row is not None]
+    return groups
+
+
+PAGE_ROWS = read_page()
+DATASETS, PADDLE3, WRAPPER, BOX_PS, FILES, OPERATORS, OTHERS = PAGE_ROWS.values()
+HERE = ("same", "different")
 
 # The classes here that have the methods of a class of PaddleBox.
 _MEMORY = ("InMemoryDataset", "BoxPSDataset", "PadBoxSlotDataset", "InputTableDataset")
@@ -181,14 +219,8 @@ NEEDS = {
 }
 
 
-def found(group: Group) -> Iterator[Name]:
-    yield from (one for one in group.names if one.status in HERE or one.here == "")
-
-
-def methods(*groups: Group) -> list[Name]:
-    return [
-        one for group in groups for one in found(group) if not one.here and one.owner in CLASSES
-    ]
+def methods(*groups: list[Name]) -> list[Name]:
+    return [one for group in groups for one in group if not one.here and one.owner in CLASSES]
 
 
 def arguments_of(name: Name, tmp: str) -> tuple[Any, ...]:
@@ -238,7 +270,7 @@ def ended(dataset: Any) -> None:
         dataset.abandon_pass()
 
 
-@pytest.mark.parametrize("name", methods(names.DATASETS, names.PADDLE3), ids=lambda one: one.name)
+@pytest.mark.parametrize("name", methods(DATASETS, PADDLE3), ids=lambda one: one.name)
 def test_a_method_of_the_datasets(
     prepared: Callable[[str], Any], name: Name, tmp_path: Path
 ) -> None:
@@ -252,7 +284,7 @@ def test_a_method_of_the_datasets(
     ended(dataset)
 
 
-@pytest.mark.parametrize("name", methods(names.BOX_PS), ids=lambda one: one.name)
+@pytest.mark.parametrize("name", methods(BOX_PS), ids=lambda one: one.name)
 def test_a_method_of_box_ps(prepared: Callable[[str], Any], name: Name, tmp_path: Path) -> None:
     from paddlebox import compat
 
@@ -263,7 +295,7 @@ def test_a_method_of_box_ps(prepared: Callable[[str], Any], name: Name, tmp_path
     ended(dataset)
 
 
-@pytest.mark.parametrize("name", methods(names.WRAPPER), ids=lambda one: one.name)
+@pytest.mark.parametrize("name", methods(WRAPPER), ids=lambda one: one.name)
 def test_a_method_of_the_wrapper(
     prepared: Callable[[str], Any], name: Name, tmp_path: Path
 ) -> None:
@@ -288,7 +320,7 @@ def test_a_method_of_the_wrapper(
     called(name, box, tmp_path)
 
 
-@pytest.mark.parametrize("name", methods(names.FILES), ids=lambda one: one.name)
+@pytest.mark.parametrize("name", methods(FILES), ids=lambda one: one.name)
 def test_a_method_of_the_file_manager(name: Name, tmp_path: Path, write_lines: WriteLines) -> None:
     from paddlebox import compat
 
@@ -305,7 +337,7 @@ def called(name: Name, owner: Any, tmp_path: Path) -> Any:
     """What the method returns; None if it is refused, as it should be."""
     method = getattr(owner, name.name)
     arguments = arguments_of(name, str(tmp_path))
-    if name.status is Status.REFUSED:
+    if name.status == "refused":
         with pytest.raises(ConfigError) as raised:
             method(*arguments)
         plain = name.name if name.name in str(raised.value) else name.name.removeprefix("_")
@@ -314,12 +346,9 @@ def called(name: Name, owner: Any, tmp_path: Path) -> Any:
     return method(*arguments)
 
 
-OTHERS = (names.WRAPPER, names.OPERATORS, names.OTHERS)
-
-
 @pytest.mark.parametrize(
     "name",
-    [one for group in OTHERS for one in group.names if one.here not in ("", "none")],
+    [one for group in PAGE_ROWS.values() for one in group if one.here],
     ids=lambda one: one.name,
 )
 def test_what_a_row_names_is_there_and_callable(name: Name) -> None:
@@ -339,7 +368,7 @@ def test_every_method_of_the_classes_is_listed_or_ours() -> None:
 
     dataset_page = (PAGE.parent / "dataset.md").read_text()
     own = set(re.findall(r"`(\w+)", dataset_page.partition("## Our names")[2]))
-    listed = {one.name for group in (names.DATASETS, names.PADDLE3) for one in group.names}
+    listed = {one.name for one in (*DATASETS, *PADDLE3)}
     inside = {"batches", "label_variable"}  # for code of this package
     for here in CLASSES["DatasetBase"]:
         public = {name for name in dir(getattr(compat, here)) if not name.startswith("_")}
@@ -347,42 +376,36 @@ def test_every_method_of_the_classes_is_listed_or_ours() -> None:
     wrapper_page = (PAGE.parent / "box_wrapper.md").read_text()
     own = set(re.findall(r"`(\w+)", wrapper_page.partition("## Our names")[2]))
     for group, made in (
-        (names.WRAPPER, compat.BoxWrapper),
-        (names.BOX_PS, compat.BoxPS),
-        (names.FILES, compat.BoxFileMgr),
+        (WRAPPER, compat.BoxWrapper),
+        (BOX_PS, compat.BoxPS),
+        (FILES, compat.BoxFileMgr),
     ):
         public = {name for name in dir(made) if not name.startswith("_")}
-        assert public - {one.name for one in group.names} - own == set(), made
+        assert public - {one.name for one in group} - own == set(), made
 
 
 def test_no_name_is_listed_twice_and_a_note_ends_without_a_full_stop() -> None:
-    for group in names.GROUPS:
-        listed = [one.name for one in group.names]
-        assert len(set(listed)) == len(listed), group.title
-        for one in group.names:
+    for title, group in PAGE_ROWS.items():
+        listed = [one.name for one in group]
+        assert len(set(listed)) == len(listed), title
+        for one in group:
             assert not one.note.endswith("."), one.name
             assert one.note or one.status in HERE, one.name
 
 
 def test_as_many_names_do_their_work_as_the_page_says() -> None:
-    def counts(group: names.Group) -> list[int]:
+    def counts(group: list[Name]) -> list[int]:
         """How many work, are accepted without effect, and are refused."""
-        methods = [one for one in group.names if one.name != "BoxWrapper"]  # the class itself
+        methods = [one for one in group if one.name != "BoxWrapper"]  # the class itself
         here = [one for one in methods if one.status in HERE]
         idle = [one for one in here if "without effect" in one.note.partition(",")[0]]
         return [len(here) - len(idle), len(idle), len(methods) - len(here)]
 
-    found = [*counts(names.DATASETS), *counts(names.WRAPPER)]
+    found = [*counts(DATASETS), *counts(WRAPPER)]
     assert found == [55, 5, 3, 22, 2, 2]
     words = re.sub(r"\s+", " ", PAGE.read_text())
     assert "Of the 63 methods of the dataset classes, 55 do their work, 5 have" in words
     assert "Of the 26 methods of `core.BoxWrapper` these are 22, 2 and 2." in words
-
-
-def test_the_page_holds_the_tables() -> None:
-    # If this fails: put what `python -m paddlebox.compat` prints into docs/upstream_names.md.
-    assert f"\n{names.markdown()}" in PAGE.read_text()
-    assert names.COMMIT in PAGE.read_text()
 
 
 def test_layers_are_an_attribute_of_the_package() -> None:

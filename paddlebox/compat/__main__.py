@@ -1,5 +1,0 @@
-"""`python -m paddlebox.compat` prints the tables of docs/upstream_names.md."""
-
-from paddlebox.compat.names import markdown
-
-print(markdown(), end="")
