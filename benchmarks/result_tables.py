@@ -94,23 +94,6 @@ def grid(run: Run, pattern: str) -> str:
 # ---- a benchmark each
 
 
-def advise(run: Run) -> str:
-    rows = [
-        [
-            name,
-            *(number(of[what]["median"]) for what in ("predicted", "measured")),
-            _near(of["ratios"]),
-        ]
-        for name, of in run["figures"].items()
-    ]
-    head = ["config", "predicted samples/s", "measured", "predicted / measured"]
-    return f"{table(head, rows)}\n\n{goals(run)}"
-
-
-def _near(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
-
-
 def commit(run: Run) -> str:
     found = run["figures"]
     waited = number(found["waited_for_commits"]["every"])
@@ -206,16 +189,6 @@ def kills(run: Run) -> str:
         for name, of in run["figures"].items()
     ]
     return f"{table(['', 'ended', 'wrong'], rows)}\n\n{goals(run)}"
-
-
-def model_sweep(run: Run) -> str:
-    names = {"dense": "dense part", "sparse": "pull and push", "feeder": "feeder", "ssd": "store"}
-    rows = [
-        [axis, name, number(of["samples_per_s"]), *(f"{of['shares'][part]:.0%}" for part in names)]
-        for axis, points in run["figures"]["axes"].items()
-        for name, of in points.items()
-    ]
-    return f"{table(['', '', 'samples/s', *names.values()], rows)}\n\n{goals(run)}"
 
 
 def objectives(run: Run) -> str:
@@ -600,7 +573,6 @@ def sequences(run: Run) -> str:
 
 # Without one of its own, a benchmark has the table of its goals.
 _OWN: tuple[Callable[[Run], str], ...] = (
-    advise,
     against_trees,
     commit,
     conformance,
@@ -613,7 +585,6 @@ _OWN: tuple[Callable[[Run], str], ...] = (
     mem_tier,
     kills,
     many_ranks,
-    model_sweep,
     objectives,
     partial_recovery,
     rank_parity,

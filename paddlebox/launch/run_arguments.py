@@ -103,16 +103,13 @@ def parsed(
     return arguments
 
 
-def config_of(
-    arguments: argparse.Namespace, read: Sequence[str] = ("data.test_files",)
-) -> tuple[Config, Slots | None]:
+def config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:
     """The config and slots to read a run with, after the overrides.
 
     They are those of -c if it is given, else those that the run has stored.
 
     Args:
         arguments: from `parsed`.
-        read: keys of `data` whose files the tool reads.
 
     Returns: the config and the slots. The slots are None with -c: they are in its file data.slots.
 
@@ -123,11 +120,9 @@ def config_of(
     """
     if arguments.config is not None:
         config = load_config(arguments.config, arguments.overrides)
-        if arguments.run_dir is not None:
-            config = run_config.continuing(config, arguments.run_dir)
-        return config, None
+        return run_config.continuing(config, arguments.run_dir), None
     config, slots = run_config.of_newest(arguments.run_dir, arguments.overrides)
-    check_paths(config, arguments, read)
+    check_paths(config, arguments, ("data.test_files",))
     return config, slots
 
 

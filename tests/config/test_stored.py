@@ -162,5 +162,3 @@ def test_tools_that_are_given_a_config_and_a_run_take_the_stored_values(tmp_path
         manifest.commit(VersionRecord(1, 0, [], {}, 1, config=described))
     made, _ = run_arguments.config_of(arguments)
     assert made.model_dump(mode="json") == stored(**OLD, seed=3)
-    arguments.run_dir = None  # as tools/advise.py may be called
-    assert run_arguments.config_of(arguments)[0].data.key_space == "per_slot"

@@ -123,7 +123,6 @@ def test_a_result_tells_what_ran_where_and_each_turn(tmp_path: Path) -> None:
     [
         ("ranks_auc", "not run: DATA/criteo/train.tsv.gz does not exist"),
         long("zoo_claims --configs deepfm_criteo", "nothing was measured"),
-        long("advise --configs dnn_criteo", "nothing was measured"),
         long("ranks --ranks 1000 --without-peers", "nothing was measured"),
     ],
 )

@@ -90,9 +90,6 @@ def test_the_other_tools_take_a_run_dir_alone_too(folder: Path, tmp_path: Path) 
         old = ["-c", "config.yaml", "--run-dir", "run", *OVERRIDES]
         ran(folder, name, *old, "--out", tmp_path / "o")
         assert json.loads((tmp_path / name).read_text()) == json.loads((tmp_path / "o").read_text())
-    for given in (["run"], ["-c", "config.yaml"]):
-        told = json.loads(ran(folder, "advise", *given, "--json"))
-        assert told["prediction"]["samples"] == 300
     ran(folder, "report", "run", "--out", tmp_path / "r.html")
     ran(folder, "compare", "run", "run", "--out", tmp_path / "c.html")
     assert json.loads(ran(folder, "store", "stat", "run", "--json"))["version"] == 1

@@ -21,7 +21,6 @@ from paddlebox.serving.writer import Writer, export
 from paddlebox.store.copies import restore
 from paddlebox.store.run_config import continuing, of_newest
 from paddlebox.store.table import Table
-from paddlebox.tools.advise.cli import advise
 from paddlebox.tools.diagnose.cli import diagnose
 from paddlebox.tools.doctor.cli import examine
 from paddlebox.tools.new_model.cli import write_model
@@ -40,14 +39,12 @@ WITH_A_CONFIG: dict[str, Callable[[Any], Any]] = {
     "train": lambda config: train(config, "run"),
     "evaluate": lambda config: evaluate(config, "run"),
     "diagnose": lambda config: diagnose(config, "run"),
-    "advise": lambda config: advise(config, "."),
     "Config.model_validate": Config.model_validate,
 }
 WITH_A_PATH: dict[str, Callable[[Any], Any]] = {
     "train": lambda path: train(CONFIG, path),
     "evaluate": lambda path: evaluate(CONFIG, path),
     "diagnose": lambda path: diagnose(CONFIG, path),
-    "advise": lambda path: advise(CONFIG, path),
     "continuing": lambda path: continuing(CONFIG, path),
     "of_newest": of_newest,
     "RunSource": RunSource,
