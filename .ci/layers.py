@@ -55,7 +55,7 @@ PYTHON = {
     "_build_info": set[str](),
     "_native": _FLOOR | {"_paddle_version", "_build_info", "_ops"},
     "store": _NATIVE,
-    "ranks": _NATIVE | {"_call", "store"},
+    "ranks": _NATIVE | {"_call", "store", "data"},
     "saves": _NATIVE | {"store"},
     "data": _NATIVE | {"store"},
     "_call": _NATIVE,

@@ -1,47 +1,154 @@
 """How ranks agree on dense parameters (`ranks.sync_weight_step`, `ranks.dense_top_k`).
 
+OneRank     one rank: it exchanges nothing
 AllReduce   the program sums the gradients in each step (dense.py)
 TopK        each rank sends the largest values of its gradient, and keeps the others for later steps
 Average     each rank steps by itself; the parameters are averaged every few steps
 
-Letters: n = number of values of all dense gradients, R = ranks.
+Letters: n = number of values of all dense gradients, R = ranks, T = tasks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Protocol
+
 import numpy as np
 
 from paddlebox.config.ranks import RanksConfig
+from paddlebox.data.batches import WEIGHT, Feed
+from paddlebox.ranks.dense import SHARE, scaled, sum_gradients
 from paddlebox.ranks.world import World
 from paddlebox.store.coordinator import Coordinator
 
+RATE = "learning_rate"  # prefix of Paddle's variables that hold a learning rate
+Result = tuple[float, np.ndarray]  # the mean loss, and the logits (B, T) float32
 
-class AllReduce:
-    def __init__(self, world: World) -> None:
-        self._ranks = world.size
+
+class SteppedProgram(Protocol):
+    """What a strategy needs of a program (train/program.py)."""
+
+    gradient_size: int  # n
+
+    def step(self, feed: Feed) -> Result: ...
+
+    def evaluate(self, feed: Feed) -> Result: ...
+
+    def backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]: ...
+
+    def apply(self, gradient: np.ndarray) -> None: ...
+
+    def state(self) -> dict[str, np.ndarray]: ...
+
+    def parameters(self) -> dict[str, np.ndarray]: ...
+
+    def set(self, state: Mapping[str, np.ndarray]) -> None: ...
+
+
+class DenseSync:
+    """A strategy: what a training step does, and what is exchanged at the end of a pass.
+
+    Args:
+        weighted: whether instances have weights.
+    """
+
+    #: Whether the gradient leaves the program, which `SteppedProgram.apply` then updates.
+    separate_update = False
+
+    def __init__(self, *, weighted: bool = False) -> None:
+        self.weighted = weighted
         self.sent_bytes = 0  # by this rank
+        #: Whether the program passes its gradients through `changed`. It then has the input SHARE.
+        self.changes_gradients = weighted
 
-    def count(self, size: int) -> None:
-        """Count the bytes of a ring sum of `size` float32 values."""
-        self.sent_bytes += 2 * (self._ranks - 1) * 4 * size // self._ranks
+    def changed(self, gradients: list[Any], share: Any, *, on_gpu: bool) -> list[Any]:
+        """The gradients that the program applies. share: (1) SHARE."""
+        del on_gpu
+        return scaled(gradients, share)
+
+    def step(self, program: SteppedProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
+        """Train on a batch, which is only evaluated if all of its weights are 0.
+
+        Returns: the loss and the logits before the update, and whether the step trained.
+        """
+        raise NotImplementedError
+
+    def finish_pass(self, program: SteppedProgram) -> None:
+        """Exchange what has not been sent yet. Collective."""
 
 
-class TopK:
+class OneRank(DenseSync):
+    def step(self, program: SteppedProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
+        if self.weighted:
+            share = _own_share(feed)
+            if share == 0:
+                return *program.evaluate(feed), False
+            feed[SHARE] = np.full(1, share, np.float32)
+        return *program.step(feed), True
+
+
+class _OfAllRanks(DenseSync):
+    """Strategies in which a step of all ranks makes one gradient. The feed has SHARE."""
+
+    def _trains(self, feed: Feed) -> bool:
+        """Whether an instance of the step has a weight. Else, removes SHARE from the feed."""
+        trains = not self.weighted or feed[SHARE][0] > 0
+        if not trains:
+            del feed[SHARE]
+        return trains
+
+
+class AllReduce(_OfAllRanks):
+    def __init__(self, world: World, *, weighted: bool = False) -> None:
+        super().__init__(weighted=weighted)
+        self._ranks = world.size
+        self.changes_gradients = True
+
+    def changed(self, gradients: list[Any], share: Any, *, on_gpu: bool) -> list[Any]:
+        return sum_gradients(gradients, share, on_gpu=on_gpu, pushed=True)
+
+    def step(self, program: SteppedProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
+        if not self._trains(feed):
+            return *program.evaluate(feed), False
+        # A ring sum of n float32 values.
+        self.sent_bytes += 2 * (self._ranks - 1) * 4 * program.gradient_size // self._ranks
+        return *program.step(feed), True
+
+
+class TopK(_OfAllRanks):
     """Sends values with their positions.
 
     What a step does not send is added to the next gradient. At the end of a pass, one more step of
     all ranks applies the rest, so a commit need not store it.
     """
 
-    def __init__(self, world: World, share: float) -> None:
-        self._world, self._share = world, share
-        self._kept: np.ndarray | None = None  # (n)
-        self.sent_bytes = 0
+    separate_update = True
 
-    def sum(self, gradient: np.ndarray) -> np.ndarray:
+    def __init__(self, world: World, sent: float, *, weighted: bool = False) -> None:
+        """sent: the share of the values that a step sends."""
+        super().__init__(weighted=weighted)
+        self._world, self._sent = world, sent
+        self._kept: np.ndarray | None = None  # (n)
+
+    def step(self, program: SteppedProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
+        if not self._trains(feed):
+            return *program.evaluate(feed), False
+        share = feed.pop(SHARE)
+        loss, logits, gradient = program.backward(feed)
+        program.apply(self._sum(gradient * share))
+        return loss, logits, True
+
+    def finish_pass(self, program: SteppedProgram) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            total, sent = _all_sum(self._world, kept)
+            self.sent_bytes += sent
+            program.apply(total)
+
+    def _sum(self, gradient: np.ndarray) -> np.ndarray:
         """(n) the sum of what all ranks send. gradient: (n) float32, weighted."""
         kept = gradient if self._kept is None else self._kept + gradient
-        count = max(1, round(self._share * len(kept)))
+        count = max(1, round(self._sent * len(kept)))
         places = np.sort(np.argpartition(np.abs(kept), -count)[-count:]).astype(np.int32)
         message = np.empty(2 * count, np.int32)
         message[:count], message[count:] = places, kept[places].view(np.int32)
@@ -56,27 +163,33 @@ class TopK:
         self.sent_bytes += message.nbytes * (self._world.size - 1)
         return total
 
-    def left(self) -> np.ndarray | None:
-        """Return (n), the sum of what all ranks kept, and forget it. None before any step."""
-        kept, self._kept = self._kept, None
-        if kept is None:
-            return None
-        total, sent = _all_sum(self._world, kept)
-        self.sent_bytes += sent
-        return total
 
-
-class Average:
-    def __init__(self, world: World, every: int) -> None:
+class Average(DenseSync):
+    def __init__(self, world: World, every: int, *, weighted: bool = False) -> None:
+        """every: the number of steps after which the parameters are averaged."""
+        super().__init__(weighted=weighted)
         self._world, self._every, self._steps = world, every, 0
-        self.sent_bytes = 0
 
-    def is_due(self) -> bool:
-        """Count a step. Returns whether the parameters are averaged after it."""
+    def step(self, program: SteppedProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
+        if self.weighted:
+            feed[SHARE] = np.full(1, _own_share(feed), np.float32)
+        # A batch without instances is only evaluated: in a training step, momentum would move the
+        # parameters.
+        trains = feed[SHARE][0] > 0
+        if not (self.weighted and trains):
+            del feed[SHARE]
+        found = program.step(feed) if trains else program.evaluate(feed)
         self._steps += 1
-        return self._steps % self._every == 0
+        if self._steps % self._every == 0:
+            program.set(self._mean(program.parameters()))
+        return *found, True
 
-    def mean(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def finish_pass(self, program: SteppedProgram) -> None:
+        self._steps = 0
+        state = {n: a for n, a in program.state().items() if not n.startswith(RATE)}
+        program.set(self._mean(state))
+
+    def _mean(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The mean over all ranks of each float32 array. Collective."""
         names = sorted(name for name, array in state.items() if array.dtype == np.float32)
         flat = np.concatenate([state[name].reshape(-1) for name in names])
@@ -87,21 +200,23 @@ class Average:
         parts = zip(names, np.split(total, ends), strict=True)
         return {name: part.reshape(state[name].shape) for name, part in parts}
 
-    def end_pass(self) -> None:
-        """Start counting steps from the first one again."""
-        self._steps = 0
 
-
-DenseMode = AllReduce | TopK | Average
-
-
-def dense_mode(options: RanksConfig, world: Coordinator) -> DenseMode | None:
-    """The mode of a config; None on one rank."""
+def dense_sync(options: RanksConfig, world: Coordinator, *, weighted: bool) -> DenseSync:
+    """The strategy of a config. weighted: whether instances have weights."""
     if not isinstance(world, World):
-        return None
+        return OneRank(weighted=weighted)
     if options.sync_weight_step:
-        return Average(world, options.sync_weight_step)
-    return TopK(world, options.dense_top_k) if options.dense_top_k else AllReduce(world)
+        return Average(world, options.sync_weight_step, weighted=weighted)
+    if options.dense_top_k:
+        return TopK(world, options.dense_top_k, weighted=weighted)
+    return AllReduce(world, weighted=weighted)
+
+
+def _own_share(feed: Feed) -> float:
+    """`SHARE` of this rank's batch alone: B over the sum of its weights; 0 if all weights are 0."""
+    weights = feed[WEIGHT]
+    total = float(weights.sum(dtype=np.float64))
+    return len(weights) / total if total > 0 else 0.0
 
 
 def _all_sum(world: World, flat: np.ndarray) -> tuple[np.ndarray, int]:

@@ -17,7 +17,7 @@ from paddlebox.data.options import JOIN, UPDATE
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.train.program import RANK_OFFSET
 from paddlebox.train.runner import Runner, build_runner
-from paddlebox.train.schedule import Scheduled
+from paddlebox.train.step_callbacks import RateSchedule
 
 State = Mapping[str, np.ndarray]
 
@@ -34,16 +34,17 @@ class Runners:
 
     def rate_rows(self, rate: Callable[[float], None]) -> None:
         """Set what multiplies the learning rates of rows, for programs with a schedule."""
-        for runner in self._scheduled():
-            runner.rate_rows = rate
+        for schedule in self._schedules():
+            schedule.rate_rows = rate
 
     def reduce_rates(self, times: int) -> None:
         """Set how often the learning rates have been divided by 10."""
-        for runner in self._scheduled():
-            runner.reduce_rates(times)
+        for schedule in self._schedules():
+            schedule.reductions = times
 
-    def _scheduled(self) -> list[Scheduled]:
-        return [runner for runner in self._of.values() if isinstance(runner, Scheduled)]
+    def _schedules(self) -> list[RateSchedule]:
+        every = (callback for runner in self._of.values() for callback in runner.callbacks)
+        return [callback for callback in every if isinstance(callback, RateSchedule)]
 
     def finish_pass(self) -> None:
         """Finish a pass after its last step, before its commit. Every rank calls it."""

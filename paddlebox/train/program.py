@@ -1,10 +1,12 @@
-"""Parts of a zoo model that static programs and dygraph share: inputs, place, layer, optimizer."""
+"""`ModelProgram`, a zoo model that can be stepped, and what its static and its dygraph form share:
+inputs, place, layer, optimizer."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +17,7 @@ from paddlebox.config import Config, HbmPlace, ModelConfig, OptimizerType, Slots
 from paddlebox.config.code import calling, check_callable, load_named
 from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.fields import click_slots, fields_of
-from paddlebox.data.batches import GROUP, LATE, MASK, SEQUENCES, WEIGHT
+from paddlebox.data.batches import GROUP, LATE, MASK, SEQUENCES, WEIGHT, Feed
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model
 from paddlebox.models.custom import custom_logits, described
@@ -33,6 +35,61 @@ OBJECTIVES: dict[str, Callable[..., Any]] = {
     "jrc": jrc_loss,
 }
 RANK_OFFSET = "box_rank_offset"  # (B, 7) int32, an input of models that read page views
+
+
+class ModelProgram(ABC):
+    """A zoo model as a static program (PIR or old IR) or as a dygraph layer.
+
+    All compute the same steps and the same dense state. B = instances, T = tasks, n = number of
+    values in the gradients of all dense parameters.
+    """
+
+    gradient_size: int  # n
+
+    @abstractmethod
+    def step(self, feed: Feed) -> tuple[float, np.ndarray]:
+        """Run forward, backward and update. Returns the mean loss and the logits (B, T) float32,
+        both from before the update."""
+
+    @abstractmethod
+    def evaluate(self, feed: Feed) -> tuple[float, np.ndarray]:
+        """Run forward. Returns the mean loss and the logits (B, T) float32."""
+
+    @abstractmethod
+    def backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
+        """Run forward and backward. Returns loss, logits, and the gradients of all parameters, (n)
+        float32. Only with `DenseSync.separate_update`."""
+
+    @abstractmethod
+    def apply(self, gradient: np.ndarray) -> None:
+        """Update the parameters. gradient: (n) float32, in the order of `backward`."""
+
+    @abstractmethod
+    def state(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters and the optimizer state, by variable name."""
+
+    @abstractmethod
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Load what `state` returned. Raises: CorruptionError as `check_same`."""
+
+    @abstractmethod
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters, by name."""
+
+    @abstractmethod
+    def view(self) -> dict[str, np.ndarray]:
+        """The parameters, by name, valid until the next step.
+
+        Parameters in host memory are views, because copying 770,000 floats takes 1.0 ms.
+        """
+
+    @abstractmethod
+    def set(self, state: Mapping[str, np.ndarray]) -> None:
+        """Set some arrays of the state, by name."""
+
+    @abstractmethod
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the dense parameters, from the next step on."""
 
 
 def model_inputs(config: Config) -> list[str]:

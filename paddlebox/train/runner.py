@@ -1,12 +1,8 @@
-"""Runners: a zoo model as a static program (PIR or old IR) or as a dygraph layer.
-
-`trainer.program` chooses one of the three. All compute the same steps and the same dense state.
-"""
+"""`Runner` steps a zoo model: a program, what ranks exchange, and callbacks around each step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,38 +10,58 @@ from paddlebox import _native, ops
 from paddlebox.config import Config, Program, Slots
 from paddlebox.data.batches import Feed
 from paddlebox.errors import ConfigError
+from paddlebox.models.click_prior import CLICK_PRIOR
+from paddlebox.ranks.dense_modes import DenseSync, dense_sync
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.hbm_place import check_place
-from paddlebox.train.averaging import Averaged
-from paddlebox.train.dygraph_runner import DygraphRunner
-from paddlebox.train.ranked import RankedRunner
-from paddlebox.train.schedule import Scheduled, is_scheduled
-from paddlebox.train.static_runner import StaticRunner
+from paddlebox.train.dygraph_program import DygraphProgram
+from paddlebox.train.program import ModelProgram
+from paddlebox.train.static_program import StaticProgram
+from paddlebox.train.step_callbacks import StepCallback, callbacks_of
 
 paddle = ops.paddle
 
 
-class Runner(Protocol):
+class Runner:
     """A model that is built and can be stepped. B = instances, T = tasks."""
+
+    def __init__(
+        self, program: ModelProgram, sync: DenseSync, callbacks: Sequence[StepCallback] = ()
+    ) -> None:
+        self.program, self.callbacks = program, callbacks
+        self._sync = sync
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         """Run forward, backward and update on a batch.
 
         Returns: the mean loss, and the logits (B, T) float32. Both are from before the update.
         """
+        self._before_access()
+        for callback in self.callbacks:
+            callback.before_step()
+        loss, logits, trained = self._sync.step(self.program, feed)
+        for callback in self.callbacks:
+            callback.after_step(trained)
+        return loss, logits
 
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         """Run forward on a batch. Returns the mean loss and the logits (B, T) float32."""
+        for callback in self.callbacks:
+            callback.before_evaluation()
+        return self.program.evaluate(feed)
 
     def finish_pass(self) -> None:
         """Exchange what ranks have not sent yet, after the last step and before the commit.
 
         Every rank calls it.
         """
+        self._before_access()
+        self._sync.finish_pass(self.program)
 
     @property
     def dense_sent_bytes(self) -> int:
         """Bytes of dense parameters and gradients that this rank has sent to other ranks."""
+        return self._sync.sent_bytes
 
     def set_click_prior(self, prior: np.ndarray) -> None:
         """Set the parameter of a model with click priors.
@@ -53,9 +69,19 @@ class Runner(Protocol):
         Args:
             prior: (2, K) float32, as in paddlebox/models/click_prior.py. NaN: as before.
         """
+        self._before_access()
+        before = self.program.view()[CLICK_PRIOR]
+        self.program.set({CLICK_PRIOR: np.where(np.isnan(prior), before, prior)})
+        for callback in self.callbacks:
+            callback.was_set(CLICK_PRIOR)
 
     def dense_state(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters and the optimizer state, by variable name."""
+        """Copies of the parameters, the optimizer state and that of the callbacks, by name."""
+        self._before_access()
+        state = self.program.state()
+        for callback in self.callbacks:
+            state |= callback.state()
+        return state
 
     def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Load what `dense_state` returned.
@@ -63,6 +89,15 @@ class Runner(Protocol):
         Raises:
             CorruptionError: names or shapes do not match the model.
         """
+        self._before_access()
+        others = {name for name in state for one in self.callbacks if one.owns(name)}
+        self.program.load({name: array for name, array in state.items() if name not in others})
+        for callback in self.callbacks:
+            callback.load(state)
+
+    def _before_access(self) -> None:
+        for callback in self.callbacks:
+            callback.before_access()
 
 
 def build_runner(config: Config, slots: Slots, world: Coordinator = ONE_RANK) -> Runner:
@@ -78,33 +113,27 @@ def build_runner(config: Config, slots: Slots, world: Coordinator = ONE_RANK) ->
             `ranks.sync_weight_step`; `model.click_prior` on several ranks; or rows on a GPU that
             this machine or build does not have.
     """
-    decay = config.optimizer.averaging
     if world.size > 1 and config.model.click_prior:
         raise ConfigError(
             f"model.click_prior with {world.size} ranks: a rank sees the clicks of its own "
             "instances only; train with one rank, or set click_prior: false"
         )
     check_place(config.hbm.place)
-    if world.size > 1 and decay and config.ranks.sync_weight_step:
+    if world.size > 1 and config.optimizer.averaging and config.ranks.sync_weight_step:
         raise ConfigError(
             "optimizer.averaging with ranks.sync_weight_step: between two averages over the ranks "
             "each rank has its own parameters; use only one of these options"
         )
-    runner = _build_runner(config, slots, world)
-    averaged = Averaged(runner, decay) if decay else runner
-    return Scheduled(averaged, config.optimizer) if is_scheduled(config.optimizer) else averaged
-
-
-def _build_runner(config: Config, slots: Slots, world: Coordinator) -> RankedRunner:
-    paddle.seed(config.seed)
-    if config.trainer.program is Program.DYGRAPH:
-        return DygraphRunner(config, slots, world)
-    if world.size > 1 and config.trainer.program is not Program.PIR:
+    if world.size > 1 and config.trainer.program is Program.OLD_IR:
         raise ConfigError(
             f"trainer.program {config.trainer.program.value} with {world.size} ranks: programs of "
             "the old IR do not sum the dense gradients of ranks: use pir or dygraph"
         )
-    return StaticRunner(config, slots, world)
+    paddle.seed(config.seed)
+    sync = dense_sync(config.ranks, world, weighted=slots.weight is not None)
+    of_mode = DygraphProgram if config.trainer.program is Program.DYGRAPH else StaticProgram
+    program = of_mode(config, slots, sync)
+    return Runner(program, sync, callbacks_of(program, config.optimizer))
 
 
 def seed_pass(seed: int, number: int) -> None:

@@ -16,10 +16,12 @@ from paddlebox import ops
 from paddlebox.config import Config, Phase, load_config, load_slots
 from paddlebox.data.batches import Feed
 from paddlebox.ranks.dense import SHARE
+from paddlebox.ranks.dense_modes import RATE, dense_sync
 from paddlebox.ranks.world import World
 from paddlebox.train import pass_line, pass_loop
 from paddlebox.train.phases import Runners
-from paddlebox.train.ranked import RATE, RankedRunner
+from paddlebox.train.program import ModelProgram
+from paddlebox.train.runner import Runner
 from paddlebox.train.training import Training
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination
@@ -34,56 +36,55 @@ def _config(*overrides: str) -> Config:
     return load_config(ROOT / "configs/deepfm_synthetic.yaml", list(overrides))
 
 
-class Plain(RankedRunner):
+class Plain(ModelProgram):
     """One parameter, w, of which a step subtracts the gradient; and one value of an optimizer."""
 
-    def __init__(self, config: Config, world: World, gradient: np.ndarray) -> None:
-        super().__init__(config, world)
-        self._gradient, self._gradient_size = gradient, gradient.size
-        self.state = {
+    def __init__(self, rank: int, gradient: np.ndarray) -> None:
+        self._gradient, self.gradient_size = gradient, gradient.size
+        self.arrays = {
             "w": np.zeros_like(gradient),
             "w_moment": np.zeros_like(gradient),
-            f"{RATE}_0": np.full(1, world.rank, np.float32),
+            f"{RATE}_0": np.full(1, rank, np.float32),
         }
-        self.evaluated = 0
 
-    def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
+    def step(self, feed: Feed) -> tuple[float, np.ndarray]:
         del feed
-        self._apply(self._gradient)
+        self.apply(self._gradient)
         return 0.0, _LOSS
 
     def set_rate(self, rate: float) -> None:
         raise AssertionError("no schedule")
 
-    def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+    def evaluate(self, feed: Feed) -> tuple[float, np.ndarray]:
         del feed
-        self.evaluated += 1
         return 0.0, _LOSS
 
-    def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
+    def backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
         del feed
         return 0.0, _LOSS, self._gradient
 
-    def _apply(self, gradient: np.ndarray) -> None:
-        self.state["w"] = self.state["w"] - gradient
-        self.state["w_moment"] = gradient
+    def apply(self, gradient: np.ndarray) -> None:
+        self.arrays["w"] = self.arrays["w"] - gradient
+        self.arrays["w_moment"] = gradient
 
-    def dense_state(self) -> dict[str, np.ndarray]:
-        return dict(self.state)
+    def state(self) -> dict[str, np.ndarray]:
+        return dict(self.arrays)
 
-    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
-        self.state = dict(state)
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        self.arrays = dict(state)
 
     def parameters(self) -> dict[str, np.ndarray]:
-        return {"w": self.state["w"]}
+        return {"w": self.arrays["w"]}
 
-    look = parameters
+    view = parameters
 
-    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
-        self._set(values)
+    def set(self, state: Mapping[str, np.ndarray]) -> None:
+        self.arrays |= state
 
-    def _set(self, state: Mapping[str, np.ndarray]) -> None:
-        self.state |= state
+
+def _plain(config: Config, world: World, gradient: np.ndarray) -> tuple[Runner, Plain]:
+    program = Plain(world.rank, gradient)
+    return Runner(program, dense_sync(config.ranks, world, weighted=False)), program
 
 
 def _feed(share: float) -> Feed:
@@ -103,12 +104,12 @@ def _top_k(steps: int) -> list[tuple[np.ndarray, np.ndarray]]:
     config = _config(f"ranks.dense_top_k={_SHARE}")
 
     def train(world: World) -> tuple[np.ndarray, np.ndarray]:
-        runner = Plain(config, world, _own(world.rank))
+        runner, program = _plain(config, world, _own(world.rank))
         for _ in range(steps):
             runner.train_step(_feed(0.5))
-        before = -runner.state["w"]
+        before = -program.arrays["w"]
         runner.finish_pass()
-        return before, -runner.state["w"]
+        return before, -program.arrays["w"]
 
     return coordination(2, train)
 
@@ -151,11 +152,11 @@ def test_top_k_of_a_pass_keeps_nothing_of_the_pass_before() -> None:
     config = _config(f"ranks.dense_top_k={_SHARE}")
 
     def train(world: World) -> list[np.ndarray]:
-        runner, found = Plain(config, world, _own(world.rank)), []
+        (runner, program), found = _plain(config, world, _own(world.rank)), []
         for _ in range(2):
-            before = runner.state["w"]
+            before = program.arrays["w"]
             runner.train_step(_feed(0.5))
-            found.append(before - runner.state["w"])
+            found.append(before - program.arrays["w"])
             runner.finish_pass()
         return found
 
@@ -173,13 +174,13 @@ def _averaged(every: int, steps: int, shares: tuple[float, ...]) -> list[list[fl
     config = _config(f"ranks.sync_weight_step={every}")
 
     def train(world: World) -> list[float]:
-        runner = Plain(config, world, np.full(1, -(world.rank + 1), np.float32))
+        runner, program = _plain(config, world, np.full(1, -(world.rank + 1), np.float32))
         found = [0.0]
         for _ in range(steps):
             runner.train_step(_feed(shares[world.rank]))
-            found.append(float(runner.state["w"][0]))
+            found.append(float(program.arrays["w"][0]))
         runner.finish_pass()
-        return [*found, float(runner.state["w"][0])]
+        return [*found, float(program.arrays["w"][0])]
 
     return coordination(len(shares), train)
 
@@ -203,14 +204,14 @@ def test_the_end_of_a_pass_averages_the_optimizers_state_and_restarts_the_count(
     config = _config("ranks.sync_weight_step=3")
 
     def train(world: World) -> list[dict[str, list[float]]]:
-        runner = Plain(config, world, np.full(1, -(world.rank + 1), np.float32))
+        runner, program = _plain(config, world, np.full(1, -(world.rank + 1), np.float32))
         found: list[dict[str, list[float]]] = []
         for steps in (2, 2, 1):  # of a pass, and of the next
             for _ in range(steps):
                 runner.train_step(_feed(0.5))
             if steps == 2 and not found:
                 runner.finish_pass()
-            found.append({name: array.tolist() for name, array in runner.state.items()})
+            found.append({name: array.tolist() for name, array in program.arrays.items()})
         return found
 
     ends, seconds, thirds = zip(*coordination(2, train), strict=True)
@@ -251,40 +252,41 @@ def _with_zeros(config: Config, slots: Any, steps: int) -> list[np.ndarray]:
     as parameters, and has zeros as gradients."""
 
     def train(world: World) -> list[np.ndarray]:
-        runner: Any
+        program: Any
         if world.rank == 0:
             runners = Runners(config, slots, world)
             runner, finish_pass = runners.of(Phase.UPDATE), runners.finish_pass
-            first = runner.parameters()
+            program = runner.program
+            first = program.parameters()
             size = len(_flat(first))
             gradient = _gradient(size)
             sizes = np.cumsum([array.size for array in first.values()])[:-1]
-            runner._backward = lambda _: (0.0, _LOSS, gradient)
+            program.backward = lambda _: (0.0, _LOSS, gradient)
 
             def step(feed: Feed) -> tuple[float, np.ndarray]:
                 del feed
-                parts = np.split(_flat(runner.parameters()) - gradient, sizes)
+                parts = np.split(_flat(program.parameters()) - gradient, sizes)
                 named = zip(first.items(), parts, strict=True)
-                runner.set_parameters({n: part.reshape(a.shape) for (n, a), part in named})
+                program.set({n: part.reshape(a.shape) for (n, a), part in named})
                 return 0.0, _LOSS
 
-            runner._step = step
+            program.step = step
             world.gather("shapes", {n: a.shape for n, a in first.items()})
         else:
             shapes = world.first("shapes", None)
-            runner = Plain(config, world, np.zeros(1, np.float32))
+            runner, program = _plain(config, world, np.zeros(1, np.float32))
             finish_pass = runner.finish_pass
-            runner.state = {n: np.zeros(shape, np.float32) for n, shape in shapes.items()}
-            size = len(_flat(runner.state))
-            runner._backward = lambda _: (0.0, _LOSS, np.zeros(size, np.float32))
-            runner._apply = lambda _: None
-            runner.parameters = lambda: runner.state
-        found = [_flat(runner.parameters())]
+            program.arrays = {n: np.zeros(shape, np.float32) for n, shape in shapes.items()}
+            size = len(_flat(program.arrays))
+            program.backward = lambda _: (0.0, _LOSS, np.zeros(size, np.float32))
+            program.apply = lambda _: None
+            program.parameters = lambda: program.arrays
+        found = [_flat(program.parameters())]
         for _ in range(steps):
             runner.train_step(_feed(0.5))
-            found.append(_flat(runner.parameters()))
+            found.append(_flat(program.parameters()))
         finish_pass()
-        return [*found, _flat(runner.parameters())]
+        return [*found, _flat(program.parameters())]
 
     first, _ = coordination(2, train)
     return first

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from paddlebox.config import Config, Slots, load_config, load_slots
+from paddlebox.ranks.dense_modes import AllReduce
 from paddlebox.ranks.world import World
-from paddlebox.train.static_runner import StaticRunner
+from paddlebox.train.static_program import StaticProgram
 from tests.conftest import ROOT
 from tests.support.configs import make_config, make_slots
 
@@ -37,8 +38,8 @@ def _of_two_tables() -> tuple[Config, Slots]:
 )
 def test_the_sum_takes_what_every_push_returns(config: Config, slots: Slots) -> None:
     """The gradients of the anchors. So the executor runs all pushes first, in whatever order."""
-    runner = StaticRunner(config, slots, World(0, 2))
-    of_program = runner._train.global_block().ops
+    program = StaticProgram(config, slots, AllReduce(World(0, 2)))
+    of_program = program._train.global_block().ops
     (total,) = (op for op in of_program if op.name().endswith("box_sum_over_ranks"))
     assert total.attrs()["pushed"]
     pushes = [op for op in of_program if _PUSH.fullmatch(op.name())]

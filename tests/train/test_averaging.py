@@ -10,46 +10,47 @@ from typing import cast
 import numpy as np
 import pytest
 
+from paddlebox.ranks.dense_modes import OneRank
 from paddlebox.store.averages import averaged
-from paddlebox.train.averaging import START, Averaged
-from paddlebox.train.ranked import RankedRunner
+from paddlebox.train.program import ModelProgram
+from paddlebox.train.runner import Runner
+from paddlebox.train.step_callbacks import START, Averages
 from tests.conftest import tool
 from tests.support.configs import write_config, write_slots
 
 
 class Counting:
-    """A runner of one parameter, to which each step adds 1; its logit is the parameter."""
-
-    trained = True
+    """A program of one parameter, to which each step adds 1; its logit is the parameter."""
 
     def __init__(self) -> None:
         self.value = np.zeros(1, np.float32)
 
-    def train_step(self, feed: object) -> tuple[float, np.ndarray]:
+    def step(self, feed: object) -> tuple[float, np.ndarray]:
         self.value = self.value + 1
         return 0.0, self.value
 
-    def evaluate_step(self, feed: object) -> tuple[float, np.ndarray]:
+    def evaluate(self, feed: object) -> tuple[float, np.ndarray]:
         return 0.0, self.value
 
-    def dense_state(self) -> dict[str, np.ndarray]:
+    def state(self) -> dict[str, np.ndarray]:
         return {"w": self.value, "w_moment": self.value * 2}
 
-    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
         assert set(state) == {"w", "w_moment"}
         self.value = state["w"]
 
     def parameters(self) -> dict[str, np.ndarray]:
         return {"w": self.value.copy()}
 
-    look = parameters
+    view = parameters
 
-    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
-        self.value = values["w"].copy()
+    def set(self, state: Mapping[str, np.ndarray]) -> None:
+        self.value = state["w"].copy()
 
 
-def counting() -> RankedRunner:
-    return cast(RankedRunner, Counting())
+def counting(decay: float) -> Runner:
+    program = cast(ModelProgram, Counting())
+    return Runner(program, OneRank(), [Averages(program, decay)])
 
 
 def expected(steps: int, decay: float) -> float:
@@ -62,14 +63,14 @@ def expected(steps: int, decay: float) -> float:
 
 @pytest.mark.parametrize("decay", [0.2, 0.99])
 def test_evaluation_sees_the_average_and_training_the_parameter(decay: float) -> None:
-    runner = Averaged(counting(), decay)
+    runner = counting(decay)
     for step in range(1, 30):
         assert runner.train_step({})[1] == step  # evaluating in between changes nothing
         assert runner.evaluate_step({})[1] == pytest.approx(expected(step, decay), rel=1e-5)
 
 
 def test_a_loaded_state_continues_like_an_uninterrupted_one() -> None:
-    whole, first, second = (Averaged(counting(), 0.9) for _ in range(3))
+    whole, first, second = (counting(0.9) for _ in range(3))
     for _ in range(20):
         whole.train_step({})
     for _ in range(7):
@@ -86,7 +87,7 @@ def test_a_loaded_state_continues_like_an_uninterrupted_one() -> None:
 
 
 def test_a_state_without_averages_is_where_they_begin() -> None:
-    runner = Averaged(counting(), 0.9)
+    runner = counting(0.9)
     runner.load_dense_state({"w": np.full(1, 5, np.float32), "w_moment": np.zeros(1, np.float32)})
     assert runner.evaluate_step({})[1] == 5
 

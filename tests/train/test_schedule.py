@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from paddlebox.config import OptimizerConfig, load_config
+from paddlebox.ranks.dense_modes import OneRank
 from paddlebox.train.hooks.plateau import Plateau, following
 from paddlebox.train.opening import open_table
 from paddlebox.train.phases import Runners
 from paddlebox.train.plan import PlannedPass
-from paddlebox.train.ranked import RankedRunner
-from paddlebox.train.schedule import STEPS, Scheduled, factor, is_scheduled
+from paddlebox.train.program import ModelProgram
+from paddlebox.train.runner import Runner
+from paddlebox.train.step_callbacks import RATE_STEPS, RateSchedule, factor, is_scheduled
 from tests.conftest import tool
 from tests.support.configs import make_config, write_config, write_slots
 
@@ -41,7 +43,7 @@ def test_the_factor_rises_in_the_warm_up_and_falls_along_the_cosine() -> None:
 
 
 class Recorded:
-    """A runner that records its learning rates."""
+    """A program that records its learning rates."""
 
     def __init__(self) -> None:
         self.rates: list[float] = []
@@ -49,22 +51,23 @@ class Recorded:
     def set_rate(self, rate: float) -> None:
         self.rates.append(rate)
 
-    def train_step(self, feed: object) -> tuple[float, None]:
+    def step(self, feed: object) -> tuple[float, None]:
         return 0.0, None
 
-    def dense_state(self) -> dict[str, np.ndarray]:
+    def state(self) -> dict[str, np.ndarray]:
         return {"w": np.zeros(1)}
 
-    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
         assert set(state) == {"w"}
 
 
-def scheduled(**keys: Any) -> tuple[Scheduled, list[float], list[float]]:
+def scheduled(**keys: Any) -> tuple[Runner, list[float], list[float]]:
     """A runner, and the rates of its dense parameters and of its rows."""
-    inner, of_rows = Recorded(), list[float]()
-    runner = Scheduled(cast(RankedRunner, inner), config(learning_rate=0.5, **keys))
-    runner.rate_rows = of_rows.append
-    return runner, inner.rates, of_rows
+    program, of_rows = Recorded(), list[float]()
+    of_runner = cast(ModelProgram, program)
+    schedule = RateSchedule(of_runner, config(learning_rate=0.5, **keys))
+    schedule.rate_rows = of_rows.append
+    return Runner(of_runner, OneRank(), [schedule]), program.rates, of_rows
 
 
 def test_rows_and_dense_parameters_learn_at_the_rate_of_the_step() -> None:
@@ -72,7 +75,7 @@ def test_rows_and_dense_parameters_learn_at_the_rate_of_the_step() -> None:
     for _ in range(5):
         runner.train_step({})
     assert of_rows == [0.25, 0.5, 0.75, 1, 1]
-    runner.reduce_rates(2)
+    cast(RateSchedule, runner.callbacks[0]).reductions = 2
     runner.train_step({})
     assert of_rows[-1] == pytest.approx(0.01)
     assert rates == pytest.approx([0.5 * rate for rate in of_rows])
@@ -82,7 +85,7 @@ def test_a_loaded_state_goes_on_with_its_step() -> None:
     first, _, _ = scheduled(warmup_steps=4)
     first.train_step({})
     state = first.dense_state()
-    assert state[STEPS] == [1]
+    assert state[RATE_STEPS] == [1]
     second, _, of_rows = scheduled(warmup_steps=4)
     second.load_dense_state(state)
     second.train_step({})

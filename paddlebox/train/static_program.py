@@ -12,11 +12,11 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import GROUP, LATE, SEQUENCES, WEIGHT, Feed, packed
-from paddlebox.ranks.dense import SHARE, scaled, split_gradient, sum_gradients
-from paddlebox.ranks.dense_modes import Average, TopK
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.ranks.dense import SHARE, split_gradient
+from paddlebox.ranks.dense_modes import RATE, DenseSync
 from paddlebox.train.program import (
     RANK_OFFSET,
+    ModelProgram,
     check_same,
     create_model_of,
     create_optimizer,
@@ -24,7 +24,6 @@ from paddlebox.train.program import (
     loss_and_logits,
     place_of,
 )
-from paddlebox.train.ranked import RATE, RankedRunner
 
 paddle = ops.paddle
 
@@ -44,21 +43,22 @@ class _OnHost:
         return 1, 0  # kDLCPU
 
 
-class StaticRunner(RankedRunner):
-    """Runs one program to train and one to evaluate; top-k adds a third one for updates."""
+class StaticProgram(ModelProgram):
+    """Runs one program to train and one to evaluate. `DenseSync.separate_update` adds a third one
+    for updates."""
 
-    def __init__(self, config: Config, slots: Slots, world: Coordinator) -> None:
-        super().__init__(config, world, weighted=slots.weight is not None)
+    def __init__(self, config: Config, slots: Slots, sync: DenseSync) -> None:
+        self._sync = sync
         paddle.enable_static()
         self._place = place_of(config)
         self._on_gpu = isinstance(self._place, paddle.CUDAPlace)
         self._startup = paddle.static.Program()
         self._train = paddle.static.Program()
-        self._gradient_size = 0  # n
+        self.gradient_size = 0  # n
         self._rate = config.optimizer.learning_rate
         self._train_fetch = self._build(config, slots, self._train, self._startup, train=True)
         self._state = self._train  # the program that holds the whole dense state
-        if isinstance(self._mode, TopK):
+        if self._sync.separate_update:
             self._startup, self._state = paddle.static.Program(), paddle.static.Program()
             self._build_update(config, slots)
         # A separate program. It shares the parameters with `_train` because their names are equal.
@@ -93,7 +93,7 @@ class StaticRunner(RankedRunner):
                     name: paddle.static.data(name, shape, dtype)
                     for name, (dtype, shape) in SEQUENCES.items()
                 }
-            if self._weighted:
+            if slots.weight is not None:
                 inputs[WEIGHT] = paddle.static.data(WEIGHT, [-1, 1], "float32")
             if slots.late is not None:
                 inputs[LATE] = paddle.static.data(LATE, [-1, 1], "float32")
@@ -105,23 +105,20 @@ class StaticRunner(RankedRunner):
             loss, logits = loss_and_logits(config, model, inputs, train=train)
             if not train:
                 return [loss, logits]
-            if not self._scales and (self._mode is None or isinstance(self._mode, Average)):
+            if not (self._sync.changes_gradients or self._sync.separate_update):
                 create_optimizer(config).minimize(loss)
                 return [loss, logits]
             optimizer = create_optimizer(config)
             found = optimizer.backward(loss)
             parameters = [parameter for parameter, _ in found]
             gradients = [gradient for _, gradient in found]
-            self._gradient_size = sum(math.prod(p.shape) for p in parameters)
-            if isinstance(self._mode, TopK):
+            self.gradient_size = sum(math.prod(p.shape) for p in parameters)
+            if self._sync.separate_update:
                 self._order = [parameter.name for parameter in parameters]
                 return [loss, logits, paddle.concat([paddle.reshape(g, [-1]) for g in gradients])]
             share = paddle.static.data(SHARE, [1], "float32")
-            if self._scales:
-                summed = scaled(gradients, share)
-            else:
-                summed = sum_gradients(gradients, share, on_gpu=self._on_gpu, pushed=True)
-            optimizer.apply_gradients(list(zip(parameters, summed, strict=True)))
+            changed = self._sync.changed(gradients, share, on_gpu=self._on_gpu)
+            optimizer.apply_gradients(list(zip(parameters, changed, strict=True)))
             return [loss, logits]
 
     def _build_update(self, config: Config, slots: Slots) -> None:
@@ -133,14 +130,14 @@ class StaticRunner(RankedRunner):
         ):
             of_name = {p.name: p for p in create_model_of(config, slots).parameters()}
             parameters = [of_name[name] for name in self._order]
-            gradient = paddle.static.data(_GRADIENT, [self._gradient_size], "float32")
+            gradient = paddle.static.data(_GRADIENT, [self.gradient_size], "float32")
             parts = split_gradient(gradient, parameters)
             create_optimizer(config).apply_gradients(list(zip(parameters, parts, strict=True)))
 
     def set_rate(self, rate: float) -> None:
         if rate != self._rate:
             self._rate = rate
-            self._set({k: np.full(shape, rate, np.float32) for k, shape in self._rates.items()})
+            self.set({k: np.full(shape, rate, np.float32) for k, shape in self._rates.items()})
 
     @cached_property
     def _rates(self) -> dict[str, tuple[int, ...]]:
@@ -148,16 +145,16 @@ class StaticRunner(RankedRunner):
         state = self._state.state_dict("all", self._scope)
         return {k: np.shape(np.array(v)) for k, v in state.items() if k.startswith(RATE)}
 
-    def _backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
+    def backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
         with paddle.static.scope_guard(self._scope):
             loss, logits, flat = self._exe.run(self._train, feed=feed, fetch_list=self._train_fetch)
         return float(np.asarray(loss).reshape(())), logits, flat
 
-    def _apply(self, gradient: np.ndarray) -> None:
+    def apply(self, gradient: np.ndarray) -> None:
         with paddle.static.scope_guard(self._scope):
             self._exe.run(self._state, feed={_GRADIENT: gradient}, fetch_list=[])
 
-    def _set(self, state: Mapping[str, np.ndarray]) -> None:
+    def set(self, state: Mapping[str, np.ndarray]) -> None:
         for name, array in state.items():
             self._scope.find_var(name).get_tensor().set(array, self._place)
 
@@ -166,17 +163,17 @@ class StaticRunner(RankedRunner):
             loss, logits = self._exe.run(program, feed=feed, fetch_list=fetch)
         return float(np.asarray(loss).reshape(())), logits
 
-    def _step(self, feed: Feed) -> tuple[float, np.ndarray]:
+    def step(self, feed: Feed) -> tuple[float, np.ndarray]:
         return self._run(self._train, feed, self._train_fetch)
 
-    def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
+    def evaluate(self, feed: Feed) -> tuple[float, np.ndarray]:
         return self._run(self._evaluate, feed, self._evaluate_fetch)
 
-    def dense_state(self) -> dict[str, np.ndarray]:
+    def state(self) -> dict[str, np.ndarray]:
         state = self._state.state_dict("all", self._scope)
         return {name: np.array(tensor) for name, tensor in state.items()}
 
-    def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
         tensors = self._state.state_dict("all", self._scope)
         expected = {name: np.array(tensor) for name, tensor in tensors.items()}
         check_same(expected, state)
@@ -189,11 +186,8 @@ class StaticRunner(RankedRunner):
         tensors = self._state.state_dict("param", self._scope)
         return {name: np.array(tensor) for name, tensor in tensors.items()}
 
-    def look(self) -> dict[str, np.ndarray]:
+    def view(self) -> dict[str, np.ndarray]:
         if not isinstance(self._place, paddle.CPUPlace):
             return self.parameters()
         tensors = self._state.state_dict("param", self._scope)
         return {name: np.from_dlpack(_OnHost(tensor)) for name, tensor in tensors.items()}
-
-    def set_parameters(self, values: Mapping[str, np.ndarray]) -> None:
-        self._set(values)
