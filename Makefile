@@ -22,8 +22,6 @@ NATIVE_SOURCES := $(shell find ops -name "*.cc" -o -name "*.cu" -o -name "*.h" -
 CORE_TESTS := $(MAKE) -C tests/ops -j$(JOBS) --no-print-directory PYTHON="$(PYTHON)"
 CPP_FILES = $(shell find ops tests/ops tests/cuda tests/fuzz -name "*.cc" -o -name "*.cu" -o -name "*.h" \
   -o -name "*.inl" | sort)
-# The scripts that declare what they measure, without gpu.py, which bench-gpu runs.
-BENCHMARKS = $(filter-out benchmarks/gpu.py,$(shell grep -l '^MEASURES = ' benchmarks/*.py))
 SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 
 export MAX_JOBS := $(JOBS)
@@ -212,8 +210,8 @@ $(STAMPS)/bench-ps: requirements/bench_ps.txt
 
 bench-setup-ps: $(STAMPS)/bench-ps ## make .venv-bench-ps, with Paddle 3.0.0 for its parameter server
 
-bench: bench-setup bench-setup-ps ## run all benchmarks; each prints a table and writes JSON; ends with all goals
-	$(BENCH_VENV)/bin/python benchmarks/results.py run $(BENCHMARKS)
+bench: bench-setup bench-setup-ps ## repeat the published runs of all benchmarks; ends with all goals
+	$(BENCH_VENV)/bin/python benchmarks/results.py run
 
 $(STAMPS)/docs: requirements/docs.txt
 	$(PYTHON) -m venv $(DOCS_VENV)

@@ -36,7 +36,6 @@ import out_of_memory as common
 import report
 from out_of_memory import KEY_BYTES, MIB, Child, Work, say, wide_feasigns
 
-MEASURES = (*report.TRAINING, "paddlebox/saves")
 WIDE_SLOTS = 2
 EMBEDX_DIM = 16
 HIDDEN = [128, 64]

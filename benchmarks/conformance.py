@@ -32,11 +32,6 @@ import report
 from peers.zoo_cases import CASES, Case
 from pydantic import TypeAdapter
 
-MEASURES = (
-    *("paddlebox/nn", "paddlebox/models", "paddlebox/config", "paddlebox/train/program.py"),
-    *("paddlebox/ops.py", "paddlebox/ops_dense.py", "paddlebox/ops_jagged.py", "ops/dense"),
-    "ops/paddle/operators",
-)
 B, L, W = 16, 4, 3  # instances, max_length, dense width
 STEPS, RATE = 3, 2**-7  # exact in float32, which Paddle keeps the rate in
 FLOAT64, FLOAT32, STANDARD_ERRORS = 1e-10, 1e-5, 6.0

@@ -45,12 +45,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import measured_code
 import numpy as np
 import report
 from peers.small_data import DATA_SETS, DataSet, Rows
 
-MEASURES = (*report.TRAINING, "paddlebox/config")
 MODELS = ("lr", "deepfm", "dcn_v2", "finalmlp", "din")
 NETWORKS = ("deepfm", "dcn_v2", "finalmlp")
 FOLDS = 5
@@ -190,7 +188,7 @@ def results_of(jobs: Sequence[Job], folder: Path, options: argparse.Namespace) -
     """The result of each job, from the folder of --resume if it is there."""
     if options.resume is None:
         return dict(run(jobs, folder, options.jobs))
-    code = repr(measured_code.digests(Path(__file__), MEASURES))
+    code = report.commit()
     options.resume.mkdir(parents=True, exist_ok=True)
     kept = {
         job: options.resume / f"{hashlib.sha256(f'{job} {code}'.encode()).hexdigest()[:32]}.npz"

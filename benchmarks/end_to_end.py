@@ -42,11 +42,6 @@ from peers.batches import Setting
 from peers.jobs import BEST_ENV
 from peers.turns import Subject
 
-MEASURES = (
-    *("ops/base", "ops/dense", "ops/row", "ops/rule", "ops/table", "ops/paddle/operators"),
-    *("paddlebox/nn", "paddlebox/ops.py", "paddlebox/ops_dense.py", "paddlebox/_call.py"),
-    "paddlebox/launch/cpu.py",
-)
 PEERS = ("torch", "fbgemm_rowwise")
 TYPES = ("float32", "bfloat16")
 OWN, PLANNED, REPLACED = "paddlebox", "paddlebox, with the plan", "sparse part replaced"

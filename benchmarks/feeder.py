@@ -1,10 +1,11 @@
-"""How fast is the parser, relative to what the processor allows, and compared with others?
+"""How fast are text and Parquet read, compared with other readers and what the processor allows?
 
-    make bench-setup && .venv-bench/bin/python benchmarks/feeder.py
+    make bench-setup && .venv-bench/bin/python benchmarks/feeder.py text
+    python benchmarks/feeder.py columns
 
-One thread. Text is generated for each format. A MultiSlot line has 1 label, 13 floats and 26 slots
-of 1 to 3 ids; there is one text with ids of 64 bits, as hashes have, and one with ids below ten
-million. These subjects take turns:
+text: one thread. Text is generated for each format. A MultiSlot line has 1 label, 13 floats and 26
+slots of 1 to 3 ids; there is one text with ids of 64 bits, as hashes have, and one with ids below
+ten million. These subjects take turns:
 
   parse      parse_chunk over chunks of 1 MiB in memory; makes the columns and drops them
   load       reads the file, parses it and keeps the instances, as Paddle's InMemoryDataset does
@@ -27,6 +28,19 @@ training.
 Last, it measures how much time data.dedup_slots saves in a pull. Instances come in groups of one
 user. Their 6 history slots (20 ids each) are equal within a group; 20 other slots have one id. D is
 16, with 2 M rows.
+
+columns: the files have 13 floats and 26 slots of hashed ids, compressed with snappy, in row groups
+of --group-rows. "ids" has one id per slot, "lists" has 1 to 3. The files are in the page cache.
+These subjects take turns, with 1 and with --threads threads:
+
+  pyarrow    ParquetFile.read of the same columns as one table; its threads also split by column.
+             Its memory comes from its own allocator or from malloc, whichever is faster
+  parse      reads, decodes and parses the row groups, and drops the parsed columns
+  load       the same, but keeps the instances in their order, as a pass does
+
+Our columns ask for huge pages, so malloc asks for them, too (peers/huge_pages.py).
+
+Goal: the time of load, relative to pyarrow's.
 """
 
 from __future__ import annotations
@@ -41,19 +55,20 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import report
+from peers import huge_pages
 from peers.paddle_dataset import DENSE, SLOTS
 
-MEASURES = ("ops/base", "ops/row", "ops/feed", "paddlebox/data")
 CHUNK = 1 << 20
 BOUND_SHARE = 0.7
 PADDLE_TIMES = 6.0
@@ -64,7 +79,7 @@ SPILL_TIMES = 5  # size of the pass, in budgets
 # glibc adapts to earlier frees: a turn then takes either all its pages from the system or none, and
 # loads at 1.1 or at 2.5 GB/s.
 MMAP_THRESHOLD = 32 << 20
-TRIM_THRESHOLD = 1 << 30
+TRIM_THRESHOLD = 2 << 30
 ROOT = report.ROOT
 Rate = Callable[[], float]  # runs once and returns seconds
 
@@ -431,60 +446,52 @@ def shared_pull_figures(seed: int, repeats: int) -> dict[str, Any]:
     return figures
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--megabytes", type=float, default=40, help="size of each text")
-    parser.add_argument("--repeats", type=int, default=9, help="turns per subject")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--scratch", type=Path, default=Path("build/bench"))
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/feeder.json"))
-    options = parser.parse_args()
-    if options.megabytes <= 0 or options.repeats < 1:
-        parser.error("expected --megabytes above 0 and --repeats of 1 or more")
-    options.scratch.mkdir(parents=True, exist_ok=True)
-    libc = ctypes.CDLL(None)
-    libc.mallopt(-3, MMAP_THRESHOLD)
-    libc.mallopt(-1, TRIM_THRESHOLD)
+def in_turns(subjects: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """The seconds of each subject, in turns. One more turn comes first, which warms up."""
+    seconds: dict[str, list[float]] = {subject: [] for subject in subjects}
+    for turn in range(repeats + 1):
+        for subject, run in subjects.items():
+            taken = run()
+            if turn:
+                seconds[subject].append(taken)
+    return seconds
+
+
+def text(options: argparse.Namespace, folder: Path) -> report.Found:
+    """Measure the parser of text, the parsed cache, a spilled pass and shared lists."""
     figures: dict[str, Any] = {}
     all_rates: dict[tuple[str, str], list[float]] = {}  # in each turn
     if importlib.util.find_spec("pandas") is None:
         print("skipped: pandas is not installed (make bench-setup)")
-    with tempfile.TemporaryDirectory(dir=options.scratch) as name:
-        folder = Path(name)
-        bound, paddle = Bound(folder), Paddle()
-        for text in make_texts(folder, options.megabytes, options.seed):
-            subjects = own_rates(text, folder / f"cache of {text.name}")
-            if text.format == "multislot":
-                subjects |= bound.rates(text)
-                subjects["paddle"] = partial(paddle.load, text)
-            if text.name in ("multislot_table", "criteo_tsv"):
-                subjects |= table_rates(text)
-            seconds: dict[str, list[float]] = {subject: [] for subject in subjects}
-            for turn in range(options.repeats + 1):
-                for subject, run in subjects.items():
-                    taken = run()
-                    if turn:  # the first turn warms up
-                        seconds[subject].append(taken)
-            print(f"{text.name}: {text.lines} samples, {text.size / 1e6:.1f} MB")
-            figures[text.name] = {"bytes": text.size, "samples": text.lines}
-            for subject, taken_all in seconds.items():
-                rates = [text.size / taken / 1e9 for taken in taken_all]
-                all_rates[text.name, subject] = rates
-                median = statistics.median(rates)
-                samples = text.lines / text.size * 1e9 * median
-                figures[text.name][subject] = {
-                    "gb_per_s": report.spread(rates),
-                    "samples_per_s": samples,
-                }
-                print(
-                    f"  {subject:15} {median:6.3f} GB/s "
-                    f"({min(rates):.3f} to {max(rates):.3f}), {samples / 1e6:6.3f} M samples/s"
-                )
-        paddle.close()
-        print(f"a pass of {SPILL_TIMES} times feeder.budget_bytes, {SPILL_BUDGET / 1e6:.0f} MB")
-        figures["spill"] = spill_figures(folder, min(3, options.repeats))
-        print("the fused pull of instances that repeat lists, one thread")
-        figures["shared lists"] = shared_pull_figures(options.seed, options.repeats)
+    bound, paddle = Bound(folder), Paddle()
+    for text in make_texts(folder, options.megabytes, options.seed):
+        subjects = own_rates(text, folder / f"cache of {text.name}")
+        if text.format == "multislot":
+            subjects |= bound.rates(text)
+            subjects["paddle"] = partial(paddle.load, text)
+        if text.name in ("multislot_table", "criteo_tsv"):
+            subjects |= table_rates(text)
+        seconds = in_turns(subjects, options.repeats)
+        print(f"{text.name}: {text.lines} samples, {text.size / 1e6:.1f} MB")
+        figures[text.name] = {"bytes": text.size, "samples": text.lines}
+        for subject, taken_all in seconds.items():
+            rates = [text.size / taken / 1e9 for taken in taken_all]
+            all_rates[text.name, subject] = rates
+            median = statistics.median(rates)
+            samples = text.lines / text.size * 1e9 * median
+            figures[text.name][subject] = {
+                "gb_per_s": report.spread(rates),
+                "samples_per_s": samples,
+            }
+            print(
+                f"  {subject:15} {median:6.3f} GB/s "
+                f"({min(rates):.3f} to {max(rates):.3f}), {samples / 1e6:6.3f} M samples/s"
+            )
+    paddle.close()
+    print(f"a pass of {SPILL_TIMES} times feeder.budget_bytes, {SPILL_BUDGET / 1e6:.0f} MB")
+    figures["spill"] = spill_figures(folder, min(3, options.repeats))
+    print("the fused pull of instances that repeat lists, one thread")
+    figures["shared lists"] = shared_pull_figures(options.seed, options.repeats)
 
     goals: list[report.Goal] = []
     for name in ("multislot", "multislot_small_ids"):
@@ -499,9 +506,140 @@ def main() -> int:
     for order in ("in order", "shuffled"):
         share = figures["spill"][f"{order}, spilled"]["peak_bytes"] / SPILL_BUDGET
         goals.append(report.at_most(f"spilled {order}, peak of the budget", share, 1.0))
-    settings = {name: value for name, value in vars(options).items() if name != "out"}
-    settings["scratch"] = str(options.scratch)
-    return report.write(options.out, settings, figures, goals)
+    return figures, goals
+
+
+# ---- Parquet
+
+COLUMNS_TIMES = 1.2
+TRIALS = 3  # of each allocator of pyarrow; the fastest counts
+
+
+def make_parquet(path: Path, lists: bool, rows: int, group_rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    columns: dict[str, Any] = {"label": (rng.random(rows) < 0.25).astype(np.float32)}
+    for number in range(DENSE):
+        columns[f"I{number + 1}"] = rng.random(rows, np.float32)
+    for number in range(SLOTS):
+        lengths = rng.integers(1, 4, rows) if lists else np.ones(rows, np.int64)
+        ids = rng.integers(1, 2**63, int(lengths.sum()), np.int64)
+        starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+        columns[f"C{number + 1}"] = pa.ListArray.from_arrays(starts, ids) if lists else ids
+    pq.write_table(pa.table(columns), path, row_group_size=group_rows)
+
+
+def parquet_subjects(
+    path: Path, rows: int, threads: int
+) -> tuple[dict[str, Callable[[], float]], dict[str, float]]:
+    """The subjects, and the seconds of pyarrow's trial with each of its allocators."""
+    from paddlebox._native import core
+    from paddlebox.config import Format
+    from paddlebox.data.columnar import read_pieces
+    from paddlebox.data.pipeline import InOrder, StageTimes, Threads
+
+    kinds = [("label", "label")]
+    kinds += [(f"I{number + 1}", "dense") for number in range(DENSE)]
+    kinds += [(f"C{number + 1}", "sparse") for number in range(SLOTS)]
+    slots = [{"name": name, "type": kind, "dim": 1, "column": ""} for name, kind in kinds]
+    schema = core.FeedSchema("parquet", slots, False, 1 << 20)
+
+    own, pools = pa.default_memory_pool(), (pa.default_memory_pool(), pa.system_memory_pool())
+
+    def pyarrow(pool: Any) -> float:
+        pa.set_cpu_count(threads)
+        pa.set_memory_pool(pool)
+        started = time.perf_counter()
+        file = pq.ParquetFile(path)
+        table = file.read(columns=[name for name, _ in kinds], use_threads=threads > 1)
+        seconds = time.perf_counter() - started
+        check(table.num_rows)
+        pa.set_memory_pool(own)
+        return seconds
+
+    def ours(keep: bool) -> float:
+        started = time.perf_counter()
+        found = 0
+        instances = core.Instances(schema.sparse_slots, schema.dense_width)
+        with InOrder(
+            read_pieces(str(path), Format.PARQUET, schema),
+            lambda piece: piece.parse(schema),
+            Threads(threads, threads),
+            ahead=2 * threads + 1,
+            times=StageTimes(),
+            worker="parse",
+            consumer="key",
+        ) as parsed:
+            for columns in parsed:
+                found += columns.instances
+                if keep:
+                    instances.append(columns)
+        seconds = time.perf_counter() - started
+        check(found)
+        return seconds
+
+    def check(found: int) -> None:
+        if found != rows:
+            sys.exit(f"{path}: read {found} rows, expected {rows}")
+
+    tried = {pool: min(pyarrow(pool) for _ in range(TRIALS)) for pool in pools}
+    best = min(tried, key=lambda pool: tried[pool])
+    chosen = {pool.backend_name: seconds for pool, seconds in tried.items()}
+    subjects = {
+        "pyarrow": lambda: pyarrow(best),
+        "parse": lambda: ours(False),
+        "load": lambda: ours(True),
+    }
+    return subjects, chosen
+
+
+def columns(options: argparse.Namespace, folder: Path) -> report.Found:
+    """Measure the reading of Parquet, with 1 and with --threads threads."""
+    figures: dict[str, Any] = {}
+    goals: list[report.Goal] = []
+    for name in ("ids", "lists"):
+        path = folder / f"{name}.parquet"
+        make_parquet(path, name == "lists", options.rows, options.group_rows, options.seed)
+        for threads in sorted({1, options.threads}):
+            subjects, trials = parquet_subjects(path, options.rows, threads)
+            seconds = in_turns(subjects, options.repeats)
+            peer = statistics.median(seconds["pyarrow"])
+            case = f"{name}, {threads} thread{'s' * (threads > 1)}"
+            print(f"{case}: {path.stat().st_size / 1e6:.0f} MB")
+            for subject, all_taken in seconds.items():
+                taken = statistics.median(all_taken)
+                print(
+                    f"  {subject:8} {taken:.3f} s ({min(all_taken):.3f} to "
+                    f"{max(all_taken):.3f}), {taken / peer:.2f} of pyarrow's time"
+                )
+            figures[case] = {each: report.spread(seconds[each]) for each in seconds}
+            figures[case]["trials of pyarrow"] = trials
+            figures[case]["on_huge_pages"] = huge_pages.share()
+            times = report.ratios(seconds["load"], seconds["pyarrow"])
+            goals.append(report.at_most(f"{case}, of pyarrow's time", times, COLUMNS_TIMES))
+    return figures, goals
+
+
+PARTS: dict[str, report.Part] = {"text": text, "columns": columns}
+
+
+def main() -> int:
+    parser, of = report.parts("feeder", __doc__, PARTS)
+    for options in of.values():
+        options.add_argument("--repeats", type=int, default=9, help="turns per subject")
+        options.add_argument("--seed", type=int, default=1)
+    of["text"].add_argument("--megabytes", type=float, default=40, help="size of each text")
+    of["columns"].add_argument("--rows", type=int, default=800_000)
+    of["columns"].add_argument("--group-rows", type=int, default=50_000)
+    of["columns"].add_argument("--threads", type=int, default=4)
+    given = parser.parse_args()
+    if given.repeats < 1:
+        parser.error("expected --repeats of 1 or more")
+    if given.part == "columns":
+        huge_pages.use_here()
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-3, MMAP_THRESHOLD)
+    libc.mallopt(-1, TRIM_THRESHOLD)
+    return report.timed(given, lambda at: PARTS[given.part](given, at), hidden=("part", "scratch"))
 
 
 if __name__ == "__main__":

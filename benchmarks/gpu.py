@@ -41,7 +41,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "cuda"
 
 from hbm_library import Device, Gradient, Library, OnDevice, Segments, Table, build, config
 
-MEASURES = ("ops/base", "ops/row", "ops/rule", "ops/cuda", "tests/cuda/hbm_library.py")
 PULL, FUSED, FIND = 0.80, 0.60, 2e9  # bounds of the goals: D 64, 16 M rows, uniform, 1 M ids
 GIB = 1 << 30
 GOAL_AT = (64, 16_000_000, "uniform", 1_000_000)

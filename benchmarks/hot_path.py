@@ -41,7 +41,6 @@ from peers import batches, huge_pages
 from peers.batches import Setting
 from peers.turns import Subject
 
-MEASURES = ("ops/base", "ops/row", "ops/rule", "ops/table")
 OWN, DECAY, BOUNDS = "paddlebox", "weight_decay", "bounds"
 PEERS = ("fbgemm_rowwise", "fbgemm_exact", "torch", "paddle")
 # Bounds of the goals: the time of a peer's pull + push over ours.

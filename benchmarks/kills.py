@@ -24,8 +24,6 @@ sys.path.insert(0, str(report.ROOT))
 from tests.faults.kill_ranks import kill_ranks
 from tests.faults.kill_run import kill_runs
 
-MEASURES = (*report.RANKS, "paddlebox/saves", "paddlebox/tools/supervise", "tests/faults")
-
 
 def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
     for name in ("runs", "ranks"):

@@ -1,13 +1,14 @@
 """What do many ranks send each other, and how long does it take?
 
     sudo python benchmarks/many_ranks.py [--trial]
+    python benchmarks/many_ranks.py --model
 
 Counting: 16, 64 and 512 ranks are threads of this process. They plan and exchange as in a job, with
-batches of Criteo and of Zipf ids (counted_exchange.py). It counts the exchanges that a step waits
-for, one after the other, the requests to the job's store, the messages of a host, and the bytes
-between hosts. The sum of --dense values takes two rounds. Bytes are compared with the least that
-the format needs: the row ids, the rows with one bit each, and their gradients, without any size,
-count or other head.
+batches of Criteo and Zipf ids (peers/counted_exchange.py). It counts the exchanges that a step
+waits for, one after the other, the requests to the job's store, the messages of a host, and the
+bytes between hosts. The sum of --dense values takes two rounds. Bytes are compared with the least
+that the format needs: the row ids, the rows with one bit each, and their gradients, without any
+size, count or other head.
 
 Timing: 16 small ranks in 4 network namespaces, each with a host name of its own. Each namespace
 sends at most --mbit, and a switch delays every frame by --delay-us (peers/forwarder.py). The ranks
@@ -16,6 +17,9 @@ exchange between pairs of ranks take turns in the same processes, with sizes tha
 know, as in a step, and with sizes that they do not. The processor share of the switch is printed:
 the ranks lack it.
 
+The model calculates what many ranks would reach, from measurements of few (docs/scale.md). --model
+prints its table, and measures nothing.
+
 Timing needs root, `ip`, `tc`, `unshare` and /dev/net/tun. Otherwise only counts are written.
 """
 
@@ -23,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import signal
@@ -31,16 +36,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import report
-import scale_model
-from counted_exchange import Batches, Setting, batches_of, counted, zipf_batches
+from peers.counted_exchange import Batches, Setting, batches_of, counted, zipf_batches
 from peers.forwarder import DEVICE
-from ranks_bytes import criteo
+from ranks import feasigns_of_criteo
 
-MEASURES = (*report.RANKS, "benchmarks/counted_exchange.py", "tests/ranks/threads.py")
 HOSTS, RANKS_A_HOST = 4, 4
 PORT = 29873
 _LONGEST_S = 1800
@@ -50,6 +54,130 @@ _COMPARED = (
     ("one after the other", "at the same time"),
 )
 _MTU = 9000  # so that the switch has fewer frames to copy
+
+# ---- the model of docs/scale.md
+
+_EXCHANGES = 3.25  # of a step: rows early and late, gradients, and row ids for 8 steps at a time
+_SUM_ROUNDS = 2  # of a sum of many values
+_CHANNELS = 5  # ranks/channel.py, without that of sums
+
+
+@dataclass(frozen=True)
+class Work:
+    """The job: 26 slots on GPUs. R = ranks."""
+
+    batch: int = 4096  # of a rank
+    unique: float = 60_000.0  # rows of a batch
+    dim: int = 16  # D
+    dense_parameters: int = 5_000_000
+    rows: float = 1e11  # of the whole model
+    row_bytes: int = 108  # stored: D 16, AdaGrad, and the key
+    keys: float = 4e6  # of a rank's part of a pass
+    pass_samples: float = 4e6  # of a rank
+
+    @property
+    def step_bytes(self) -> float:
+        """Bytes of rows, gradients and ids in a step."""
+        return self.unique * (2 * 4 * (3 + self.dim) + 4)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machines. Messages within a node and between nodes cost different times."""
+
+    samples_per_s: float = 100_000.0  # of a rank that exchanges nothing
+    ranks_a_node: int = 8
+    message_s: float = 3e-4  # an empty exchange of one pair, in Python and Gloo
+    memory_bytes_per_s: float = 3.5e9  # between two ranks of a node: 64 MB in 18 ms
+    wire_bytes_per_s: float = 25e9  # network card of a node
+    wire_s: float = 5e-5  # latency of the network
+    disk_read_per_s: float = 10e9  # of a node, in bytes
+    disk_write_per_s: float = 6e9
+    spread: float = 0.03  # relative standard deviation of a step's time between ranks
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The prediction. All seconds are per step."""
+
+    ranks: int
+    compute_s: float
+    exchange_s: float  # rows and gradients
+    messages_s: float  # fixed cost of their messages
+    dense_s: float
+    wait_s: float  # for the slowest rank
+    staging_share: float  # disk time of a pass over its time; above 1, the disk is the limit
+    node_bytes: float  # that leave a node in a step
+    rows_bytes: float  # stored on a node
+    connections: int  # with ranks of other nodes, of the rank that has most
+
+    @property
+    def step_s(self) -> float:
+        parts = (self.compute_s, self.exchange_s, self.messages_s, self.dense_s, self.wait_s)
+        return sum(parts) * max(1.0, self.staging_share)
+
+    def samples_per_s(self, batch: int) -> float:
+        return self.ranks * batch / self.step_s
+
+    @property
+    def share(self) -> float:
+        """Samples/s, relative to as many ranks that exchange nothing."""
+        return self.compute_s / self.step_s
+
+
+def predict(ranks: int, work: Work = Work(), machine: Machine = Machine()) -> Predicted:
+    """Predicts R synchronous ranks whose dense gradients are summed before those of the rows are
+    exchanged, as on GPUs."""
+    nodes = math.ceil(ranks / machine.ranks_a_node)
+    on_node = min(ranks, machine.ranks_a_node)
+    compute = work.batch / machine.samples_per_s
+    inside = work.step_bytes * (on_node - 1) / ranks
+    outside = work.step_bytes * (ranks - 1) / ranks - inside  # all ranks of a node share its card
+    moving = inside / machine.memory_bytes_per_s
+    moving += outside * on_node / machine.wire_bytes_per_s
+    latency = machine.message_s + (machine.wire_s if nodes > 1 else 0.0)
+    dense_bytes = 4 * work.dense_parameters * 2 * (ranks - 1) / ranks
+    dense = dense_bytes / (machine.wire_bytes_per_s if nodes > 1 else machine.memory_bytes_per_s)
+    messages = wait = 0.0
+    if ranks > 1:
+        # Within a node, to the rank that exchanges with the other node and back. The ranks of a
+        # node share the other nodes. Sums go through one rank.
+        within = 2 if nodes > 1 else 1
+        messages = _EXCHANGES * (within + math.ceil((nodes - 1) / on_node)) * latency
+        moving += (within - 1) * 2 * outside / machine.memory_bytes_per_s
+        dense += (within + _SUM_ROUNDS * (nodes - 1)) * latency
+        wait = compute * machine.spread * math.sqrt(2 * math.log(ranks))
+    training = work.pass_samples / work.batch * (compute + moving + messages + dense + wait)
+    moved = work.keys * on_node * work.row_bytes
+    staging = moved / machine.disk_read_per_s + moved / machine.disk_write_per_s
+    return Predicted(
+        ranks, compute, moving, messages, dense, wait, staging / training,
+        outside * on_node + (dense_bytes if nodes > 1 else 0.0),  # a ring crosses once
+        work.rows * work.row_bytes / nodes,
+        (_CHANNELS + 1) * math.ceil((nodes - 1) / on_node) + 2 * (nodes - 1),
+    )  # fmt: skip
+
+
+def model() -> str:
+    """The table of docs/scale.md."""
+    lines = [
+        "| ranks | M samples/s | share | ms: compute | rows | messages | dense | slowest "
+        "| disk | GB/s a node | TB a node | connections |",
+        "|" + "---|" * 12,
+    ]
+    for ranks in (1, 8, 16, 64, 128, 512):
+        found = predict(ranks)
+        parts = [found.compute_s, found.exchange_s, found.messages_s, found.dense_s, found.wait_s]
+        cells = " | ".join(f"{part * 1e3:.1f}" for part in parts)
+        lines.append(
+            f"| {ranks} | {found.samples_per_s(Work.batch) / 1e6:.2f} | {found.share:.2f} | "
+            f"{cells} | {found.staging_share:.2f} | {found.node_bytes / found.step_s / 1e9:.1f} | "
+            f"{found.rows_bytes / 1e12:.2f} | {found.connections} |"
+        )
+    return "\n".join(lines)
+
+
+# ---- counts and times
 
 
 def missing() -> str:
@@ -151,13 +279,8 @@ def timed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {**found, "switch_processor_share": shares[0]}
 
 
-def share_of_ideal(ranks: int) -> float:
-    """From the constants of scale_model.py for its large job, and the exchanges counted here."""
-    return scale_model.predict(ranks, scale_model.LARGE, scale_model.BY_HOSTS).share
-
-
 def count(options: argparse.Namespace) -> tuple[dict[str, Any], list[report.Goal]]:
-    rows, _ = criteo()
+    rows, _ = feasigns_of_criteo()
     figures: dict[str, Any] = {}
     goals = []
     for ranks, per_host in options.sizes:
@@ -170,7 +293,7 @@ def count(options: argparse.Namespace) -> tuple[dict[str, Any], list[report.Goal
                 ranks, per_host, options.steps, bare=options.bare, dense=options.dense
             )
             found = counted(setting, batches)
-            name, share = f"{ranks} ranks, {kind}", share_of_ideal(ranks)
+            name, share = f"{ranks} ranks, {kind}", predict(ranks).share
             figures[name] = {**vars(found), "over_least": found.over_least, "share": share}
             print(
                 f"{name}: {found.waits:.2f} waits and {found.requests:g} requests a step, "
@@ -214,6 +337,7 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--model", action="store_true", help="only print the table of the model")
     parser.add_argument("--trial", action="store_true", help="few ranks, and few exchanges")
     parser.add_argument("--batch", type=int, default=256, help="instances of a rank")
     parser.add_argument("--steps", type=int, default=3)
@@ -229,10 +353,13 @@ def main() -> int:
         "--out", type=Path, default=report.ROOT / "benchmarks/results/many_ranks.json"
     )
     options = parser.parse_args()
+    if options.model:
+        print(model())
+        return 0
     options.sizes = [(16, 4), (64, 8), (512, 8)]
     if options.trial:
         options.sizes, options.exchanges, options.turns = [(16, 4)], 5, 2
-    return report.timed(options, lambda folder: run(options, folder), hidden=("scratch",))
+    return report.timed(options, lambda folder: run(options, folder), hidden=("scratch", "model"))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ from peers import compiled, huge_pages
 from paddlebox._native import core
 
 Keys = NDArray[np.uint64]
-MEASURES = ("ops/base", "ops/store")
 MAPS = {"ankerl::unordered_dense": 1, "boost::unordered_flat_map": 2, "std::unordered_map": 3}
 ROW_BYTES = 16
 BATCH = 200_000

@@ -45,7 +45,6 @@ import report
 sys.path.insert(0, str(report.ROOT / "datasets"))
 from synthetic import prepare
 
-MEASURES = (*report.TRAINING, "paddlebox/config", "configs/deepfm_criteo.yaml")
 RATE = 0.1
 BIAS = -5.17  # of the generated rows: 2 % clicks
 SETTINGS = [

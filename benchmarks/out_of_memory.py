@@ -45,7 +45,6 @@ import numpy as np
 import numpy.typing as npt
 import report
 
-MEASURES = report.TRAINING
 SLOTS = 26
 NARROW_VOCABULARY = 2_000
 FRESH_SHARE = 0.02  # share of the wide draws that have no row yet

@@ -34,7 +34,6 @@ sys.path.insert(0, str(report.ROOT))
 os.chdir(report.ROOT)
 from tests.faults.kill_ranks import Supervised  # noqa: E402  starts jobs and kills their ranks
 
-MEASURES = (*report.RANKS, "paddlebox/tools/supervise", "tests/faults/kill_ranks.py")
 STEP, PASS, AT = 256, 120_000, 280
 MODES = {"undisturbed": "false", "partial": "true", "all go back": "false"}
 

@@ -38,7 +38,6 @@ from peers.jobs import Jobs, launcher
 from paddlebox.store.parity_set import FOLDER, protected_files
 from paddlebox.tools.upkeep.store_files import newest, reading
 
-MEASURES = report.RANKS
 COMMIT = 1.3  # bound of the goal
 HIDDEN = [128, 64]
 

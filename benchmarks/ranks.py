@@ -1,47 +1,44 @@
-"""What do several ranks cost, compared with as many separate runs and with other libraries?
+"""What do several ranks cost and send, and do they train the same model as one?
 
-    python benchmarks/ranks.py
+    python benchmarks/ranks.py rates
+    PADDLEBOX_DATA=../shared/data python benchmarks/ranks.py auc
+    PADDLEBOX_DATA=../shared/data python benchmarks/ranks.py modes [--modes int8_2x1 top_k]
+    PADDLEBOX_DATA=../shared/data python benchmarks/ranks.py bytes
 
-Weak scaling: every rank has its own file of each pass and the same batch size, whatever R is. 26
-slots of one id, 13 dense features, D = 16, MLP 400-400-400. The copies of a job are R separate runs
-at the same time: they share the machine's memory and caches as ranks do, but exchange nothing. A
-job and its copies have the same R cores, with one thread per process. For each R, the job and its
-copies take turns, in alternating order. A figure is the median over the turns of the samples/s
-within passes, without the first pass.
+rates   samples/s of ranks, compared with as many separate runs and with other libraries
+auc     rows and AUC of several ranks, compared with those of one
+modes   what the modes of `ranks:` save, and what they cost in AUC
+bytes   what schemes of exchange would send between two nodes, on paper
 
-A job of one rank is its own copy, by the same command. How far its share is from 1 shows how
-accurate the shares of this run are. On a machine that others use too, ranks wait for the rank that
-has lost its core, and copies do not. `cpu_share` is therefore the processor time per sample of the
-copies, divided by that of the job; it does not depend on waiting.
-
-Strong scaling: the same files, and the same batch over all ranks, whatever R is.
-
-Peers take part in the same turns, with as many processes and the same cores (peers/of_ranks.py):
-Paddle's DataParallel, with a replica of a sparse embedding of all keys on each rank; the parameter
-server of Paddle 3.0.0, asynchronous; and torchrec, with sharded tables. Their batches are in memory
-beforehand and on huge pages; torchrec's MLP runs as end_to_end.py runs PyTorch's at its best. All
-figures are of whole steps, never of kernels. Our figure includes reading text, the begin and end of
-passes, and commits.
+`auc` and `modes` train the DeepFM of configs/deepfm_criteo.yaml with D = 16 and an MLP of 128-64 on
+the first 80 % of the lines of $PADDLEBOX_DATA/criteo/train.tsv.gz, line i on rank i mod R, and
+evaluate on the last 20 %. A step has 512 instances over all ranks, so that every number of ranks
+sees the same global batches.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import statistics
+import subprocess
 import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import report
+from peers.criteo import criteo_split
 from peers.jobs import Jobs, launcher
 from peers.of_ranks import DENSE, DIM, PEERS, SLOTS, Setting, check
 
-MEASURES = report.RANKS
+# ---- rates
+
 SHARE_OF_COPIES = 0.9
 PASSES = 4
 
@@ -229,7 +226,32 @@ def usable(sizes: list[int]) -> list[int]:
     return [ranks for ranks in sizes if ranks <= len(os.sched_getaffinity(0))]
 
 
-def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[report.Goal]]:
+def rates(options: argparse.Namespace, folder: Path) -> report.Found:
+    """Measure ranks, their copies and the peers.
+
+    Weak scaling: every rank has its own file of each pass and the same batch size, whatever R is.
+    26 slots of one id, 13 dense features, D = 16, MLP 400-400-400. The copies of a job are R
+    separate runs at the same time: they share the machine's memory and caches as ranks do, but
+    exchange nothing. A job and its copies have the same R cores, with one thread per process. For
+    each R, the job and its copies take turns, in alternating order. A figure is the median over the
+    turns of the samples/s within passes, without the first pass.
+
+    A job of one rank is its own copy, by the same command. How far its share is from 1 shows how
+    accurate the shares of this run are. On a machine that others use too, ranks wait for the rank
+    that has lost its core, and copies do not. `cpu_share` is therefore the processor time per
+    sample of the copies, divided by that of the job; it does not depend on waiting.
+
+    Strong scaling: the same files, and the same batch over all ranks, whatever R is.
+
+    Peers take part in the same turns, with as many processes and the same cores
+    (peers/of_ranks.py): Paddle's DataParallel, with a replica of a sparse embedding of all keys on
+    each rank; the parameter server of Paddle 3.0.0, asynchronous; and torchrec, with sharded
+    tables. Their batches are in memory beforehand and on huge pages; torchrec's MLP runs as
+    end_to_end.py runs PyTorch's at its best. All figures are of whole steps, never of kernels. Our
+    figure includes reading text, the begin and end of passes, and commits.
+    """
+    if not options.without_peers:
+        check(options.ps_python)
     sizes = usable(options.ranks)
     if sizes:
         write_data(folder, max(sizes), options.rows, options.keys, options.seed)
@@ -258,26 +280,452 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list
     return figures, goals
 
 
+# ---- Criteo, which `auc` and `modes` train
+
+CRITEO = "configs/deepfm_criteo.yaml"
+STEP = 512
+AUC_BOUND = 0.001
+
+
+def write_shares(folder: Path, lines: list[str], name: str, ranks: int) -> str:
+    """Writes one file per rank. Returns the pattern of their names."""
+    for rank in range(ranks):
+        (folder / f"{name}-{ranks}-{rank}.txt").write_text("".join(lines[rank::ranks]))
+    return f"{folder}/{name}-{ranks}-*.txt"
+
+
+def launched(
+    folder: Path, ranks: int, seed: int, split: tuple[list[str], list[str]], overrides: list[str]
+) -> Path:
+    """Trains `split` with the given number of ranks. Returns the run dir."""
+    files = [
+        f"data.{key}=[{write_shares(folder, lines, name, ranks)}]"
+        for key, name, lines in zip(
+            ("train_files", "test_files"), ("train", "test"), split, strict=True
+        )
+    ]
+    run_dir = folder / "run"
+    shutil.rmtree(run_dir, ignore_errors=True)
+    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(ranks)]
+    launch += ["--log_dir", str(folder / "log")]
+    done = subprocess.run(
+        [
+            *(sys.executable, *(launch if ranks > 1 else [])),
+            *("tools/train.py", "-c", CRITEO, "--run-dir", str(run_dir)),
+            *("-o", f"seed={seed}", *files, f"data.batch_size={STEP // ranks}"),
+            *("table.embedx_dim=16", "model.hidden=[128,64]", "trainer.dense_threads=1"),
+            # Without optimizer.averaging, which ranks.sync_weight_step excludes.
+            *("store.threads=1", "trainer.evaluate_after_pass=true", "optimizer.averaging=0"),
+            *overrides,
+        ],
+        cwd=report.ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(report.ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(
+            f"{ranks} ranks, seed {seed}, {overrides} failed:\n{done.stdout[-2000:]}"
+            f"{done.stderr[-3000:]}"
+        )
+    return run_dir
+
+
+# ---- auc
+
+STEPS = 20
+ROWS_BOUND = 1e-5
+
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # (n) feasigns, (n, 2) counts, (n, 1 + D) weights
+
+
+def rows_of(run_dir: Path) -> Rows:
+    """The rows of all ranks, ordered by feasign."""
+    import pyarrow.parquet as pq
+
+    out = run_dir / "rows.parquet"
+    subprocess.run(
+        [sys.executable, "tools/store.py", "dump", str(run_dir), "--out", str(out)],
+        cwd=report.ROOT, check=True, capture_output=True,
+    )  # fmt: skip
+    table = pq.read_table(out).sort_by("feasign")
+    counts = np.stack([table[name].to_numpy() for name in ("show", "click")], axis=1)
+    embedx = table["embedx_w"].combine_chunks().flatten().to_numpy().reshape(len(counts), -1)
+    weights = np.concatenate([table["embed_w"].to_numpy()[:, None], embedx], axis=1)
+    return table["feasign"].to_numpy(), counts, weights
+
+
+def distance(one: Rows, several: Rows) -> dict[str, float]:
+    """The distance of the rows. Raises RuntimeError if feasigns or counts differ."""
+    for what, expected, found in zip(("feasigns", "shows and clicks"), one, several, strict=False):
+        if not np.array_equal(expected, found):
+            raise RuntimeError(f"one rank and several ranks have different {what}")
+    off = np.abs(one[2] - several[2]).max(axis=1) / np.abs(one[2]).max(axis=1)
+    return {
+        "rows": len(off),
+        "worst": float(off.max()),
+        "mean": float(off.mean()),
+        "beyond": int(np.count_nonzero(off > ROWS_BOUND)),
+        "norm": float(np.linalg.norm(one[2] - several[2]) / np.linalg.norm(one[2])),
+    }
+
+
+def auc(options: argparse.Namespace, folder: Path) -> report.Found:
+    """Compare the rows and the AUC of several ranks with those of one.
+
+    For each seed, the rows of one rank and of R ranks are compared after 20 steps in which every
+    row has an embedx from its first push on (`embedx_threshold` 0). The distance of a row is the
+    largest difference of its weights (embed_w, embedx), relative to its largest weight. The AUC is
+    that after one pass with the unchanged config. Goals: the distance of rows is at most 1e-5, with
+    shows and clicks equal to the bit. The mean AUC is within 0.001 of that of one rank.
+    """
+    split = criteo_split()
+    short = (split[0][: STEPS * STEP], split[1][:STEP])
+    sizes = [1, *(ranks for ranks in options.ranks if ranks > 1)]
+    rows: dict[int, list[dict[str, float]]] = {ranks: [] for ranks in sizes[1:]}
+    aucs: dict[int, list[float]] = {ranks: [] for ranks in sizes}
+    for seed in range(1, options.seeds + 1):
+        of_one: Rows | None = None
+        for ranks in sizes:
+            found = rows_of(launched(folder, ranks, seed, short, ["table.embedx_threshold=0"]))
+            if of_one is None:
+                of_one = found
+            else:
+                rows[ranks].append(distance(of_one, found))
+            run_dir = launched(folder, ranks, seed, split, [])
+            line = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+            aucs[ranks].append(line["test"]["auc"])
+            last = json.dumps(rows[ranks][-1]) if ranks > 1 else ""
+            print(f"seed {seed}, {ranks} ranks: AUC {aucs[ranks][-1]:.6f} {last}", flush=True)
+    goals = []
+    for ranks in sizes[1:]:
+        worst = max(found["worst"] for found in rows[ranks])
+        gap = abs(statistics.fmean(aucs[ranks]) - statistics.fmean(aucs[1]))
+        name = f"{ranks} ranks beside one"
+        goals.append(report.at_most(f"{name}: rows", worst, ROWS_BOUND))
+        goals.append(report.at_most(f"{name}: mean AUC", gap, AUC_BOUND))
+    return {"rows": rows, "auc": aucs}, goals
+
+
+# ---- modes
+
+_FORMATS = {
+    name: [f"ranks.rows={name}", f"ranks.gradients={name}"]
+    for name in ("float32", "float16", "bfloat16", "int8")
+}
+_INT8 = _FORMATS["int8"]
+_NODES = ["ranks.per_node=2"]
+_64 = ["table.embedx_dim=64"]
+_AT_ONCE = ["table.embedx_threshold=0"]  # rows have an embedx from their second step on
+_64_AT_ONCE = [*_64, *_AT_ONCE]
+# Columns of an embedx, and whether rows have one from the start: suffix of a mode, overrides.
+_WIDTHS = {"": [], "_64": _64, "_at_once": _AT_ONCE, "_64_at_once": [*_64, *_AT_ONCE]}
+
+
+def _between_two(name: str, of_width: str) -> tuple[int, str, list[str]]:
+    """The mode that sends a format between two nodes of one rank each."""
+    peer = f"float32_2x1{of_width}"
+    return 2, peer, [*_FORMATS[name], *_WIDTHS[of_width], "ranks.per_node=1"]
+
+
+# Name: number of ranks, the mode to compare with, overrides.
+MODES: dict[str, tuple[int, str, list[str]]] = {
+    "float32": (2, "float32", []),
+    **{
+        f"{name}_2x1{of_width}": _between_two(name, of_width)
+        for of_width in _WIDTHS
+        for name in _FORMATS
+        if name != "bfloat16" or not of_width  # as many bytes as float16
+    },
+    "average_16": (2, "float32", ["ranks.sync_weight_step=16"]),
+    "top_k": (2, "float32", ["ranks.dense_top_k=0.01"]),
+    "async_1_2x1": (2, "float32_2x1", ["ranks.staleness=1", "ranks.per_node=1"]),
+    "async_4_2x1": (2, "float32_2x1", ["ranks.staleness=4", "ranks.per_node=1"]),
+    "flat_2x2": (4, "flat_2x2", _NODES),
+    "two_level_2x2": (4, "flat_2x2", [*_NODES, "ranks.two_level=true"]),
+    "two_level_int8_2x2": (4, "flat_2x2", [*_NODES, *_INT8, "ranks.two_level=true"]),
+    "flat_2x2_64": (4, "flat_2x2_64", [*_NODES, *_64]),
+    "two_level_2x2_64": (4, "flat_2x2_64", [*_NODES, *_64, "ranks.two_level=true"]),
+    "two_level_int8_2x2_64": (
+        *(4, "flat_2x2_64"),
+        [*_NODES, *_64, *_INT8, "ranks.two_level=true"],
+    ),
+    "flat_2x2_64_at_once": (4, "flat_2x2_64_at_once", [*_NODES, *_64_AT_ONCE]),
+    "two_level_int8_2x2_64_at_once": (
+        *(4, "flat_2x2_64_at_once"),
+        [*_NODES, *_64_AT_ONCE, *_INT8, "ranks.two_level=true"],
+    ),
+}
+_OF_STEPS = ("ids", "rows", "gradients")
+_BOUNDS = {"int8": 0.45, "float16": 0.60, "bfloat16": 0.60}  # by format
+_BETWEEN = {
+    "two_level_2x2": 0.60,
+    "two_level_2x2_64": 0.60,
+    "two_level_int8_2x2_64": 0.25,
+    "two_level_int8_2x2_64_at_once": 0.25,
+}
+
+
+def train_mode(
+    folder: Path, mode: str, seed: int, split: tuple[list[str], list[str]]
+) -> dict[str, Any]:
+    """Trains one pass. Returns AUC on the evaluation lines, bytes sent, and seconds."""
+    ranks, _, overrides = MODES[mode]
+    run_dir = launched(folder, ranks, seed, split, overrides)
+    line = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    dim = 64 if "table.embedx_dim=64" in overrides else 16
+    sent, between = line["ranks"]["sent_bytes"], line["ranks"]["between_nodes_bytes"]
+    # Rows have one bit more than gradients, so this is the number of rows. The error is up to 1 %,
+    # because messages end with a whole byte.
+    touched = 8 * (between.get("rows", 0) - between.get("gradients", 0))
+    return {
+        "auc": line["test"]["auc"],
+        "seconds": line["seconds"],
+        "of_steps": sum(sent[name] for name in _OF_STEPS) / line["samples"],
+        "left": sent.get("left", 0) / line["samples"],
+        "dense": sent["dense"] / line["samples"],
+        "between_nodes": sum(between.get(n, 0) for n in (*_OF_STEPS, "left")) / line["samples"],
+        "left_between_nodes": between.get("left", 0) / line["samples"],
+        "whole_between_nodes": touched * (8 * (3 + dim) + 4) / line["samples"],
+    }
+
+
+def summary(runs: list[dict[str, Any]], peers: list[dict[str, Any]]) -> dict[str, float]:
+    """Figures of a mode, relative to the mode that it is compared with."""
+
+    def mean(of: list[dict[str, Any]], name: str) -> float:
+        return statistics.fmean(run[name] for run in of)
+
+    found = {name: mean(runs, name) for name in runs[0]}
+    found["auc_less_that_of_peer"] = found["auc"] - mean(peers, "auc")
+    for name in ("of_steps", "dense", "between_nodes"):
+        found[f"{name}_share"] = found[name] / mean(peers, name) if mean(peers, name) else 0.0
+    whole = mean(peers, "whole_between_nodes")
+    found["between_nodes_of_whole"] = found["between_nodes"] / whole if whole else 0.0
+    return found
+
+
+def modes(options: argparse.Namespace, folder: Path) -> report.Found:
+    """Compare the modes of `ranks:` in AUC and bytes.
+
+    A mode is compared with synchronous float32 with the same number of ranks and the same seeds.
+    Bytes are those that the ranks counted as sent to each other in the pass, per instance: ids,
+    rows and gradients of the steps, and what error feedback sends at the end. Bytes between nodes
+    are those of 2 x 2 ranks, or of 2 nodes with one rank each (2x1).
+
+    Between nodes, a row without an embedx is sent without one in every format, float32 included,
+    and so is its gradient. Within a node, synchronous float32 sends rows whole, because that is
+    faster. The other formats and asynchronous steps leave absent embedx out there too. They are
+    compared with float32 between 2x1 ranks, because within a node the comparison would credit the
+    mode with that.
+
+    For modes whose rows and gradients have one format, they are also compared with the bytes that
+    one level would send between nodes as float32 if every row, even without an embedx, were sent
+    whole: 8 (3 + D) + 4 bytes per row.
+
+    Goals: quantized formats change the mean AUC by at most 0.001. They send at most 0.45 (int8) or
+    0.60 (16 bits) of the bytes that rows and gradients of the steps have as float32, ids included,
+    with D 16 and D 64, with the config's threshold and with an embedx in every row. Between nodes,
+    two levels send at most 0.60 of the bytes of one level, and at most 0.25 with int8 and D 64.
+    """
+    split = criteo_split()
+    wanted = list(dict.fromkeys(m for mode in options.modes for m in (MODES[mode][1], mode)))
+    runs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in wanted}
+    for seed in range(1, options.seeds + 1):
+        for mode in wanted:
+            runs[mode].append(train_mode(folder, mode, seed, split))
+            print(f"seed {seed} {mode:24}", json.dumps(runs[mode][-1]), flush=True)
+    figures: dict[str, Any] = {}
+    goals = []
+    for mode in wanted:
+        found = figures[mode] = summary(runs[mode], runs[MODES[mode][1]]) | {"runs": runs[mode]}
+        print(
+            f"{mode:24} AUC {found['auc']:.4f} ({found['auc_less_that_of_peer']:+.4f})  bytes per "
+            f"instance: steps {found['of_steps']:.0f} ({found['of_steps_share']:.3f}), left "
+            f"{found['left']:.0f}, dense {found['dense']:.0f} ({found['dense_share']:.3f}); "
+            f"between nodes {found['between_nodes']:.0f} ({found['between_nodes_share']:.3f}, "
+            f"{found['between_nodes_of_whole']:.3f} of whole rows)"
+        )
+        if mode in _BETWEEN:
+            share, bound = found["between_nodes_share"], _BETWEEN[mode]
+            goals.append(report.at_most(f"{mode}: bytes of one level", share, bound))
+        if (format_ := mode.partition("_2x1")[0]) in _BOUNDS:
+            share, bound = found["of_steps_share"], _BOUNDS[format_]
+            goals.append(report.at_most(f"{mode}: bytes of float32", share, bound))
+            gap = abs(found["auc_less_that_of_peer"])
+            goals.append(report.at_most(f"{mode}: change of AUC", gap, AUC_BOUND))
+    return figures, goals
+
+
+# ---- bytes
+
+NODES, LOCAL = 2, 2
+ID_BYTES = 1.6  # mean size of a varint, measured
+SCHEMES = ("one level", "two levels", "hot", "replicas", "copies", "moves")
+
+
+def feasigns_of_criteo() -> tuple[np.ndarray, np.ndarray]:
+    """Feasigns (n, 39), 0 where a column is empty, and labels (n)."""
+    train, _ = criteo_split()
+    rows, labels = [], []
+    for line in train:
+        columns = line.rstrip("\n").split("\t")
+        labels.append(int(columns[0]))
+        row = []
+        for column, token in enumerate(columns[1:], 1):
+            if column <= 13 and token and int(token) > 2:
+                token = str(math.floor(math.log(int(token)) ** 2))
+            row.append(zlib.crc32(token.encode()) * 64 + column if token else 0)
+        rows.append(row)
+    return np.array(rows, np.int64), np.array(labels)
+
+
+def zipf(instances: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    ids = (rng.zipf(1.05, (instances, 26)) % (2_000_000 // 26)) * 26 + np.arange(26) + 1
+    return ids, (rng.random(instances) < 0.25).astype(np.int64)
+
+
+def transfers(
+    ids: np.ndarray, labels: np.ndarray, batch: int, threshold: float
+) -> dict[str, np.ndarray]:
+    """The transfers of each scheme as (4): rows or gradients with embedx, those without embedx
+    ("bare"), rows with embedx and a state, bare rows with a state.
+
+    Args:
+        ids, labels: as from `feasigns_of_criteo`.
+        batch: batch size of a rank.
+        threshold: a row gets an embedx at this score; a click adds 1, another show 0.1.
+    """
+    feasigns, places = np.unique(ids, return_inverse=True)
+    places = places.reshape(ids.shape)
+    ranks, count = NODES * LOCAL, len(feasigns)
+    home = np.random.default_rng(7).integers(0, ranks, count) // LOCAL
+    score, step_size = np.zeros(count), batch * ranks
+    found = {scheme: np.zeros(4) for scheme in SCHEMES}
+    steps = len(ids) // step_size
+    touched_by = np.zeros((steps, NODES, count), np.bool_)
+    bare_at = np.zeros((steps, count), np.bool_)
+    for step in range(steps):
+        block = places[step * step_size : (step + 1) * step_size]
+        of_labels = labels[step * step_size : (step + 1) * step_size]
+        bare_at[step] = score < threshold
+        for rank in range(ranks):
+            rows = np.unique(block[rank::ranks])
+            rows = rows[feasigns[rows] != 0]
+            touched_by[step, rank // LOCAL, rows] = True
+            far = home[rows] != rank // LOCAL
+            _add(found["one level"], 0, bare_at[step, rows[far]], 2)
+        np.add.at(score, block.ravel(), np.repeat(np.where(of_labels, 1.0, 0.1), ids.shape[1]))
+    every = np.arange(count)
+    far_touch, own_touch = touched_by[:, 1 - home, every], touched_by[:, home, every]
+    two = 2 * far_touch.sum(axis=0)
+    both = two // 2 + own_touch.sum(axis=0)
+    hot = (far_touch & own_touch).mean(axis=0) >= 0.95
+    fresh = np.ones(count, np.bool_)  # copies: the home has changes that the other node lacks
+    lacks = np.stack([home == 1, home == 0])  # moves: rows of which each node lacks changes
+    for step in range(steps):
+        bare, far, own = bare_at[step], far_touch[step], own_touch[step]
+        _add(found["two levels"], 0, bare[far], 2)
+        _add(found["hot"], 0, bare[far & hot], 2)
+        owned = two <= both
+        _add(found["replicas"], 0, bare[far & owned], 2)
+        _add(found["replicas"], 0, np.concatenate([bare[far & ~owned], bare[own & ~owned]]), 1)
+        _add(found["copies"], 0, bare[far], 1)
+        _add(found["copies"], 2, bare[far & fresh], 1)
+        fresh = np.where(far, own, fresh | own)
+        now = touched_by[step]
+        for node in range(NODES):
+            _add(found["moves"], 2, bare[now[node] & lacks[node]], 1)
+        lacks = np.stack(
+            [np.where(now[n], now[1 - n], lacks[n] | now[1 - n]) for n in range(NODES)]
+        )
+    _add(found["moves"], 2, score[lacks[home, every]] < threshold, 1)
+    return found
+
+
+def _add(counts: np.ndarray, at: int, bare: np.ndarray, times: int) -> None:
+    counts[at] += times * np.count_nonzero(~bare)
+    counts[at + 1] += times * np.count_nonzero(bare)
+
+
+def in_bytes(counts: np.ndarray, dim: int, int8: bool) -> float:
+    """Bytes of the transfers. int8 does not apply to rows with a state, which must stay exact."""
+    whole = 14 + dim if int8 else 4 * (3 + dim)
+    return float(counts @ np.array([whole + ID_BYTES / 2, 12 + ID_BYTES / 2, 24 + 4 * dim, 24]))
+
+
+def bytes_between(options: argparse.Namespace, _: Path) -> report.Found:
+    """Count what schemes of exchange would send between two nodes, on paper.
+
+    Nothing is trained. The script counts the rows of the feasigns of each step, on 2 nodes of 2
+    ranks with random owners. Criteo: the lines and steps of `modes`. Zipf: the 26 slots of `rates`,
+    2048 instances per rank. It counts transfers between nodes, each of a row or of its gradient:
+
+      one level    each rank asks the owner for the row and returns its gradient
+      two levels   each node does so once for its ranks
+      hot          the part of two levels for rows that both nodes touch in 95 % of the steps
+      replicas     both nodes have a copy of the row, and exchange gradients in each step that
+                   touches it (an all-reduce). Used for rows where it sends less than two levels,
+                   which an oracle knows
+      copies       a node keeps a row that it was sent, with the state of the optimizer, and applies
+                   its own gradients to it. After the other node changed the row, it asks again
+      moves        a row is, with its state, where it was touched last. A node that lacks changes of
+                   the other is sent the row. At the end of the pass the row goes home. No scheme
+                   with exact steps sends fewer bytes of rows
+
+    A row without an embedx (score below --threshold) is 12 bytes, another row 4 (3 + D). A state
+    adds 12 bytes and an id 1.6. The bytes of each scheme are relative to one level with whole rows
+    and ids of 4 bytes.
+    """
+    figures: dict[str, Any] = {}
+    data = {"zipf": (zipf(2048 * 4 * 20), 2048)}
+    rows = feasigns_of_criteo()
+    data = {"criteo": (rows, 128), "criteo, 2048 a rank": (rows, 2048), **data}
+    for name, ((ids, labels), batch) in data.items():
+        counts = transfers(ids, labels, batch, options.threshold)
+        print(name)
+        for dim in options.dims:
+            base = counts["one level"][:2].sum() * (4 * (3 + dim) + 2)
+            for int8 in (False, True):
+                found = {scheme: in_bytes(counts[scheme], dim, int8) / base for scheme in SCHEMES}
+                label = f"{name}, D {dim}, {'int8' if int8 else 'float32'}"
+                figures[label] = found
+                print(f"  D {dim:2} {'int8' if int8 else 'float32':8}", end="")
+                print("".join(f"  {scheme} {value:.3f}" for scheme, value in found.items()))
+    return figures, []
+
+
+# ---- the parts
+
+PARTS: dict[str, report.Part] = {"rates": rates, "auc": auc, "modes": modes, "bytes": bytes_between}
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--rows", type=int, default=100_000, help="rows per rank and pass")
-    parser.add_argument("--keys", type=int, default=2_000_000)
-    parser.add_argument("--batch", type=int, default=2048, help="batch size of a rank")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
-    parser.add_argument("--out", type=Path, default=report.ROOT / "benchmarks/results/ranks.json")
-    parser.add_argument("--without-peers", action="store_true")
-    parser.add_argument(
+    parser, of = report.parts("ranks", __doc__, PARTS)
+    for name, ranks in (("rates", [1, 2, 4]), ("auc", [2, 4])):
+        of[name].add_argument("--ranks", type=int, nargs="+", default=ranks)
+    for name in ("auc", "modes"):
+        of[name].add_argument("--seeds", type=int, default=5)
+    of["rates"].add_argument("--rows", type=int, default=100_000, help="rows per rank and pass")
+    of["rates"].add_argument("--keys", type=int, default=2_000_000)
+    of["rates"].add_argument("--batch", type=int, default=2048, help="batch size of a rank")
+    of["rates"].add_argument("--turns", type=int, default=3)
+    of["rates"].add_argument("--seed", type=int, default=1)
+    of["rates"].add_argument("--without-peers", action="store_true")
+    of["rates"].add_argument(
         "--ps-python", type=Path, default=report.ROOT / ".venv-bench-ps/bin/python",
         help="Python of the environment with Paddle 3.0.0, from make bench-setup-ps",
     )  # fmt: skip
+    of["modes"].add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES))
+    of["bytes"].add_argument("--dims", type=int, nargs="+", default=[16, 64])
+    of["bytes"].add_argument(
+        "--threshold", type=float, default=10.0, help="-1: every row has an embedx"
+    )
     options = parser.parse_args()
-    if not options.without_peers:
-        check(options.ps_python)
-    hidden = ("scratch", "ps_python")
-    return report.timed(options, lambda folder: run(options, folder), hidden=hidden)
+    hidden = ("part", "scratch", "ps_python")
+    return report.timed(options, lambda at: PARTS[options.part](options, at), hidden=hidden)
 
 
 if __name__ == "__main__":

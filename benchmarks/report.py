@@ -12,28 +12,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-import measured_code
-
 ROOT = Path(__file__).resolve().parent.parent
 # At the start, before a script binds itself to a core.
 _STARTED, _CORES = time.time(), len(os.sched_getaffinity(0))
 
-# For MEASURES of scripts, the paths whose code they measure: what a training run consists of,
-# without the defaults of its options (paddlebox/config).
-TRAINING = (
-    *("ops/base", "ops/row", "ops/rule", "ops/store", "ops/table", "ops/feed", "ops/dense"),
-    *("ops/metric", "ops/paddle/operators", "paddlebox/_call.py"),
-    *("paddlebox/ops.py", "paddlebox/ops_dense.py", "paddlebox/ops_jagged.py"),
-    *("paddlebox/nn", "paddlebox/models"),
-    *("paddlebox/data", "paddlebox/store", "paddlebox/train", "paddlebox/launch/cpu.py"),
-)
-RANKS = (*TRAINING, "ops/ranks", "paddlebox/ranks")
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_tile")  # that the kernels differ by
 
 
@@ -155,6 +143,19 @@ def commit() -> str:
     return found.stdout.strip() or "unknown"
 
 
+def _settings(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments without those that change neither the figures nor the work."""
+    is_value = False
+    for word in arguments:
+        name, has_value, _ = word.partition("=")
+        if is_value:
+            is_value = False
+        elif name in ("--out", "--scratch", "--jobs"):
+            is_value = not has_value
+        else:
+            yield word
+
+
 def write(
     out: Path,
     settings: Mapping[str, Any],
@@ -166,15 +167,9 @@ def write(
     Returns: the exit code: 1 if a goal was missed, 2 if nothing was measured.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    script = Path(sys.argv[0])
-    measures = getattr(sys.modules["__main__"], "MEASURES", ())
-    code = measured_code.digests(script, measures)
-    # Of files that changed meanwhile, the digest may be that of code that did not run.
-    changed = "-changed" if measured_code.written_since(code, _STARTED) else ""
     content = {
-        "command": [script.name, *sys.argv[1:]],
-        "commit": commit() + changed,
-        "code": code,
+        "command": [Path(sys.argv[0]).name, *_settings(sys.argv[1:])],
+        "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "settings": {k: v for k, v in settings.items() if k not in ("out", "scratch")},
@@ -211,9 +206,28 @@ def _named(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
+Found = tuple[dict[str, Any], Sequence[Goal]]  # the figures and the goals of a benchmark
+Part = Callable[[argparse.Namespace, Path], Found]  # in a temporary folder
+
+
+def parts(
+    script: str, doc: str | None, names: Iterable[str]
+) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The command line of a benchmark of several parts, and that of each part, which `part` names.
+    Each part writes a result of its own."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="part", required=True)
+    of = {name: commands.add_parser(name) for name in names}
+    for name, options in of.items():
+        options.add_argument("--scratch", type=Path, default=ROOT / "build/bench")
+        out = ROOT / f"benchmarks/results/{script}_{name}.json"
+        options.add_argument("--out", type=Path, default=out)
+    return parser, of
+
+
 def timed(
     options: argparse.Namespace,
-    measure: Callable[[Path], tuple[dict[str, Any], Sequence[Goal]]],
+    measure: Callable[[Path], Found],
     *,
     hidden: Collection[str] = (),
 ) -> int:

@@ -12,10 +12,9 @@ Run = Mapping[str, Any]  # the JSON of a benchmark
 GIB = 1 << 30
 
 
-def block(run: Run) -> str:
-    """What stands between the markers of a benchmark: how it was measured, and its tables."""
-    script = run["command"][0].removesuffix(".py")
-    return f"{measured_by(run)}\n\n{TABLES.get(script, goals)(run)}"
+def block(name: str, run: Run) -> str:
+    """What stands between the markers of a run: how it was measured, and its tables."""
+    return f"{measured_by(run)}\n\n{TABLES.get(name, goals)(run)}"
 
 
 def measured_by(run: Run) -> str:
@@ -94,21 +93,6 @@ def grid(run: Run, pattern: str) -> str:
 # ---- a benchmark each
 
 
-def commit(run: Run) -> str:
-    found = run["figures"]
-    waited = number(found["waited_for_commits"]["every"])
-    rows = [
-        ("share of the time that a run waits for commits", waited),
-        ("seconds from the start of a resumed run to its first batch", spread(found["resume_s"])),
-        ("seconds of these for imports", spread(found["resume_import_s"])),
-    ]
-    return f"{goals(run)}\n\n{table(['', 'median'], rows)}"
-
-
-def spread(of: Mapping[str, float]) -> str:
-    return f"{number(of['median'])} ({number(of['min'])} to {number(of['max'])})"
-
-
 def defaults(run: Run) -> str:
     models = ("lr", "deepfm", "dcn_v2", "finalmlp")
     head = ["data", "rows", "regression", "LightGBM", *models, "network minus the grid's best"]
@@ -158,19 +142,6 @@ def gpu(run: Run) -> str:
     return f"{table(head, rows)}\n\n{goals(run)}"
 
 
-def hot_path(run: Run) -> str:
-    kinds = ("pull", "push", "both", "planned")
-    parts = []
-    for where, of in run["figures"]["seconds_a_batch"].items():
-        rows = [
-            [name, *(f"{times[k]['median'] * 1e3:.3g}" if k in times else "" for k in kinds)]
-            for name, times in of.items()
-        ]
-        parts.append(table([f"ms a batch, ({where[0]}){where[1:]}", *kinds], rows))
-    found = "\n\n".join([*parts, grid(run, r"(?P<column>.*?): (?P<row>.*)")])
-    return found.replace(" 1 threads", " 1 thread")
-
-
 def mem_tier(run: Run) -> str:
     rates: dict[str, dict[str, str]] = {}
     for name, of in run["figures"]["keys_a_second"].items():
@@ -180,15 +151,7 @@ def mem_tier(run: Run) -> str:
             rates.setdefault(subject, {})[count] = f"{of['median'] / 1e6:.0f}"
     columns = list(rates["paddlebox"])
     rows = [[name, *(of.get(column, "") for column in columns)] for name, of in rates.items()]
-    return f"{table(['M finds a second', *columns], rows)}\n\n{goals(run)}"
-
-
-def kills(run: Run) -> str:
-    rows = [
-        [f"{of['kills']} kills of {name}", str(of["ended"]), str(len(of["wrong"]))]
-        for name, of in run["figures"].items()
-    ]
-    return f"{table(['', 'ended', 'wrong'], rows)}\n\n{goals(run)}"
+    return table(["M finds a second", *columns], rows)
 
 
 def objectives(run: Run) -> str:
@@ -210,7 +173,7 @@ def objectives(run: Run) -> str:
     parts = [table(["trained", "AUC", "COPC", "input rows/s"], sampled)]
     parts += [table(["loss", "AUC inside pages", "AUC", "COPC"], losses)] if losses else []
     parts += [table(["conversions", "AUC", "COPC"], late)] if late else []
-    return "\n\n".join([*parts, goals(run)])
+    return "\n\n".join([*parts, not_reached(run)])
 
 
 _OF_PAGES = ("page_auc", "auc", "copc")  # means over the seeds
@@ -235,26 +198,6 @@ def partial_recovery(run: Run) -> str:
     return f"{table(['ranks', '', *figures, 'AUC at the end'], rows)}\n\n{goals(run)}"
 
 
-def ranks(run: Run) -> str:
-    several = {size: of for size, of in run["figures"].items() if "exchange" in of}
-    figures: dict[str, Callable[[Any], str]] = {
-        "samples/s": lambda of: number(of["samples_per_s"]["median"]),
-        "with the same global batch": lambda of: number(of["strong_samples_per_s"]),
-        "time in exchanges": lambda of: f"{of['exchange']['time_share']:.1%}",
-        "waiting for others in them": lambda of: f"{of['exchange']['waiting_share']:.1%}",
-        "bytes a sample": lambda of: number(of["exchange"]["bytes_a_sample"]),
-    }
-    rows = [[name, *map(show, several.values())] for name, show in figures.items()]
-    head = ["", *(f"{size} ranks" for size in several)]
-    return f"{table(head, rows)}\n\n{grid(run, r'(?P<column>[0-9]+ ranks), (?P<row>.*)')}"
-
-
-def ranks_auc(run: Run) -> str:
-    aucs = run["figures"]["auc"]
-    rows = [["mean AUC", *(f"{statistics.fmean(of):.5f}" for of in aucs.values())]]
-    return f"{table(['', *(f'{ranks} ranks' for ranks in aucs)], rows)}\n\n{goals(run)}"
-
-
 def ranks_modes(run: Run) -> str:
     rows = [
         [
@@ -271,21 +214,13 @@ def ranks_modes(run: Run) -> str:
     return f"{table(head, rows)}\n\n{goals(run)}"
 
 
-def row_precision(run: Run) -> str:
-    rows = [
-        [name, f"{of['auc']['median']:.4f}", str(of["bytes_a_row"])]
-        for name, of in run["figures"].items()
-    ]
-    return f"{table(['rows', 'AUC', 'bytes with the key'], rows)}\n\n{goals(run)}"
-
-
 def serving(run: Run) -> str:
     names = {"own": "export file", "peer": "peer"}
     rows = [
         [
             f"batch {batch}, {name}",
             *(number(of[who][what]) for what in ("p50_us", "p99_us")),
-            spread(of[who]["requests_per_s"]),
+            number(of[who]["requests_per_s"]["median"]),
         ]
         for batch, of in run["figures"].items()
         if batch.isdecimal()
@@ -307,49 +242,10 @@ def serving_http(run: Run) -> str:
     return f"{table(head, rows)}\n\n{goals(run)}"
 
 
-def ssd_tier(run: Run) -> str:
-    found = run["figures"]
-    stores = list(found["cold_rows_per_s"])
-    rows = [
-        [f"cold, {case}", *(_million(found["cold_rows_per_s"][s].get(case)) for s in stores)]
-        for case in found["cold_rows_per_s"]["paddlebox"]
-    ]
-    rows += [
-        [f"passes of {series}", *(_million(found["passes"][s].get(series)) for s in stores)]
-        for series in found["passes"]["paddlebox"]
-    ]
-    disk = found["raw_disk"]
-    alone = (
-        f"The disk by itself reads {disk['read_bytes_per_s']['median'] / 1e9:.1f} GB/s, writes "
-        f"{disk['write_bytes_per_s']['median'] / 1e9:.1f} GB/s, and reads "
-        f"{number(disk['random_pages_per_s']['median'])} random pages a second."
-    )
-    return f"{table(['M rows/s', *stores], rows)}\n\n{alone}\n\n{goals(run)}"
-
-
-def _million(of: Mapping[str, float] | None) -> str:
-    return "" if of is None else f"{of.get('rows_per_s', of.get('median', 0)) / 1e6:.3g}"
-
-
 def ranks_bytes(run: Run) -> str:
     head = ["", *next(iter(run["figures"].values()))]
     rows = [[case, *map(number, of.values())] for case, of in run["figures"].items()]
     return table(head, rows)
-
-
-def shares(run: Run) -> str:
-    rows = [
-        [
-            share,
-            f"{max(of['samples']) / min(of['samples']):.4f}",
-            f"{of['seconds']:.3g}",
-            f"{of['peak_bytes'] / 1e9:.2f}",
-        ]
-        for share, of in run["figures"].items()
-        if isinstance(of, Mapping) and "samples" in of
-    ]
-    head = ["", "largest to smallest share", "seconds", "GB of memory of a rank"]
-    return f"{table(head, rows)}\n\n{goals(run)}"
 
 
 def two_nodes(run: Run) -> str:
@@ -358,7 +254,7 @@ def two_nodes(run: Run) -> str:
         for link, of in run["figures"].items()
         if link != "one machine"
     ]
-    return f"{table(['link', 'samples/s', 'bytes a sample'], rows)}\n\n{goals(run)}"
+    return f"{table(['link', 'samples/s', 'bytes a sample'], rows)}\n\n{not_reached(run)}"
 
 
 def many_ranks(run: Run) -> str:
@@ -384,7 +280,7 @@ def many_ranks(run: Run) -> str:
             for name, ms in in_ms.items()
         ]
         parts.append(table(["16 ranks", "ms", "least", "most"], times))
-    return "\n\n".join([*parts, goals(run)])
+    return "\n\n".join([*parts, not_reached(run)])
 
 
 def rank_parity(run: Run) -> str:
@@ -477,68 +373,6 @@ def conformance(run: Run) -> str:
     return f"{table(['model', 'compared with', 'differs', *names], rows)}\n\n{not_reached(run)}"
 
 
-def epochs(run: Run) -> str:
-    counts = range(1, run["settings"]["epochs"] + 1)
-    head = ["", *(f"epoch {number}" for number in counts), "chosen on the middle part"]
-    rows = [
-        [way, *(f"{auc:.4f}" for auc in of["last"]["auc"]), str(of["chosen"])]
-        for way, of in run["figures"].items()
-    ]
-    return f"{table(head, rows)}\n\n{goals(run)}"
-
-
-def against_trees(run: Run) -> str:
-    of = run["figures"]
-    score = [[f"{left} × {right}", f"{gain:.1f}"] for gain, left, right in of["pairs"][:15]]
-    causes = [
-        [name, f"{one['auc']:.4f}", f"{one['logloss']:.4f}"] for name, one in of["causes"].items()
-    ]
-    curve = []
-    for source, sizes in of["curve"].items():
-        for rows, both in sizes.items():
-            ours, theirs = both["network"], both["CatBoost"]
-            aucs = [f"{one['auc']:.4f}" for one in (ours, theirs)]
-            curve.append([f"{rows}, {source}", *aucs, str(theirs["trees"])])
-    head = ["training rows", "AUC of the network", "of CatBoost", "trees"]
-    return "\n\n".join(
-        [
-            table(["pair", "log likelihood"], score),
-            table(["on the middle part", "AUC", "logloss"], causes),
-            table(head, curve),
-            goals(run),
-        ]
-    )
-
-
-def end_to_end(run: Run) -> str:
-    rows = []
-    for case, of in run["figures"].get("beside", {}).items():
-        steps = of["seconds_a_step"]
-        cells = {name: f"{seconds['median'] * 1e3:.3g} ms" for name, seconds in steps.items()}
-        ours, theirs = "paddlebox, with the plan", "fbgemm_rowwise, best settings"
-        names = (ours, theirs, f"{ours}, bfloat16", f"{theirs}, bfloat16")
-        rows.append([case, *(cells.get(name, "") for name in names)])
-    if not rows:
-        return goals(run)
-    head = ["", "ours, float32", "FBGEMM, float32", "ours, bfloat16", "FBGEMM, bfloat16"]
-    return f"{goals(run)}\n\n{table(head, rows)}"
-
-
-def dense_dtype(run: Run) -> str:
-    rows = [
-        [
-            f"`{model}`",
-            *(f"{of[way][what]:.5f}" for what in ("auc", "logloss") for way in of),
-        ]
-        for model, of in run["figures"].items()
-        if isinstance(of, Mapping)
-    ]
-    head = ["", "AUC, float32", "AUC, bfloat16", "log loss, float32", "log loss, bfloat16"]
-    by = run["figures"]["bfloat16"]
-    by = "simulated: the processor has no AVX512_BF16" if by == "simulated" else f"by {by}"
-    return f"bfloat16: {by}.\n\n{table(head, rows)}\n\n{goals(run)}"
-
-
 def sequences(run: Run) -> str:
     rows = [
         [form, f"{of['bound']:.4f}", *(f"{of[model]['auc']:.4f}" for model in ("hstu", "din"))]
@@ -568,38 +402,54 @@ def sequences(run: Run) -> str:
             f"of HSTU and {statistics.mean(seeds['din']):.4f} of DIN. The 95 % interval of the\n"
             f"mean difference is {low:.4f} to {high:.4f}."
         )
-    return "\n\n".join([*parts, goals(run)])
+    return "\n\n".join([*parts, not_reached(run)])
 
 
-# Without one of its own, a benchmark has the table of its goals.
-_OWN: tuple[Callable[[Run], str], ...] = (
-    against_trees,
-    commit,
-    conformance,
-    defaults,
-    dense_dtype,
-    end_to_end,
-    epochs,
-    gpu,
-    hot_path,
-    mem_tier,
-    kills,
-    many_ranks,
-    objectives,
-    partial_recovery,
-    rank_parity,
-    ranks,
-    ranks_auc,
-    ranks_modes,
-    row_precision,
-    sequences,
-    serving,
-    serving_http,
-    shares,
-    ssd_tier,
-    ranks_bytes,
-    two_nodes,
-    zoo_claims,
-    zoo_criteo,
-)
-TABLES = {own.__name__: own for own in _OWN}
+def hot_path(run: Run) -> str:
+    return grid(run, r"(?P<column>.*?): (?P<row>.*)").replace(" 1 threads", " 1 thread")
+
+
+def out_of_memory(run: Run) -> str:
+    return grid(run, r"(?P<column>.*?): (?P<row>.*)")
+
+
+def ranks_rates(run: Run) -> str:
+    return grid(run, r"(?P<column>[0-9]+ ranks), (?P<row>.*)")
+
+
+def ranks_auc(run: Run) -> str:
+    return grid(run, r"(?P<column>[0-9]+ ranks) beside one: (?P<row>.*)")
+
+
+def kills(run: Run) -> str:
+    rows = [
+        [name, *(str(of[what]) for what in ("kills", "ended")), str(len(of["wrong"]))]
+        for name, of in run["figures"].items()
+    ]
+    return table(["", "kills", "ended", "wrong"], rows)
+
+
+# Without one of its own, a run has the table of its goals.
+TABLES: dict[str, Callable[[Run], str]] = {
+    "conformance": conformance,
+    "defaults": defaults,
+    "gpu": gpu,
+    "hot_path": hot_path,
+    "kills": kills,
+    "many_ranks": many_ranks,
+    "mem_tier": mem_tier,
+    "objectives": objectives,
+    "out_of_memory": out_of_memory,
+    "partial_recovery": partial_recovery,
+    "rank_parity": rank_parity,
+    "ranks_auc": ranks_auc,
+    "ranks_bytes": ranks_bytes,
+    "ranks_modes": ranks_modes,
+    "ranks_rates": ranks_rates,
+    "sequences": sequences,
+    "serving_export": serving,
+    "serving_http": serving_http,
+    "two_nodes": two_nodes,
+    "zoo_claims": zoo_claims,
+    "zoo_criteo": zoo_criteo,
+}

@@ -1,21 +1,16 @@
-"""Keeps the runs behind the figures of the docs, and makes the tables of them.
+"""Makes the tables of the docs from the published runs, and repeats these runs.
 
-    python benchmarks/results.py run benchmarks/feeder.py ...
-    python benchmarks/results.py publish benchmarks/results/feeder.json ...
     python benchmarks/results.py tables
     python benchmarks/results.py check
-    python benchmarks/results.py stale
+    python benchmarks/results.py run [NAME ...]
 
-run      runs benchmarks one after the other and lists the outcomes of all goals
-publish  keeps runs in benchmarks/published/; refuses runs of another size than the default, and
-         runs of a tree that no commit has or that changed meanwhile, except with --force. --seeds
-         may be given, with at least the number of the published run
-tables   makes the tables of the docs, and the table of the README, of the published runs
-check    exits with 1 if one of these tables is not what the published runs say
-stale    lists the published runs whose measured code has changed since, and missing ones
+tables  makes the tables of the docs, and the results in the README, from benchmarks/published/
+check   exits with 1 if one of these tables is not what the published runs say, or if a published
+        run is not quoted, was not made with the default settings or not from a commit
+run     repeats the published runs, writes them to benchmarks/results/ and lists all goals
 
-A page has the tables of benchmarks/NAME.py between the comments `begin NAME` and `end NAME`. As
-long as no run is published, the table between them stays and begins with "No run is kept".
+A page has the tables of the published run NAME between the comments `begin NAME` and `end NAME`, or
+a link to its file. A run is published by copying its file from benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -28,65 +23,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import measured_code
 import result_tables
+from report import ROOT
 from result_tables import Run, number
 
-ROOT = Path(__file__).resolve().parent.parent
-UNKEPT = "No run is kept"
-# Arguments that change neither the figures nor the work.
-_FREE = re.compile(r"--(out|scratch|jobs)(=|$)")
-_SEEDS = re.compile(r"--seeds(=|$)")
 _BLOCK = re.compile(r"<!-- begin (\w+) -->\n\n(.*?)\n\n<!-- end \1 -->", re.DOTALL)
 
 
-class RefusedError(Exception):
-    """A run that is not published."""
-
-
-@dataclass(frozen=True)
 class Results:
     """The published runs and the pages of a tree."""
 
-    root: Path = ROOT
-
-    def kept(self) -> dict[str, Run]:
-        files = sorted((self.root / "benchmarks/published").glob("*.json"))
-        return {file.stem: json.loads(file.read_text()) for file in files}
-
-    def published(self) -> dict[str, Run]:
-        """The runs that tables are made of: those that say which code they measured."""
-        return {name: run for name, run in self.kept().items() if "code" in run}
-
-    def benchmarks(self) -> list[str]:
-        """The scripts that write a run."""
-        files = sorted((self.root / "benchmarks").glob("*.py"))
-        return [f.stem for f in files if re.search("^MEASURES = ", f.read_text(), re.MULTILINE)]
-
-    def publish(self, file: Path, force: bool = False) -> Path:
-        run = json.loads(file.read_text())
-        name = run["command"][0].removesuffix(".py")
-        kept = self.kept().get(name, {"settings": {}})
-        if why := refused(run, force, seeds=kept["settings"].get("seeds", 1)):
-            raise RefusedError(f"{file}: not published: {why}")
-        seeds = ["--seeds", str(run["settings"]["seeds"])] if _with_seeds(run) else []
-        run["command"] = [run["command"][0], *seeds]  # the others name folders of the machine
-        to = self.root / f"benchmarks/published/{name}.json"
-        to.write_text(json.dumps(run, indent=1) + "\n")
-        return to
+    def __init__(self, root: Path = ROOT) -> None:
+        self.root = root
+        files = sorted((root / "benchmarks/published").glob("*.json"))
+        self.runs: dict[str, Run] = {file.stem: json.loads(file.read_text()) for file in files}
 
     def pages(self) -> Iterator[tuple[Path, str, str]]:
         """Each page with its text now, and as the published runs say."""
-        runs = self.published()
 
         def made(found: re.Match[str]) -> str:
             name = found[1]
-            if name not in runs:
+            if name not in self.runs:
                 return found[0]
-            text = result_tables.block(runs[name])
+            text = result_tables.block(name, self.runs[name])
             return f"<!-- begin {name} -->\n\n{text}\n\n<!-- end {name} -->"
 
         for path in sorted((self.root / "docs").rglob("*.md")):
@@ -94,7 +55,7 @@ class Results:
             yield path, text, _BLOCK.sub(made, text)
         readme = self.root / "README.md"
         text = readme.read_text()
-        lines = [headline(line, runs) for line in text.split("\n")]
+        lines = [headline(line, self.runs) for line in text.split("\n")]
         yield readme, text, "\n".join(lines)
 
     def tables(self) -> list[Path]:
@@ -105,65 +66,39 @@ class Results:
         return [path for path, _ in found]
 
     def wrong(self) -> Iterator[str]:
-        """What is not as the published runs say, or has no run and does not say so."""
-        runs, on_pages = self.published(), []
+        """What is not as the published runs say, and the runs that may not be published."""
+        blocks, links = [], set()
         for path, old, new in self.pages():
-            page = path.relative_to(self.root)
             if old != new:
+                page = path.relative_to(self.root)
                 yield f"{page}: a table differs from benchmarks/published: make it with `tables`"
-            for name, text in _BLOCK.findall(old):
-                on_pages.append(name)
-                if name not in runs and not text.startswith(UNKEPT):
-                    yield f"{page}: {name} has no published run: begin its tables with {UNKEPT!r}"
-        for name in sorted({*self.benchmarks()} ^ {*on_pages}):
-            yield f"docs: expected one benchmark `{name}` and one block `begin {name}`"
+            blocks += [name for name, _ in _BLOCK.findall(old)]
+            links |= set(re.findall(r"published/(\w+)\.json", old))
+        for name in sorted({name for name in blocks if blocks.count(name) > 1}):
+            yield f"docs: expected one block `begin {name}`, found several"
+        for name in sorted({*blocks, *links} ^ self.runs.keys()):
+            yield f"expected benchmarks/published/{name}.json and a page that quotes it"
         readme = (self.root / "README.md").read_text()
-        for about, (name, _) in HEADLINES.items():
-            lines = [line for line in readme.split("\n") if line.startswith(f"| {about} |")]
-            if len(lines) != 1:
-                yield f"README.md: expected one line on {about!r}, found {len(lines)}"
-            elif name not in runs and EARLIER not in lines[0]:
-                yield f"README.md: {name} has no published run: end the result with {EARLIER!r}"
-
-    def stale(self) -> Iterator[str]:
-        runs = self.kept()
-        for name, run in runs.items():
-            if "code" not in run:
-                yield f"{name}: does not say which code it measured"
-            elif found := measured_code.changed(run["code"], self.root):
-                yield f"{name}: changed since {run['commit']}: {', '.join(found)}"
-        for name in self.benchmarks():
-            if name not in runs:
-                yield f"{name}: no published run"
+        for about in HEADLINES:
+            if (found := readme.count(f"\n| {about} |")) != 1:
+                yield f"README.md: expected one line on {about!r}, found {found}"
+        for name, run in self.runs.items():
+            if why := refused(run):
+                yield f"benchmarks/published/{name}.json: {why}"
 
 
-def _with_seeds(run: Run) -> bool:
-    return any(_SEEDS.match(word) for word in run["command"])
-
-
-def refused(run: Run, force: bool, seeds: int) -> str:
-    """Why a run is not published; empty if it may be.
-
-    Args:
-        seeds: of the run that is published now. A run with the option --seeds has as many or more.
-    """
-    if "code" not in run:
-        return "it does not say which code it measured: run it again"
+def refused(run: Run) -> str:
+    """Why a run may not be published; empty if it may be."""
     if not run["figures"]:
-        return "it measured nothing"
-    options = [word for word in run["command"][1:] if word.startswith("-")]
-    if others := [word for word in options if not _FREE.match(word) and not _SEEDS.match(word)]:
+        return "measured nothing"
+    if others := [w for w in run["command"] if re.match("-(?!-seeds(=|$))", w)]:
         return f"expected the default settings, found {' '.join(others)}"
-    if _with_seeds(run) and (found := run["settings"]["seeds"]) < seeds:
-        return f"expected {seeds} seeds or more, as in the published run, found {found}"
-    if re.search("-(dirty|changed)$|^unknown$", run["commit"]) and not force:
-        return f"its commit is {run['commit']}: commit all changes and run it again, or --force"
+    if not re.fullmatch("[0-9a-f]+", run["commit"]):
+        return f"expected a commit without changes, found {run['commit']}"
     return ""
 
 
 # ---- the README
-
-EARLIER = "(earlier version)"
 
 
 def _values(run: Run, pattern: str) -> list[float]:
@@ -253,7 +188,7 @@ HEADLINES: dict[str, tuple[str, Callable[[Run], str]]] = {
     ),
     "4.8 GB of rows with 1.2 GB of memory": ("out_of_memory", _out_of_memory),
     "ranks of one model, compared with copies that exchange nothing, and with torchrec": (
-        "ranks",
+        "ranks_rates",
         _ranks,
     ),
     "killed at random moments, and after single changes of files": ("kills", _kills),
@@ -269,57 +204,58 @@ def headline(line: str, runs: dict[str, Run]) -> str:
     return " | ".join([cells[0], written(runs[name]), *cells[2:]])
 
 
-# ---- running all
+# ---- repeating runs
 
 
-def run_all(scripts: Sequence[Path], folder: Path) -> int:
-    """Runs benchmarks and lists all goals. Returns: 1 if a goal was missed or a script failed, 2 if
+def repeat(runs: dict[str, Run], folder: Path) -> int:
+    """Repeats runs and lists all goals. Returns: 1 if a goal was missed or a benchmark failed, 2 if
     nothing was measured."""
     lines, codes = [], set()
-    for script in scripts:
-        out = folder / f"{script.stem}.json"
-        print(f"== {script}", flush=True)
+    for name, run in runs.items():
+        out = folder / f"{name}.json"
+        command = [
+            sys.executable,
+            str(ROOT / "benchmarks" / run["command"][0]),
+            *run["command"][1:],
+        ]
+        print(f"== {' '.join(run['command'])}", flush=True)
         started = time.time()
-        code = subprocess.run([sys.executable, script, "--out", out], check=False).returncode
+        code = subprocess.run([*command, "--out", out], check=False).returncode
         if out.is_file() and out.stat().st_mtime >= started:
             goals = json.loads(out.read_text())["goals"]
-            lines += [f"{goal['outcome']:12} {script.stem}: {goal['name']}" for goal in goals]
+            lines += [f"{goal['outcome']:12} {name}: {goal['name']}" for goal in goals]
         else:
             code = code if code == 2 else 1  # it failed, or says what it lacks
-            lines.append(f"{'not measured' if code == 2 else 'FAILED':12} {script.stem}")
+            lines.append(f"{'not measured' if code == 2 else 'FAILED':12} {name}")
         codes.add(code)
     print("== goals", *lines, sep="\n")
     return 1 if 1 in codes else 0 if 0 in codes else 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    results = Results()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    running = commands.add_parser("run")
-    running.add_argument("scripts", nargs="+", type=Path)
-    running.add_argument("--folder", type=Path, default=Path("benchmarks/results"))
-    publishing = commands.add_parser("publish")
-    publishing.add_argument("files", nargs="+", type=Path)
-    publishing.add_argument("--force", action="store_true", help="also runs of a changed tree")
-    for name in ("tables", "check", "stale"):
+    for name in ("tables", "check"):
         commands.add_parser(name)
-    options, results = parser.parse_args(arguments), Results()
+    running = commands.add_parser("run")
+    names = [  # some runs are of benchmarks that the project no longer has
+        name
+        for name, run in results.runs.items()
+        if (ROOT / "benchmarks" / run["command"][0]).is_file()
+    ]
+    running.add_argument("names", nargs="*", choices=names, default=names, metavar="NAME")
+    running.add_argument("--folder", type=Path, default=ROOT / "benchmarks/results")
+    options = parser.parse_args(arguments)
     if options.command == "run":
-        return run_all(options.scripts, options.folder)
-    if options.command == "publish":
-        try:
-            for file in options.files:
-                print(f"written to {results.publish(file, options.force)}")
-        except RefusedError as error:
-            sys.exit(str(error))
-    elif options.command == "tables":
+        return repeat({name: results.runs[name] for name in options.names}, options.folder)
+    if options.command == "tables":
         for page in results.tables():
             print(f"written to {page}")
-    else:
-        found = list(results.wrong() if options.command == "check" else results.stale())
-        print("\n".join(found))
-        return int(options.command == "check" and bool(found))
-    return 0
+        return 0
+    found = list(results.wrong())
+    print(*found, sep="\n", end="\n" if found else "")
+    return int(bool(found))
 
 
 if __name__ == "__main__":

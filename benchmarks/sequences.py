@@ -55,13 +55,6 @@ from peers import growing_histories, planted_users, served_users
 from peers.planted_users import FORMS
 from peers.turns import Subject
 
-MEASURES = (
-    *report.TRAINING,
-    "paddlebox/serving",
-    "configs/hstu_movielens.yaml",
-    "configs/din_movielens.yaml",
-    "configs/din_kuairand.yaml",
-)
 ABOVE = {form: -0.003 if form == "match" else 0.01 for form in FORMS}
 HSTU = {"type": "hstu", "width": 32, "heads": 2, "head_dim": 16, "layers": 2, "hidden": [64],
         "use_cvm": False}  # fmt: skip

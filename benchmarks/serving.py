@@ -1,7 +1,8 @@
-"""What do a prediction from an export file and a new version cost?
+"""What do a prediction from an export file, a new version and HTTP cost?
 
-    python benchmarks/serving.py
-    python benchmarks/serving.py --load-minutes 1     # a trial
+    python benchmarks/serving.py export
+    python benchmarks/serving.py export --load-minutes 1     # a trial
+    python benchmarks/serving.py http
 
 The model is that of configs/dnn_criteo.yaml: 39 sparse slots of one feasign each, 13 dense
 features, D = 8, an MLP of 400-400-400. The peer is the same program, run by Paddle's inference,
@@ -20,16 +21,25 @@ the time of the whole export. The anonymous memory of the reader, without blocks
 resident within their limit, grows by less than 5 % over the deltas. Under the long load there are
 at least 0.95 deltas a second, no request fails, no answer is wrong, and in the last third neither
 memory nor the file grows by 10 %.
+
+http: the same model with fewer rows. The same requests of raw fields go in turns to a Predictor in
+this process and, over one connection, to tools/serve.py with one worker. Then four processes send
+requests to the server only. Client and server are Python programs on one machine. So the figures
+show what a request costs, not how many a larger installation answers.
+
+Goal: for requests of one instance, the median over HTTP is at most 1 ms above that in the process.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
+import multiprocessing
 import os
+import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,17 +47,12 @@ from typing import Any
 
 import numpy as np
 import report
-import serving_load
-from peers import huge_pages
+from peers import huge_pages, serving_load
 
 from paddlebox.config import load_config, load_slots
 from paddlebox.config.models import DnnConfig
 from paddlebox.launch import cpu
 
-MEASURES = (
-    *("ops/base", "ops/row", "ops/serve", "ops/dense", "ops/paddle/operators"),
-    *("paddlebox/nn", "paddlebox/models", "paddlebox/serving", "paddlebox/launch/cpu.py"),
-)
 CONFIG = "configs/dnn_criteo.yaml"
 DELTAS = 10
 BATCHES = (1, 64)
@@ -144,12 +149,15 @@ def rates(seconds: list[float]) -> list[float]:
     return [float(len(one) / one.sum()) for one in np.array_split(np.array(seconds), ROUNDS)]
 
 
-def measured(seconds: list[float]) -> dict[str, Any]:
+def percentiles(seconds: list[float]) -> dict[str, float]:
     return {
-        "requests_per_s": report.spread(rates(seconds)),
         "p50_us": float(np.percentile(seconds, 50) * 1e6),
         "p99_us": float(np.percentile(seconds, 99) * 1e6),
     }
+
+
+def measured(seconds: list[float]) -> dict[str, Any]:
+    return {"requests_per_s": report.spread(rates(seconds)), **percentiles(seconds)}
 
 
 def anonymous_bytes() -> int:
@@ -218,7 +226,7 @@ def follow(predictor: Any, path: Path, rows: int, whole_s: float) -> dict[str, A
     taken, layers, memory = [], [], []
     for version in range(2, 2 + DELTAS):
         done = subprocess.run(
-            [sys.executable, __file__, "--apply", str(path), str(rows), str(version)],
+            [sys.executable, __file__, "export", "--apply", str(path), str(rows), str(version)],
             capture_output=True,
             text=True,
             check=True,
@@ -241,46 +249,26 @@ def follow(predictor: Any, path: Path, rows: int, whole_s: float) -> dict[str, A
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--load-minutes", type=float, default=10.0, help="0: no long load")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/serving.json"))
-    parser.add_argument("--apply", nargs=3, metavar=("FILE", "ROWS", "VERSION"), help="1 delta")
-    parser.add_argument("--write", nargs=3, metavar=("FILE", "ROWS", "SECONDS"), help="deltas")
-    options = parser.parse_args()
-    huge_pages.use_here()
-    config = load_config(CONFIG, ["data.train_files=[x]"])
-    cpu.apply(config.trainer.program, 1)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    if options.apply:
-        apply_one(Path(options.apply[0]), int(options.apply[1]), int(options.apply[2]))
-        return 0
-    if options.write:
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # all cores, not only the reader's
-        drawn = Drawn(int(options.write[1]), 1)
-        serving_load.write_versions(Path(options.write[0]), drawn, float(options.write[2]))
-        return 0
+def export_file(options: argparse.Namespace, folder: Path) -> report.Found:
+    """Measure predictions from an export file, deltas, and the long load."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     from paddlebox.serving import Predictor
     from paddlebox.serving.writer import export
 
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "m.export"
-        source = Drawn(options.rows, 1)
-        started = time.perf_counter()
-        export(source, path)
-        whole_s = time.perf_counter() - started
-        with Predictor(path, follow_s=0) as predictor:
-            predictor.warm()  # the peer has read its table, too
-            figures = speed(predictor, peer(source, Path(name)), source, options.requests)
-            figures["on_huge_pages"] = huge_pages.share()
-            figures["deltas"] = follow(predictor, path, options.rows, whole_s)
-        if options.load_minutes:
-            figures["load"] = serving_load.load(
-                Path(name) / "load.export", source, options.load_minutes, anonymous_bytes
-            )
+    path = folder / "m.export"
+    source = Drawn(options.rows, 1)
+    started = time.perf_counter()
+    export(source, path)
+    whole_s = time.perf_counter() - started
+    with Predictor(path, follow_s=0) as predictor:
+        predictor.warm()  # the peer has read its table, too
+        figures = speed(predictor, peer(source, folder), source, options.requests)
+        figures["on_huge_pages"] = huge_pages.share()
+        figures["deltas"] = follow(predictor, path, options.rows, whole_s)
+    if options.load_minutes:
+        figures["load"] = serving_load.load(
+            folder / "load.export", source, options.load_minutes, anonymous_bytes
+        )
     memory = figures["deltas"]["anonymous_bytes"]
     growth = memory[-1] / memory[0]
     shares = [taken / whole_s for taken in figures["deltas"]["apply_s"]]
@@ -307,17 +295,7 @@ def main() -> int:
     ]
     if "load" in figures:
         goals += load_goals(figures["load"])
-    return report.write(
-        options.out,
-        {
-            "config": CONFIG,
-            "rows": options.rows,
-            "requests": options.requests,
-            "load_minutes": options.load_minutes,
-        },
-        figures,
-        goals,
-    )
+    return figures, goals
 
 
 def load_goals(load: dict[str, Any]) -> list[report.Goal]:
@@ -337,6 +315,150 @@ def load_goals(load: dict[str, Any]) -> list[report.Goal]:
         report.at_most("load: memory in the last third", memory, GOAL_LOAD),
         report.at_most("load: the file in the last third", size, GOAL_LOAD),
     ]
+
+
+# ---- HTTP
+
+CLIENTS = 4
+GOAL_ADDED_MS = 1.0
+
+
+class Client:
+    """A client with one persistent connection."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def predict(self, instances: Any) -> Any:
+        self._connection.request(
+            "POST",
+            "/predict",
+            json.dumps({"instances": instances}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        answer = self._connection.getresponse()
+        body = json.loads(answer.read())
+        assert answer.status == 200, body
+        return body["predictions"]
+
+
+def requests_of(columns: list[str], rows: int, batch: int, count: int, seed: int) -> list[Any]:
+    random = np.random.default_rng(seed)
+    return [
+        [
+            {c: f"{v:x}" if c[0] == "C" else int(v) for c, v in zip(columns, row, strict=True)}
+            for row in random.integers(1, rows + 1, (batch, len(columns)))
+        ]
+        for _ in range(count)
+    ]
+
+
+def ask(port: int, requests: list[Any], queue: Any) -> None:
+    client = Client(port)
+    queue.put([timed(client.predict, request) for request in requests])
+
+
+def listening(server: subprocess.Popen[str]) -> int:
+    """Waits until a worker is ready and returns the port."""
+    assert server.stderr is not None
+    port = 0
+    for line in server.stderr:
+        found = re.search(r"at http://127\.0\.0\.1:(\d+)", line)
+        port = int(found[1]) if found else port
+        if "is ready" in line:
+            return port
+    raise SystemExit("the server did not start")
+
+
+def added(process: list[float], over: list[float]) -> list[float]:
+    """The milliseconds that HTTP adds to the median of each round."""
+    rounds = (np.array_split(np.array(seconds), ROUNDS) for seconds in (process, over))
+    return [float(1e3 * (np.median(b) - np.median(a))) for a, b in zip(*rounds, strict=True)]
+
+
+def over_http(options: argparse.Namespace, folder: Path) -> report.Found:
+    """Measure the same requests in the process, over HTTP, and of several clients."""
+    from paddlebox.serving import Predictor
+    from paddlebox.serving.writer import export
+
+    figures: dict[str, Any] = {}
+    path = folder / "m.export"
+    source = Drawn(options.rows, 1)
+    columns = [slot.column or slot.name for slot in source.slots.sparse]
+    export(source, path)
+    server = subprocess.Popen(
+        [sys.executable, "tools/serve.py", str(path), "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=report.ROOT,
+    )
+    try:
+        port = listening(server)
+        for batch in BATCHES:
+            count = options.requests + WARM
+            requests = requests_of(columns, options.rows, batch, count, batch)
+            times: dict[str, list[float]] = {"process": [], "http": []}
+            client = Client(port)
+            with Predictor(path, follow_s=0) as predictor:
+                both = {"process": predictor.predict, "http": client.predict}
+                for number, request in enumerate(requests):
+                    for one in sorted(both, reverse=bool(number % 2)):
+                        times[one].append(timed(both[one], request))
+            times = {one: taken[WARM:] for one, taken in times.items()}
+            figures[str(batch)] = {one: percentiles(taken) for one, taken in times.items()}
+            figures[str(batch)]["added_ms"] = added(times["process"], times["http"])
+            figures[str(batch)]["clients"] = at_once(port, requests)
+    finally:
+        server.terminate()
+        server.wait()
+    for size, found in figures.items():
+        print(f"batch {size:>2}: {json.dumps(found)}")
+    goals = [report.at_most("ms that HTTP adds, p50", figures["1"]["added_ms"], GOAL_ADDED_MS)]
+    return figures, goals
+
+
+def at_once(port: int, requests: list[Any]) -> dict[str, float]:
+    """Requests/s of several clients, each of which sends all requests."""
+    context = multiprocessing.get_context("spawn")  # no fork: this process has Paddle's threads
+    queue = context.Queue()
+    clients = [context.Process(target=ask, args=(port, requests, queue)) for _ in range(CLIENTS)]
+    for client in clients:
+        client.start()
+    taken = [queue.get() for _ in clients]
+    for client in clients:
+        client.join()
+    # The rate of each client by itself, so that the start of its process does not count.
+    rate = sum(len(one) / sum(one) for one in taken)
+    return {"requests_per_s": rate, **percentiles([s for one in taken for s in one[WARM:]])}
+
+
+PARTS: dict[str, report.Part] = {"export": export_file, "http": over_http}
+
+
+def main() -> int:
+    parser, of = report.parts("serving", __doc__, PARTS)
+    for name, rows, requests in (("export", 2_000_000, 2000), ("http", 200_000, 1000)):
+        of[name].add_argument("--rows", type=int, default=rows)
+        of[name].add_argument("--requests", type=int, default=requests)
+    export = of["export"]
+    export.add_argument("--load-minutes", type=float, default=10.0, help="0: no long load")
+    export.add_argument("--apply", nargs=3, metavar=("FILE", "ROWS", "VERSION"), help="1 delta")
+    export.add_argument("--write", nargs=3, metavar=("FILE", "ROWS", "SECONDS"), help="deltas")
+    options = parser.parse_args()
+    if options.part == "export":
+        huge_pages.use_here()
+    cpu.apply(load_config(CONFIG, ["data.train_files=[x]"]).trainer.program, 1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if getattr(options, "apply", None):
+        apply_one(Path(options.apply[0]), int(options.apply[1]), int(options.apply[2]))
+        return 0
+    if getattr(options, "write", None):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # all cores, not only the reader's
+        drawn = Drawn(int(options.write[1]), 1)
+        serving_load.write_versions(Path(options.write[0]), drawn, float(options.write[2]))
+        return 0
+    hidden = ("part", "scratch", "apply", "write")
+    return report.timed(options, lambda at: PARTS[options.part](options, at), hidden=hidden)
 
 
 if __name__ == "__main__":

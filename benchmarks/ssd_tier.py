@@ -39,7 +39,6 @@ from peers.own import Own
 from peers.stores import Lmdb, RocksDb, Store, Way, unpacked
 from peers.workload import KEY_BYTES, ROW_BYTES, Indices, Life, Population, Words, row_bytes_of
 
-MEASURES = ("ops/base", "ops/store", "paddlebox/store")
 PACKED = KEY_BYTES + ROW_BYTES
 SHARES = (0.001, 0.01, 0.05, 0.3)
 PASS_SHARE = 0.05

@@ -29,7 +29,6 @@ from typing import Any
 
 import report
 
-MEASURES = (*report.RANKS, "paddlebox/launch")
 CONFIG = "configs/dnn_synthetic.yaml"
 PASSES, ROWS = 4, 20_000
 ADDRESSES = ("10.231.7.1", "10.231.7.2")

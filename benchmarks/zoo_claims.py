@@ -27,11 +27,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import report
-from quality_criteo import criteo_lines
+from peers.criteo import criteo_lines
 
 from paddlebox.config import load_config
 
-MEASURES = (*report.TRAINING, "paddlebox/config", "configs", "datasets")
 SLACK = 0.001
 # File in $PADDLEBOX_DATA and the option of prepare.py that reads it. Criteo's file is cut here.
 REAL = {

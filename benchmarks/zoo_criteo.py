@@ -11,7 +11,7 @@ Data: the lines of $PADDLEBOX_DATA/criteo/train.tsv.gz, which are in time order,
 chosen. `--part last` trains on the first two parts and evaluates on the last. A model is its config
 `configs/<model>_criteo.yaml`, once per seed, unchanged but for the keys of `--set`.
 
-The models are compared with two regressions: one of 39 hashed features (quality_criteo.py), and one
+The models are compared with two regressions: one of 39 hashed features (peers/criteo.py), and one
 that also has the 13 logarithms that the models see (finalmlp also sees crosses). Each has the C
 that is best on the middle part. They are also compared with CatBoost and LightGBM (peers/trees.py),
 each with the setting and the number of trees that are best on the middle part, and with as many
@@ -45,9 +45,8 @@ from typing import Any
 import numpy as np
 import report
 from peers import trees
-from quality_criteo import FEATURES, criteo_lines
+from peers.criteo import FEATURES, criteo_lines
 
-MEASURES = (*report.TRAINING, "paddlebox/config", "configs", "datasets/criteo")
 MODELS = (
     *("lr", "fm", "dnn", "wide_deep", "deepfm", "dcn", "dcn_v2", "xdeepfm", "autoint"),
     *("fibinet", "dlrm", "gatenet", "masknet", "finalmlp"),
@@ -163,16 +162,14 @@ def run(
     seed: int,
     labels: np.ndarray,
     overrides: Sequence[str] = (),
-    worker: str = WORKER,
-    test: str = "test.txt",
 ) -> dict[str, Any]:
     """Trains a model once. Returns its logits of the evaluation rows, and their metrics."""
     run_dir = Path(tempfile.mkdtemp(prefix=f"{model}-{seed}-", dir=folder))
-    files = (folder / "train.txt", folder / test)
+    files = (folder / "train.txt", folder / "test.txt")
     arguments = (f"configs/{model}_criteo.yaml", seed, *files, run_dir, *overrides)
     started = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", worker, *map(str, arguments)],
+        [sys.executable, "-c", WORKER, *map(str, arguments)],
         cwd=report.ROOT,
         capture_output=True,
         text=True,

@@ -33,15 +33,3 @@ def test_a_smoothed_rate_never_contains_the_click_of_its_own_row() -> None:
     assert after[7, 0] - before[7, 0] == pytest.approx(prior)
     assert np.abs(after[same, 0] - before[same, 0]).max() > 2 * abs(prior)
     assert of_asked[1, 1] == asked_after[1, 1] == 0
-
-
-def test_the_error_of_a_pair_comes_from_the_other_folds() -> None:
-    from peers import crosses, trees
-
-    draw = np.random.default_rng(2)
-    code, fold = draw.integers(0, 4, 100), draw.integers(0, trees.FOLDS, 100)
-    p, error = draw.uniform(0.1, 0.9, 100), draw.normal(size=100)
-    before = crosses.errors_of(code, error, p, fold)
-    error[3] += 1
-    moved = crosses.errors_of(code, error, p, fold) != before
-    np.testing.assert_array_equal(moved, (code == code[3]) & (fold != fold[3]))

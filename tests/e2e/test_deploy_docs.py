@@ -1,15 +1,11 @@
-"""docs/deploy.md: what it shows is read by whom it is for. docs/scale.md: what the model says."""
+"""docs/deploy.md: what it shows is read by whom it is for."""
 
 from __future__ import annotations
 
 import configparser
-import importlib.util
-import json
 import re
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
@@ -89,60 +85,3 @@ def test_the_variables_that_ranks_get_are_those_of_the_page() -> None:
     listed = re.search(r"variables to the ranks: `([^`]*)`", DEPLOY)
     assert listed is not None
     assert set(listed[1].split()) == set(PASSED_ON)
-
-
-@pytest.fixture(scope="module")
-def model() -> ModuleType:
-    path = ROOT / "benchmarks/scale_model.py"
-    spec = importlib.util.spec_from_file_location("scale_model", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scale_model"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_tables_of_the_page_are_what_the_model_says(model: ModuleType) -> None:
-    page = (ROOT / "docs/scale.md").read_text()
-    for heading, text in model.tables().items():
-        assert f"### {heading}\n\n{text}" in page
-
-
-def test_a_step_by_hand(model: ModuleType) -> None:
-    work = model.Work(
-        batch=1000, unique=1e6, dim=1, dense_parameters=250_000, rows=100, row_bytes=8
-    )
-    machine = model.Machine(
-        samples_per_s=1000, ranks_a_node=2, message_s=0.01, memory_bytes_per_s=1e6, store_s=0.08,
-        store_turn_s=0.0, spread=0.0,
-    )  # fmt: skip
-    found = model.predict(2, work, machine)
-    assert work.step_bytes == 36e6  # 2 * 4 * (3 + 1) + 4 bytes a row
-    assert found.compute_s == 1.0
-    assert found.exchange_s == pytest.approx(18.0)  # one half is the other rank's
-    assert found.messages_s == pytest.approx(0.02)
-    assert found.dense_s == pytest.approx(1.0 + 0.02)  # 1 MB
-    assert found.store_s == pytest.approx(0.02)  # 2 words every 8 steps
-    assert found.bytes_a_sample == pytest.approx(19_000)
-    assert found.rows_bytes == 800  # both ranks are of one node
-
-
-def test_the_cost_of_a_message_is_found_again_from_two_ranks(
-    model: ModuleType, tmp_path: Path
-) -> None:
-    work, truth = model.Work(), model.Machine(message_s=0.004)
-    figures = {}
-    for ranks in (1, 2, 4):
-        found = model.predict(ranks, work, truth)
-        copies, mine = ranks * truth.samples_per_s, found.samples_per_s(work.batch)
-        figures[str(ranks)] = {
-            "samples_per_s": {"median": mine},
-            "of_copies": {"median": copies},
-            "shares": [mine / copies],
-        }
-    path = tmp_path / "ranks.json"
-    path.write_text(json.dumps({"figures": figures, "settings": {"batch": work.batch}}))
-    lines = model.check(path, work, model.Machine())
-    assert lines[0].endswith("4.00 ms")
-    assert re.search(r"\([+-]0%\)$", lines[-1]), lines

@@ -1,4 +1,6 @@
-"""What benchmarks/many_ranks.py times with works: the delayed switch, and both ways to exchange."""
+"""What benchmarks/many_ranks.py times with works: the delayed switch, and both ways to exchange.
+
+Its model is the one of docs/scale.md."""
 
 from __future__ import annotations
 
@@ -88,3 +90,24 @@ def test_ranks_exchange_in_both_ways_that_are_timed(tmp_path: Path) -> None:
     ways += ["one after the other", "at the same time"]
     assert {name: len(turns) for name, turns in found["seconds"].items()} == dict.fromkeys(ways, 2)
     assert found["bytes_to_other_hosts"] > 0
+
+
+def test_the_page_has_the_table_of_the_model() -> None:
+    assert many_ranks.model() in (ROOT / "docs/scale.md").read_text()
+
+
+def test_a_step_of_the_model_by_hand() -> None:
+    work = many_ranks.Work(
+        batch=1000, unique=1e6, dim=1, dense_parameters=250_000, rows=100, row_bytes=8
+    )
+    machine = many_ranks.Machine(
+        samples_per_s=1000, ranks_a_node=2, message_s=0.01, memory_bytes_per_s=1e6, spread=0.0
+    )
+    found = many_ranks.predict(2, work, machine)
+    assert work.step_bytes == 36e6  # 2 * 4 * (3 + 1) + 4 bytes a row
+    assert found.compute_s == 1.0
+    assert found.exchange_s == pytest.approx(18.0)  # one half is the other rank's
+    assert found.messages_s == pytest.approx(0.0325)  # of one node: 3.25 exchanges
+    assert found.dense_s == pytest.approx(1.0 + 0.01)  # 1 MB
+    assert found.rows_bytes == 800  # both ranks are of one node
+    assert (found.node_bytes, found.connections) == (0, 0)

@@ -8,7 +8,7 @@ import pytest
 from tests.ci import scripts
 from tests.support.marks import slow
 
-counted_exchange = scripts.load("counted_exchange", "benchmarks")
+counted_exchange = scripts.load("peers/counted_exchange", "benchmarks")
 
 
 @pytest.mark.parametrize(("bare", "dense", "rounds"), [slow(0.0, 1000, 1), (0.5, 30_000, 2)])

@@ -19,7 +19,7 @@ from paddlebox.ranks.world import World
 from paddlebox.store.coordinator import Feed
 from tests.ci import scripts
 
-counted_exchange = scripts.load("counted_exchange", "benchmarks")
+counted_exchange = scripts.load("peers/counted_exchange", "benchmarks")
 SLOW_S = 0.5
 _OF_PULLS = ("ids", "plan", "show_click")
 

@@ -123,7 +123,12 @@ def load(path: Path, drawn: Any, minutes: float, anonymous_bytes: Any) -> dict[s
         offsets = np.arange(BATCH * form.slots + 1, dtype=np.int32)
         writer = subprocess.Popen(
             [
-                *(sys.executable, str(Path(__file__).with_name("serving.py")), "--write"),
+                *(
+                    sys.executable,
+                    str(Path(__file__).parents[1] / "serving.py"),
+                    "export",
+                    "--write",
+                ),
                 *(str(path), str(len(drawn.feasigns)), str(minutes * 60)),
             ],
             stdout=subprocess.PIPE,
