@@ -54,7 +54,8 @@ def test_evaluate_gives_the_metrics_of_the_last_commit(run_dir: Path, wide_data:
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     assert printed["auc"] == lines[-1]["test"]["auc"] > 0.7
-    assert printed["version"] == 3
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert printed["version"] == summary["version"]
     for line in lines:
         assert set(line["tables"]) == {"default", "wide"}
         for tier, rows in line["hits"].items():
