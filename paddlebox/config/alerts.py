@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from paddlebox.config.section import Section, Unit
-from paddlebox.config.units import Bytes
+from paddlebox.config.section import Section
 
 
 class Bounds(Section):
@@ -62,25 +61,6 @@ class AlertsConfig(Bounds):
     it; otherwise they use the training metrics of the pass.
     """
 
-    min_instances_share: Unit = Field(
-        default=0.0,
-        description="alert if a pass has no instances, or less than this share of the mean number "
-        "of instances of the 24 passes before; 0: only if it has none",
-    )
-    max_bad_line_ratio: Unit = Field(
-        default=0.0, description="alert if a larger share of a pass's lines is malformed; 0: off"
-    )
-    stall_s: float = Field(
-        default=0.0, ge=0, description="alert if no pass has ended for this many seconds; 0: off"
-    )
-    min_free_bytes: Bytes = Field(
-        default=0, ge=0, description="alert if the disk of the run dir has less free space; 0: off"
-    )
-    max_serving_lag_s: float = Field(
-        default=0.0,
-        ge=0,
-        description="alert if a pass is missing from publish.file for this many seconds; 0: off",
-    )
     command: str = Field(
         default="",
         description="shell command that gets each alert as JSON; needs security.allow_commands",

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from paddlebox.config.section import Choice, Section
-
-
-class GuardAction(StrEnum):
-    STOP = "stop"
-    WARN = "warn"
-    OFF = "off"
+from paddlebox.config.section import Section
 
 
 class GuardConfig(Section):
     """Conditions under which a trained pass is committed."""
 
-    non_finite: Choice[GuardAction] = Field(
-        default=GuardAction.STOP,
-        description="if the dense state has NaN or infinity: stop (keep the last commit), warn or "
-        "off",
-    )
     quality: Literal["warn", "stop"] = Field(
         default="warn",
         description="if a pass fires the alert auc_drop or copc: warn (only alert, and commit) or "
@@ -50,7 +38,6 @@ class CheckpointConfig(Section):
         default="",
         description="folder or URI (hdfs://, s3://, gs://) to which committed versions are copied",
     )
-    copy_every: int = Field(default=1, ge=1, description="copy every N-th commit, and the last")
     guard: GuardConfig = Field(default_factory=GuardConfig)
     partial_recovery: bool = Field(
         default=False,

@@ -53,10 +53,6 @@ class PublishConfig(Section):
     )
     gate_files: ListOf[Text] = Field(
         default=(),
-        description="labelled files; a save is not served if on these files its AUC is below "
-        "min_auc, or if its AUC or COPC, compared with the served version, breaks a bound of "
-        "`alerts`",
-    )
-    min_auc: float = Field(
-        default=0.0, ge=0, le=1, description="smallest AUC on gate_files; 0: no limit"
+        description="labelled files; a save is not served if on these files its AUC or COPC, "
+        "compared with the served version, breaks a bound of `alerts`",
     )

@@ -355,8 +355,6 @@ class Config(Section):
                 "publish.file: expected save.out, because the saves there are applied to the file, "
                 "found none: set save.out, or take publish.file out"
             )
-        if self.alerts.max_serving_lag_s and not self.publish.file:
-            raise ValueError("alerts.max_serving_lag_s is set, but publish.file is not")
         if self.alerts.command and not self.security.allow_commands:
             raise ValueError(
                 "alerts.command runs code, which is off: set security.allow_commands: true if you "
@@ -369,16 +367,13 @@ class Config(Section):
         bounds = "alerts.max_auc_drop, min_copc or max_copc"
         if self.checkpoint.guard.quality == "stop" and not self.alerts.given:
             raise ValueError(f"checkpoint.guard.quality: stop needs {bounds}: set one of them")
-        judged = self.alerts.given or self.publish.min_auc
-        if self.publish.gate_files and not judged:
-            raise ValueError(f"publish.gate_files needs publish.min_auc, {bounds}: set one of them")
+        if self.publish.gate_files and not self.alerts.given:
+            raise ValueError(f"publish.gate_files needs {bounds}: set one of them")
         if self.publish.gate_files and self.model.reads_sequences:
             raise ValueError(
                 f"publish.gate_files: model.type {self.model.type.value} reads the history of a "
                 "user, and the gate predicts single instances: take publish.gate_files out"
             )
-        if self.publish.min_auc and not self.publish.gate_files:
-            raise ValueError("publish.min_auc needs publish.gate_files")
         return self
 
     @model_validator(mode="after")

@@ -181,9 +181,7 @@ def follow(
         requests: each line means that a new save may be complete.
         answers: gets a line for each save, a `Served` as JSON.
     """
-    gate = None
-    if publish.gate_files:
-        gate = Gate(publish.gate_files, bounds, publish.min_auc)
+    gate = Gate(publish.gate_files, bounds) if publish.gate_files else None
     follower = Follower(saves, Path(publish.file), precision=publish.precision, gate=gate)
     lines: SimpleQueue[bool] = SimpleQueue()  # True: a line; False: the end
 

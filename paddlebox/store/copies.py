@@ -188,14 +188,12 @@ class Copier:
     next commit is copied; only `finish` raises errors.
 
     Args:
-        every: copy each n-th commit.
         every_one: a commit during the copy of an earlier one waits for that copy, and is copied.
     """
 
-    def __init__(self, store: str, uri: str, every: int, *, every_one: bool = False) -> None:
-        self._store, self._uri, self._every = store, uri, every
+    def __init__(self, store: str, uri: str, *, every_one: bool = False) -> None:
+        self._store, self._uri = store, uri
         self._every_one = every_one
-        self._offered = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-copy")
         self._running: Future[None] | None = None
         self._copied = 0  # the newest copied version
@@ -203,9 +201,6 @@ class Copier:
 
     def offer(self, record: VersionRecord) -> None:
         """Called by the thread that commits. When it returns, the version has a lease."""
-        self._offered += 1
-        if self._offered % self._every != 0:
-            return
         if self._running is not None and self._every_one:
             self._running.result()
         elif self._running is not None and not self._running.done():

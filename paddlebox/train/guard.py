@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,8 +10,6 @@ from paddlebox.config import Config
 from paddlebox.errors import GuardError
 from paddlebox.train.pass_log import Line
 from paddlebox.watch.rules import of_quality
-
-log = logging.getLogger("paddlebox")
 
 
 def check_pass(
@@ -23,7 +20,7 @@ def check_pass(
     before: Sequence[Line],
     large: Mapping[str, tuple[float, str]] | None = None,
 ) -> None:
-    """Check a pass that was trained and has not ended. Logs a warning if the guard says warn.
+    """Check a pass that was trained and has not ended.
 
     Args:
         config: the config of the run.
@@ -35,23 +32,18 @@ def check_pass(
             value may have made the dense state non-finite.
 
     Raises:
-        GuardError: a check failed and the guard says stop.
+        GuardError: a check failed.
     """
-    guard = config.checkpoint.guard
-    if guard.non_finite != "off":
-        for name, array in sorted(dense.items()):
-            bad = array.size - int(np.count_nonzero(np.isfinite(array)))
-            if bad:
-                _object(
-                    guard.non_finite,
-                    f"pass {number}: {bad} of {array.size} values of {name} are not finite, "
-                    "expected 0 (checkpoint.guard.non_finite)",
-                    _bounds(large) if large else "try a smaller optimizer.learning_rate",
-                )
-                break
-    if guard.quality == "stop":
+    for name, array in sorted(dense.items()):
+        bad = array.size - int(np.count_nonzero(np.isfinite(array)))
+        if bad:
+            raise _refused(
+                f"pass {number}: {bad} of {array.size} values of {name} are not finite, expected 0",
+                _bounds(large) if large else "try a smaller optimizer.learning_rate",
+            )
+    if config.checkpoint.guard.quality == "stop":
         for _, message in of_quality(config.alerts, line, before):
-            _object("stop", f"pass {number}: {message}", "check the files of this pass")
+            raise _refused(f"pass {number}: {message}", "check the files of this pass")
 
 
 def _bounds(large: Mapping[str, tuple[float, str]]) -> str:
@@ -59,11 +51,8 @@ def _bounds(large: Mapping[str, tuple[float, str]]) -> str:
     return f"dense slot {name!r} holds {value:g} ({where}): try clip or log1p in slots.yaml"
 
 
-def _object(action: str, what: str, advice: str) -> None:
-    if action == "warn":
-        log.warning("%s; committed nevertheless", what)
-        return
-    raise GuardError(
+def _refused(what: str, advice: str) -> GuardError:
+    return GuardError(
         f"{what}: the pass is not committed, the store stays at its last commit; {advice}, then "
         "start the same command again"
     )

@@ -1,4 +1,4 @@
-"""The rules of the alerts: over the measurements of passes, and over the clock."""
+"""The rules of the alerts, which are over the measurements of passes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 from paddlebox.config.alerts import AlertsConfig, Bounds
 
 # All alerts. docs/runbook.md has a section for each.
-OF_A_PASS = ("auc_drop", "copc", "short_pass", "bad_lines", "missing_hours")
-OF_THE_CLOCK = ("stall", "disk", "serving_lag")
+OF_A_PASS = ("auc_drop", "copc", "empty_pass", "missing_hours")
 OTHERS = ("publish", "failed")
 WINDOW_PASSES = 24  # a pass is compared with the mean of up to this many passes before it
-ALERTS = (*OF_A_PASS, *OF_THE_CLOCK, *OTHERS)
+ALERTS = (*OF_A_PASS, *OTHERS)
 
 
 def of_pass(
@@ -26,21 +25,8 @@ def of_pass(
         before: the lines of the passes before it to compare with.
     """
     yield from of_quality(config, line, before)
-    instances = int(line["samples"])
-    least = config.min_instances_share * _mean([float(other["samples"]) for other in before])
-    if not instances or instances < least:
-        wanted = max(1, math.ceil(least) if least == least else 1)
-        yield (
-            "short_pass",
-            f"{instances} instances, expected {wanted} at least (alerts.min_instances_share)",
-        )
-    ratio = line.get("bad_lines", 0) / max(1, line.get("lines", 0))
-    if config.max_bad_line_ratio and ratio > config.max_bad_line_ratio:
-        yield (
-            "bad_lines",
-            f"{line['bad_lines']} of {line['lines']} lines are malformed, {ratio:.6f}, expected at "
-            f"most {config.max_bad_line_ratio:g} (alerts.max_bad_line_ratio)",
-        )
+    if not line["samples"]:
+        yield "empty_pass", "0 instances, expected 1 at least"
     if line.get("missing_hours"):
         yield "missing_hours", f"hours skipped before the pass: {', '.join(line['missing_hours'])}"
 
@@ -52,36 +38,6 @@ def of_quality(
     aucs = [found for found in (_measured(other, "auc") for other in before) if found >= 0]
     usual = f"the mean of {len(aucs)} passes before"
     yield from bounds.broken(_measured(line, "auc"), _measured(line, "copc"), _mean(aucs), usual)
-
-
-def of_clock(
-    config: AlertsConfig, idle_s: float, free_bytes: int, unserved_s: float
-) -> Iterator[tuple[str, str]]:
-    """The alerts that the clock or the disk fires, as pairs of name and message.
-
-    Args:
-        idle_s: seconds since the last pass ended.
-        free_bytes: free bytes on the disk of the run dir.
-        unserved_s: seconds since the end of the oldest pass that is not served; 0 if there is none.
-    """
-    if config.stall_s and idle_s > config.stall_s:
-        yield (
-            "stall",
-            f"no pass ended for {idle_s:.0f} s, expected one in {config.stall_s:g} "
-            "(alerts.stall_s)",
-        )
-    if free_bytes < config.min_free_bytes:
-        yield (
-            "disk",
-            f"{free_bytes} bytes are free, expected {config.min_free_bytes} "
-            "(alerts.min_free_bytes)",
-        )
-    if config.max_serving_lag_s and unserved_s > config.max_serving_lag_s:
-        yield (
-            "serving_lag",
-            f"publish.file lacks a pass that ended {unserved_s:.0f} s ago, expected at most "
-            f"{config.max_serving_lag_s:g} (alerts.max_serving_lag_s)",
-        )
 
 
 def _measured(line: Mapping[str, Any], name: str) -> float:

@@ -22,7 +22,7 @@ from paddlebox.watch.page import Page, text_of
 
 log = logging.getLogger("paddlebox")
 
-_EVERY_S = 10.0  # between two checks of the clock, each of which writes status.json
+_EVERY_S = 10.0  # between two writes of status.json
 _COMMAND_TIMEOUT_S = 30.0
 _PASS = ("pass", "date", "hour", "samples", "loss", "bad_lines", "lines")
 
@@ -55,8 +55,6 @@ class Watch:
         self._publishes = publishes
         self._lock = threading.Lock()
         self._alerts: dict[str, str] = {}
-        self._idle_since = time.monotonic()
-        self._unserved: deque[tuple[int, float]] = deque()  # pass, monotonic time of its end
         # Pass -> time when its log was written, for passes that are not served.
         self._written_at = {
             line["pass"]: line["written_at"] for line in self._before if "written_at" in line
@@ -108,14 +106,12 @@ class Watch:
         found = dict(rules.of_pass(self._config, line, [*self._before]))
         with self._lock:
             self._before.append(line)
-            self._idle_since = time.monotonic()
             self._figures["passes"] += 1
             self._figures["instances"] += line["samples"]
             self._figures["last"] = {name: line[name] for name in _PASS if name in line}
             self._figures["metrics"] = line.get("before") or line.get("metrics") or {}
             self._figures["ended_at"] = line.get("ended_at", self._clock())
             if self._publishes:
-                self._unserved.append((line["pass"], time.monotonic()))
                 since = line.get("written_at") or self._figures["ended_at"]
                 self._written_at[line["pass"]] = since
         self._set(rules.OF_A_PASS, found, line)
@@ -136,8 +132,6 @@ class Watch:
             if refused and "publish" in self._alerts:  # a firing alert is not logged again
                 log.warning("alert publish, still firing: %s: %s", name, refused)
             if not refused:
-                while self._unserved and self._unserved[0][0] <= pass_number:
-                    self._unserved.popleft()
                 for number in [n for n in self._written_at if n <= pass_number]:
                     del self._written_at[number]
                 self._figures["served"] = {"name": name, "pass": pass_number, "lag_s": lag}
@@ -155,7 +149,7 @@ class Watch:
                 "host": socket.gethostname(),
                 "state": self._doing[0],
                 "text": self._doing[1],
-                "live": "stall" not in self._alerts and self._doing[0] != "failed",
+                "live": self._doing[0] != "failed",
                 "alerts": dict(self._alerts),
                 **{name: self._figures.get(name) for name in ("last", "ended_at", "served")},
             }
@@ -175,24 +169,12 @@ class Watch:
             self._wake.clear()
 
     def _write(self) -> None:
-        """Check the clock and the disk, and write status.json."""
         try:
-            self._look()
+            self._figures["free_bytes"] = shutil.disk_usage(self._run_dir).free
             _replace(self._run_dir / "status.json", json.dumps(self.status(), indent=1) + "\n")
         except Exception as error:  # the next write may succeed; a full disk ends the run itself
             why = (isinstance(error, OSError) and error.strerror) or repr(error)
             log.error("%s: status.json cannot be written: %s", self._run_dir, why)
-
-    def _look(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            idle = now - self._idle_since
-            unserved = now - self._unserved[0][1] if self._unserved else 0.0
-        free = shutil.disk_usage(self._run_dir).free
-        self._figures["free_bytes"] = free
-        ended = self._doing[0] in ("ended", "stopped", "failed")
-        found = {} if ended else dict(rules.of_clock(self._config, idle, free, unserved))
-        self._set(rules.OF_THE_CLOCK, found, {})
 
     def _set(self, names: Sequence[str], found: Mapping[str, str], line: Mapping[str, Any]) -> None:
         """Update the state of the named alerts: those in found fire, the others are resolved."""

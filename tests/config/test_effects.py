@@ -88,7 +88,6 @@ EFFECTS = {
     "publish.file": f"{_PUBLISH}::test_saves_are_served_from_the_file_in_the_precision[int8]",
     "publish.precision": f"{_PUBLISH}::test_saves_are_served_from_the_file_in_the_precision[int8]",
     "publish.gate_files": f"{_PUBLISH}::test_a_save_outside_the_bounds_on_gate_files_is_not_served",
-    "publish.min_auc": f"{_PUBLISH}::test_a_save_below_min_auc_is_not_served",
 }
 SECTIONS = ("table.", "feeder.", "ranks.", "save.", "publish.")
 

@@ -256,11 +256,11 @@ def test_without_a_history_it_needs_sequences() -> None:
 
 
 def test_a_gate_needs_predictions_of_single_instances() -> None:
-    publish = {"file": "m", "gate_files": ["g"], "min_auc": 0.5}
+    bounds = {"publish": {"file": "m", "gate_files": ["g"]}, "alerts": {"max_copc": 2.0}}
     with pytest.raises(
         ValueError, match=r"publish\.gate_files: model\.type hstu reads the history"
     ):
-        make_config(data=OF_USERS, model=MODEL, save={"out": "out"}, publish=publish)
+        make_config(data=OF_USERS, model=MODEL, save={"out": "out"}, **bounds)
 
 
 def test_a_history_makes_instances_of_their_own() -> None:

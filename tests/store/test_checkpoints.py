@@ -377,7 +377,7 @@ class TestCopies:
     ) -> None:
         remote = str(tmp_path / "remote")
         with open_store(tmp_path / "store", keep_versions=1) as table:
-            copier = copies.Copier(str(tmp_path / "store"), remote, 2)
+            copier = copies.Copier(str(tmp_path / "store"), remote)
             table.queue.after_commit.append(copier.offer)
             for number in (1, 2, 3):
                 train(table, number)
@@ -386,12 +386,12 @@ class TestCopies:
             copier.finish(table.head)
             copier.close()
         labels = sorted(path.name for path in (tmp_path / "remote" / "checkpoints").iterdir())
-        assert labels == ["pass-000000002-000000002", "pass-000000003-000000003"]
+        assert labels == [f"pass-{number:09d}-{number:09d}" for number in (1, 2, 3)]
 
     def test_a_failed_copy_is_reported_at_the_end(self, tmp_path: Path) -> None:
         (tmp_path / "remote").write_text("a file")
         with open_store(tmp_path / "store") as table:
-            copier = copies.Copier(str(tmp_path / "store"), str(tmp_path / "remote"), 1)
+            copier = copies.Copier(str(tmp_path / "store"), str(tmp_path / "remote"))
             table.queue.after_commit.append(copier.offer)
             train(table, 1)
             with pytest.raises(StoreError, match="cannot copy version 1"):

@@ -243,7 +243,7 @@ class TestCopies:
     def test_commits_are_copied_in_the_background(self, tmp_path: Path) -> None:
         store, remote = tmp_path / "store", tmp_path / "remote"
         with opened(store, keep_versions=1) as group:
-            copier = copies.Copier(str(store), str(remote), 1)
+            copier = copies.Copier(str(store), str(remote))
             group.queue.after_commit.append(copier.offer)
             for number in (1, 2, 3):
                 train(group, THIRD, number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,12 +17,12 @@ GOOD = {"w": np.ones(4, np.float32), "step": np.ones((), np.float32)}
 BAD = {"w": np.array([1, np.nan, np.inf, 2], np.float32)}
 
 
-def config(quality: str = "warn", non_finite: str = "stop", **bounds: float) -> Config:
+def config(quality: str = "warn", **bounds: float) -> Config:
     fields = {
         "name": "run",
         "data": {"format": "csv", "slots": "s.yaml", "train_files": ["a"]},
         "model": {"type": "dnn"},
-        "checkpoint": {"guard": {"quality": quality, "non_finite": non_finite}},
+        "checkpoint": {"guard": {"quality": quality}},
         "alerts": bounds,
     }
     return Config.model_validate(fields)
@@ -42,17 +41,13 @@ def measured(**metrics: float | None) -> dict[str, Any]:
     return {"metrics": metrics}
 
 
-def test_dense_state_that_is_not_finite_stops_by_default() -> None:
+def test_dense_state_that_is_not_finite_stops_the_run() -> None:
     check(config())
     with pytest.raises(GuardError, match="pass 7: 2 of 4 values of w are not finite, expected 0"):
         check(config(), BAD)
-    check(config(non_finite="off"), BAD)
 
 
-def test_a_warning_lets_the_pass_through(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "paddlebox"):
-        check(config(non_finite="warn"), BAD)
-    assert [record.message.count("committed nevertheless") for record in caplog.records] == [1]
+def test_a_drop_does_not_stop_a_run_by_default() -> None:
     check(config(max_auc_drop=0.01), GOOD, measured(auc=0.5), [measured(auc=0.75)])
 
 

@@ -20,7 +20,7 @@ class Copy(Hook):
         # With several ranks, each copies every version, so that all have some pass in common.
         every_one = world.size > 1
         self._table = table
-        self._copier = Copier(str(store), uri, config.checkpoint.copy_every, every_one=every_one)
+        self._copier = Copier(str(store), uri, every_one=every_one)
         table.queue.after_commit.append(self._copier.offer)
 
     def end(self) -> None:
