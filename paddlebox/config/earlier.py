@@ -107,7 +107,7 @@ REMOVED = {
         0.0, "use alerts.min_copc and alerts.max_copc, which the gate applies too"
     ),
     "alerts.min_instances": Removed(
-        1, "an empty pass always alerts; use alerts.min_instances_share for short passes"
+        1, "an empty pass always alerts; compare the figures of alerts.metrics_port"
     ),
     "alerts.window_passes": Removed(24, "a mean is always over 24 passes"),
     "alerts.every_s": Removed(10.0, "it is always 10"),

@@ -26,7 +26,7 @@ FREE = (
     "data.slots",  # only the path is free: the contents of the file are compared
     "data.test_files", "data.dedup_slots", "data.threads",
     "trainer.dense_threads", "trainer.grace_s", "trainer.evaluate_after_pass",
-    "trainer.evaluate_before_pass", "trainer.exact", "trainer.trace", "trainer.visualdl",
+    "trainer.evaluate_before_pass", "trainer.trace",
     "ranks.transport", "ranks.parity",
     "metrics", "save", "alerts", "publish",
 )  # fmt: skip
@@ -56,7 +56,6 @@ TUNED = (
 OF_HOST = (
     "name", "hbm", "mem", "ssd", "store", "feeder", "security", "alerts", "data.slots",
     "data.threads", "trainer.dense_threads", "trainer.grace_s", "trainer.trace",
-    "trainer.visualdl",
 )  # fmt: skip
 # If a config does not name these sections, it has none: the stored ones are not taken over, because
 # `model` and the slots depend on them.

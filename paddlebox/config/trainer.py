@@ -114,11 +114,6 @@ class TrainerConfig(Section):
         description="type of the products of linear layers on a CPU; sums and parameters are "
         "float32; auto: bfloat16 on a processor where it is faster, else float32",
     )
-    exact: bool = Field(
-        default=False,
-        description="refuse to resume if another library, instruction set or type would compute "
-        "the products of linear layers, and to train if the ranks differ in them; false: warn",
-    )
     grace_s: float = Field(
         default=30.0,
         ge=0,
@@ -136,9 +131,4 @@ class TrainerConfig(Section):
         default="",
         description="file for a trace of all stages and threads, for ui.perfetto.dev; empty: no "
         "trace",
-    )
-    visualdl: str = Field(
-        default="",
-        description="folder for scalars of each pass, for VisualDL (pip install visualdl); "
-        "empty: no scalars",
     )

@@ -49,7 +49,6 @@ from paddlebox.train.hooks.plateau import Plateau
 from paddlebox.train.hooks.publish import Publish
 from paddlebox.train.hooks.rank_parity import Parity
 from paddlebox.train.hooks.save import Save
-from paddlebox.train.hooks.scalars import Scalars
 from paddlebox.train.hooks.trace import Trace
 from paddlebox.train.observe import write_environment
 from paddlebox.train.opening import (
@@ -135,8 +134,6 @@ def train(
     """
     config, run_dir = as_config(config), as_path(run_dir, "run_dir")
     world.check_config(config, back_to)
-    folder = config.trainer.visualdl  # fail before anything is written if VisualDL is missing
-    scalars = Scalars(Path(folder)) if folder and world.rank == 0 else None
     lock = KeptLock(dir_of(run_dir, world.rank) / "store")
     try:
         run = _resume(config, run_dir, _Start(source, back_to, fresh, skip), world, lock)
@@ -146,7 +143,7 @@ def train(
             evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
             tests = expand(evaluated)
             _prepare(run, lock)
-            summary = _train(run, tests, scalars)
+            summary = _train(run, tests)
             write_json(run.run_dir / "summary.json", summary)
         return summary
     finally:
@@ -281,13 +278,12 @@ def _prepare(run: _Resumed, lock: KeptLock) -> None:
         warn_of_idle(left, run.world)
 
 
-def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict[str, Any]:
+def _train(run: _Resumed, tests: Sequence[str]) -> dict[str, Any]:
     """Open the table, hooks and programs, train all passes, and close everything.
 
     Args:
         run: the run to train.
         tests: files to evaluate after each pass.
-        scalars: the hook for VisualDL; None without `trainer.visualdl`.
 
     Returns: the contents of summary.json.
     """
@@ -295,7 +291,6 @@ def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict
     store = run.run_dir / "store"
     with ExitStack() as stack:
         trace = _open(stack, Trace(config.trainer.trace) if config.trainer.trace else None)
-        _open(stack, scalars)
         table = open_table(config, store, slots=run.slots, world=world)
         stack.enter_context(table)
         copies = copies_of(config, world.rank)
@@ -312,9 +307,7 @@ def _train(run: _Resumed, tests: Sequence[str], scalars: Scalars | None) -> dict
         evaluate, metrics_file = Evaluate(training, tests), MetricsFile(run.run_dir)
         # The order matters: a hook sees what earlier hooks added to the line of a pass.
         plateau = _plateau(run, training)
-        hooks = run_by(
-            world.rank, [save, evaluate, parity, plateau, metrics_file, alerts, scalars, copy]
-        )
+        hooks = run_by(world.rank, [save, evaluate, parity, plateau, metrics_file, alerts, copy])
         with feeding(training.dataset), training.rescue.guarding():
             trained = trained_by_source(run.run_dir)
             PassLoop(training, run.passes, run.point, hooks, trained).run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,8 @@ import pytest
 
 from paddlebox._native import core
 from paddlebox.config import load_config
-from paddlebox.errors import ConfigError
-from paddlebox.train.hooks.scalars import Scalars, scalars_of
 from paddlebox.train.metrics import PassMetrics
 from paddlebox.train.observe import calibration, write_environment
-from paddlebox.train.plan import PlannedPass
 from tests.conftest import ROOT
 
 
@@ -68,41 +64,3 @@ def test_the_environment_names_versions_and_threads_but_not_the_machine(tmp_path
     assert found["vector_path"] == core.vector_path()
     assert {"paddlebox", "python", "numpy"} <= set(found["versions"])
     assert "host" not in found
-
-
-def test_scalars_of_a_line_are_its_numbers() -> None:
-    line = {
-        "pass": 3,
-        "loss": 0.5,
-        "files": ["x"],
-        "metrics": {"auc": 0.75, "gauc": {"wuauc": 0.7}},
-        "test": {"auc": float("nan"), "samples": 10, "calibration": [[1, 0, 0.1]]},
-        "hits": {"hbm": 4},
-    }
-    assert dict(scalars_of(line)) == {
-        "train/loss": 0.5,
-        "train/auc": 0.75,
-        "train/gauc/wuauc": 0.7,
-        "test/samples": 10.0,
-        "hits/hbm": 4.0,
-    }
-
-
-def test_visualdl_that_is_not_there_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "visualdl", None)  # as if it were not installed
-    with pytest.raises(ConfigError, match=r"trainer\.visualdl.*pip install visualdl"):
-        Scalars(tmp_path / "scalars")
-
-
-def test_visualdl_reads_the_scalars_back(tmp_path: Path) -> None:
-    reason = "VisualDL is not installed"
-    visualdl = pytest.importorskip("visualdl", reason=reason)
-    with Scalars(tmp_path) as writer:
-        writer.catch_up({"pass": 1, "loss": 0.5}, 1, True)
-        writer.after_pass({"pass": 2, "loss": 0.25}, PlannedPass(2, 1, []))
-    reader = visualdl.LogReader(file_path=str(next(tmp_path.iterdir())))
-    assert [(d.id, d.value) for d in reader.get_data("scalar", "train/loss")] == [
-        (1, 0.5), (2, 0.25),
-    ]  # fmt: skip

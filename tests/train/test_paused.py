@@ -77,7 +77,7 @@ def test_a_run_that_was_paused_trains_on_no_other_state_than_it_found(
     of_run = {"trained": 0, "at": 0, "beside": 0}
     folder, step = tmp_path, ""
 
-    def train(_: Any, tests: Any, scalars: Any) -> dict[str, Any]:
+    def train(_: Any, tests: Any) -> dict[str, Any]:
         of_run["trained"] = commit(folder / "store", config, 1)
         return {}
 

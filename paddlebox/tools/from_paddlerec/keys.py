@@ -40,7 +40,7 @@ _REASONS = (
      "starts from a run of this project"),
     (r"runner\.use_(gpu|xpu|npu)", "training uses the CPU unless hbm.place is gpu (docs/gpu.md)"),
     (r"runner\.use_auc", "the AUC is always measured"),
-    (r"runner\.use_visual", "tools/report.py shows a run; trainer.visualdl writes scalars"),
+    (r"runner\.use_visual", "tools/report.py shows a run"),
     (r"runner\.use_fleet", "for several processes use python -m paddle.distributed.launch "
      "(docs/ranks.md)"),
     (r"runner\.fleet_mode", "there is no parameter server; ranks train in step (docs/ranks.md)"),

@@ -18,7 +18,7 @@ from paddlebox.errors import ConfigError
 #: Overrides of every trial. A trial writes nothing outside of its folder, and runs no commands of
 #: alerts. An empty value is the default.
 FIXED = (
-    *("save=", "publish=", "checkpoint.copy_to=", "trainer.trace=", "trainer.visualdl="),
+    *("save=", "publish=", "checkpoint.copy_to=", "trainer.trace="),
     *("alerts.command=", "alerts.metrics_port="),
     "trainer.evaluate_after_pass=true",
 )
