@@ -43,11 +43,6 @@ class RanksConfig(Section):
         "rounding error is added to the row's next gradient, which takes 4 (2 + D) bytes for each "
         "row of the rank's pass",
     )
-    two_level: bool = Field(
-        default=False,
-        description="merge requests and gradients within each node, and send them once between "
-        "two nodes",
-    )
     per_node: int = Field(
         default=0, ge=0, description="ranks in a node; 0: the ranks of one host, as launched"
     )

@@ -16,7 +16,6 @@ plans.py                what a pass and its steps exchange, as planned
 step_planner.py         plans the steps of some batches at a time
 stepping.py             each step: rows before it, gradients after it
 exchange.py             rows from their owners, gradients to them
-two_level.py            the same exchange, merged within each node first
 batch_rows.py           the rows of a batch: on the host, or on a GPU
 prefetch.py             rows that are fetched a step early
 quantize.py             rows and gradients in fewer bytes

@@ -59,20 +59,19 @@ class Channel:
         """Run a function on the thread of the channel."""
         return self._thread.submit(call, *arguments)
 
-    def swap(self, out: Sequence[np.ndarray], into: Sequence[np.ndarray], within: int = 0) -> None:
+    def swap(self, out: Sequence[np.ndarray], into: Sequence[np.ndarray]) -> None:
         """Send out[r] to rank r, and fill into[r] with what rank r sends.
 
         Args:
             out: (R) contiguous arrays. out[rank] is copied.
             into: (R) contiguous arrays of the sizes and dtypes that the other ranks send.
-            within: if set, only ranks of the same block of `within` ranks send each other anything.
 
         Raises:
             RankError: another rank has ended or left, or sends another size.
             ValueError: an array of `into`, or within a host of `out`, is not contiguous.
         """
         hosts, memory = self._world.hosts, self._world.memory
-        if len(hosts.ranks) == 1 or (within and _blocks_are_near(hosts, within)):
+        if len(hosts.ranks) == 1:
             near = hosts.near
             if memory is None:
                 np.copyto(into[near[0]], out[near[0]])
@@ -213,13 +212,6 @@ class Channel:
 
     def close(self) -> None:
         self._thread.shutdown()
-
-
-def _blocks_are_near(hosts: Hosts, size: int) -> bool:
-    """Whether each block of `size` ranks is on one host."""
-    return all(
-        len({rank // size for rank in of_host}) * size == len(of_host) for of_host in hosts.ranks
-    )
 
 
 def _joined(messages: Sequence[Sequence[np.ndarray]], me: int) -> list[np.ndarray]:

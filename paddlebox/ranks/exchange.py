@@ -20,7 +20,7 @@ from paddlebox.ranks import rows_without_embedx as bare_rows
 from paddlebox.ranks.channel import Channel
 from paddlebox.ranks.ids import pack_ids, unpack_ids
 from paddlebox.ranks.nodes import ranks_per_node
-from paddlebox.ranks.plans import Asked, ShardedPass, Step
+from paddlebox.ranks.plans import ShardedPass, Step
 from paddlebox.ranks.quantize import Residual, RowFormat, sum_of_left
 from paddlebox.ranks.rows_without_embedx import Bare
 from paddlebox.ranks.traffic import Traffic
@@ -76,8 +76,6 @@ class Exchange:
             or self._gradient_format.quantized
             or options.staleness > 0
         )
-        #: The ranks of the messages of `_pass_on` and `_pass_any`, in their order.
-        self._peers = range(world.size)
         self._stamp = 0  # of the open pass
         self._residual: Residual | None = None  # of the open training pass
 
@@ -88,18 +86,11 @@ class Exchange:
 
     # ---- once a pass
 
-    def way_of(self, rows: list[np.ndarray], channel: Channel) -> Any:
-        """`ShardedPass.way` of a training pass. rows: (R) int32 rows of the keys at owners."""
-        del rows, channel
-
     def begin(self, staged: ShardedPass) -> None:
         """Start a pass."""
         self._stamp, self._residual = staged.stamp, None
         if staged.train and self._feedback:
-            self._residual = self._new_residual(staged)
-
-    def _new_residual(self, staged: ShardedPass) -> Residual:
-        return Residual(self._gradient_format, staged.row_at_owner, staged.bounds)
+            self._residual = Residual(self._gradient_format, staged.row_at_owner, staged.bounds)
 
     def forget(self) -> None:
         """Drop the rounding errors of the pass."""
@@ -147,23 +138,17 @@ class Exchange:
     # ---- each batch
 
     def request(
-        self,
-        staged: ShardedPass,
-        wanted: list[list[np.ndarray]],
-        instances: np.ndarray,
-        channel: Channel,
-    ) -> tuple[list[Asked], list[np.ndarray]]:
+        self, wanted: list[list[np.ndarray]], instances: np.ndarray, channel: Channel
+    ) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
         """Tell the owners which rows this rank needs, and all ranks how many instances it has.
 
         Args:
-            staged: the pass.
             wanted: (steps, R) the int32 row ids that this rank needs from each owner.
             instances: (steps) int32, of this rank.
             channel: the channel.
 
-        Returns: (steps) the row ids of this rank that each rank needs, and (R, steps) instances.
+        Returns: (steps, R) the row ids of this rank that each rank needs, and (R, steps) instances.
         """
-        del staged
         steps = len(wanted)
         counts = np.array([[len(rows) for rows in of_step] for of_step in wanted], np.int32)
         out = [
@@ -175,7 +160,7 @@ class Exchange:
             np.split(message[2 * steps :], np.cumsum(message[steps : 2 * steps])[:-1])
             for message in found
         ]
-        asked = [Asked([parts[step] for parts in of_rank]) for step in range(steps)]
+        asked = [[parts[step] for parts in of_rank] for step in range(steps)]
         return asked, [message[:steps] for message in found]
 
     def _send_ids(self, channel: Channel, out: list[np.ndarray]) -> list[np.ndarray]:
@@ -229,52 +214,32 @@ class Exchange:
         if bare is None:
             mine = form.empty(sum(counts))
             out = np.split(form.pack(rows), np.cumsum(sizes)[:-1])
-            self._pass_on(channel, "rows", out, np.split(mine, np.cumsum(counts)[:-1]))
+            self._swap(channel, "rows", out, np.split(mine, np.cumsum(counts)[:-1]))
             return form.unpack(mine)
         bare.asked = core.have_embedx(self._native, ids) == 0
         whole, thin = form.pack(rows[~bare.asked]), rows[bare.asked, : self._thin]
         out = bare_rows.joined(whole, thin, bare.asked, sizes)
         out = bare_rows.with_bits(bare.asked, sizes, out)
-        bare.own, into = bare_rows.without_bits(self._pass_any(channel, "rows", out), counts)
-        bare_rows.check_sizes(
-            into, bare.own, counts, form.record_bytes, self._thin, ranks=self._peers
-        )
+        bare.own, into = bare_rows.without_bits(self.all_to_all(channel, "rows", out), counts)
+        bare_rows.check_sizes(into, bare.own, counts, form.record_bytes, self._thin)
         whole, thin = bare_rows.parted(into, bare.own, counts, form.record_bytes, self._thin)
         return bare_rows.spread(form.unpack(whole), thin, bare.own)
 
     def give(self, step: Step, channel: Channel, merged: np.ndarray) -> None:
         """Send (u, columns of gradients) merged gradients to the owners, which apply them."""
-        self._to_owners(step, channel, merged, step.places, step.counts)
-
-    def _to_owners(
-        self,
-        step: Step,
-        channel: Channel,
-        merged: np.ndarray,
-        places: np.ndarray,
-        counts: list[int],
-    ) -> None:
-        """Send (n, columns of gradients) gradients to the owners of their rows.
-
-        Args:
-            step: the step.
-            channel: the channel.
-            merged: the gradients, in the order of owners.
-            places: (n) int32 rows of the residual.
-            counts: (R) number of gradients for each owner.
-        """
+        places, counts = step.places, step.counts
         sizes, form, bare = [len(ids) for ids in step.asked], self._gradient_format, step.bare
         thin = self._thin + self._late  # columns of the gradient of a bare row
         if bare is None:
             out = np.split(self._pack_gradients(merged, places), np.cumsum(counts)[:-1])
             records = form.empty(sum(sizes))
-            self._pass_on(channel, "gradients", out, np.split(records, np.cumsum(sizes)[:-1]))
+            self._swap(channel, "gradients", out, np.split(records, np.cumsum(sizes)[:-1]))
             gradients = form.unpack(records)
         else:
             whole = self._pack_gradients(merged, places, ~bare.own)
             out = bare_rows.joined(whole, merged[bare.own, :thin], bare.own, counts)
             into = bare_rows.room(bare.asked, sizes, form.record_bytes, thin)
-            self._pass_on(channel, "gradients", out, into)
+            self._swap(channel, "gradients", out, into)
             whole, narrow = bare_rows.parted(into, bare.asked, sizes, form.record_bytes, thin)
             gradients = bare_rows.spread(form.unpack(whole), narrow, bare.asked)
         core.push_planned(self._native, step.push, gradients, self._late)
@@ -286,13 +251,9 @@ class Exchange:
             return self._residual.pack(gradients[which], places[which])
         return self._gradient_format.pack(gradients[which])
 
-    def _pass_on(
+    def _swap(
         self, channel: Channel, what: str, out: list[np.ndarray], into: list[np.ndarray]
     ) -> None:
-        """Exchange with the ranks that own rows or need them. out, into: (R)."""
+        """`Channel.swap`, counted under the name `what`."""
         self._traffic.add(what, out)
         channel.swap(out, into)
-
-    def _pass_any(self, channel: Channel, what: str, out: list[np.ndarray]) -> list[np.ndarray]:
-        """`_pass_on` for messages of sizes that their receivers do not know."""
-        return self.all_to_all(channel, what, out)

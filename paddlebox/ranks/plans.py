@@ -6,7 +6,6 @@ Letters: R = ranks, K = keys of a pass on this rank, u = unique rows of a batch.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -27,21 +26,12 @@ class ShardedPass(StagedPass):
     keys: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))  # (K) ascending
     row_at_owner: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # (K)
     bounds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # (R + 1) of owners
-    way: Any = None  # what a subclass of `Exchange` adds
 
     @property
     def own(self) -> StagedPass:
         """The pass of this rank's range."""
         assert self.shard is not None
         return self.shard
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The rows that a step needs from this rank."""
-
-    rows: list[np.ndarray]  # (R) int32, by the rank that needs them
-    way: Any = None  # what a subclass of `Exchange` adds
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,6 @@ class Step:
     counts: list[int]  # (R) number of these rows at each owner
     asked: list[np.ndarray]  # (R) int32 rows of this rank that each rank needs
     push: np.ndarray | None  # plan of all asked rows; None in an evaluation
-    way: Any = None  # `Asked.way`
     late: Late | None = None  # the rows to fetch late; None: no row is fetched early
     bare: Bare | None = None  # None if messages do not leave embedx out (rows_without_embedx.py)
     following: Step | None = None  # the next step, whose rows this step fetches

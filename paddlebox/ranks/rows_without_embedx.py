@@ -69,16 +69,14 @@ def check_sizes(
     counts: Sequence[int],
     record_bytes: int,
     columns: int = THIN,
-    *,
-    ranks: Sequence[int],
 ) -> None:
-    """Check that each message has the size that its bits say. ranks: (R) the rank of each message.
+    """Check that each rank's message has the size that its bits say.
 
     Raises:
         RankError: one has not.
     """
     expected = sizes_of(bare, counts, record_bytes, columns)
-    for rank, message, size in zip(ranks, messages, expected, strict=True):
+    for rank, (message, size) in enumerate(zip(messages, expected, strict=True)):
         if message.size != size:
             raise RankError(f"rank {rank} sends {message.size} bytes of rows, expected {size}")
 

@@ -95,7 +95,6 @@ class ShardedTable:
             keys=keys,
             row_at_owner=row_at_owner,
             bounds=bounds,
-            way=self.exchange.way_of(rows, self._staging) if train else None,
         )
 
     def count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:

@@ -39,8 +39,7 @@ class StepPlanner:
     def __init__(self, channel: Channel, exchange: Exchange, inputs: str) -> None:
         self._channel, self._exchange, self._world = channel, exchange, exchange.world
         # Within a host, fetching rows takes 1 to 2 % of a step, less than a thread would cost.
-        options = exchange.options
-        self._early = not (self._world.on_one_host or options.staleness or options.two_level)
+        self._early = not (self._world.on_one_host or exchange.options.staleness)
         self._ids, self._plan, self._step = f"box_ids{inputs}", f"box_plan{inputs}", STEP + inputs
 
     def changes_of(self, staged: ShardedPass) -> Changes | None:
@@ -113,11 +112,11 @@ class StepPlanner:
         ]
         sizes = [_instances(feed) for feed in own] + [0] * len(fill)
         instances = np.array(sizes, np.int32)
-        asked, all_sizes = self._exchange.request(staged, wanted, instances, channel)
+        asked, all_sizes = self._exchange.request(wanted, instances, channel)
         all_weights = self._all_weights(feeds)
         late: list[Late | None] = [None] * len(feeds)
         if changes is not None:
-            asked_late = [changes.late(of_step.rows) for of_step in asked]
+            asked_late = [changes.late(of_step) for of_step in asked]
             told = self._exchange.all_to_all(
                 channel, "ids", [pack(asked_late, rank) for rank in range(self._world.size)]
             )
@@ -126,7 +125,7 @@ class StepPlanner:
         for number, feed in enumerate(feeds):
             push = None
             if staged.train:
-                ids = np.concatenate(asked[number].rows)
+                ids = np.concatenate(asked[number])
                 offsets = np.arange(len(ids) + 1, dtype=np.int32)
                 push = core.Table.build_plan(ids, offsets, staged.stamp)
             feed[self._step] = Step(
@@ -136,11 +135,10 @@ class StepPlanner:
                 staged.keys[rows[number]],
                 rows[number],
                 np.diff(cuts[number]).tolist(),
-                asked[number].rows,
+                asked[number],
                 push,
-                asked[number].way,
                 late[number],
-                Bare.of(sum(map(len, asked[number].rows)), len(rows[number]))
+                Bare.of(sum(map(len, asked[number])), len(rows[number]))
                 if self._exchange.leaves_out
                 else None,
                 all_weight=None if all_weights is None else float(all_weights[number]),

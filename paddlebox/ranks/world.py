@@ -24,6 +24,7 @@ from paddlebox.config.ranks import RanksConfig, Transport
 from paddlebox.errors import ConfigError, PaddleBoxError, RankError
 from paddlebox.ranks import connecting
 from paddlebox.ranks.channel import CHANNELS, DENSE, PARITY, Channel
+from paddlebox.ranks.exchange import Exchange
 from paddlebox.ranks.host import share_memory
 from paddlebox.ranks.job_store import JobStore
 from paddlebox.ranks.joining import address_of_host, check_same, meet
@@ -34,7 +35,6 @@ from paddlebox.ranks.plans import ShardedPass
 from paddlebox.ranks.sharded import ShardedTable
 from paddlebox.ranks.stepping import Progress, with_next
 from paddlebox.ranks.traffic import Sent, Traffic, traffic_of_pass
-from paddlebox.ranks.two_level import exchange_of
 from paddlebox.store.coordinator import ONE_RANK, Coordinator, Feed, T
 from paddlebox.store.staged import StagedPass
 from paddlebox.store.table_set import StagedSet
@@ -291,11 +291,10 @@ class World(Coordinator):
     # ---- tables
 
     def connect(self, tables: Sequence[TieredTable], options: RanksConfig) -> None:
-        make_exchange = exchange_of(options, self.size)
         self.traffic = Traffic(self.rank, ranks_per_node(self.size, options.per_node))
         for number, table in enumerate(tables):
             late = table.options.late_lines
-            exchange = make_exchange(table.native, table.config, self, options, self.traffic, late)
+            exchange = Exchange(table.native, table.config, self, options, self.traffic, late)
             inputs = f"_{table.name}" if number else ""
             self.shards[table.name] = ShardedTable(table, self, exchange, inputs)
 

@@ -72,7 +72,6 @@ EFFECTS = {
     "ranks.rows": f"{_RANKS}::test_rows_are_rounded_to_the_format_of_ranks_rows",
     "ranks.gradients": "ranks/test_error_feedback.py"
     "::test_what_was_applied_and_what_was_kept_are_the_sum_of_the_gradients",
-    "ranks.two_level": f"{_RANKS}::test_two_levels_send_rows_and_gradients_once_between_two_nodes",
     "ranks.per_node": f"{_RANKS}::test_ranks_of_per_node_are_a_node",
     "ranks.parity": "ranks/test_rank_parity.py"
     "::test_a_job_with_ranks_parity_protects_its_newest_commit",

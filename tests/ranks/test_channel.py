@@ -102,22 +102,6 @@ def test_a_message_of_another_size_than_expected_names_its_sender() -> None:
         coordination(3, work, 1)
 
 
-def test_exchanges_within_blocks_that_share_a_host_send_nothing_to_others() -> None:
-    counts = Counts()
-
-    def work(world: World) -> list[int]:
-        mates = [rank for rank in range(4) if rank // 2 == world.rank // 2]
-        out = [np.full(int(rank in mates), world.rank, np.int32) for rank in range(4)]
-        into = [np.full(int(rank in mates), -1, np.int32) for rank in range(4)]
-        world.channels["step"].swap(out, into, within=2)
-        return [int(into[rank][0]) for rank in mates]
-
-    assert coordination(4, work, 2, counts) == [[0, 1], [0, 1], [2, 3], [2, 3]]
-    assert not counts.messages
-    assert coordination(4, work, 1, counts)[3] == [2, 3]
-    assert counts.messages["step"] == 4 * 3
-
-
 def _values(host: int, count: int) -> np.ndarray:
     """Whose sum depends on the order."""
     return (np.random.default_rng(host).normal(size=count) * 10.0 ** (2 * host)).astype(np.float32)

@@ -25,9 +25,6 @@ _RATE = 2.0**-5
 _DIM, _COLUMNS = 4, 3 + 4
 _STEPS = 200
 _QUANTIZED = ("float16", "bfloat16", "int8")
-_LEVELS = pytest.mark.parametrize(
-    ("ranks", "options"), [(2, ()), (4, ("ranks.two_level=true", "ranks.per_node=2"))]
-)
 
 
 def _config(*overrides: str) -> Config:
@@ -57,8 +54,8 @@ class _Pass:
         staged = self._begin()
         rows = [staged.row_at_owner[a:b] for a, b in itertools.pairwise(staged.bounds.tolist())]
         of_step = np.ones(1, np.int32)
-        (asked,), _ = self._exchange.request(staged, [rows], of_step, self.channel)
-        ids = np.concatenate(asked.rows)
+        (asked,), _ = self._exchange.request([rows], of_step, self.channel)
+        ids = np.concatenate(asked)
         self._step = Step(
             staged.stamp,
             1,
@@ -66,9 +63,8 @@ class _Pass:
             staged.keys,
             np.arange(len(_KEYS), dtype=np.int32),
             np.diff(staged.bounds).tolist(),
-            asked.rows,
+            asked,
             core.Table.build_plan(ids, np.arange(len(ids) + 1, dtype=np.int32), staged.stamp),
-            asked.way,
             bare=Bare.of(len(ids), len(_KEYS)),
         )
         self.step(np.zeros((len(_KEYS), _COLUMNS - 2)))  # from then on every row has an embedx
@@ -151,35 +147,33 @@ def _whole(ranks: int) -> np.ndarray:
     return _STEPS * np.sum(of_ranks, axis=0)
 
 
-def _bias(found: np.ndarray, ranks: int) -> float:
-    return float(np.abs(found - _whole(ranks)).mean())
+def _bias(found: np.ndarray) -> float:
+    return float(np.abs(found - _whole(2)).mean())
 
 
-@_LEVELS
 @pytest.mark.parametrize("wire", [*map(slow, _QUANTIZED[:2]), _QUANTIZED[2]])
 def test_what_was_applied_and_what_was_kept_are_the_sum_of_the_gradients(
-    tmp_path: Path, wire: str, ranks: int, options: tuple[str, ...]
+    tmp_path: Path, wire: str
 ) -> None:
-    config = _config(f"ranks.gradients={wire}", *options)
-    applied, kept, ended = _after_steps(config, tmp_path, ranks)
+    config = _config(f"ranks.gradients={wire}")
+    applied, kept, ended = _after_steps(config, tmp_path, 2)
     assert np.abs(kept).max() > 0
-    np.testing.assert_allclose(applied + kept, _whole(ranks), atol=2e-4)
+    np.testing.assert_allclose(applied + kept, _whole(2), atol=2e-4)
     # The end of the pass sends what was kept, which is rounded once more.
-    assert _bias(ended, ranks) < 0.1 * _bias(applied, ranks) + 1e-5
+    assert _bias(ended) < 0.1 * _bias(applied) + 1e-5
 
 
 @pytest.mark.slow
-@_LEVELS
 @pytest.mark.parametrize("wire", _QUANTIZED)
 def test_without_error_feedback_the_bias_is_five_times_as_large_at_least(
-    tmp_path: Path, wire: str, ranks: int, options: tuple[str, ...]
+    tmp_path: Path, wire: str
 ) -> None:
-    config = _config(f"ranks.gradients={wire}", *options)
+    config = _config(f"ranks.gradients={wire}")
     bias = {}
     for feedback in (True, False):
         folder = tmp_path / str(feedback)
-        applied, kept, ended = _after_steps(config, folder, ranks, feedback=feedback)
-        bias[feedback] = _bias(applied, ranks)
+        applied, kept, ended = _after_steps(config, folder, 2, feedback=feedback)
+        bias[feedback] = _bias(applied)
         if not feedback:
             assert not kept.any()
             np.testing.assert_array_equal(ended, applied)

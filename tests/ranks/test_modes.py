@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ranks.test_ranks import _all_rows, _assert_same_model, _passes, _train_each
+from tests.ranks.test_ranks import _all_rows, _passes, _train_each
 from tests.support.marks import long
 
 
@@ -24,12 +24,10 @@ def _drift(one: dict[str, Any], other: dict[str, Any]) -> float:
     return float(np.quantile(np.abs(a - b).max(axis=1) / np.abs(a).max(axis=1), 0.9))
 
 
-_TWO_LEVELS = "{two_level: true, per_node: 2}"
 _STALE = "{staleness: 3}"
 _QUANTIZED = (
     "{rows: int8, gradients: int8}",
     "{rows: float16, gradients: bfloat16}",
-    "{rows: int8, gradients: int8, two_level: true, per_node: 2}",
 )
 _DENSE = ("{sync_weight_step: 8}", "{dense_top_k: 0.05}")
 Runs = dict[str, dict[str, Any]]  # by `ranks:`, whose second run has "again " before it
@@ -49,23 +47,13 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Runs of four ranks. Without per_node all are of one node, where every row travels whole."""
     folder = tmp_path_factory.mktemp("four")
     trainings = {mode: {"options": mode, "dim": 16} for mode in ("{}", "{per_node: 2}")}
-    trainings |= _twice((_TWO_LEVELS, *_QUANTIZED, _STALE), dim=16)
+    trainings |= _twice((*_QUANTIZED, _STALE), dim=16)
     return _train_each(folder, 4, _passes(folder / "data", 4), trainings)
 
 
 @pytest.fixture
 def flat(four: Runs) -> dict[str, Any]:
     return four["{per_node: 2}"]
-
-
-@pytest.mark.slow
-def test_two_levels_train_what_one_level_trains_with_fewer_bytes_between_nodes(
-    four: Runs, flat: dict[str, Any]
-) -> None:
-    two, again = four[_TWO_LEVELS], four[f"again {_TWO_LEVELS}"]
-    _assert_same_model(flat, two)
-    assert 0 < _bytes(two, "between_nodes") < _bytes(flat, "between_nodes")
-    assert again["digest"] == two["digest"]
 
 
 @pytest.mark.slow
@@ -84,16 +72,15 @@ def test_quantized_formats_train_nearly_the_same_rows_and_two_runs_the_same(
 ) -> None:
     quantized, again = four[options], four[f"again {options}"]
     assert 0 < _drift(flat, quantized) < 0.01
-    if "two_level" not in options:
-        assert _bytes(quantized) <= (0.45 if "int8" in options else 0.60) * _bytes(four["{}"])
+    assert _bytes(quantized) <= (0.45 if "int8" in options else 0.60) * _bytes(four["{}"])
     for before, after in zip(flat["passes"], quantized["passes"], strict=True):
         assert after["auc"] == pytest.approx(before["auc"], abs=5e-3)
     assert (again["digest"], again["dense"]) == (quantized["digest"], quantized["dense"])
 
 
-def _bytes(result: dict[str, Any], which: str = "sent") -> int:
+def _bytes(result: dict[str, Any]) -> int:
     """That the first rank has sent in steps."""
-    return sum(result["traffic"][which][name] for name in ("ids", "rows", "gradients"))
+    return sum(result["traffic"]["sent"][name] for name in ("ids", "rows", "gradients"))
 
 
 @pytest.mark.slow

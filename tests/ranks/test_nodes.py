@@ -9,7 +9,6 @@ import pytest
 
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError
-from paddlebox.ranks import World
 from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.traffic import Traffic, traffic_of_pass
 
@@ -40,13 +39,6 @@ def test_a_given_size_of_nodes_divides_the_ranks() -> None:
     assert ranks_per_node(6, 3) == 3
     with pytest.raises(ConfigError, match="does not divide 4"):
         ranks_per_node(4, 3)
-
-
-@pytest.mark.parametrize("per_node", [1, 4])
-def test_two_levels_need_several_nodes_of_several_ranks(per_node: int) -> None:
-    options = RanksConfig(two_level=True, per_node=per_node)
-    with pytest.raises(ConfigError, match="several nodes of several ranks"):
-        World(0, 4).connect([], options)
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,3 @@ def test_early_rows_and_admission_end_the_same_on_devices(tmp_path: Path) -> Non
     host, device = _both(tmp_path, 2, launchers=2, min_count=2)
     _assert_same(host, device)
     assert device["sent"]["sent_bytes_early"] > 0
-
-
-@pytest.mark.long
-def test_two_levels_end_the_same_on_devices(tmp_path: Path) -> None:
-    options = "{two_level: true, per_node: 2, rows: float16, gradients: float16}"
-    _assert_same(*_both(tmp_path, 4, options, dim=16))

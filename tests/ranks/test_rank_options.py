@@ -60,14 +60,6 @@ def test_ranks_of_per_node_are_a_node(tmp_path: Path) -> None:
             assert far == pytest.approx(share * all_, rel=0.2)
 
 
-def test_two_levels_send_rows_and_gradients_once_between_two_nodes(tmp_path: Path) -> None:
-    """Both ranks of a node need every row."""
-    _, flat = _one_step(tmp_path, 4, _NODES)
-    _, two = _one_step(tmp_path, 4, _NODES, "ranks.two_level=true")
-    for what in ("gradients", "rows"):
-        assert 0 < two.between_nodes[what] <= 0.6 * flat.between_nodes[what]
-
-
 class _Inline:
     """A channel that does its tasks at once, in their order."""
 

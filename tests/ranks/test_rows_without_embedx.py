@@ -11,7 +11,6 @@ from paddlebox.ranks import rows_without_embedx as bare_rows
 from paddlebox.ranks.quantize import RowFormat
 
 _COUNTS = [5, 0, 9, 1]  # of each message
-_RANKS = range(1, 8, 2)  # of the messages, with ranks.two_level: second ranks of four nodes
 
 
 def _rows(columns: int, bare: np.ndarray, thin: int) -> np.ndarray:
@@ -32,7 +31,7 @@ def test_a_row_without_embedx_arrives_bit_for_bit_and_a_whole_one_in_its_format(
     out = bare_rows.joined(form.pack(rows[~bare]), rows[bare, :columns], bare, _COUNTS)
     into = bare_rows.room(bare, _COUNTS, form.record_bytes, columns)
     assert [m.nbytes for m in into] == [m.nbytes for m in out]
-    bare_rows.check_sizes(out, bare, _COUNTS, form.record_bytes, columns, ranks=_RANKS)
+    bare_rows.check_sizes(out, bare, _COUNTS, form.record_bytes, columns)
     whole = int(np.count_nonzero(~bare))
     thin_bytes = (len(bare) - whole) * 4 * columns
     assert sum(m.nbytes for m in out) == whole * form.record_bytes + thin_bytes
@@ -51,7 +50,7 @@ def test_one_bit_per_row_before_the_rows_marks_those_without_embedx() -> None:
     np.testing.assert_array_equal(found, bare)
     for message, row in zip(left, rows, strict=True):
         np.testing.assert_array_equal(message, row)
-    bare_rows.check_sizes(left, found, _COUNTS, 44, ranks=_RANKS)
+    bare_rows.check_sizes(left, found, _COUNTS, 44)
     expected = bare_rows.sizes_of(bare, _COUNTS, 44)[2]
-    with pytest.raises(RankError, match=f"rank 5 sends 3 bytes of rows, expected {expected}"):
-        bare_rows.check_sizes([*left[:2], left[2][:3], left[3]], found, _COUNTS, 44, ranks=_RANKS)
+    with pytest.raises(RankError, match=f"rank 2 sends 3 bytes of rows, expected {expected}"):
+        bare_rows.check_sizes([*left[:2], left[2][:3], left[3]], found, _COUNTS, 44)

@@ -56,13 +56,11 @@ def test_two_ranks_train_the_rows_of_both_tables_that_one_trains(tmp_path: Path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "options", ["{}", "{two_level: true, per_node: 2, rows: int8, gradients: int8}"]
-)
+@pytest.mark.parametrize("options", ["{}", "{rows: int8, gradients: int8}"])
 def test_two_runs_of_two_hosts_of_two_ranks_end_with_the_same_bits(
     tmp_path: Path, options: str
 ) -> None:
-    """Where hosts exchange, rows travel early or for the node."""
+    """Where hosts exchange, rows travel early."""
     settings = {"options": options, **_TABLES}
     trainings = {"first": settings, "again": settings}
     passes = _passes(tmp_path / "data", 4)
