@@ -1,7 +1,7 @@
 """Configuration: reads one YAML file into a typed, frozen `Config`. Imports no Paddle."""
 
 from paddlebox.config.checkpoint import CheckpointConfig, GuardConfig
-from paddlebox.config.data import DataConfig, Format, KeySpace, OversizePass
+from paddlebox.config.data import DataConfig, Format, KeySpace
 from paddlebox.config.load import load_config
 from paddlebox.config.models import ModelConfig, ModelType
 from paddlebox.config.phases import Phase
@@ -38,7 +38,6 @@ __all__ = [
     "ModelType",
     "OptimizerConfig",
     "OptimizerType",
-    "OversizePass",
     "Phase",
     "Program",
     "Rule",

@@ -35,11 +35,6 @@ class KeySpace(StrEnum):
     PER_SLOT = "per_slot"
 
 
-class OversizePass(StrEnum):
-    SPLIT = "split"
-    ERROR = "error"
-
-
 class ShareBy(StrEnum):
     AUTO = "auto"
     FILES = "files"
@@ -96,11 +91,6 @@ class DataConfig(StreamConfig):
     )
     max_line_bytes: Bytes = Field(
         default=MIB, ge=1, le=GIB, description="a longer line is malformed"
-    )
-    oversize_pass: Choice[OversizePass] = Field(
-        default=OversizePass.SPLIT,
-        description="a pass over hbm.budget_bytes: split it at a batch boundary, or refuse it "
-        "(error)",
     )
     dedup_slots: Literal["off", "auto"] | ListOf[Text] = Field(
         default="off",
@@ -237,17 +227,12 @@ class FeederConfig(Section):
     budget_bytes: Bytes = Field(
         default=0,
         ge=0,
-        description="memory for the instances of passes; further instances go to spill_dir; 0: "
-        "no limit",
-    )
-    spill_dir: str = Field(
-        default="",
-        description="folder on a local disk; empty: the system's folder for temporary files",
+        description="memory for the instances of passes; further instances go to disk, below "
+        "TMPDIR; 0: no limit",
     )
     cache_bytes: Bytes = Field(
-        default=0, ge=0, description="disk space for the parsed columns of files; 0: no cache"
-    )
-    cache_dir: str = Field(
-        default="",
-        description="folder of the cache; empty: paddlebox/parsed in the user's cache folder",
+        default=0,
+        ge=0,
+        description="disk space for the parsed columns of files, in "
+        "paddlebox/parsed of the user's cache folder (XDG_CACHE_HOME); 0: no cache",
     )

@@ -71,7 +71,7 @@ REMOVED = {
         10.0, "the bound is always 10", lambda table: bool(table.get("on_bad_grad") == "clip")
     ),
     "ssd.compaction": Removed(True, "segments are always merged in the background"),
-    "ssd.space_ceiling": Removed(2.0, "it is always 0.72 above ssd.space_target"),
+    "ssd.space_ceiling": Removed(2.0, "it is always 2.0"),
     "ssd.drive_bytes_per_day": Removed(
         0, "compare `written_a_day` of summary.json with the drive's rating"
     ),

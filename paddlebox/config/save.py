@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from paddlebox.config.section import Choice, ListOf, Section, Text
-
-
-class BaseEvery(StrEnum):
-    DATE = "date"
-    ONCE = "once"
+from paddlebox.config.section import ListOf, Section, Text
 
 
 class SaveConfig(Section):
     """Saves for serving that a run writes."""
 
-    out: str = Field(default="", description="folder of base and delta saves; empty: no saves")
+    out: str = Field(
+        default="",
+        description="folder of saves: a base after the first pass of each date, and deltas; empty: "
+        "no saves",
+    )
     copy_to: str = Field(
         default="",
         description="folder or URI (hdfs://, s3://, gs://) to which saves are copied; empty: none",
-    )
-    base_every: Choice[BaseEvery] = Field(
-        default=BaseEvery.DATE,
-        description="write a base after the first pass of each date, or after a run's first pass "
-        "(once)",
     )
     delta_every: int = Field(
         default=1, ge=0, description="passes from one delta to the next; 0: no deltas"

@@ -34,11 +34,6 @@ class HistoryConfig(Section):
         description="memory for all histories, and their size in each version; over it, the users "
         "who were not seen for the longest time are dropped",
     )
-    expire_passes: int = Field(
-        default=168,
-        ge=1,
-        description="passes after which the history of a user who was not seen is dropped",
-    )
 
 
 def check_cut(split: Split, max_length: int, context: int, history: int) -> None:

@@ -48,7 +48,7 @@ TUNED = (
         for name in ("learning_rate", "l1", "l2", "min_bound", "max_bound")
     ),
     "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
-    "data.max_line_bytes", "data.oversize_pass", "data.share",
+    "data.max_line_bytes", "data.share",
     # Not the user and the time, by which stored histories were made.
     *(f"data.sequences.{name}" for name in ("max_length", "split", "overlap", "history")),
 )  # fmt: skip

@@ -170,11 +170,6 @@ class AdmissionConfig(Section):
 class LifeConfig(Section):
     """When rows decay, expire, and are saved for serving. Names and defaults are PaddleBox's."""
 
-    auto: bool = Field(
-        default=True,
-        description="end a day automatically when the date of a pass is later than that of the "
-        "previous pass",
-    )
     show_click_decay_rate: float = Field(
         default=0.98, gt=0, le=1, description="factor for shows and clicks at a day's end"
     )

@@ -43,12 +43,6 @@ class SsdConfig(Section):
     max_segment_bytes: Bytes = Field(
         default=256 * MIB, ge=64 * KIB, description="largest size of a segment file"
     )
-    space_target: float = Field(
-        default=1.28,
-        gt=1,
-        description="merge segments in the background if more bytes than this are stored for each "
-        "byte of live rows; training waits for merges above this ratio plus 0.72",
-    )
     disk_budget_bytes: Bytes = Field(
         default=0, ge=0, description="limit for the store's files; 0: the space on the disk"
     )

@@ -56,7 +56,7 @@ def default_folder() -> Path:
 
 
 def open_cache(folder: Path | str, budget_bytes: int) -> ParsedCache | None:
-    """The cache of `feeder.cache_dir`; None if the budget is 0.
+    """The cache in a folder, by default `default_folder`; None if the budget is 0.
 
     Raises: StoreError if the folder cannot be used.
     """
@@ -82,7 +82,7 @@ class ParsedCache:
         self.hits = 0  # files whose columns were in the cache
         self.misses = 0
         self._told = False  # whether the log says that the cache cannot be written
-        with store_errors(f"feeder.cache_dir {folder}", "create it"):
+        with store_errors(f"{folder}, the cache of parsed files (XDG_CACHE_HOME)", "create it"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def parts(self, path: str, options: Mapping[str, Any], read: Parts) -> Iterator[Parsable]:

@@ -413,7 +413,7 @@ class InMemoryDataset(Dataset):
 
     def begin_pass(self) -> None:
         """Open the loaded pass. If it trains and its day is later than the day of the pass before,
-        the earlier day ends first in tables with `life.auto`. An error of staging the rows is
+        the earlier day ends first. An error of staging the rows is
         raised by the first batch."""
         self.stats = self._feeder.begin()
 

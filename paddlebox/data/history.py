@@ -19,6 +19,7 @@ from paddlebox._native import core
 from paddlebox.config.sequences import HistoryConfig
 from paddlebox.errors import ConfigError, CorruptionError
 
+_EXPIRE_PASSES = 168  # a week of hours: a user who was not seen for longer is dropped
 _USER_BYTES = 4 * 8  # feasign, seen, total and length
 
 
@@ -154,10 +155,10 @@ class History:
         gone: np.ndarray = self.total[at] - self.lengths[at]
         return gone
 
-    def at(self, number: int, limits: HistoryConfig) -> History:
+    def at(self, number: int) -> History:
         """The history for a pass: without the users who were not seen for too long. number: of the
         pass."""
-        alive = number - self.seen <= limits.expire_passes
+        alive = number - self.seen <= _EXPIRE_PASSES
         return self if alive.all() else self._of(alive)
 
     def fitting(self, lengths: np.ndarray, limits: HistoryConfig) -> int:

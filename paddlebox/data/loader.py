@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import Format, OversizePass
+from paddlebox.config import Format
 from paddlebox.data.bad_lines import BadLines
 from paddlebox.data.cache import Parsable
 from paddlebox.data.columnar import read_pieces
@@ -307,7 +307,7 @@ def _sequences(
     assert wanted is not None
     width = options.slots.feed_dense_width
     history = History.of(context.history, schema.sparse_slots, width)
-    history = history.at(context.number, wanted.history)
+    history = history.at(context.number)
     users = found.users() if wanted.history.length else np.zeros(0, np.uint64)
     carried = history.carried(users, schema.dense_width - width)
     if carried.chunk is not None:
@@ -462,14 +462,6 @@ def split(
 ) -> list[Any]:
     """Split a pass into parts. max_rows: as for `load`."""
     limits = [max_rows] if isinstance(max_rows, int) else list(max_rows)
-    if options.oversize_pass is OversizePass.ERROR:
-        for keys, most in zip(np.diff(instances.key_bounds).tolist(), limits, strict=True):
-            if keys > most:
-                raise OutOfSpaceError(
-                    f"the pass has {keys} unique feasigns, hbm.budget_bytes has room for {most}: "
-                    f"multiply it by {keys / max(1, most):.1f}, use fewer files a pass, or set "
-                    "data.oversize_pass: split"
-                )
     try:
         if sequences is not None:
             return list(instances.split_at(limits, batch_ends(instances.size, options, sequences)))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox._native import core
-from paddlebox.config import Format, KeySpace, OversizePass, Slots
+from paddlebox.config import Format, KeySpace, Slots
 from paddlebox.config.data import ShareBy
 from paddlebox.config.hints import did_you_mean
 from paddlebox.data.cache import ParsedCache
@@ -33,7 +33,7 @@ TakePriors = Callable[[np.ndarray], None]
 
 # Fields of LoadOptions that do not affect how a line is parsed.
 _NOT_PARSING = {
-    *("batch_size", "threads", "max_bad_line_ratio", "oversize_pass", "retries"),
+    *("batch_size", "threads", "max_bad_line_ratio", "retries"),
     *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache", "tables"),
     *("instances", "sequences", "user_sequences", "share", "click_slots"),
     *("negative_rate", "negative_seed"),
@@ -51,7 +51,6 @@ class LoadOptions:
     key_space: KeySpace = KeySpace.SHARED
     max_bad_line_ratio: float = 0.001
     max_line_bytes: int = 1 << 20
-    oversize_pass: OversizePass = OversizePass.SPLIT
     retries: int = RETRIES
     dedup_slots: str | Sequence[str] = "off"  # "off", "auto", or names of sparse slots
     shuffle_seed: int | None = None  # None: keep the order of the files

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import Format, KeySpace, OversizePass, Slots, load_slots
+from paddlebox.config import Format, KeySpace, Slots, load_slots
 from paddlebox.config.dates import day_of
 from paddlebox.config.models import SEARCH_ID
 from paddlebox.data.batches import LOG_KEYS, MASK, WEIGHT
@@ -55,7 +55,6 @@ class PaddleSettings:
         key_space: KeySpace | str = KeySpace.SHARED,
         max_bad_line_ratio: float = 0.001,
         max_line_bytes: int = 1 << 20,
-        oversize_pass: OversizePass | str = OversizePass.SPLIT,
         retries: int = RETRIES,
         drop_last: bool = False,
         pipe_command: str = "",
@@ -105,7 +104,6 @@ class PaddleSettings:
             key_space=KeySpace(key_space),
             max_bad_line_ratio=max_bad_line_ratio,
             max_line_bytes=max_line_bytes,
-            oversize_pass=OversizePass(oversize_pass),
             retries=retries,
             dedup_slots=dedup_slots,
             sequences=tuple(sequences),
@@ -159,8 +157,8 @@ class PaddleSettings:
     def set_date(self, date: str) -> None:
         """Set the day of the passes that are loaded from now on, as YYYYMMDD.
 
-        With ``table.life.auto``, the day before ends when the first pass of a later day begins. A
-        pass that trains at the time of this call still belongs to the day before.
+        The day before ends when the first pass of a later day begins. A pass that trains at the
+        time of this call still belongs to the day before.
         """
         try:
             self._options.day = day_of(date)

@@ -222,7 +222,7 @@ class SpillLayout:
     def _new_file(self) -> Any:
         """Create a file without a name. It is created in a private folder, because in a shared one,
         such as /tmp, other users could guess its name and put a link there, or open it."""
-        with store_errors(f"feeder.spill_dir {self._folder}", "create or write it"):
+        with store_errors(f"{self._folder}: spilled instances (TMPDIR)", "create or write it"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             own = tempfile.mkdtemp(prefix="paddlebox-spill-", dir=self._folder)
         try:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from paddlebox.config.save import BaseEvery, SaveConfig
+from paddlebox.config.save import SaveConfig
 from paddlebox.errors import PaddleBoxError
 from paddlebox.saves.meta import BASE, DELTA
 from paddlebox.saves.reader import Save
@@ -28,7 +28,7 @@ def _due(saver: Saver, config: SaveConfig) -> tuple[str, str] | None:
     # the save, so only a base is correct.
     if last is None or not saver.is_own(last.meta):
         return BASE, saver.free_name(base)
-    if config.base_every is BaseEvery.DATE and not saver.is_done(BASE, base):
+    if not saver.is_done(BASE, base):
         return BASE, saver.free_name(base)
     if _is_delta_due(saver.pass_number, config):
         return DELTA, saver.free_name(delta)

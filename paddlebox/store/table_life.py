@@ -29,17 +29,13 @@ class TableLife:
 
     def begin_day(self, day: int) -> bool:
         """Announces the day of the next pass. If it is later than the day of the last pass, the
-        earlier day ends (`shrink_table`) in each table whose ``life.auto`` is set. Returns True if
-        a day ended. The call waits for a commit in the background only if a day ends.
+        earlier day ends (`shrink_table`) in each table. Returns True if a day ended. The call waits
+        for a commit in the background only if a day ends.
 
         Raises: as `append`; the error of a commit in the background that has failed.
         """
         self._queue.raise_error()
-        ending = [
-            table
-            for table in self._tables
-            if table.config.life.auto and 0 < table.parts.last_day < day
-        ]
+        ending = [table for table in self._tables if 0 < table.parts.last_day < day]
         return bool(ending) and self._end_day(ending)
 
     @property

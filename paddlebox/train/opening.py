@@ -20,7 +20,6 @@ from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.zeros import zero_ids
 from paddlebox.errors import ConfigError
-from paddlebox.store.compaction import Policy
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.options import TableOptions
 from paddlebox.store.table_set import TableSet
@@ -269,7 +268,6 @@ def table_options(config: Config) -> TableOptions:
         threads=threads_of(config.store.threads),
         keep_versions=config.checkpoint.keep_versions,
         keep_daily=config.checkpoint.keep_daily,
-        compaction=Policy(space_target=config.ssd.space_target),
         disk_budget_bytes=config.ssd.disk_budget_bytes,
         parity=config.store.parity,
         ranks=config.ranks,
@@ -308,7 +306,6 @@ def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDat
         key_space=config.data.key_space,
         max_bad_line_ratio=config.data.max_bad_line_ratio,
         max_line_bytes=config.data.max_line_bytes,
-        oversize_pass=config.data.oversize_pass,
         drop_last=config.data.drop_last,
         pipe_command=config.data.pipe_command,
         parser=config.data.parser,
@@ -317,9 +314,7 @@ def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDat
         sequences=config.model.sequences,
         click_slots=click_slots(config.model, slots),
         budget_bytes=config.feeder.budget_bytes,
-        spill_dir=config.feeder.spill_dir,
         cache_bytes=config.feeder.cache_bytes,
-        cache_dir=config.feeder.cache_dir,
         negative_rate=config.data.negative_rate,
         exact=exact_columns(config.metrics, slots),
     )

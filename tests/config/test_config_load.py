@@ -352,7 +352,6 @@ def test_a_date_is_text_or_a_number_and_real(tmp_path: Path) -> None:
 def test_life_settings_are_those_of_paddlebox(tmp_path: Path) -> None:
     life = load_config(write(tmp_path, MINIMAL)).table.life
     assert life.model_dump() == {
-        "auto": True,
         "show_click_decay_rate": 0.98,
         "delete_threshold": 0.8,
         "delete_after_unseen_days": 30,

@@ -53,7 +53,6 @@ EFFECTS = {
     "table.counts": "operators/test_table_counts.py"
     "::test_rows_feed_the_operator_and_its_gradient_counts[conv]",
     "table.slot_learning_rates": f"{_TABLE}::test_rows_of_a_slot_learn_at_its_own_rate",
-    "table.life.auto": f"{_LIFE}::test_without_auto_or_dates_days_end_by_hand",
     "table.life.show_click_decay_rate": f"{_LIFE}::test_the_decay_comes_before_the_shrink",
     "table.life.delete_threshold": f"{_LIFE}::test_the_decay_comes_before_the_shrink",
     "table.life.delete_after_unseen_days": f"{_LIFE}"
@@ -64,10 +63,8 @@ EFFECTS = {
     "table.life.delta_keep_days": f"{_LIFE}::test_what_a_delta_held_is_not_in_the_next_one",
     "table.share": "data/test_several_tables.py"
     "::test_a_table_over_its_share_of_the_budget_splits_the_pass",
-    "feeder.budget_bytes": f"{_FEEDER}::test_instances_over_budget_bytes_go_to_spill_dir",
-    "feeder.spill_dir": f"{_FEEDER}::test_instances_over_budget_bytes_go_to_spill_dir",
-    "feeder.cache_bytes": f"{_FEEDER}::test_cache_dir_holds_parsed_files_up_to_cache_bytes",
-    "feeder.cache_dir": f"{_FEEDER}::test_cache_dir_holds_parsed_files_up_to_cache_bytes",
+    "feeder.budget_bytes": f"{_FEEDER}::test_instances_over_budget_bytes_go_to_disk",
+    "feeder.cache_bytes": f"{_FEEDER}::test_a_cache_holds_parsed_files_up_to_cache_bytes",
     "ranks.transport": "ranks/test_transport.py::test_hosts_exchange_over_the_transport",
     "ranks.rows": f"{_RANKS}::test_rows_are_rounded_to_the_format_of_ranks_rows",
     "ranks.gradients": "ranks/test_error_feedback.py"
@@ -82,7 +79,6 @@ EFFECTS = {
     "ranks.staleness": f"{_RANKS}::test_rows_lack_the_gradients_of_as_many_steps_as_staleness_says",
     "save.out": f"{_SAVE}::test_each_date_has_a_base_and_then_deltas_in_save_out",
     "save.copy_to": f"{_SAVE}::test_saves_are_copied_to_another_place",
-    "save.base_every": f"{_SAVE}::test_a_run_has_one_base_if_it_is_written_once",
     "save.delta_every": f"{_SAVE}::test_a_delta_is_written_after_so_many_passes[never]",
     "publish.file": f"{_PUBLISH}::test_saves_are_served_from_the_file_in_the_precision[int8]",
     "publish.precision": f"{_PUBLISH}::test_saves_are_served_from_the_file_in_the_precision[int8]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def load(dataset: InMemoryDataset, *files: Path) -> Any:
     return dataset.stats
 
 
-def test_instances_over_budget_bytes_go_to_spill_dir(
+def test_instances_over_budget_bytes_go_to_disk(
     with_feeder: Callable[..., InMemoryDataset],
     files: list[Path],
     tmp_path: Path,
@@ -68,19 +69,24 @@ def test_instances_over_budget_bytes_go_to_spill_dir(
         return create(path)
 
     monkeypatch.setattr(_native.core, "SpillFile", watched)
-    dataset = with_feeder(budget_bytes=16 * KIB, spill_dir=str(tmp_path / "spill"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "spill"))
+    dataset = with_feeder(budget_bytes=16 * KIB)
     assert load(dataset, *files).spilled_bytes > 10 * KIB
     assert {path.parents[1] for path in born} == {tmp_path / "spill"}
 
 
-def test_cache_dir_holds_parsed_files_up_to_cache_bytes(
-    with_feeder: Callable[..., InMemoryDataset], files: list[Path], tmp_path: Path
+def test_a_cache_holds_parsed_files_up_to_cache_bytes(
+    with_feeder: Callable[..., InMemoryDataset],
+    files: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = tmp_path / "cache"
-    roomy = with_feeder(cache_bytes="1MiB", cache_dir=str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "paddlebox/parsed"
+    roomy = with_feeder(cache_bytes="1MiB")
     assert [load(roomy, *files).files_from_cache for _ in range(2)] == [0, 2]
     sizes = [path.stat().st_size for path in folder.iterdir()]
     assert len(sizes) == 2
-    other = tmp_path / "other"
-    load(with_feeder(cache_bytes=sum(sizes) - 1, cache_dir=str(other)), *files)
-    assert len(list(other.iterdir())) == 1
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    load(with_feeder(cache_bytes=sum(sizes) - 1), *files)
+    assert len(list((tmp_path / "other/paddlebox/parsed").iterdir())) == 1

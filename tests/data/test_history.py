@@ -99,11 +99,14 @@ def test_users_without_a_name_have_no_history(tmp_path: Path) -> None:
     assert texts_of_passes(files, 2, invalid_users=("9",))[1] == ["3 @0", "4 @0"]
 
 
-def test_a_user_who_was_not_seen_for_too_long_is_dropped(tmp_path: Path) -> None:
+def test_a_user_who_was_not_seen_for_too_long_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     passes = [[(7, 1), (5, 1)], [(5, 2)], [(5, 3)], [(7, 4), (5, 4)]]
     files = write_passes(tmp_path, passes)
     for limit, text in ((2, "5 @0"), (3, "(1) 5 @0")):
-        found = texts_of_passes(files, 1, history={"expire_passes": limit})
+        monkeypatch.setattr("paddlebox.data.history._EXPIRE_PASSES", limit)
+        found = texts_of_passes(files, 1)
         assert found[-1] == [text, "(4) 6 @2"]
 
 

@@ -244,16 +244,6 @@ class TestOversizePass:
         for one, other in zip(*outs, strict=True):
             np.testing.assert_array_equal(one, other)
 
-    def test_error_refuses_before_training_and_names_the_missing_room(
-        self, open_dataset: OpenDataset, write_lines: WriteLines
-    ) -> None:
-        dataset = open_dataset(self.budget(300), oversize_pass="error")
-        dataset.set_filelist([write_lines("a.txt", multislot_lines(self.FILE_ROWS))])
-        with pytest.raises(
-            OutOfSpaceError, match=r"unique feasigns, hbm\.budget_bytes has room for"
-        ):
-            dataset.load_into_memory()
-
     def test_one_batch_that_does_not_fit(
         self, open_dataset: OpenDataset, write_lines: WriteLines
     ) -> None:

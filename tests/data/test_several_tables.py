@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from paddlebox.config import Slots, TableConfig
-from paddlebox.errors import ConfigError, OutOfSpaceError, PassError
+from paddlebox.errors import ConfigError, PassError
 from tests.support.configs import make_slots
 from tests.support.fixtures import OpenTable, WriteLines
 from tests.support.instances import SLOTS, multislot_lines
@@ -300,17 +300,6 @@ def test_a_table_over_its_share_of_the_budget_splits_the_pass(
     parts, rows = limits(9)  # room for all keys together, but not for the users
     assert parts > 1
     assert rows[0] > 1000 > 499 > rows[1]
-
-
-def test_an_oversize_pass_that_may_not_be_split_names_the_budget(
-    open_group: Callable[..., Any], feeding: Callable[..., Any], files: list[str]
-) -> None:
-    slots = slots_with(user="wide")
-    group = open_group([config(), config("wide")], slots, hbm_budget_bytes=128 << 10)
-    dataset = feeding(group, slots, oversize_pass="error")
-    dataset.set_filelist([files[0]])
-    with pytest.raises(OutOfSpaceError, match=r"hbm\.budget_bytes has room for"):
-        dataset.load_into_memory()
 
 
 def test_an_evaluation_changes_no_table(

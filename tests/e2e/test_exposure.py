@@ -113,18 +113,17 @@ def test_a_supervised_trainer_listens_at_loopback_keeps_its_folders_and_writes_n
     train = [
         *("-c", "config.yaml", "--run-dir", "run", "--until", "20240103"),
         *("-o", f"alerts.metrics_port={port}", "data.missing_hour=wait"),
-        *(f"feeder.cache_dir={work}/cache", "feeder.cache_bytes=1GiB"),
-        *(f"feeder.spill_dir={work}/spill", "feeder.budget_bytes=1KiB"),
+        *("feeder.cache_bytes=1GiB", "feeder.budget_bytes=1KiB"),
     ]
     supervise = [str(ROOT / "tools/supervise.py"), "--env", "AWS_*", "--", sys.executable]
-    secret = {"AWS_SECRET_ACCESS_KEY": SECRET, "TMPDIR": str(work)}
+    secret = {"AWS_SECRET_ACCESS_KEY": SECRET, "TMPDIR": str(work), "XDG_CACHE_HOME": str(work)}
     with running(work, *supervise, str(ROOT / "tools/train.py"), *train, **secret) as supervisor:
         until(work, lambda: waits(work))
         processes = descendants(supervisor)
         assert len(processes) >= 3  # it, the trainer, and what publishes
         assert listening(processes) == {(_LOOPBACK[0], port)}
         (watch,) = work.glob("paddlebox-watch-*")
-        for path in (watch, *watch.iterdir(), work / "cache", work / "spill"):
+        for path in (watch, *watch.iterdir(), work / "paddlebox/parsed"):
             assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
         (beat,) = watch.glob("*/beat.0")
         assert stat.S_IMODE(beat.stat().st_mode) == 0o600

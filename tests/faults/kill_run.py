@@ -59,8 +59,8 @@ SETTINGS = (
     "ssd.max_segment_bytes=64KiB", "store.parity=4",
 )  # fmt: skip
 VARIANTS = (
-    ("checkpoint.every=pass", "save.base_every=date", "save.delta_every=1"),
-    ("checkpoint.every=2", "save.base_every=once", "save.delta_every=5"),
+    ("checkpoint.every=pass", "save.delta_every=1"),
+    ("checkpoint.every=2", "save.delta_every=5"),
 )
 # What the changed file's path has in it, and up to which change is drawn; "": any file.
 TARGETS = (

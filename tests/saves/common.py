@@ -23,7 +23,7 @@ Rows = dict[int, bytes]
 
 
 def config(row_precision: RowPrecision = RowPrecision.FLOAT32, **life: Any) -> TableConfig:
-    settings = {"auto": False, "delta_threshold": 0.0, "base_threshold": 0.5, **life}
+    settings = {"delta_threshold": 0.0, "base_threshold": 0.5, **life}
     return TableConfig(
         embedx_dim=D,
         embedx_threshold=0.5,

@@ -117,7 +117,7 @@ def test_a_base_resets_delta_score_and_keeps_the_rest_of_a_row(tmp_path: Path) -
 
 
 def test_a_day_that_had_ended_before_the_save_does_not_end_again(tmp_path: Path) -> None:
-    life: dict[str, Any] = {"auto": True, "show_click_decay_rate": 0.5, "delete_threshold": 0.01}
+    life: dict[str, Any] = {"show_click_decay_rate": 0.5, "delete_threshold": 0.01}
     for ended in (True, False):
         folder = tmp_path / str(ended)
         with open_table(folder / "old", config(**life)) as table:
@@ -185,7 +185,7 @@ def test_rows_that_do_not_ascend_are_refused(tmp_path: Path) -> None:
 # ---- several tables
 
 SLOTS = make_slots(click="label", user={"table": "wide"}, item="sparse")
-LIFE = LifeConfig(auto=False, delta_threshold=0.0, base_threshold=0.15)
+LIFE = LifeConfig(delta_threshold=0.0, base_threshold=0.15)
 TABLES = (
     TableConfig(embedx_dim=4, embedx_threshold=0.0, life=LIFE),
     TableConfig(name="wide", embedx_dim=16, embedx_threshold=0.0, life=LIFE),

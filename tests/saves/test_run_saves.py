@@ -125,16 +125,5 @@ def test_a_run_goes_on_from_a_store_made_of_its_saves(data: Path, tmp_path: Path
     )
 
 
-@pytest.mark.slow
-def test_one_base_and_a_delta_every_second_pass(data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    train(data, tmp_path / "a", f"save.out={out}", "save.base_every=once", "save.delta_every=2")
-    assert [done.name for done in donefile.read(out, "base")] == ["20240101/base"]
-    deltas = [done.name for done in donefile.read(out, "delta")]
-    assert deltas == ["20240101/delta-2", "20240102/delta-4"]
-    with table_of_run(tmp_path / "a") as table:
-        assert apply(chain_of(open_save(out / deltas[-1]))) == base_of(table)
-
-
 def test_by_default_a_run_saves_nothing() -> None:
     assert load_config(ROOT / "configs" / "deepfm_synthetic.yaml", []).save.out == ""

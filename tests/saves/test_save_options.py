@@ -42,11 +42,6 @@ def test_each_date_has_a_base_and_then_deltas_in_save_out(tmp_path: Path) -> Non
     assert not list((tmp_path / "beside").iterdir())
 
 
-def test_a_run_has_one_base_if_it_is_written_once(tmp_path: Path) -> None:
-    deltas = ["20240101/delta-2", "20240102/delta-3", "20240102/delta-4"]
-    assert saves_of(tmp_path, base_every="once") == (["20240101/base"], deltas)
-
-
 @pytest.mark.parametrize(
     ("every", "expected"), [(0, []), (4, ["20240102/delta-4"])], ids=["never", "every fourth pass"]
 )

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddlebox import _native
-from paddlebox.config.save import BaseEvery, SaveConfig
+from paddlebox.config.save import SaveConfig
 from paddlebox.config.table import RowPrecision
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
 from paddlebox.saves import Saver, chain_of, donefile, open_save, touched
@@ -273,7 +273,7 @@ def test_a_save_sees_committed_rows_while_the_next_pass_is_staged(tmp_path: Path
         table.abandon()
 
 
-EVERY_PASS = SaveConfig(out="unused", base_every=BaseEvery.DATE, delta_every=1)
+EVERY_PASS = SaveConfig(out="unused", delta_every=1)
 
 
 def begun(table: Table, out: Path) -> BackgroundSaves:
@@ -326,7 +326,7 @@ def test_a_pass_trains_beside_the_save_before_it_and_is_committed_after_it(
 
 
 def test_a_pass_after_which_no_save_is_due_is_committed_beside_the_next(tmp_path: Path) -> None:
-    every_third = SaveConfig(out="unused", base_every=BaseEvery.DATE, delta_every=3)
+    every_third = SaveConfig(out="unused", delta_every=3)
     with open_table(tmp_path / "store") as table:
         saves = BackgroundSaves(Saver(table, tmp_path / "out"), every_third)
         train(table, feasigns(1, 100), 1)

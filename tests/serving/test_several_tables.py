@@ -52,7 +52,7 @@ def wide_run(train: Callable[..., Path], slots: Path, tmp_path_factory: Any) -> 
         "model.type=dnn", f"data.slots={slots}", "extra_tables.wide.embedx_dim=5",
         "extra_tables.wide.embedx_threshold=1", "extra_tables.wide.life.base_threshold=0",
         "data.batch_size=256", f"save.out={out}", "table.life.delta_threshold=0",
-        "extra_tables.wide.life.delta_threshold=0", "save.base_every=once",
+        "extra_tables.wide.life.delta_threshold=0",
     )  # fmt: skip
     return run_dir, out
 

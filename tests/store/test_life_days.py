@@ -382,14 +382,7 @@ def test_a_day_that_was_ended_by_hand_does_not_end_again(tmp_path: Path) -> None
         assert shows(table) == [17]
 
 
-def test_without_auto_or_dates_days_end_by_hand(tmp_path: Path) -> None:
-    fields = {**LIFE.model_dump(), "auto": False}
-    config = TableConfig(embedx_dim=DIM, life=LifeConfig(**fields))
-    with Table(config, mem_budget_bytes=1 << 20) as table:
-        train(table, work_of(FIRST_DAY, MANY, 10))
-        assert not table.begin_day(FIRST_DAY + 1)
-        assert table.shrink_table()
-        assert shows(table) == [7]
+def test_without_dates_days_end_by_hand(tmp_path: Path) -> None:
     with open_table(tmp_path / "s") as table:
         train(table, work_of(0, MANY, 10))
         assert not table.begin_day(FIRST_DAY)
