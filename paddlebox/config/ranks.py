@@ -52,13 +52,6 @@ class RanksConfig(Section):
         description="0: the ranks sum their dense gradients in each step; N: each rank updates its "
         "own parameters, which are averaged every N steps and at the end of a pass",
     )
-    dense_top_k: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="share of the dense gradient's values that a step sends, the largest ones; the "
-        "others are kept for later steps; 0: send all",
-    )
     staleness: int = Field(
         default=0,
         ge=0,
@@ -79,9 +72,4 @@ class RanksConfig(Section):
     def _nothing_is_ignored(self) -> RanksConfig:
         if self.parity == 1:
             raise ValueError("parity is 1: expected 0, or at least 2 ranks in a group")
-        if self.dense_top_k and self.sync_weight_step:
-            raise ValueError(
-                f"dense_top_k is {self.dense_top_k}, but sync_weight_step is "
-                f"{self.sync_weight_step}: dense gradients are then not sent; leave one key out"
-            )
         return self

@@ -224,25 +224,19 @@ class Config(Section):
                     f"{key}.schedule plateau needs trainer.evaluate_after_pass: true and "
                     "data.test_files, files that are not trained"
                 )
-            changes = one.schedule is not Schedule.CONSTANT or one.warmup_steps
-            if changes and self.hbm.place is not HbmPlace.HOST:
+            if one.schedule is Schedule.PLATEAU and self.hbm.place is not HbmPlace.HOST:
                 raise ValueError(
-                    f"{key}.schedule and warmup_steps do not work together with hbm.place "
+                    f"{key}.schedule plateau does not work together with hbm.place "
                     f"{self.hbm.place.value}"
                 )
-        self._check_phases_have_one_schedule()
+        found = {name: phase.optimizer.schedule.value for name, phase in self.phases.items()}
+        if len({*found.values()}) > 1:
+            told = " and ".join(f"{value} in {name}" for name, value in found.items())
+            raise ValueError(
+                f"phases: optimizer.schedule is {told}: the phases train the same rows, so give "
+                "both the same value"
+            )
         return self
-
-    def _check_phases_have_one_schedule(self) -> None:
-        """The phases train the same rows, whose rates follow the schedule of each step."""
-        for key in ("schedule", "schedule_steps", "warmup_steps", "patience"):
-            found = {name: getattr(phase.optimizer, key) for name, phase in self.phases.items()}
-            if len({*found.values()}) > 1:
-                told = " and ".join(f"{value} in {name}" for name, value in found.items())
-                raise ValueError(
-                    f"phases: optimizer.{key} is {told}: the phases train the same rows, so give "
-                    "both the same value"
-                )
 
     @model_validator(mode="after")
     def _weights_decay_on_one_host(self) -> Config:

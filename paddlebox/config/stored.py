@@ -39,7 +39,7 @@ PASSES = (
 # Keys that may change between passes, as in tuning. Stored rows and parameters stay valid.
 TUNED = (
     "optimizer.learning_rate", "optimizer.weight_decay",
-    "optimizer.schedule_steps", "optimizer.patience", "model.dropout", "trainer.dense_dtype",
+    "model.dropout", "trainer.dense_dtype",
     "table.embedx_threshold", "table.nonclk_coeff", "table.click_coeff", "table.show_scale",
     "table.on_bad_grad", "table.slot_learning_rates", "table.life", "table.weight_decay",
     *(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from paddlebox.config.section import Choice, Section
 
@@ -17,7 +17,6 @@ class OptimizerType(StrEnum):
 
 class Schedule(StrEnum):
     CONSTANT = "constant"
-    COSINE = "cosine"
     PLATEAU = "plateau"
 
 
@@ -43,20 +42,9 @@ class OptimizerConfig(Section):
     weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on dense parameters")
     schedule: Choice[Schedule] = Field(
         default=Schedule.CONSTANT,
-        description="how the learning rates of dense parameters and rows change; cosine: they fall "
-        "to a hundredth over schedule_steps; plateau: they are divided by 10 when the logloss on "
-        "data.test_files stops improving (trainer.evaluate_after_pass)",
-    )
-    schedule_steps: int = Field(
-        default=0, ge=0, description="steps of the cosine, including warm-up"
-    )
-    warmup_steps: int = Field(
-        default=0, ge=0, description="steps in which the learning rates rise from 0"
-    )
-    patience: int = Field(
-        default=1,
-        ge=1,
-        description="evaluations without a lower logloss before plateau divides the rates",
+        description="plateau: the learning rates of dense parameters and rows are divided by 10 "
+        "after a pass in which the logloss on data.test_files did not improve "
+        "(trainer.evaluate_after_pass)",
     )
     averaging: float = Field(
         default=0.999,
@@ -65,25 +53,6 @@ class OptimizerConfig(Section):
         description="EMA decay of the dense parameters per step; evaluation, exports and serving "
         "use the averages; in the first steps the decay is lower; 0: no averages",
     )
-
-    @model_validator(mode="after")
-    def _schedule_has_its_keys_alone(self) -> OptimizerConfig:
-        if self.schedule is Schedule.COSINE and self.schedule_steps <= self.warmup_steps:
-            raise ValueError(
-                f"schedule cosine needs schedule_steps above warmup_steps ({self.warmup_steps}), "
-                f"found {self.schedule_steps}"
-            )
-        if self.schedule_steps and self.schedule is not Schedule.COSINE:
-            raise ValueError(
-                f"schedule_steps is set, but schedule is {self.schedule.value}: set schedule "
-                "cosine, or take schedule_steps out"
-            )
-        if self.patience > 1 and self.schedule is not Schedule.PLATEAU:
-            raise ValueError(
-                f"patience is set, but schedule is {self.schedule.value}: set schedule plateau, or "
-                "take patience out"
-            )
-        return self
 
 
 class TrainerConfig(Section):

@@ -37,7 +37,7 @@ def sum_gradients(
     else:
         flat = paddle.concat([paddle.reshape(gradient, [-1]) for gradient in gradients]) * share
         paddle.distributed.all_reduce(flat)
-    return split_gradient(flat, gradients)
+    return _split(flat, gradients)
 
 
 def scaled(gradients: Sequence[Any], share: Any) -> list[Any]:
@@ -45,7 +45,7 @@ def scaled(gradients: Sequence[Any], share: Any) -> list[Any]:
     return [gradient * share for gradient in gradients]
 
 
-def split_gradient(flat: Any, like: Sequence[Any]) -> list[Any]:
+def _split(flat: Any, like: Sequence[Any]) -> list[Any]:
     """Split (n) concatenated values into tensors with the shapes of `like`."""
     shapes = [list(one.shape) for one in like]
     sizes = [_size(shape) for shape in shapes]

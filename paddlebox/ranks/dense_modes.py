@@ -1,8 +1,7 @@
-"""How ranks agree on dense parameters (`ranks.sync_weight_step`, `ranks.dense_top_k`).
+"""How ranks agree on dense parameters (`ranks.sync_weight_step`).
 
 OneRank     one rank: it exchanges nothing
 AllReduce   the program sums the gradients in each step (dense.py)
-TopK        each rank sends the largest values of its gradient, and keeps the others for later steps
 Average     each rank steps by itself; the parameters are averaged every few steps
 
 Letters: n = number of values of all dense gradients, R = ranks, T = tasks.
@@ -34,10 +33,6 @@ class SteppedProgram(Protocol):
 
     def evaluate(self, feed: Feed) -> Result: ...
 
-    def backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]: ...
-
-    def apply(self, gradient: np.ndarray) -> None: ...
-
     def state(self) -> dict[str, np.ndarray]: ...
 
     def parameters(self) -> dict[str, np.ndarray]: ...
@@ -51,9 +46,6 @@ class DenseSync:
     Args:
         weighted: whether instances have weights.
     """
-
-    #: Whether the gradient leaves the program, which `SteppedProgram.apply` then updates.
-    separate_update = False
 
     def __init__(self, *, weighted: bool = False) -> None:
         self.weighted = weighted
@@ -87,18 +79,9 @@ class OneRank(DenseSync):
         return *program.step(feed), True
 
 
-class _OfAllRanks(DenseSync):
-    """Strategies in which a step of all ranks makes one gradient. The feed has SHARE."""
+class AllReduce(DenseSync):
+    """A step of all ranks makes one gradient. The feed has SHARE."""
 
-    def _trains(self, feed: Feed) -> bool:
-        """Whether an instance of the step has a weight. Else, removes SHARE from the feed."""
-        trains = not self.weighted or feed[SHARE][0] > 0
-        if not trains:
-            del feed[SHARE]
-        return trains
-
-
-class AllReduce(_OfAllRanks):
     def __init__(self, world: World, *, weighted: bool = False) -> None:
         super().__init__(weighted=weighted)
         self._ranks = world.size
@@ -108,60 +91,12 @@ class AllReduce(_OfAllRanks):
         return sum_gradients(gradients, share, on_gpu=on_gpu, pushed=True)
 
     def step(self, program: SteppedProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
-        if not self._trains(feed):
+        if self.weighted and feed[SHARE][0] == 0:  # no instance of the step has a weight
+            del feed[SHARE]
             return *program.evaluate(feed), False
         # A ring sum of n float32 values.
         self.sent_bytes += 2 * (self._ranks - 1) * 4 * program.gradient_size // self._ranks
         return *program.step(feed), True
-
-
-class TopK(_OfAllRanks):
-    """Sends values with their positions.
-
-    What a step does not send is added to the next gradient. At the end of a pass, one more step of
-    all ranks applies the rest, so a commit need not store it.
-    """
-
-    separate_update = True
-
-    def __init__(self, world: World, sent: float, *, weighted: bool = False) -> None:
-        """sent: the share of the values that a step sends."""
-        super().__init__(weighted=weighted)
-        self._world, self._sent = world, sent
-        self._kept: np.ndarray | None = None  # (n)
-
-    def step(self, program: SteppedProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
-        if not self._trains(feed):
-            return *program.evaluate(feed), False
-        share = feed.pop(SHARE)
-        loss, logits, gradient = program.backward(feed)
-        program.apply(self._sum(gradient * share))
-        return loss, logits, True
-
-    def finish_pass(self, program: SteppedProgram) -> None:
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            total, sent = _all_sum(self._world, kept)
-            self.sent_bytes += sent
-            program.apply(total)
-
-    def _sum(self, gradient: np.ndarray) -> np.ndarray:
-        """(n) the sum of what all ranks send. gradient: (n) float32, weighted."""
-        kept = gradient if self._kept is None else self._kept + gradient
-        count = max(1, round(self._sent * len(kept)))
-        places = np.sort(np.argpartition(np.abs(kept), -count)[-count:]).astype(np.int32)
-        message = np.empty(2 * count, np.int32)
-        message[:count], message[count:] = places, kept[places].view(np.int32)
-        kept = kept.copy()
-        kept[places] = 0
-        self._kept = kept
-        found = [np.empty_like(message) for _ in range(self._world.size)]
-        self._world.channels["step"].swap([message] * self._world.size, found)
-        total = np.zeros(len(kept), np.float32)
-        for theirs in found:  # in the order of ranks; the positions of a rank are distinct
-            total[theirs[:count]] += theirs[count:].view(np.float32)
-        self.sent_bytes += message.nbytes * (self._world.size - 1)
-        return total
 
 
 class Average(DenseSync):
@@ -207,8 +142,6 @@ def dense_sync(options: RanksConfig, world: Coordinator, *, weighted: bool) -> D
         return OneRank(weighted=weighted)
     if options.sync_weight_step:
         return Average(world, options.sync_weight_step, weighted=weighted)
-    if options.dense_top_k:
-        return TopK(world, options.dense_top_k, weighted=weighted)
     return AllReduce(world, weighted=weighted)
 
 

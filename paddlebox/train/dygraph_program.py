@@ -10,7 +10,7 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import Feed
-from paddlebox.ranks.dense import SHARE, split_gradient
+from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.dense_modes import DenseSync
 from paddlebox.train.program import (
     ModelProgram,
@@ -53,8 +53,10 @@ class DygraphProgram(ModelProgram):
         if self._sync.changes_gradients:
             share = paddle.to_tensor(feed[SHARE])
             changed = self._sync.changed(self._gradients(), share, on_gpu=self._on_gpu)
-            self._set_gradients(changed)
-        self._update()
+            for parameter, gradient in zip(self._trained(), changed, strict=True):
+                parameter.grad = gradient
+        self._optimizer.step()
+        self._optimizer.clear_grad()
         return float(loss), logits.numpy()
 
     def set_rate(self, rate: float) -> None:
@@ -66,25 +68,6 @@ class DygraphProgram(ModelProgram):
     def _gradients(self) -> list[Any]:
         """One gradient per parameter; zeros if this batch does not use the parameter."""
         return [paddle.zeros_like(p) if p.grad is None else p.grad for p in self._trained()]
-
-    def _set_gradients(self, gradients: list[Any]) -> None:
-        for parameter, gradient in zip(self._trained(), gradients, strict=True):
-            parameter.grad = gradient
-
-    def backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
-        self._model.train()
-        loss, logits = self._forward(feed)
-        loss.backward()
-        flat = [gradient.numpy().reshape(-1) for gradient in self._gradients()]
-        return float(loss), logits.numpy(), np.concatenate(flat)
-
-    def apply(self, gradient: np.ndarray) -> None:
-        self._set_gradients(split_gradient(paddle.to_tensor(gradient), self._trained()))
-        self._update()
-
-    def _update(self) -> None:
-        self._optimizer.step()
-        self._optimizer.clear_grad()
 
     def evaluate(self, feed: Feed) -> tuple[float, np.ndarray]:
         self._model.eval()

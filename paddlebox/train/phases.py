@@ -6,7 +6,7 @@ commit holds both dense states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from paddlebox.data.options import JOIN, UPDATE
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.train.program import RANK_OFFSET
 from paddlebox.train.runner import Runner, build_runner
-from paddlebox.train.step_callbacks import RateSchedule
 
 State = Mapping[str, np.ndarray]
 
@@ -27,24 +26,17 @@ class Runners:
 
     def __init__(self, config: Config, slots: Slots, world: Coordinator = ONE_RANK) -> None:
         phases = tuple(Phase) if config.phases else (Phase.UPDATE,)
-        self._of = {phase: build_runner(config.of_phase(phase), slots, world) for phase in phases}
+        configs = {phase: config.of_phase(phase) for phase in phases}
+        self._of = {phase: build_runner(own, slots, world) for phase, own in configs.items()}
+        self._rates = {phase: own.optimizer.learning_rate for phase, own in configs.items()}
 
     def of(self, phase: Phase) -> Runner:
         return self._of[phase]
 
-    def rate_rows(self, rate: Callable[[float], None]) -> None:
-        """Set what multiplies the learning rates of rows, for programs with a schedule."""
-        for schedule in self._schedules():
-            schedule.rate_rows = rate
-
-    def reduce_rates(self, times: int) -> None:
-        """Set how often the learning rates have been divided by 10."""
-        for schedule in self._schedules():
-            schedule.reductions = times
-
-    def _schedules(self) -> list[RateSchedule]:
-        every = (callback for runner in self._of.values() for callback in runner.callbacks)
-        return [callback for callback in every if isinstance(callback, RateSchedule)]
+    def set_rate(self, factor: float) -> None:
+        """Multiply the configured learning rates of the dense parameters, from the next step on."""
+        for phase, runner in self._of.items():
+            runner.program.set_rate(self._rates[phase] * factor)
 
     def finish_pass(self) -> None:
         """Finish a pass after its last step, before its commit. Every rank calls it."""

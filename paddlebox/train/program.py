@@ -56,15 +56,6 @@ class ModelProgram(ABC):
         """Run forward. Returns the mean loss and the logits (B, T) float32."""
 
     @abstractmethod
-    def backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
-        """Run forward and backward. Returns loss, logits, and the gradients of all parameters, (n)
-        float32. Only with `DenseSync.separate_update`."""
-
-    @abstractmethod
-    def apply(self, gradient: np.ndarray) -> None:
-        """Update the parameters. gradient: (n) float32, in the order of `backward`."""
-
-    @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and the optimizer state, by variable name."""
 

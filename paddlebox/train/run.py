@@ -350,14 +350,13 @@ def _plateau(run: _Resumed, training: Training) -> Plateau | None:
     point, own = run.point, run.config.of_phase(Phase.UPDATE).optimizer
     if own.schedule is not Schedule.PLATEAU:
         return None
-    return Plateau(training.runners, own.patience, point.lines.last)
+    return Plateau(training.runners, training.table.set_rate, point.lines.last)
 
 
 def _open_training(run: _Resumed, table: TableSet) -> Training:
     """Build the programs and the dataset, with the state of the newest commit."""
     config, slots, world = run.config, run.slots, run.world
     runners = Runners(config, slots, world)
-    runners.rate_rows(table.set_rate)
     described: dict[str, Any] = {
         "config": {**description(config, slots), "products": dense_products(config).name},
         "config_hash": config.fingerprint(),

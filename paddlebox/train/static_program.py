@@ -12,7 +12,7 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import GROUP, LATE, SEQUENCES, WEIGHT, Feed, packed
-from paddlebox.ranks.dense import SHARE, split_gradient
+from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.dense_modes import RATE, DenseSync
 from paddlebox.train.program import (
     RANK_OFFSET,
@@ -26,8 +26,6 @@ from paddlebox.train.program import (
 )
 
 paddle = ops.paddle
-
-_GRADIENT = "box_gradient"  # input of the update program: (n) float32
 
 
 class _OnHost:
@@ -44,8 +42,7 @@ class _OnHost:
 
 
 class StaticProgram(ModelProgram):
-    """Runs one program to train and one to evaluate. `DenseSync.separate_update` adds a third one
-    for updates."""
+    """Runs one program to train and one to evaluate."""
 
     def __init__(self, config: Config, slots: Slots, sync: DenseSync) -> None:
         self._sync = sync
@@ -57,10 +54,6 @@ class StaticProgram(ModelProgram):
         self.gradient_size = 0  # n
         self._rate = config.optimizer.learning_rate
         self._train_fetch = self._build(config, slots, self._train, self._startup, train=True)
-        self._state = self._train  # the program that holds the whole dense state
-        if self._sync.separate_update:
-            self._startup, self._state = paddle.static.Program(), paddle.static.Program()
-            self._build_update(config, slots)
         # A separate program. It shares the parameters with `_train` because their names are equal.
         self._evaluate = paddle.static.Program()
         self._evaluate_fetch = self._build(
@@ -105,7 +98,7 @@ class StaticProgram(ModelProgram):
             loss, logits = loss_and_logits(config, model, inputs, train=train)
             if not train:
                 return [loss, logits]
-            if not (self._sync.changes_gradients or self._sync.separate_update):
+            if not self._sync.changes_gradients:
                 create_optimizer(config).minimize(loss)
                 return [loss, logits]
             optimizer = create_optimizer(config)
@@ -113,26 +106,10 @@ class StaticProgram(ModelProgram):
             parameters = [parameter for parameter, _ in found]
             gradients = [gradient for _, gradient in found]
             self.gradient_size = sum(math.prod(p.shape) for p in parameters)
-            if self._sync.separate_update:
-                self._order = [parameter.name for parameter in parameters]
-                return [loss, logits, paddle.concat([paddle.reshape(g, [-1]) for g in gradients])]
             share = paddle.static.data(SHARE, [1], "float32")
             changed = self._sync.changed(gradients, share, on_gpu=self._on_gpu)
             optimizer.apply_gradients(list(zip(parameters, changed, strict=True)))
             return [loss, logits]
-
-    def _build_update(self, config: Config, slots: Slots) -> None:
-        """Build the update program: the optimizer, fed with the gradient summed over ranks."""
-        self._startup.random_seed = config.seed
-        with (
-            paddle.static.program_guard(self._state, self._startup),
-            paddle.utils.unique_name.guard(),
-        ):
-            of_name = {p.name: p for p in create_model_of(config, slots).parameters()}
-            parameters = [of_name[name] for name in self._order]
-            gradient = paddle.static.data(_GRADIENT, [self.gradient_size], "float32")
-            parts = split_gradient(gradient, parameters)
-            create_optimizer(config).apply_gradients(list(zip(parameters, parts, strict=True)))
 
     def set_rate(self, rate: float) -> None:
         if rate != self._rate:
@@ -142,17 +119,8 @@ class StaticProgram(ModelProgram):
     @cached_property
     def _rates(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the learning rates, by name. They differ between PIR and the old IR."""
-        state = self._state.state_dict("all", self._scope)
+        state = self._train.state_dict("all", self._scope)
         return {k: np.shape(np.array(v)) for k, v in state.items() if k.startswith(RATE)}
-
-    def backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
-        with paddle.static.scope_guard(self._scope):
-            loss, logits, flat = self._exe.run(self._train, feed=feed, fetch_list=self._train_fetch)
-        return float(np.asarray(loss).reshape(())), logits, flat
-
-    def apply(self, gradient: np.ndarray) -> None:
-        with paddle.static.scope_guard(self._scope):
-            self._exe.run(self._state, feed={_GRADIENT: gradient}, fetch_list=[])
 
     def set(self, state: Mapping[str, np.ndarray]) -> None:
         for name, array in state.items():
@@ -170,11 +138,11 @@ class StaticProgram(ModelProgram):
         return self._run(self._evaluate, feed, self._evaluate_fetch)
 
     def state(self) -> dict[str, np.ndarray]:
-        state = self._state.state_dict("all", self._scope)
+        state = self._train.state_dict("all", self._scope)
         return {name: np.array(tensor) for name, tensor in state.items()}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        tensors = self._state.state_dict("all", self._scope)
+        tensors = self._train.state_dict("all", self._scope)
         expected = {name: np.array(tensor) for name, tensor in tensors.items()}
         check_same(expected, state)
         for name in expected:
@@ -183,11 +151,11 @@ class StaticProgram(ModelProgram):
             self._scope.find_var(name).get_tensor().set(state[name], self._place)
 
     def parameters(self) -> dict[str, np.ndarray]:
-        tensors = self._state.state_dict("param", self._scope)
+        tensors = self._train.state_dict("param", self._scope)
         return {name: np.array(tensor) for name, tensor in tensors.items()}
 
     def view(self) -> dict[str, np.ndarray]:
         if not isinstance(self._place, paddle.CPUPlace):
             return self.parameters()
-        tensors = self._state.state_dict("param", self._scope)
+        tensors = self._train.state_dict("param", self._scope)
         return {name: np.from_dlpack(_OnHost(tensor)) for name, tensor in tensors.items()}

@@ -1,20 +1,16 @@
-"""What happens around the training steps of a runner: averages of parameters, learning rates."""
+"""What happens around the training steps of a runner: averages of parameters."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from paddlebox.config import OptimizerConfig, Schedule
+from paddlebox.config import OptimizerConfig
 from paddlebox.store.averages import STEPS, SUFFIX
 from paddlebox.train.program import ModelProgram
 
 START = 9.0  # early averages span about the last ninth of the steps
-#: In the dense state: int64, one value. Not carried by --init-from, like all learning rates.
-RATE_STEPS = "learning_rate_steps"
-_LAST = 0.01  # the factor at the end of the cosine
 
 
 class StepCallback:
@@ -104,67 +100,9 @@ class Averages(StepCallback):
         return name == STEPS or name.endswith(SUFFIX)
 
 
-class RateSchedule(StepCallback):
-    """Learning rates that change (`optimizer.schedule`, `optimizer.warmup_steps`).
-
-    Before each step, the learning rates of the dense parameters and of the rows are multiplied by
-
-        factor = warm-up * cosine * 10 ^ -reductions
-        warm-up = min(1, n / warmup_steps)
-        cosine  = 0.01 + 0.99 * (1 + cos(pi * t)) / 2,
-                  t = min(1, (n - warmup_steps) / (schedule_steps - warmup_steps)), from 0 on
-
-    n is the number of the step, from 1, over the whole run. The cosine is that of Loshchilov and
-    Hutter, "SGDR", 2017. Reductions come from the plateau hook (hooks/plateau.py).
-    """
-
-    def __init__(self, program: ModelProgram, config: OptimizerConfig) -> None:
-        self._program, self._config = program, config
-        self._steps = 0
-        #: How often the learning rates have been divided by 10.
-        self.reductions = 0
-        #: Multiplies the learning rates of the rows from the next push on.
-        self.rate_rows: Callable[[float], None] | None = None
-
-    def before_step(self) -> None:
-        now = factor(self._config, self._steps + 1) * 0.1**self.reductions
-        self._program.set_rate(self._config.learning_rate * now)
-        if self.rate_rows is not None:
-            self.rate_rows(now)
-
-    def after_step(self, trained: bool) -> None:
-        del trained
-        self._steps += 1
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {RATE_STEPS: np.array([self._steps], np.int64)}
-
-    def load(self, state: Mapping[str, np.ndarray]) -> None:
-        self._steps = int(state[RATE_STEPS][0]) if RATE_STEPS in state else 0
-
-    def owns(self, name: str) -> bool:
-        return name == RATE_STEPS
-
-
-def is_scheduled(config: OptimizerConfig) -> bool:
-    return config.schedule is not Schedule.CONSTANT or config.warmup_steps > 0
-
-
-def factor(config: OptimizerConfig, step: int) -> float:
-    """The factor of a step, from 1, without reductions."""
-    warm, last = config.warmup_steps, config.schedule_steps
-    found = min(1.0, step / warm) if warm else 1.0
-    if config.schedule is Schedule.COSINE:
-        done = min(1.0, max(0.0, (step - warm) / (last - warm)))
-        found *= _LAST + (1 - _LAST) * (1 + math.cos(math.pi * done)) / 2
-    return found
-
-
 def callbacks_of(program: ModelProgram, config: OptimizerConfig) -> list[StepCallback]:
     """The callbacks that a config asks for."""
     found: list[StepCallback] = []
     if config.averaging:
         found.append(Averages(program, config.averaging))
-    if is_scheduled(config):
-        found.append(RateSchedule(program, config))
     return found

@@ -74,8 +74,6 @@ EFFECTS = {
     "::test_a_job_with_ranks_parity_protects_its_newest_commit",
     "ranks.sync_weight_step": "ranks/test_dense_modes.py"
     "::test_parameters_are_averaged_after_just_so_many_steps_and_when_the_pass_ends",
-    "ranks.dense_top_k": "ranks/test_dense_modes.py"
-    "::test_top_k_sends_the_largest_of_the_gradient_and_of_what_it_has_kept",
     "ranks.staleness": f"{_RANKS}::test_rows_lack_the_gradients_of_as_many_steps_as_staleness_says",
     "save.out": f"{_SAVE}::test_each_date_has_a_base_and_then_deltas_in_save_out",
     "save.copy_to": f"{_SAVE}::test_saves_are_copied_to_another_place",

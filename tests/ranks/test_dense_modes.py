@@ -1,8 +1,7 @@
-"""What `ranks.dense_top_k` and `ranks.sync_weight_step` do to dense parameters."""
+"""What `ranks.sync_weight_step` does to dense parameters."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,9 +26,7 @@ from tests.conftest import ROOT
 from tests.ranks.threads import coordination
 from tests.support.configs import write_slots
 
-_N = 20  # values of the gradient
 _LOSS = np.zeros(1, np.float32)
-_SHARE = 0.1  # of the gradient's values that a step of top-k sends
 
 
 def _config(*overrides: str) -> Config:
@@ -49,7 +46,8 @@ class Plain(ModelProgram):
 
     def step(self, feed: Feed) -> tuple[float, np.ndarray]:
         del feed
-        self.apply(self._gradient)
+        self.arrays["w"] = self.arrays["w"] - self._gradient
+        self.arrays["w_moment"] = self._gradient
         return 0.0, _LOSS
 
     def set_rate(self, rate: float) -> None:
@@ -58,14 +56,6 @@ class Plain(ModelProgram):
     def evaluate(self, feed: Feed) -> tuple[float, np.ndarray]:
         del feed
         return 0.0, _LOSS
-
-    def backward(self, feed: Feed) -> tuple[float, np.ndarray, np.ndarray]:
-        del feed
-        return 0.0, _LOSS, self._gradient
-
-    def apply(self, gradient: np.ndarray) -> None:
-        self.arrays["w"] = self.arrays["w"] - gradient
-        self.arrays["w_moment"] = gradient
 
     def state(self) -> dict[str, np.ndarray]:
         return dict(self.arrays)
@@ -89,83 +79,6 @@ def _plain(config: Config, world: World, gradient: np.ndarray) -> tuple[Runner, 
 
 def _feed(share: float) -> Feed:
     return {SHARE: np.full(1, share, np.float32)}
-
-
-# ---- ranks.dense_top_k
-
-
-def _own(rank: int) -> np.ndarray:
-    """(_N) the gradient of a rank's every step: no value is much smaller than another."""
-    return np.random.default_rng(rank).uniform(0.5, 1.0, _N).astype(np.float32)
-
-
-def _top_k(steps: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(2) of each rank what steps have subtracted, and what with the end of the pass."""
-    config = _config(f"ranks.dense_top_k={_SHARE}")
-
-    def train(world: World) -> tuple[np.ndarray, np.ndarray]:
-        runner, program = _plain(config, world, _own(world.rank))
-        for _ in range(steps):
-            runner.train_step(_feed(0.5))
-        before = -program.arrays["w"]
-        runner.finish_pass()
-        return before, -program.arrays["w"]
-
-    return coordination(2, train)
-
-
-def _sent_by_hand(steps: int, feedback: bool) -> np.ndarray:
-    """(_N) float64: what two ranks send."""
-    total = np.zeros(_N)
-    for rank in range(2):
-        kept = np.zeros(_N)
-        for _ in range(steps):
-            kept = (kept if feedback else 0) + 0.5 * _own(rank).astype(np.float64)
-            largest = np.argsort(kept)[-round(_SHARE * _N) :]
-            total[largest] += kept[largest]
-            kept[largest] = 0
-    return total
-
-
-def test_top_k_sends_the_largest_of_the_gradient_and_of_what_it_has_kept() -> None:
-    for steps in (1, 2, 3, 10):
-        (first, _), (second, _) = _top_k(steps)
-        np.testing.assert_array_equal(first, second)
-        np.testing.assert_allclose(first, _sent_by_hand(steps, feedback=True), rtol=1e-5)
-
-
-def test_top_k_has_sent_the_whole_gradient_when_the_pass_has_ended() -> None:
-    (_, first), (_, second) = _top_k(200)
-    np.testing.assert_array_equal(first, second)
-    np.testing.assert_allclose(first, 100 * (_own(0) + _own(1)), rtol=1e-5)
-
-
-def test_without_feedback_the_bias_of_top_k_would_be_five_times_as_large_at_least() -> None:
-    (sent, _), _ = _top_k(200)
-    whole = 100 * (_own(0) + _own(1))
-    bias = np.abs(sent - whole).mean()
-    without = np.abs(_sent_by_hand(200, feedback=False) - whole).mean()
-    assert without >= 5 * bias > 0
-
-
-def test_top_k_of_a_pass_keeps_nothing_of_the_pass_before() -> None:
-    config = _config(f"ranks.dense_top_k={_SHARE}")
-
-    def train(world: World) -> list[np.ndarray]:
-        (runner, program), found = _plain(config, world, _own(world.rank)), []
-        for _ in range(2):
-            before = program.arrays["w"]
-            runner.train_step(_feed(0.5))
-            found.append(before - program.arrays["w"])
-            runner.finish_pass()
-        return found
-
-    for first, second in coordination(2, train):
-        assert np.count_nonzero(first) == np.count_nonzero(second)
-        np.testing.assert_allclose(second, first, atol=1e-5)
-
-
-# ---- ranks.sync_weight_step
 
 
 def _averaged(every: int, steps: int, shares: tuple[float, ...]) -> list[list[float]]:
@@ -261,7 +174,6 @@ def _with_zeros(config: Config, slots: Any, steps: int) -> list[np.ndarray]:
             size = len(_flat(first))
             gradient = _gradient(size)
             sizes = np.cumsum([array.size for array in first.values()])[:-1]
-            program.backward = lambda _: (0.0, _LOSS, gradient)
 
             def step(feed: Feed) -> tuple[float, np.ndarray]:
                 del feed
@@ -278,8 +190,7 @@ def _with_zeros(config: Config, slots: Any, steps: int) -> list[np.ndarray]:
             finish_pass = runner.finish_pass
             program.arrays = {n: np.zeros(shape, np.float32) for n, shape in shapes.items()}
             size = len(_flat(program.arrays))
-            program.backward = lambda _: (0.0, _LOSS, np.zeros(size, np.float32))
-            program.apply = lambda _: None
+            program.step = lambda _: (0.0, _LOSS)
             program.parameters = lambda: program.arrays
         found = [_flat(program.parameters())]
         for _ in range(steps):
@@ -294,18 +205,6 @@ def _with_zeros(config: Config, slots: Any, steps: int) -> list[np.ndarray]:
 
 def _gradient(size: int) -> np.ndarray:
     return np.linspace(1, 2, size, dtype=np.float32)
-
-
-def test_the_runner_of_a_config_steps_by_the_top_k_of_all_ranks(program: str, slots: Any) -> None:
-    config = _built(program, f"ranks.dense_top_k={_SHARE}")
-    found = _with_zeros(config, slots, steps=3)
-    size = len(found[0])
-    sent = round(_SHARE * size)
-    moved = [np.count_nonzero(a - b) for a, b in itertools.pairwise(found)]
-    assert moved == [sent, sent, sent, size - sent]  # of those of the last step nothing was left
-    # Gradients are in another order than parameters.
-    whole = np.sort(found[0] - found[-1])
-    np.testing.assert_allclose(whole, 3 * 0.5 * _gradient(size), rtol=1e-4)
 
 
 def test_the_runner_of_a_config_averages_after_just_so_many_steps(program: str, slots: Any) -> None:

@@ -45,8 +45,7 @@ def test_a_given_size_of_nodes_divides_the_ranks() -> None:
     ("values", "told"),
     [
         ({"rows": "float8"}, "rows"),
-        ({"sync_weight_step": 4, "dense_top_k": 0.1}, "dense_top_k is 0.1"),
-        ({"dense_top_k": 1.5}, "dense_top_k"),
+        ({"parity": 1}, "parity is 1"),
     ],
 )
 def test_what_nothing_would_read_is_refused(values: dict[str, object], told: str) -> None:

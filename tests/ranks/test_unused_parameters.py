@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.ranks.launched import CONFIG, overrides, run_launched, summary
-from tests.support.marks import long
 
 NETWORK = """
 import os
@@ -35,13 +34,10 @@ class Sometimes(paddle.nn.Layer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["ranks.dense_top_k=0", long("ranks.dense_top_k=0.1")])
-def test_what_one_rank_does_not_use_it_learns_from_the_others(
-    data: Path, tmp_path: Path, mode: str
-) -> None:
+def test_what_one_rank_does_not_use_it_learns_from_the_others(data: Path, tmp_path: Path) -> None:
     (tmp_path / "network.py").write_text(NETWORK)
     done = run_launched(
-        *(2, "train", tmp_path / "run", CONFIG, *overrides(data, tmp_path), mode),
+        *(2, "train", tmp_path / "run", CONFIG, *overrides(data, tmp_path)),
         *("model.type=custom", f"model.layer={tmp_path}/network.py:Sometimes"),
         *("security.allow_commands=true", "trainer.program=dygraph", "trainer.epochs=1"),
     )

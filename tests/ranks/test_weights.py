@@ -17,7 +17,7 @@ from tests.support.marks import long
 
 ROWS, EPOCHS = 200, 4
 WEIGHTS = (2, 0, 1, 5)  # of each four instances: a batch of n has 2 n with the repeated ones
-MODES = ("{}", "{staleness: 1}", "{dense_top_k: 0.5}", "{sync_weight_step: 2}")
+MODES = ("{}", "{staleness: 1}", "{sync_weight_step: 2}")
 WEIGHTED = {**SLOTS, "w": "weight"}
 
 

@@ -77,7 +77,7 @@ def _long(name: str, *overrides: str) -> Any:
         _slow(
             "schedule",
             *("optimizer.schedule=plateau", "trainer.evaluate_after_pass=true"),
-            *("optimizer.warmup_steps=10", "optimizer.weight_decay=0.01", *EPOCHS),
+            *("optimizer.weight_decay=0.01", *EPOCHS),
         ),
         _long(
             "weight decay, parts",

@@ -1,17 +1,17 @@
 """Divides the learning rates by 10 when the test files stop to improve: `optimizer.schedule:
 plateau`.
 
-After each pass the run evaluates data.test_files. If their logloss has not been below its lowest
-value so far for `patience` evaluations in a row, the rates of the following passes are divided by
-10, and the counting begins again. The line of each pass has the state in `plateau`, and the commit
-of the pass has the state before it, so that a resumed run goes on with it.
+After each pass the run evaluates data.test_files. If their logloss is not below its lowest value so
+far, the rates of the following passes are divided by 10. The line of each pass has the state in
+`plateau`, and the commit of the pass has the state before it, so that a resumed run goes on with
+it.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from paddlebox.train.hooks.hook import Hook, Line
@@ -21,19 +21,15 @@ from paddlebox.train.plan import PlannedPass
 log = logging.getLogger("paddlebox")
 
 
-def following(state: Mapping[str, Any], logloss: float, patience: int) -> dict[str, Any]:
-    """The state after one more evaluation.
+def following(state: Mapping[str, Any], logloss: float) -> dict[str, Any]:
+    """The state after one more evaluation: the lowest logloss and the number of reductions.
 
-    It has `lowest`, the lowest logloss; `since`, the number of evaluations since then or since the
-    last reduction; and `reductions`. It is empty before the first evaluation.
+    It is empty before the first evaluation.
     """
-    lowest, since = state.get("lowest"), int(state.get("since", 0)) + 1
-    reductions = int(state.get("reductions", 0))
+    lowest, reductions = state.get("lowest"), int(state.get("reductions", 0))
     if lowest is None or math.isnan(lowest) or logloss < lowest:
-        return {"lowest": logloss, "since": 0, "reductions": reductions}
-    if since < patience:
-        return {"lowest": lowest, "since": since, "reductions": reductions}
-    return {"lowest": lowest, "since": 0, "reductions": reductions + 1}
+        return {"lowest": logloss, "reductions": reductions}
+    return {"lowest": lowest, "reductions": reductions + 1}
 
 
 class Plateau(Hook):
@@ -41,12 +37,12 @@ class Plateau(Hook):
 
     Args:
         runners: the programs whose learning rates are divided.
-        patience: `optimizer.patience`.
+        rate_rows: multiplies the learning rates of all rows (`TableSet.set_rate`).
         last: the line of the last committed pass. If it is from the commit, `catch_up` follows.
     """
 
-    def __init__(self, runners: Runners, patience: int, last: Line) -> None:
-        self._runners, self._patience = runners, patience
+    def __init__(self, runners: Runners, rate_rows: Callable[[float], None], last: Line) -> None:
+        self._runners, self._rate_rows = runners, rate_rows
         self._state: dict[str, Any] = last.get("plateau", {})
         self._apply()
 
@@ -65,7 +61,7 @@ class Plateau(Hook):
         if logloss is None:  # no samples
             return
         before = self._state.get("reductions", 0)
-        self._state = following(self._state, float(logloss), self._patience)
+        self._state = following(self._state, float(logloss))
         line["plateau"] = self._state
         if self._state["reductions"] > before:
             log.info(
@@ -77,4 +73,6 @@ class Plateau(Hook):
         self._apply()
 
     def _apply(self) -> None:
-        self._runners.reduce_rates(int(self._state.get("reductions", 0)))
+        factor: float = 0.1 ** int(self._state.get("reductions", 0))
+        self._runners.set_rate(factor)
+        self._rate_rows(factor)
