@@ -1,39 +1,47 @@
-"""The table of sizes counts what it says."""
+"""The sizes count what they say."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.ci import scripts
 
 size = scripts.load("size")
 
-SOURCE = '''
-class Base:
-    def __init__(self, a, /, b, *, c=1):
-        pass
+SOURCE = '''"""A module."""
 
-    def shared(self):
-        pass
+# A comment.
+WORDS = """of
+
+two paragraphs"""
 
 
-class Derived(Base):
-    def shared(self):
-        """Two lines
-        of words."""
-
-    async def own(self):
-        pass
+def call() -> None:
+    """Two lines
+    of words."""
+    print("x")  # another comment
 '''
 
 
-def test_lines_methods_and_parameters_are_counted_once(tmp_path: Path) -> None:
-    package = tmp_path / "paddlebox"
-    package.mkdir()
-    (package / "a.py").write_text(SOURCE)
-    found = size.measure(package)
-    assert found.files == [(16, "paddlebox/a.py")]
-    assert found.parameters == [(3, "paddlebox/a.py:2 Base")]
-    assert found.methods == [(2, "paddlebox/a.py:2 Base"), (3, "paddlebox/a.py:10 Derived")]
-    assert sorted(found.functions)[-1] == (3, "paddlebox/a.py:11 shared")
-    assert size.report(found)[1] == "lines: 16, outside paddlebox/tools 16"
+def test_code_is_neither_blank_nor_comment_nor_docstring(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(SOURCE)
+    found = size.measure(tmp_path / "a.py")
+    assert (found.lines, found.code, found.docstrings) == (12, 4, 3)
+
+
+def test_keys_of_both_parts_of_a_row_count_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        "| `name` | str | required | name of the run |",
+        *(f"| `table.{part}.rule` | `naive` | `naive` | rule |" for part in ("embed", "embedx")),
+        "| `model.type` | `lr`, `dcn` | required | a model |",
+        "| `model.layers` | int | 3 | dcn: layers |",
+    ]
+    (tmp_path / "docs").mkdir()
+    page = "\n".join(["# Configuration", "", "## Keys", "", *rows, "", "## slots.yaml", ""])
+    (tmp_path / "docs/config.md").write_text(page)
+    monkeypatch.setattr(size, "ROOT", tmp_path)
+    assert size.config_keys() == (4, 1)
