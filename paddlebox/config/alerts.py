@@ -61,10 +61,6 @@ class AlertsConfig(Bounds):
     it; otherwise they use the training metrics of the pass.
     """
 
-    command: str = Field(
-        default="",
-        description="shell command that gets each alert as JSON; needs security.allow_commands",
-    )
     metrics_port: int = Field(
         default=0,
         ge=0,

@@ -46,8 +46,8 @@ class SecurityConfig(Section):
 
     allow_commands: bool = Field(
         default=False,
-        description="allow data.pipe_command, data.parser, model.layer, a function as model.loss "
-        "and alerts.command, which run with your rights",
+        description="allow data.pipe_command, data.parser, model.layer and a function as "
+        "model.loss, which run with your rights",
     )
 
 
@@ -348,11 +348,6 @@ class Config(Section):
             raise ValueError(
                 "publish.file: expected save.out, because the saves there are applied to the file, "
                 "found none: set save.out, or take publish.file out"
-            )
-        if self.alerts.command and not self.security.allow_commands:
-            raise ValueError(
-                "alerts.command runs code, which is off: set security.allow_commands: true if you "
-                "trust its author"
             )
         return self
 

@@ -76,7 +76,6 @@ def _lines(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) ->
     for name, kind, about, value in (
         ("passes_total", "counter", "Passes trained by this process.", figures["passes"]),
         ("instances_total", "counter", "Instances trained by this process.", figures["instances"]),
-        ("alert_commands_failed_total", "counter", "Failed commands.", figures["commands_failed"]),
         ("pass", "gauge", "Number of the last pass.", last.get("pass")),
         ("instances", "gauge", "Instances of the last pass.", last.get("samples")),
         ("loss", "gauge", "Loss of the last pass.", last.get("loss")),

@@ -7,12 +7,10 @@ import logging
 import os
 import shutil
 import socket
-import subprocess
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from paddlebox.watch.page import Page, text_of
 log = logging.getLogger("paddlebox")
 
 _EVERY_S = 10.0  # between two writes of status.json
-_COMMAND_TIMEOUT_S = 30.0
 _PASS = ("pass", "date", "hour", "samples", "loss", "bad_lines", "lines")
 
 
@@ -31,9 +28,8 @@ class Watch:
     """Watches a run from a thread of its own. Use it as a context manager around the run.
 
     An alert fires when its condition becomes true, and is resolved when the condition becomes
-    false. Both events are logged once, and passed to alerts.command once. No alert can stop the
-    run. An error that leaves the context fires the alert `failed`, which is not logged, because the
-    caller reports the error.
+    false. Both events are logged once. No alert can stop the run. An error that leaves the context
+    fires the alert `failed`, which is not logged, because the caller reports the error.
 
     Args:
         lines: the existing lines of metrics.jsonl.
@@ -59,12 +55,8 @@ class Watch:
         self._written_at = {
             line["pass"]: line["written_at"] for line in self._before if "written_at" in line
         }
-        self._figures: dict[str, Any] = {"passes": 0, "instances": 0, "commands_failed": 0}
+        self._figures: dict[str, Any] = {"passes": 0, "instances": 0}
         self._doing = ("starts", "")
-        # One thread for each alert, so that its commands run in order, and wait for no other's.
-        self._senders = {
-            name: ThreadPoolExecutor(1, f"paddlebox-alert-{name}") for name in rules.ALERTS
-        }
         self._wake, self._end = threading.Event(), False
         self._page: Page | None = None
         self._thread = threading.Thread(target=self._run, name="paddlebox-watch", daemon=True)
@@ -87,8 +79,6 @@ class Watch:
         self._end = True
         self._wake.set()
         self._thread.join()
-        for sender in self._senders.values():
-            sender.shutdown()
         if self._page is not None:
             self._page.close()
 
@@ -179,45 +169,17 @@ class Watch:
     def _set(self, names: Sequence[str], found: Mapping[str, str], line: Mapping[str, Any]) -> None:
         """Update the state of the named alerts: those in found fire, the others are resolved."""
         at = f"pass {line['pass']}: " if "pass" in line else ""
-        changed = []
         with self._lock:
             for name in names:
                 held, now = self._alerts.pop(name, None), found.get(name)
                 if now is not None:
                     self._alerts[name] = at + now
-                if (held is None) != (now is None):
-                    changed.append((name, now is not None, self._alerts.get(name, held)))
-        for name, fires, message in changed:
-            state, level = ("firing", logging.WARNING) if fires else ("resolved", logging.INFO)
-            if name != "failed":
-                log.log(level, "alert %s, %s: %s (docs/runbook.md)", name, state, message)
-            if not self._config.command:
-                continue
-            alert = {
-                "alert": name,
-                "state": state,
-                "message": message,
-                "run_dir": str(self._run_dir),
-                "hour": line.get("hour"),
-                "at": round(self._clock(), 3),
-            }
-            self._senders[name].submit(self._command, alert)
-
-    def _command(self, alert: Mapping[str, Any]) -> None:
-        try:
-            subprocess.run(
-                self._config.command,
-                shell=True,
-                input=json.dumps(alert).encode(),
-                timeout=_COMMAND_TIMEOUT_S,
-                check=True,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,  # so that a Ctrl-C does not reach it
-            )
-        except Exception as error:
-            with self._lock:
-                self._figures["commands_failed"] += 1
-            log.error("alerts.command failed for alert %s: %s", alert["alert"], error)
+                if name == "failed" or (held is None) == (now is None):
+                    continue
+                if now is not None:
+                    log.warning("alert %s, firing: %s (docs/runbook.md)", name, at + now)
+                else:
+                    log.info("alert %s, resolved: %s (docs/runbook.md)", name, held)
 
 
 def _replace(path: Path, text: str) -> None:

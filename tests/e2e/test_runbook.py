@@ -178,11 +178,8 @@ def test_an_hour_without_instances_is_a_pass_without_them_and_an_alert(
 def test_a_poisoned_log_is_stopped_by_the_guard_and_skipped(
     hours: Path, without: Site, tmp_path: Path
 ) -> None:
-    told = tmp_path / "told"
     site = Site(
-        tmp_path, hours, "checkpoint.guard.quality=stop", "alerts.max_auc_drop=0.1",
-        "security.allow_commands=true",
-        f"alerts.command=\"cat >> '{told}'\"",
+        tmp_path, hours, "checkpoint.guard.quality=stop", "alerts.max_auc_drop=0.1"
     )  # fmt: skip
     site.deliver(BAD, "poisoned.txt")
     done = site.train()
@@ -192,7 +189,6 @@ def test_a_poisoned_log_is_stopped_by_the_guard_and_skipped(
     assert (status["state"], status["live"]) == ("failed", False)
     assert status["alerts"]["failed"].startswith("GuardError: ")
     assert status["last"]["hour"] == f"2024-01-01T{BAD - 1:02}:00+00:00"  # so the next one is bad
-    assert json.loads(told.read_text())["alert"] == "failed"
     done = site.train("--skip-files", f"20240101/{BAD:02}/*")
     assert done.returncode == 0, done.stderr
     assert site.digests() == without.digests()

@@ -1,8 +1,9 @@
-"""Alerts: when they fire, once; what hears of them; and that none of it stops a run."""
+"""Alerts: when they fire, once; where they show; and that none of it stops a run."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 import urllib.request
@@ -92,46 +93,16 @@ def test_an_empty_pass_and_missing_hours_always_fire() -> None:
     assert fired(config(), line(missing_hours=["2024-01-01T05:00+00:00"])) == ["missing_hours"]
 
 
-def test_an_alert_is_sent_once_when_it_fires_and_once_when_it_ends(run_dir: Path) -> None:
-    told = run_dir / "told"
-    rule = config(min_copc=0.9, command=f"cat >> '{told}'; echo >> '{told}'")
-    with Watch(rule, run_dir) as watch:
+def test_an_alert_is_logged_once_when_it_fires_and_once_when_it_ends(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "paddlebox")
+    with Watch(config(min_copc=0.9), run_dir) as watch:
         for number, copc in enumerate((1.0, 0.5, 0.4, 1.0), 1):
             watch.passed(line(number, copc=copc))
-    alerts = [json.loads(text) for text in told.read_text().splitlines()]
-    assert [(alert["alert"], alert["state"]) for alert in alerts] == [
-        ("copc", "firing"), ("copc", "resolved"),
-    ]  # fmt: skip
-    assert alerts[0]["message"].startswith("pass 2: COPC 0.5")
-    assert alerts[0]["run_dir"] == str(run_dir)
-
-
-def test_a_command_that_fails_or_hangs_is_logged_and_training_goes_on(
-    run_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("paddlebox.watch.watch._COMMAND_TIMEOUT_S", 0.2)
-    for command in ("exit 3", "sleep 60"):
-        with Watch(config(command=command), run_dir) as watch:
-            watch.passed(line(samples=0))
-            eventually(lambda it: "commands_failed_total 1" in it.text(), watch)
-    assert "exit status 3" in caplog.text
-    assert "timed out" in caplog.text
-
-
-def test_a_command_that_hangs_holds_up_neither_status_json_nor_other_alerts(run_dir: Path) -> None:
-    told, go = run_dir / "told", run_dir / "go"
-    hangs = f"while [ ! -e '{go}' ]; do sleep 0.02; done"
-    command = f"read -r it; case $it in *copc*) {hangs};; *) echo \"$it\" >> '{told}';; esac"
-    with Watch(config(min_copc=0.9, command=command), run_dir) as watch:
-        try:
-            watch.passed(line(1, copc=0.1))
-            watch.passed(line(2, copc=0.1, samples=0))
-            eventually(told.exists)
-            watch.doing("waits", "hour x")
-            eventually(lambda: status(run_dir)["text"] == "hour x")
-        finally:
-            go.touch()
-    assert "empty_pass" in told.read_text()
+    first, second = caplog.messages
+    assert first.startswith("alert copc, firing: pass 2: COPC 0.5")
+    assert second.startswith("alert copc, resolved: ")
 
 
 def test_no_error_of_a_look_ends_the_watch(

@@ -19,7 +19,7 @@ from paddlebox.errors import ConfigError
 #: alerts. An empty value is the default.
 FIXED = (
     *("save=", "publish=", "checkpoint.copy_to=", "trainer.trace="),
-    *("alerts.command=", "alerts.metrics_port="),
+    "alerts.metrics_port=",
     "trainer.evaluate_after_pass=true",
 )
 _CHOSEN = ("data.train_files", "data.test_files", "data.path_template")
