@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import load_config
 from paddlebox.ranks import World
 from paddlebox.ranks.channel import DENSE
 from paddlebox.ranks.job_store import JOIN_S, _serve
@@ -163,14 +162,13 @@ def sizes_of(options: argparse.Namespace, rank: int, ranks: int) -> list[int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--config", type=Path, help="for ranks.transport")
     parser.add_argument("--row-bytes", type=int, default=76)
     parser.add_argument("--rows", type=int, required=True, help="rows for each rank")
     parser.add_argument("--exchanges", type=int, required=True)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--dense", type=int, default=100_000)
     options = parser.parse_args()
-    world: Any = World.join(load_config(options.config, []) if options.config else None)
+    world: Any = World.join()
     sizes = [sizes_of(options, rank, world.size) for rank in range(world.size)]
     out = [np.full(size, world.rank, np.uint8) for size in sizes[world.rank]]
     into = [np.empty(of_rank[world.rank], np.uint8) for of_rank in sizes]

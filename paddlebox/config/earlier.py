@@ -127,6 +127,7 @@ REMOVED = {
     "optimizer.schedule_steps": Removed(0, "there is no cosine", _always),
     "optimizer.warmup_steps": Removed(0, "there is no warm-up", _always),
     "optimizer.patience": Removed(1, "it is always 1", _always),
+    "ranks.transport": Removed("auto", "MPI is used if it started the ranks, else TCP"),
     "ranks.two_level": Removed(False, "use ranks.rows and ranks.gradients: int8"),
     "feeder.spill_dir": Removed("", "set TMPDIR"),
     "feeder.cache_dir": Removed("", "set XDG_CACHE_HOME"),

@@ -16,22 +16,9 @@ class Wire(StrEnum):
     INT8 = "int8"
 
 
-class Transport(StrEnum):
-    AUTO = "auto"
-    SHARED_MEMORY = "shared_memory"
-    TCP = "tcp"
-    MPI = "mpi"
-
-
 class RanksConfig(Section):
     """Exchange between ranks. It has no effect on one rank."""
 
-    transport: Choice[Transport] = Field(
-        default=Transport.AUTO,
-        description="how hosts exchange; the ranks of a host always share memory. tcp: sockets of "
-        "paddlebox; mpi: MPI_Alltoallv, for ranks that mpiexec or srun started; shared_memory: "
-        "several hosts are an error; auto: mpi if mpiexec or srun started the ranks, else tcp",
-    )
     rows: Choice[Wire] = Field(
         default=Wire.FLOAT32,
         description="format in which rows are sent: float32, float16, bfloat16, or int8 with a "

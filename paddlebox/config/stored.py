@@ -27,7 +27,7 @@ FREE = (
     "data.test_files", "data.dedup_slots", "data.threads",
     "trainer.dense_threads", "trainer.grace_s", "trainer.evaluate_after_pass",
     "trainer.evaluate_before_pass", "trainer.trace",
-    "ranks.transport", "ranks.parity",
+    "ranks.parity",
     "metrics", "save", "alerts", "publish",
 )  # fmt: skip
 # Keys that determine the passes. They may change as long as the trained passes stay the same.

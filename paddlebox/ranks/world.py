@@ -20,7 +20,7 @@ import numpy as np
 from paddlebox import _native, mpi
 from paddlebox.config import Config
 from paddlebox.config.data import ShareBy
-from paddlebox.config.ranks import RanksConfig, Transport
+from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError, PaddleBoxError, RankError
 from paddlebox.ranks import connecting
 from paddlebox.ranks.channel import CHANNELS, DENSE, PARITY, Channel
@@ -73,8 +73,8 @@ class World(Coordinator):
         """Join the ranks that the environment names. Collective.
 
         Args:
-            config: has `ranks.transport`. It must be the same on all ranks, but for keys of a host
-                (config/stored.py). None: the default transport, and no check.
+            config: must be the same on all ranks, but for keys of a host (config/stored.py). None:
+                no check.
 
         Raises:
             ConfigError: the environment lacks variables that the launcher sets, or ranks have
@@ -121,25 +121,14 @@ class World(Coordinator):
         near, self.memory = share_memory(self, channels)
         self.hosts = Hosts.of(self.rank, self.gather("near", near[0]))
         if not self.on_one_host:
-            self.link = self._link_hosts(options.transport, channels, names)
+            self.link = self._link_hosts(channels, names)
         self.channels = {name: Channel(self, name, at) for at, name in enumerate(names_of_channels)}
         between = None if self.on_one_host else self.sum_over_hosts
         core.set_sums(self.memory, len(CHANNELS), between)
 
-    def _link_hosts(self, transport: Transport, channels: int, names: Sequence[str]) -> Link | None:
-        """Connect ranks of different hosts with `ranks.transport`. Collective."""
-        if transport is Transport.SHARED_MEMORY:
-            firsts = ", ".join(names[first] for first in self.hosts.firsts)
-            raise ConfigError(
-                "ranks.transport is shared_memory: expected all ranks on one host, found "
-                f"{len(self.hosts.ranks)}, whose first ranks are {firsts}: use tcp or mpi"
-            )
-        if transport is Transport.MPI and mpi.loaded() is None:
-            raise ConfigError(
-                "ranks.transport is mpi, but MPI did not start the ranks: start them with mpiexec "
-                "or srun, or use tcp"
-            )
-        if transport is not Transport.TCP and mpi.loaded() is not None:
+    def _link_hosts(self, channels: int, names: Sequence[str]) -> Link | None:
+        """Connect ranks of different hosts, over MPI if it started them. Collective."""
+        if mpi.loaded() is not None:
             return MpiLink(mpi.loaded(), channels, self.store)
         hosts, rank = self.hosts, self.rank
         of_sums = [one for one in hosts.firsts if one != rank and rank in hosts.firsts]

@@ -65,7 +65,6 @@ EFFECTS = {
     "::test_a_table_over_its_share_of_the_budget_splits_the_pass",
     "feeder.budget_bytes": f"{_FEEDER}::test_instances_over_budget_bytes_go_to_disk",
     "feeder.cache_bytes": f"{_FEEDER}::test_a_cache_holds_parsed_files_up_to_cache_bytes",
-    "ranks.transport": "ranks/test_transport.py::test_hosts_exchange_over_the_transport",
     "ranks.rows": f"{_RANKS}::test_rows_are_rounded_to_the_format_of_ranks_rows",
     "ranks.gradients": "ranks/test_error_feedback.py"
     "::test_what_was_applied_and_what_was_kept_are_the_sum_of_the_gradients",

@@ -80,8 +80,8 @@ def test_a_rank_with_another_config_is_named_with_the_key() -> None:
     expected = "rank 1 on host b: table.embedx_dim is 4, expected 8 as on rank 0 on host a: "
     assert first.startswith(expected)
     assert second == first
-    first, _ = _compared([], ["ranks.transport=tcp"])
-    assert "ranks.transport is 'tcp', expected 'auto'" in first
+    first, _ = _compared([], ["ranks.rows=int8"])
+    assert "ranks.rows is 'int8', expected 'float32'" in first
 
 
 def test_a_rank_with_other_slots_is_named_with_the_first_difference(tmp_path: Path) -> None:

@@ -168,20 +168,16 @@ def test_ranks_of_mpiexec_end_with_the_bits_of_ranks_of_the_launcher(tmp_path: P
     mpiexec = _mpiexec()
     passes = _passes(tmp_path / "data", 2)
     expected = _train(tmp_path / "launched", 2, passes)
-    for name, transport, hosts in (
-        ("near", "auto", False),
-        ("far", "auto", True),
-        ("over-tcp", "tcp", True),
-    ):
+    for name, hosts in (("near", False), ("far", True)):
         folder = tmp_path / name
-        told = _configured(folder, 2, options=f"{{transport: {transport}}}")
+        told = _configured(folder, 2)
         settings = folder / "settings.json"
         settings.write_text(json.dumps([{"passes": passes, **told}]))
         done = _run(mpiexec, 2, str(ROOT / "tests/ranks/worker.py"), str(settings), hosts=hosts)
         assert done.returncode == 0, done.stdout + done.stderr
         found = _written(folder, 2)
         assert found["on_one_host"] == (not hosts)
-        assert found["link"] == {"near": "", "far": "MpiLink", "over-tcp": "TcpLink"}[name]
+        assert found["link"] == {"near": "", "far": "MpiLink"}[name]
         assert (found["digest"], found["dense"]) == (expected["digest"], expected["dense"])
 
 

@@ -1,4 +1,4 @@
-"""`ranks.transport` chooses what carries messages between hosts."""
+"""What carries messages between hosts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from paddlebox import mpi
-from paddlebox.config.load import load_config
-from paddlebox.errors import ConfigError, RankError
+from paddlebox.errors import RankError
 from paddlebox.ranks import World, connecting, world
 from paddlebox.ranks.channel import CHANNELS
 from paddlebox.ranks.link import Hosts
@@ -16,57 +15,25 @@ from paddlebox.ranks.link import Hosts
 _NAMES = ["rank 0 on host a", "rank 1 on host b"]
 
 
-def _link_of(transport: str, by_mpi: bool, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The link of the first of two ranks on two hosts; by_mpi: mpiexec started them."""
+@pytest.mark.parametrize("by_mpi", [False, True])
+def test_hosts_exchange_over_mpi_if_it_started_them(
+    by_mpi: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mpi, "_mpi", "the module" if by_mpi else None)
     monkeypatch.setenv("PADDLE_CURRENT_ENDPOINT", "10.0.0.1:7")
     monkeypatch.setattr(connecting, "connect", lambda *arguments: ("tcp", arguments))
     monkeypatch.setattr(world, "MpiLink", lambda *arguments: ("mpi", arguments))
     one = World(0, 2)
     one.hosts = Hosts.of(0, [0, 1])
-    options = load_config("configs/dnn_synthetic.yaml", [f"ranks.transport={transport}"]).ranks
-    return one._link_hosts(options.transport, 5, _NAMES)
-
-
-@pytest.mark.parametrize(
-    ("transport", "by_mpi", "expected"),
-    [
-        ("auto", False, "tcp"),
-        ("auto", True, "mpi"),
-        ("tcp", False, "tcp"),
-        ("tcp", True, "tcp"),
-        ("mpi", True, "mpi"),
-    ],
-)
-def test_hosts_exchange_over_the_transport(
-    transport: str, by_mpi: bool, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind, arguments = _link_of(transport, by_mpi, monkeypatch)
-    assert kind == expected
-    if kind == "mpi":
+    link: Any = one._link_hosts(5, _NAMES)
+    kind, arguments = link
+    assert kind == ("mpi" if by_mpi else "tcp")
+    if by_mpi:
         assert arguments[:2] == ("the module", 5)
     else:
         rank, names, peers, address, _ = arguments
         assert (rank, names, address) == (0, _NAMES, "10.0.0.1")
         assert peers == {channel: [1] for channel in range(len(CHANNELS) + 1)}
-
-
-@pytest.mark.parametrize(
-    ("transport", "told"),
-    [
-        (
-            "shared_memory",
-            "ranks.transport is shared_memory: expected all ranks on one host, found 2, whose "
-            "first ranks are rank 0 on host a, rank 1 on host b",
-        ),
-        ("mpi", "ranks.transport is mpi, but MPI did not start the ranks"),
-    ],
-)
-def test_a_transport_that_cannot_carry_messages_is_refused(
-    transport: str, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ConfigError, match=f"^{told}"):
-        _link_of(transport, False, monkeypatch)
 
 
 class _Gone:
