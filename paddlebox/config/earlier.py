@@ -70,6 +70,7 @@ REMOVED = {
     "table.bad_grad_bound": Removed(
         10.0, "the bound is always 10", lambda table: bool(table.get("on_bad_grad") == "clip")
     ),
+    "store.parity": Removed(0, "use ranks.parity, or checkpoint.copy_to"),
     "ssd.compaction": Removed(True, "segments are always merged in the background"),
     "ssd.space_ceiling": Removed(2.0, "it is always 2.0"),
     "ssd.drive_bytes_per_day": Removed(

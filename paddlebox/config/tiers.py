@@ -49,15 +49,8 @@ class SsdConfig(Section):
 
 
 class StoreConfig(Section):
-    """Threads and parity of the store."""
+    """Threads of the store."""
 
     threads: int = Field(
         default=0, ge=0, le=1024, description="threads of the store; 0: all cores, at most 8"
-    )
-    parity: int = Field(
-        default=0,
-        ge=0,
-        le=255,
-        description="number of segments in a group with one parity file, from which one lost "
-        "segment can be rebuilt; 0: no parity",
     )

@@ -123,7 +123,6 @@ def _write_table(
         mem_budget_bytes=LEAST_MEM_BYTES,
         threads=1,
         compaction=None,
-        parity=None,
     )
     progress = _progress(folder, sources, [record.live_rows for record in records])
     with ExitStack() as opened, TieredTable(config, options) as table:

@@ -1,5 +1,5 @@
 """Compactor: merges the segments of a store, in the background and on demand (compaction.py decides
-which), and keeps its parity files up to date."""
+which)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from paddlebox.store.compaction import Merge, Policy
 from paddlebox.store.compaction_thread import CompactionThread
 from paddlebox.store.disk_budget import DiskBudget
 from paddlebox.store.options import TableOptions
-from paddlebox.store.parity import ParityThread
 from paddlebox.store.record import newly_written
 from paddlebox.store.version_set import VersionSet, added_bytes
 
@@ -22,7 +21,7 @@ _ALL = 1 << 62  # bytes of inputs
 
 class Compactor:
     """Args:
-    native: the core's table. options: only compaction, disk_budget_bytes and parity are used.
+    native: the core's table. options: only compaction and disk_budget_bytes are used.
     settle: waits for the commit in the background.
     """
 
@@ -41,9 +40,6 @@ class Compactor:
         self._policy = options.compaction
         self._dead: compaction.Dead = {}  # as of the last plan
         self._thread: CompactionThread | None = None
-        self.parity: ParityThread | None = None
-        if options.parity is not None:
-            self.parity = ParityThread(versions.folder, options.parity, lambda: versions.head)
         if options.compaction is not None:
             self._thread = CompactionThread(
                 self.plan, self.merge, self.commit, native.cancel_merges
@@ -51,9 +47,7 @@ class Compactor:
         self.wake()
 
     def wake(self) -> None:
-        """A version was committed: starts the merges and parity files that are due."""
-        if self.parity is not None:
-            self.parity.wake()
+        """A version was committed: starts the merges that are due."""
         if self._thread is not None:
             self._thread.wake()
 
@@ -135,15 +129,11 @@ class Compactor:
             )
             self._native.replace_segments(sorted(gone), made)
             self._versions.prune()
-        if self.parity is not None:
-            self.parity.wake()
 
     def close(self) -> None:
         if self._thread is not None:
             self._thread.close()
             self._thread = None
-        if self.parity is not None:
-            self.parity.close()
 
     def _make(self, merges: list[Merge]) -> None:
         self.commit([(merge, self.merge(merge, True)) for merge in merges])

@@ -22,9 +22,7 @@ from paddlebox.store.crc import crc32c
 
 _ALIGN = 64
 _TENSORS, _INDEX = "dense.bin", "dense.json"
-_NEXT_STEP = (
-    "; the file is damaged: restore it from a copy; tools/store.py repair mends a store with parity"
-)
+_NEXT_STEP = "; the file is damaged: restore it from a copy"
 
 
 def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, int]]:

@@ -47,9 +47,6 @@ class TableOptions:
     compaction: Policy | None = Policy()  # noqa: RUF009  frozen
     #: Bytes of all files of the store; 0: only the disk limits them.
     disk_budget_bytes: int = 0
-    #: Segments that one parity file protects (docs/formats/parity.md). 0: parity files are removed.
-    #: None: existing ones stay, and none is written.
-    parity: int | None = None
     #: How several ranks exchange rows.
     ranks: RanksConfig = RanksConfig()  # noqa: RUF009  frozen
     #: Late lines are trained, so ranks also send their weights to the owners of rows.

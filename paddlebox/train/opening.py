@@ -269,7 +269,6 @@ def table_options(config: Config) -> TableOptions:
         keep_versions=config.checkpoint.keep_versions,
         keep_daily=config.checkpoint.keep_daily,
         disk_budget_bytes=config.ssd.disk_budget_bytes,
-        parity=config.store.parity,
         ranks=config.ranks,
         late_lines=any(model.delayed for model in models_of(config).values()),
     )

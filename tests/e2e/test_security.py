@@ -123,13 +123,13 @@ def test_a_run_its_saves_copies_and_export_hold_no_pickle_and_the_run_dir_is_pri
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "slots.yaml").write_text(SLOTS)
     write_data(tmp_path)
-    settings = ["store.parity=2", "save.out=saves", "save.delta_every=1"]
+    settings = ["save.out=saves", "save.delta_every=1"]
     words = ["-c", "config.yaml", "--run-dir", "run", "-o", *settings, "checkpoint.copy_to=copies"]
     tool(tmp_path, "train", *words)
     tool(tmp_path, "export", "run", "--out", "model")
     tool(tmp_path, "store", "restore", "copies", "restored")
     found = dict(contents(tmp_path))
-    for part in ("dense.bin", "MANIFEST-", "par-", "meta.json", "model b'", "copies/data/"):
+    for part in ("dense.bin", "MANIFEST-", "meta.json", "model b'", "copies/data/"):
         assert any(part in name for name in found), part
     assert [name for name, data in found.items() if is_pickle(data)] == []
     for made in ("run", "restored"):

@@ -4,8 +4,8 @@ alone.
     python -m tests.faults.kill_run --kills 200 --jobs 2
 
 A kill is real: SIGKILL from outside at a moment that is drawn from the time of a whole run, or by
-recorder.c right after the n-th change of a file of some kind, which meets commits, merges, saves,
-parity and recovery itself at every step. A run is taken up, and killed, until it ends; then another
+recorder.c right after the n-th change of a file of some kind, which meets commits, merges, saves
+and recovery itself at every step. A run is taken up, and killed, until it ends; then another
 begins, in the other of two variants. After each kill
 
   - the newest version is none before the newest one that a reader saw while the process lived;
@@ -56,7 +56,7 @@ SETTINGS = (
     "table.admission={min_count: 2, filter_bytes: 64KiB}", "table.embedx_threshold=0.5",
     "table.life.delete_threshold=0.3",
     "hbm.budget_bytes=1MiB", "mem.budget_bytes=1MiB", "feeder.budget_bytes=64KiB",
-    "ssd.max_segment_bytes=64KiB", "store.parity=4",
+    "ssd.max_segment_bytes=64KiB",
 )  # fmt: skip
 VARIANTS = (
     ("checkpoint.every=pass", "save.delta_every=1"),
@@ -65,8 +65,8 @@ VARIANTS = (
 # What the changed file's path has in it, and up to which change is drawn; "": any file.
 TARGETS = (
     ("", 3000), ("/ssd/", 1000), ("/dense/", 300), ("/MANIFEST-", 60), ("/manifest/data.mdb", 150),
-    ("/parity/", 300), ("/metrics.jsonl", 30), ("/saves/", 600), ("_done.txt", 40), ("/leases/", 3),
-    ("/LOCK", 1), ("/config.json", 2),
+    ("/metrics.jsonl", 30), ("/saves/", 600), ("_done.txt", 40), ("/leases/", 3), ("/LOCK", 1),
+    ("/config.json", 2),
 )  # fmt: skip
 # Of a line, what is no time and does not depend on what was in memory: a run that is taken up has
 # nothing there.

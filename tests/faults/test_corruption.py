@@ -51,10 +51,10 @@ class Sound:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
-    """Of a store with merges, a day's end, parity and a named version."""
+    """Of a store with merges, a day's end and a named version."""
     paddle.disable_static()
     folder = tmp_path_factory.mktemp("sound") / "store"
-    with workload.open_table(folder, parity=3) as table:
+    with workload.open_table(folder) as table:
         for number in range(1, 6):
             workload.train_pass(table, number)
         table.end_of_day(20006)
@@ -172,7 +172,6 @@ def own_check(store: Path, name: str) -> Callable[[], list[str]]:
         record = next(r for r in records if r.dense_version == int(path.parent.name))
         return lambda: [damage.message for damage in dense_damage(path.parents[2], record)]
     actions: dict[str, Callable[[], object]] = {
-        ".par": lambda: _native.core.check_parity(str(path)),
         "MANIFEST": lambda: VersionRecord.from_payload(
             unframe(path.read_bytes(), str(path)), str(path)
         ),
@@ -206,8 +205,6 @@ def offsets(store: Path, name: str, strides: Strides) -> Iterator[int]:
         shape = _native.core.SegmentFile(str(store / name)).shape
         page = int(shape["block_bytes"])
         rows = int(shape["blocks"]) * page
-    elif kind_of(name) == ".par":
-        rows = max(0, size - 512)  # its index is shorter
     for at in range(size):
         is_head = size <= 4096 or at < 160 or at >= size - 512 or at % page < 16
         stride = strides.heads if is_head else strides.rows if at < rows else strides.index
@@ -235,7 +232,7 @@ def every_byte(sound: Sound, store: Path, strides: Strides) -> dict[str, int]:
 
 
 KINDS = {
-    ".seg", ".bin", ".json", ".par", "MANIFEST", ".mdb", ".sha256",
+    ".seg", ".bin", ".json", "MANIFEST", ".mdb", ".sha256",
     "a name's MANIFEST", "a name's .seg", "a name's .bin", "a name's .json",
 }  # fmt: skip
 

@@ -45,19 +45,6 @@ def test_a_disk_that_is_full_for_one_kind_of_file(
     assert run.result() == whole
 
 
-def test_parity_without_room_is_reported_and_training_continues(
-    data: Path, whole: dict[str, Any], tmp_path: Path
-) -> None:
-    run = Run(tmp_path / "r", data, 0, ALL)
-    full = str(build_preloaded(tmp_path, "full"))
-    process = run.start(LD_PRELOAD=full, PBX_FULL_ON="/parity/", PBX_FULL_AFTER="50000")
-    log = ended(process)
-    assert process.returncode == 0, log
-    assert "parity: " in log
-    assert "o space" in log
-    assert run.result() == whole
-
-
 @pytest.mark.parametrize("everywhere", [False, long(True)])
 def test_an_export_file_that_finds_no_room_is_none_and_an_old_one_stays_as_it_is(
     everywhere: bool, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,5 @@
-"""Damaged and forged files of a store, a copy, a save and both kinds of parity: a reader returns
-what was written, or raises an error of ours, and touches nothing outside its folder.
+"""Damaged and forged files of a store, a copy, a save and rank parity: a reader returns what was
+written, or raises an error of ours, and touches nothing outside its folder.
 
     python tests/fuzz/fuzz_files.py --count 2000 [--seed N]
 
@@ -36,7 +36,7 @@ from paddlebox.errors import PaddleBoxError
 from paddlebox.saves.meta import META, _crc_of, _text_of
 from paddlebox.saves.reader import chain_of, open_save
 from paddlebox.saves.saver import Saver
-from paddlebox.store import copies, parity, parity_set
+from paddlebox.store import copies, parity_set
 from paddlebox.store.crc import crc32c
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.parity_set import ParitySet, Part, SetFile, Writer, block_bytes, hex_crc
@@ -57,11 +57,11 @@ _HOSTILE: list[Any] = [
 
 
 def make(root: Path) -> None:
-    """A store of two passes with parity, a copy, a chain of saves, and sets of rank parity."""
+    """A store of two passes, a copy, a chain of saves, and sets of rank parity."""
     paddle.disable_static()
     config = TableConfig(embedx_dim=2, embedx_threshold=0.0)
     store = root / "store" / "store"
-    table = Table(config, folder=store, mem_budget_bytes=1 << 20, parity=2, compaction=None)
+    table = Table(config, folder=store, mem_budget_bytes=1 << 20, compaction=None)
     with table:
         saver = Saver(table, root / "save")
         for number in (1, 2):
@@ -75,7 +75,6 @@ def make(root: Path) -> None:
     with Manifest.open_reader(store) as manifest:
         record = manifest.head()
     assert record is not None
-    parity.update(store, record, 2)
     copies.copy_version(str(store), record, str(root / "copy"))
     _make_rank_parity(root / "rank_parity", store, parity_set.protected_files(str(store), record))
 
@@ -135,22 +134,6 @@ def read_save(folder: Path) -> Any:
     return digest.hexdigest()
 
 
-def read_parity(folder: Path) -> Any:
-    store, found = folder / "store", []
-    with Manifest.open_reader(store) as manifest:
-        head = manifest.head()
-    assert head is not None
-    for segment in head.segments:
-        made = folder / "made"
-        try:
-            if not parity.rebuild(store, segment, made):
-                raise PaddleBoxError("no parity")
-        except ValueError as error:
-            raise PaddleBoxError(str(error)) from error
-        found.append(made.read_bytes())
-    return found
-
-
 def read_rank_parity(folder: Path) -> Any:
     with SetFile(folder / "000000000001.set") as one:
         one.check()
@@ -160,7 +143,6 @@ def read_rank_parity(folder: Path) -> Any:
 READERS: list[tuple[str, Callable[[Path], Any], str]] = [
     ("store", read_store, r"store/(MANIFEST-\d+|ssd/.*|dense/.*|manifest/data.(mdb|sha256))"),
     ("store", repair_store, r"store/(MANIFEST-\d+|ssd/.*|dense/.*)"),
-    ("store", read_parity, r"store/parity/.*"),
     ("copy", read_copy, r"(data|checkpoints)/.*"),
     ("save", read_save, r".*/(meta\.json|seg-.*|dense/.*)"),
     ("rank_parity", read_rank_parity, r"[^/]*\.set|[^/]*/(ssd|dense)/.*"),

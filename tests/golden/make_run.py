@@ -150,7 +150,7 @@ def main() -> None:
             if kind == "ranks":
                 train(work, *listed, *of_ranks, ranks=2)
             else:
-                train(work, *listed, "store.parity=2")
+                train(work, *listed)
         pack(work, out)
 
 

@@ -65,7 +65,7 @@ def test_it_is_sound_and_holds_the_rows_it_was_left_with(name: str, tmp_path: Pa
 @pytest.mark.parametrize("name", RUNS)
 def test_it_trains_on_and_is_exported(name: str, tmp_path: Path) -> None:
     work = unpack(name, tmp_path)
-    tool(work, "train", "-c", "config.yaml", "--run-dir", "run", "-o", "store.parity=2")
+    tool(work, "train", "-c", "config.yaml", "--run-dir", "run")
     lines = [json.loads(line) for line in (work / "run/metrics.jsonl").read_text().splitlines()]
     assert [line["pass"] for line in lines] == [1, 2, 3]
     assert [line["samples"] for line in lines] == [40, 40, 40]

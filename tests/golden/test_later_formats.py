@@ -6,7 +6,6 @@ tests/ops/feed/instances/test_parsed_file.cc.)"""
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 
 import lmdb
@@ -24,7 +23,6 @@ from tests.golden.test_golden_hours_and_ranks import BY_THE_HOUR
 from tests.golden.test_golden_runs import contents, tool, unpack
 
 TRAIN = ("train", "-c", "config.yaml", "--run-dir", "run")
-_PARITY_TAIL = struct.Struct("<QIIIII8s")  # docs/formats/parity.md; without `crc` and magic: 24
 
 
 def test_an_export_file(tmp_path: Path) -> None:
@@ -60,23 +58,6 @@ def test_a_copy(tmp_path: Path) -> None:
     said = tool(work, "store", "restore", "copies", "restored", code=2)
     assert f"written by a later version (format {FORMAT + 1}, " in said
     assert not (work / "restored").exists()
-
-
-def test_damaged_parity_is_named_and_rebuilt_since_no_version_needs_it(tmp_path: Path) -> None:
-    work = unpack("run_v2", tmp_path)
-    (path,) = (work / "run/store/parity").glob("par-*.par")
-    whole = bytearray(path.read_bytes())
-    index_bytes = _PARITY_TAIL.unpack_from(whole, len(whole) - _PARITY_TAIL.size)[2]
-    at = len(whole) - _PARITY_TAIL.size
-    struct.pack_into("<I", whole, at + 20, 99)
-    struct.pack_into("<I", whole, at + 24, crc32c(bytes(whole[at - index_bytes : at + 24])))
-    path.write_bytes(whole)
-    found = json.loads(tool(work, "store", "verify", "run", "--json", code=1, output=True))
-    assert [damage["message"] for damage in found["damage"]] == [
-        f"{path.relative_to(work)}: written by a later version (99, this one reads up to 1)"
-    ]
-    tool(work, *TRAIN, "-o", "store.parity=2")
-    assert json.loads(tool(work, "store", "verify", "run", "--json"))["damage"] == []
 
 
 def test_a_run_with_a_value_that_this_release_does_not_know(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_run_saves_a_base_a_date_and_a_delta_a_pass_beside_the_next_ones_stagi
     data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    saving = train(data, tmp_path / "a", f"save.out={out}", "store.parity=4")
+    saving = train(data, tmp_path / "a", f"save.out={out}")
     plain = train(data, tmp_path / "b")
     assert (saving["dense"], saving["auc"]) == (plain["dense"], plain["auc"])
     bases = [done.name for done in donefile.read(out, "base")]
@@ -76,7 +76,6 @@ def test_a_run_saves_a_base_a_date_and_a_delta_a_pass_beside_the_next_ones_stagi
     assert json.loads(last.file("config.json"))["save"]["out"] == str(out)
     lines = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["save"]["kind"] for line in lines] == ["base", "delta"] * 2
-    assert (tmp_path / "a" / "store" / "parity").is_dir()
 
 
 @pytest.mark.slow

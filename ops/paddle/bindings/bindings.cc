@@ -35,6 +35,13 @@ void Translate(const std::exception_ptr& thrown) {
   }
 }
 
+template <typename Convert>
+py::array_t<uint64_t> Each(const Array<uint64_t>& values, Convert convert) {
+  std::vector<uint64_t> out(values.data(), values.data() + SizeOf(values));
+  for (uint64_t& value : out) value = convert(value);
+  return ToArray(std::move(out));
+}
+
 }  // namespace
 }  // namespace pbx
 
@@ -57,6 +64,12 @@ PYBIND11_MODULE(_ops, module) {
   module.def("mix", &pbx::Mix);
   module.def("unmix", &pbx::Unmix);
   module.def("feasign_in_slot", &pbx::FeasignInSlot);
+  module.def("keys_of", [](const pbx::Array<uint64_t>& feasigns) {
+    return pbx::Each(feasigns, &pbx::KeyOf);
+  });
+  module.def("feasigns_of", [](const pbx::Array<uint64_t>& keys) {
+    return pbx::Each(keys, &pbx::FeasignOf);
+  });
   module.def("vector_path", [] { return pbx::ActiveKernels().name; });
   module.def("set_vector_path",
              [](const char* name) { pbx::ThrowIfError(pbx::SelectKernels(name)); });
@@ -75,7 +88,6 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindMem(module);
   pbx::BindSsd(module);
   pbx::BindSegment(module);
-  pbx::BindParity(module);
   pbx::BindFeed(module);
   pbx::BindParsed(module);
   pbx::BindSequences(module);

@@ -17,7 +17,6 @@ void BindImport(pybind11::module_& module);     // bind_import.cc: rows of one t
 void BindMem(pybind11::module_& module);        // bind_mem.cc: the MEM tier alone
 void BindSsd(pybind11::module_& module);        // bind_ssd.cc: the SSD tier alone
 void BindSegment(pybind11::module_& module);    // bind_segment.cc: single segment files
-void BindParity(pybind11::module_& module);     // bind_parity.cc: parity files, keys and feasigns
 void BindFeed(pybind11::module_& module);       // bind_feed.cc: schema, parser, instances, batches
 void BindParsed(pybind11::module_& module);     // bind_parsed.cc: parsed files, spilled chunks
 void BindSequences(pybind11::module_& module);  // bind_sequences.cc: sequences of users

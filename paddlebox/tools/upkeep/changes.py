@@ -59,9 +59,6 @@ def repair_store(folder: Path, arguments: argparse.Namespace) -> int:
     if result.manifest is not None:
         rebuilt = "was rebuilt" if result.done else "can be rebuilt"
         lines.append(f"manifest: {result.manifest}: it {rebuilt} from its files")
-    rebuilt = "rebuilt" if result.done else "can be rebuilt"
-    lines += [f"{name}: {rebuilt} from parity, nothing is lost" for name in result.rebuilt]
-    lines += [f"no parity: {message}" for message in result.no_parity]
     for lost in result.lost:
         where = "all of it" if lost.block is None else f"block {lost.block}"
         lines.append(
@@ -75,7 +72,7 @@ def repair_store(folder: Path, arguments: argparse.Namespace) -> int:
             else "  no older copies: these feasigns start again from nothing"
         )
     lines += [f"cannot be repaired: {damage.message}" for damage in result.not_mended]
-    damaged = bool(result.lost or result.not_mended or result.manifest or result.rebuilt)
+    damaged = bool(result.lost or result.not_mended or result.manifest)
     if not damaged:
         lines.append("nothing is damaged")
     elif result.done:

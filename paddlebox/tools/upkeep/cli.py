@@ -151,7 +151,7 @@ def _add_changes(add: Add) -> None:
     command = add(
         "repair",
         changes.repair_store,
-        "Rebuilds damaged files, or drops what is damaged. Without --yes it only lists the damage.",
+        "Drops damaged rows, or rebuilds the manifest. Without --yes it only lists the damage.",
     )
     command.add_argument("--yes", action="store_true", help="change the store")
     add("migrate", changes.migrate, "Rewrites segments of older formats.")

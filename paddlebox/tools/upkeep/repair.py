@@ -15,7 +15,7 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.store import dense_parity, files, parity
+from paddlebox.store import files
 from paddlebox.store.lock import KeptLock
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rebuild import rebuild_from_files
@@ -45,8 +45,6 @@ class Repair:
     done: bool  # False: nothing was changed
     manifest: str | None = None  # its damage; it is rebuilt from MANIFEST files
     version: int = 0  # the newest version after the repair
-    rebuilt: list[str] = field(default_factory=list)  # files that parity restores exactly
-    no_parity: list[str] = field(default_factory=list)  # why parity could not restore a file
     lost: list[Lost] = field(default_factory=list)
     not_mended: list[Damage] = field(default_factory=list)  # cannot be repaired
 
@@ -55,8 +53,7 @@ class Repair:
 
 
 def repair(folder: AnyPath, *, yes: bool = False) -> Repair:
-    """Rebuild damaged segments and dense files of the newest version from parity. From a segment
-    without parity, drop the damaged blocks and keep the rest, as a new version.
+    """Make a new version of the newest one without the damaged blocks of its segments.
 
     Damaged files are kept in STORE/damaged/. Then older versions without damage stay; the others
     are dropped. Without ``yes`` nothing is changed.
@@ -87,11 +84,7 @@ def _repair(folder: Path, yes: bool) -> Repair:
         for segment in record.segments
         if (found := list(segment_damage(folder, segment)))
     }
-    for number, (segment, _) in list(damaged.items()):
-        if _rebuild(folder, segment, result):
-            del damaged[number]
-    if not _rebuild_dense(folder, record, result):
-        result.not_mended = list(dense_damage(folder, record))
+    result.not_mended = list(dense_damage(folder, record))
     for segment, found in damaged.values():
         result.lost += _lost(folder, record, segment, found)
     if not yes or not damaged:
@@ -107,7 +100,7 @@ def _repair(folder: Path, yes: bool) -> Repair:
             "repair", segments=segments, live_rows=max(0, record.live_rows - lost)
         )
         for segment, _ in damaged.values():
-            _set_aside(folder, os.path.join("ssd", segment["file"]))
+            _set_aside(folder, segment["file"])
         manifest.commit(mended)
         if not files.is_of_set(str(folder)):  # otherwise the first table refers to versions
             sound = {segment["id"] for segment in record.segments} - damaged.keys()
@@ -122,61 +115,6 @@ def _is_whole(folder: Path, record: VersionRecord, sound: Collection[int]) -> bo
     others = (segment for segment in record.segments if segment["id"] not in sound)
     damage = itertools.chain.from_iterable(segment_damage(folder, segment) for segment in others)
     return not any(damage) and not any(dense_damage(folder, record))
-
-
-def _rebuild(folder: Path, segment: dict[str, Any], result: Repair) -> bool:
-    """Rebuild a segment from parity, and replace the damaged one if the repair is not a dry run.
-    Returns False if parity cannot rebuild it."""
-    name = os.path.join("ssd", segment["file"])
-    made = folder / f"{name}.rebuilt"
-    try:
-        if not parity.rebuild(folder, segment, made if result.done else None):
-            return False
-        if result.done:
-            if damage := _native.core.SegmentFile(str(made), segment).check():
-                raise CorruptionError(
-                    f"{name}: was damaged before its parity was written: {damage[0]['message']}"
-                )
-            _put_in_place(folder, made, name)
-        result.rebuilt.append(name)
-        return True
-    except (CorruptionError, ValueError) as error:
-        result.no_parity.append(str(error))
-        return False
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(made)
-
-
-def _rebuild_dense(folder: Path, record: VersionRecord, result: Repair) -> bool:
-    """Rebuild damaged dense files. Returns whether each dense file is intact or can be rebuilt."""
-    inside = files.dense_folder("", record.dense_version)
-    all_sound = True
-    for name in record.dense:
-        if dense_parity.is_sound(folder, record, name):
-            continue
-        path = os.path.join(inside, name)
-        made = folder / f"{path}.rebuilt"
-        try:
-            if result.done:
-                files.make_folder(str(made.parent))
-            found = dense_parity.rebuild(
-                folder / parity.FOLDER, record, name, made if result.done else None
-            )
-            if found and result.done:
-                _put_in_place(folder, made, path)
-            result.rebuilt += [path] if found else []
-            all_sound = all_sound and found
-        except (CorruptionError, ValueError) as error:
-            result.no_parity.append(str(error))
-            all_sound = False
-    return all_sound
-
-
-def _put_in_place(folder: Path, made: Path, name: str) -> None:
-    _set_aside(folder, name)
-    os.rename(made, folder / name)
-    files.sync_folder(str(made.parent))
 
 
 def _lost(
@@ -234,10 +172,11 @@ def _rewrite(
     return [dict(written)]
 
 
-def _set_aside(folder: Path, name: str) -> None:
+def _set_aside(folder: Path, file: str) -> None:
+    """Keep a segment file in STORE/damaged/."""
     aside = folder / _ASIDE
     files.make_folder(str(aside))
-    target = aside / name.replace(os.sep, "-").removeprefix("ssd-")
-    if (folder / name).exists() and not target.exists():
-        os.link(folder / name, target)
+    path, target = folder / "ssd" / file, aside / file
+    if path.exists() and not target.exists():
+        os.link(path, target)
         files.sync_folder(str(aside))

@@ -11,8 +11,9 @@ from typing import Any
 from paddlebox import _native
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, PaddleBoxError, StoreError
-from paddlebox.store import dense_parity, files, parity, parity_set
+from paddlebox.store import files, parity_set
 from paddlebox.store.checkpoints import FOLDER, checkpoints
+from paddlebox.store.crc import crc32c
 from paddlebox.store.dense import read_dense
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.parity_set import SetFolder
@@ -86,20 +87,7 @@ def segment_damage(folder: Path, descriptor: dict[str, Any]) -> Iterator[Damage]
 
 
 def parity_damage(folder: Path) -> Iterator[Damage]:
-    """Parity files that cannot be used."""
-    groups, wrong = parity.groups_of(folder)
-    for message in wrong:
-        yield Damage(file=parity.FOLDER, message=message)
-    for group in groups:
-        try:
-            parity.check(group)
-        except StoreError as error:
-            yield Damage(file=os.path.join(parity.FOLDER, group.path.name), message=str(error))
-    for path in dense_parity.copies_of(folder / parity.FOLDER):
-        try:
-            _native.core.check_parity(str(path))
-        except (StoreError, ValueError) as error:
-            yield Damage(file=os.path.join(parity.FOLDER, path.name), message=str(error))
+    """Parity sets that cannot be used."""
     sets, wrong = SetFolder(folder).open_sets()
     for message in wrong:
         yield Damage(file=parity_set.FOLDER, message=message)
@@ -121,10 +109,21 @@ def dense_damage(folder: Path, record: VersionRecord) -> Iterator[Damage]:
     try:
         read_dense(Path(files.dense_folder(str(folder), record.dense_version)), record.dense)
     except (PaddleBoxError, ValueError, KeyError) as error:
-        sound = dense_parity.is_sound
-        name = next((n for n in sorted(record.dense)[::-1] if not sound(folder, record, n)), "")
+        names = sorted(record.dense)[::-1]
+        name = next((name for name in names if not _is_sound(folder, record, name)), "")
         inside = files.dense_folder("", record.dense_version)
         yield Damage(file=os.path.join(inside, name), message=str(error))
+
+
+def _is_sound(folder: Path, record: VersionRecord, name: str) -> bool:
+    """Whether a dense file exists as it was committed."""
+    path = os.path.join(files.dense_folder(str(folder), record.dense_version), name)
+    try:
+        content = files.read(path)
+    except OSError:
+        return False
+    expected = record.dense[name]
+    return len(content) == expected["bytes"] and crc32c(content) == expected.get("crc32c")
 
 
 def names_damage(folder: Path) -> Iterator[Damage]:

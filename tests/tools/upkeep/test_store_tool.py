@@ -316,6 +316,18 @@ def test_a_repair_drops_older_versions_with_damage_of_their_own(
     assert [*passes_of(store).values()] == [2, 4]
 
 
+def test_a_repair_names_a_damaged_dense_file_and_leaves_it(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(files.dense_folder(str(store), newest(store).dense_version), "dense.bin")
+    flip(path, 5)
+    damaged = path.read_bytes()
+    assert "cannot be repaired: " in text(capsys, "repair", store, code=1)
+    found = run(capsys, "repair", store, "--yes", code=1)
+    assert [one["file"] for one in found["not_mended"]] == [str(path.relative_to(store))]
+    assert (found["lost"], path.read_bytes()) == ([], damaged)
+
+
 def test_a_damaged_manifest_is_rebuilt(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected = run(capsys, "digest", store)
     flip_value(store, b"head")
