@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import resource
@@ -212,7 +213,8 @@ class Server:
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
             refused = Refused(500, "internal", "the server failed; its log says how")
-        return _response_of(refused, headers)
+        # Else the frames of the traceback hold the body and the exception, in a cycle.
+        return _response_of(refused.with_traceback(None), headers)
 
     async def _predict(self, request: web.Request) -> web.Response:
         deadline = asyncio.get_running_loop().time() + self._options.timeout_s
@@ -392,6 +394,8 @@ class _Connection(RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         super().handle_error(request, status, exc, message)  # logs it
+        if exc is not None:
+            exc.with_traceback(None)  # its frames hold the bytes received and this exception
         refused = Refused(500, "internal", "the server failed; its log says how")
         if status < 500:
             first = (message or "").split("\n")[0][:200]
@@ -482,6 +486,12 @@ def serve(
 
     Raises: ConfigError if another server already listens there.
     """
+    # Python starts a full collection only when the objects that survived smaller ones are a quarter
+    # of the old objects. Paddle's modules are so many that this took 30,000 requests, and memory
+    # grew by 8 MB in 50,000. What is frozen does not count.
+    gc.collect()
+    gc.freeze()
+    gc.collect()  # sets the number of old objects, which `freeze` does not change
     asyncio.run(_serve(listener, Server(predictor, options, counters, worker)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import resource
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from paddlebox.errors import CorruptionError
 from paddlebox.serving.counters import Counters
 from paddlebox.serving.http import ServeOptions, Server
+from paddlebox.serving.request import Refused
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -254,5 +257,29 @@ def test_health_says_that_versions_are_not_followed_and_that_the_file_is_damaged
         predictor.damage = "cut short"
         status, said = await health()
         assert (status, said["error"]["code"]) == (503, "damaged")
+
+    serving(talk)
+
+
+@pytest.mark.parametrize("data", [b"nonsense\r\n\r\n", POST + b"Content-Length: 1\r\n\r\n{"])
+def test_the_error_of_a_refused_request_is_freed_without_a_garbage_collection(data: bytes) -> None:
+    """Its traceback leads to all that was received."""
+
+    async def talk(connect: Callable[[], Client], predictor: Stub) -> None:
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)  # keeps what it finds
+        try:
+            for _ in range(3):
+                client = await connect().send(data)
+                assert (await client.answer())[0] == 400
+                client.socket.close()
+            assert (await (await connect().send(HEALTH)).answer())[0] == 200
+            gc.collect()
+        finally:
+            gc.set_debug(0)
+        errors = Refused | HttpProcessingError
+        found = [one for one in gc.garbage if issubclass(type(one), errors)]
+        gc.garbage.clear()
+        assert not found
 
     serving(talk)

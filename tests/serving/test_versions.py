@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,23 @@ def test_a_base_and_any_deltas_serve_exactly_the_rows_of_the_last_version(
         found = {int(bytes(key).split(b"/")[1]) for key in txn.cursor().iternext(values=False)
                  if bytes(key).startswith(b"layer/")}  # fmt: skip
         assert found == named
+
+
+def test_a_replaced_version_is_freed_without_a_garbage_collection(run: Any, tmp_path: Path) -> None:
+    """A worker freezes what exists when it starts, so no collection would free it."""
+    export(Rows(run, "base", 1, {5: 0.5}), path := tmp_path / "m")
+    with Writer(path) as writer:
+        writer.apply(Rows(run, "base", 2, {5: 1.5}))
+    with Predictor(path, pin=1) as predictor:
+        assert predictor._now is not None
+        kept = weakref.ref(predictor._now), weakref.ref(predictor._now.models[0])
+        predictor._pin = None
+        gc.disable()
+        try:
+            assert predictor.refresh()
+            assert [one() for one in kept] == [None, None]
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize(("pass_number", "refused"), [(1, False), (2, True), (3, True)])
