@@ -43,7 +43,7 @@ from typing import Any
 import report
 from peers.counted_exchange import Batches, Setting, batches_of, counted, zipf_batches
 from peers.forwarder import DEVICE
-from ranks import feasigns_of_criteo
+from peers.schemes import feasigns_of_criteo
 
 HOSTS, RANKS_A_HOST = 4, 4
 PORT = 29873

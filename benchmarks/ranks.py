@@ -3,12 +3,14 @@
     python benchmarks/ranks.py rates
     PADDLEBOX_DATA=../shared/data python benchmarks/ranks.py auc
     PADDLEBOX_DATA=../shared/data python benchmarks/ranks.py modes [--modes int8_2x1 average_16]
+    python benchmarks/ranks.py parity
     PADDLEBOX_DATA=../shared/data python benchmarks/ranks.py bytes
 
 rates   samples/s of ranks, compared with as many separate runs and with other libraries
 auc     rows and AUC of several ranks, compared with those of one
 modes   what the modes of `ranks:` save, and what they cost in AUC
-bytes   what schemes of exchange would send between two nodes, on paper
+parity  what `ranks.parity` costs, and whether a lost folder comes back to the bit
+bytes   what schemes of exchange would send between two nodes, on paper (peers/schemes.py)
 
 `auc` and `modes` train the DeepFM of configs/deepfm_criteo.yaml with D = 16 and an MLP of 128-64 on
 the first 80 % of the lines of $PADDLEBOX_DATA/criteo/train.tsv.gz, line i on rank i mod R, and
@@ -20,22 +22,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import shutil
 import statistics
 import subprocess
 import sys
-import zlib
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import report
+from peers import schemes
 from peers.criteo import criteo_split
 from peers.jobs import Jobs, launcher
 from peers.of_ranks import DENSE, DIM, PEERS, SLOTS, Setting, check
+
+from paddlebox.store.parity_set import FOLDER, protected_files
+from paddlebox.tools.upkeep.store_files import newest, reading
 
 # ---- rates
 
@@ -530,161 +535,177 @@ def modes(options: argparse.Namespace, folder: Path) -> report.Found:
     return figures, goals
 
 
-# ---- bytes
+# ---- parity
 
-NODES, LOCAL = 2, 2
-ID_BYTES = 1.6  # mean size of a varint, measured
-SCHEMES = ("one level", "two levels", "hot", "replicas", "copies", "moves")
-
-
-def feasigns_of_criteo() -> tuple[np.ndarray, np.ndarray]:
-    """Feasigns (n, 39), 0 where a column is empty, and labels (n)."""
-    train, _ = criteo_split()
-    rows, labels = [], []
-    for line in train:
-        columns = line.rstrip("\n").split("\t")
-        labels.append(int(columns[0]))
-        row = []
-        for column, token in enumerate(columns[1:], 1):
-            if column <= 13 and token and int(token) > 2:
-                token = str(math.floor(math.log(int(token)) ** 2))
-            row.append(zlib.crc32(token.encode()) * 64 + column if token else 0)
-        rows.append(row)
-    return np.array(rows, np.int64), np.array(labels)
+COMMIT_TIMES = 1.3
+HIDDEN = [128, 64]
 
 
-def zipf(instances: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(1)
-    ids = (rng.zipf(1.05, (instances, 26)) % (2_000_000 // 26)) * 26 + np.arange(26) + 1
-    return ids, (rng.random(instances) < 0.25).astype(np.int64)
+def train_parity(folder: Path, ranks: int, batch: int, parity: int) -> list[Path]:
+    """Train or resume a job. Returns the run dirs of its ranks."""
+    run_dir = folder / f"run-{parity}"
+    files = sorted(folder.glob("part-*.txt"))[: PASSES * ranks]
+    command = [
+        *launcher(ranks, folder / "log"), "tools/train.py", "-c", str(folder / "config.yaml"),
+        "--run-dir", str(run_dir), *overrides(files, ranks, batch),
+        f"ranks.parity={parity}", f"model.hidden={HIDDEN}",
+    ]  # fmt: skip
+    with Jobs() as jobs:
+        jobs.start(command, sorted(os.sched_getaffinity(0)), folder / f"run-{parity}.log")
+        jobs.ended()
+    return [run_dir, *(run_dir / "ranks" / str(rank) for rank in range(1, ranks))]
 
 
-def transfers(
-    ids: np.ndarray, labels: np.ndarray, batch: int, threshold: float
-) -> dict[str, np.ndarray]:
-    """The transfers of each scheme as (4): rows or gradients with embedx, those without embedx
-    ("bare"), rows with embedx and a state, bare rows with a state.
+def lines_of(run_dir: Path) -> list[dict[str, Any]]:
+    text = (run_dir / "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()][1:]
 
-    Args:
-        ids, labels: as from `feasigns_of_criteo`.
-        batch: batch size of a rank.
-        threshold: a row gets an embedx at this score; a click adds 1, another show 0.1.
-    """
-    feasigns, places = np.unique(ids, return_inverse=True)
-    places = places.reshape(ids.shape)
-    ranks, count = NODES * LOCAL, len(feasigns)
-    home = np.random.default_rng(7).integers(0, ranks, count) // LOCAL
-    score, step_size = np.zeros(count), batch * ranks
-    found = {scheme: np.zeros(4) for scheme in SCHEMES}
-    steps = len(ids) // step_size
-    touched_by = np.zeros((steps, NODES, count), np.bool_)
-    bare_at = np.zeros((steps, count), np.bool_)
-    for step in range(steps):
-        block = places[step * step_size : (step + 1) * step_size]
-        of_labels = labels[step * step_size : (step + 1) * step_size]
-        bare_at[step] = score < threshold
-        for rank in range(ranks):
-            rows = np.unique(block[rank::ranks])
-            rows = rows[feasigns[rows] != 0]
-            touched_by[step, rank // LOCAL, rows] = True
-            far = home[rows] != rank // LOCAL
-            _add(found["one level"], 0, bare_at[step, rows[far]], 2)
-        np.add.at(score, block.ravel(), np.repeat(np.where(of_labels, 1.0, 0.1), ids.shape[1]))
-    every = np.arange(count)
-    far_touch, own_touch = touched_by[:, 1 - home, every], touched_by[:, home, every]
-    two = 2 * far_touch.sum(axis=0)
-    both = two // 2 + own_touch.sum(axis=0)
-    hot = (far_touch & own_touch).mean(axis=0) >= 0.95
-    fresh = np.ones(count, np.bool_)  # copies: the home has changes that the other node lacks
-    lacks = np.stack([home == 1, home == 0])  # moves: rows of which each node lacks changes
-    for step in range(steps):
-        bare, far, own = bare_at[step], far_touch[step], own_touch[step]
-        _add(found["two levels"], 0, bare[far], 2)
-        _add(found["hot"], 0, bare[far & hot], 2)
-        owned = two <= both
-        _add(found["replicas"], 0, bare[far & owned], 2)
-        _add(found["replicas"], 0, np.concatenate([bare[far & ~owned], bare[own & ~owned]]), 1)
-        _add(found["copies"], 0, bare[far], 1)
-        _add(found["copies"], 2, bare[far & fresh], 1)
-        fresh = np.where(far, own, fresh | own)
-        now = touched_by[step]
-        for node in range(NODES):
-            _add(found["moves"], 2, bare[now[node] & lacks[node]], 1)
-        lacks = np.stack(
-            [np.where(now[n], now[1 - n], lacks[n] | now[1 - n]) for n in range(NODES)]
-        )
-    _add(found["moves"], 2, score[lacks[home, every]] < threshold, 1)
+
+def figures_of(run_dirs: Sequence[Path]) -> dict[str, float]:
+    lines = [line for run_dir in run_dirs for line in lines_of(run_dir)]
+    found = {
+        "commit_s": sum(line["stages"]["commit"]["work_s"] for line in lines) / len(lines),
+        "pass_s": sum(line["seconds"] for line in lines) / len(lines),
+    }
+    parity = [line["rank_parity"]["seconds"] for line in lines if "rank_parity" in line]
+    if parity:
+        found["parity_s"] = sum(parity) / len(parity)
     return found
 
 
-def _add(counts: np.ndarray, at: int, bare: np.ndarray, times: int) -> None:
-    counts[at] += times * np.count_nonzero(~bare)
-    counts[at + 1] += times * np.count_nonzero(bare)
+def stored(run_dirs: Sequence[Path]) -> float:
+    """Bytes that parity adds to the stores, for each byte of their newest version."""
+    needed = added = 0
+    for store in (run_dir / "store" for run_dir in run_dirs):
+        with reading(store) as manifest:
+            needed += sum(protected_files(str(store), newest(manifest)).values())
+        others = {path.stat().st_ino for path in store.rglob("*") if FOLDER not in path.parts}
+        sizes = {}  # by inode: a file that a set links to and the store still has adds nothing
+        for path in (store / FOLDER).rglob("*"):
+            info = path.stat()
+            if path.is_file() and info.st_ino not in others:
+                sizes[info.st_ino] = info.st_size
+        added += sum(sizes.values())
+    return added / needed
 
 
-def in_bytes(counts: np.ndarray, dim: int, int8: bool) -> float:
-    """Bytes of the transfers. int8 does not apply to rows with a state, which must stay exact."""
-    whole = 14 + dim if int8 else 4 * (3 + dim)
-    return float(counts @ np.array([whole + ID_BYTES / 2, 12 + ID_BYTES / 2, 24 + 4 * dim, 24]))
+def digests(run_dir: Path) -> tuple[str, str]:
+    found = json.loads((run_dir / "summary.json").read_text())
+    return found["sparse_digest"], found["dense_digest"]
 
 
-def bytes_between(options: argparse.Namespace, _: Path) -> report.Found:
-    """Count what schemes of exchange would send between two nodes, on paper.
+def rebuild(
+    folder: Path, run_dirs: Sequence[Path], batch: int, lost: int
+) -> tuple[float, bool, int]:
+    """Returns: seconds of the start, whether the digests are those from before, and the bytes."""
+    before = digests(run_dirs[0])
+    store = run_dirs[lost] / "store"
+    size = sum(path.stat().st_size for path in (store / "ssd").iterdir())
+    for path in run_dirs[lost].iterdir():
+        if path.name != "ranks":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    began = time.monotonic()
+    train_parity(folder, len(run_dirs), batch, len(run_dirs))
+    return time.monotonic() - began, digests(run_dirs[lost]) == before, size
 
-    Nothing is trained. The script counts the rows of the feasigns of each step, on 2 nodes of 2
-    ranks with random owners. Criteo: the lines and steps of `modes`. Zipf: the 26 slots of `rates`,
-    2048 instances per rank. It counts transfers between nodes, each of a row or of its gradient:
 
-      one level    each rank asks the owner for the row and returns its gradient
-      two levels   each node does so once for its ranks
-      hot          the part of two levels for rows that both nodes touch in 95 % of the steps
-      replicas     both nodes have a copy of the row, and exchange gradients in each step that
-                   touches it (an all-reduce). Used for rows where it sends less than two levels,
-                   which an oracle knows
-      copies       a node keeps a row that it was sent, with the state of the optimizer, and applies
-                   its own gradients to it. After the other node changed the row, it asks again
-      moves        a row is, with its state, where it was touched last. A node that lacks changes of
-                   the other is sent the row. At the end of the pass the row goes home. No scheme
-                   with exact steps sends fewer bytes of rows
+def parity_turns(folder: Path, ranks: int, options: argparse.Namespace) -> dict[str, Any]:
+    turns, rebuilt = [], []
+    for turn in range(options.turns):
+        done = {}
+        for parity in (0, ranks) if turn % 2 else (ranks, 0):
+            shutil.rmtree(folder / f"run-{parity}", ignore_errors=True)
+            run_dirs = train_parity(folder, ranks, options.batch, parity)
+            done[parity] = figures_of(run_dirs)
+            if parity:
+                done[parity]["stored"] = stored(run_dirs)
+                lost = 0 if turn % 2 else ranks - 1
+                rebuilt.append(rebuild(folder, run_dirs, options.batch, lost))
+        turns.append({"without": done[0], "with": done[ranks]})
+        print(f"{ranks} ranks, turn {turn}: {turns[-1]}, rebuilt {rebuilt[-1]}", flush=True)
+    return {"turns": turns, "rebuilt": rebuilt}
 
-    A row without an embedx (score below --threshold) is 12 bytes, another row 4 (3 + D). A state
-    adds 12 bytes and an id 1.6. The bytes of each scheme are relative to one level with whole rows
-    and ids of 4 bytes.
+
+def parity_goals(ranks: int, found: dict[str, Any]) -> list[report.Goal]:
+    turns = found["turns"]
+
+    def ratios(name: str) -> list[float]:
+        return [turn["with"][name] / turn["without"][name] for turn in turns]
+
+    equal = min(float(same) for _, same, _ in found["rebuilt"])
+    found["stored"] = report.spread([turn["with"]["stored"] for turn in turns])
+    found["commit_times"] = report.spread(ratios("commit_s"))
+    found["pass_times"] = report.spread(ratios("pass_s"))
+    print(
+        f"{ranks} ranks: commit {found['commit_times']}, pass {found['pass_times']}, "
+        f"bytes for each byte of a version {found['stored']}"
+    )
+    return [
+        report.at_most(f"{ranks} ranks, commit seconds: times", ratios("commit_s"), COMMIT_TIMES),
+        report.at_least(f"{ranks} ranks, rebuilt to the bit", equal, 1.0),
+    ]
+
+
+def parity(options: argparse.Namespace, folder: Path) -> report.Found:
+    """Compare jobs with parity across ranks with jobs without, and rebuild a lost folder.
+
+    Jobs train the data of `rates` (100 bytes a row with its key), with `ranks.parity` set to the
+    number of ranks and with 0. The two take turns, in alternating order, on the same cores. There
+    are more ranks than cores on a small machine; both jobs have the same. The figures are of the
+    passes after the first, of all ranks:
+
+      commit   seconds from the end of a pass until its commit is durable, while the next pass
+               trains. With parity they contain the wait for the parity of the commit before
+      pass     seconds of a pass
+      stored   bytes that parity adds on disk, for each byte of the files of the newest version:
+               the sets, and files that merges removed but that a set still depends on
+
+    Then the folder of one rank is deleted, the first rank's in every second turn, and the job
+    starts again. It trains nothing, and must end with the digests from before.
     """
+    write_data(folder, max(options.ranks), options.rows, options.keys, options.seed)
     figures: dict[str, Any] = {}
-    data = {"zipf": (zipf(2048 * 4 * 20), 2048)}
-    rows = feasigns_of_criteo()
-    data = {"criteo": (rows, 128), "criteo, 2048 a rank": (rows, 2048), **data}
-    for name, ((ids, labels), batch) in data.items():
-        counts = transfers(ids, labels, batch, options.threshold)
-        print(name)
-        for dim in options.dims:
-            base = counts["one level"][:2].sum() * (4 * (3 + dim) + 2)
-            for int8 in (False, True):
-                found = {scheme: in_bytes(counts[scheme], dim, int8) / base for scheme in SCHEMES}
-                label = f"{name}, D {dim}, {'int8' if int8 else 'float32'}"
-                figures[label] = found
-                print(f"  D {dim:2} {'int8' if int8 else 'float32':8}", end="")
-                print("".join(f"  {scheme} {value:.3f}" for scheme, value in found.items()))
-    return figures, []
+    goals: list[report.Goal] = []
+    for ranks in options.ranks:
+        figures[str(ranks)] = found = parity_turns(folder, ranks, options)
+        goals += parity_goals(ranks, found)
+    return figures, goals
+
+
+# ---- bytes
+
+
+def on_paper(options: argparse.Namespace, _: Path) -> report.Found:
+    """Count what schemes of exchange would send between two nodes."""
+    return schemes.shares(options.dims, options.threshold), []
 
 
 # ---- the parts
 
-PARTS: dict[str, report.Part] = {"rates": rates, "auc": auc, "modes": modes, "bytes": bytes_between}
+PARTS: dict[str, report.Part] = {
+    "rates": rates,
+    "auc": auc,
+    "modes": modes,
+    "parity": parity,
+    "bytes": on_paper,
+}
 
 
 def main() -> int:
     parser, of = report.parts("ranks", __doc__, PARTS)
-    for name, ranks in (("rates", [1, 2, 4]), ("auc", [2, 4])):
+    for name, ranks in (("rates", [1, 2, 4]), ("auc", [2, 4]), ("parity", [2, 4])):
         of[name].add_argument("--ranks", type=int, nargs="+", default=ranks)
     for name in ("auc", "modes"):
         of[name].add_argument("--seeds", type=int, default=5)
-    of["rates"].add_argument("--rows", type=int, default=100_000, help="rows per rank and pass")
-    of["rates"].add_argument("--keys", type=int, default=2_000_000)
-    of["rates"].add_argument("--batch", type=int, default=2048, help="batch size of a rank")
-    of["rates"].add_argument("--turns", type=int, default=3)
-    of["rates"].add_argument("--seed", type=int, default=1)
+    for name, rows, keys, batch in (
+        ("rates", 100_000, 2_000_000, 2048),
+        ("parity", 20_000, 2_600_000, 512),
+    ):
+        of[name].add_argument("--rows", type=int, default=rows, help="rows per rank and pass")
+        of[name].add_argument("--keys", type=int, default=keys)
+        of[name].add_argument("--batch", type=int, default=batch, help="batch size of a rank")
+        of[name].add_argument("--turns", type=int, default=3)
+        of[name].add_argument("--seed", type=int, default=1)
     of["rates"].add_argument("--without-peers", action="store_true")
     of["rates"].add_argument(
         "--ps-python", type=Path, default=report.ROOT / ".venv-bench-ps/bin/python",

@@ -283,7 +283,7 @@ def many_ranks(run: Run) -> str:
     return "\n\n".join([*parts, not_reached(run)])
 
 
-def rank_parity(run: Run) -> str:
+def ranks_parity(run: Run) -> str:
     rows = [
         [
             ranks,
@@ -441,10 +441,10 @@ TABLES: dict[str, Callable[[Run], str]] = {
     "objectives": objectives,
     "out_of_memory": out_of_memory,
     "partial_recovery": partial_recovery,
-    "rank_parity": rank_parity,
     "ranks_auc": ranks_auc,
     "ranks_bytes": ranks_bytes,
     "ranks_modes": ranks_modes,
+    "ranks_parity": ranks_parity,
     "ranks_rates": ranks_rates,
     "sequences": sequences,
     "serving_export": serving,
