@@ -2,7 +2,7 @@
 
     python benchmarks/partial_recovery.py
 
-Supervised jobs train generated data (datasets/synthetic) asynchronously: 3 passes of 120,000
+Jobs train generated data (datasets/synthetic) asynchronously: 3 passes of 120,000
 instances, 256 instances per step over all ranks. One job is not disturbed. In two others, the last
 rank gets SIGKILL at step 280 of the 469 steps of the second pass. With partial recovery, the rows
 of this rank go back to the end of the first pass; without it, all ranks go back there. The AUC is
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -32,7 +31,7 @@ import report
 
 sys.path.insert(0, str(report.ROOT))
 os.chdir(report.ROOT)
-from tests.faults.kill_ranks import Supervised  # noqa: E402  starts jobs and kills their ranks
+from tests.faults.kill_ranks import Job  # noqa: E402  starts jobs and kills their ranks
 
 STEP, PASS, AT = 256, 120_000, 280
 MODES = {"undisturbed": "false", "partial": "true", "all go back": "false"}
@@ -51,20 +50,19 @@ def measure(folder: Path, data: Path, ranks: int, mode: str, seed: int) -> dict[
         *("ranks.staleness=1", f"checkpoint.partial_recovery={MODES[mode]}"),
         *("optimizer.learning_rate=0.001", "trainer.evaluate_after_pass=true"),
     )
-    job = Supervised(folder, data, ranks, settings=settings)
+    job, killed = Job(folder, data, ranks, settings=settings), 1
     begun = time.monotonic()
     job.start()
     try:
         if mode != "undisturbed":
-            job.kill(ranks - 1, "step", passes=1, step=AT)
-        codes = job.wait()
+            killed = job.kill(ranks - 1, "step", passes=1, step=AT)
+        code = job.wait()
     finally:
         job.end()
-    if codes != [0]:
-        raise RuntimeError(f"{mode}: exit codes {codes}: {job.log()}")
+    if code:
+        raise RuntimeError(f"{mode}: exit code {code}: {job.log()}")
     seconds, lines = time.monotonic() - begun, job.lines()
-    killed = re.search(r"killed by signal 9 in step (\d+)", job.log())
-    made = STEP * (int(killed[1]) - 1) if killed else 0
+    made = STEP * (killed - 1)
     kept = sum(entry["samples"] for entry in lines[1].get("partial_recovery", []))
     return {
         "ranks": ranks,

@@ -1,13 +1,13 @@
 """Do two nodes give the result of one machine, at what rate, and which processes listen?
 
-    sudo python benchmarks/two_nodes.py [--mbit 1000] [--without-supervisor]
+    sudo python benchmarks/two_nodes.py [--mbit 1000] [--paddles-launcher]
 
 Each node is a network namespace with its own host name, address and run dir. A veth pair connects
-them, and tc limits its rate. The job runs there with the command of docs/deploy.md, and on this
+them, and tc limits its rate. The job runs there with paddlebox.launch.bind_address, and on this
 machine without namespaces. The rows must be equal. With more than two ranks, only the AUC of the
 last pass is compared, because the dense gradients of a host are added first. While the job runs,
 the script notes every socket that listens inside a namespace: none may listen on every address.
-Without a supervisor, Paddle's launcher does. Where the link is the limit, the job has at least 0.9
+Paddle's own launcher does. Where the link is the limit, the job has at least 0.9
 of the samples/s at which the node that sends more would send at the rate of the link all the time.
 
 It needs root, `ip`, `tc`, `unshare` and `ss`.
@@ -81,12 +81,10 @@ def nodes(mbit: int) -> Iterator[list[str]]:
 
 
 def command(folder: Path, run_dir: Path, options: argparse.Namespace) -> list[str]:
-    """The command of docs/deploy.md; without a supervisor, that of docs/ranks.md."""
-    supervise = [sys.executable, "tools/supervise.py", "--"]
-    if options.without_supervisor:
-        supervise = []
+    """The command of a node."""
+    ours = "paddlebox.launch.bind_address"
     return [
-        *supervise, sys.executable, "-m", "paddle.distributed.launch",
+        sys.executable, "-m", "paddle.distributed.launch" if options.paddles_launcher else ours,
         "--master", f"{ADDRESSES[0]}:{PORT}", "--nnodes", "2",
         "--nproc_per_node", str(options.ranks), "--log_dir", f"{run_dir}/log",
         "tools/train.py", *settings(folder, run_dir),
@@ -140,8 +138,6 @@ def _role(pid: str) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     except OSError:
         return "?"
-    if "tools/supervise.py" in words:
-        return "supervisor"
     launchers = {"paddle.distributed.launch", "paddlebox.launch.bind_address"}
     return "launcher" if launchers & set(words) else "rank"
 
@@ -252,7 +248,7 @@ def main() -> int:
     parser.add_argument("--mbit", type=int, nargs="+", default=[0, 1000, 100], help="0: no limit")
     parser.add_argument("--ranks", type=int, default=1, help="ranks per node")
     parser.add_argument(
-        "--without-supervisor", action="store_true", help="start without tools/supervise.py"
+        "--paddles-launcher", action="store_true", help="without paddlebox.launch.bind_address"
     )
     parser.add_argument("--scratch", type=Path, default=report.ROOT / "build/bench")
     parser.add_argument(

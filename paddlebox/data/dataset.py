@@ -33,6 +33,7 @@ from paddlebox.data.side_table import SideTable, SideTables
 from paddlebox.data.stager import Stager
 from paddlebox.data.trace import Tracer
 from paddlebox.errors import PassError
+from paddlebox.heartbeat import Heartbeat
 from paddlebox.store.table_set import TableSet
 
 
@@ -100,6 +101,11 @@ class Dataset(PaddleSettings, ABC):
     def ranks(self) -> int:
         """The number of ranks that train this pass together."""
         return self._table.world.size
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """Reports the progress of this rank."""
+        return self._table.world.heartbeat
 
     def gather(self, mine: bytes) -> list[bytes]:
         """Exchange bytes with the other ranks. Returns the bytes of all ranks, in the order of

@@ -8,17 +8,17 @@ of the host, without authentication: anyone who reaches the server can register 
 
 from __future__ import annotations
 
+import argparse
 import http.server
 import importlib
 import os
-import sys
-
-from paddlebox.launch.launcher import launch_options
 
 
 def main() -> None:
     """Run Paddle's launcher with the arguments of this process."""
-    master = launch_options(["", *sys.argv[1:]], os.environ).master
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--master", default=os.environ.get("PADDLE_MASTER", ""))
+    master = str(parser.parse_known_args()[0].master)
     host = master.removeprefix("http://").rpartition(":")[0]
     if host:
         server = importlib.import_module("paddle.distributed.launch.utils.kv_server").KVServer

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,10 +26,7 @@ from paddlebox.store import run_config
 
 log = logging.getLogger("paddlebox")
 
-_SUPERVISORS = "tools/supervise.py or tools/train_on_ray.py"
 
-
-@heartbeat.told
 def train_main(argv: Sequence[str] | None = None) -> int:
     """Run tools/train.py. An error is printed to standard error as one line.
 
@@ -43,7 +41,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         )
 
     def run() -> None:
-        if heartbeat.supervised():
+        if heartbeat.FILE in os.environ:
             _check_may_start_again(arguments)
         arguments.overrides += _of_hours(arguments)
         if arguments.trace is not None:
@@ -174,7 +172,7 @@ def _of_hours(arguments: argparse.Namespace) -> list[str]:
 
 
 def _check_may_start_again(arguments: argparse.Namespace) -> None:
-    """Check that the supervisor can start the command repeatedly.
+    """Check that tools/train_on_ray.py can start the command repeatedly.
 
     Raises:
         ConfigError: an option would discard earlier training at each start, or each start would
@@ -183,17 +181,16 @@ def _check_may_start_again(arguments: argparse.Namespace) -> None:
     given = "--fresh" if arguments.fresh else "--from" if arguments.back_to else ""
     if given:
         raise ConfigError(
-            f"{given} under {_SUPERVISORS}: each start of the job would discard what the "
-            "previous start has trained; run it once without the supervisor, then start the "
-            f"supervisor without {given}"
+            f"{given} under tools/train_on_ray.py: each start of the job would discard what the "
+            f"previous start has trained; run it once by itself, then start the job without {given}"
         )
     if arguments.run_dir is None:
         raise ConfigError(
-            f"no --run-dir under {_SUPERVISORS}: each start of the job would create another one"
+            "no --run-dir under tools/train_on_ray.py: each start of the job would create another "
+            "one"
         )
 
 
-@heartbeat.told
 def evaluate_main(argv: Sequence[str] | None = None) -> int:
     """Run tools/evaluate.py. Prints one JSON object. Returns the exit code."""
     parser = run_arguments.run_parser(

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from paddlebox import mpi
+from paddlebox import heartbeat, mpi
 from paddlebox.config import Config, TrainerConfig
 from paddlebox.errors import (
     ConfigError,
@@ -83,7 +83,7 @@ def joined(config: Config) -> Iterator[Coordinator]:
     """
     from paddlebox.ranks import World
 
-    world = World.join(config)
+    world = World.join(config, heartbeat.of_process())
     try:
         yield world
         world.wait("end")

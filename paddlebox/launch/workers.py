@@ -37,7 +37,7 @@ def keep_workers(
     are ended, because none can serve. At the end each worker gets SIGTERM. A worker that has not
     ended after `grace_s` and two more seconds is killed. A signal that comes again, two seconds or
     more after the first one, kills all at once. The first SIGINT and the first SIGTERM mean the
-    same stop, whenever they come: a terminal and a supervisor may both send one.
+    same stop, whenever they come: a terminal and a service manager may both send one.
 
     Args:
         count: number of workers.

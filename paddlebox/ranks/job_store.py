@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from paddlebox import _native, heartbeat
+from paddlebox import _native
 from paddlebox.errors import ConfigError, PaddleBoxError, RankError
+from paddlebox.heartbeat import SILENT, Heartbeat
 
 paddle, core = _native.paddle, _native.core
 
@@ -46,10 +47,18 @@ class JobStore:
         size: R, the number of ranks.
         check: called with a rank that is waited for, five times a second. It raises RankError if
             that rank has ended.
+        heartbeat: gets the rank that is waited for.
     """
 
-    def __init__(self, rank: int, size: int, check: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        check: Callable[[int], None],
+        heartbeat: Heartbeat = SILENT,
+    ) -> None:
         self._rank, self._size, self._check = rank, size, check
+        self._heartbeat = heartbeat
         self._is_open = False  # until `open` has reached the first rank
         self._check_later = check  # after the start
         self._calls: dict[str, int] = {}
@@ -234,9 +243,9 @@ class JobStore:
                     if client.add(key, 0) < number:  # otherwise it ended after writing
                         raise
             if pause == _LONGEST_PAUSE_S:
-                heartbeat.waits(rank, what)
+                self._heartbeat.waits(rank, what)
         if pause == _LONGEST_PAUSE_S:
-            heartbeat.waits(rank, "")
+            self._heartbeat.waits(rank, "")
 
 
 def _serve(host: str, port: int) -> tuple[Any, int]:

@@ -20,7 +20,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from paddlebox import heartbeat
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.ranks.parity import xor_of
 from paddlebox.ranks.telling import NOTHING, BeforeLoading, raise_together, tell, tell_all
@@ -129,7 +128,7 @@ def rebuild(
         shutil.rmtree(folder, ignore_errors=True)  # of a process that died
         target = _Target(folder)
     for number, one in enumerate([key, *sorted(needs, reverse=True)], 1):
-        heartbeat.stage("load", f"parity set {number} of {1 + len(needs)}")
+        world.heartbeat.stage("load", f"parity set {number} of {1 + len(needs)}")
         log.info("rank %d: rebuilding, parity set %d of %d", lost, number, 1 + len(needs))
         with ExitStack() as stack:
             holders, error = dict[int, SetFile](), cast("Exception | None", None)

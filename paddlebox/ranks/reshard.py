@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from paddlebox import heartbeat
 from paddlebox.config import HbmPlace, TableConfig
 from paddlebox.errors import StoreError
+from paddlebox.heartbeat import SILENT, Heartbeat
 from paddlebox.store.coordinator import key_ranges
 from paddlebox.store.files import make_folder, table_folder
 from paddlebox.store.first_version import FirstVersion, commit_resharded
@@ -48,6 +48,7 @@ def write_range(
     version: int,
     ranks: int,
     options: TableOptions,
+    heartbeat: Heartbeat = SILENT,
 ) -> int:
     """Create the store of a key range from versions of one pass.
 
@@ -59,6 +60,7 @@ def write_range(
         version: number of its first version.
         ranks: the new number of ranks.
         options: options of the tables.
+        heartbeat: gets the numbers of rows that were read.
 
     Returns: the number of rows of all tables.
 
@@ -89,7 +91,8 @@ def write_range(
             cursor={**records[0].cursor, "ranks": ranks} if not name else {},
             digest=None,
         )
-        rows += _write_table(of_table, records, config, own, to, before, options)
+        read = heartbeat.rows(f"rows of {len(of_table)} ranks")
+        rows += _write_table(of_table, records, config, own, to, before, options, read)
         tables[name] = version
     return rows
 
@@ -107,6 +110,7 @@ def _write_table(
     folder: Path,
     before: VersionRecord,
     options: TableOptions,
+    read: Callable[[int], None],
 ) -> int:
     events = max((record.events for record in records), key=len)
     for (store, _), record in zip(sources, records, strict=True):
@@ -124,7 +128,7 @@ def _write_table(
         threads=1,
         compaction=None,
     )
-    progress = _progress(folder, sources, [record.live_rows for record in records])
+    progress = _progress(folder, [record.live_rows for record in records], read)
     with ExitStack() as opened, TieredTable(config, options) as table:
         old = [opened.enter_context(open_source(*source)) for source in sources]
         imported = import_rows(
@@ -146,10 +150,9 @@ def _write_table(
 
 
 def _progress(
-    folder: Path, sources: Sequence[tuple[Path, int]], live_rows: Sequence[int]
+    folder: Path, live_rows: Sequence[int], beat: Callable[[int], None]
 ) -> Callable[[int], None]:
-    """Reports to the supervisor how many rows were read, and to the log now and then."""
-    beat = heartbeat.rows(f"rows of {len(sources)} ranks")
+    """Passes the number of rows that were read on, and logs it now and then."""
     due = time.monotonic() + _LOG_EVERY_S
 
     def progress(read: int) -> None:

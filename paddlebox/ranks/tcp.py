@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from paddlebox import heartbeat
 from paddlebox.errors import RankError
+from paddlebox.heartbeat import SILENT
 from paddlebox.ranks.link import COUNTERS
 
 #: The connection of control, in place of the number of a channel.
@@ -32,7 +32,7 @@ _LENGTH, _TEXT_LENGTH = struct.Struct("<Q"), struct.Struct("<I")
 _LONGEST_TEXT = 4000
 _AT_ONCE = 64  # arrays of one call of sendmsg
 _CHECKED_EVERY_S = 0.1
-_REPORTED_AFTER_S = 1.0  # to the supervisor
+_REPORTED_AFTER_S = 1.0  # to the heartbeat
 _LAST_WORDS_S = 1.0  # until a rank whose connection has ended says why
 
 
@@ -48,6 +48,7 @@ class TcpLink:
         self, names: Sequence[str], connections: Mapping[tuple[int, int], socket.socket]
     ) -> None:
         self._names, self._connections = names, dict(connections)
+        self.heartbeat = SILENT  # gets the rank that is waited for
         self._controls = {
             peer: one for (peer, channel), one in connections.items() if channel == CONTROL
         }
@@ -101,9 +102,9 @@ class TcpLink:
             counters["waits"] += 1
             if time.monotonic() - moved_at > _REPORTED_AFTER_S:
                 reported = next(iter(open_))
-                heartbeat.waits(reported, "exchange")
+                self.heartbeat.waits(reported, "exchange")
         if reported >= 0:
-            heartbeat.waits(reported, "")
+            self.heartbeat.waits(reported, "")
 
     def _wait(self, open_: Mapping[int, _Move]) -> float:
         """Wait until something can be moved, for a tenth of a second at most. Returns seconds.

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox import heartbeat
 from paddlebox.errors import StoreError
 from paddlebox.ranks.telling import NOTHING, raise_together, tell_all
 from paddlebox.store import files
@@ -166,7 +165,7 @@ def _exchange(
                 if sender in writers and not errors:
                     _write(writers[sender], found.tobytes(), errors)
                 arrived += found.size
-            heartbeat.stage("load", f"parts of other stores: {arrived}")
+            world.heartbeat.stage("load", f"parts of other stores: {arrived}")
             if time.monotonic() >= due:
                 due = time.monotonic() + _LOG_EVERY_S
                 log.info("%s: %d of %d bytes of other stores", to, arrived, total)

@@ -22,6 +22,7 @@ from paddlebox.config import Config
 from paddlebox.config.data import ShareBy
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError, PaddleBoxError, RankError
+from paddlebox.heartbeat import SILENT, Heartbeat
 from paddlebox.ranks import connecting
 from paddlebox.ranks.channel import CHANNELS, DENSE, PARITY, Channel
 from paddlebox.ranks.exchange import Exchange
@@ -35,7 +36,7 @@ from paddlebox.ranks.plans import ShardedPass
 from paddlebox.ranks.sharded import ShardedTable
 from paddlebox.ranks.stepping import Progress, with_next
 from paddlebox.ranks.traffic import Sent, Traffic, traffic_of_pass
-from paddlebox.store.coordinator import ONE_RANK, Coordinator, Feed, T
+from paddlebox.store.coordinator import Coordinator, Feed, T
 from paddlebox.store.staged import StagedPass
 from paddlebox.store.table_set import StagedSet
 from paddlebox.store.tiered_table import TieredTable
@@ -52,9 +53,11 @@ class World(Coordinator):
     Args:
         rank: number of this rank.
         size: R, the number of ranks, at least 2.
+        heartbeat: reports the progress of this rank.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, heartbeat: Heartbeat = SILENT) -> None:
+        super().__init__(heartbeat)
         self.rank, self.size = rank, size
         #: A host is a set of ranks that share `memory`, a HostGroup.
         self.hosts = Hosts(rank, tuple((one,) for one in range(size)))
@@ -62,19 +65,20 @@ class World(Coordinator):
         #: To ranks of other hosts, if there are any.
         self.link: Link | None = None
         self._failed = False
-        self.store = JobStore(rank, size, self._check_alive)
+        self.store = JobStore(rank, size, self._check_alive, heartbeat)
         self.shards: dict[str, ShardedTable] = {}  # the open tables, by name
         self.traffic = Traffic(rank, size)  # of the open tables
         #: By name (CHANNELS, DENSE, PARITY). Only one thread at a time may use a channel.
         self.channels: dict[str, Channel] = {}
 
     @staticmethod
-    def join(config: Config | None = None) -> Coordinator:
+    def join(config: Config | None = None, heartbeat: Heartbeat = SILENT) -> Coordinator:
         """Join the ranks that the environment names. Collective.
 
         Args:
             config: must be the same on all ranks, but for keys of a host (config/stored.py). None:
                 no check.
+            heartbeat: reports the progress of this rank.
 
         Raises:
             ConfigError: the environment lacks variables that the launcher sets, or ranks have
@@ -90,14 +94,14 @@ class World(Coordinator):
         if not 0 <= rank < size:
             raise ConfigError(f"{names[0]} is {rank}, {names[1]} is {size}: expected a lower rank")
         if size == 1:
-            return ONE_RANK
+            return Coordinator(heartbeat)
         missing = [name for name in _OF_THE_LAUNCHER if name not in os.environ]
         if missing:
             raise ConfigError(
                 f"{names[1]} is {size}, but {', '.join(missing)} is not set: start the ranks with "
                 "python -m paddle.distributed.launch, or with mpiexec"
             )
-        world = World(rank, size)
+        world = World(rank, size, heartbeat)
         world.store.open()
         try:
             world._connect(config)
@@ -133,7 +137,9 @@ class World(Coordinator):
         hosts, rank = self.hosts, self.rank
         of_sums = [one for one in hosts.firsts if one != rank and rank in hosts.firsts]
         peers = dict.fromkeys(range(channels), hosts.routes.peers) | {len(CHANNELS): of_sums}
-        return connecting.connect(rank, names, peers, address_of_host(), self.gather)
+        link = connecting.connect(rank, names, peers, address_of_host(), self.gather)
+        link.heartbeat = self.heartbeat
+        return link
 
     @property
     def on_one_host(self) -> bool:

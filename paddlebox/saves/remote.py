@@ -14,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from paddlebox import heartbeat
 from paddlebox.errors import CorruptionError, PaddleBoxError, StoreError
+from paddlebox.heartbeat import SILENT, Heartbeat
 from paddlebox.saves import donefile
 from paddlebox.saves.meta import BASE, DELTA, META, check_name, parse_meta
 from paddlebox.saves.reader import Save, open_save
@@ -24,7 +24,7 @@ from paddlebox.store.remote import RemoteFolder
 
 log = logging.getLogger("paddlebox")
 
-BEAT_S = 10.0  # from one report to a supervisor to the next
+BEAT_S = 10.0  # from one report to the heartbeat to the next
 
 
 class RemoteSaves:
@@ -187,8 +187,11 @@ class SaveCopier:
             if not self._stop.is_set():
                 log.warning("%s; the copy continues after the next save", error)
 
-    def finish(self) -> None:
-        """Copy the saves that are not copied yet. A supervisor sees that the copy proceeds.
+    def finish(self, heartbeat: Heartbeat = SILENT) -> None:
+        """Copy the saves that are not copied yet.
+
+        Args:
+            heartbeat: gets the number of bytes.
 
         Raises: StoreError, CorruptionError.
         """

@@ -27,6 +27,7 @@ import numpy as np
 
 from paddlebox.config import Config
 from paddlebox.config.ranks import RanksConfig
+from paddlebox.heartbeat import SILENT, Heartbeat
 from paddlebox.store.staged import StagedPass
 from paddlebox.store.tiered_table import TieredTable
 
@@ -44,10 +45,17 @@ def key_ranges(size: int) -> list[tuple[int, int]]:
 
 
 class Coordinator:
-    """One rank."""
+    """One rank.
+
+    Args:
+        heartbeat: reports the progress of this rank.
+    """
 
     rank: int = 0  # number of this rank
     size: int = 1  # R, the number of ranks
+
+    def __init__(self, heartbeat: Heartbeat = SILENT) -> None:
+        self.heartbeat = heartbeat
 
     @property
     def key_range(self) -> tuple[int, int]:

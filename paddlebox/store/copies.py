@@ -23,9 +23,9 @@ from typing import Any
 
 from pyarrow import fs
 
-from paddlebox import heartbeat
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.heartbeat import SILENT, Heartbeat
 from paddlebox.store import files
 from paddlebox.store.crc import crc32c
 from paddlebox.store.leases import Lease, take_lease
@@ -110,11 +110,14 @@ def _copy_part(
     return written
 
 
-def restore(uri: str, run_dir: AnyPath, label: str = "") -> VersionRecord:
+def restore(
+    uri: str, run_dir: AnyPath, label: str = "", heartbeat: Heartbeat = SILENT
+) -> VersionRecord:
     """Makes RUN_DIR/store from a copied version; returns its record.
 
     Args:
         label: the label or name of the version; default: the highest version.
+        heartbeat: gets the files that are copied.
 
     Raises: StoreError if there is a store already, or no such copy; CorruptionError if a file
         differs from the one that was copied.
@@ -136,14 +139,17 @@ def restore(uri: str, run_dir: AnyPath, label: str = "") -> VersionRecord:
             inside = files.table_folder("", table)
             where = f"{base}/{inside}/checkpoints/{_label_in_set(record)}"
             part = _read_record(source, where)
-            _restore_part((source, f"{base}/{inside}"), os.path.join(folder, inside), part)
-        _restore_part((source, base), folder, record)
+            to = os.path.join(folder, inside)
+            _restore_part((source, f"{base}/{inside}"), to, part, heartbeat)
+        _restore_part((source, base), folder, record, heartbeat)
         os.rename(folder, store)
         files.sync_folder(str(run_dir))
         return record
 
 
-def _restore_part(of: tuple[Any, str], folder: str, record: VersionRecord) -> None:
+def _restore_part(
+    of: tuple[Any, str], folder: str, record: VersionRecord, heartbeat: Heartbeat
+) -> None:
     source, base = of
     for path, name in zip(files.data_files(folder, record), _remote_names(record), strict=True):
         local = os.path.join(folder, path)

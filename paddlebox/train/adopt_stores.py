@@ -422,7 +422,9 @@ def _move(
             for rank in overlapping(own, size):
                 if rank in hidden:
                     run_dir = folder / _SOURCES / str(rank)
-                    version = copies.restore(uris[rank], run_dir, copied[rank][at]).version
+                    version = copies.restore(
+                        uris[rank], run_dir, copied[rank][at], world.heartbeat
+                    ).version
                     found.append((run_dir / "store", version))
                 else:
                     found.append((parts.get(rank) or seen[rank], versions[rank].number))
@@ -485,6 +487,7 @@ def _write_own(
             version=version,
             ranks=world.size,
             options=table_options(config),
+            heartbeat=world.heartbeat,
         )
 
     what = "the model is not resharded, its stores are unchanged: "
@@ -637,7 +640,8 @@ def _bring_back(
     def restore() -> None:
         if (own / "store").exists():
             _set_aside(own / "store", own / _BEFORE)
-        record = copies.restore(copies_of(config, world.rank), own, copied[world.rank][at])
+        label = copied[world.rank][at]
+        record = copies.restore(copies_of(config, world.rank), own, label, world.heartbeat)
         _remove(own / _BEFORE)
         log.info("%s: restored pass %d from its copy, version %d", own, at, record.version)
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paddlebox import heartbeat, ops
+from paddlebox import ops
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.data.batches import (
     LOG_KEYS,
@@ -121,7 +121,7 @@ def run_pass(
     started = time.perf_counter()
     feeds = dataset.batches()
     try:
-        for feed in heartbeat.steps(feeds):
+        for feed in dataset.heartbeat.steps(feeds):
             interrupt.check()
             columns = take_metric_columns(feed)
             batches += 1
@@ -138,7 +138,7 @@ def run_pass(
     except BaseException as error:
         dataset.abandon_pass(error)
         raise
-    heartbeat.stage("end", "of the pass")
+    dataset.heartbeat.stage("end", "of the pass")
     return measured.result(dataset, batches, time.perf_counter() - started)
 
 

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from paddlebox import heartbeat
 from paddlebox.errors import PaddleBoxError
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.table_set import TableSet
@@ -29,7 +28,7 @@ log = logging.getLogger("paddlebox")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # The same signal again within this time counts as one request: Paddle's launcher sends SIGTERM
-# three times in 0.6 s, and a batch system may signal both a supervisor and its processes.
+# three times in 0.6 s, and a batch system may signal both a launcher and its processes.
 _SAME_S = 1.0
 
 
@@ -68,7 +67,6 @@ def remembered() -> Iterator[None]:
             return
         if not _asked:
             _asked_at = now
-            heartbeat.stopping()
         again, _asked = _asked != 0, _asked or number
         if _held and not again:
             return

@@ -12,7 +12,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from paddlebox import heartbeat
 from paddlebox.config import Config, Phase
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import GuardError
@@ -93,7 +92,7 @@ class PassLoop:
         return self._preloaded(self._passes.wait())
 
     def _waits(self, text: str) -> None:
-        heartbeat.stage("load", text)
+        self._world.heartbeat.stage("load", text)
         for hook in self._hooks:
             hook.waits(text)
 
@@ -105,7 +104,7 @@ class PassLoop:
         again = self._repeats(planned) is not None
         title = pass_line.title(planned, len(self._point.plan), again)
         begin = pass_line.begun(self._table, title)
-        heartbeat.stage("load", f"pass {planned.number}")
+        self._world.heartbeat.stage("load", f"pass {planned.number}")
         for hook in self._hooks:
             hook.pass_begins(planned)
         if self._config.trainer.reset_rows:
@@ -122,7 +121,7 @@ class PassLoop:
             interrupt.stop_together(self._table)
         head = self._table.head.pass_number if self._table.head is not None else 0
         # A commit begins only after all ranks have committed the one before.
-        heartbeat.committed(min(head, planned.number - 1))
+        self._world.heartbeat.committed(min(head, planned.number - 1))
         return following
 
     def _reset_rows(self, planned: PlannedPass) -> int:
@@ -160,7 +159,7 @@ class PassLoop:
         outcome = pass_line.outcome(planned, result, stats, of_phases)
         dataset.cursor = self._cursor(planned, outcome, before)
         dataset.dense_state = lambda: dense
-        heartbeat.stage("commit", f"pass {planned.number}")
+        self._world.heartbeat.stage("commit", f"pass {planned.number}")
         # Ranks may differ, because a signal may have reached only some of them.
         due = self._world.any("due", _is_due(config, planned, following))
         dataset.end_pass(commit=due)

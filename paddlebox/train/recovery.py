@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paddlebox import heartbeat
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError, PaddleBoxError
 from paddlebox.ranks import World
@@ -246,7 +245,7 @@ class Rescue:
         """
         if self._table is None or not _is_of_a_death(error, self._world):
             return
-        heartbeat.stage("rescue", f"step {_progress(self._table).steps}")
+        self._world.heartbeat.stage("rescue", f"step {_progress(self._table).steps}")
         with interrupt.held():
             self._keep(self._table)
 

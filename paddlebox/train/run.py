@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paddlebox import _native, heartbeat
+from paddlebox import _native
 from paddlebox.config import Config, DenseDtype, Phase, Schedule, Slots
 from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
 from paddlebox.config.data import ShareBy
@@ -187,7 +187,7 @@ def _resume(
     if chose_epochs:
         passes = passes_of(config, world)
     point, recovered = _resume_point(run_dir, config, slots, passes, start, world)
-    heartbeat.committed(point.passes)
+    world.heartbeat.committed(point.passes)
     if source is not None and point.record is not None:
         check_same_source(source, run_dir)
     if not chose_epochs:
@@ -311,7 +311,7 @@ def _train(run: _Resumed, tests: Sequence[str]) -> dict[str, Any]:
         with feeding(training.dataset), training.rescue.guarding():
             trained = trained_by_source(run.run_dir)
             PassLoop(training, run.passes, run.point, hooks, trained).run()
-        heartbeat.stage("end", "of the run: the last commit")
+        world.heartbeat.stage("end", "of the run: the last commit")
         table.wait_commit()
         table.commit_ended()
         for hook in hooks:

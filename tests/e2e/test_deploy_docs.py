@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paddlebox.tools.supervise.arguments import PASSED_ON
+from paddlebox.tools.on_ray.arguments import PASSED_ON
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = (ROOT / "docs/deploy.md").read_text()
@@ -26,16 +26,9 @@ def bash_reads(script: str) -> None:
 
 
 def test_scripts_of_the_page_are_read_by_bash() -> None:
-    assert len(blocks("sh")) == 3
+    assert len(blocks("sh")) == 2
     for script in blocks("sh"):
         bash_reads(script)
-
-
-def test_the_script_inside_the_slurm_script_is_read_by_bash() -> None:
-    (script,) = (block for block in blocks("sh") if "bash -c" in block)
-    inner = re.search(r"bash -c '\n(.*?)\n'", script, re.DOTALL)
-    assert inner is not None
-    bash_reads(inner[1])
 
 
 def test_options_of_the_slurm_script_are_options() -> None:
@@ -72,16 +65,17 @@ def test_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
         validator.validate(manifest, version, strict=True)
 
 
-def test_the_unit_is_one_and_signals_the_supervisor_alone() -> None:
+def test_the_unit_is_one_and_signals_the_launcher_alone() -> None:
     (text,) = blocks("ini")
     unit = configparser.ConfigParser()
     unit.read_string(text)
     assert unit.sections() == ["Unit", "Service", "Install"]
     assert unit["Service"]["KillMode"] == "mixed"
-    assert "tools/supervise.py" in unit["Service"]["ExecStart"]
+    assert "-m paddle.distributed.launch" in unit["Service"]["ExecStart"]
 
 
 def test_the_variables_that_ranks_get_are_those_of_the_page() -> None:
-    listed = re.search(r"variables to the ranks: `([^`]*)`", DEPLOY)
+    page = (ROOT / "docs/ray.md").read_text()
+    listed = re.search(r"these variables, with the values [^:]*: `([^`]*)`", page)
     assert listed is not None
     assert set(listed[1].split()) == set(PASSED_ON)

@@ -1,11 +1,11 @@
-"""Supervised jobs whose ranks are killed, and must end as one that was left alone.
+"""Jobs whose ranks are killed, and must end as one that was left alone.
 
     python -m tests.faults.kill_ranks --kills 20 [--partial | --parity]
 
 SIGKILL to a rank: from outside to one that is drawn, at a moment that is drawn, while ranks start,
 join, stage, train, commit; or, where that is earlier, by recorder.c right after the n-th change of
 a file of a rank that is drawn, which meets one rank's commit, or its way back, at every step.
-tools/supervise.py starts them again; no one else does. A job is killed until it ends; then another
+All ranks then start again (tests/support/restarts.py). A job is killed until it ends; then another
 begins. Meanwhile the newest pass that all ranks have committed, as a reader sees it, must not go
 back. Each job must exit with 0, its ranks with the digests and the metrics of the undisturbed
 job's, and with sound stores that have no file too many.
@@ -22,8 +22,6 @@ import os
 import random
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,10 +33,11 @@ from typing import Any, Self
 from paddlebox.config.load import load_config
 from paddlebox.store.rank_stores import store_of_rank
 from paddlebox.store.table import Table
-from tests.conftest import ROOT, make_synthetic
+from tests.conftest import make_synthetic
 from tests.faults.crash_images import build_preloaded
 from tests.faults.kill_run import OUTCOME
 from tests.faults.witness import Witness, newest_pass, unsound
+from tests.support.restarts import Restarts
 
 CONFIG = "configs/dnn_synthetic.yaml"
 PASSES = 8
@@ -57,57 +56,33 @@ def prepare(folder: Path) -> None:
 
 
 @dataclass
-class Supervised:
-    """A job under a supervisor on each of its nodes, all on this machine."""
+class Job:
+    """A job of ranks, all on this machine, that is started again until it ends."""
 
     folder: Path
     data: Path
     ranks: int = 2  # of a node
     nodes: int = 1
-    options: Sequence[str] = ()  # of the supervisor
     settings: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
-    supervisors: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    tries: int = 5
+    restarts: Restarts = field(init=False)
 
     def start(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
-        for node in range(self.nodes):
-            self.supervisors.append(self.supervisor(node))
+        self.restarts = Restarts(
+            self.command(), self.folder, self.ranks, self.nodes, self.tries, self.environment
+        )
+        self.restarts.start()
         return self
 
-    def supervisor(self, node: int) -> subprocess.Popen[bytes]:
-        return self.begin(self.command(node), node)
-
-    def command(self, node: int) -> list[str]:
-        meeting = ["--nnodes", str(self.nodes), "--master", f"127.0.0.1:{self._port}"]
+    def command(self) -> list[str]:
         return [
-            *(sys.executable, "tools/supervise.py", *self.options, "--"),
-            *(sys.executable, "-m", "paddle.distributed.launch"),
-            *("--nproc_per_node", str(self.ranks), *(meeting if self.nodes > 1 else ())),
-            *("--log_dir", str(self.folder / f"log-{node}"), "tools/train.py", "-c", CONFIG),
-            *("--run-dir", str(self.run_dir), "-o", f"data.train_files=[{self.data}/train-*.txt]"),
+            *("tools/train.py", "-c", CONFIG, "--run-dir", str(self.run_dir)),
+            *("-o", f"data.train_files=[{self.data}/train-*.txt]"),
             *(f"data.test_files=[{self.data}/test.txt]", "data.files_per_pass=2"),
             *("model.hidden=[16]", *self.settings),
-        ]  # fmt: skip
-
-    def begin(self, command: Sequence[str], node: int) -> subprocess.Popen[bytes]:
-        with open(self.folder / f"supervisor-{node}.log", "ab") as log:
-            return subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(ROOT),
-                    "TMPDIR": str(self.folder),  # of heartbeats
-                    **self.environment,
-                },
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        ]
 
     @property
     def run_dir(self) -> Path:
@@ -119,37 +94,28 @@ class Supervised:
         return [store_of_rank(first, rank).parent for rank in range(self.ranks * self.nodes)]
 
     def ended(self) -> bool:
-        return all(one.poll() is not None for one in self.supervisors)
+        return not self.restarts.is_alive()
 
-    def log(self, node: int = 0) -> str:
-        """What the supervisor itself said."""
-        text = (self.folder / f"supervisor-{node}.log").read_text(errors="replace")
-        return "".join(line for line in text.splitlines(True) if " supervise: " in line)
+    def log(self) -> str:
+        """How the attempts and the last one's ranks have ended."""
+        logs = [path.read_text(errors="replace") for path in self.folder.glob("rank-*.log")]
+        ends = ["\n".join(text.splitlines()[-10:]) for text in logs]
+        return "\n".join([f"exit codes of each attempt: {self.restarts.codes}", *ends])
 
-    def wait(self, seconds: float = _LONGEST_S) -> list[int]:
-        """Exit codes of the supervisors."""
-        deadline = time.monotonic() + seconds
-        return [job.wait(max(1.0, deadline - time.monotonic())) for job in self.supervisors]
+    def wait(self, seconds: float = _LONGEST_S) -> int:
+        """The exit code."""
+        self.restarts.join(seconds)
+        assert not self.restarts.is_alive(), self.log()
+        return self.restarts.code
 
-    def alive(self, node: int | None = None) -> list[int]:
-        """Processes of the job that are neither supervisor nor launcher: ranks, in no order."""
-        of = f"log-{node}" if node is not None else "log-"
-        return [
-            pid
-            for pid, words in _processes()
-            if any(str(self.folder / of) in word for word in _environment(pid))
-            and "tools/train.py" in words
-            and not _launches(words)
-        ]
+    def stop(self) -> int:
+        """End it by SIGTERM. Returns the exit code."""
+        self.restarts.end(signal.SIGTERM)
+        return self.wait()
 
-    def launchers(self) -> list[int]:
-        return [
-            pid
-            for pid, words in _processes()
-            if _launches(words)
-            and "tools/supervise.py" not in words
-            and any(word.startswith(str(self.folder / "log-")) for word in words)
-        ]
+    def alive(self) -> list[int]:
+        """The processes of the ranks that live."""
+        return self.restarts.alive()
 
     def passes(self) -> int:
         """That have ended."""
@@ -163,23 +129,25 @@ class Supervised:
         deadline = time.monotonic() + seconds
         while self.passes() < passes or len(self.alive()) < self.ranks * self.nodes:
             assert time.monotonic() < deadline, self.log()
-            assert any(job.poll() is None for job in self.supervisors), self.log()
+            assert not self.ended(), self.log()
             time.sleep(0.02)
 
-    def kill(self, rank: int, stage: str, passes: int = 0, step: int = 0) -> None:
+    def kill(self, rank: int, stage: str, passes: int = 0, step: int = 0) -> int:
         """As soon as the rank is in this stage, so many passes have ended, and so many steps of the
-        next one were made since the job's last start."""
+        next one were made since the job's last start. Returns the step in which it was."""
         deadline = time.monotonic() + 120.0
         while time.monotonic() < deadline:
-            beats = sorted(self.folder.glob(f"paddlebox-watch-*/*/beat.{rank}"), reverse=True)
-            fields = beats[0].read_text().split() if beats else []
-            there = len(fields) > 5 and fields[1] == stage and self.passes() >= passes
-            if there and (not step or (len(fields) > 6 and int(fields[6]) >= step)):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(fields[4]), signal.SIGKILL)
-                    return
+            victim = self.restarts.processes[rank] if self.restarts.processes else None
+            if victim is not None and victim.poll() is None and self.passes() >= passes:
+                _, found, _, at, *_ = [*self.beat(rank).split(), *" " * 4]
+                if found == stage and (not step or int(at) >= step):
+                    victim.kill()
+                    return int(at) if found == "step" else 0
             time.sleep(0.002)
         raise AssertionError(f"rank {rank} was never in {stage} so far: {self.log()}")
+
+    def beat(self, rank: int) -> str:
+        return (self.folder / f"beat.{rank}").read_text()
 
     def lines(self) -> list[dict[str, Any]]:
         """Of metrics.jsonl."""
@@ -214,30 +182,9 @@ class Supervised:
 
     def end(self) -> None:
         """Whatever still lives."""
-        for job in self.supervisors:
-            job.kill()
-            job.wait()
-
-
-def _processes() -> list[tuple[int, list[str]]]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                found.append((int(entry.name), words))
-    return found
-
-
-def _launches(words: Sequence[str]) -> bool:
-    return bool({"paddle.distributed.launch", "paddlebox.launch.bind_address"} & set(words))
-
-
-def _environment(pid: int) -> list[str]:
-    with contextlib.suppress(OSError):
-        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-        return [word for word in text.split("\0") if word.startswith("PADDLE_LOG_DIR=")]
-    return []
+        while hasattr(self, "restarts") and not self.ended():
+            self.restarts.end(signal.SIGKILL)
+            self.restarts.join(0.1)
 
 
 @dataclass
@@ -271,16 +218,15 @@ def kill_ranks(
     if not data.exists():
         prepare(data)
     started = time.monotonic()
-    whole = Supervised(scratch / "whole", data, ranks, nodes, settings=settings).start()
-    assert set(whole.wait()) == {0}, whole.log()
+    whole = Job(scratch / "whole", data, ranks, nodes, settings).start()
+    assert whole.wait() == 0, whole.log()
     whole_s = time.monotonic() - started
     while len(outcome.kills) < kills and not outcome.wrong:
         folder = scratch / f"killed-{outcome.jobs}"
         plan = folder / "plan"
         environment = {"LD_PRELOAD": str(recorder), "PBX_ROOT": str(folder)}
         environment |= {"PBX_KILL_PLAN": str(plan)}
-        options = ("--tries", "20", "--env", "LD_PRELOAD", "--env", "PBX_*")
-        job = Supervised(folder, data, ranks, nodes, options, settings, environment)
+        job = Job(folder, data, ranks, nodes, settings, environment, tries=20)
         witness = Witness(functools.partial(newest_pass, job.run_dir / "store"), tries=20)
         try:
             draw = _Draw(chance, whole_s, (*_TARGETS, *(_OF_PARITY if parity else ())))
@@ -296,7 +242,7 @@ def kill_ranks(
     return outcome
 
 
-def _lose_a_folder(job: Supervised, plan: Path, chance: random.Random) -> str:
+def _lose_a_folder(job: Job, plan: Path, chance: random.Random) -> str:
     """Starts the job once more, without the folder of a rank, which is killed at some change of a
     file while it is rebuilt."""
     rank = chance.randrange(job.ranks * job.nodes)
@@ -307,7 +253,6 @@ def _lose_a_folder(job: Supervised, plan: Path, chance: random.Random) -> str:
     at = chance.randrange(1, 12)
     plan.with_suffix(".new").write_text(f"{at} /store.restoring/\n")
     plan.with_suffix(".new").rename(plan)
-    job.supervisors.clear()
     job.start()
     job.wait()
     killed = "" if plan.exists() else f", and is killed at change {at} while it is rebuilt"
@@ -315,25 +260,20 @@ def _lose_a_folder(job: Supervised, plan: Path, chance: random.Random) -> str:
     return f"rank {rank} loses its folder{killed}"
 
 
-def _wrong_with(
-    job: Supervised, whole: Supervised, partial: bool, rebuilt: bool = False
-) -> list[str]:
+def _wrong_with(job: Job, whole: Job, partial: bool, rebuilt: bool = False) -> list[str]:
     """rebuilt: whether a rank has lost its folder. Its metrics.jsonl is then that of another."""
-    codes = [one.poll() for one in job.supervisors]
-    if set(codes) != {0}:
-        return [f"exit codes {codes}, after {_LONGEST_S:.0f} s without a kill at most"]
+    if not job.ended() or job.restarts.code:
+        return [f"has not ended with 0, {_LONGEST_S:.0f} s after the last kill at most"]
     wrong = unsound(job.run_dir / "store")
     if partial and not _trained_once(job, whole):
         wrong.append("a pass has other instances than the undisturbed one's")
     own = {"unique_feasigns"} if rebuilt else set[str]()
     if not partial and job.result(own) != whole.result(own):
         wrong.append("the ranks do not end as the undisturbed ones")
-    if left := job.alive():
-        wrong.append(f"processes {left} live on")
     return wrong
 
 
-def _trained_once(job: Supervised, whole: Supervised) -> bool:
+def _trained_once(job: Job, whole: Job) -> bool:
     """Whether each pass has all its instances, those before a recovery among them, no feasign was
     seen more often than by the undisturbed job, and all ranks have the same dense parameters."""
     passes = []
@@ -374,7 +314,7 @@ class _Draw:
 
 
 def _kill_until_it_ends(
-    job: Supervised,
+    job: Job,
     plan: Path,
     draw: _Draw,
     kills: int,
@@ -413,7 +353,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=2, help="of a node")
-    parser.add_argument("--nodes", type=int, default=1, help="supervisors on this machine")
+    parser.add_argument("--nodes", type=int, default=1, help="all on this machine")
     parser.add_argument("--partial", action="store_true", help="checkpoint.partial_recovery")
     parser.add_argument("--parity", action="store_true", help="ranks.parity")
     parser.add_argument("--scratch", type=Path, help="kept; default: a folder that is removed")

@@ -5,7 +5,7 @@
 Three raylets, of which the head is not killed, and a job of two nodes with a rank each. At random
 moments, SIGKILL is sent to a rank, or to a raylet that runs a rank; another raylet then takes its
 place. Only tools/train_on_ray.py restarts ranks. Each job must exit with 0, and its ranks must end
-with the digests and the metrics of an undisturbed job of Paddle's launcher. Meanwhile the newest
+with the digests and the metrics of an undisturbed job without Ray. Meanwhile the newest
 pass that all ranks have committed must not go back. Only kills that led to a restart are counted.
 """
 
@@ -24,8 +24,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
-from tests.faults.kill_ranks import PASSES, Supervised, _processes, prepare
+from tests.conftest import ROOT
+from tests.faults.kill_ranks import PASSES, Job, prepare
 from tests.faults.witness import Witness, newest_pass, unsound
 from tests.support.ray_cluster import RayCluster
 
@@ -37,34 +39,51 @@ _PATIENT = ("--tries", "20", "--stall-s", "120", "--limit", "start=900", "--wait
 
 
 @dataclass
-class OnRay(Supervised):
+class OnRay(Job):
     """A job on a Ray cluster. `ranks` is their number, one a node."""
 
     cluster: RayCluster | None = None
+    process: subprocess.Popen[bytes] = field(init=False)
 
-    def supervisor(self, node: int) -> subprocess.Popen[bytes]:
+    def start(self) -> Self:
         assert self.cluster is not None
-        job = super().command(node)
-        command = [
-            *(sys.executable, "tools/train_on_ray.py", "--address", self.cluster.address),
-            *("--nodes", str(self.ranks), *self.options, "--"),
-            *job[job.index("tools/train.py") :],
-        ]
-        return self.begin(command, node)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "job.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "tools/train_on_ray.py", "--address", self.cluster.address),
+                    *("--nodes", str(self.ranks), *_PATIENT, "--", *self.command()),
+                ],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self
 
-    def alive(self, node: int | None = None) -> list[int]:
-        del node
-        return [
-            pid
-            for pid, words in _processes()
-            if "tools/train.py" in words and str(self.run_dir) in words and "--nodes" not in words
-        ]
+    def ended(self) -> bool:
+        return self.process.poll() is not None
 
-    def restarts(self) -> int:
-        return self.log().count(" begins\n") - 1
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
-    def log(self, node: int = 0) -> str:
-        text = (self.folder / f"supervisor-{node}.log").read_text(errors="replace")
+    def alive(self) -> list[int]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                ours = "tools/train.py" in words and str(self.run_dir) in words
+                if entry.name.isdigit() and ours and "--nodes" not in words:
+                    found.append(int(entry.name))
+        return found
+
+    def attempts(self) -> int:
+        return self.log().count(" begins\n")
+
+    def log(self) -> str:
+        text = (self.folder / "job.log").read_text(errors="replace")
         said = (" train_on_ray: ", "RankError", "ConfigError")
         return "".join(line for line in text.splitlines(True) if any(one in line for one in said))
 
@@ -77,14 +96,12 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-def undisturbed(scratch: Path) -> Supervised:
-    """By Paddle's launcher, with the layout of the jobs here."""
+def undisturbed(scratch: Path) -> Job:
+    """Without Ray, with the layout of the jobs here."""
     if not (scratch / "data").exists():
         prepare(scratch / "data")
-    whole = Supervised(
-        scratch / "whole", scratch / "data", ranks=1, nodes=2, options=_PATIENT
-    ).start()
-    assert set(whole.wait(_LONGEST_S)) == {0}, whole.log()
+    whole = Job(scratch / "whole", scratch / "data", ranks=1, nodes=2).start()
+    assert whole.wait(_LONGEST_S) == 0, whole.log()
     return whole
 
 
@@ -93,17 +110,17 @@ def kill_ray(scratch: Path, cluster: RayCluster, kills: int, seed: int) -> Outco
     whole = undisturbed(scratch)
     while outcome.counted < kills and not outcome.wrong:
         folder = scratch / f"killed-{outcome.jobs}"
-        job = OnRay(folder, scratch / "data", 2, options=_PATIENT, cluster=cluster)
+        job = OnRay(folder, scratch / "data", 2, cluster=cluster)
         witness = Witness(functools.partial(newest_pass, job.run_dir / "store"), tries=20)
         try:
             left = min(kills - outcome.counted, _A_JOB)
             killed = _kill_until_it_ends(job.start(), cluster, chance, left, witness)
             outcome.kills += killed
-            outcome.counted += min(len(killed), job.restarts())
+            outcome.counted += min(len(killed), job.attempts() - 1)
             wrong = [*witness.errors, *_wrong_with(job, whole)]
             outcome.wrong += [f"{job.folder}: {text}\n{job.log()}" for text in wrong]
             ended = "; ".join(wrong) or "ends as the undisturbed job"
-            print(f"  {folder.name}: {job.restarts()} restarts, {ended}", flush=True)
+            print(f"  {folder.name}: {job.attempts() - 1} restarts, {ended}", flush=True)
         finally:
             job.end()
         outcome.jobs += 1
@@ -153,10 +170,9 @@ def _kill(cluster: RayCluster, chance: random.Random, ranks: list[int]) -> str:
     return "a raylet"
 
 
-def _wrong_with(job: OnRay, whole: Supervised) -> list[str]:
-    codes = [one.poll() for one in job.supervisors]
-    if set(codes) != {0}:
-        return [f"exit codes {codes}, after {_LONGEST_S:.0f} s without a kill at most"]
+def _wrong_with(job: OnRay, whole: Job) -> list[str]:
+    if (code := job.process.poll()) != 0:
+        return [f"exit code {code}, after {_LONGEST_S:.0f} s without a kill at most"]
     wrong = unsound(job.run_dir / "store")
     if job.result() != whole.result():
         wrong.append("the ranks do not end as the undisturbed ones")

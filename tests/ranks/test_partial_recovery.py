@@ -18,33 +18,30 @@ from paddlebox.store.manifest import Manifest
 from paddlebox.store.rank_stores import pass_of, rank_versions, store_of_rank
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table
-from tests.faults.kill_ranks import CONFIG, Supervised
+from tests.faults.kill_ranks import CONFIG, Job
 from tests.support.marks import long
 
 pytestmark = pytest.mark.slow  # each starts ranks several times
-Start = Callable[..., Supervised]
+Start = Callable[..., Job]
 
 _SAMPLES, _STEPS = 16000, 250  # of a pass, of which there are two
 _SHOW = 1  # word of a row
 _PARTIAL = "checkpoint.partial_recovery=true"
 _ASYNC = ("ranks.staleness=1",)
-_GIVES_UP = ("--tries", "0")
 
 
 @pytest.fixture
 def start(data: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts a job of so many ranks, whose steps have 64 instances in all."""
-    jobs: list[Supervised] = []
+    jobs: list[Job] = []
 
-    def begin(
-        *more: str, ranks: int = 2, options: tuple[str, ...] = (), of: Path | None = None
-    ) -> Supervised:
+    def begin(*more: str, ranks: int = 2, tries: int = 5, of: Path | None = None) -> Job:
         folder = tmp_path / f"job-{len(jobs)}"
         folder.mkdir()
         if of is not None:
             shutil.copytree(of, folder / "run")
         settings = ("data.files_per_pass=4", f"data.batch_size={64 // ranks}", *_ASYNC, *more)
-        job = Supervised(folder, data, ranks, 1, options, settings)
+        job = Job(folder, data, ranks, settings=settings, tries=tries)
         jobs.append(job)
         return job.start()
 
@@ -54,10 +51,10 @@ def start(data: Path, tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="module")
-def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Supervised:
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
     settings = ("data.files_per_pass=4", "data.batch_size=32", *_ASYNC)
-    job = Supervised(tmp_path_factory.mktemp("whole"), data, settings=settings).start()
-    assert job.wait() == [0], job.log()
+    job = Job(tmp_path_factory.mktemp("whole"), data, settings=settings).start()
+    assert job.wait() == 0, job.log()
     return job
 
 
@@ -87,11 +84,11 @@ def shows_by_range(run_dir: Path, stores: int, ranges: int) -> np.ndarray:
 
 @pytest.mark.parametrize("ranks", [2, long(4)])
 def test_the_rows_of_a_killed_rank_go_back_and_those_of_the_others_stay(
-    ranks: int, start: Start, whole: Supervised
+    ranks: int, start: Start, whole: Job
 ) -> None:
     job = start(_PARTIAL, ranks=ranks)
     job.kill(1, "step", passes=1, step=60)
-    assert job.wait() == [0], job.log()
+    assert job.wait() == 0, job.log()
     first, second = job.lines()
     assert "partial_recovery" not in first
     (entry,) = second["partial_recovery"]
@@ -114,14 +111,14 @@ def test_the_rows_of_a_killed_rank_go_back_and_those_of_the_others_stay(
 def test_ranks_that_are_killed_again_and_while_the_job_recovers_lose_no_instance(
     start: Start,
 ) -> None:
-    job = start(_PARTIAL, options=("--tries", "9"))
+    job = start(_PARTIAL, tries=9)
     job.kill(0, "step", step=40)  # before any commit; the first rank holds the job's TCPStore
     job.kill(1, "start")
     job.kill(1, "load")
     job.kill(1, "step", step=40)
     job.kill(0, "step", passes=1, step=100)
-    assert job.wait() == [0], job.log()
-    assert "attempt 6 begins" in job.log()
+    assert job.wait() == 0, job.log()
+    assert len(job.restarts.codes) == 6
     first, second = job.lines()
     for line, kills in ((first, 2), (second, 1)):
         entries = line["partial_recovery"]
@@ -134,35 +131,35 @@ def test_ranks_that_are_killed_again_and_while_the_job_recovers_lose_no_instance
     assert len(digests) == 1
 
 
-def _summaries(job: Supervised) -> list[Path]:
+def _summaries(job: Job) -> list[Path]:
     return [job.run_dir / "summary.json", job.run_dir / "ranks/1/summary.json"]
 
 
 @pytest.mark.long
 def test_without_the_key_all_go_back_and_the_run_ends_with_the_bytes_of_an_undisturbed_one(
-    start: Start, whole: Supervised
+    start: Start, whole: Job
 ) -> None:
-    job = start(options=_GIVES_UP)
+    job = start(tries=0)
     job.kill(0, "step", passes=1, step=60)
-    assert job.wait() == [1]
+    assert job.wait() == 1
     assert not any(r.is_partial for rank in (0, 1) for r in records_of(job.run_dir, rank))
-    on = start(_PARTIAL, options=_GIVES_UP, of=job.run_dir)
+    on = start(_PARTIAL, tries=0, of=job.run_dir)
     on.kill(1, "step", step=60)
-    assert on.wait() == [1]
+    assert on.wait() == 1
     heads = [records_of(on.run_dir, rank)[-1] for rank in (0, 1)]
     assert [head.is_partial for head in heads] == [True, False]
     assert {pass_of(head) for head in heads} == {1}
     # What reads a run meanwhile has the rows of one moment.
     assert not any(r.is_partial for _, r in rank_versions(on.run_dir / "store"))
     off = start(of=on.run_dir)
-    assert off.wait() == [0], off.log()
+    assert off.wait() == 0, off.log()
     assert off.digests()[:2] == whole.digests()[:2]
     assert "partial_recovery" not in off.lines()[1]
 
 
 @pytest.mark.long
 def test_a_rank_that_lacks_a_whole_pass_goes_along_with_the_others(
-    start: Start, whole: Supervised, tmp_path: Path
+    start: Start, whole: Job, tmp_path: Path
 ) -> None:
     before = tmp_path / "before"
     shutil.copytree(whole.run_dir, before)
@@ -170,7 +167,7 @@ def test_a_rank_that_lacks_a_whole_pass_goes_along_with_the_others(
     with Manifest.open_writer(store_of_rank(before / "store", 1)) as manifest:
         manifest.go_back(next(r.version for r in one if pass_of(r) == 1))
     job = start(_PARTIAL, "trainer.epochs=2", of=before)
-    assert job.wait() == [0], job.log()
+    assert job.wait() == 0, job.log()
     lines = job.lines()
     assert [line["pass"] for line in lines] == [1, 2, 3, 4]
     assert lines[2]["partial_recovery"] == [
@@ -190,6 +187,6 @@ def test_a_rank_that_fails_leaves_no_version_in_the_middle_of_a_pass(
     shutil.copytree(data, broken)
     sorted(broken.glob("train-*.txt"))[-1].write_text("no instance\n" * 1000)
     job = start(_PARTIAL, f"data.train_files=[{broken}/train-*.txt]")
-    assert job.wait() == [3], job.log()
+    assert job.wait() == 3, job.log()
     for rank in (0, 1):
         assert [r.is_partial for r in records_of(job.run_dir, rank)] == [False]

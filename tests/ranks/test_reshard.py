@@ -311,7 +311,7 @@ def test_the_log_shows_the_rows_that_were_read(
 ) -> None:
     monkeypatch.setattr(reshard, "_LOG_EVERY_S", 0.0)
     with caplog.at_level("INFO", "paddlebox"):
-        reshard._progress(Path("run/store.moving"), [(Path("a"), 1), (Path("b"), 1)], [7, 8])(5)
+        reshard._progress(Path("run/store.moving"), [7, 8], lambda _: None)(5)
     assert "run/store.moving: 5 rows so far, from stores of 7 + 8 rows" in caplog.text
 
 

@@ -16,8 +16,8 @@ import pytest
 from pyarrow._fs import _MockFileSystem
 
 import paddlebox
-from paddlebox import heartbeat
 from paddlebox.errors import ConfigError, CorruptionError, OutOfSpaceError, StoreError
+from paddlebox.heartbeat import Heartbeat
 from paddlebox.saves import Saver, chain_of, donefile, open_save
 from paddlebox.saves import remote as remote_saves
 from paddlebox.saves.remote import RemoteSaves, SaveCopier
@@ -370,10 +370,11 @@ class TestCopier:
         assert names(RemoteSaves(URI).newest_chain()) == ["20240101/base", "20240101/delta-2"]
         copier.close()
 
-    def test_a_supervisor_sees_that_the_last_copy_proceeds(
+    def test_the_heartbeat_tells_that_the_last_copy_proceeds(
         self, cloud: Cloud, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         beats: list[tuple[str, str]] = []
+        heartbeat = Heartbeat()
         monkeypatch.setattr(heartbeat, "stage", lambda *said: beats.append(said))
         monkeypatch.setattr(remote_saves, "BEAT_S", 0.01)
         copier = SaveCopier(chain(table, tmp_path / "out"), URI)
@@ -383,7 +384,7 @@ class TestCopier:
             return False
 
         cloud.fails = slow
-        copier.finish()
+        copier.finish(heartbeat)
         assert len(beats) > 1
         assert all(stage == "end" and "copying saves" in text for stage, text in beats)
         assert len(set(beats)) == len(beats)  # none without progress

@@ -22,7 +22,7 @@ from tests.support.marks import slow
 
 # Everything that `train` calls from its first look at the store on, in this order.
 STEPS = [
-    "adopt_stores.take_over", "own_dir", "settled", "_resume_point", "heartbeat.committed",
+    "adopt_stores.take_over", "own_dir", "settled", "_resume_point",
     "repeats.warn", "_summary_if_done", "_check_products", "expand",
     "make_run_dir", "make_folder", "resume.check_unchanged", "write_slots", "write_environment",
     "_train", "write_json",

@@ -1,12 +1,13 @@
 """The command line of tools/train_on_ray.py.
 
-    cli         connects to Ray; one loop: reads the reports, gives the orders
-    placement   reserves nodes
-    team        the actors of one attempt
-    rank        the actor of one rank
-    gauges      metrics of a rank, which Ray exports
-
-The decisions are those of tools/supervise.py (paddlebox/tools/supervise/job.py).
+cli         connects to Ray; one loop: reads the reports, gives the orders
+placement   reserves nodes
+team        the actors of one attempt
+rank        the actor of one rank
+process     the process of a rank
+job         decides on the orders from the reports of all ranks
+gauges      metrics of a rank, which Ray exports
+arguments   options and environment
 """
 
 from __future__ import annotations
@@ -14,30 +15,32 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
-import math
 import os
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 from paddlebox.errors import ConfigError, RankError
+from paddlebox.tools.on_ray.arguments import limits_of, parsed, passed_on
+from paddlebox.tools.on_ray.job import FINAL, STOPPED, Job, Order, Report
 from paddlebox.tools.on_ray.placement import Demand, Places, Reservation, counted
 from paddlebox.tools.on_ray.rank import LOOK_S, run_dir_of
 from paddlebox.tools.on_ray.team import Team
-from paddlebox.tools.supervise.arguments import add_to, limits_of, passed_on, say_as, split
-from paddlebox.tools.supervise.job import FINAL, STOPPED, Job, Order, Report
 
 _CONNECT_S = 10.0
 # If its raylet has ended, an actor ends within this time, and its rank frees the lock of its store.
 # Other lost actors may take longer (`RankActor.exchange`): then the job tries again.
 _AFTER_LOSS_S = 5.0
 _STORE = 4  # exit code of a rank whose store cannot be used (docs/running.md)
-_say = say_as("train_on_ray")
+
+
+def _say(line: str) -> None:
+    """Write a line to the log of the job."""
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} train_on_ray: {line}", file=sys.stderr, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,29 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns: the exit code of the ranks (docs/running.md); 1 if the job was given up.
     """
-    parser = argparse.ArgumentParser(
-        usage="%(prog)s [options] -- tools/train.py ...",
-        description="Runs the ranks of a job on a Ray cluster, and restarts them from their last "
-        "common commit.",
-    )
-    parser.add_argument(
-        "--address", help="of the cluster; default: RAY_ADDRESS, or the cluster of this machine"
-    )
-    parser.add_argument(
-        "--nodes", type=_span, default=(1, 1), metavar="N or MIN:MAX",
-        help="nodes that have ranks (1); with MIN:MAX, their number changes with the cluster",
-    )  # fmt: skip
-    parser.add_argument(
-        "--settle-s", type=float, default=60.0, metavar="S",
-        help="how long a node must be missing, or must have room, before the number of nodes "
-        "changes (60)",
-    )  # fmt: skip
-    parser.add_argument("--ranks-per-node", type=_count, default=1, metavar="N", help="(1)")
-    parser.add_argument(
-        "--cpus-per-rank", type=_count, default=1, metavar="N", help="that Ray reserves (1)"
-    )
-    add_to(parser)
-    options, command = split(parser, argv, "tools/train.py")
+    options, command = parsed(argv)
     try:
         limits = limits_of(options)
         ray = _connected(options.address)
@@ -83,32 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(
     ray: Any, options: argparse.Namespace, command: Sequence[str], limits: Mapping[str, float]
 ) -> int:
-    job = Job(
-        0, options.tries, limits, math.inf, _say, member="rank",
-        logs="the log of the rank's actor, in the folder `logs` of Ray's session on its node",
-    )  # fmt: skip
+    job = Job(0, options.tries, limits, _say)
     least, most = options.nodes
     ranks, cpus = options.ranks_per_node, options.cpus_per_rank
     demand = Demand(least, most, ranks, cpus, options.wait_s, options.settle_s)
     environment = passed_on(os.environ, options.env)
     arguments = (command, os.getcwd(), options.grace_s)
     return _Drive(ray, job, demand, environment, arguments, _remember_signals()).run()
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"expected a number from 1 on, found {text!r}")
-    return int(text)
-
-
-def _span(text: str) -> tuple[int, int]:
-    """The fewest and the most nodes."""
-    words = text.split(":")
-    if len(words) <= 2 and all(word.isdecimal() for word in words):
-        least, most = int(words[0]), int(words[-1])
-        if 1 <= least <= most:
-            return least, most
-    raise argparse.ArgumentTypeError(f"expected N or MIN:MAX with 1 <= MIN <= MAX, found {text!r}")
 
 
 def _connected(address: str | None) -> Any:
@@ -163,7 +125,7 @@ class _Drive:
 
     Args:
         ray: the module, connected.
-        job: decides. It waits for ranks without a limit: an actor that is silent is lost.
+        job: decides.
         demand: what the job asks of the cluster.
         environment: of the ranks.
         arguments: of RankActor, without the rank.
@@ -192,6 +154,7 @@ class _Drive:
         order = Order()
         try:
             while order.do != "exit":
+                self._job.signal = self._signal()
                 if self._job.phase == "gather" and not self._assemble():
                     return 128 + self._signal()
                 self._look(order)
@@ -270,13 +233,13 @@ class _Drive:
         trial = self._job.trial
         reports, lost = self._team.exchange(order)
         for rank, report in reports.items():
-            self._job.hear(str(rank), replace(report, signal=self._signal()))
+            self._job.hear(rank, report)
             if self._has_failed(report):
                 self._failed.add(rank)
         for rank, why in lost.items():
             self._lost_at = time.monotonic()
             self._failed.add(rank)
-            self._job.lose(str(rank), why)
+            self._job.lose(rank, why)
         if trial and not self._job.trial:
             self._reservation.confirm_growth()
         self._grow()
@@ -286,9 +249,10 @@ class _Drive:
 
         After a failure, the other ranks are killed, or lose their connection to it: exit code 1.
         """
-        found = {rank.code for rank in report.ranks} or {report.launcher}
-        codes = found - {None, 0, 1, *STOPPED}
-        return bool(codes if self._job.phase == "run" else codes & {*FINAL, _STORE})
+        code = report.rank.code if report.rank is not None else None
+        if code in (None, 0, 1, *STOPPED):
+            return False
+        return self._job.phase == "run" or code in (*FINAL, _STORE)
 
     def _grow(self) -> None:
         """Take more nodes when the next pass has just begun: then the least work is lost."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paddlebox.tools.supervise.job import Report
+from paddlebox.tools.on_ray.job import Report
 
 _EACH_S = 5.0
 _LINE = ("pass", "loss", "samples_per_s")
@@ -51,7 +51,7 @@ class Gauges:
     def set(self) -> None:
         """Set the gauges. It raises nothing: the first error is logged."""
         try:
-            for rank in self.report.ranks:
+            if (rank := self.report.rank) is not None:
                 self._set("rank_passes", "Passes that all ranks have committed.", rank.passes)
                 self._set("rank_idle_seconds", "Time since the rank made progress.", rank.idle_s)
             for name, value in self._of_last_pass().items():

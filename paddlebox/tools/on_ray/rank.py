@@ -12,14 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 
 from paddlebox import mpi
 from paddlebox.tools.on_ray.gauges import Gauges
-from paddlebox.tools.supervise.folder import watch_folder
-from paddlebox.tools.supervise.job import Order, Report
-from paddlebox.tools.supervise.node import Node
-from paddlebox.tools.supervise.ranks import become_reaper
+from paddlebox.tools.on_ray.job import Order, Report
+from paddlebox.tools.on_ray.process import RankProcess, become_reaper
 
 LOOK_S = 0.2  # the time between two looks at a job
 #: Looks without an answer until an actor counts as lost: 15 s. Not a time, because a machine that
@@ -36,7 +33,7 @@ class RankActor:
         rank: number of the rank.
         command: what Python runs.
         folder: the working directory.
-        grace_s: as for `Node`.
+        grace_s: as for `RankProcess`.
 
     Ray calls `__repr__` also after an error in the constructor. If `__repr__` failed then, the
     process would end, and the job would not learn the error.
@@ -55,9 +52,7 @@ class RankActor:
         become_reaper()
         self._command = [sys.executable, *command]
         self._address = str(ray.util.get_node_ip_address())
-        self._open = ExitStack()
-        self._watch = self._open.enter_context(watch_folder())
-        self._node: Node | None = None
+        self._process: RankProcess | None = None
         self._gauges = Gauges(rank, run_dir_of(command))
         self._gauges.start()
         self._silence = Silence(lambda: os._exit(1))
@@ -80,7 +75,7 @@ class RankActor:
         It is no argument of the constructor, because Ray keeps those in its GCS, where every client
         of the cluster can read them.
         """
-        self._node = Node(self._command, environment, self._watch, self._grace_s)
+        self._process = RankProcess(self._rank, self._command, environment, self._grace_s)
 
     def exchange(self, order: Order) -> Report:
         """Obey the order. Returns how the rank was before.
@@ -88,18 +83,14 @@ class RankActor:
         From the first order to run, the actor ends, and its rank with it, if there are no more
         orders: the job counts it as lost then, and starts another rank in its place.
         """
-        assert self._node is not None
-        report = self._node.report()
-        self._node.obey(order, report.up)
+        assert self._process is not None
+        report = self._process.report()
+        self._process.obey(order, report.up)
         self._gauges.report = report
         if order.do == "run":
             self._silence.watch()
         self._silence.heard()
         return report
-
-    def close(self) -> None:
-        """Remove the folder of heartbeats."""
-        self._open.close()
 
 
 def variables_of(endpoints: Sequence[tuple[str, str]], per_node: int) -> list[dict[str, str]]:

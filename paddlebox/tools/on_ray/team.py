@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paddlebox.errors import ConfigError, RankError
+from paddlebox.tools.on_ray.job import Order, Report
 from paddlebox.tools.on_ray.placement import Reservation
 from paddlebox.tools.on_ray.rank import LOOK_S, SILENT_LOOKS, RankActor, variables_of
-from paddlebox.tools.supervise.job import Order, Report
 
-_CLOSE_S = 2.0
 _IN_CONSTRUCTOR = "raised in its creation task"  # words of Ray
 _FIELD, _LONGEST = re.compile(r"\w+: "), 300
 
@@ -140,9 +139,6 @@ class Team:
 
     def dismiss(self) -> None:
         """End all actors."""
-        closing = [self._actors[rank].close.remote() for rank in self._silent]
-        if closing:
-            self._ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
         for actor in self._actors:
             with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
                 self._ray.kill(actor)

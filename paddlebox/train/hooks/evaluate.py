@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paddlebox import heartbeat
 from paddlebox.config import Phase
 from paddlebox.train.evaluation import evaluate_files
 from paddlebox.train.hooks.hook import Hook, Line
@@ -41,7 +40,7 @@ class Evaluate(Hook):
             line["test"] = self._evaluate_tests(planned.number)
 
     def _evaluate_tests(self, number: int) -> dict[str, Any]:
-        heartbeat.stage("evaluate", f"after pass {number}")
+        self._training.world.heartbeat.stage("evaluate", f"after pass {number}")
         return self._evaluate(self._tests)
 
     def _evaluate(self, files: Sequence[str], sizes: Sequence[int] = ()) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Save(Hook):
             "config.json": config.canonical_json().encode(),
         }
         saver = Saver(table, config.save.out, extra=extra)
+        self._heartbeat = table.world.heartbeat
         copies = config.save.copy_to and table.world.rank == 0
         self._copier = SaveCopier(config.save.out, config.save.copy_to) if copies else None
 
@@ -54,7 +55,7 @@ class Save(Hook):
     def end(self) -> None:
         self._saves.finish()
         if self._copier is not None:
-            self._copier.finish()
+            self._copier.finish(self._heartbeat)
 
     def close(self, error: BaseException | None) -> None:
         try:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paddlebox import heartbeat
 from paddlebox.config import Config, Slots
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.reshard import counts_of
+from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.files import write_durably
 from paddlebox.store.first_version import FirstVersion, commit_initial
 from paddlebox.store.import_rows import Imported, import_rows
@@ -77,9 +77,8 @@ def init_from(
         for number, table in enumerate(tables.members):
             name = table.name if number else DEFAULT_TABLE
             if name in old:
-                key_range = tables.world.key_range
-                one = _carry(old[name], table, chosen.within(name), config, key_range)
-                carried[name] = one
+                within = chosen.within(name)
+                carried[name] = _carry(old[name], table, within, config, tables.world)
             of_each.append(carried[name].first_version() if name in old else FirstVersion())
         same_optimizer = source.config["optimizer"]["type"] == config.optimizer.type.value
         dense = carry_dense(first.load_dense(), runner.dense_state(), same_optimizer)
@@ -153,15 +152,16 @@ def _carry(
     new: TieredTable,
     slots: SlotMap,
     config: Config,
-    key_range: tuple[int, int],
+    world: Coordinator,
 ) -> _Carried:
+    key_range = world.key_range
     imported = import_rows(
         old,
         new,
         slots=slots.indices,
         keyed_by_slot=is_per_slot(config),
         key_slots=slots.keys,
-        progress=_progress(_live_rows(old)),
+        progress=_progress(_live_rows(old), world.heartbeat.rows("rows of another run")),
         key_range=key_range,
     )
     admission = _admission(old, new, slots, key_range)
@@ -220,9 +220,8 @@ def _of_tables(
     }
 
 
-def _progress(rows: int) -> Any:
-    step = max(1 << 20, rows // 20)
-    said, beat = 0, heartbeat.rows("rows of another run")
+def _progress(rows: int, beat: Callable[[int], None]) -> Callable[[int], None]:
+    step, said = max(1 << 20, rows // 20), 0
 
     def tell(done: int) -> None:
         nonlocal said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 import socket
 import sys
 import threading
@@ -21,6 +20,7 @@ from paddlebox import mpi
 from paddlebox.errors import ConfigError, RankError
 from paddlebox.tools.on_ray.cli import _Drive, main
 from paddlebox.tools.on_ray.gauges import Gauges, values_of
+from paddlebox.tools.on_ray.job import LIMITS_S, Job, Order, Rank, Report
 from paddlebox.tools.on_ray.placement import Demand, Node, Places, Reservation, choose, placed
 from paddlebox.tools.on_ray.rank import (
     ABANDONED_LOOKS,
@@ -30,7 +30,6 @@ from paddlebox.tools.on_ray.rank import (
     variables_of,
 )
 from paddlebox.tools.on_ray.team import Team
-from paddlebox.tools.supervise.job import LIMITS_S, Job, Order, Rank, Report
 from tests.conftest import PATIENCE_S
 
 
@@ -678,16 +677,17 @@ class FakeTeam:
                 self._code = -9
             elif self.clock.at > 300.0:
                 self._code = 0
-        ended = self._code is not None
         ranks = [
             Rank(rank, 1, "host", self._stage, "7", 20, self.passes, 0.1, "S", "", code)
             for rank, code in self._codes(order)
         ]
-        reports = {
-            rank.number: Report(self._attempt, not ended, self._code, [rank]) for rank in ranks
-        } or {rank: Report(self._attempt) for rank in range(self.size)}
+        reports = {rank.number: Report(self._attempt, rank) for rank in ranks} or {
+            rank: Report(self._attempt) for rank in range(self.size)
+        }
         if self._attempt and "no-program" in self.nodes:  # no heartbeat
-            reports[self.nodes.index("no-program")] = Report(self._attempt, launcher=2)
+            at = self.nodes.index("no-program")
+            rank = Rank(at, 1, "host", "start", "", 0, -1, 0.1, "", "", 2)
+            reports[at] = Report(self._attempt, rank)
         lost = dict.fromkeys(gone, "its node was terminated")
         self.nodes = [node if node in self.cluster.available else "" for node in self.nodes]
         return {r: one for r, one in reports.items() if r not in lost}, lost
@@ -713,11 +713,11 @@ def drive(
 ) -> tuple[Callable[[], int], FakeRay, list[str]]:
     """A job on these nodes, its cluster, and the nodes of each of its attempts."""
     ray, happened = FakeRay(dict.fromkeys(nodes.split(), 8.0)), list[str]()
-    fake = SimpleNamespace(monotonic=lambda: clock.at, sleep=clock.sleep)
+    fake = SimpleNamespace(monotonic=lambda: clock.at, sleep=clock.sleep, strftime=time.strftime)
     monkeypatch.setattr("paddlebox.tools.on_ray.cli.time", fake)
     state = {"happened": happened, "cluster": ray, "passes": 5, "clock": clock, **more}
     monkeypatch.setattr("paddlebox.tools.on_ray.cli.Team", type("Team", (FakeTeam,), state))
-    job = Job(0, 2, LIMITS_S, math.inf, print, clock=lambda: clock.at, member="rank")
+    job = Job(0, 2, LIMITS_S, print, clock=lambda: clock.at)
     arguments = (["train.py", "--run-dir", "/run"], "/folder", 1.0)
     asked = demand(*span, ranks=1, cpus=8, wait_s=60.0)
     return _Drive(ray, job, asked, {}, arguments, lambda: 0).run, ray, happened
@@ -852,7 +852,7 @@ def test_values_of_the_last_pass_and_of_the_rank_are_exported(
     monkeypatch.setitem(sys.modules, "ray.util.metrics", SimpleNamespace(Gauge=Gauge))
     gauges = Gauges(0, str(tmp_path))
     rank = Rank(0, 1, "host", "step", "7", 20, 3, 1.5, "S", "")
-    gauges.report = Report(1, True, None, [rank])
+    gauges.report = Report(1, rank)
     gauges.set()
     assert told == {"paddlebox_rank_passes": 3, "paddlebox_rank_idle_seconds": 1.5}
     line = {"pass": 2, "loss": 0.5, "samples_per_s": 1e3, "metrics": {"auc": 0.75, "copc": None}}

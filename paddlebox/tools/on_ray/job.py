@@ -1,10 +1,10 @@
-"""Job: decides what the supervisors of all nodes do next, from the reports of all nodes.
+"""Job: decides what all ranks do next, from the reports of their actors.
 
-gather   wait until every node is connected and has no processes left
+gather   wait until every actor has reported and no process is left
 run      until a rank dies or hangs, or all are done
 end      after a failure: kill all processes; then gather again, or give up
 stop     after a signal, or to gather other nodes: each rank ends its pass
-exit     every supervisor ends with the same code
+exit     the job ends
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _SLOW_BUSY, _SLOW_OTHERS = 0.8, 0.5
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank, in the report of its node."""
+    """The process of a rank, as its actor reports it."""
 
     number: int
     pid: int
     host: str
     stage: str
     text: str
-    count: int  # increases with every step and stage
+    count: int  # increases with every step and stage; 0 before the first report
     passes: int  # number of passes that all ranks have committed
     idle_s: float  # seconds since the count increased
     state: str  # state of the process as in /proc: R, S, D, T; "" if it has ended
@@ -64,47 +64,45 @@ class Rank:
 
 @dataclass(frozen=True)
 class Report:
-    """The report of one node."""
+    """The report of an actor."""
 
     attempt: int = 0
-    up: bool = False  # whether any process of the attempt lives
-    launcher: int | None = None  # exit code of the launcher; None while it lives
-    ranks: Sequence[Rank] = ()
-    signal: int = 0  # signal that the supervisor has received; 0: none
+    rank: Rank | None = None  # None: it has started no process
+
+    @property
+    def up(self) -> bool:
+        """Whether the process lives."""
+        return self.rank is not None and self.rank.code is None
 
 
 @dataclass(frozen=True)
 class Order:
-    """An order to all nodes."""
+    """An order to all actors."""
 
     do: str = "wait"  # wait, run, end, stop or exit
     attempt: int = 0
     code: int = 0
-    used: int = 0  # tries used so far, in case another node has to take over the decisions
 
 
 @dataclass
 class Job:
     """The state of the job.
 
+    It waits for ranks without a limit: the actor of a rank that is silent is lost.
+
     Args:
-        nodes: the number of nodes.
+        size: the number of ranks.
         tries: failures without a new commit between them, before the job gives up.
         limits_s: stage -> the longest time without progress.
-        wait_s: the longest time to wait for missing nodes.
         say: called with each line of the log.
-        member: what the log calls a node, for a job whose nodes have one rank each.
-        logs: where the log of a rank is.
     """
 
-    nodes: int
+    size: int
     tries: int
     limits_s: Mapping[str, float]
-    wait_s: float
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
-    member: str = "node"
-    logs: str = "workerlog.<rank> in the launcher's --log_dir (default: log)"
+    signal: int = 0  # the last signal that the job received; 0: none
     attempt: int = 0
     used: int = 0
     phase: str = "gather"
@@ -113,50 +111,43 @@ class Job:
     # Whether no exit code is final, because the ranks may start again on other nodes. It ends when
     # a rank leaves stage "start": then rows may have moved.
     trial: bool = False
-    _reports: dict[str, Report] = field(default_factory=dict)
-    _since: float = -1.0
+    _reports: dict[int, Report] = field(default_factory=dict)
     _not_before: float = 0.0
     _committed: int = -1  # number of committed passes at the last failure
     _seen: int = -1  # the same in this attempt; -1: it has made no step yet
-    _lost: bool = False  # whether ranks of a lost node may still live and hold their locks
+    _lost: bool = False  # whether lost ranks may still live and hold their locks
     _looks: dict[int, deque[tuple[float, bool]]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._since = self.clock()
+    def hear(self, number: int, report: Report) -> None:
+        """Take the report of a rank."""
+        self._reports[number], rank = report, report.rank
+        if rank is None:
+            return
+        self.trial = self.trial and rank.stage == "start"
+        if self.phase == "run" and rank.stage == "step" and rank.code is None:
+            looks = self._looks.setdefault(number, deque())
+            looks.append((self.clock(), rank.state != "S"))
+            while looks[0][0] < self.clock() - _SLOW_S:
+                looks.popleft()
 
-    def hear(self, node: str, report: Report) -> None:
-        self._reports[node] = report
-        self.attempt = max(self.attempt, report.attempt)
-        self.trial = self.trial and all(rank.stage == "start" for rank in report.ranks)
-        for rank in report.ranks:
-            if self.phase == "run" and rank.stage == "step" and rank.code is None:
-                looks = self._looks.setdefault(rank.number, deque())
-                looks.append((self.clock(), rank.state != "S"))
-                while looks[0][0] < self.clock() - _SLOW_S:
-                    looks.popleft()
-
-    def lose(self, node: str, why: str) -> None:
-        """Handle the loss of the connection to a node."""
-        if self._reports.pop(node, None) is not None:
+    def lose(self, number: int, why: str) -> None:
+        """Handle the loss of the actor of a rank."""
+        if self._reports.pop(number, None) is not None:
             if self.phase == "run" or (self.phase == "stop" and self._may_regroup()):
-                self._fail([f"{self.member} {node}: {why}"])
+                self._fail([f"rank {number}: {why}"])
             elif self.phase != "exit":
-                self.say(f"{self.member} {node}: {why}")
+                self.say(f"rank {number}: {why}")
             self._lost = True
 
     def order(self) -> Order:
-        """Decide what every node does now."""
+        """Decide what every rank does now."""
         getattr(self, f"_{self.phase}")()
-        return Order(
-            {"gather": "wait"}.get(self.phase, self.phase), self.attempt, self.code, self.used
-        )
+        return Order({"gather": "wait"}.get(self.phase, self.phase), self.attempt, self.code)
 
-    def expect(self, nodes: int) -> None:
-        """Gather other nodes, in place of those that have reported. Their time to connect begins
-        now."""
-        self.nodes = nodes
+    def expect(self, size: int) -> None:
+        """Gather other actors, in place of those that have reported."""
+        self.size = size
         self._reports.clear()
-        self._since = self.clock()
 
     def ended_pass(self) -> bool:
         """Whether all ranks have committed another pass since this last returned True, and the next
@@ -179,51 +170,35 @@ class Job:
         self.regroups = True
         self.used, self._lost = 0, False  # a pass was committed
         self._committed = max(self._committed, self._seen)
-        self._enter("stop")
+        self.phase = "stop"
 
     # ---- phases
 
     def _gather(self) -> None:
-        now = self.clock()
-        if self._signal():
-            self._leave(128 + self._signal())
-        elif len(self._reports) == self.nodes and self._all_down() and now >= self._not_before:
+        if self.signal:
+            self._leave(128 + self.signal)
+            return
+        complete = len(self._reports) == self.size and self._all_down()
+        if complete and self.clock() >= self._not_before:
             self.attempt += 1
             self._looks.clear()
             self.regroups, self._seen = False, -1
             self.say(f"attempt {self.attempt} begins")
-            self._enter("run")
-        elif now - self._since > self.wait_s:
-            there = ", ".join(sorted(self._reports)) or "none"
-            self.say(
-                f"not all of {self.nodes} {self.member}s have connected in {self.wait_s:g} s; "
-                f"found: {there}"
-            )
-            self._leave(1)
+            self.phase = "run"
 
     def _run(self) -> None:
-        if self._signal() or self._was_stopped():
+        if self.signal or self._was_stopped():
             self.say("received a signal: every rank ends its pass, and is not restarted")
-            self._enter("stop")
+            self.phase = "stop"
             return
-        reports = list(self._reports.values())
-        if any(report.attempt != self.attempt for report in reports):
+        if any(report.attempt != self.attempt for report in self._reports.values()):
             return  # the attempt has not begun on all nodes
-        if all(
-            report.launcher is not None and not report.up and _good(report) for report in reports
-        ):
+        ranks = self._ranks()
+        if all(rank.code == 0 for rank in ranks):
             self._leave(0)
             return
-        dead = sorted((rank for rank in self._ranks() if rank.code), key=lambda r: r.code or 0)
-        wrong = [f"{rank}: {rank.end}" for rank in dead]  # killed ranks first
-        for node, report in self._reports.items():
-            if report.launcher is not None and not _good(report) and not wrong:
-                wrong.append(f"{self.member} {node}: its command ended with {report.launcher}")
-            unbegun = not report.ranks and report.launcher is None
-            if unbegun and self.clock() - self._since > self.limits_s["start"]:
-                limit = f"{self.limits_s['start']:g} s"
-                wrong.append(f"{self.member} {node}: no rank has started in {limit}")
-        wrong = wrong or self._stalled()
+        dead = sorted((rank for rank in ranks if rank.code), key=lambda rank: rank.code or 0)
+        wrong = [f"{rank}: {rank.end}" for rank in dead] or self._stalled()  # killed ranks first
         if wrong:
             self._fail(wrong)
         else:
@@ -233,12 +208,13 @@ class Job:
         if not self._all_down():
             return
         final = 0 if self.trial else self._final()
-        if self._signal():
-            self._leave(128 + self._signal())
+        if self.signal:
+            self._leave(128 + self.signal)
         elif final:
             self.say(
                 f"exit code {final} ({FINAL[final]}): a restart would only repeat it; the reason "
-                f"is above, or in {self.logs}"
+                "is above, or in the log of the rank's actor, in the folder `logs` of Ray's "
+                "session on its node"
             )
             self._leave(final)
         elif self.used > self.tries:
@@ -249,7 +225,7 @@ class Job:
             pause = min(LONGEST_PAUSE_S, 2.0 ** (self.used - 1))
             self._not_before = self.clock() + pause
             self.say(f"restart {self.used} of {self.tries} from the last commit, in {pause:g} s")
-            self._enter("gather")
+            self.phase = "gather"
 
     def _stop(self) -> None:
         codes = {rank.code for rank in self._ranks() if rank.code is not None}
@@ -259,11 +235,10 @@ class Job:
         elif not self._all_down():
             return
         elif self._may_regroup() and not done:
-            self._enter("gather")
+            self.phase = "gather"
         else:
-            stopped = max(codes & STOPPED, default=143)
-            signal = self._signal()
-            self._leave(self._final() or (0 if done else 128 + signal if signal else stopped))
+            stopped = 128 + self.signal if self.signal else max(codes & STOPPED, default=143)
+            self._leave(self._final() or (0 if done else stopped))
 
     def _exit(self) -> None:
         """Nothing follows."""
@@ -271,30 +246,22 @@ class Job:
     # ---- conditions
 
     def _ranks(self) -> list[Rank]:
-        """The ranks of this attempt. A node may still report ranks of the attempt before."""
+        """The ranks of this attempt. An actor may still report the attempt before."""
         reports = [report for report in self._reports.values() if report.attempt == self.attempt]
-        found = [rank for report in reports for rank in report.ranks]
+        found = [report.rank for report in reports if report.rank is not None]
         return sorted(found, key=lambda rank: rank.number)
-
-    def _signal(self) -> int:
-        return max((report.signal for report in self._reports.values()), default=0)
 
     def _all_down(self) -> bool:
         return not any(report.up for report in self._reports.values())
 
     def _final(self) -> int:
-        unbegun = [report.launcher for report in self._reports.values() if not report.ranks]
-        codes = [*(rank.code for rank in self._ranks()), *unbegun]
-        final = [code for code in codes if code in FINAL]
-        if self._lost:
-            final = [code for code in final if code != _LOCKED]
-        return next((code for code in final if code), 0)
+        final = {*FINAL} - ({_LOCKED} if self._lost else set())
+        return next((rank.code for rank in self._ranks() if rank.code in final), 0) or 0
 
     def _was_stopped(self) -> bool:
         """Whether a rank has received a signal from outside.
 
-        When a rank was killed or has failed, the launcher also sends a signal to the other ranks.
-        The exit code of the killed or failed rank then shows the difference. But code 1 may also
+        If a rank was killed or has failed, its exit code shows the difference. But code 1 may also
         come from a rank that lost its connection to a rank that ended.
         """
         codes = {rank.code for rank in self._ranks() if rank.code is not None}
@@ -302,7 +269,7 @@ class Job:
 
     def _may_regroup(self) -> bool:
         """Whether other nodes are gathered once the ranks have ended their pass."""
-        return self.regroups and not self._signal()
+        return self.regroups and not self.signal
 
     def _broken(self) -> list[str]:
         """Ranks that were asked to end their pass, and have failed or hang."""
@@ -357,14 +324,10 @@ class Job:
         self._lost = self._lost and not advanced
         self._committed = max(committed, self._committed)
         self.regroups = False
-        self._enter("end")
-
-    def _enter(self, phase: str) -> None:
-        self.phase, self._since = phase, self.clock()
+        self.phase = "end"
 
     def _leave(self, code: int) -> None:
-        self.code = code
-        self._enter("exit")
+        self.code, self.phase = code, "exit"
 
 
 def suspects(ranks: Sequence[Rank]) -> list[Rank]:
@@ -378,11 +341,3 @@ def suspects(ranks: Sequence[Rank]) -> list[Rank]:
         return free
     least = min((rank.count for rank in ranks), default=0)
     return [rank for rank in ranks if rank.count == least]
-
-
-def _good(report: Report) -> bool:
-    """Whether a node whose launcher has ended was successful. The exit codes of ranks count more
-    than that of the launcher."""
-    if report.ranks:
-        return all(rank.code == 0 for rank in report.ranks)
-    return report.launcher == 0

@@ -1,1 +1,0 @@
-"""Restarts a job of ranks from its last commit (docs/deploy.md)."""
