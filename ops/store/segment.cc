@@ -42,9 +42,9 @@ uint32_t SegmentShape::Encode(char* out) const {
   for (const uint64_t value : {id, sequence, layout_fingerprint, rows, min_key, max_key}) {
     at = Put(at, value);
   }
-  for (const uint32_t value : {row_bytes, block_bytes, filter.bits, filter.window_log2,
-                               filter.windows, filter.seed, filter.by_hash, meta_crc, uint32_t{0},
-                               static_cast<uint32_t>(FooterBytes(kVersion)), kVersion}) {
+  for (const uint32_t value :
+       {row_bytes, block_bytes, filter.bits, filter.window_log2, filter.windows, filter.seed,
+        filter.by_hash, meta_crc, uint32_t{0}, static_cast<uint32_t>(kFooterBytes), kVersion}) {
     at = Put(at, value);
   }
   const uint32_t crc = Crc32c(out, static_cast<size_t>(at - out));
@@ -53,40 +53,25 @@ uint32_t SegmentShape::Encode(char* out) const {
   return crc;
 }
 
-Result<SegmentShape> SegmentShape::Decode(uint32_t version, const char* footer,
-                                          const std::string& name, uint64_t file_bytes) {
+Result<SegmentShape> SegmentShape::Decode(const char* footer, const std::string& name,
+                                          uint64_t file_bytes) {
   SegmentShape shape;
-  shape.version = version;
   const char* at = footer;
-  at = Get(at, &shape.id);
-  if (version == 1) {
-    shape.sequence = shape.id;
-  } else {
-    at = Get(at, &shape.sequence);
-  }
-  for (uint64_t* value : {&shape.layout_fingerprint, &shape.rows, &shape.min_key, &shape.max_key}) {
+  for (uint64_t* value : {&shape.id, &shape.sequence, &shape.layout_fingerprint, &shape.rows,
+                          &shape.min_key, &shape.max_key}) {
     at = Get(at, value);
   }
-  at = Get(at, &shape.row_bytes);
-  at = Get(at, &shape.block_bytes);
   uint32_t reserved = 0;
-  if (version == 1) {
-    for (uint32_t* value : {&shape.bloom_lines, &shape.fence_crc, &shape.bloom_crc}) {
-      at = Get(at, value);
-    }
-  } else {
-    for (uint32_t* value :
-         {&shape.filter.bits, &shape.filter.window_log2, &shape.filter.windows, &shape.filter.seed,
-          &shape.filter.by_hash, &shape.meta_crc, &reserved}) {
-      at = Get(at, value);
-    }
+  for (uint32_t* value : {&shape.row_bytes, &shape.block_bytes, &shape.filter.bits,
+                          &shape.filter.window_log2, &shape.filter.windows, &shape.filter.seed,
+                          &shape.filter.by_hash, &shape.meta_crc, &reserved}) {
+    at = Get(at, value);
   }
   const bool sane = shape.rows > 0 && shape.rows <= kMaxRows && shape.row_bytes > 0 &&
                     shape.row_bytes <= kMaxRowBytes && shape.block_bytes % kPage == 0 &&
                     shape.block_bytes <= kMaxBlockBytes &&
                     shape.block_bytes >= kKeysOffset + 8ull + shape.row_bytes &&
-                    (version == 1 ? shape.bloom_lines > 0 : shape.filter.Sane()) && reserved == 0 &&
-                    shape.min_key <= shape.max_key;
+                    shape.filter.Sane() && reserved == 0 && shape.min_key <= shape.max_key;
   if (!sane || shape.file_bytes() != file_bytes) {
     return Error(Code::kCorruption,
                  "segment %s: its footer names %" PRIu64

@@ -29,19 +29,14 @@ std::string SegmentFileName(uint64_t id);
 // The fields of the footer, and the sizes and offsets that follow from them.
 struct SegmentShape {
   static constexpr uint32_t kVersion = 2;
-  static constexpr size_t kTailBytes = 20;  // the part that all format versions share
+  static constexpr size_t kTailBytes = 20;  // the part that does not depend on the version
+  static constexpr size_t kFooterBytes = 104;
   static constexpr uint32_t kMaxRowBytes = 1u << 20;
   static constexpr uint32_t kMaxBlockBytes = 1u << 26;
   static constexpr uint64_t kMaxRows = 1ull << 36;  // with the limits above no product overflows
   static constexpr size_t kKeysOffset = 8;          // in a block
   static constexpr size_t kPage = 4096;             // blocks and files are whole pages
 
-  // The size of the footer in each format version; 0: no such version.
-  static constexpr size_t FooterBytes(uint32_t of_version) {
-    return of_version == 1 ? 80 : of_version == 2 ? 104 : 0;
-  }
-
-  uint32_t version = kVersion;
   uint64_t id = 0;
   uint64_t sequence = 0;
   uint64_t layout_fingerprint = 0;
@@ -52,10 +47,6 @@ struct SegmentShape {
   uint32_t block_bytes = 0;
   FuseShape filter;
   uint32_t meta_crc = 0;  // CRC32C of everything between blocks and footer
-  // Format version 1 only: a Bloom filter, and a checksum for each section.
-  uint32_t bloom_lines = 0;
-  uint32_t fence_crc = 0;
-  uint32_t bloom_crc = 0;
 
   // The block size that a writer uses: the fewest pages that hold 12 rows.
   static uint32_t BlockBytes(uint32_t row_bytes);
@@ -67,15 +58,10 @@ struct SegmentShape {
   }
   size_t rows_offset() const { return kKeysOffset + 8 * rows_per_block(); }  // in a block
   uint64_t fence_offset() const { return blocks() * block_bytes; }
-  uint64_t filter_offset() const { return fence_offset() + (version == 1 ? 8 : 4) * blocks(); }
-  uint64_t filter_end() const {
-    return filter_offset() + (version == 1 ? 64ull * bloom_lines : filter.bytes());
-  }
-  uint64_t file_bytes() const {
-    const uint64_t bytes = filter_end() + FooterBytes(version);
-    return version == 1 ? bytes : (bytes + kPage - 1) / kPage * kPage;
-  }
-  uint64_t footer_offset() const { return file_bytes() - FooterBytes(version); }
+  uint64_t filter_offset() const { return fence_offset() + 4 * blocks(); }
+  uint64_t filter_end() const { return filter_offset() + filter.bytes(); }
+  uint64_t file_bytes() const { return (filter_end() + kFooterBytes + kPage - 1) / kPage * kPage; }
+  uint64_t footer_offset() const { return file_bytes() - kFooterBytes; }
 
   // The fence holds the first key of each block in 32 bits.
   uint32_t Quantum(uint64_t key) const {
@@ -84,16 +70,16 @@ struct SegmentShape {
     return static_cast<uint32_t>((key - min_key) >> (bits > 32 ? bits - 32 : 0));
   }
 
-  // Writes the footer, FooterBytes(kVersion) bytes. Returns its footer_crc.
+  // Writes the footer, kFooterBytes bytes. Returns its footer_crc.
   uint32_t Encode(char* out) const;
-  // Reads the footer of a segment file in the given format version. The caller has already checked
-  // the tail and the footer's checksum. `name` names the file in errors; file_bytes is its real
-  // size. Returns Corruption if the fields contradict each other or do not fit file_bytes.
-  static Result<SegmentShape> Decode(uint32_t version, const char* footer, const std::string& name,
+  // Reads the footer of a segment file. The caller has already checked the tail and the footer's
+  // checksum. `name` names the file in errors; file_bytes is its real size. Returns Corruption if
+  // the fields contradict each other or do not fit file_bytes.
+  static Result<SegmentShape> Decode(const char* footer, const std::string& name,
                                      uint64_t file_bytes);
 };
 
-// The last kTailBytes of a segment, in all format versions.
+// The last kTailBytes of a segment.
 struct SegmentTail {
   uint32_t footer_bytes = 0;
   uint32_t version = 0;

@@ -65,8 +65,7 @@ Status SegmentReader::LoadFooter(const SegmentDescriptor* descriptor) {
   const uint64_t size = file_->size();
   if (size < SegmentShape::kTailBytes || (descriptor != nullptr && size != descriptor->bytes)) {
     return Error(Code::kCorruption, "segment %s: expected %" PRIu64 " bytes, found %" PRIu64, path,
-                 descriptor != nullptr ? descriptor->bytes : uint64_t{SegmentShape::FooterBytes(1)},
-                 size);
+                 descriptor != nullptr ? descriptor->bytes : uint64_t{SegmentShape::kPage}, size);
   }
   char bytes[4096];
   PBX_RETURN_IF_ERROR(
@@ -82,21 +81,21 @@ Status SegmentReader::LoadFooter(const SegmentDescriptor* descriptor) {
   PBX_RETURN_IF_ERROR(file_->Read(size - tail.footer_bytes, tail.footer_bytes, bytes));
   // The last 12 bytes are the CRC itself and the magic.
   const uint32_t crc = Crc32c(bytes, tail.footer_bytes - 12);
-  if (crc != tail.footer_crc || tail.version == 0) {
+  if (crc != tail.footer_crc) {
     return Error(Code::kCorruption, "segment %s: footer has CRC32C 0x%08x, expected 0x%08x", path,
                  crc, tail.footer_crc);
   }
-  if (tail.version > SegmentShape::kVersion) {
+  if (tail.version != SegmentShape::kVersion) {
     return Error(Code::kInvalidArgument,
-                 "segment %s: written by a later version (format %u, this build reads up to %u): "
-                 "read it with that version",
+                 "segment %s: has format %u, expected %u: read it with the version of paddlebox "
+                 "that wrote it",
                  path, tail.version, SegmentShape::kVersion);
   }
-  if (tail.footer_bytes != SegmentShape::FooterBytes(tail.version)) {
+  if (tail.footer_bytes != SegmentShape::kFooterBytes) {
     return Error(Code::kCorruption, "segment %s: footer of %u bytes, expected %zu", path,
-                 tail.footer_bytes, SegmentShape::FooterBytes(tail.version));
+                 tail.footer_bytes, SegmentShape::kFooterBytes);
   }
-  auto shape = SegmentShape::Decode(tail.version, bytes, file_->path(), size);
+  auto shape = SegmentShape::Decode(bytes, file_->path(), size);
   if (!shape.ok()) return shape.status();
   shape_ = shape.value();
   if (descriptor != nullptr &&
@@ -135,35 +134,6 @@ Status SegmentReader::LoadMeta() {
   return Status::Ok();
 }
 
-// Format version 1: a fence of whole keys, and a Bloom filter that is checked but not used. Every
-// key passes until the rows are merged into segments of the current format version.
-Status SegmentReader::LoadVersion1Meta() {
-  const auto load = [&](const char* what, uint64_t offset, std::vector<char>* out,
-                        uint32_t expected) {
-    PBX_RETURN_IF_ERROR(file_->Read(offset, out->size(), out->data()));
-    const uint32_t crc = Crc32c(out->data(), out->size());
-    if (crc == expected) return Status::Ok();
-    return Error(Code::kCorruption,
-                 "segment %s: %s at offset %" PRIu64
-                 " (%zu bytes) has CRC32C 0x%08x, expected 0x%08x",
-                 file_->path().c_str(), what, offset, out->size(), crc, expected);
-  };
-  std::vector<char> keys(8 * shape_.blocks());
-  PBX_RETURN_IF_ERROR(load("fence", shape_.fence_offset(), &keys, shape_.fence_crc));
-  std::vector<char> bloom(64ull * shape_.bloom_lines);
-  PBX_RETURN_IF_ERROR(load("filter", shape_.filter_offset(), &bloom, shape_.bloom_crc));
-  for (size_t i = 0; i < fence_.size(); ++i) {
-    const uint64_t key = Load64(keys.data() + 8 * i);
-    const uint64_t below = i == 0 ? shape_.min_key : Load64(keys.data() + 8 * (i - 1)) + 1;
-    if (key < below || key > shape_.max_key) {
-      return Error(Code::kCorruption, "segment %s: its fence does not ascend",
-                   file_->path().c_str());
-    }
-    fence_[i] = shape_.Quantum(key);
-  }
-  return Status::Ok();
-}
-
 Status SegmentReader::Load(const SegmentLayout* layout, const SegmentDescriptor* descriptor) {
   PBX_RETURN_IF_ERROR(LoadFooter(descriptor));
   const char* path = file_->path().c_str();
@@ -176,7 +146,7 @@ Status SegmentReader::Load(const SegmentLayout* layout, const SegmentDescriptor*
         path, shape_.row_bytes, shape_.layout_fingerprint, layout->row_bytes, layout->fingerprint);
   }
   fence_.resize(shape_.blocks());
-  PBX_RETURN_IF_ERROR(shape_.version == 1 ? LoadVersion1Meta() : LoadMeta());
+  PBX_RETURN_IF_ERROR(LoadMeta());
   if (!std::is_sorted(fence_.begin(), fence_.end()) || fence_.front() != 0 ||
       fence_.back() > shape_.Quantum(shape_.max_key)) {
     return Error(Code::kCorruption, "segment %s: its fence does not ascend", path);

@@ -27,7 +27,7 @@ class SegmentReader {
   static constexpr size_t kNone = SIZE_MAX;
 
   // Corruption: the file is damaged or differs from the descriptor. InvalidArgument: the file is
-  // intact but has another layout or a later format version. `descriptor` may be null, for tools
+  // intact but has another layout or format version. `descriptor` may be null, for tools
   // that read a single file.
   static Result<std::unique_ptr<SegmentReader>> Open(const std::string& path,
                                                      const SegmentLayout& layout,
@@ -74,12 +74,11 @@ class SegmentReader {
   Status Load(const SegmentLayout* layout, const SegmentDescriptor* descriptor);
   Status LoadFooter(const SegmentDescriptor* descriptor);
   Status LoadMeta();
-  Status LoadVersion1Meta();
 
   std::unique_ptr<RandomAccessFile> file_;
   SegmentShape shape_;
-  std::vector<uint32_t> fence_;     // (B) SegmentShape::Quantum of the first key of each block
-  std::vector<char> filter_table_;  // empty for format version 1, whose filter is not used
+  std::vector<uint32_t> fence_;  // (B) SegmentShape::Quantum of the first key of each block
+  std::vector<char> filter_table_;
   FuseFilter filter_;
 };
 

@@ -14,7 +14,6 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from paddlebox.config.earlier import REMOVED, key_of
 from paddlebox.errors import ConfigError
 
 M = TypeVar("M", bound=BaseModel)
@@ -37,6 +36,24 @@ _BOUNDS = {  # pydantic's error type: (words, key of the bound in the error's ct
     "greater_than_equal": ("at least", "ge"),
     "less_than": ("less than", "lt"),
     "less_than_equal": ("at most", "le"),
+}
+# Unknown keys whose work another key or a tool does, which the nearest name would not show.
+_PROMETHEUS = "use a rule of Prometheus: docs/runbook.md"
+_INSTEAD = {
+    "alerts.command": "use the alerts at alerts.metrics_port: docs/runbook.md",
+    "alerts.max_bad_line_ratio": "use data.max_bad_line_ratio",
+    "alerts.max_serving_lag_s": _PROMETHEUS,
+    "alerts.min_free_bytes": _PROMETHEUS,
+    "alerts.min_instances_share": _PROMETHEUS,
+    "alerts.stall_s": _PROMETHEUS,
+    "feeder.cache_dir": "set XDG_CACHE_HOME",
+    "feeder.spill_dir": "set TMPDIR",
+    "publish.min_auc": "use the bounds of alerts, which the gate applies too",
+    "ranks.dense_top_k": "use ranks.sync_weight_step",
+    "ranks.transport": "MPI is used if it started the ranks, else TCP",
+    "ranks.two_level": "use ranks.rows and ranks.gradients: int8",
+    "store.parity": "use ranks.parity, or checkpoint.copy_to",
+    "trainer.visualdl": "tools/report.py shows a run",
 }
 _BOOLS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 _PAGE = "docs/config.md describes the keys"
@@ -127,9 +144,7 @@ def _describe(
     path = dotted(location)
     kind = error["type"]
     step = ""
-    if kind == "extra_forbidden" and key_of(location) in REMOVED:
-        text, step = "is no longer a key", f": {REMOVED[key_of(location)].instead}"
-    elif kind == "extra_forbidden":
+    if kind == "extra_forbidden":
         text, step = "unknown key", _nearest(model, location, chosen)
     elif kind in ("missing", "union_tag_not_found"):
         path = path if kind == "missing" else dotted((*location, "type"))
@@ -247,7 +262,10 @@ def _place(model: type[BaseModel], location: Location) -> tuple[Location, _Secti
 
 
 def _nearest(model: type[BaseModel], location: Location, sections: _Sections) -> str:
-    """The key that was probably meant: a similar sibling, or the same name in another section."""
+    """The key that was probably meant, or what does the work of this one: from `_INSTEAD`, a
+    similar sibling, or the same name in another section."""
+    if instead := _INSTEAD.get(dotted(location)):
+        return f"; {instead}"
     siblings = list(sections[0].model_fields) if sections else []
     name = str(location[-1])
     able = [tag_of(other) for other in sections[1:] if name in other.model_fields]

@@ -8,7 +8,6 @@ from typing import Any
 
 from paddlebox.config.check import validate
 from paddlebox.config.describe import describe
-from paddlebox.config.earlier import present_key, rename
 from paddlebox.config.schema import Config
 from paddlebox.config.yaml_io import parse_yaml, read_yaml
 from paddlebox.errors import ConfigError
@@ -34,23 +33,20 @@ def config_of(values: dict[str, Any], overrides: Iterable[str], source: str) -> 
     """`load_config` for values that have been read already.
 
     Args:
-        values: the content of the file; it is modified in place. For a config that a run has
-            stored, pass `completed(values)`.
+        values: the content of the file; it is modified in place.
         overrides: as for `load_config`.
         source: name of the file, for messages.
 
     Raises:
         ConfigError: as for `load_config`.
     """
-    rename(values, source)
     overridden = {_apply(values, override) for override in overrides}
-    rename(values, source)  # in sections that an override replaces
     return validate(Config, values, source, overridden)
 
 
 def _apply(values: dict[str, Any], override: str) -> str:
     key, equals, text = override.partition("=")
-    key = present_key(key.strip())
+    key = key.strip()
     parts = key.split(".")
     if not equals or not all(parts):
         raise ConfigError(f"-o {override!r}: expected key.path=value, as in data.batch_size=1024")

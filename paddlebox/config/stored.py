@@ -1,24 +1,21 @@
 """Reads the config that a run has stored, and merges it with the config that continues the run.
 
-Defaults may change between releases, but a run keeps the values it began with: if a config does not
-name a key, the run continues with its stored value.
+A run keeps the values it began with: if a config does not name a key, the run continues with its
+stored value.
 """
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from paddlebox.config.check import validate
-from paddlebox.config.earlier import translate
 from paddlebox.config.models import ModelType
 from paddlebox.config.schema import Config
 from paddlebox.config.section import Section
 from paddlebox.config.table import TableConfig
+from paddlebox.errors import ConfigError
 
 # Keys and sections that do not affect results, except for the order of float sums in dense layers.
 FREE = (
@@ -65,50 +62,29 @@ _WHOLE = ("phases", "extra_tables")
 _EXTRA = re.compile(rf"extra_tables\..+?\.(?=(?:{'|'.join(TableConfig.model_fields)})\b)")
 _PHASE = re.compile(r"phases\.(?:join|update)\.")  # keys there count as `model` and `optimizer`
 
-# Keys that earlier releases did not have, with the values that behave like those releases.
-_BEFORE_THE_KEY: dict[tuple[str, ...], Any] = {
-    ("optimizer", "averaging"): 0.0,
-    ("model", "dense_scale"): "none",
-    ("data", "share"): "files",
-}
-
-_OF_PHASES = ("model", "optimizer")  # sections that a phase has, too
-
 # Values that a new run replaces by values it chooses.
 _AUTO = {"batch_size": 0, "dense_scale": "auto"}
 
 S = TypeVar("S", bound=Section)
 
 
-def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored config with the keys of this release.
+def read_config(stored: Mapping[str, Any], source: str) -> Config:
+    """Validate a config that a run has stored.
 
-    Keys that the storing release did not have get the values that give its behaviour. Keys that are
-    absent from the result have today's defaults.
-
-    Raises:
-        ConfigError: results depend on a value that this release does not have.
-    """
-    fields = copy.deepcopy(dict(stored))
-    translate(fields)
-    phases = fields.get("phases") or {}
-    for (section, key), value in _BEFORE_THE_KEY.items():
-        for place in (fields, *(phases.values() if section in _OF_PHASES else ())):
-            if place is fields and phases and section not in fields:
-                continue  # with phases, the top-level section is that of update
-            of_place = place.setdefault(section, {})
-            if isinstance(of_place, dict):
-                of_place.setdefault(key, value)
-    return fields
-
-
-def read_stored(stored: Mapping[str, Any]) -> Config:
-    """Validate a stored config.
+    Args:
+        stored: the values.
+        source: name of their origin, for messages.
 
     Raises:
-        ConfigError: this release cannot read it.
+        ConfigError: this version cannot read it. The error lists all wrong keys and values.
     """
-    return Config.model_validate(completed(stored), strict=False)
+    try:
+        return validate(Config, stored, source)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\n  another version of paddlebox stored this config: use that version, or "
+            "start a new run"
+        ) from None
 
 
 def within(key: str, keys: Sequence[str]) -> bool:
@@ -124,7 +100,6 @@ def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Confi
     """Complete a config with stored values.
 
     Keys that the config does not name and that affect what a run learns get their stored values.
-    Stored keys that this release does not know are ignored.
 
     Args:
         config: the config that continues the run.
@@ -132,9 +107,9 @@ def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Confi
         source: name of the origin of the stored config, for messages.
 
     Raises:
-        ConfigError: this release cannot read a stored value.
+        ConfigError: this version cannot read the stored config.
     """
-    old = _read_known(stored, source)
+    old = read_config(stored, source)
 
     def is_free(key: str) -> bool:
         if key in _WHOLE and not getattr(config, key):
@@ -144,24 +119,6 @@ def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Confi
         return within(key, (*FREE, *PASSES))
 
     return continued(config, old, is_free)
-
-
-def _read_known(stored: Mapping[str, Any], source: str) -> Config:
-    """A stored config without the keys that only later releases know."""
-    fields = completed(stored)
-    try:
-        made: Config = Config.__pydantic_validator__.validate_python(fields, strict=False)
-        return made
-    except ValidationError as error:
-        for wrong in error.errors(include_url=False):
-            if wrong["type"] != "extra_forbidden":
-                continue
-            *sections, name = wrong["loc"]
-            place: Any = fields
-            for section in sections:  # pydantic adds a model's type to them; it is not a key
-                place = place.get(section, place)
-            place.pop(name)
-    return validate(Config, fields, source)
 
 
 def with_batch_size(config: Config, size: int) -> Config:

@@ -20,13 +20,8 @@ class FileState(NamedTuple):
 
     bytes: int
     # Hash of 8 blocks of 4 KiB, spread evenly from the beginning to the end of the file. A file of
-    # at most 32 KiB is hashed as a whole. "": an older release stored the size alone.
+    # at most 32 KiB is hashed as a whole.
     sample: str
-
-    def is_same(self, other: FileState) -> bool:
-        return self.bytes == other.bytes and (
-            self.sample == other.sample or not (self.sample and other.sample)
-        )
 
     def change_to(self, now: FileState) -> str:
         """Text for a log line about a file that had this state and now has the state `now`."""
@@ -59,7 +54,7 @@ def states_of(files: Sequence[str]) -> dict[str, FileState]:
 def changed(before: Mapping[str, FileState]) -> dict[str, FileState]:
     """The files whose state has changed, with their new state. Missing files are left out."""
     now = states_of([*before])
-    return {file: state for file, state in now.items() if not before[file].is_same(state)}
+    return {file: state for file, state in now.items() if state != before[file]}
 
 
 def _offsets(size: int) -> Sequence[int]:

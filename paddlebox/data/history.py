@@ -86,7 +86,7 @@ class History:
         if arrays.keys() != expected:
             raise CorruptionError(
                 f"histories of users: expected the arrays {', '.join(sorted(expected))}, found "
-                f"{', '.join(sorted(arrays))}: the release that wrote them has another layout"
+                f"{', '.join(sorted(arrays))}"
             )
         history = History(**arrays)
         history._check_lengths()

@@ -195,12 +195,8 @@ class LoadOptions:
     def parsing(self) -> dict[str, Any]:
         """Everything that affects how a line is parsed, for the key of the parsed cache."""
         chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PARSING}
-        # The new keys are left out where they have no effect, so that older entries stay valid.
-        slots = self.slots.model_dump(mode="json", exclude={"slots": {"__all__": {"table", "of"}}})
-        for slot in slots["slots"]:
-            slot.pop("pooling")
-            for key in () if slot["weighted"] else ("weighted", "weight_column"):
-                slot.pop(key)
+        unused = {"table", "of", "pooling"}
+        slots = self.slots.model_dump(mode="json", exclude={"slots": {"__all__": unused}})
         return {**chosen, "slots": slots, "chunk_bytes": CHUNK_BYTES}
 
     def schema(self) -> Any:

@@ -184,7 +184,6 @@ def _lazily(path: Path, arguments: Any, chosen: dict[str, Any]) -> Iterator[Any]
 def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
     from paddlebox.serving.save_source import is_save
     from paddlebox.serving.writer import MOST_DELETED, filters_of
-    from paddlebox.store.life import filters_text
 
     newest = writer.newest()
     kept = filters_of(newest) if newest is not None else None
@@ -194,14 +193,6 @@ def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | 
     else:
         opened = _save_at(arguments.apply, arguments, chosen)
     with opened as source:
-        if is_run and kept is None and arguments.threshold is None:
-            log.warning(
-                "%s: was made by an earlier release and does not say which rows it keeps; "
-                "assuming the rows that a new export of the run keeps: %s. If the file was made "
-                "with another --threshold, give that threshold now; the file then stores it",
-                arguments.path,
-                filters_text(source.meta["filters"]),
-            )
         made = writer.apply(
             source,
             precision=arguments.precision,

@@ -42,10 +42,8 @@ def check_layout(
 
 def _meaning(meta: Mapping[str, Any]) -> dict[str, Any]:
     layout = meta["layout"]
-    of_rules = {
-        f"{part}.rule": layout.get(part, {}).get("rule") for part in ("embed", "embedx", "expand")
+    return {
+        "layout": f"{meta['layout_fingerprint']:#018x}",
+        "counts": list(layout["counts"]),
+        **{f"{part}.rule": layout[part]["rule"] for part in ("embed", "embedx")},
     }
-    if not layout.get("expand_dim"):
-        del of_rules["expand.rule"]
-    counts = list(layout.get("counts", ()))  # of tables of any number of counts
-    return {"layout": f"{meta['layout_fingerprint']:#018x}", "counts": counts, **of_rules}

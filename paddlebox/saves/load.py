@@ -71,7 +71,7 @@ def load_save(save: Save | AnyPath, tables: TableSet) -> int:
 def _days_ended(part: Save) -> list[dict[str, Any]]:
     """The event which records that the save's day has ended, so that the day does not end again.
     The event is a decay by 1, which changes no row."""
-    day = part.meta.get("day_ended", 0)
+    day = part.meta["day_ended"]
     return numbered([{"kind": DECAY, "day": day, "decay": 1.0}], 0) if day else []
 
 

@@ -48,7 +48,7 @@ def merge_saves(models: Sequence[Save | AnyPath], out: AnyPath, name: str) -> Sa
         # A base of a single model is still a version of its store. A base of several models is not.
         of_tables = [
             {
-                **{field: part.meta[field] for field in OF_TABLE if field in part.meta},
+                **{field: part.meta[field] for field in OF_TABLE},
                 "commit": part.meta["commit"] if len(models) == 1 else None,
             }
             for part in last.parts.values()

@@ -12,8 +12,7 @@ from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import checked, files
 from paddlebox.store.crc import crc32c
 
-FORMAT = 1
-FORMAT_OF_TABLES = 2  # for saves with rows of several tables
+FORMAT = 2
 META = "meta.json"
 ROWS, DELETED, DENSE, TABLES = "000", "deleted", "dense", "tables"  # folders inside a save
 BASE, DELTA, BATCH = "base", "delta", "batch"
@@ -41,6 +40,7 @@ _FIELDS = (
     "dense",
     "files",
     "events",
+    "day_ended",
     "sequence",
     "commit",
     "created_at",
@@ -58,7 +58,7 @@ def _crc_of(fields: Mapping[str, Any]) -> int:
 
 def write_meta(folder: Path, fields: Mapping[str, Any]) -> int:
     """Write meta.json durably, with the fields `format` and `crc32c` added. Returns the CRC32C."""
-    complete = {**fields, "format": FORMAT_OF_TABLES if fields.get("tables") else FORMAT}
+    complete = {**fields, "format": FORMAT}
     crc = complete["crc32c"] = _crc_of(complete)
     files.write_durably(str(folder / META), _text_of(complete))
     return crc
@@ -71,7 +71,7 @@ def _text_of(complete: Mapping[str, Any]) -> bytes:
 def read_meta(folder: Path) -> dict[str, Any]:
     """Read and check meta.json.
 
-    Raises: StoreError if there is no save, or a later release wrote it; CorruptionError.
+    Raises: StoreError if there is no save, or it has another format; CorruptionError.
     """
     path = folder / META
     try:
@@ -87,7 +87,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 def parse_meta(content: bytes, path: str) -> dict[str, Any]:
     """Check the content of a meta.json. path: for messages.
 
-    Raises: StoreError if a later release wrote it; CorruptionError.
+    Raises: StoreError if it has another format; CorruptionError.
     """
     try:
         found = json.loads(content)
@@ -97,10 +97,10 @@ def parse_meta(content: bytes, path: str) -> dict[str, Any]:
         raise CorruptionError(f"{path}: not the record of a save: {error}") from error
     if crc != found.get("crc32c"):
         raise CorruptionError(f"{path}: has CRC32C {crc:#010x}, expected {found.get('crc32c')}")
-    if found.get("format", 0) > FORMAT_OF_TABLES:
+    if found.get("format") != FORMAT:
         raise StoreError(
-            f"{path}: written by a later version (format {found['format']}, this one reads up to "
-            f"{FORMAT_OF_TABLES})"
+            f"{path}: has format {found.get('format')}, expected {FORMAT}: read it with the "
+            "version of paddlebox that wrote it"
         )
     if content != _text_of(found):  # the CRC does not cover the spaces between the fields
         raise CorruptionError(
@@ -127,7 +127,7 @@ def _check(found: Mapping[str, Any]) -> None:
         checked.number(found[name], name)
     checked.number(found["layout_fingerprint"], "layout_fingerprint", 2**64 - 1)
     for part in ("segments", "deletions"):
-        checked.segments(found[part])
+        checked.segments(found[part], stamped=False)
     for part in ("dense", "files"):
         checked.files(found[part])
     for name, of in found.get("tables", {}).items():

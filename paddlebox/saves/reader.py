@@ -46,7 +46,7 @@ class Save:
                 last = segment["max_key"]
         #: Table name -> save. The first table's save is this object. Use only rows and deletions of
         #: the others.
-        self.parts: dict[str, Save] = {str(self.meta["layout"].get("name", "default")): self}
+        self.parts: dict[str, Save] = {str(self.meta["layout"]["name"]): self}
         for table, about in sorted(self.meta.get("tables", {}).items()):
             self.parts[table] = Save(folder / TABLES / table)
             found = self.parts[table].meta["crc32c"]
@@ -144,7 +144,7 @@ class Save:
 def open_save(path: AnyPath) -> Save:
     """Open the save in a folder.
 
-    Raises: StoreError if there is none, or a later release wrote it; CorruptionError.
+    Raises: StoreError if there is none, or it has another format; CorruptionError.
     """
     return Save(Path(os.path.abspath(as_path(path, "path"))))
 

@@ -24,11 +24,7 @@ from paddlebox.store.files import lmdb_text
 from paddlebox.store.map_guard import guard_map
 from paddlebox.store.record import seal, unseal
 
-FORMAT = 2
-FORMAT_OF_TABLES = 3  # for a file with rows of several tables
-FORMAT_OF_COUNTS = 4  # for a file whose rows have counts besides show and click
-FORMAT_OF_ENSEMBLES = 5  # for a file with several models
-NEWEST_FORMAT = FORMAT_OF_ENSEMBLES
+FORMAT = 5
 MAP_BYTES = 1 << 40  # address space only: so large that the file never has to be mapped again
 _READERS = 1024
 _READ_TRIES = 100  # of a reader, while a writer ends transactions
@@ -50,10 +46,6 @@ def model_key(number: int, part: str) -> bytes:
 
 def layer_key(number: int, part: str) -> bytes:
     return f"layer/{number:012d}/{part}".encode()
-
-
-def kept_key(generation: int) -> bytes:
-    return f"kept/{generation:012d}".encode()
 
 
 def block_key(layer: int, number: int) -> bytes:
@@ -79,7 +71,7 @@ class Part:
     layers: list[int]  # newest first; the last is a base
     embedx_dim: int
     slots: int  # slots of the table
-    rows: int = 0  # live rows; an upper bound in files of earlier releases
+    rows: int = 0  # live rows
 
 
 @dataclass(frozen=True)
@@ -107,10 +99,8 @@ class Generation:
     )
     tables: list[dict[str, Any]] = field(default_factory=list)  # Parts of the other tables
     members: list[dict[str, Any]] = field(default_factory=list)  # of an ensemble; see `models`
-    # ServeFilters of the tables, as dicts; None: unknown. Stored under a separate key.
-    filters: list[dict[str, Any]] | None = None
+    filters: list[dict[str, Any]] | None = None  # ServeFilters of the tables; None: unknown
     more_counts: int = 0  # counts that rows keep after show and click
-    counted: bool = True  # `rows` counts live rows; False: written by an earlier release
 
     @property
     def parts(self) -> list[Part]:
@@ -124,15 +114,6 @@ class Generation:
         """This record, and that of each further model of an ensemble. Of the others, only what
         describes the model and its rows has a meaning."""
         return [self, *(Generation(**fields) for fields in self.members)]
-
-    @property
-    def format(self) -> int:
-        """The format of a file with this generation."""
-        if self.members:
-            return FORMAT_OF_ENSEMBLES
-        if self.more_counts:
-            return FORMAT_OF_COUNTS
-        return FORMAT_OF_TABLES if self.tables else FORMAT
 
     def of(self, parts: Sequence[Part]) -> Generation:
         """A copy of this record with other parts."""
@@ -351,25 +332,15 @@ class ExportFile(Closing):
                 return Head()
         fields = self.record(txn, HEAD)
         found = fields.get("format")
-        if isinstance(found, int) and found > NEWEST_FORMAT:
+        if found != FORMAT:
             raise StoreError(
-                f"{self.path}: written by a later version (format {found}, this one reads up to "
-                f"{NEWEST_FORMAT}): serve it with that version, or export into another file"
-            )
-        if not isinstance(found, int) or found < FORMAT:
-            raise StoreError(
-                f"{self.path}: has format {found}, this version reads {FORMAT} to "
-                f"{NEWEST_FORMAT}: export it again"
+                f"{self.path}: has format {found}, expected {FORMAT}: serve it with the version of "
+                "paddlebox that wrote it, or export into another file"
             )
         return Head(**self._known(Head, fields))
 
     def generation(self, txn: Any, number: int) -> Generation:
-        fields = {"tables": [], "members": [], "more_counts": 0}
-        fields |= self.record(txn, generation_key(number))
-        kept: dict[str, Any] = {"filters": None, "counted": txn.get(kept_key(number)) is not None}
-        if kept["counted"]:
-            kept["filters"] = self.record(txn, kept_key(number))["filters"]
-        return Generation(**self._known(Generation, {**fields, **kept}))
+        return Generation(**self._known(Generation, self.record(txn, generation_key(number))))
 
     def has(self, txn: Any, generation: Generation) -> bool:
         """Whether the file has this very generation, so that it continues the same file."""
@@ -419,14 +390,5 @@ def head_value(head: Head) -> bytes:
     return seal(to_json(dataclasses.asdict(head)))
 
 
-def kept_value(generation: Generation) -> bytes:
-    return seal(to_json({"filters": generation.filters}))
-
-
 def generation_value(generation: Generation) -> bytes:
-    fields = dataclasses.asdict(generation)
-    del fields["filters"], fields["counted"]
-    for name in ("tables", "members", "more_counts"):
-        if not fields[name]:
-            del fields[name]  # so that earlier releases can read a file without them
-    return seal(to_json(fields))
+    return seal(to_json(dataclasses.asdict(generation)))

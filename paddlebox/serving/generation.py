@@ -16,7 +16,7 @@ from paddlebox._native import core
 from paddlebox.config import Config, Slots
 from paddlebox.config.check import validate
 from paddlebox.config.fields import click_cells
-from paddlebox.config.stored import completed
+from paddlebox.config.stored import read_config
 from paddlebox.data.positions import Positions
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.serving.fields import FieldParser
@@ -101,9 +101,7 @@ def read_model(file: ExportFile, txn: Any, model: int) -> tuple[Config, Slots, t
     """Read a model: the config, the slots, and (program, parameters) as Paddle saves them."""
     where = f"{file.path}: model {model}"
     with reading(file.path):
-        config = validate(
-            Config, completed(json.loads(file.sealed(txn, model_key(model, "config")))), where
-        )
+        config = read_config(json.loads(file.sealed(txn, model_key(model, "config"))), where)
         slots = validate(Slots, json.loads(file.sealed(txn, model_key(model, "slots"))), where)
         program = file.sealed(txn, model_key(model, "program"))
     return config, slots, (program, file.sealed(txn, model_key(model, "params")))

@@ -70,30 +70,6 @@ class Layers:
     def __init__(self, file: ExportFile, next_number: Callable[[], int]) -> None:
         self._file, self._next_number = file, next_number
 
-    def live_rows(self, record: Generation) -> list[int]:
-        """The live rows of each table. For files of earlier releases it has to count them."""
-        if record.counted:
-            return [part.rows for part in record.parts]
-        counts = []
-        for number, part in enumerate(record.parts):
-            with self._file.read() as txn:
-                opened = OpenRows(self._file, txn, record, number=number)
-                writer = core.LayerWriter(
-                    part.embedx_dim,
-                    record.counts,
-                    record.precision,
-                    0,
-                    False,
-                    record.more_counts,
-                )
-                cursor = core.ServeCursor(opened.table, 0, len(opened.rows))
-                while not cursor.done:
-                    writer.merge(cursor, True, _TRANSACTION_BYTES)
-                    writer.take_blocks()
-                writer.finish()
-                counts.append(int(writer.about["rows"]))
-        return counts
-
     def write(
         self, rows: Any, is_delta: bool, number: int, record: Generation, newest: Generation | None
     ) -> tuple[int, int, int]:

@@ -12,8 +12,7 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import Config, Slots, load_slots
 from paddlebox.config.arguments import AnyPath, as_path
-from paddlebox.config.check import validate
-from paddlebox.config.stored import completed
+from paddlebox.config.stored import read_config
 from paddlebox.errors import StoreError
 from paddlebox.saves import Save, chain_of, open_save
 from paddlebox.saves.meta import BASE, BATCH, META
@@ -90,9 +89,7 @@ class SaveSource:
         self.slots: Slots | None = None
         if all(name in save["files"] for name in _MODEL_FILES):
             content = self._save.file("config.json")
-            self.config = validate(
-                Config, completed(json.loads(content)), str(path / "config.json")
-            )
+            self.config = read_config(json.loads(content), str(path / "config.json"))
             self._save.file("slots.yaml")  # checks the CRC32C
             self.slots = load_slots(self._save.folder / "slots.yaml")
         elif self.meta["kind"] == BASE:

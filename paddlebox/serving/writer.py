@@ -32,8 +32,6 @@ from paddlebox.serving.file import (
     generation_key,
     generation_value,
     head_value,
-    kept_key,
-    kept_value,
     model_key,
     system_errors,
     to_json,
@@ -194,7 +192,6 @@ class Writer(Closing):
                 head,
                 newest=record.generation,
                 current=head.current if head.pinned else record.generation,
-                format=record.format,
             ),
             record,
         )
@@ -268,7 +265,7 @@ class Writer(Closing):
         ).of(parts)
         check_same_form(self.path, record, newest)
         is_delta = source.meta["kind"] == "delta"
-        before = self._layers.live_rows(newest) if newest is not None else [0] * len(parts)
+        before = [part.rows for part in (parts if newest is None else newest.parts)]
         deleted = 0
         for number, rows in enumerate(of_tables.values()):
             below = newest.parts[number].layers if newest is not None else []
@@ -345,7 +342,6 @@ class Writer(Closing):
         with system_errors(self.path, "write"), self._file.env.begin(write=True) as txn:
             if record is not None:
                 txn.put(generation_key(record.generation), generation_value(record))
-                txn.put(kept_key(record.generation), kept_value(record))
             kept = [g.generation for g in self._file.generations(txn)]
             for old in [g for g in kept if g < head.newest][:-KEPT]:
                 if old != head.current:
@@ -356,7 +352,7 @@ class Writer(Closing):
         self._remove_unnamed()
 
     def _remove_unnamed(self) -> None:
-        """Remove layers, models and filters that no generation names. They are of removed
+        """Remove layers and models that no generation names. They are of removed
         generations, or of writers that died."""
         with self._file.read() as txn:
             kept = self._file.generations(txn)
@@ -364,7 +360,6 @@ class Writer(Closing):
         named = {
             b"layer/": {layer for m in of_models for part in m.parts for layer in part.layers},
             b"model/": {m.model for m in of_models},
-            b"kept/": {g.generation for g in kept},
         }
         for prefix, numbers in named.items():
             at: bytes | None = prefix

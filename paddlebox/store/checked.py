@@ -44,8 +44,8 @@ def number(value: Any, what: str, most: int = MOST, least: int = 0) -> int:
     return value
 
 
-def segments(listed: Iterable[Mapping[str, Any]]) -> None:
-    """The descriptors of segments (docs/formats/manifest.md)."""
+def segments(listed: Iterable[Mapping[str, Any]], *, stamped: bool = True) -> None:
+    """The descriptors of segments (docs/formats/manifest.md); those of a save have no stamps."""
     seen = set()
     for segment in listed:
         for field, most in _SEGMENT.items():
@@ -54,7 +54,7 @@ def segments(listed: Iterable[Mapping[str, Any]]) -> None:
             raise ValueError(f"file of segment {segment['id']} is {segment['file']!r}")
         if segment["min_key"] > segment["max_key"] or not segment["rows"]:
             raise ValueError(f"segment {segment['id']} has no keys")
-        if "stamp" in segment and not _STAMP.fullmatch(segment["stamp"]):
+        if stamped and not _STAMP.fullmatch(segment["stamp"]):
             raise ValueError(f"stamp of segment {segment['id']} is {segment['stamp']!r}")
         seen.add(segment["id"])
 
@@ -64,8 +64,7 @@ def files(listed: Mapping[str, Mapping[str, Any]]) -> None:
     for file, of in listed.items():
         name(file, "name of a file")
         number(of["bytes"], f"bytes of {file}")
-        if "crc32c" in of:  # in old records it is missing
-            number(of["crc32c"], f"crc32c of {file}", 2**32 - 1)
+        number(of["crc32c"], f"crc32c of {file}", 2**32 - 1)
 
 
 def inside(value: Any) -> str:

@@ -85,18 +85,6 @@ class Compactor:
             for merge in compaction.plan_all(self._versions.last.segments, dead):
                 self._make([merge])
 
-    def rewrite_old_formats(self) -> int:
-        """Rewrites segments of earlier formats; returns their number."""
-        assert self._versions.folder is not None
-        old = []
-        for segment in self._versions.last.segments:
-            path = self._versions.folder / "ssd" / segment["file"]
-            if core.SegmentFile(str(path), segment).shape["version"] < core.SEGMENT_VERSION:
-                old.append(Merge((segment["id"],), segment["bytes"], "format"))
-        for merge in old:
-            self._make([merge])
-        return len(old)
-
     def plan(self, limit: int) -> list[Merge]:
         """The merges that are due, up to a limit on the bytes of their inputs."""
         with self._versions.committing:

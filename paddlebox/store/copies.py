@@ -251,11 +251,8 @@ class Copier:
 
 def _remote_names(record: VersionRecord) -> list[str]:
     """The names of a version's data files in a copy, in the order of `files.data_files`."""
-    # Old records have no stamps; their checksum covers the keys, but not the rows.
-    segments = [
-        f"{s['file']}.{s.get('stamp', format(s['footer_crc'], '08x'))}" for s in record.segments
-    ]
-    dense = [f"{name}.{of.get('crc32c', 0):08x}" for name, of in record.dense.items()]
+    segments = [f"{s['file']}.{s['stamp']}" for s in record.segments]
+    dense = [f"{name}.{of['crc32c']:08x}" for name, of in record.dense.items()]
     return [*segments, *dense]
 
 

@@ -31,9 +31,9 @@ class DbChecksum:
         self._data, self._path = os.path.join(folder, _DATA), os.path.join(folder, _NAME)
 
     def check(self) -> None:
-        """Checks every byte of the file, if there is a checksum. There is none in a store of an
-        earlier release, during a transaction or after one that failed, and if the power failed
-        before the checksum of the last transaction was on the disk.
+        """Checks every byte of the file, if there is a checksum. There is none in a new store,
+        during a transaction or after one that failed, and if the power failed before the checksum
+        of the last transaction was on the disk.
 
         Raises: CorruptionError.
         """

@@ -36,7 +36,7 @@ def open_source(folder: Path, version: int | None) -> TieredTable:
     with Manifest.open_reader(folder) as manifest:
         record = manifest.head() if version is None else manifest.version(version)
     record = record or VersionRecord(0, 0, [], {"seed": 1}, 0)  # the table reports what is missing
-    name = f"{record.layout.get('name', 'default')} of {folder}"
+    name = f"{record.layout['name']} of {folder}"
     return stored_table(folder, record, name, read_only=True, version=version)
 
 

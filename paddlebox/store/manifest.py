@@ -193,7 +193,8 @@ class Manifest(Closing):
                 raise StoreError(f"{self.folder}: version {record.version} names {missing}")
             payload = record.to_payload()
             files.write_durably(files.manifest_path(self.folder, record.version), frame(payload))
-            kept = {**self._kept_crcs(), record.version: crc32c(payload)}
+            _, crcs = self._db.read(self._head)
+            kept = {**crcs, record.version: crc32c(payload)}
             # If this fails, the MANIFEST file stays: it is unknown whether the transaction reached
             # the disk, and an unreferenced file does no harm.
             self._db.put(
@@ -318,7 +319,8 @@ class Manifest(Closing):
             return []
         gone = [record.version for record in dropped]
         kept = [record for record in records if record.version not in gone]
-        crcs = {n: crc for n, crc in self._kept_crcs().items() if n not in gone}
+        _, crcs = self._db.read(self._head)
+        crcs = {n: crc for n, crc in crcs.items() if n not in gone}
         newest = kept[-1].version if kept else 0
         self._db.put(
             [
@@ -344,7 +346,7 @@ class Manifest(Closing):
                 files.sync_folder(self.folder)
         files.remove_empty_folders(os.path.join(self.folder, "dense"))
 
-    def _head(self, values: Values) -> tuple[int, dict[int, int] | None]:
+    def _head(self, values: Values) -> tuple[int, dict[int, int]]:
         # A store gets its head before its first MANIFEST file, so a file without a head is damage.
         if not values.has(HEAD) and not files.manifest_versions(self.folder):
             return 0, {}
@@ -354,7 +356,7 @@ class Manifest(Closing):
         key = version_key(version)
         payload = values.payload(key)
         _, kept = self._head(values)
-        if kept is not None and kept.get(version) != crc32c(payload):
+        if kept.get(version) != crc32c(payload):
             raise CorruptionError(
                 f"{self._db.path}: value of {key.decode()!r}: is not the one that 'head' "
                 "names" + REBUILD
@@ -373,18 +375,9 @@ class Manifest(Closing):
     def _kept(self, values: Values) -> list[int]:
         found = [int(key.partition(b"/")[2]) for key in values.keys(b"version/")]
         _, kept = self._head(values)
-        if kept is not None and sorted(kept) != found:
+        if sorted(kept) != found:
             raise CorruptionError(
                 f"{self._db.path}: holds the versions {found}, 'head' names {sorted(kept)}"
                 + REBUILD
             )
         return found
-
-    def _kept_crcs(self) -> dict[int, int]:
-        def read(values: Values) -> dict[int, int]:
-            _, kept = self._head(values)
-            if kept is not None:
-                return kept
-            return {n: crc32c(values.payload(version_key(n))) for n in self._kept(values)}
-
-        return self._db.read(read)

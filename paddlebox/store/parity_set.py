@@ -181,7 +181,7 @@ class SetFile(Closing):
     Args:
         path: the file.
 
-    Raises: CorruptionError if it is damaged, StoreError if a later release wrote it.
+    Raises: CorruptionError if it is damaged, StoreError if it has another format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -207,11 +207,8 @@ class SetFile(Closing):
             raise CorruptionError(
                 f"{self.path}: its index has CRC32C {found:#010x}, expected {crc:#010x}"
             )
-        if version > _FORMAT:
-            raise StoreError(
-                f"{self.path}: written by a later version ({version}, this one reads up to "
-                f"{_FORMAT})"
-            )
+        if version != _FORMAT:
+            raise StoreError(f"{self.path}: has format {version}, expected {_FORMAT}")
         try:
             fields = json.loads(index)
             self.rank, self.row_crcs = int(fields["rank"]), str(fields["row_crcs"])

@@ -80,8 +80,6 @@ class VersionRecord:
             StoreError: a field cannot be written as JSON.
         """
         fields = {"format": FORMAT, **dataclasses.asdict(self)}
-        if not self.tables:
-            del fields["tables"]  # earlier releases can then read a store of one table
         try:
             text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -94,18 +92,16 @@ class VersionRecord:
 
         Raises:
             CorruptionError: it is not a record.
-            StoreError: written by a later release.
+            StoreError: it has another format.
         """
         try:
             fields = json.loads(payload)
             found = fields.pop("format")
-            if found == 1:
-                fields = _from_format_1(fields)
-            if found in (1, FORMAT):
+            if found == FORMAT:
                 return cls(**fields)._checked()
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise CorruptionError(f"{where}: not a version record: {error!r}") from error
-        raise _later(where, found)
+        raise _other_format(where, found)
 
     def _checked(self) -> VersionRecord:
         """Returns itself. Raises ValueError if a field has the wrong type."""
@@ -131,23 +127,10 @@ _TYPES = {
 }
 
 
-def _from_format_1(fields: dict[str, Any]) -> dict[str, Any]:
-    """Format 1 had no merges: the id of a segment was its age, and every version had a dense
-    folder."""
-    segments = [{"sequence": s["id"], **s} for s in fields["segments"]]
-    return {
-        **fields,
-        "segments": segments,
-        "live_rows": sum(s["rows"] for s in segments),  # an upper bound
-        "bytes_written": {"pass": sum(s["bytes"] for s in segments)},
-        "dense_version": fields["version"],
-    }
-
-
-def _later(where: str, found: object) -> StoreError:
+def _other_format(where: str, found: object) -> StoreError:
     return StoreError(
-        f"{where}: written by a later version (format {found}, this one reads up to {FORMAT}): "
-        "open the store with that version"
+        f"{where}: has format {found}, expected {FORMAT}: open the store with the version of "
+        "paddlebox that wrote it"
     )
 
 
@@ -180,20 +163,20 @@ def unframe(data: bytes, where: str) -> bytes:
 
     Raises:
         CorruptionError: it is torn or damaged.
-        StoreError: written by a later release.
+        StoreError: it has another format.
     """
     line, _, payload = data.partition(b"\n")
     words = line.decode(errors="replace").split(" ")
     found = int(words[1]) if len(words) == 4 and words[1].isdecimal() else 0
-    # The CRC covers the line too, so a flipped bit cannot look like a later format.
+    # The CRC covers the line too, so a flipped bit cannot look like another format.
     if found == 0 or data != frame(payload, found):
         expected = frame(payload, found or FORMAT).partition(b"\n")[0]
         raise CorruptionError(
             f"{where}: not an intact {_MAGIC} file: expected {expected!r} before these "
             f"{len(payload)} bytes, found {line[:80]!r}"
         )
-    if found > FORMAT:
-        raise _later(where, found)
+    if found != FORMAT:
+        raise _other_format(where, found)
     return payload
 
 
@@ -219,14 +202,9 @@ def head_payload(version: int, kept: Mapping[int, int]) -> bytes:
     return json.dumps({"version": version, "kept": named}, separators=(",", ":")).encode()
 
 
-def parse_head(payload: bytes, where: str) -> tuple[int, dict[int, int] | None]:
-    """The arguments that `head_payload` got; kept is None in stores of format 1.
-
-    Raises: CorruptionError.
-    """
+def parse_head(payload: bytes, where: str) -> tuple[int, dict[int, int]]:
+    """The arguments that `head_payload` got. Raises: CorruptionError."""
     try:
-        if payload.isdigit():
-            return int(payload), None
         fields = json.loads(payload)
         return int(fields["version"]), {int(v): int(crc) for v, crc in fields["kept"].items()}
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from paddlebox.config import Config, Slots, load_slots
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.check import validate
 from paddlebox.config.load import config_of
-from paddlebox.config.stored import completed, with_stored
+from paddlebox.config.stored import read_config, with_stored
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.record import VersionRecord
 
@@ -67,7 +68,7 @@ def of_version(
         config = of_last_start(run_dir, overrides)
         return config, _stored_slots(run_dir, config, overrides)
     where = f"{run_dir}: version {record.version}"
-    config = config_of(completed(record.config["config"]), overrides, f"{where}: config")
+    config = _with_overrides(record.config["config"], overrides, f"{where}: config")
     if _names_slots(overrides):
         return config, load_slots(config.data.slots)
     return config, validate(Slots, record.config["slots"], f"{where}: slots")
@@ -102,7 +103,14 @@ def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
         ) from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
-    return config_of(completed(values), overrides, str(path))
+    return _with_overrides(values, overrides, str(path))
+
+
+def _with_overrides(stored: Mapping[str, Any], overrides: Sequence[str], source: str) -> Config:
+    config = read_config(stored, source)
+    if not overrides:
+        return config
+    return config_of(copy.deepcopy(dict(stored)), overrides, source)
 
 
 def _own(run_dir: Path) -> Path:

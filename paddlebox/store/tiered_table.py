@@ -18,7 +18,7 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.closing import Closing
 from paddlebox.config import TableConfig
-from paddlebox.config.earlier import table_of_stored
+from paddlebox.config.check import validate
 from paddlebox.errors import ConfigError, PassError, StoreError
 from paddlebox.store import life
 from paddlebox.store.compactor import Compactor
@@ -84,13 +84,13 @@ class TieredTable(Closing):
         self.native: Any = None
         self._compactor: Compactor | None = None
         described = config.model_dump(mode="json")
-        described["expand"] = described["embedx"]  # the expand part uses the options of embedx
         layout = {"seed": options.seed, **described}
         self.versions = versions or VersionSet(options, layout, link or VersionLink())
         try:
             last = self.versions.last
             fields = {
                 **described,
+                "expand": described["embedx"],  # it uses the options of embedx
                 **options.of_native(),
                 "slot_rates": list(slot_rates),
                 "events": last.events,
@@ -352,13 +352,11 @@ def stored_table(
         name: default: as in the record. Tables of one process need different names.
         settings: fields of `TableOptions`.
 
-    Raises: as `TieredTable`; ConfigError if the record has a setting that affects rows and that
-        this release no longer supports.
+    Raises: as `TieredTable`; ConfigError if this version cannot read the layout of the record.
     """
-    layout = table_of_stored(record.layout)
+    layout = dict(record.layout)
     seed = int(layout.pop("seed"))
-    # JSON has lists for tuples and values for enums, which strict models refuse.
-    config = TableConfig.model_validate(layout, strict=False)
+    config = validate(TableConfig, layout, f"{folder}: version {record.version}: layout")
     if name:
         config = config.model_copy(update={"name": name})
     options = TableOptions(folder=folder, seed=seed, mem_budget_bytes=LEAST_MEM_BYTES, **settings)

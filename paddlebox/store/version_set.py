@@ -262,12 +262,7 @@ def _meaning(layout: Mapping[str, Any]) -> dict[str, Any]:
     """The settings on which the meaning of a row's bytes depends. Rates and thresholds may
     change."""
     return {
-        "seed": layout.get("seed"),
-        "embedx_dim": layout.get("embedx_dim"),
-        "row_precision": layout.get("row_precision", "float32"),  # before the option existed
-        "embed.rule": layout.get("embed", {}).get("rule"),
-        "embedx.rule": layout.get("embedx", {}).get("rule"),
-        "expand_dim": layout.get("expand_dim", 0),
-        "counts": list(layout.get("counts", ())),
-        "expand.rule": layout.get("expand", {}).get("rule") if layout.get("expand_dim") else None,
+        **{name: layout[name] for name in ("seed", "embedx_dim", "row_precision", "expand_dim")},
+        **{f"{part}.rule": layout[part]["rule"] for part in ("embed", "embedx")},
+        "counts": list(layout["counts"]),
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config, KeySpace, Slots
-from paddlebox.config.stored import TUNED, completed, within
+from paddlebox.config.stored import TUNED, within
 from paddlebox.errors import ConfigError
 from paddlebox.store.manifest import VersionRecord
 
@@ -24,11 +24,7 @@ def description(config: Config, slots: Slots) -> dict[str, Any]:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """(key, old, new) of each value that differs between two `description`s."""
-    before = {
-        **_flat(_config_of(old["config"])),
-        **_by_slot(_slots_of(old["slots"])),
-    }
-    after = {**_flat(new["config"]), **_by_slot(new["slots"])}
+    before, after = ({**_flat(one["config"]), **_by_slot(one["slots"])} for one in (old, new))
     spaces = {fields.get("data.key_space") for fields in (before, after)}
     if spaces == {KeySpace.SHARED.value}:
         for fields in (before, after):  # `shares` has no effect with a shared key space
@@ -68,22 +64,6 @@ def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots:
             "cannot be evaluated with this one:\n  " + "\n  ".join(as_lines(wrong)) + "\nput "
             f"these values back; {run_dir / 'config.json'} has the values of the run's last start"
         )
-
-
-def _config_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored config, with defaults for the keys that did not exist when it was stored."""
-    fields = completed(stored)
-    try:
-        return Config.model_validate(fields, strict=False).model_dump(mode="json")
-    except ConfigError:
-        return stored
-
-
-def _slots_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        return Slots.model_validate(stored, strict=False).model_dump(mode="json")
-    except ConfigError:
-        return stored
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -68,13 +68,13 @@ def check_products(
     """Warn if another library computes matrix products than at the last commit or on another rank.
 
     Args:
-        before: the name that the newest commit stores, empty if it has none; None: no commit.
+        before: the name that the newest commit stores; None: no commit, or it has no config.
         of_ranks: the names of all ranks, in their order.
     """
     now = dense_products(config).name
     differences = []
     if before is not None and before != now:
-        differences.append(f"were computed as {before or 'an earlier release did'}, now as {now}")
+        differences.append(f"were computed as {before}, now as {now}")
     if len(set(of_ranks)) > 1:
         listed = ", ".join(f"rank {rank}: {name}" for rank, name in enumerate(of_ranks))
         differences.append(f"are computed differently by the ranks: {listed}")

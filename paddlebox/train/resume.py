@@ -285,11 +285,9 @@ def _check(
 def trained_files(cursor: Mapping[str, Any]) -> dict[str, FileState]:
     """The local files of a commit's pass, with their states at the commit."""
     files = json.loads(cursor["line"])["files"]
-    sizes = cursor.get("bytes", [])
-    samples = cursor.get("samples", [""] * len(sizes))
     return {
-        file: FileState(size, sample or "")
-        for file, size, sample in zip(files, sizes, samples, strict=False)
+        file: FileState(size, sample)
+        for file, size, sample in zip(files, cursor["bytes"], cursor["samples"], strict=True)
         if size is not None
     }
 

@@ -253,7 +253,7 @@ def _summary_if_done(run: _Resumed) -> dict[str, Any] | None:
 def _check_products(run: _Resumed) -> None:
     record, before = run.point.record, None
     if record is not None and record.config and run.point.passes > 0:
-        before = record.config.get("products", "")
+        before = record.config["products"]
     of_ranks = run.world.gather("products", dense_products(run.config).name)
     check_products(run.run_dir, run.config, before, of_ranks)
 

@@ -68,7 +68,7 @@ def settled(
     Raises:
         DataError: a file cannot be read; the error names it.
         StoreError: the version `back_to` does not exist.
-        ConfigError: this release cannot read a stored value.
+        ConfigError: this version cannot read the stored config.
     """
     found = world.gather("stored config", stored_config(run_dir, back_to))
     stored = next((one for one in found if one), None)
@@ -163,12 +163,12 @@ def _model_like(
     model: AnyModelConfig, source: Mapping[str, Any], phase: str, dense_width: int
 ) -> AnyModelConfig:
     of_phases = source.get("phases") or {}
-    theirs = of_phases.get(phase, source).get("model", {})
+    theirs = of_phases.get(phase, source)["model"]
     update: dict[str, Any] = {}
     for key in ("use_cvm", "click_prior"):
         if key in type(model).model_fields and key in theirs:
             update[key] = theirs[key]
-    scale = theirs.get("dense_scale", "none")
+    scale = theirs["dense_scale"]
     if isinstance(scale, str) or len(scale) == dense_width:
         update["dense_scale"] = scale if isinstance(scale, str) else tuple(map(tuple, scale))
     unnamed = {key: value for key, value in update.items() if key not in model.model_fields_set}

@@ -137,6 +137,12 @@ def test_a_mistake_is_named_with_its_path(tmp_path: Path, extra: str, expected: 
     assert expected in error_of(tmp_path, MINIMAL + extra + "\n")
 
 
+def test_a_key_whose_work_another_key_or_a_tool_does_names_it(tmp_path: Path) -> None:
+    said = error_of(tmp_path, MINIMAL + "feeder: {cache_dir: c}\n", "ranks.two_level=true")
+    assert "feeder.cache_dir: unknown key; set XDG_CACHE_HOME" in said
+    assert "ranks.two_level (from -o): unknown key; use ranks.rows and ranks.gradients" in said
+
+
 @pytest.mark.parametrize(
     ("model", "expected"),
     [

@@ -13,7 +13,7 @@ import pytest
 
 from paddlebox.config import Config, Phase
 from paddlebox.config.models import DnnConfig
-from paddlebox.config.stored import completed, read_stored, with_stored
+from paddlebox.config.stored import with_stored
 from paddlebox.errors import ConfigError
 from paddlebox.launch import run_arguments
 from paddlebox.store.manifest import Manifest
@@ -126,30 +126,14 @@ def test_budgets_and_passes_are_those_of_the_config() -> None:
     assert (made.data.files_per_pass, made.data.threads) == (0, own.data.threads)
 
 
-@pytest.mark.parametrize("phases", [False, True])
-def test_a_key_that_a_release_did_not_have_means_what_that_release_did(phases: bool) -> None:
-    old = stored(**({"phases": {"join": PHASE, "update": PHASE}} if phases else {}))
-    for place in (old, *old["phases"].values()):
-        del place["optimizer"]["averaging"]
-    before = copy.deepcopy(old)
-    read = read_stored(old)
-    assert read.optimizer.averaging == 0.0
-    assert [one.optimizer.averaging for one in read.phases.values()] == [0.0] * 2 * phases
-    assert old == before, "what was stored is not changed"
-    assert completed(FIELDS)["optimizer"] == {"averaging": 0.0}
-
-
-def test_keys_of_a_later_release_are_left_out() -> None:
-    old = stored(**OLD)
-    later = copy.deepcopy(old)
-    later["shiny"] = later["table"]["shiny"] = later["model"]["shiny"] = 1
-    assert goes_on(config(), later).model_dump(mode="json") == old
-
-
-def test_a_value_that_this_release_cannot_read_is_named() -> None:
-    later = {**FIELDS, "data": {**FIELDS["data"], "format": "shiny"}, "bright": 1}
-    with pytest.raises(ConfigError, match=r"^run: config: data\.format: expected .*found 'shiny'"):
-        goes_on(config(), later)
+def test_a_stored_config_that_cannot_be_read_is_one_error() -> None:
+    other = {**FIELDS, "data": {**FIELDS["data"], "format": "shiny"}, "bright": 1}
+    with pytest.raises(
+        ConfigError,
+        match=r"(?s)^run: config: 2 errors.*data\.format: expected .*found 'shiny'.*"
+        r"bright: unknown key.*another version of paddlebox stored this config: use that version",
+    ):
+        goes_on(config(), other)
 
 
 def test_tools_that_are_given_a_config_and_a_run_take_the_stored_values(tmp_path: Path) -> None:

@@ -38,11 +38,6 @@ def test_every_byte_of_a_small_file_is_of_the_state(tmp_path: Path) -> None:
         assert changed(before), at
 
 
-def test_a_state_without_a_sample_compares_sizes_alone() -> None:
-    assert FileState(5, "").is_same(FileState(5, "ab"))
-    assert not FileState(5, "").is_same(FileState(6, ""))
-
-
 def test_remote_and_missing_files_have_no_state(tmp_path: Path) -> None:
     assert states_of([str(tmp_path / "none"), "s3://bucket/part"]) == {}
     assert changed({str(tmp_path / "none"): FileState(1, "a")}) == {}

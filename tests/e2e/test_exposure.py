@@ -21,8 +21,8 @@ import pytest
 from paddlebox import _native
 from tests.conftest import PATIENCE_S, ROOT
 from tests.e2e.test_security import contents
-from tests.golden.test_golden_hours_and_ranks import BY_THE_HOUR, OF_RANKS
-from tests.golden.test_golden_runs import unpack
+from tests.golden.make_run import CONFIG, SLOTS
+from tests.golden.test_golden import unpack
 from tests.support.processes import free_port
 
 SECRET = "hunter2-of-a-bucket"
@@ -109,7 +109,7 @@ def waits(work: Path) -> bool:
 def test_a_trainer_listens_at_loopback_keeps_its_folders_and_writes_no_secret(
     tmp_path: Path,
 ) -> None:
-    work, port = unpack(BY_THE_HOUR, tmp_path), free_port()
+    work, port = unpack(tmp_path), free_port()
     train = [
         *("-c", "config.yaml", "--run-dir", "run", "--until", "20240103"),
         *("-o", f"alerts.metrics_port={port}", "data.missing_hour=wait"),
@@ -131,7 +131,7 @@ def test_a_trainer_listens_at_loopback_keeps_its_folders_and_writes_no_secret(
 
 @pytest.mark.slow
 def test_a_server_listens_at_loopback_alone(tmp_path: Path) -> None:
-    work = unpack(BY_THE_HOUR, tmp_path)
+    work = unpack(tmp_path)
     with running(work, str(ROOT / "tools/serve.py"), "model", "--port", "0") as server:
         until(work, lambda: " is ready" in (work / "said").read_text())
         port = re.search(r"at http://127\.0\.0\.1:(\d+)", (work / "said").read_text())
@@ -141,7 +141,9 @@ def test_a_server_listens_at_loopback_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ranks_listen_where_the_page_says_and_share_memory_without_a_name(tmp_path: Path) -> None:
-    work = unpack(OF_RANKS, tmp_path)
+    work = tmp_path
+    (work / "config.yaml").write_text(CONFIG)
+    (work / "slots.yaml").write_text(SLOTS)
     (work / "logs").mkdir()
     ranks = ["-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", "log"]
     train = [

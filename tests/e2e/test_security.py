@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.golden.make_run import CONFIG, SLOTS, write_data
-from tests.golden.test_golden_runs import tool
+from tests.golden.test_golden import tool
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted([*(ROOT / "paddlebox").rglob("*.py"), *(ROOT / "tools").glob("*.py")])

@@ -348,7 +348,7 @@ def test_files_that_are_torn_missing_or_swapped(sound: Sound, store: Path) -> No
             b"",
             content + b"\0",
         ]
-        if not name.endswith(".sha256"):  # stores of earlier releases have none
+        if not name.endswith(".sha256"):  # without it, the next commit writes it
             torn.append(None)
         for damaged in torn:
             error = check_with(store, sound, name, damaged)

@@ -23,7 +23,7 @@ from paddlebox.tools.upkeep import cli
 from paddlebox.train import run
 from paddlebox.train.evaluation import evaluate
 from paddlebox.train.opening import open_table
-from tests.golden.test_golden_runs import unpack
+from tests.golden.test_golden import unpack
 
 RUN, SAVE = Path("run"), Path("saves/20240102/base")
 _TENSOR = "linear_0.w_0"
@@ -33,7 +33,7 @@ _TENSOR = "linear_0.w_0"
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
     """Of a run by the hour that has saved, of which every dense.bin has lost one bit. Tests run in
     its folder."""
-    work = unpack("hours_v2", tmp_path)
+    work = unpack(tmp_path)
     paths = list(work.rglob("dense.bin"))
     assert len(paths) == 4  # of two versions of the run, and of two saves
     for path in paths:

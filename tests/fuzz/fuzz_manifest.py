@@ -35,6 +35,7 @@ _SEGMENT = {
     "max_key": 2**64 - 1,
     "bytes": 8192,
     "footer_crc": 2**32 - 1,
+    "stamp": "0123456789abcdef",
 }
 _RECORD = VersionRecord(
     version=2,

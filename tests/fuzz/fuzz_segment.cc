@@ -19,7 +19,7 @@ namespace {
 using pbx::test::Scratch;
 
 constexpr uint32_t kVersion = pbx::SegmentShape::kVersion;
-constexpr size_t kFooter = pbx::SegmentShape::FooterBytes(kVersion);
+constexpr size_t kFooter = pbx::SegmentShape::kFooterBytes;
 
 void PutCrc(char* at, const char* data, size_t size) {
   const uint32_t crc = pbx::Crc32c(data, size);
@@ -34,7 +34,7 @@ void Seal(std::string* bytes) {
   std::memcpy(footer + 84, &footer_bytes, 4);
   std::memcpy(footer + 88, &kVersion, 4);
   std::memcpy(footer + 96, "PBXSEGMT", 8);
-  const auto shape = pbx::SegmentShape::Decode(kVersion, footer, "fuzz", bytes->size());
+  const auto shape = pbx::SegmentShape::Decode(footer, "fuzz", bytes->size());
   if (shape.ok()) {
     const pbx::SegmentShape& s = shape.value();
     for (uint64_t block = 0; block < s.blocks(); ++block) {

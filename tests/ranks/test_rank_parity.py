@@ -225,7 +225,8 @@ def _segment(store: Path, number: int, size: int) -> dict[str, Any]:
     (store / "ssd").mkdir(parents=True, exist_ok=True)
     (store / "ssd" / name).write_bytes(os.urandom(size))
     fields = dict.fromkeys(("rows", "min_key", "max_key", "footer_crc"), 1)
-    return {"id": number, "sequence": number, "file": name, "bytes": size, **fields}
+    fields |= {"id": number, "sequence": number, "bytes": size}
+    return {**fields, "file": name, "stamp": "0123456789abcdef"}
 
 
 def _commit(store: Path, number: int, segments: list[dict[str, Any]]) -> None:

@@ -14,7 +14,6 @@ import pytest
 from paddlebox.config import KeySpace, Slot, SlotType
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.serving import Predictor
-from paddlebox.serving.file import FORMAT, FORMAT_OF_ENSEMBLES, ExportFile
 from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import Writer, export_ensemble
 from tests.conftest import ROOT, tool
@@ -67,10 +66,6 @@ def test_an_ensemble_predicts_the_mean_of_the_probabilities_of_its_models(
         with Predictor(file, follow_s=0) as predictor:
             found.append(predictor.predict_feasigns(feasigns, offsets, dense))
     np.testing.assert_allclose(found[0], np.mean(found[1:], axis=0), rtol=1e-6)
-    with ExportFile(path) as written, written.read() as txn:
-        assert written.head(txn).format == FORMAT_OF_ENSEMBLES
-    with ExportFile(tmp_path / "0") as written, written.read() as txn:
-        assert written.head(txn).format == FORMAT
 
 
 def test_the_tool_takes_several_runs(runs: list[Path], data: Path, tmp_path: Path) -> None:

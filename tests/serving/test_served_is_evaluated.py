@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from paddlebox.serving import Predictor
-from paddlebox.store.record import seal, unseal
 from tests.conftest import tool
 from tests.support.configs import write_config, write_slots
 from tests.support.marks import long
@@ -151,33 +148,3 @@ def test_apply_keeps_the_files_filter_and_refuses_to_delete_a_fifth_of_the_rows(
     assert forced["rows"] < 0.8 * grown["rows"]
     shown = printed(path, "--show")["generations"][-1]
     assert shown["filters"] == [{"min_score": 1.5, "max_unseen_days": 16}]
-
-
-@pytest.mark.long
-def test_for_a_file_of_an_earlier_release_apply_reports_what_it_assumes(
-    undated: Trained, tmp_path: Path
-) -> None:
-    path = tmp_path / "m.export"
-    first, second, _, _ = undated.versions
-    made = printed(undated.run_dir, "--out", path, "--version", first)
-    with lmdb.open(str(path), subdir=False, map_size=1 << 40) as env, env.begin(write=True) as txn:
-        keys = [bytes(key) for key in txn.cursor().iternext(values=False)]
-        of_this_release = [key for key in keys if key.startswith(b"kept/")]
-        assert len(of_this_release) == 1
-        txn.delete(of_this_release[0])
-        (key,) = (key for key in keys if key.startswith(b"generation/"))
-        record = json.loads(unseal(txn.get(key) or b"", "test"))
-        txn.put(key, seal(json.dumps({**record, "rows": record["rows"] + 1000}).encode()))
-    Path(f"{path}-lock").unlink()
-    shutil.copy(path, tmp_path / "old.export")
-    done = ran("export", path, "--apply", undated.run_dir, "--version", second)
-    assert "does not say which rows it keeps" in done.stderr
-    assert "assuming the rows that a new export of the run keeps: all rows" in done.stderr
-    now = json.loads(done.stdout)
-    assert now["rows"] > made["rows"]
-    again = ran("export", path, "--show")
-    assert "assuming" not in again.stderr
-    refused = ran(
-        "export", tmp_path / "old.export", "--apply", undated.run_dir, "--threshold", "3", code=5
-    )
-    assert f"of the {made['rows']:,} live rows" in refused.stderr  # not the upper bound that it had

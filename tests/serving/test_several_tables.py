@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ import pytest
 from paddlebox.errors import ConfigError, TrainingError
 from paddlebox.saves import donefile, open_save
 from paddlebox.serving import Predictor
-from paddlebox.serving.file import HEAD, ExportFile, generation_key
+from paddlebox.serving.file import ExportFile
 from paddlebox.serving.gate import Gate
 from paddlebox.serving.save_source import SaveSource
 from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import Writer, export
-from paddlebox.store.record import unseal
 from tests.conftest import ROOT, run_python
 from tests.serving.conftest import instances_of
 from tests.serving.test_predictor import evaluation
@@ -156,27 +154,3 @@ def test_another_tables_width_needs_a_new_file(
     refused = pytest.raises(ConfigError, match=r"further tables \[\], .* version \['wide'\]")
     with RunSource(wide_run[0]) as several, Writer(tmp_path / "single") as writer, refused:
         writer.apply(several)
-
-
-@pytest.mark.slow
-def test_a_file_of_one_table_is_the_format_that_was_before_there_were_several(
-    run_dir: Path, wide_run: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """So what reads it reads older files, and older readers read it."""
-    for source_dir, number, names in ((run_dir, 2, False), (wide_run[0], 3, True)):
-        path = tmp_path / str(number)
-        with RunSource(source_dir) as source:
-            made = export(source, path)
-        with ExportFile(path) as file, file.read() as txn:
-            head = json.loads(unseal(bytes(txn.get(HEAD)), "head"))
-            key = generation_key(made.generation)
-            fields = json.loads(unseal(bytes(txn.get(key)), "generation"))
-        assert head.keys() == {"format", "current", "newest", "pinned", "next"}
-        assert head["format"] == number
-        assert ("tables" in fields) == names
-        fields.pop("tables", None)
-        assert set(fields) == {
-            "generation", "version", "layers", "model", "embedx_dim", "counts", "precision",
-            "slots", "dense_width", "day", "pass_number", "dense_version", "rows", "save",
-            "created_at",
-        }  # fmt: skip

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlebox.serving.file import FORMAT_OF_COUNTS, ExportFile
 from paddlebox.train.batch_loop import _Measured
 from tests.conftest import tool
 from tests.support import processes
@@ -196,9 +195,6 @@ def test_an_export_predicts_with_the_counts_of_the_rows(folder: Path, precision:
     found = train(folder, *options, served=instances)
     assert found["error"] == ""
     check_served(found, lines[1:])
-    (path,) = folder.glob("*/export")
-    with ExportFile(path) as file, file.read() as txn:
-        assert file.head(txn).format == FORMAT_OF_COUNTS
 
 
 def check_served(found: Any, lines: Sequence[str]) -> None:

@@ -89,9 +89,6 @@ def test_a_new_run_chooses_them_and_a_later_start_continues_with_them(
     for named in ({"type": "mmoe"}, {"type": "mmoe", "dense_scale": "auto"}):
         later = with_stored(config(file, model=named), stored, "the run")
         assert later.model.dense_scales == made.model.dense_scales
-    of_earlier_release = {**stored, "model": {"type": "mmoe"}}
-    kept = with_stored(config(file), of_earlier_release, "the run")
-    assert kept.model.dense_scale == "none"
 
 
 def test_named_settings_are_kept_and_a_custom_layer_gets_those_of_the_data(
@@ -109,8 +106,6 @@ def test_a_warm_start_scales_as_its_source_did(file: Path, tmp_path: Path) -> No
     source = config(file, model={"type": "mmoe", "dense_scale": scales}).model_dump(mode="json")
     made = settle(config(file), tmp_path / "run", source=source)
     assert made.model.dense_scale == tuple(map(tuple, scales))
-    del source["model"]["dense_scale"]  # an earlier release
-    assert settle(config(file), tmp_path / "run", source=source).model.dense_scale == "none"
     source["model"]["dense_scale"] = scales[:1]  # of other features
     made = settle(config(file), tmp_path / "run", source=source)
     assert np.allclose(made.model.dense_scales, SCALES, rtol=1e-5)

@@ -24,7 +24,6 @@ std::shared_ptr<SegmentReader> Open(const std::string& path, const py::object& r
 py::dict Shape(const SegmentReader& segment) {
   const SegmentShape& s = segment.shape();
   py::dict out;
-  out["version"] = s.version;
   out["id"] = s.id;
   out["sequence"] = s.sequence;
   out["layout_fingerprint"] = s.layout_fingerprint;
@@ -187,7 +186,6 @@ void BindSegment(py::module_& module) {
       .def("check", &Check)
       .def("find", &Find, py::arg("key"))
       .def("rows", &Rows, py::arg("first"), py::arg("count"));
-  module.attr("SEGMENT_VERSION") = SegmentShape::kVersion;
   module.def("write_segment", &WriteSegment, py::arg("folder"), py::arg("spec"), py::arg("keys"),
              py::arg("rows"));
 }

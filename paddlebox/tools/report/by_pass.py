@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from paddlebox.tools.report.figures import Figure, Format, Series, bars, chosen, curves, missing
-from paddlebox.tools.report.run import Line, Run, auc, number
+from paddlebox.tools.report.run import Line, Run, number
 
 NO_PASS = "no pass has ended yet"
 _MOST_ROWS = 400  # of the table view
@@ -19,11 +19,6 @@ Part = tuple[str, int, Value]
 def at(*path: str) -> Value:
     """The number at a path of a line."""
     return lambda line: number(line, *path)
-
-
-def auc_at(*path: str) -> Value:
-    """The AUC at a path of a line."""
-    return lambda line: auc(line, *path)
 
 
 def by_pass(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paddlebox.errors import ConfigError
 from paddlebox.tools.report import text
-from paddlebox.tools.report.by_pass import Value, at, auc_at, over_passes
+from paddlebox.tools.report.by_pass import Value, at, over_passes
 from paddlebox.tools.report.cli import guarded
 from paddlebox.tools.report.figures import TONES, Figure, Format, Series, curves, missing, table
 from paddlebox.tools.report.page import Page, Section, Tile, write_page
@@ -20,7 +20,7 @@ from paddlebox.tools.report.predictions import (
     same_instances,
 )
 from paddlebox.tools.report.ranks import read_run
-from paddlebox.tools.report.run import Line, Run, auc, number
+from paddlebox.tools.report.run import Line, Run, number
 from paddlebox.tools.report.settings import ABSENT, differing
 
 
@@ -89,13 +89,15 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 def _final_auc(run: Run) -> tuple[float | None, str]:
     for evaluation in reversed(run.evaluations):
-        if (value := auc(evaluation, "auc")) is not None:
+        if (value := number(evaluation, "auc")) is not None:
             return value, f"test, version {evaluation.get('version')}"
     for line in reversed(run.lines):
-        if (value := auc(line, "test", "auc")) is not None:
+        if (value := number(line, "test", "auc")) is not None:
             return value, f"test, after pass {line['pass']}"
     return (
-        (auc(run.lines[-1], "metrics", "auc"), "training, last pass") if run.lines else (None, "")
+        (number(run.lines[-1], "metrics", "auc"), "training, last pass")
+        if run.lines
+        else (None, "")
     )
 
 
@@ -117,13 +119,13 @@ def _curves(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
         (
             "AUC, training",
             "Predicted before training on the pass.",
-            auc_at("metrics", "auc"),
+            at("metrics", "auc"),
             text.decimal,
         ),
         (
             "AUC, test",
             "data.test_files after each pass.",
-            auc_at("test", "auc"),
+            at("test", "auc"),
             text.decimal,
         ),
         ("Loss, training", "Mean over a pass.", at("loss"), text.decimal),

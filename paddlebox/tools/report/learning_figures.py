@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from paddlebox.tools.report import text
-from paddlebox.tools.report.by_pass import NO_PASS, Part, Value, at, auc_at, by_pass
+from paddlebox.tools.report.by_pass import NO_PASS, Part, at, by_pass
 from paddlebox.tools.report.figures import Figure, Series, curves, missing
 from paddlebox.tools.report.run import Line, Run
 
@@ -53,18 +53,17 @@ def _learning_note(run: Run) -> str:
     return " ".join(said)
 
 
-def _curves(run: Run, of: Callable[..., Value], *path: str) -> list[Part]:
+def _curves(run: Run, *path: str) -> list[Part]:
     """Curves of a metric in training, test and phase join, and before each pass.
 
     Args:
-        of: `at` or `auc_at`.
         path: the path of the metric in a line. Its last element is the name in a test.
     """
     return [
-        (_of_training(run), 1, of(*path)),
-        ("test", 2, of("test", path[-1])),
-        ("join", 3, of("phases", "join", *path)),
-        (_BEFORE, 4, of("before", path[-1])),
+        (_of_training(run), 1, at(*path)),
+        ("test", 2, at("test", path[-1])),
+        ("join", 3, at("phases", "join", *path)),
+        (_BEFORE, 4, at("before", path[-1])),
     ]
 
 
@@ -73,7 +72,7 @@ def _auc(run: Run) -> Figure:
         run,
         "AUC",
         _learning_note(run),
-        _curves(run, auc_at, "metrics", "auc"),
+        _curves(run, "metrics", "auc"),
         text.decimal,
     )
 
@@ -83,7 +82,7 @@ def _loss(run: Run) -> Figure:
         run,
         "Loss",
         "Mean over the samples of a pass.",
-        _curves(run, at, "loss"),
+        _curves(run, "loss"),
         text.decimal,
     )
 
@@ -93,7 +92,7 @@ def _copc(run: Run) -> Figure:
         run,
         "COPC",
         "Clicks divided by predicted clicks: 1 is calibrated, above 1 predictions are too low.",
-        _curves(run, at, "metrics", "copc"),
+        _curves(run, "metrics", "copc"),
         lambda v: text.decimal(v, 3),
     )
 
@@ -125,7 +124,7 @@ def _named_metric(run: Run, path: tuple[str, ...]) -> Figure:
     for part in path:
         values = values[part]
     known = [k for k in ("wuauc", "uauc", "auc", "mae", "rmse", "rate") if k in values][:2]
-    parts = [(key, tone, auc_at("metrics", *path, key)) for tone, key in enumerate(known, 1)]
+    parts = [(key, tone, at("metrics", *path, key)) for tone, key in enumerate(known, 1)]
     of_task = path[0] == "tasks"
     kind, note = ("Task", "One of several.") if of_task else ("Metric", "Named in the config.")
     return by_pass(run, f"{kind} {path[-1]}", note, parts, text.decimal)
@@ -139,8 +138,8 @@ def _calibration(run: Run) -> Figure:
     bins += [(f"test, {newest[0]}", 2, newest[1].get("calibration"))] if newest is not None else []
     known = [(name, tone, found) for name, tone, found in bins if found]
     if not known:
-        why = "metrics.jsonl has no calibration: an older paddlebox wrote the pass, or the pass is "
-        return missing(title, f"{why}restored" if run.lines else NO_PASS)
+        why = "metrics.jsonl has no calibration: the pass is restored"
+        return missing(title, why if run.lines else NO_PASS)
     xs = sorted({row[2] for _, _, found in known for row in found})
     series = []
     for name, tone, found in known:

@@ -13,7 +13,7 @@ from paddlebox.tools.report.ranks import of_rank, waited, waited_for
 from paddlebox.tools.report.run import Line, Run, number
 
 _MOST_SHOWN = 16  # ranks in a figure; the table has all
-_OLDER = "an older paddlebox wrote the passes, without figures of each rank"
+_MISSING = "the passes have no figures of each rank"
 Of = Callable[[Line, int], float | None]
 
 
@@ -28,7 +28,7 @@ def _by_rank(
     of: Of,
     draw: Callable[..., str],
     value: Format,
-    why: str = _OLDER,
+    why: str = _MISSING,
 ) -> Figure:
     parts: list[Part] = [
         (f"rank {rank}", rank % TONES + 1, partial(lambda rank, line: of(line, rank), rank))

@@ -60,7 +60,7 @@ def read_one(folder: Path) -> Run:
         found = _json(folder / f"{name}.json")
         setattr(run, name, found if isinstance(found, dict) else {})
     if not run.environment:
-        run.missing["environment"] = "environment.json is missing: an older paddlebox wrote the run"
+        run.missing["environment"] = "environment.json is missing"
     found = [_json(path) for path in folder.glob("evaluate-*[0-9].json")]  # not of phase join
     run.evaluations = sorted(
         (one for one in found if isinstance(one, dict)), key=lambda one: one.get("version", 0)
@@ -148,9 +148,3 @@ def number(line: Line, *path: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
-
-
-def auc(line: Line, *path: str) -> float | None:
-    """As `number`, for an AUC. It is null if a class is missing, or -0.5 in older runs."""
-    value = number(line, *path)
-    return value if value is not None and value >= 0 else None

@@ -9,7 +9,7 @@ from paddlebox.tools.report.learning_figures import calibration_figures, learnin
 from paddlebox.tools.report.page import Section, Tile
 from paddlebox.tools.report.pipeline_figures import pipeline_figures
 from paddlebox.tools.report.rank_figures import rank_figures
-from paddlebox.tools.report.run import Line, Run, auc, number
+from paddlebox.tools.report.run import Line, Run, number
 from paddlebox.tools.report.settings import flat
 from paddlebox.tools.report.setup_figures import configuration_figures, environment_figure
 from paddlebox.tools.report.store_figures import commit_figures, row_figures, store_figures
@@ -25,12 +25,12 @@ def tiles(run: Run) -> list[Tile]:
     samples = sum(number(line, "samples") or 0 for line in run.lines)
     found = []
     if newest is not None:
-        found.append(Tile("Test AUC", text.decimal(auc(newest[1], "auc")), newest[0]))
+        found.append(Tile("Test AUC", text.decimal(number(newest[1], "auc")), newest[0]))
     return [
         *found,
         Tile(
             "Training AUC",
-            text.decimal(auc(last, "metrics", "auc")),
+            text.decimal(number(last, "metrics", "auc")),
             "last pass, before training on it",
         ),
         Tile(

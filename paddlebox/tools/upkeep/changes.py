@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from paddlebox.errors import StoreError
 from paddlebox.store import copies, names
@@ -14,7 +12,7 @@ from paddlebox.store.files import table_folder
 from paddlebox.store.lock import KeptLock
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.names import find_version
-from paddlebox.store.tiered_table import TieredTable, stored_table
+from paddlebox.store.tiered_table import stored_table
 from paddlebox.tools.columns import aligned
 from paddlebox.tools.upkeep import report
 from paddlebox.tools.upkeep.output import DAMAGED, SOUND, show
@@ -24,17 +22,7 @@ from paddlebox.tools.upkeep.verify import verify
 
 
 def compact(folder: Path, arguments: argparse.Namespace) -> int:
-    return _rewrite(folder, arguments, lambda table: table.compactor.compact(full=arguments.full))
-
-
-def migrate(folder: Path, arguments: argparse.Namespace) -> int:
-    return _rewrite(folder, arguments, lambda table: table.compactor.rewrite_old_formats())
-
-
-def _rewrite(
-    folder: Path, arguments: argparse.Namespace, rewrite: Callable[[TieredTable], Any]
-) -> int:
-    """Rewrite segments, and print the figures of the store before and after. Each pass that has a
+    """Merge segments, and print the figures of the store before and after. Each pass that has a
     version keeps its newest one: how many passes stay is a setting of the run, not of the store."""
     with KeptLock(folder):
         before = report.stat(folder)
@@ -43,10 +31,9 @@ def _rewrite(
         with stored_table(
             folder, record, compaction=None, threads=2, keep_versions=passes
         ) as table:
-            rewrite(table)
+            table.compactor.compact(full=arguments.full)
         after = report.stat(folder)
-    names = ["version", "segments", "stored_rows", "stored_bytes"]
-    names += ["space_ratio", "depth", "formats"]
+    names = ["version", "segments", "stored_rows", "stored_bytes", "space_ratio", "depth"]
     value = {name: {"before": before[name], "after": after[name]} for name in names}
     rows = [("", "before", "after"), *((name, before[name], after[name]) for name in names)]
     show(arguments, value, aligned(rows))

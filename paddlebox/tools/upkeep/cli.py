@@ -154,7 +154,6 @@ def _add_changes(add: Add) -> None:
         "Drops damaged rows, or rebuilds the manifest. Without --yes it only lists the damage.",
     )
     command.add_argument("--yes", action="store_true", help="change the store")
-    add("migrate", changes.migrate, "Rewrites segments of older formats.")
     command = add(
         "name",
         changes.name_version,

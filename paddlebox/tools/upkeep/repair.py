@@ -19,7 +19,7 @@ from paddlebox.store import files
 from paddlebox.store.lock import KeptLock
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.rebuild import rebuild_from_files
-from paddlebox.store.record import VersionRecord
+from paddlebox.store.record import VersionRecord, newly_written
 from paddlebox.tools.upkeep.verify import Damage, dense_damage, segment_damage
 
 _ASIDE = "damaged"
@@ -169,7 +169,7 @@ def _rewrite(
     written = _native.core.write_segment(
         str(folder / "ssd"), spec, np.concatenate(keys), np.concatenate(rows)
     )
-    return [dict(written)]
+    return newly_written([written])
 
 
 def _set_aside(folder: Path, file: str) -> None:

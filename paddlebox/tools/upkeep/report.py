@@ -55,7 +55,6 @@ def stat(folder: AnyPath) -> dict[str, Any]:
             "space_ratio": round(shape.space_ratio, 4),
             "depth": shape.depth,
             "memory_bytes": sum(s["memory_bytes"] for s in opened),
-            "formats": sorted({s["version"] for s in opened}),
             "life_events": len(head.events),
             "used_bytes": files.used_bytes(str(folder)),
             "free_bytes": disk.f_bavail * disk.f_frsize,

@@ -52,7 +52,7 @@ class SlotMap:
 
 def map_slots(source: Source, config: Config, new: Slots) -> SlotMap:
     old = source.slots
-    first = source.config.get("table", {}).get("name")
+    first = source.config["table"]["name"]
     places = {slot.name: (index, slot) for index, slot in enumerate(new.sparse)}
     kept = [slot for slot in old.sparse if slot.name in places]
     meaning = (*_MEANING, "shares") if is_per_slot(config) else _MEANING

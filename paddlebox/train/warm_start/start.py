@@ -120,8 +120,7 @@ def _check_keys(source: Source, config: Config) -> None:
 
 
 def _check_negatives(source: Source, config: Config) -> None:
-    # A run of an earlier release has no such key, and kept all instances.
-    found, wanted = source.config["data"].get("negative_rate", 1.0), config.data.negative_rate
+    found, wanted = source.config["data"]["negative_rate"], config.data.negative_rate
     if found != wanted:
         raise ConfigError(
             f"--init-from {source.run}: its data.negative_rate is {found}, the config's {wanted}: "

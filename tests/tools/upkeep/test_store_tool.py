@@ -141,7 +141,6 @@ def test_stat_counts_rows_versions_and_bytes(
     assert [v["kind"] for v in found["versions"]] == ["pass", "life"]
     assert found["bytes_written"] == {"pass": found["stored_bytes"]}
     assert sum(found["bytes_written_by_day"].values()) == found["stored_bytes"]
-    assert found["formats"] == [2]
     assert found["leases"] == []
     shown = text(capsys, "stat", store)
     assert "version 4, pass 3" in shown
@@ -346,17 +345,12 @@ def test_compact_merges_and_keeps_every_row(
     assert run(capsys, "digest", store)["sparse_digest"] == expected
 
 
-@pytest.mark.parametrize("command", [["compact", "--full"], ["migrate"]])
-def test_a_rewrite_keeps_each_pass_that_has_a_version(
-    command: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_compact_keeps_each_pass_that_has_a_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = with_passes(tmp_path / "store", 4)
     before = run(capsys, "digest", store, "--version", 1)
-    monkeypatch.setattr(_native.core, "SEGMENT_VERSION", 3)  # all segments are to be migrated
-    run(capsys, command[0], store, *command[1:])
+    run(capsys, "compact", store, "--full")
     assert [*passes_of(store).values()] == [1, 2, 3, 4]
     assert run(capsys, "digest", store, "--version", 1) == before
 
@@ -370,13 +364,6 @@ def test_compact_is_refused_while_a_writer_is_there(
     finally:
         held.close()
     assert f"process {os.getpid()} on " in capsys.readouterr().err
-
-
-def test_migrate_rewrites_old_formats(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # A store of today: there is nothing to rewrite. A file of version 1 is rewritten by the core's
-    # own tests of merging.
-    found = run(capsys, "migrate", store)
-    assert found["formats"] == {"before": [2], "after": [2]}
 
 
 def test_a_folder_without_a_store_is_reported(
