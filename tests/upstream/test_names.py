@@ -36,13 +36,13 @@ class Name(NamedTuple):
 
 
 _ROW = re.compile(
-    r"\| `(\w+)` \| `([^`]+)` \| (same|different|replaced|refused) "
-    r"\| (?:`(paddle(?:box)?\.[\w.]+)`(?:: )?)?(.*) \|"
+    r"\| (`\w+`(?:, `\w+`)*) \| `([^`]+)` \| (same|different|replaced|refused) "
+    r"\| (?:`(paddle(?:box)?\.[\w.]+)`(?:: )?)?(.*?) ?\|"
 )
 
 
 def read_page() -> dict[str, list[Name]]:
-    """Title of a section -> its rows."""
+    """Title of a section -> its names. A row may have several names."""
     groups = {}
     for section in PAGE.read_text().split("\n## ")[1:]:
         title, _, text = section.partition("\n")
@@ -50,7 +50,12 @@ def read_page() -> dict[str, list[Name]]:
         rows = [(line, _ROW.fullmatch(line)) for line in table.strip().splitlines()]
         assert all(row for _, row in rows), [line for line, row in rows if row is None]
         if rows:
-            groups[title] = [Name(*row.groups("")) for _, row in rows if row is not None]
+            groups[title] = [
+                Name(name, *row.groups("")[1:])
+                for _, row in rows
+                if row is not None
+                for name in re.findall(r"\w+", row[1])
+            ]
     return groups
 
 
