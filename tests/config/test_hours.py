@@ -107,5 +107,7 @@ def test_settings_that_contradict_each_other_are_refused(fields: dict[str, Any],
 
 def test_hours_are_gone_through_once() -> None:
     fields = {"name": "r", "model": {"type": "dnn"}, "trainer": {"epochs": 2}}
-    with pytest.raises(ConfigError, match=r"epochs is 2 and data.path_template"):
+    with pytest.raises(
+        ConfigError, match=r"path_template does not work together with trainer.epochs 2"
+    ):
         Config.model_validate({**fields, "data": {**HOURLY, "from_hour": 20240101}})

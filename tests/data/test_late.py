@@ -126,7 +126,7 @@ def test_a_count_is_a_label_or_a_slot_of_type_count(name: str) -> None:
         ),
         (
             {"model": {"type": "mmoe", "delayed_task": "buy"}, "ranks": {"gradients": "float16"}},
-            "ranks.gradients float16 rounds the weights of late lines",
+            "delayed_task buy does not work together with ranks.gradients float16",
         ),
     ],
 )

@@ -129,7 +129,7 @@ IN_CONFIG = {
     ),
     "epochs over days": (
         *(MODEL, f"{MODEL}trainer: {{epochs: 2}}\n"),
-        Named("trainer.epochs", "trained once", "is 2", "take one of these keys out"),
+        Named("trainer.epochs", "trained once", "epochs 2", "take one of them out"),
     ),
     "a space in the name": (
         *("name: mine", "name: my run"),
@@ -137,7 +137,7 @@ IN_CONFIG = {
     ),
     "a file that follows no saves": (
         *(MODEL, f"{MODEL}publish: {{file: a.export}}\n"),
-        Named("publish.file", "expected save.out", "found none", "set save.out"),
+        Named("publish.file", "needs save.out", "found none", "set save.out"),
     ),
 }
 

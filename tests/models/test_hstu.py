@@ -248,7 +248,7 @@ def test_padding_changes_no_logit_of_an_evaluation(model: dict[str, Any]) -> Non
 
 
 def test_without_a_history_it_needs_sequences() -> None:
-    with pytest.raises(ValueError, match=r"model\.type hstu reads .* set data\.sequences\.user"):
+    with pytest.raises(ValueError, match=r"model\.type hstu needs .* set data\.sequences\.user"):
         make_config(model=MODEL)
     dnn = {"model": {"type": "dnn"}}
     with pytest.raises(ValueError, match=r"phases\.update\.model\.type hstu .* only join has"):
@@ -258,7 +258,7 @@ def test_without_a_history_it_needs_sequences() -> None:
 def test_a_gate_needs_predictions_of_single_instances() -> None:
     bounds = {"publish": {"file": "m", "gate_files": ["g"]}, "alerts": {"max_copc": 2.0}}
     with pytest.raises(
-        ValueError, match=r"publish\.gate_files: model\.type hstu reads the history"
+        ValueError, match=r"model\.type hstu does not work together with publish\.gate_files"
     ):
         make_config(data=OF_USERS, model=MODEL, save={"out": "out"}, **bounds)
 

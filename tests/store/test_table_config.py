@@ -175,7 +175,7 @@ def test_weight_decay_of_other_rules_and_rows_is_an_error(table: dict[str, Any],
     ("sections", "told"),
     [
         ({"hbm": {"place": "gpu"}}, r"weight_decay does not work together with hbm\.place gpu"),
-        ({"save": {"out": "saves"}}, r"a delta in save\.out has only rows of its passes"),
+        ({"save": {"out": "saves"}}, r"save\.out: it changes all rows"),
     ],
 )
 def test_weight_decay_on_a_device_or_with_saves_is_an_error(

@@ -97,7 +97,7 @@ def test_a_loss_of_ones_own_trains(folder: Path) -> None:
     found = train(folder, named, allowed)
     assert found["error"] == ""
     assert found["test"]["loss"] == pytest.approx(found["test"]["rmse"] ** 2, rel=1e-4)
-    with pytest.raises(ConfigError, match=r"model\.loss runs code"):
+    with pytest.raises(ConfigError, match=r"model\.loss needs security\.allow_commands"):
         load_config(folder / "config.yaml", [named])
     for name, expected in (("number", "mask), found int"), ("sqares", "squares")):
         error = train(folder, f"model.loss={folder}/own.py:{name}", allowed)["error"]
@@ -170,7 +170,7 @@ def test_losses_that_make_no_sense_are_refused(model: dict[str, str], expected: 
     [
         ("page", "", "", r"join\.model\.loss_group: expected search_id, .* found 'page'"),
         ("search_id", "", "u", r"join\.model\.loss_group: expected u, .* found 'search_id'"),
-        ("", "u", "u", r"update\.model\.loss_group u with data\.sequences"),
+        ("", "u", "u", r"update\.model\.loss_group u does not work together with data\.sequences"),
     ],
 )
 def test_groups_that_a_phase_takes_apart_are_refused(
@@ -187,11 +187,16 @@ def test_groups_that_a_phase_takes_apart_are_refused(
 
 def test_groups_that_are_in_no_one_batch_and_batches_of_too_many_pairs_are_refused() -> None:
     model = {"type": "dnn", "loss": "jrc", "loss_group": "page"}
-    with pytest.raises(ValueError, match=r"data\.share instance with model\.loss_group"):
+    with pytest.raises(
+        ValueError, match=r"data\.share instance does not work together with model\.loss_group"
+    ):
         make_config(model=model, data={"share": "instance"})
     with pytest.raises(ValueError, match=r"model\.loss_group: expected u, .* found 'page'"):
         make_config(model=model, data={"sequences": {"user": "u"}})
-    with pytest.raises(ValueError, match=r"batch_size 8193 with model\.loss_group: .* most 8192"):
+    with pytest.raises(
+        ValueError,
+        match=r"batch_size 8193 does not work together with model\.loss_group: .* most 8192",
+    ):
         make_config(model=model, data={"batch_size": 8193})
 
 

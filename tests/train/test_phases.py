@@ -302,12 +302,12 @@ PHASES = {"join": {"model": RANKED}, "update": {"model": DNN}}
         ({"phases": PHASES, "model": RANKED}, r"set phases\.update\.model"),
         ({"phases": PHASES, "model": {"hidden": [8]}}, r"set phases\.update\.model"),
         ({"phases": {**PHASES, "update": PHASES["join"]}}, r"phases\.update\.model\.type rank_att"),
-        ({"model": RANKED}, r"model\.type rank_attention reads page views"),
+        ({"model": RANKED}, r"model\.type rank_attention needs page views"),
         (
             {"phases": {**PHASES, "join": {"model": {"type": "custom", "layer": "a.py:A"}}}},
-            r"phases\.join\.model\.layer runs code, which is off",
+            r"phases\.join\.model\.layer needs security\.allow_commands",
         ),
-        ({"model": DNN, "metrics": [{"name": "m", "phase": "join"}]}, "phase needs a config with"),
+        ({"model": DNN, "metrics": [{"name": "m", "phase": "join"}]}, "needs a config with phases"),
     ],
 )
 def test_phases_that_make_no_sense_are_refused(fields: dict[str, Any], message: str) -> None:

@@ -128,9 +128,7 @@ def test_phases_with_different_schedules_are_an_error() -> None:
     }
     evaluated = {"evaluate_after_pass": True}
     data = {"format": "multislot", "logkey": True, "test_files": ["a"]}
-    with pytest.raises(
-        ValueError, match=r"phases: optimizer\.schedule is plateau in join and const"
-    ):
+    with pytest.raises(ValueError, match=r"phases: optimizer\.schedule is constant and plateau"):
         make_config(data=data, model=None, phases=phases, trainer=evaluated)
 
 

@@ -104,7 +104,7 @@ def test_a_layer_that_cannot_be_loaded_is_one_error(tmp_path: Path, layer: str, 
 
 
 def test_code_of_a_layer_runs_only_where_commands_may() -> None:
-    with pytest.raises(ConfigError, match=r"model\.layer runs code, which is off: set security"):
+    with pytest.raises(ConfigError, match=r"model\.layer needs security\.allow_commands: true"):
         load_config(
             ROOT / "configs" / "dnn_synthetic.yaml", ["model={type: custom, layer: 'a.py:Net'}"]
         )
