@@ -30,7 +30,6 @@ Result<const char*> Room::Keep(const void* from, size_t bytes) {
   if (chunks_.empty() || chunks_.back().size() - used_ < lines) {
     Result<Buffer> chunk = Buffer::Allocate(std::max(lines, chunk_bytes_));
     PBX_RETURN_IF_ERROR(chunk.status());
-    bytes_ += chunk.value().size();
     chunks_.push_back(std::move(chunk.value()));
     used_ = 0;
   }

@@ -68,14 +68,12 @@ class Room {
       : chunk_bytes_(layer_bytes < 16 * Buffer::kHugePage ? kSmallChunk : Buffer::kHugePage) {}
   // Makes a copy that starts on a cache line and lives as long as the Room. OutOfSpace.
   Result<const char*> Keep(const void* from, size_t bytes);
-  size_t bytes() const { return bytes_; }
 
  private:
   static constexpr size_t kSmallChunk = 64 << 10;
   const size_t chunk_bytes_;  // or the size of the array, if that is larger
   std::vector<Buffer> chunks_;
-  size_t used_ = 0;   // in the last chunk
-  size_t bytes_ = 0;  // in all chunks
+  size_t used_ = 0;  // in the last chunk
 };
 
 // The index of the first row that may have the key, for prefetching. If no row may have it: `rows`,

@@ -356,15 +356,6 @@ Status ServeTable::TestAll() const {
   return Status::Ok();
 }
 
-size_t ServeTable::IndexBytes() const {
-  size_t bytes = 0;
-  for (const Layer& layer : layers_) {
-    const std::lock_guard<std::mutex> lock(layer.tested->mutex);
-    bytes += layer.tested->index.bytes();
-  }
-  return bytes;
-}
-
 size_t ServeTable::ResidentBytes() const {
   size_t bytes = 0;
   for (const Layer& layer : layers_) bytes += layer.tested->resident;

@@ -83,8 +83,7 @@ class ServeTable {
   // Checks every block.
   Status TestAll() const;
 
-  // Memory of the indexes and copies of the blocks checked so far, including shared ones.
-  size_t IndexBytes() const;
+  // Memory of the copies of the blocks checked so far, including shared ones.
   size_t ResidentBytes() const;
 
   const ServeCodec& codec() const { return codec_; }

@@ -33,7 +33,6 @@ namespace pbx {
 struct MemArena {
   static constexpr uint32_t kNoRow = UINT32_MAX;
   static constexpr size_t kRegionBuckets = 32;
-  static constexpr size_t kRegionSlots = kRegionBuckets * MemBucket::kSlots;
 
   struct Region {
     uint32_t rows = 0;  // rows whose home is here

@@ -209,7 +209,6 @@ void BindServe(py::module_& module) {
            })
       .def(
           "test_all", [](const ServeTable& self) { ThrowIfError(self.TestAll()); }, release)
-      .def_property_readonly("index_bytes", &ServeTable::IndexBytes)
       .def_property_readonly("resident_bytes", &ServeTable::ResidentBytes)
       .def_property_readonly("output_width", &ServeTable::output_width);
   py::class_<ServeTables>(module, "ServeTables")
@@ -267,8 +266,6 @@ void BindServe(py::module_& module) {
       .def_property_readonly("filter_table", [](const LayerWriter& self) {
         return py::bytes(self.filter_table().data(), self.filter_table().size());
       });
-  module.def("labels_of",
-             [](const ParsedChunk& chunk) { return ToArray(std::vector<float>(chunk.labels)); });
 }
 
 }  // namespace pbx

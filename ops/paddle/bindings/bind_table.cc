@@ -121,8 +121,6 @@ void BindTable(py::module_& module) {
       .def_property_readonly("pass_bytes_per_row",
                              [](const Table& t) { return PassTable::BytesPerRow(t.row_bytes()); })
       .def_property_readonly("stored_row_bytes", &Table::stored_row_bytes)
-      .def_property_readonly("layout_fingerprint",
-                             [](const Table& t) { return t.codec().Fingerprint(); })
       .def_property_readonly("training", &Table::training)
       .def_property_readonly("has_frozen", &Table::has_frozen)
       .def_property_readonly("unwritten_rows", &Table::unwritten_rows)

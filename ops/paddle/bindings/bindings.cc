@@ -64,12 +64,10 @@ PYBIND11_MODULE(_ops, module) {
   module.def("mix", &pbx::Mix);
   module.def("unmix", &pbx::Unmix);
   module.def("feasign_in_slot", &pbx::FeasignInSlot);
-  module.def("keys_of", [](const pbx::Array<uint64_t>& feasigns) {
-    return pbx::Each(feasigns, &pbx::KeyOf);
-  });
-  module.def("feasigns_of", [](const pbx::Array<uint64_t>& keys) {
-    return pbx::Each(keys, &pbx::FeasignOf);
-  });
+  module.def("keys_of",
+             [](const pbx::Array<uint64_t>& feasigns) { return pbx::Each(feasigns, &pbx::KeyOf); });
+  module.def("feasigns_of",
+             [](const pbx::Array<uint64_t>& keys) { return pbx::Each(keys, &pbx::FeasignOf); });
   module.def("vector_path", [] { return pbx::ActiveKernels().name; });
   module.def("set_vector_path",
              [](const char* name) { pbx::ThrowIfError(pbx::SelectKernels(name)); });
