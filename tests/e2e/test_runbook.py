@@ -108,12 +108,12 @@ DRILLS = {
     "A lost node": [
         "test_a_lost_node_is_replaced_from_the_copies_and_serving_goes_on",
         "test_a_rank_whose_folder_is_gone_comes_back_from_its_copy_and_else_is_named",
-        "test_a_node_that_is_killed_whole_is_waited_for_and_all_start_again",
+        "test_a_node_that_comes_back_gets_the_rows_of_those_that_went_on",
     ],
     "Days without the trainer": ["test_a_run_that_waits_is_stopped_at_once_and_backfills_"],
     "Stopping for work on the machine": [
         "test_a_run_that_waits_is_stopped_at_once_and_backfills_",
-        "test_sigterm_ends_the_pass_on_every_rank_and_no_one_starts_again",
+        "test_sigterm_ends_the_pass_on_every_rank_and_the_same_command_goes_on",
     ],
 }
 
