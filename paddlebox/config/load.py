@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -66,5 +67,6 @@ def _apply(values: dict[str, Any], override: str) -> str:
     return key
 
 
+@functools.cache
 def _is_known(key: str) -> bool:
     return any(known.path == key or known.path.startswith(f"{key}.") for known in describe())

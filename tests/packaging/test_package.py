@@ -54,7 +54,8 @@ def test_the_pins_of_the_extras_are_those_of_the_development_environment() -> No
         for requirement in project["optional-dependencies"][extra]:
             name, _, version = requirement.partition("==")
             assert pinned[name] == version, requirement
-    for requirement in [*project["dependencies"], *project["optional-dependencies"]["serve"]]:
+    extras = project["optional-dependencies"]
+    for requirement in [*project["dependencies"], *extras["serve"], *extras["tune"]]:
         assert re.split(r"[<>=~]", requirement)[0] in pinned, requirement
 
 

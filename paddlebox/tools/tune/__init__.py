@@ -1,1 +1,1 @@
-"""Chooses values of a config by successive halving (docs/tune.md)."""
+"""Chooses values of a config by successive halving, with Optuna (docs/tune.md)."""

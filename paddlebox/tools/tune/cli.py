@@ -6,17 +6,15 @@ import argparse
 import itertools
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from paddlebox.config import load_config
 from paddlebox.launch import run_arguments
 from paddlebox.launch.arguments import parse
 from paddlebox.launch.process import guarded, prepare
-from paddlebox.tools.tune.search import Options, Outcome, tune
+from paddlebox.tools.tune.search import Options, Result, tune
 
 
 def tune_main(argv: Sequence[str] | None = None) -> int:
@@ -33,10 +31,9 @@ def tune_main(argv: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         prepare(load_config(options.config, options.overrides).trainer)
-        from paddlebox.train import interrupt
-
-        with interrupt.remembered():
-            print(as_text(tune(options, environment)))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # ends at once, and the trials with it
+        print(as_text(tune(options, environment)))
 
     return guarded(run)
 
@@ -44,12 +41,12 @@ def tune_main(argv: Sequence[str] | None = None) -> int:
 # Name: (smallest value, default, help)
 _NUMBERS = {
     "trials": (1, 0, "try only N combinations, drawn by --seed; default: all"),
-    "factor": (2, 3, "a rung trains N times the passes of the one before, and 1/N of its trials "
-               "go on; default: 3"),
+    "factor": (2, 3, "a rung trains N times the passes of the one before, and about 1/N of its "
+               "trials go on; default: 3"),
     "rungs": (1, 0, "number of rungs; default: as many as leave two trials in the last, or as "
               "there are files for"),
     "judge": (1, 0, "hold the last N files out to judge the trials; default: a fifth of them"),
-    "seed": (0, 1, "seed of the drawing; default: 1"),
+    "seed": (0, 1, "seed of the order of the combinations; default: 1"),
     "jobs": (1, 1, "trials that run at the same time; default: 1"),
 }  # fmt: skip
 
@@ -91,33 +88,15 @@ def _at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def as_text(outcome: Outcome) -> str:
-    """The trials as a table, best first, and the values of the best one."""
+def as_text(results: Sequence[Result]) -> str:
+    """The results of `tune` as a table, and the values of the best trial."""
     lines = ["| trial | values | training files | logloss | AUC |", "|---|---|---|---|---|"]
-    for trial in outcome.order():
-        results = outcome.results.get(trial.number, [])
-        cells = [str(trial.number), f"`{trial}`", "0", "", ""]
-        if results:
-            cells[2] = str(len(outcome.rungs.trained[len(results) - 1]))
-            cells[3:] = [f"{results[-1][name]:.5f}" for name in ("logloss", "auc")]
-        if trial.number in outcome.failed:
-            cells[1] += f" failed: {outcome.failed[trial.number]}"
-        lines.append(f"| {' | '.join(cells)} |")
-    best = outcome.order()[0]
-    if not best.values:
+    for result in results:
+        values = f"`{' '.join(result.overrides) or 'the config'}`"
+        values += f" failed: {result.failed}" if result.failed else ""
+        figures = f"{result.logloss:.5f} | {result.auc:.5f}" if result.files else " | "
+        lines.append(f"| {result.number} | {values} | {result.files} | {figures} |")
+    if not results[0].overrides:
         return "\n".join([*lines, "", "No combination is better than the config itself."])
-    given = " ".join(f"-o {shlex.quote(override)}" for override in best.overrides)
-    return "\n".join([*lines, "", f"best: {given}", "", _fragment(best.values)])
-
-
-def _fragment(values: Mapping[str, Any]) -> str:
-    """Dotted keys as YAML."""
-    nested: dict[str, Any] = {}
-    for key, value in values.items():
-        *sections, name = key.split(".")
-        place = nested
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-    dumped: str = yaml.safe_dump(nested, sort_keys=False, default_flow_style=None)
-    return dumped.rstrip()
+    given = " ".join(f"-o {shlex.quote(override)}" for override in results[0].overrides)
+    return "\n".join([*lines, "", f"best: {given}"])

@@ -15,8 +15,8 @@ from paddlebox.config.load import config_of
 from paddlebox.config.yaml_io import parse_yaml, read_yaml
 from paddlebox.errors import ConfigError
 
-#: Overrides of every trial. A trial writes nothing outside of its folder, and runs no commands of
-#: alerts. An empty value is the default.
+#: Overrides of every trial, which writes nothing outside of its folder. An empty value is the
+#: default.
 FIXED = (
     *("save=", "publish=", "checkpoint.copy_to=", "trainer.trace="),
     "alerts.metrics_port=",
@@ -33,29 +33,14 @@ class Rungs:
     judged: tuple[str, ...]  # the last files, which no trial trains
 
 
-@dataclass(frozen=True)
-class Trial:
-    """The config with one combination of values."""
-
-    number: int  # 0: the config itself
-    values: dict[str, Any]  # by key, in the order of --try
-
-    @property
-    def overrides(self) -> list[str]:
-        return [f"{key}={json.dumps(value)}" for key, value in self.values.items()]
-
-    def __str__(self) -> str:
-        return " ".join(self.overrides) or "the config"
-
-
-def parse_tries(given: Sequence[str]) -> dict[str, list[Any]]:
-    """The values of each --try KEY=VALUE,VALUE. A value is YAML.
+def parse_tries(given: Sequence[str]) -> dict[str, list[str]]:
+    """The values of each --try KEY=VALUE,VALUE. A value is YAML, and is returned as JSON.
 
     Raises:
         ConfigError: a --try has no key or no values, is given twice, or names a key that the search
             sets itself.
     """
-    tries: dict[str, list[Any]] = {}
+    tries: dict[str, list[str]] = {}
     for text in given:
         key, equals, values = (part.strip() for part in text.partition("="))
         found = parse_yaml(f"[{values}]", f"--try {key}") if equals else []
@@ -70,16 +55,8 @@ def parse_tries(given: Sequence[str]) -> dict[str, list[Any]]:
         for own in (*_CHOSEN, *(fixed.partition("=")[0] for fixed in FIXED)):
             if key == own or key.startswith(f"{own}.") or own.startswith(f"{key}."):
                 raise ConfigError(f"--try {key}: the search sets {own} itself: try another key")
-        tries[key] = found
+        tries[key] = [json.dumps(value) for value in found]
     return tries
-
-
-def draw(tries: Mapping[str, Sequence[Any]], most: int, seed: int) -> list[dict[str, Any]]:
-    """The combinations of values, in order; at most `most` of them (0: all), drawn by the seed."""
-    found = [dict(zip(tries, one, strict=True)) for one in itertools.product(*tries.values())]
-    if not 0 < most < len(found):
-        return found
-    return [found[at] for at in sorted(random.Random(seed).sample(range(len(found)), most))]
 
 
 def find_rungs(
@@ -101,9 +78,7 @@ def find_rungs(
     """
     a_pass = a_pass or 1
     needed = (factor ** max(0, count - 1) - 1) * a_pass + 1
-    least = needed + 1
-    while least - (judge or max(1, least // 5)) < needed:
-        least += 1
+    least = needed + (judge or max(1, (needed - 1) // 4))
     if len(files) < least:
         raise ConfigError(
             f"data.train_files: expected at least {least} files ({needed} to train in "
@@ -121,43 +96,43 @@ def find_rungs(
     return Rungs(tuple(tuple(files[: min(s, left)]) for s in sizes), tuple(files[left:]))
 
 
-def make_trials(
-    path: Path,
-    overrides: Sequence[str],
-    combinations: Sequence[dict[str, Any]],
-    judged: Sequence[str],
-) -> list[Trial]:
-    """Trial 0, which is the config itself, and one for each combination that differs from it.
+def draw(tries: Mapping[str, Sequence[str]], most: int, seed: int) -> list[dict[str, str]]:
+    """At most `most` combinations of values (0: all), in an order drawn by the seed."""
+    found = [dict(zip(tries, values, strict=True)) for values in itertools.product(*tries.values())]
+    return random.Random(seed).sample(found, min(most or len(found), len(found)))
 
-    Args:
-        path: the config file.
-        overrides: overrides of all trials.
-        combinations: those of `draw`.
-        judged: the judging files.
+
+def make_trials(
+    path: Path, overrides: Sequence[str], combinations: Sequence[Mapping[str, str]]
+) -> list[Mapping[str, str]]:
+    """The values of each trial: none, and the combinations that differ from the config itself.
 
     Raises:
         ConfigError: a combination is not a valid config. The error names it.
     """
-    trials: dict[str, Trial] = {}
-    more = [f"data.test_files={json.dumps(judged)}"]
+    trials: dict[str, Mapping[str, str]] = {}
     for values in ({}, *combinations):
-        trial = Trial(len(trials), dict(values))
-        config, _ = config_of_trial(path, overrides, trial, more)
-        trials.setdefault(config.fingerprint(), trial)
+        config, _ = config_of_trial(path, overrides, values, ["data.test_files=[judging]"])
+        trials.setdefault(config.fingerprint(), values)
     return list(trials.values())
 
 
 def config_of_trial(
-    path: Path, overrides: Sequence[str], trial: Trial, more: Sequence[str] = ()
+    path: Path, overrides: Sequence[str], values: Mapping[str, str], more: Sequence[str]
 ) -> tuple[Config, dict[str, Any]]:
     """The config of a trial, and the values that it names.
 
     Args:
         path: the config file.
         overrides: overrides of all trials.
-        trial: the trial.
+        values: those of the trial, as JSON.
         more: overrides to apply last.
     """
-    values = read_yaml(path)
-    given = [*overrides, *trial.overrides, *FIXED, *more]
-    return config_of(values, given, f"{path}, trial {trial.number} ({trial})"), values
+    named = read_yaml(path)
+    given = [*overrides, *as_overrides(values), *FIXED, *more]
+    source = f"{path}, trial of {' '.join(as_overrides(values)) or 'the config'}"
+    return config_of(named, given, source), named
+
+
+def as_overrides(values: Mapping[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]

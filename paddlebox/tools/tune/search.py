@@ -1,45 +1,63 @@
-"""Successive halving over the trials of a config.
+"""Successive halving over the trials of a config. Optuna stores the trials and decides which
+go on.
 
-DIR/tune.json                what is searched, and the results so far; written after each trial
+DIR/tune.db                  the study of Optuna, in SQLite
 DIR/trial-<n>/rung-<r>/      the run dir of a trial that began in rung r, from 1
 DIR/trial-<n>/rung-<r>.json  its config in rung r
 DIR/trial-<n>/log            what its training has printed
 
-In each rung, the trials train the files of this rung and are evaluated on the judging files. The
-best 1 / factor of them go on to the next rung. Which trials go on is a function of the results
-alone, so a search that goes on after a kill trains only what is missing.
+In each rung, a trial trains the files of this rung and is evaluated on the judging files. It goes
+on to the next rung if Optuna's pruner finds its logloss among the best 1 / factor of those so far.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paddlebox.config import Config, ModelType, load_config, load_slots
 from paddlebox.config.stored import FREE, within
+from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, StoreError, StoreLockedError, TrainingError
+from paddlebox.launch import cpu
 from paddlebox.store.files import make_folder, write_durably
 from paddlebox.store.lock import StoreLock
 from paddlebox.tools.tune.plan import (
     Rungs,
-    Trial,
+    as_overrides,
     config_of_trial,
     draw,
     find_rungs,
     make_trials,
     parse_tries,
 )
-from paddlebox.tools.tune.processes import TRAIN, Command, finished, last_lines
+
+if TYPE_CHECKING:
+    import optuna
 
 log = logging.getLogger("paddlebox")
 
-_STATE = "tune.json"
+#: The training command; the process id of the search and the arguments of tools/train.py follow.
+#: The kernel kills it when the search ends, even if the search is killed: otherwise a restarted
+#: search would meet the trials of the search before.
+TRAIN = (
+    *(sys.executable, "-c"),
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG\n"
+    "if sys.argv[1] != str(os.getppid()): sys.exit('the search has ended')\n"
+    "from paddlebox.launch.cli import train_main\n"
+    "sys.exit(train_main(sys.argv[2:]))\n",
+)
 
 
 @dataclass(frozen=True)
@@ -59,70 +77,163 @@ class Options:
 
 
 @dataclass
-class Outcome:
-    """The result of a search."""
+class Result:
+    """What a trial reached."""
 
-    trials: Sequence[Trial]
-    rungs: Rungs
-    results: dict[int, list[dict[str, float]]]  # by trial, one for each rung it has finished
-    failed: dict[int, str] = field(default_factory=dict)  # by trial: what happened
-
-    def order(self) -> list[Trial]:
-        """The trials, best first: those of later rungs first, and then by logloss."""
-
-        def key(trial: Trial) -> tuple[int, float, int]:
-            of = self.results.get(trial.number, [])
-            return -len(of), of[-1]["logloss"] if of else math.inf, trial.number
-
-        return sorted(self.trials, key=key)
+    number: int  # 0: the config itself
+    overrides: Sequence[str]
+    files: int = 0  # that it has trained
+    logloss: float = math.inf  # on the judging files
+    auc: float = math.nan
+    failed: str = ""  # what happened, if its training failed
 
 
-def tune(options: Options, environment: Mapping[str, str], train: Sequence[str] = TRAIN) -> Outcome:
+def tune(
+    options: Options, environment: Mapping[str, str], train: Sequence[str] = TRAIN
+) -> list[Result]:
     """Run a search, or go on with the search in the folder.
 
     Args:
         options: the arguments.
         environment: of the training commands.
-        train: the training command, which gets `-c CONFIG --run-dir DIR`.
+        train: the training command, see `TRAIN`.
+
+    Returns: a result of each trial, best first: those with more files first, then by logloss.
 
     Raises:
-        ConfigError: an argument or a combination of values is wrong, there are too few files, or
-            the folder holds another search.
+        ConfigError: Optuna is not installed, an argument or a combination of values is wrong, there
+            are too few files, or the folder holds another search.
+        StoreError: the study is damaged, or cannot be written.
         StoreLockedError: another search works in the folder.
-        TrainingError: every trial of a rung failed.
+        TrainingError: no trial has trained all files, because trials failed.
     """
+    try:
+        import optuna
+    except ImportError as error:
+        raise ConfigError(
+            f"tools/tune.py: expected Optuna, found none ({error}): pip install 'paddlebox[tune]'"
+        ) from None
     tries = parse_tries(options.tries)
     config = load_config(options.config, options.overrides)
-    rungs, combinations = _planned(options, config, tries)
-    trials = make_trials(options.config, options.overrides, combinations, rungs.judged)
-    setup = _setup(options, config, tries, rungs)
-    make_folder(str(options.folder))
-    lock = _lock(options.folder)
-    try:
-        search = _Search(options, environment, train, setup, Outcome(trials, rungs, {}))
-        search.run()
-        return search.outcome
-    finally:
-        lock.release()
-
-
-def _planned(
-    options: Options, config: Config, tries: Mapping[str, Sequence[Any]]
-) -> tuple[Rungs, list[dict[str, Any]]]:
-    from paddlebox.data.listing import expand
-
     if config.data.path_template:
         raise ConfigError(
             f"{options.config}: expected data.train_files, found data.path_template: list the "
             "files of some hours in data.train_files"
         )
     combinations = draw(tries, options.trials, options.seed)
-    files, a_pass = expand(config.data.train_files), config.data.files_per_pass
-    trials = len(combinations) + 1
-    return (
-        find_rungs(files, a_pass, trials, options.factor, options.judge, options.rungs),
-        combinations,
+    rungs = find_rungs(
+        *(expand(config.data.train_files), config.data.files_per_pass, len(combinations) + 1),
+        *(options.factor, options.judge, options.rungs),
     )
+    trials = make_trials(options.config, options.overrides, combinations)
+    with _study(options, _setup(options, config, tries, rungs), trials) as study:
+        failed: dict[int, str] = {}
+
+        def run(stored: optuna.Trial) -> None:
+            results = stored.user_attrs.get("results", [])  # those of earlier starts
+            reported = study.get_trials(deepcopy=False)[stored.number].intermediate_values.keys()
+            for rung, files in enumerate(rungs.trained):
+                if rung == len(results):
+                    arguments = _arguments(options, rungs, stored.number, trials, rung)
+                    try:
+                        logloss, auc = _trained([*train, *arguments], environment)
+                    except TrainingError as error:
+                        failed[stored.number] = str(error)
+                        return  # it is unfinished at the next start
+                    text = "trial %d: training files %d, logloss %.5f, AUC %.5f"
+                    log.info(text, stored.number, len(files), logloss, auc)
+                    results = [*results, (logloss, auc)]
+                    stored.set_user_attr("results", results)
+                step = options.factor**rung
+                if step not in reported:
+                    stored.report(results[rung][0], step)
+                    if files is not rungs.trained[-1] and stored.should_prune():
+                        study.tell(stored, state=optuna.trial.TrialState.PRUNED)
+                        return
+            study.tell(stored, results[-1][0])
+
+        waiting = len(study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)))
+        log.info(
+            "trials to train %d of %d; training files %s, judging files %d",
+            *(waiting, len(trials), ", then ".join(str(len(files)) for files in rungs.trained)),
+            len(rungs.judged),
+        )
+        # In SQLite, two threads that ask at the same time could get the same trial.
+        asked = [study.ask() for _ in range(waiting)]
+        for stored in asked:
+            for key in trials[stored.number]:
+                stored.suggest_categorical(key, tries[key])
+        with ThreadPoolExecutor(options.jobs) as pool:
+            try:
+                for ended in as_completed([pool.submit(run, stored) for stored in asked]):
+                    ended.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return _results(options, rungs, trials, study, failed)
+
+
+def _setup(
+    options: Options, config: Config, tries: Mapping[str, Any], rungs: Rungs
+) -> dict[str, Any]:
+    """What a later start must have in common with the first one."""
+    from paddlebox.train.config_changes import description
+
+    arguments = {
+        **{f"--try {key}": [*map(json.loads, values)] for key, values in tries.items()},
+        **{f"--{name}": getattr(options, name) for name in ("trials", "factor", "seed")},
+        "files of the rungs": [list(files) for files in rungs.trained],
+        "judging files": list(rungs.judged),
+    }
+    return {
+        "described": description(config, load_slots(config.data.slots)),
+        "arguments": arguments,
+    }
+
+
+@contextlib.contextmanager
+def _study(
+    options: Options, setup: Mapping[str, Any], trials: Sequence[Mapping[str, str]]
+) -> Iterator[optuna.Study]:
+    """The study in the folder, made if there is none. Trials without a result wait in it."""
+    import optuna
+    from optuna.trial import TrialState
+    from sqlalchemy.exc import SQLAlchemyError
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    make_folder(str(options.folder))
+    path, lock = options.folder / "tune.db", _lock(options.folder)
+    try:
+        storage = optuna.storages.RDBStorage(
+            f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 600}}
+        )
+        pruner = optuna.pruners.SuccessiveHalvingPruner(1, options.factor)
+        study = optuna.create_study(
+            storage=storage, study_name="tune", pruner=pruner, load_if_exists=True
+        )
+        if changed := _changed(study.user_attrs.get("setup", setup), setup):
+            raise ConfigError(
+                f"{path}: this search was begun with other values and cannot go on with these:\n  "
+                + "\n  ".join(changed)
+                + "\nput these values back, or choose another --dir"
+            )
+        study.set_user_attr("setup", setup)
+        study_id = storage.get_study_id_from_name("tune")
+        stored = study.get_trials(deepcopy=False)
+        for one in stored:
+            if one.state == TrialState.RUNNING:  # when the search before ended, or it failed
+                trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, one.number)
+                storage.set_trial_state_values(trial_id, TrialState.WAITING)
+        for values in trials[len(stored) :]:
+            study.enqueue_trial(dict(values))
+        yield study
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        raise StoreError(
+            f"{path}: expected the study of a search, but it cannot be read or written "
+            f"({error.__cause__ or error}): make space if the disk is full, or choose another --dir"
+        ) from error
+    finally:
+        lock.release()
 
 
 def _lock(folder: Path) -> StoreLock:
@@ -135,162 +246,44 @@ def _lock(folder: Path) -> StoreLock:
         ) from None
 
 
-def _setup(
-    options: Options, config: Config, tries: Mapping[str, Any], rungs: Rungs
-) -> dict[str, Any]:
-    """What a later start must have in common with the first one."""
-    from paddlebox.train.config_changes import description
-
-    return {
-        "described": description(config, load_slots(config.data.slots)),
-        "arguments": {
-            **{f"--try {key}": values for key, values in tries.items()},
-            **{f"--{name}": getattr(options, name) for name in ("trials", "factor", "seed")},
-            "files of the rungs": rungs.trained,
-            "judging files": rungs.judged,
-        },
-    }
-
-
-class _Search:
-    def __init__(
-        self,
-        options: Options,
-        environment: Mapping[str, str],
-        train: Sequence[str],
-        setup: dict[str, Any],
-        outcome: Outcome,
-    ) -> None:
-        self._options, self._environment, self._train = options, environment, train
-        # As JSON: tuples become lists.
-        self._setup, self.outcome = json.loads(json.dumps(setup)), outcome
-        self._read()
-        self._write()  # before there are run dirs that another search could take for its own
-
-    def run(self) -> None:
-        going, rungs = list(self.outcome.trials), self.outcome.rungs.trained
-        for rung, files in enumerate(rungs):
-            log.info(
-                "rung %d of %d: trials %d, training files %d, judging files %d",
-                *(rung + 1, len(rungs), len(going), len(files), len(self.outcome.rungs.judged)),
-            )
-            self._run_rung(rung, going)
-            done = [trial for trial in going if len(self._results(trial)) > rung]
-            if not done:
-                raise TrainingError(
-                    f"{self._options.folder}: expected a result of rung {rung + 1}, but each of "
-                    f"its trials failed: {len(going)}; the log has the reasons"
-                )
-            done.sort(key=lambda trial: (self._results(trial)[rung]["logloss"], trial.number))
-            going = done[: max(1, len(going) // self._options.factor)]
-
-    def _results(self, trial: Trial) -> list[dict[str, float]]:
-        return self.outcome.results.setdefault(trial.number, [])
-
-    def _run_rung(self, rung: int, going: Sequence[Trial]) -> None:
-        """Train the trials of a rung that have no result yet."""
-        missing = [trial for trial in going if len(self._results(trial)) <= rung]
-        commands = [self._command(trial, rung) for trial in missing]
-        with closing(finished(commands, self._options.jobs, self._environment)) as ended:
-            for command, code in ended:
-                self._ended(self.outcome.trials[command.trial], command, code)
-
-    def _ended(self, trial: Trial, command: Command, code: int) -> None:
-        result = _result_of(command.run_dir) if code == 0 else None
-        if result is None:
-            why = f"exit code {code}" if code else "no logloss on the judging files"
-            self.outcome.failed[trial.number] = why
-            log.error(
-                "trial %d failed: %s; %s ends with\n%s\n    (%s)",
-                *(trial.number, why, command.log, last_lines(command.log), trial),
-            )
-            return
-        self._results(trial).append(result)
-        self._write()
-        log.info(
-            "trial %d: logloss %.5f, AUC %.5f (%s)",
-            *(trial.number, result["logloss"], result["auc"], trial),
-        )
-
-    def _command(self, trial: Trial, rung: int) -> Command:
-        """The command for a trial in a rung. Writes its config."""
-        options, rungs = self._options, self.outcome.rungs
-
-        def made(files: Sequence[str], more: Sequence[str]) -> tuple[Config, dict[str, Any]]:
-            named = {"train": files, "test": rungs.judged}
-            given = [f"data.{kind}_files={json.dumps(found)}" for kind, found in named.items()]
-            return config_of_trial(options.config, options.overrides, trial, [*given, *more])
-
-        whole, _ = made(rungs.trained[-1], ())
-        more = [*_values_of_all_rows(whole), *_threads(whole, options.jobs)]
-        configs = [made(files, more) for files in rungs.trained[: rung + 1]]
-        folder = options.folder / f"trial-{trial.number}"
-        make_folder(str(folder))
-        path = folder / f"rung-{rung + 1}.json"
-        write_durably(str(path), json.dumps(configs[rung][1], indent=1).encode())
-        run_dir = folder / f"rung-{_begun([config for config, _ in configs]) + 1}"
-        words = [*self._train, "-c", str(path), "--run-dir", str(run_dir)]
-        return Command(trial.number, words, run_dir, folder / "log")
-
-    def _read(self) -> None:
-        """Take over the results in the folder.
-
-        Raises: ConfigError if they are of another search, StoreError if the file is damaged.
-        """
-        path = self._options.folder / _STATE
-        if not path.exists():
-            return
-        try:
-            state = json.loads(path.read_bytes())
-            changed = _changed(state["setup"], self._setup)
-            results = {int(number): found for number, found in state["results"].items()}
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise StoreError(
-                f"{path}: expected the results of a search, found something else ({error}): choose "
-                "another --dir"
-            ) from error
-        if changed:
-            raise ConfigError(
-                f"{path}: this search was begun with other values and cannot go on with these:\n  "
-                + "\n  ".join(changed)
-                + "\nput these values back, or choose another --dir"
-            )
-        self.outcome.results.update(results)
-
-    def _write(self) -> None:
-        results = {number: found for number, found in self.outcome.results.items() if found}
-        state = {"setup": self._setup, "results": dict(sorted(results.items()))}
-        path = self._options.folder / _STATE
-        write_durably(str(path), json.dumps(state, indent=1).encode())
-
-
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """A line for each difference between two setups. Keys without an effect may differ."""
     from paddlebox.train.config_changes import as_lines, differences
 
-    found = [
-        one
-        for one in differences(old["described"], new["described"])
-        if not within(one[0], (*FREE, "data.train_files"))
-    ]
     was, now = old["arguments"], new["arguments"]
-    found += [
-        (name, was.get(name), now.get(name))
-        for name in dict.fromkeys([*was, *now])
-        if was.get(name) != now.get(name)
-    ]
-    return as_lines(found)
+    keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
+    values = differences(old["described"], new["described"])
+    return as_lines(
+        [
+            *(one for one in values if not within(one[0], (*FREE, "data.train_files"))),
+            *((key, was.get(key), now.get(key)) for key in keys),
+        ]
+    )
 
 
-def _begun(configs: Sequence[Config]) -> int:
-    """The rung from which on each rung goes on with the passes of the one before."""
+def _arguments(
+    options: Options, rungs: Rungs, number: int, trials: Sequence[Mapping[str, str]], rung: int
+) -> list[str]:
+    """The arguments of the training command for a trial in a rung. Writes its config."""
     from paddlebox.train.plan import plan_passes
 
-    plans = [plan_passes(config) for config in configs]
-    rung = len(plans) - 1
+    def made(files: Sequence[str], more: Sequence[str]) -> tuple[Config, dict[str, Any]]:
+        named = {"train": files, "test": rungs.judged}
+        given = [f"data.{kind}_files={json.dumps(found)}" for kind, found in named.items()]
+        return config_of_trial(options.config, options.overrides, trials[number], [*given, *more])
+
+    whole, _ = made(rungs.trained[-1], ())
+    more = [*_values_of_all_rows(whole), *_threads(whole, options.jobs)]
+    configs = [made(files, more) for files in rungs.trained[: rung + 1]]
+    folder = options.folder / f"trial-{number}"
+    make_folder(str(folder))
+    path = folder / f"rung-{rung + 1}.json"
+    write_durably(str(path), json.dumps(configs[-1][1], indent=1).encode())
+    # The rung from which on each rung goes on with the passes of the one before.
+    plans = [plan_passes(config) for config, _ in configs]
     while rung > 0 and plans[rung][: len(plans[rung - 1])] == plans[rung - 1]:
         rung -= 1
-    return rung
+    return [str(os.getpid()), "-c", str(path), "--run-dir", str(folder / f"rung-{rung + 1}")]
 
 
 def _values_of_all_rows(config: Config) -> list[str]:
@@ -306,20 +299,54 @@ def _values_of_all_rows(config: Config) -> list[str]:
 
 def _threads(config: Config, jobs: int) -> list[str]:
     """An override that divides the cores among the jobs, unless the config names threads."""
-    from paddlebox.launch import cpu
-
     if config.trainer.dense_threads or jobs == 1:
         return []
     chosen = cpu.choose(cpu.CpuInfo.read(), {}, config.trainer.program, jobs)
     return [f"trainer.dense_threads={chosen['OMP_NUM_THREADS'].value}"]
 
 
-def _result_of(run_dir: Path) -> dict[str, float] | None:
-    """The judgement of a run's last pass; None if there is none."""
-    try:
-        test = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])["test"]
-        logloss, auc = float(test["logloss"]), test["auc"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    found = {"logloss": logloss, "auc": math.nan if auc is None else float(auc)}
-    return found if math.isfinite(logloss) else None
+def _trained(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
+    """Train a trial. Returns logloss and AUC on the judging files.
+
+    Raises:
+        TrainingError: it failed. The end of its log is in the log.
+    """
+    run_dir = Path(command[-1])
+    path = run_dir.parent / "log"
+    with open(path, "ab") as printed:
+        code = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, env=environment
+        ).returncode
+    failed = f"exit code {code}"
+    if code == 0:
+        failed = "no logloss on the judging files"
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            test = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])["test"]
+            logloss, auc = float(test["logloss"]), test["auc"]
+            if math.isfinite(logloss):
+                return logloss, math.nan if auc is None else float(auc)
+    lines = [f"    {line}" for line in path.read_text(errors="replace").splitlines()[-5:]]
+    log.error("%s: %s; %s ends with\n%s", run_dir.parent.name, failed, path, "\n".join(lines))
+    raise TrainingError(failed)
+
+
+def _results(
+    options: Options,
+    rungs: Rungs,
+    trials: Sequence[Mapping[str, str]],
+    study: optuna.Study,
+    failed: Mapping[int, str],
+) -> list[Result]:
+    found = []
+    for number, stored in enumerate(study.get_trials(deepcopy=False)):
+        result = Result(number, as_overrides(trials[number]), failed=failed.get(number, ""))
+        if results := stored.user_attrs.get("results"):
+            result.files = len(rungs.trained[len(results) - 1])
+            result.logloss, result.auc = results[-1]
+        found.append(result)
+    if all(result.files < len(rungs.trained[-1]) for result in found):
+        raise TrainingError(
+            f"{options.folder}: expected a trial that has trained all files, but {len(failed)} "
+            "trials failed: the log has the reasons"
+        )
+    return sorted(found, key=lambda result: (-result.files, result.logloss, result.number))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,18 @@ import pytest
 from paddlebox.config import load_config
 from paddlebox.errors import ConfigError, StoreError, StoreLockedError, TrainingError
 from paddlebox.store.lock import StoreLock
+from paddlebox.tools.tune import search as searches
 from paddlebox.tools.tune.cli import as_text
 from paddlebox.tools.tune.plan import draw, find_rungs, parse_tries
-from paddlebox.tools.tune.processes import TRAIN as TRAIN_COMMAND
-from paddlebox.tools.tune.processes import Command, finished
-from paddlebox.tools.tune.search import Options, Outcome, tune
+from paddlebox.tools.tune.search import TRAIN as TRAIN_COMMAND
+from paddlebox.tools.tune.search import Options, Result, tune
 from tests.support.configs import write_config, write_slots
 
 # The logloss of a rate is best at 0.01, and falls with every file. A rate of 0.5 fails, unless a
 # file `mended` is there. Each start is a line of `starts`: the trained files, from the first.
 TRAIN = """
 import json, pathlib, sys
-config, run_dir = json.loads(pathlib.Path(sys.argv[2]).read_text()), pathlib.Path(sys.argv[4])
+config, run_dir = json.loads(pathlib.Path(sys.argv[3]).read_text()), pathlib.Path(sys.argv[5])
 rate, files = config["optimizer"]["learning_rate"], config["data"]["train_files"]
 run_dir.mkdir(exist_ok=True)
 lines = run_dir / "metrics.jsonl"
@@ -46,6 +47,8 @@ with open(lines, "a") as out:
         test = {"logloss": abs(rate - 0.01) + 1 / (number + 1), "auc": 0.7}
         out.write(json.dumps({"pass": number + 1, "test": test}) + "\\n")
 """
+optuna = pytest.importorskip("optuna", reason="pip install 'paddlebox[tune]'")
+
 COMMAND = (sys.executable, "-I", "-S", "-c", TRAIN)
 RATES = "optimizer.learning_rate=0.3,0.02,0.04,0.01,0.2,0.1,0.06,0.08,0.4"
 FEW = "optimizer.learning_rate=0.02,0.01,0.04"
@@ -67,7 +70,7 @@ def options(config: Path, *tries: str, **more: Any) -> Options:
     )
 
 
-def search(config: Path, *tries: str, **more: Any) -> Outcome:
+def search(config: Path, *tries: str, **more: Any) -> list[Result]:
     return tune(options(config, *tries, **more), os.environ, COMMAND)
 
 
@@ -76,6 +79,11 @@ def starts(config: Path) -> list[tuple[str, str, list[str]]]:
     lines = (config.parent / "search" / "starts").read_text().splitlines()
     found = [json.loads(line) for line in lines]
     return [(trial, run, [Path(file).stem for file in files]) for trial, run, files in found]
+
+
+def rate_of(result: Result) -> float:
+    values = dict(override.split("=") for override in result.overrides)
+    return float(values.get("optimizer.learning_rate", 0.9))
 
 
 def parts(*numbers: int) -> list[str]:
@@ -88,8 +96,8 @@ def parts(*numbers: int) -> list[str]:
 def test_values_are_yaml_also_lists() -> None:
     tries = parse_tries(["optimizer.learning_rate=1e-3,0.01", "model.hidden=[256,128],[512,256]"])
     assert tries == {
-        "optimizer.learning_rate": [0.001, 0.01],
-        "model.hidden": [[256, 128], [512, 256]],
+        "optimizer.learning_rate": ["0.001", "0.01"],
+        "model.hidden": ["[256, 128]", "[512, 256]"],
     }
 
 
@@ -111,14 +119,14 @@ def test_a_wrong_try_is_an_error_that_names_it(given: list[str], message: str) -
         parse_tries(given)
 
 
-def test_the_same_seed_draws_the_same_combinations_in_the_order_of_all() -> None:
-    tries = {"a": [*range(10)], "b": [*range(10)]}
+def test_the_same_seed_draws_the_same_combinations_in_the_same_order() -> None:
+    tries = {"a": [*"0123456789"], "b": [*"0123456789"]}
     everything = draw(tries, 0, 1)
-    assert everything[:2] == [{"a": 0, "b": 0}, {"a": 0, "b": 1}]
+    assert sorted(one["a"] + one["b"] for one in everything) == [f"{n:02}" for n in range(100)]
     drawn = draw(tries, 7, 1)
     assert drawn == draw(tries, 7, 1) != draw(tries, 7, 2)
-    assert len(drawn) == 7
-    assert drawn == [one for one in everything if one in drawn]
+    assert len({one["a"] + one["b"] for one in drawn}) == 7
+    assert draw(tries, 200, 1) == everything
 
 
 def test_rungs_grow_by_the_factor_and_the_last_files_judge() -> None:
@@ -150,7 +158,7 @@ def test_too_few_files_are_an_error_that_says_how_many_are_needed(
 def test_a_wrong_key_or_value_is_found_before_anything_is_trained(config: Path) -> None:
     with pytest.raises(ConfigError, match=r"did you mean optimizer\.learning_rate"):
         search(config, "optimizer.lerning_rate=0.1,0.2")
-    with pytest.raises(ConfigError, match=r"trial 2 \(optimizer.learning_rate=-1\).*more than 0"):
+    with pytest.raises(ConfigError, match=r"trial of optimizer.learning_rate=-1.*more than 0"):
         search(config, "optimizer.learning_rate=0.1,-1")
     assert not (config.parent / "search").exists()
 
@@ -169,43 +177,58 @@ def test_hours_are_refused(config: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_best_third_of_each_rung_goes_on_with_its_own_run(config: Path) -> None:
-    outcome = search(config, RATES, rungs=3)
-    tried = [trial.values.get("optimizer.learning_rate", 0.9) for trial in outcome.order()]
-    assert tried == [0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.3, 0.4, 0.9]
+def test_a_trial_goes_on_if_it_is_in_the_best_third_of_those_so_far(config: Path) -> None:
+    results = search(config, RATES, rungs=3, jobs=1)
+    rates = [0.9, 0.04, 0.02, 0.4, 0.3, 0.01, 0.2, 0.08, 0.06, 0.1]  # by number
+    # 0.9, 0.04, 0.02 and 0.01 are the best so far when they end. 0.08 is the fourth of eight.
+    order = [0.01, 0.02, 0.04, 0.9, 0.06, 0.08, 0.1, 0.2, 0.3, 0.4]
+    assert [rates[one.number] for one in results] == order
+    assert [rate_of(one) for one in results] == order
+    assert [one.files for one in results] == [10] * 4 + [1] * 6
+    # A trial goes on with its own run.
     ran = starts(config)
-    assert [files for _, _, files in ran] == [parts(0)] * 10 + [parts(1, 2)] * 3 + [
-        parts(*range(3, 10))
-    ]
-    assert ran[-1][:2] == ("trial-4", "rung-1")
-    assert outcome.rungs.judged == tuple(f"{config.parent}/{part}.csv" for part in parts(10, 11))
+    for number, rate in enumerate(rates):
+        own = [(run, files) for trial, run, files in ran if trial == f"trial-{number}"]
+        rungs = [("rung-1", files) for files in (parts(0), parts(1, 2), parts(*range(3, 10)))]
+        assert own == rungs[: 3 if rate in order[:4] else 1]
+    made = load_config(config.parent / "search" / "trial-5" / "rung-3.json")
+    assert made.data.test_files == tuple(f"{config.parent}/{part}.csv" for part in parts(10, 11))
+
+
+@pytest.mark.slow
+def test_the_study_can_be_read_with_optuna(config: Path) -> None:
+    search(config, "optimizer.learning_rate=0.01,0.02", "model.hidden=[8]", jobs=2)
+    storage = f"sqlite:///{config.parent}/search/tune.db"
+    best = optuna.load_study(study_name="tune", storage=storage).best_trial
+    assert best.params == {"optimizer.learning_rate": "0.01", "model.hidden": "[8]"}
+    assert best.value == 0.1
 
 
 @pytest.mark.slow
 def test_one_pass_for_all_files_begins_anew_in_each_rung(config: Path) -> None:
-    search(config, overrides=["data.files_per_pass=0"])
-    assert starts(config)[-1] == ("trial-2", "rung-2", parts(*range(10)))
+    search(config, overrides=["data.files_per_pass=0"], jobs=1)
+    assert ("trial-0", "rung-2", parts(*range(10))) in starts(config)
 
 
 @pytest.mark.slow
-def test_the_table_has_the_best_first_and_its_values_as_arguments_and_as_yaml(config: Path) -> None:
-    text = as_text(search(config, "optimizer.learning_rate=0.02,0.01", "model.hidden=[8],[4,2]"))
-    lines = text.splitlines()
+def test_the_table_has_the_best_first_and_its_values_as_arguments(config: Path) -> None:
+    results = search(config, "optimizer.learning_rate=0.02,0.01", "model.hidden=[8, 4]", jobs=1)
+    lines = as_text(results).splitlines()
     assert lines[2] == (
-        "| 3 | `optimizer.learning_rate=0.01 model.hidden=[8]` | 10 | 0.10000 | 0.70000 |"
+        f"| {results[0].number} | `optimizer.learning_rate=0.01 model.hidden=[8, 4]` | 10 | "
+        "0.10000 | 0.70000 |"
     )
-    assert "best: -o optimizer.learning_rate=0.01 -o 'model.hidden=[8]'" in lines
-    assert text.endswith("optimizer: {learning_rate: 0.01}\nmodel:\n  hidden: [8]")
-    assert "| 0 | `the config` | 3 |" in text
+    assert "| 0 | `the config` | 10 | 0.99000 | 0.70000 |" in lines
+    assert lines[-1] == "best: -o optimizer.learning_rate=0.01 -o 'model.hidden=[8, 4]'"
 
 
 @pytest.mark.slow
 def test_the_config_itself_may_be_the_best_and_is_tried_once(config: Path) -> None:
-    outcome = search(
+    results = search(
         config, "optimizer.learning_rate=0.01,0.9", overrides=["optimizer.learning_rate=0.01"]
     )
-    assert [trial.values for trial in outcome.trials] == [{}, {"optimizer.learning_rate": 0.9}]
-    assert as_text(outcome).endswith("No combination is better than the config itself.")
+    assert [one.overrides for one in results] == [[], ["optimizer.learning_rate=0.9"]]
+    assert as_text(results).endswith("No combination is better than the config itself.")
 
 
 @pytest.mark.slow
@@ -236,22 +259,23 @@ def test_a_failed_trial_is_reported_and_tried_again_by_the_next_start(
     config: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = "optimizer.learning_rate=0.5,0.6,0.7"
-    failed = search(config, tries)
-    assert failed.failed == {1: "exit code 5"}
-    assert "trial 1 failed: exit code 5" in caplog.text
+    results = search(config, tries)
+    (failed,) = [one for one in results if one.failed]
+    assert (failed.failed, rate_of(failed)) == ("exit code 5", 0.5)
+    assert f"trial-{failed.number}: exit code 5" in caplog.text
     assert "a line\n    loss is not finite" in caplog.text
     assert "step 1" not in caplog.text  # only the last lines
-    assert failed.order()[0].values == {"optimizer.learning_rate": 0.6}
-    assert "`optimizer.learning_rate=0.5` failed: exit code 5 | 0 |" in as_text(failed)
+    assert rate_of(results[0]) == 0.6
+    assert "`optimizer.learning_rate=0.5` failed: exit code 5 | 0 |" in as_text(results)
     (config.parent / "search" / "mended").touch()
     again = search(config, tries)
-    assert again.order()[0].values == {"optimizer.learning_rate": 0.5}
-    assert not again.failed
+    assert rate_of(again[0]) == 0.5
+    assert not any(one.failed for one in again)
 
 
 def test_a_search_whose_trials_all_fail_is_an_error(config: Path) -> None:
     rate = ["optimizer.learning_rate=0.5"]
-    with pytest.raises(TrainingError, match=r"a result of rung 1, but each .* failed: 1"):
+    with pytest.raises(TrainingError, match=r"trained all files, but 1 trials failed"):
         search(config, "optimizer.learning_rate=0.5", overrides=rate)
     # Also without a result, the folder is that of this search.
     with pytest.raises(ConfigError, match=r"--try optimizer.learning_rate: was \[0.5\], now \[0.4"):
@@ -269,23 +293,58 @@ def test_a_second_start_trains_nothing_and_ends_the_same(config: Path) -> None:
     assert as_text(second) == as_text(first)
 
 
+class _EndOfSearchError(BaseException):
+    pass
+
+
 @pytest.mark.slow
-def test_a_start_after_a_kill_trains_only_what_is_missing(config: Path) -> None:
-    folder = config.parent / "search"
-    whole = as_text(search(config))
-    state = json.loads((folder / "tune.json").read_text())
-    state["results"] = {trial: state["results"][trial][:1] for trial in ("0", "1")}
-    (folder / "tune.json").write_text(json.dumps(state))
-    half = folder / "trial-2" / "rung-1" / "metrics.jsonl"
-    half.write_text(half.read_text().splitlines(keepends=True)[0])
-    (folder / "starts").unlink()
-    assert as_text(search(config)) == whole
-    # The run of trial 3 had ended.
-    assert sorted(starts(config)[:2]) == [
-        ("trial-2", "rung-1", parts(1, 2)),
-        ("trial-3", "rung-1", []),
-    ]
-    assert starts(config)[2:] == [("trial-2", "rung-1", parts(*range(3, 10)))]
+def test_a_search_that_ends_after_any_result_goes_on_with_what_is_missing(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, train = config.parent / "search", searches._trained
+    whole = as_text(search(config, jobs=1))
+    folder.rename(config.parent / "whole")
+    left = 0
+
+    def trained(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
+        nonlocal left
+        found = train(command, environment) if left > 0 else (0.0, 0.0)
+        left -= 1
+        if left <= 0:  # this result is not in the study yet
+            raise _EndOfSearchError
+        return found
+
+    monkeypatch.setattr(searches, "_trained", trained)
+    for ends in range(1, 20):
+        left = ends
+        with contextlib.suppress(_EndOfSearchError):
+            text = as_text(search(config, jobs=1))
+            break
+    assert text == whole
+    ran = [(trial, *files) for trial, _, files in starts(config) if files]
+    assert len(ran) == len(set(ran)) > 5  # nothing is trained twice
+
+
+@pytest.mark.slow
+def test_a_trial_that_fails_in_a_later_rung_goes_on_from_the_earlier_ones(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = searches._trained
+
+    def trained(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
+        found = train(command, environment)
+        if command[-3].endswith("rung-2.json"):  # the run has more passes than those of rung 1
+            raise TrainingError("exit code 5")
+        return found
+
+    monkeypatch.setattr(searches, "_trained", trained)
+    with pytest.raises(TrainingError, match="trained all files"):
+        search(config, jobs=1)
+    monkeypatch.setattr(searches, "_trained", train)
+    results = search(config, jobs=1)
+    assert (rate_of(results[0]), results[0].failed) == (0.01, "")
+    best = [files for trial, _, files in starts(config) if trial == f"trial-{results[0].number}"]
+    assert best == [parts(0, 1, 2), parts(*range(3, 10)), []]
 
 
 @pytest.mark.slow
@@ -315,68 +374,44 @@ def test_a_damaged_state_and_a_second_search_at_once_are_errors(config: Path) ->
     with pytest.raises(StoreLockedError, match="another search works in this folder"):
         search(config)
     lock.release()
-    (folder / "tune.json").write_text('{"setup": {}}')
-    with pytest.raises(StoreError, match=r"tune\.json: expected the results of a search"):
+    (folder / "tune.db").write_text("no database" * 1000)
+    with pytest.raises(StoreError, match=r"tune\.db: expected the study .*another --dir"):
+        search(config)
+
+
+def test_without_optuna_the_error_names_the_extra(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"expected Optuna.*pip install 'paddlebox\[tune\]'"):
         search(config)
 
 
 # ---- processes
 
 _MEETS = """
-import os, pathlib, sys, time
-folder, most = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-own = folder / str(os.getpid())
-own.touch()
+import json, os, pathlib, sys, time
+run_dir = pathlib.Path(sys.argv[5])
+folder, own = run_dir.parents[1] / "running", f"{os.getpid()}"
+folder.mkdir(exist_ok=True)
+(folder / own).touch()
 deadline = time.monotonic() + 60
-while len(seen := [*folder.iterdir()]) < most and not (folder / "met").exists():
+while len(seen := [*folder.iterdir()]) < 2 and not (folder / "met").exists():
     if time.monotonic() > deadline: sys.exit(1)
     time.sleep(0.01)
-if len([one for one in seen if one.name != "met"]) > most: sys.exit(2)
+if len([one for one in seen if one.name != "met"]) > 2: sys.exit(2)
 (folder / "met").touch()
-own.unlink()
+(folder / own).unlink()
+run_dir.mkdir(exist_ok=True)
+(run_dir / "metrics.jsonl").write_text(json.dumps({"test": {"logloss": 0.5, "auc": None}}))
 """
-
-
-def commands(tmp_path: Path, count: int, code: str, *arguments: str) -> list[Command]:
-    words = [sys.executable, "-c", code, *arguments]
-    return [Command(n, words, tmp_path, tmp_path / f"log-{n}") for n in range(count)]
-
-
-def environment() -> Mapping[str, str]:
-    return os.environ
-
-
-def test_as_many_trials_as_jobs_run_at_the_same_time(tmp_path: Path) -> None:
-    (tmp_path / "running").mkdir()
-    given = commands(tmp_path, 6, _MEETS, str(tmp_path / "running"), "2")
-    codes = {command.trial: code for command, code in finished(given, 2, environment())}
-    assert codes == dict.fromkeys(range(6), 0)
-
-
-_WAITS = """
-import os, pathlib, sys, time
-pathlib.Path(sys.argv[1] + ".part").write_text(str(os.getpid()))
-os.rename(sys.argv[1] + ".part", sys.argv[1])
-time.sleep(600)
-"""
-_ENDS_AFTER = """
-import pathlib, sys, time
-while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)
-"""
-
-
-def test_trials_end_with_a_search_that_ends_early(tmp_path: Path) -> None:
-    own = tmp_path / "pid"
-    codes = (_ENDS_AFTER, _WAITS)
-    given = [command for code in codes for command in commands(tmp_path, 1, code, str(own))]
-    with contextlib.closing(finished(given, 2, environment())) as ended:
-        assert next(ended)[1] == 0
-        os.kill(int(own.read_text()), 0)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(own.read_text()), 0)
+def test_as_many_trials_as_jobs_run_at_the_same_time(config: Path) -> None:
+    command = (sys.executable, "-I", "-S", "-c", _MEETS)
+    results = tune(options(config, RATES, rungs=1, jobs=2), os.environ, command)
+    assert [one.failed for one in results] == [""] * 10
+    assert (results[0].logloss, math.isnan(results[0].auc)) == (0.5, True)
 
 
 def test_a_trial_whose_search_is_gone_does_not_train() -> None:
-    gone = {**os.environ, "PADDLEBOX_TUNE": "1"}
-    done = subprocess.run(TRAIN_COMMAND, env=gone, capture_output=True, text=True)
+    done = subprocess.run([*TRAIN_COMMAND, "1"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "the search has ended\n")
