@@ -90,22 +90,6 @@ def test_a_published_run_fills_its_tables(root: Path) -> None:
     assert results.Results(root).tables() == []
 
 
-def test_a_difference_of_auc_with_the_goal_in_its_interval_is_a_tie() -> None:
-    model = {"runs": [{"auc": 0.8}], "mean": 0.8, "logloss": 0.4}
-    less = {"trees": [0.2, -0.1, 0.5], "linear": [0.2, 0.1, 0.5]}
-    figures = {
-        "trees": {"auc": 0.6, "logloss": 0.5},
-        "linear": {"auc": 0.6, "logloss": 0.5},
-        "net": model | {"less": less},
-    }
-    named = ("AUC of net less that of trees", "AUC of net less that of linear")
-    found = [goal(name, 0.2, "ok") | {"at_least": 0.0} for name in named]
-    text = results.result_tables.zoo_criteo({"figures": figures, "goals": found})
-    trees, linear = text.splitlines()[-2:]
-    assert trees.endswith("| tie: its interval contains the goal |")
-    assert linear.endswith("| ok |")
-
-
 def test_a_changed_figure_fails_the_check(root: Path) -> None:
     results.Results(root).tables()
     change(root / "docs/results.md", "0.5 (0.4", "0.8 (0.4")
