@@ -203,7 +203,8 @@ def test_only_events_that_may_fit_are_copied(
 def test_arrays_of_another_layout_or_length_are_refused() -> None:
     one = History.empty(1, 1).after(1, tails_of({7: [4, 5]}), HistoryConfig(length=2)).arrays()
     with pytest.raises(
-        CorruptionError, match=r"expected the arrays .*users, found .*another layout"
+        CorruptionError,
+        match=r"expected the arrays .*users, found dense, feasigns, labels, lengths, sizes",
     ):
         History.of({name: one[name] for name in one if name != "seen"}, 1, 1)
     for name, array in one.items():

@@ -122,7 +122,10 @@ def test_labels_between_0_and_1_are_refused(tmp_path: Path) -> None:
 def test_page_views_are_not_sampled() -> None:
     phases = {"join": {"model": {"type": "rank_attention"}}, "update": {"model": {"type": "dnn"}}}
     data = {"format": "multislot", "logkey": True, "negative_rate": 0.5}
-    with pytest.raises(ValueError, match=r"negative_rate 0\.5 with phases\.join\.model\.type"):
+    with pytest.raises(
+        ValueError,
+        match=r"phases\.join\.model\.type .* does not work together with data\.negative_rate 0\.5",
+    ):
         make_config(model=None, data=data, phases=phases)
 
 

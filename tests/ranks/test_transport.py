@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,17 +22,16 @@ def test_hosts_exchange_over_mpi_if_it_started_them(
 ) -> None:
     monkeypatch.setattr(mpi, "_mpi", "the module" if by_mpi else None)
     monkeypatch.setenv("PADDLE_CURRENT_ENDPOINT", "10.0.0.1:7")
-    monkeypatch.setattr(connecting, "connect", lambda *arguments: ("tcp", arguments))
-    monkeypatch.setattr(world, "MpiLink", lambda *arguments: ("mpi", arguments))
+    monkeypatch.setattr(connecting, "connect", lambda *told: SimpleNamespace(kind="tcp", told=told))
+    monkeypatch.setattr(world, "MpiLink", lambda *told: SimpleNamespace(kind="mpi", told=told))
     one = World(0, 2)
     one.hosts = Hosts.of(0, [0, 1])
     link: Any = one._link_hosts(5, _NAMES)
-    kind, arguments = link
-    assert kind == ("mpi" if by_mpi else "tcp")
+    assert link.kind == ("mpi" if by_mpi else "tcp")
     if by_mpi:
-        assert arguments[:2] == ("the module", 5)
+        assert link.told[:2] == ("the module", 5)
     else:
-        rank, names, peers, address, _ = arguments
+        rank, names, peers, address, _ = link.told
         assert (rank, names, address) == (0, _NAMES, "10.0.0.1")
         assert peers == {channel: [1] for channel in range(len(CHANNELS) + 1)}
 

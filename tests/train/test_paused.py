@@ -41,7 +41,7 @@ def commit(store: Path, config: Config, number: int) -> int:
             head.following(
                 "pass",
                 cursor=resume.cursor(plan, {**line, "samples": 1, "batches": 1}),
-                config=description(config, SLOTS),
+                config={**description(config, SLOTS), "products": "paddle"},
                 pass_number=number,
             )
         )

@@ -209,7 +209,9 @@ def test_histories_do_not_keep_log_keys(folder: Path) -> None:
 
 def test_histories_are_for_data_that_is_trained_once() -> None:
     kept = {"user": "u", "history": {"length": 1}}
-    with pytest.raises(ValueError, match=r"data\.sequences\.history with trainer\.epochs 2"):
+    with pytest.raises(
+        ValueError, match=r"data\.sequences\.history does not work together with trainer\.epochs 2"
+    ):
         make_config(data={"sequences": kept}, trainer={"epochs": 2})
 
 
@@ -220,7 +222,7 @@ def test_the_default_overlap_is_half_of_the_length() -> None:
 
 def test_a_model_that_reads_page_views_is_refused() -> None:
     views = {"type": "rank_attention"}
-    with pytest.raises((ConfigError, ValueError), match=r"with data\.sequences join trains"):
+    with pytest.raises((ConfigError, ValueError), match=r"with data\.sequences: join trains"):
         make_config(
             data={"sequences": {"user": "u"}},
             model=None,

@@ -405,6 +405,8 @@ if len([one for one in seen if one.name != "met"]) > 2: sys.exit(2)
 run_dir.mkdir(exist_ok=True)
 (run_dir / "metrics.jsonl").write_text(json.dumps({"test": {"logloss": 0.5, "auc": None}}))
 """
+
+
 def test_as_many_trials_as_jobs_run_at_the_same_time(config: Path) -> None:
     command = (sys.executable, "-I", "-S", "-c", _MEETS)
     results = tune(options(config, RATES, rungs=1, jobs=2), os.environ, command)
