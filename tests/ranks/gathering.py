@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ Gather = Callable[[str, Any], list[Any]]
 
 def on_ranks(size: int, work: Callable[[int, Gather], _T]) -> list[_T]:
     """What `work` gives on each rank, with its `gather`."""
-    brought: dict[tuple[str, int], list[Any]] = defaultdict(lambda: [None] * size)
+    brought: dict[tuple[str, int], list[Any]] = {}
     barrier = threading.Barrier(size)
 
     def gather_of(rank: int) -> Gather:
@@ -24,9 +24,10 @@ def on_ranks(size: int, work: Callable[[int, Gather], _T]) -> list[_T]:
 
         def gather(what: str, mine: Any) -> list[Any]:
             calls[what] += 1
-            brought[what, calls[what]][rank] = mine
+            of_all = brought.setdefault((what, calls[what]), [None] * size)  # atomic
+            of_all[rank] = mine
             barrier.wait(PATIENCE_S)
-            return list(brought[what, calls[what]])
+            return list(of_all)
 
         return gather
 
