@@ -1,8 +1,8 @@
-"""`Runner` steps a zoo model: a program, what ranks exchange, and callbacks around each step."""
+"""`Runner` steps a zoo model: a program, what ranks exchange, and averages of the parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -14,10 +14,10 @@ from paddlebox.models.click_prior import CLICK_PRIOR
 from paddlebox.ranks.dense_modes import DenseSync, dense_sync
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.hbm_place import check_place
+from paddlebox.train.averaging import Averages
 from paddlebox.train.dygraph_program import DygraphProgram
 from paddlebox.train.program import ModelProgram
 from paddlebox.train.static_program import StaticProgram
-from paddlebox.train.step_callbacks import StepCallback, callbacks_of
 
 paddle = ops.paddle
 
@@ -26,28 +26,26 @@ class Runner:
     """A model that is built and can be stepped. B = instances, T = tasks."""
 
     def __init__(
-        self, program: ModelProgram, sync: DenseSync, callbacks: Sequence[StepCallback] = ()
+        self, program: ModelProgram, sync: DenseSync, averages: Averages | None = None
     ) -> None:
-        self.program, self.callbacks = program, callbacks
-        self._sync = sync
+        self.program = program
+        self._sync, self._averages = sync, averages
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         """Run forward, backward and update on a batch.
 
         Returns: the mean loss, and the logits (B, T) float32. Both are from before the update.
         """
-        self._before_access()
-        for callback in self.callbacks:
-            callback.before_step()
+        self._use_parameters()
         loss, logits, trained = self._sync.step(self.program, feed)
-        for callback in self.callbacks:
-            callback.after_step(trained)
+        if trained and self._averages is not None:
+            self._averages.add()
         return loss, logits
 
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
         """Run forward on a batch. Returns the mean loss and the logits (B, T) float32."""
-        for callback in self.callbacks:
-            callback.before_evaluation()
+        if self._averages is not None:
+            self._averages.use_averages()
         return self.program.evaluate(feed)
 
     def finish_pass(self) -> None:
@@ -55,7 +53,7 @@ class Runner:
 
         Every rank calls it.
         """
-        self._before_access()
+        self._use_parameters()
         self._sync.finish_pass(self.program)
 
     @property
@@ -69,19 +67,17 @@ class Runner:
         Args:
             prior: (2, K) float32, as in paddlebox/models/click_prior.py. NaN: as before.
         """
-        self._before_access()
+        self._use_parameters()
         before = self.program.view()[CLICK_PRIOR]
         self.program.set({CLICK_PRIOR: np.where(np.isnan(prior), before, prior)})
-        for callback in self.callbacks:
-            callback.was_set(CLICK_PRIOR)
+        if self._averages is not None:
+            self._averages.reset(CLICK_PRIOR)
 
     def dense_state(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters, the optimizer state and that of the callbacks, by name."""
-        self._before_access()
-        state = self.program.state()
-        for callback in self.callbacks:
-            state |= callback.state()
-        return state
+        """Copies of the parameters, the optimizer state and the averages, by name."""
+        self._use_parameters()
+        averages = self._averages.state() if self._averages is not None else {}
+        return self.program.state() | averages
 
     def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Load what `dense_state` returned.
@@ -89,15 +85,16 @@ class Runner:
         Raises:
             CorruptionError: names or shapes do not match the model.
         """
-        self._before_access()
-        others = {name for name in state for one in self.callbacks if one.owns(name)}
-        self.program.load({name: array for name, array in state.items() if name not in others})
-        for callback in self.callbacks:
-            callback.load(state)
+        self._use_parameters()
+        if self._averages is None:
+            self.program.load(state)
+        else:
+            self.program.load({k: array for k, array in state.items() if not Averages.owns(k)})
+            self._averages.load(state)
 
-    def _before_access(self) -> None:
-        for callback in self.callbacks:
-            callback.before_access()
+    def _use_parameters(self) -> None:
+        if self._averages is not None:
+            self._averages.use_parameters()
 
 
 def build_runner(config: Config, slots: Slots, world: Coordinator = ONE_RANK) -> Runner:
@@ -133,7 +130,8 @@ def build_runner(config: Config, slots: Slots, world: Coordinator = ONE_RANK) ->
     sync = dense_sync(config.ranks, world, weighted=slots.weight is not None)
     of_mode = DygraphProgram if config.trainer.program is Program.DYGRAPH else StaticProgram
     program = of_mode(config, slots, sync)
-    return Runner(program, sync, callbacks_of(program, config.optimizer))
+    decay = config.optimizer.averaging
+    return Runner(program, sync, Averages(program, decay) if decay else None)
 
 
 def seed_pass(seed: int, number: int) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from paddlebox.ranks.dense_modes import OneRank
 from paddlebox.store.averages import averaged
+from paddlebox.train.averaging import START, Averages
 from paddlebox.train.program import ModelProgram
 from paddlebox.train.runner import Runner
-from paddlebox.train.step_callbacks import START, Averages
 from tests.conftest import tool
 from tests.support.configs import write_config, write_slots
 
@@ -50,7 +50,7 @@ class Counting:
 
 def counting(decay: float) -> Runner:
     program = cast(ModelProgram, Counting())
-    return Runner(program, OneRank(), [Averages(program, decay)])
+    return Runner(program, OneRank(), Averages(program, decay))
 
 
 def expected(steps: int, decay: float) -> float:
