@@ -1,4 +1,5 @@
-"""Combinations of settings that a config cannot have. `Config` checks each row of `RULES`."""
+"""Combinations of settings that a config cannot have: `Config` checks each row of the tables
+`EXCLUDES` and `NEEDS`."""
 
 from __future__ import annotations
 
