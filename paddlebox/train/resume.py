@@ -358,8 +358,6 @@ def _keep_lines(run_dir: Path, passes: int) -> Lines:
     Torn and repeated lines are removed too.
     """
     path = run_dir / "metrics.jsonl"
-    if not path.is_file():
-        return Lines(WINDOW_PASSES)
     found = _lines_of(path, passes)
     # The line of the newest pass may not have been written when the run ended.
     lost = [number for number in range(1, passes) if number not in found]
@@ -374,7 +372,7 @@ def _keep_lines(run_dir: Path, passes: int) -> Lines:
         )
     lines = [*found.values()]
     wanted = "".join(json.dumps(line) + "\n" for line in lines)
-    if wanted != path.read_text(errors="replace"):
+    if path.is_file() and wanted != path.read_text(errors="replace"):
         write_durably(str(path), wanted.encode())
     return Lines(WINDOW_PASSES, lines)
 

@@ -944,6 +944,21 @@ def test_a_damaged_or_later_file_is_named_and_not_used(make: Callable[[int], Ran
     assert rebuild.Known({}, {}).passes(1) == {}
 
 
+def test_verify_reports_that_no_set_protects_the_newest_pass(
+    make: Callable[[int], Ranks], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = make(2)
+    ranks.train(2)
+    store = ranks.store(1)
+    *_, newest = sorted(SetFolder(store).path.glob("*.set"))
+    assert store_tool(["verify", str(store)]) == 0
+    assert "unprotected" not in capsys.readouterr().out
+    newest.unlink()
+    assert store_tool(["verify", str(store)]) == 0
+    out = capsys.readouterr().out
+    assert "no parity set protects version 2, pass 2; the newest one protects pass 1" in out
+
+
 @pytest.mark.slow
 def test_verify_names_a_set_of_which_any_byte_is_changed(make: Callable[[int], Ranks]) -> None:
     """Every byte of the index and of the end, and every 61st of the rows."""

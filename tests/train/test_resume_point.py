@@ -61,7 +61,8 @@ def line(number: int) -> dict[str, Any]:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """Version 1 of pass 1, version 2 of pass 2."""
+    """Version 1 of pass 1, version 2 of pass 2, whose line was not written any more."""
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line(1)) + "\n")
     with Manifest.open_writer(tmp_path / "store") as manifest:
         for number in (1, 2):
             manifest.commit(
@@ -106,6 +107,11 @@ def test_lines_of_passes_that_are_lost_are_reported(
     run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (run_dir / "metrics.jsonl").write_text(json.dumps(line(2)) + "\n")
+    with caplog.at_level(logging.WARNING, "paddlebox"):
+        assert resume_point(run_dir).passes == 2
+    assert "lacks the lines of 1 of 2 passes, first of pass 1" in caplog.text
+    caplog.clear()
+    (run_dir / "metrics.jsonl").unlink()
     with caplog.at_level(logging.WARNING, "paddlebox"):
         assert resume_point(run_dir).passes == 2
     assert "lacks the lines of 1 of 2 passes, first of pass 1" in caplog.text

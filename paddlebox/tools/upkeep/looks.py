@@ -107,6 +107,7 @@ def verify_store(folder: Path, arguments: argparse.Namespace) -> int:
     lines = [
         *(f"damaged: {damage.message}" for damage in found.damage),
         *(f"unreferenced: {name}" for name in found.unreferenced),
+        *([f"unprotected: {found.unprotected}"] if found.unprotected else []),
         f"{len(found.versions)} versions, {found.segments} segments, {found.bytes:,} bytes read: "
         + (f"{len(found.damage)} damaged" if found.damage else "no damage"),
     ]

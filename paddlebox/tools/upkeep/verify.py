@@ -17,6 +17,7 @@ from paddlebox.store.crc import crc32c
 from paddlebox.store.dense import read_dense
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.parity_set import SetFolder
+from paddlebox.store.rank_stores import pass_of, ranks_of
 from paddlebox.store.record import VersionRecord, unframe
 
 
@@ -37,6 +38,7 @@ class Damage:
 class Findings:
     damage: list[Damage] = field(default_factory=list)
     unreferenced: list[str] = field(default_factory=list)  # left by a crash; harmless
+    unprotected: str = ""  # why parity does not protect the newest version; no damage
     versions: list[int] = field(default_factory=list)
     segments: int = 0
     bytes: int = 0  # total size of the segments
@@ -64,6 +66,7 @@ def verify(folder: AnyPath, progress: Callable[[int, int], None] | None = None) 
     for record in records:
         found.damage += dense_damage(folder, record)
     found.damage += parity_damage(folder)
+    found.unprotected = unprotected(folder, records[-1]) if records else ""
     found.damage += names_damage(folder)
     found.unreferenced = [
         name
@@ -102,6 +105,24 @@ def parity_damage(folder: Path) -> Iterator[Damage]:
                 one.check()
             except StoreError as error:
                 yield Damage(file=os.path.relpath(one.path, folder), message=str(error))
+
+
+def unprotected(folder: Path, newest: VersionRecord) -> str:
+    """Which passes have no parity set, if the run has parity. A job that was ended between a commit
+    and its set leaves such a pass, and so does a set that was removed."""
+    sets, _ = SetFolder(folder).open_sets()
+    for one in sets:
+        one.close()
+    protected = max((one.own.passes for one in sets), default=0)
+    with_parity = newest.config.get("config", {}).get("ranks", {}).get("parity", 0)
+    if not (sets or with_parity) or ranks_of(newest) == 1 or protected >= pass_of(newest):
+        return ""
+    return (
+        f"{folder / parity_set.FOLDER}: no parity set protects version {newest.version}, pass "
+        f"{pass_of(newest)}; the newest one protects "
+        + (f"pass {protected}" if protected else "nothing")
+        + ". The next start of the job writes one"
+    )
 
 
 def dense_damage(folder: Path, record: VersionRecord) -> Iterator[Damage]:
