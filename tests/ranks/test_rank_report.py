@@ -12,7 +12,7 @@ import pytest
 from paddlebox.store.rank_stores import rank_versions
 from paddlebox.tools.report.cli import report_main
 from paddlebox.tools.report.compare import compare_main
-from paddlebox.tools.report.ranks import read_run
+from paddlebox.tools.report.run import read_run
 from tests.support.browser import PROBE, look
 
 _TITLES = ("Each rank", "Samples by rank", "Bytes that ranks sent", "Waiting for other ranks")

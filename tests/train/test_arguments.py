@@ -24,7 +24,7 @@ from paddlebox.store.table import Table
 from paddlebox.tools.diagnose.cli import diagnose
 from paddlebox.tools.doctor.cli import examine
 from paddlebox.tools.new_model.cli import write_model
-from paddlebox.tools.report.ranks import read_run
+from paddlebox.tools.report.run import read_run
 from paddlebox.tools.upkeep import report
 from paddlebox.tools.upkeep.life import life
 from paddlebox.tools.upkeep.repair import repair

@@ -1,20 +1,56 @@
-"""The command line of tools/report.py, and errors as tools/compare.py reports them too."""
+"""The page of a run, the command line of tools/report.py, and errors as tools/compare.py reports
+them, too."""
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paddlebox.errors import ConfigError, PaddleBoxError
+from paddlebox.tools.report import text
 from paddlebox.tools.report.page import Page, write_page
-from paddlebox.tools.report.ranks import read_run
-from paddlebox.tools.report.run import TRAINING, Run
-from paddlebox.tools.report.sections import sections, tiles
-from paddlebox.tools.report.settings import flat
+from paddlebox.tools.report.run import TRAINING, Run, flat, number, read_run
+from paddlebox.tools.report.state_figures import (
+    commit_figures,
+    configuration_figures,
+    environment_figure,
+    rank_figures,
+    row_figures,
+    store_figures,
+)
+from paddlebox.tools.report.training_figures import (
+    calibration_figures,
+    learning_figures,
+    newest_test,
+    pipeline_figures,
+)
+
+
+def _tiles(run: Run) -> list[tuple[str, str, str]]:
+    """The headline. The test AUC is that of the newest evaluation, or else of the last pass."""
+    newest = newest_test(run)
+    speeds = [v for v in (number(line, "samples_per_s") for line in run.lines) if v is not None]
+    speed = text.count(statistics.median(speeds) if speeds else None)
+    version = number(run.store, "version") or number(run.summary, "version") or text.NONE
+    auc, copc = (number(run.last, "metrics", name) for name in ("auc", "copc"))
+    samples = sum(number(line, "samples") or 0 for line in run.lines)
+    live = "live, first table" if flat(run.config).get("extra_tables") else "live"
+    tiles = [("Test AUC", text.decimal(number(newest[1], "auc")), newest[0])] if newest else []
+    return [
+        *tiles,
+        ("Training AUC", text.decimal(auc), "last pass, before training on it"),
+        ("COPC", text.decimal(copc, 3), "clicks / predicted, last pass"),
+        ("Samples/s", speed, "median of passes"),
+        ("Samples", text.count(samples), f"{len(run.lines)} passes"),
+        ("Version", str(version), "newest commit"),
+        ("Rows", text.count(number(run.store, "live_rows")), live),
+        ("Disk", text.size(run.disk_bytes or None), "files of the store"),
+    ]
+
 
 PAGE = "report.html"
 
@@ -40,30 +76,37 @@ def report_main(argv: Sequence[str] | None = None) -> int:
     def write() -> int:
         while True:
             run = read_run(arguments.run_dir)
-            goes_on = run.state == TRAINING and arguments.watch is not None
-            write_page(run_page(run, arguments.watch if goes_on else 0), out)
-            if not goes_on:
+            reload_s = arguments.watch if run.state == TRAINING else None
+            write_page(run_page(run, reload_s or 0), out)
+            if reload_s is None:
                 print(out)
                 return 0
-            time.sleep(arguments.watch)
+            time.sleep(reload_s)
 
     return guarded(write)
 
 
 def run_page(run: Run, reload_s: float = 0) -> Page:
     config = flat(run.config)
-    data = config.get("data.train_files") or []
-    data = data or [config.get("data.path_template") or "no files"]
+    data = config.get("data.train_files") or [config.get("data.path_template") or "no files"]
     files = f"{data[0]}{f' and {len(data) - 1} more' if len(data) > 1 else ''}"
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return Page(
         title=run.name,
         about=f"{config.get('model.type')} on {files} ({config.get('data.format')}), seed "
         f"{config.get('seed')}{f', {run.size} ranks' if run.size > 1 else ''} · {run.folder}",
-        tiles=tiles(run),
-        sections=sections(run),
+        tiles=_tiles(run),
+        sections={
+            "Learning": learning_figures(run),
+            "Calibration": calibration_figures(run),
+            "Rows": row_figures(run),
+            "Pipeline": pipeline_figures(run),
+            **({"Ranks": rank_figures(run)} if run.size > 1 else {}),
+            "Store": store_figures(run),
+            "Commits and saves": commit_figures(run),
+            "Configuration": configuration_figures(run),
+            "Environment": [environment_figure(run)],
+        },
         state=run.state,
-        footer=f"Written {now}.",
         reload_s=reload_s,
     )
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from paddlebox.tools.report.compare import compare_main
-from paddlebox.tools.report.predictions import read_dump
+from paddlebox.tools.report.compare import compare_main, read_dump
 from tests.conftest import tool
 from tests.tools.common import SAMPLES, trained
 

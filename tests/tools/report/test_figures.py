@@ -6,9 +6,9 @@ import pytest
 
 from paddlebox.config import load_config
 from paddlebox.tools.report import text
-from paddlebox.tools.report.figures import Series, bars, byte_ticks, chosen, curves, ticks
-from paddlebox.tools.report.pipeline_figures import _merged
-from paddlebox.tools.report.settings import ABSENT, changed, differing
+from paddlebox.tools.report.page import Series, bars, byte_ticks, chosen, curves, ticks
+from paddlebox.tools.report.run import ABSENT, changed, differing
+from paddlebox.tools.report.training_figures import _merged
 from tests.conftest import ROOT
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from paddlebox.tools.report.predictions import (
+from paddlebox.tools.report.compare import (
     Predictions,
     _sorted,
     auc_difference,

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paddlebox.tools.report.rank_figures import rank_figures
-from paddlebox.tools.report.ranks import as_one, of_rank, waited, waited_for
-from paddlebox.tools.report.run import Run
+from paddlebox.tools.report.run import Run, as_one, of_rank, waited, waited_for
+from paddlebox.tools.report.state_figures import rank_figures
 
 
 def _line(number: int, *waits: float, **more: Any) -> dict[str, Any]:

@@ -12,8 +12,7 @@ import pytest
 
 from paddlebox.store.lock import StoreLock
 from paddlebox.tools.report.cli import report_main, run_page
-from paddlebox.tools.report.ranks import read_run
-from paddlebox.tools.report.run import FINISHED, STOPPED, TRAINING, Run
+from paddlebox.tools.report.run import FINISHED, STOPPED, TRAINING, Run, read_run
 
 TITLES = (
     "AUC", "Loss", "Predicted and actual", "COPC", "Bucket error", "Where rows came from",

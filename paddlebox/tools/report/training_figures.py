@@ -1,0 +1,361 @@
+"""Figures over the passes of a run: what it learned, how fast it trains, what its threads do."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from paddlebox.tools.report import text
+from paddlebox.tools.report.page import (
+    Figure,
+    Format,
+    Series,
+    Span,
+    bars,
+    chosen,
+    curves,
+    gantt,
+    legend,
+    missing,
+    split_bars,
+)
+from paddlebox.tools.report.run import Line, Run, number
+
+NO_PASS = "no pass has ended yet"
+_MOST_ROWS = 400  # of the table view
+
+Value = Callable[[Line], float | None]
+#: A curve, or a part of each bar: its name, its tone, and its value in a line of metrics.jsonl.
+Part = tuple[str, int, Value]
+
+# The stages in the order of the pipeline. Each has its own tone.
+STAGES = ("read", "parse", "key", "stage", "pack", "train", "commit")
+_TONE = {stage: tone for tone, stage in enumerate(STAGES, 1)}
+_SPAN_PASSES = 8
+_MAX_SPANS = 2500  # of a trace, to limit the size of the page
+# trainer.evaluate_before_pass: the metrics of a served model that is always up to date.
+_BEFORE = "before the pass, as served"
+_DECIMAL3 = partial(text.decimal, digits=3)
+
+
+def at(*path: str) -> Value:
+    """The number at a path of a line."""
+    return lambda line: number(line, *path)
+
+
+def by_pass(
+    run: Run,
+    title: str,
+    note: str,
+    parts: Sequence[Part],
+    value: Format,
+    why: str = "",
+    draw: Callable[..., str] = curves,
+    **options: Any,
+) -> Figure:
+    """A figure over the passes of a run. Curves without values are left out.
+
+    Args:
+        why: the reason if passes have no values; "": NO_PASS.
+        draw: `curves` or `bars`.
+        options: of `draw`.
+    """
+    passes = [line["pass"] for line in run.lines]
+    series = [Series(name, [of(line) for line in run.lines], tone) for name, tone, of in parts]
+    if draw is bars:
+        shown = series if any(v for s in series for v in s.values) else []
+    else:
+        shown = [s for s in series if any(v is not None for v in s.values)]
+    if not shown:
+        return missing(title, (run.lines and why) or NO_PASS)
+    return over_passes(title, note, passes, shown, value, draw, **options)
+
+
+def over_passes(
+    title: str,
+    note: str,
+    passes: Sequence[int],
+    series: Sequence[Series],
+    value: Format,
+    draw: Callable[..., str] = curves,
+    **options: Any,
+) -> Figure:
+    """A figure with its table view. The values of the series are those of the passes."""
+    rows = [
+        [str(passes[i]), *(value(s.values[i]) for s in series)]
+        for i in chosen(len(passes), _MOST_ROWS)
+    ]
+    headers = ["pass", *(s.name for s in series)]
+    return Figure(title, note, draw(passes, series, value, **options), headers, rows)
+
+
+def from_zero(run: Run, *path: str) -> tuple[float, float] | None:
+    """A range of y from 0 to above the largest number at a path; None if all are 0."""
+    most = max((number(line, *path) or 0 for line in run.lines), default=0)
+    return (0.0, most * 1.06) if most else None
+
+
+def whose(run: Run) -> str:
+    """A note for figures of the first rank."""
+    return " Of the first rank." if run.size > 1 else ""
+
+
+def learning_figures(run: Run) -> list[Figure]:
+    # With phases, the training curve is that of phase update.
+    update = any("phases" in line for line in run.lines)
+    note = "Training: predicted before training on the pass. Test: data.test_files after it."
+    if update:
+        note += " Phase update predicts instances on which phase join has just trained."
+    again = [line["pass"] for line in run.lines if "repeats_pass" in line]
+    if again:
+        note += (
+            f" {len(again)} passes, from pass {again[0]} on, train on files a second time: the "
+            "rows already contain the clicks of these files, so only the test is meaningful."
+        )
+    auc = _metric(run, "AUC", note, update, "metrics", "auc")
+    return [auc, _metric(run, "Loss", "Mean over the samples of a pass.", update, "loss")]
+
+
+def _metric(
+    run: Run, title: str, note: str, update: bool, *path: str, value: Format = text.decimal
+) -> Figure:
+    """Curves of a metric in training, test and phase join, and before each pass.
+
+    Args:
+        path: the path of the metric in a line. Its last element is the name in a test.
+    """
+    parts: list[Part] = [
+        ("update" if update else "training", 1, at(*path)),
+        ("test", 2, at("test", path[-1])),
+        ("join", 3, at("phases", "join", *path)),
+        (_BEFORE, 4, at("before", path[-1])),
+    ]
+    return by_pass(run, title, note, parts, value)
+
+
+def calibration_figures(run: Run) -> list[Figure]:
+    update = any("phases" in line for line in run.lines)
+    note = "Clicks divided by predicted clicks: 1 is calibrated, above 1 predictions are too low."
+    buckets = by_pass(
+        run,
+        "Bucket error",
+        "As in PaddleBox: how far the click rates of buckets are from the predicted ones; 0 is "
+        "best.",
+        [("training", 1, at("metrics", "bucket_error")), ("test", 2, at("test", "bucket_error"))],
+        text.decimal,
+    )
+    copc = _metric(run, "COPC", note, update, "metrics", "copc", value=_DECIMAL3)
+    return [_calibration(run), copc, buckets, *_named_metrics(run)]
+
+
+def newest_test(run: Run) -> tuple[str, Line] | None:
+    """The newest evaluation, and a name for it."""
+    if run.evaluations:
+        newest = run.evaluations[-1]
+        return f"version {newest.get('version')}", newest
+    for line in reversed(run.lines):
+        if isinstance(line.get("test"), dict):
+            return f"after pass {line['pass']}", line["test"]
+    return None
+
+
+def _named_metrics(run: Run) -> list[Figure]:
+    """One figure for each metric that the config names, and for each task if there are several."""
+    last = run.last.get("metrics", {})
+    tasks = last.get("tasks") or {}
+    named: list[tuple[str, str, tuple[str, ...], Any]] = [
+        *(("Metric", "Named in the config.", (name,), values) for name, values in last.items()),
+        *(("Task", "One of several.", ("tasks", name), tasks[name]) for name in tasks),
+    ]
+    figures = []
+    for kind, note, path, values in named:
+        if not isinstance(values, dict) or path == ("tasks",):
+            continue
+        keys = [k for k in ("wuauc", "uauc", "auc", "mae", "rmse", "rate") if k in values][:2]
+        parts = [(key, tone, at("metrics", *path, key)) for tone, key in enumerate(keys, 1)]
+        figures.append(by_pass(run, f"{kind} {path[-1]}", note, parts, text.decimal))
+    return figures
+
+
+def _calibration(run: Run) -> Figure:
+    title = "Predicted and actual"
+    newest = newest_test(run)
+    bins: list[tuple[str, int, Any]] = [("last pass", 1, run.last.get("calibration"))]
+    if newest is not None:
+        bins.append((f"test, {newest[0]}", 2, newest[1].get("calibration")))
+    bins = [entry for entry in bins if entry[2]]
+    if not bins:
+        why = "metrics.jsonl has no calibration: the pass is restored"
+        return missing(title, why if run.lines else NO_PASS)
+    xs = sorted({mean for _, _, groups in bins for _, _, mean in groups})
+    series = []
+    for name, tone, groups in bins:
+        rates = {mean: clicks / n for n, clicks, mean in groups}
+        values = [rates.get(x) for x in xs]
+        gaps = frozenset(i for i, rate in enumerate(values) if rate is None)
+        series.append(Series(name, _filled(xs, values), tone, between=gaps))
+    most = max(max(xs), max(v for s in series for v in s.values if v is not None))
+    drawn = curves(
+        xs,
+        series,
+        _DECIMAL3,
+        x_name="predicted",
+        diagonal=True,
+        x_value=_DECIMAL3,
+        y_range=(0.0, most * 1.04),
+    )
+    rows = []
+    for name, _, groups in bins:
+        for n, clicks, mean in groups:
+            copc = clicks / (n * mean) if mean else None
+            figures = text.decimal(mean), text.decimal(clicks / n), _DECIMAL3(copc)
+            rows.append([name, text.count(n), *figures])
+    note = (
+        "Click rates of groups of equal size, ordered by prediction. On the dashed line the click "
+        "rate equals the prediction."
+    )
+    return Figure(title, note, drawn, ["of", "samples", "predicted", "actual", "COPC"], rows)
+
+
+def _filled(xs: Sequence[float], values: Sequence[float | None]) -> list[float | None]:
+    """The values, with linear interpolation between known ones: a curve has no gap where only
+    others have points."""
+    known = [i for i, value in enumerate(values) if value is not None]
+    out: list[float | None] = list(values)
+    for before, after in itertools.pairwise(known):
+        low, high = values[before] or 0.0, values[after] or 0.0
+        for i in range(before + 1, after):
+            part = (xs[i] - xs[before]) / ((xs[after] - xs[before]) or 1)
+            out[i] = low + part * (high - low)
+    return out
+
+
+def pipeline_figures(run: Run) -> list[Figure]:
+    speed = by_pass(
+        run,
+        "Samples per second",
+        "Over the whole time of a pass, from its begin to its end.",
+        [("samples/s", 1, at("samples_per_s"))],
+        text.count,
+        "the times of the passes are not known: the run was resumed",
+        y_range=from_zero(run, "samples_per_s"),
+    )
+    waits = by_pass(
+        run,
+        "What training waited for",
+        "Seconds of a pass in which no batch was trained"
+        + (", mean of the ranks." if run.size > 1 else "."),
+        [
+            ("load: instances not read yet", 1, at("wait_s", "load")),
+            ("stage: rows not staged yet", 5, at("wait_s", "stage")),
+            ("batch: batch not packed yet", 4, at("wait_s", "batch")),
+            ("commit: the commit before", 2, at("wait_s", "commit")),
+            ("compaction", 8, at("compaction_wait_s")),
+        ],
+        text.seconds,
+        "training waited for nothing",
+        bars,
+    )
+    return [speed, waits, _stages(run), _spans(run), _trace(run)]
+
+
+def _stages(run: Run) -> Figure:
+    title = "Work and waits of each stage"
+    sums = {
+        stage: [
+            sum(number(line, "stages", stage, kind) or 0.0 for line in run.lines)
+            for kind in ("work_s", "before_s", "after_s")
+        ]
+        for stage in STAGES
+    }
+    if not any(sum(parts) for parts in sums.values()):
+        return missing(title, "the stages of the passes were not timed" if run.lines else NO_PASS)
+    names = [("work", 3), ("waits for the stage before", 6), ("waits for the stage after", 8)]
+    return Figure(
+        title,
+        "Thread seconds of all passes. A stage that waits for the stage after it is not the "
+        "bottleneck.",
+        split_bars(list(sums.items()), names, text.seconds),
+        ["stage", *(name for name, _ in names)],
+        [[stage, *map(text.seconds, parts)] for stage, parts in sums.items()],
+        wide=True,
+    )
+
+
+def _spans(run: Run) -> Figure:
+    title = f"The pipeline over time, last {_SPAN_PASSES} passes"
+    shown = [line for line in run.lines if isinstance(line.get("spans"), dict)][-_SPAN_PASSES:]
+    if not shown:
+        return missing(title, "metrics.jsonl has no spans of stages" if run.lines else NO_PASS)
+    spans, rows = [], []
+    for line in shown:
+        for stage, (begin, end) in line["spans"].items():
+            # The commit of a pass is in the line of the next pass.
+            of_pass = line["pass"] - 1 if stage == "commit" else line["pass"]
+            tip = f"pass {of_pass}: {stage}\nfrom first to last\t{text.seconds(end - begin)}"
+            spans.append(Span(stage, begin, end, 1 if of_pass % 2 else 5, tip))
+            rows.append([stage, str(of_pass), text.moment(begin), text.seconds(end - begin)])
+    return Figure(
+        title,
+        "From the first work of a stage on a pass to its last; odd passes blue, even ones yellow. "
+        f"Pass n + 1 is read and staged while pass n trains.{whose(run)}",
+        gantt(STAGES, spans, text.seconds),
+        ["stage", "pass", "began", "length"],
+        rows,
+        wide=True,
+    )
+
+
+def _trace(run: Run) -> Figure:
+    title = "What each thread did"
+    if not run.trace:
+        return missing(title, run.missing.get("trace", "the trace is empty"))
+    last = max(event["args"]["pass"] for event in run.trace)
+    shown = [e for e in run.trace if e["args"]["pass"] >= last - 1]
+    merged = _merged(shown)
+    busy: dict[tuple[str, str], float] = defaultdict(float)
+    for event in shown:
+        busy[event["thread"].removeprefix("paddlebox-"), event["name"]] += event["dur"] / 1e6
+    keys = [(stage, _TONE[stage], False) for stage in STAGES]
+    return Figure(
+        title,
+        f"From the trace, passes {max(1, last - 1)} and {last}. Faint: waiting.{whose(run)}",
+        legend(keys) + gantt(sorted({span.lane for span in merged}), merged, text.seconds),
+        ["thread", "what", "seconds"],
+        [[thread, name, text.seconds(s)] for (thread, name), s in sorted(busy.items())],
+        wide=True,
+    )
+
+
+def _merged(events: Sequence[dict[str, Any]]) -> list[Span]:
+    """The events as spans. Events of one thread, kind and pass are merged if the gap between them
+    is too small to see."""
+    begin = min(e["ts"] for e in events)
+    closest = (max(e["ts"] + e["dur"] for e in events) - begin) / 1000
+    while len(spans := _merge_within(events, closest)) > _MAX_SPANS:
+        closest *= 2
+    return spans
+
+
+def _merge_within(events: Sequence[dict[str, Any]], closest: float) -> list[Span]:
+    groups: dict[tuple[str, str, int], list[list[float]]] = defaultdict(list)
+    for event in sorted(events, key=lambda e: e["ts"]):
+        thread = event["thread"].removeprefix("paddlebox-")
+        runs = groups[thread, event["name"], event["args"]["pass"]]
+        first, last = event["ts"], event["ts"] + event["dur"]
+        if runs and first - runs[-1][1] <= closest:
+            runs[-1][1] = max(runs[-1][1], last)
+            runs[-1][2] += event["dur"]
+        else:
+            runs.append([first, last, event["dur"]])
+    spans = []
+    for (thread, name, of_pass), runs in groups.items():
+        stage, waits, _ = name.partition(" ")
+        for first, last, busy in runs:
+            tip = f"{thread}\n{name}, pass {of_pass}\t{text.seconds(busy / 1e6)}"
+            tone = _TONE.get(stage, 8)
+            spans.append(Span(thread, first / 1e6, last / 1e6, tone, tip, bool(waits)))
+    return sorted(spans, key=lambda s: not s.faint)  # work is drawn over waits
