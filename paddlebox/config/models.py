@@ -202,7 +202,7 @@ class ModelConfig(Section):
 
     @property
     def reads_sequences(self) -> bool:
-        """Whether the model reads the sequences of `data.sequences` (docs/data.md)."""
+        """Whether the model reads the sequences of `data.sequences` (docs/sequences.md)."""
         return False
 
     @property

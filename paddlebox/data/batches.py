@@ -56,7 +56,7 @@ Feed = dict[str, Any]
 # Prefix of the names of columns for metrics, (B). The program does not read them.
 METRIC_COLUMN = "metric:"
 
-# The inputs of sequences of users (docs/data.md), if the dataset has them. P = sequences.
+# The inputs of sequences of users (docs/sequences.md), if the dataset has them. P = sequences.
 SEQUENCES = {
     "box_seq_offsets": ("int32", [-1]),  # (P + 1)
     "box_seq_time": ("int64", [-1, 1]),  # (B, 1)

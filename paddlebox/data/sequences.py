@@ -1,7 +1,7 @@
 """Sequences: the instances of a pass by user and time, and the inputs of a batch of sequences.
 
 Letters: N = instances of the pass, M = places of all sequences, P = sequences, B = instances of a
-batch. docs/data.md describes the inputs.
+batch. docs/sequences.md describes the inputs.
 """
 
 from __future__ import annotations

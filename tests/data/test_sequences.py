@@ -199,7 +199,7 @@ class Lists:
 
 
 def check_all_once(of: LoadedPass, lists: Lists, most: int) -> None:
-    """Check everything that docs/data.md promises about the sequences of a pass."""
+    """Check everything that docs/sequences.md promises about the sequences of a pass."""
     trained: Counter[int] = Counter()
     for batch in batches(of):
         for sequence in batch:
