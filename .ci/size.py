@@ -7,8 +7,8 @@ that is a statement of its own. The core is config, data, store, train, nn, mode
 of the operators. Benchmarks are the scripts in benchmarks/ without those in its folders. Words are
 counted in all pages of docs/, formats included; README, CONTRIBUTING and CHANGELOG stand apart.
 
-Config keys are the rows of the table in docs/config.md. `table.embed` and `table.embedx` have the
-same keys, which count once. A key belongs to a single model if its meaning begins with its name.
+Config keys are the rows of the tables in docs/config.md. `table.embed` and `table.embedx` have the
+same keys, which count once. Those that a single model declares are counted apart.
 """
 
 from __future__ import annotations
@@ -69,18 +69,14 @@ def words(*paths: Path) -> int:
 
 
 def config_keys() -> tuple[int, int]:
-    """The number of keys, and of those that belong to a single model."""
+    """The number of keys of no or several models, and of those that a single model declares."""
     page = (ROOT / "docs" / "config.md").read_text()
     table = page.partition("\n## Keys\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\S+)` \|.*\| (.*) \|$", table, re.MULTILINE)
-    models = re.findall(r"^\| `model.type` \| (.*?) \|", table, re.MULTILINE)[0].replace("`", "")
-    of_model = tuple(f"{name}: " for name in models.split(", "))
-    keys, single = set[str](), 0
-    for path, meaning in rows:
-        if path.startswith("model.") and meaning.startswith(of_model):
-            single += 1
-        keys.add(path.replace("table.embedx.", "table.embed."))
-    return len(keys), single
+    rows = re.findall(r"^\|(?: ([\w, ]+) \|)? `(\S+)` \|", table, re.MULTILINE)
+    single = [key for models, key in rows if models and "," not in models]
+    others = [key for models, key in rows if not models or "," in models]
+    shared = {key.replace("table.embedx.", "table.embed.") for key in others}
+    return len(shared), len(single)
 
 
 def report() -> list[str]:
@@ -104,7 +100,7 @@ def report() -> list[str]:
         *((f"  {n}: words", words(ROOT / n)) for n in ("README.md", "CONTRIBUTING.md")),
         ("  CHANGELOG.md: words", words(ROOT / "CHANGELOG.md")),
         ("config keys", keys),
-        ("  of it keys of a single model", single),
+        ("  besides them, keys of single models", single),
     ]
     return [f"{text:45} {count:8,}" for text, count in rows]
 

@@ -3,7 +3,7 @@
 from paddlebox.config.checkpoint import CheckpointConfig, GuardConfig
 from paddlebox.config.data import DataConfig, Format, KeySpace
 from paddlebox.config.load import load_config
-from paddlebox.config.models import ModelConfig, ModelType
+from paddlebox.config.models import AnyModelConfig, ModelConfig, ModelType
 from paddlebox.config.phases import Phase
 from paddlebox.config.schema import Config, SecurityConfig
 from paddlebox.config.slots import Slot, Slots, SlotType, load_slots
@@ -18,7 +18,6 @@ from paddlebox.config.trainer import (
     TrainerConfig,
 )
 from paddlebox.config.units import parse_bytes
-from paddlebox.config.zoo import AnyModelConfig
 
 __all__ = [
     "AnyModelConfig",

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.data import ShareBy
-from paddlebox.config.models import ModelConfig
+from paddlebox.config.models import CustomConfig, ModelConfig
 from paddlebox.config.phases import Phase
 from paddlebox.config.ranks import Wire
 from paddlebox.config.tiers import HbmPlace

@@ -22,7 +22,11 @@ _BOUNDS = (
 )
 
 
-_MOST_NAMED = 8  # types that are named with a default
+_TABLE = ("| key | type | default | meaning |", "|---|---|---|---|")
+_OF_MODELS = (
+    *("### Keys that only some models have", ""),
+    *("| models | key | type | default | meaning |", "|---|---|---|---|---|"),
+)
 
 
 class Key(NamedTuple):
@@ -32,6 +36,7 @@ class Key(NamedTuple):
     type: str
     default: str
     meaning: str
+    models: tuple[str, ...] = ()  # those that have the key; empty: it belongs to no model
 
 
 def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]:
@@ -55,40 +60,40 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]
 def _describe_choice(sections: Sequence[type[BaseModel]], prefix: str) -> Iterator[Key]:
     """Describe the keys of sections from which `type` chooses one.
 
-    The text of a key that only some of the sections have begins with their types.
+    The types without a key that most sections have come before its text.
     """
-    owners: dict[Key, dict[str, list[str]]] = {}  # key without default -> default -> types
+    types = [tag_of(section) for section in sections]
+    meaning = sections[0].model_fields["type"].description or ""
+    yield Key(f"{prefix}type", ", ".join(f"`{tag}`" for tag in types), "required", meaning)
+    declared: dict[tuple[type, Key], list[str]] = {}  # a class and its key: the types that have it
     for section in sections:
         for key in describe(section, prefix):
-            if key.path != f"{prefix}type":
-                defaults = owners.setdefault(key._replace(default=""), {})
-                defaults.setdefault(key.default, []).append(tag_of(section))
-    types = ", ".join(f"`{tag_of(section)}`" for section in sections)
-    meaning = sections[0].model_fields["type"].description or ""
-    yield Key(f"{prefix}type", types, "required", meaning)
-    for key, defaults in owners.items():
-        found = {tag for types in defaults.values() for tag in types}
-        tags = [tag_of(section) for section in sections if tag_of(section) in found]
-        others = [tag_of(section) for section in sections if tag_of(section) not in tags]
-        if len(others) < len(tags):
-            scope = f"not {', '.join(others)}: " if others else ""
-        else:
-            scope = f"{', '.join(tags)}: "
-        texts = [_of_types(default, types) for default, types in defaults.items()]
-        default = ", ".join(texts) if len(texts) > 1 else next(iter(defaults))
-        yield key._replace(default=default, meaning=scope + key.meaning)
-
-
-def _of_types(default: str, types: Sequence[str]) -> str:
-    """A default with the types that have it, unless these are most of them."""
-    return (default or "empty") + (f" ({', '.join(types)})" if len(types) <= _MOST_NAMED else "")
+            name = key.path.removeprefix(prefix)
+            owner = next(
+                one for one in section.__mro__ if name in vars(one).get("__annotations__", ())
+            )
+            if name != "type":
+                declared.setdefault((owner, key), []).append(tag_of(section))
+    for (owner, key), tags in declared.items():
+        if 2 * len(tags) < len(types):
+            yield key._replace(models=tuple(tags))
+            continue
+        others = [tag_of(section) for section in sections if not issubclass(section, owner)]
+        scope = f"not {', '.join(others)}: " if others else ""
+        yield key._replace(meaning=scope + key.meaning)
 
 
 def markdown() -> str:
-    """The table as Markdown."""
-    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    lines += [f"| `{k.path}` | {k.type} | {k.default} | {k.meaning} |" for k in describe()]
+    """Two tables as Markdown: the keys of a config, and those that only some models have."""
+    keys = list(describe())
+    lines = [*_TABLE, *(_row(key) for key in keys if not key.models), "", *_OF_MODELS]
+    of_models = sorted((key for key in keys if key.models), key=lambda key: -len(key.models))
+    lines += [f"| {', '.join(key.models)} {_row(key)}" for key in of_models]
     return "\n".join(lines) + "\n"
+
+
+def _row(key: Key) -> str:
+    return f"| `{key.path}` | {key.type} | {key.default} | {key.meaning} |"
 
 
 def _default(field: FieldInfo) -> Any:

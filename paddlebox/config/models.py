@@ -1,75 +1,29 @@
-"""Keys of `model` for models with one task. Each model has a section, which `type` chooses.
+"""The section `model`: the keys of all models, and one class with the own keys and rules of each.
 
-A key that several models have is defined once, in a base class of their sections.
+The keys of a model are here and not beside its network, because a config is read before Paddle is
+imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from paddlebox.config.section import Choice, ListOf, Section, Text, list_to_tuple
 
 _TYPE = "a model of the zoo: docs/models.md"
-Width = Annotated[int, Field(ge=1, le=1 << 20)]
+_Width = Annotated[int, Field(ge=1, le=1 << 20)]
+_Count = Annotated[int, Field(ge=1, le=64)]
+_Heads = Annotated[int, Field(ge=1, le=1 << 10)]
 _Deviation = Annotated[float, Field(gt=0)]
+_Weight = Annotated[float, Field(ge=0)]
 DenseScale = Annotated[tuple[float, _Deviation], BeforeValidator(list_to_tuple)]
 
-
-# Keys that several models have, each with a default of its own.
-
-
-def layers(default: int) -> Any:
-    return Field(
-        default=default,
-        ge=1,
-        le=64,
-        description="number of layers of the part that combines the features: cross, attention or "
-        "transformer layers, levels of experts (ple), parallel blocks (masknet)",
-    )
-
-
-def heads(default: int) -> Any:
-    return Field(
-        default=default, ge=1, le=1 << 10, description="heads of the attention or of the fusion"
-    )
-
-
-def head_dim(default: int) -> Any:
-    return Field(default=default, description="width of a head")
-
-
-def output_dim(default: int) -> Any:
-    return Field(
-        default=default,
-        description="width of the vector that comes from the page's other instances "
-        "(rank_attention), from a block (masknet), from the previous task (aitm), from a tower "
-        "(dssm)",
-    )
-
-
-def experts(default: int) -> Any:
-    return Field(
-        default=default,
-        ge=1,
-        le=64,
-        description="number of experts, whose outputs gates mix: networks with `hidden` layers "
-        "that all tasks share, at each level (mmoe, ple); low-rank matrices of a cross layer "
-        "(dcn_v2)",
-    )
-
-
-def loss(default: str) -> Any:
-    return Field(
-        default=default,
-        description="bce (cross entropy); pairwise, listwise or jrc inside the groups of "
-        "loss_group; or a function of your own, path/to/file.py:function or module:function, "
-        "which needs security.allow_commands (docs/models.md). dssm: click (the label of each "
-        "pair) or in_batch (a clicked item among the items of the batch)",
-    )
+SEARCH_ID = "search_id"  # as model.loss_group: page views
+IN_GROUPS = ("pairwise", "listwise", "jrc")  # losses that compare the instances of a group
 
 
 class ModelType(StrEnum):
@@ -101,41 +55,29 @@ class ModelType(StrEnum):
     CUSTOM = "custom"
 
 
-class Bilinear(StrEnum):
-    ALL = "all"
-    EACH = "each"
-
-
-class Gate(StrEnum):
-    VECTOR = "vector"
-    BIT = "bit"
-
-
-SEARCH_ID = "search_id"  # as model.loss_group: page views
-IN_GROUPS = ("pairwise", "listwise", "jrc")  # losses that compare the instances of a group
-
-
 class ModelConfig(Section):
     """Keys of all models."""
 
     type: Choice[ModelType] = Field(description=_TYPE)
     slots: ListOf[Text] = Field(
-        default=(),
-        description="sparse slots that the model reads; empty: all",
+        default=(), description="sparse slots that the model reads; empty: all"
     )
     dense_scale: Literal["auto", "none"] | ListOf[DenseScale] = Field(
         default="auto",
         description="[mean, deviation] of each dense feature, which the model sees as (x - mean) "
         "/ deviation; auto: measured on the first rows when a run begins; none: no scaling",
     )
-
     click_prior: bool = Field(
         default=False,
         description="feed the network each slot's smoothed log-odds of a click, and their "
         "confidence",
     )
-
-    loss: Text = loss("bce")
+    loss: Text = Field(
+        default="bce",
+        description="bce (cross entropy); pairwise, listwise or jrc inside the groups of "
+        "loss_group; or a function of your own, path/to/file.py:function or module:function, "
+        "which needs security.allow_commands (docs/models.md)",
+    )
     loss_group: str = Field(
         default="",
         description="whose instances the loss compares: search_id (page views), or a sparse slot, "
@@ -217,7 +159,7 @@ class ModelConfig(Section):
 
 
 class WithoutNetwork(ModelConfig):
-    """Models without a network: they read only the weights and vectors of rows."""
+    """Models that read only the weights and vectors of rows."""
 
     @property
     def use_cvm(self) -> bool:
@@ -228,7 +170,7 @@ class WithoutNetwork(ModelConfig):
 class NetworkConfig(ModelConfig):
     """Keys of models with a network over the slots."""
 
-    hidden: ListOf[Width] = Field(
+    hidden: ListOf[_Width] = Field(
         default=(400, 400, 400), description="widths of the hidden layers"
     )
     use_cvm: bool = Field(
@@ -245,13 +187,11 @@ class FmConfig(WithoutNetwork):
     type: Literal[ModelType.FM] = Field(description=_TYPE)
 
 
-class DnnConfig(NetworkConfig):
-    type: Literal[ModelType.DNN] = Field(description=_TYPE)
-
-
 class RankAttentionConfig(NetworkConfig):
     type: Literal[ModelType.RANK_ATTENTION] = Field(description=_TYPE)
-    output_dim: Width = output_dim(32)
+    output_dim: _Width = Field(
+        default=32, description="width of the vector that comes from the page's other instances"
+    )
     enable_input_bp: bool = Field(
         default=False, description="also train the rows of the other instances of the page"
     )
@@ -259,6 +199,10 @@ class RankAttentionConfig(NetworkConfig):
     @property
     def page_views(self) -> bool:
         return True
+
+
+class DnnConfig(NetworkConfig):
+    type: Literal[ModelType.DNN] = Field(description=_TYPE)
 
 
 class WideDeepConfig(NetworkConfig):
@@ -269,20 +213,20 @@ class DeepFmConfig(NetworkConfig):
     type: Literal[ModelType.DEEPFM] = Field(description=_TYPE)
 
 
-class CrossConfig(NetworkConfig):
-    layers: int = layers(3)
-
-
-class DcnConfig(CrossConfig):
+class DcnConfig(NetworkConfig):
     type: Literal[ModelType.DCN] = Field(description=_TYPE)
+    layers: _Count = Field(default=3, description="cross layers")
 
 
-class DcnV2Config(CrossConfig):
+class DcnV2Config(NetworkConfig):
     type: Literal[ModelType.DCN_V2] = Field(description=_TYPE)
+    layers: _Count = Field(default=3, description="cross layers")
     low_rank: int = Field(
         default=64, ge=0, le=1 << 16, description="rank of a cross layer's matrix; 0: full rank"
     )
-    experts: int = experts(1)
+    experts: _Count = Field(
+        default=1, description="low-rank matrices of a cross layer, whose outputs a gate mixes"
+    )
 
     @model_validator(mode="after")
     def _experts_are_of_low_rank(self) -> DcnV2Config:
@@ -293,7 +237,7 @@ class DcnV2Config(CrossConfig):
 
 class XDeepFmConfig(NetworkConfig):
     type: Literal[ModelType.XDEEPFM] = Field(description=_TYPE)
-    cin: ListOf[Width] = Field(
+    cin: ListOf[_Width] = Field(
         default=(64, 64),
         min_length=1,
         description="feature maps of each layer of the compressed interaction network",
@@ -302,21 +246,21 @@ class XDeepFmConfig(NetworkConfig):
 
 class AutoIntConfig(NetworkConfig):
     type: Literal[ModelType.AUTOINT] = Field(description=_TYPE)
-    layers: int = layers(2)
-    heads: int = heads(2)
-    head_dim: Width = head_dim(16)
+    layers: _Count = Field(default=2, description="attention layers")
+    heads: _Heads = Field(default=2, description="heads of an attention layer")
+    head_dim: _Width = Field(default=16, description="width of a head")
 
 
 class FibinetConfig(NetworkConfig):
     type: Literal[ModelType.FIBINET] = Field(description=_TYPE)
-    bilinear: Choice[Bilinear] = Field(
-        default=Bilinear.ALL, description="one matrix for all slots, or one for each slot"
+    bilinear: Literal["all", "each"] = Field(
+        default="all", description="one matrix for all slots, or one for each slot"
     )
 
 
 class DlrmConfig(NetworkConfig):
     type: Literal[ModelType.DLRM] = Field(description=_TYPE)
-    bottom: ListOf[Width] = Field(
+    bottom: ListOf[_Width] = Field(
         default=(64,),
         description="widths of the layers over the dense features; one of width embedx_dim follows",
     )
@@ -324,21 +268,20 @@ class DlrmConfig(NetworkConfig):
 
 class GateNetConfig(NetworkConfig):
     type: Literal[ModelType.GATENET] = Field(description=_TYPE)
-    gate: Choice[Gate] = Field(
-        default=Gate.VECTOR,
-        description="one gate for a slot's vector, or one for each element of it",
+    gate: Literal["vector", "bit"] = Field(
+        default="vector", description="one gate for a slot's vector, or one for each element of it"
     )
 
 
 class MaskNetConfig(NetworkConfig):
     type: Literal[ModelType.MASKNET] = Field(description=_TYPE)
-    layers: int = layers(3)
-    output_dim: Width = output_dim(64)
+    layers: _Count = Field(default=3, description="parallel blocks")
+    output_dim: _Width = Field(default=64, description="width of the output of a block")
 
 
 class FinalMlpConfig(NetworkConfig):
     type: Literal[ModelType.FINALMLP] = Field(description=_TYPE)
-    heads: int = heads(4)
+    heads: _Heads = Field(default=4, description="heads of the fusion of the two streams")
     gate_hidden: int = Field(
         default=64,
         ge=0,
@@ -357,7 +300,225 @@ class FinalMlpConfig(NetworkConfig):
         return self
 
 
-SingleTaskConfig = (
+class TaskConfig(NetworkConfig):
+    """Keys of models with one output per label of slots.yaml."""
+
+    tower: ListOf[_Width] = Field(
+        default=(64,), description="widths of the hidden layers of each task's own network"
+    )
+    task_weights: ListOf[_Weight] = Field(
+        default=(),
+        description="weight of each task's loss, in the order of the labels; empty: 1 each",
+    )
+
+    @property
+    def computes_loss(self) -> bool:
+        return True
+
+
+class DelayedConfig(TaskConfig):
+    """Keys of models with an output for the share of labels that come late."""
+
+    delayed_task: str = Field(
+        default="",
+        description="label that may come late, such as conversion: late lines train it, and a "
+        "network of its own estimates how many are still to come; empty: late lines only count",
+    )
+
+    @property
+    def delayed(self) -> str:
+        return self.delayed_task
+
+
+class SharedBottomConfig(DelayedConfig):
+    type: Literal[ModelType.SHARED_BOTTOM] = Field(description=_TYPE)
+
+
+class MmoeConfig(DelayedConfig):
+    type: Literal[ModelType.MMOE] = Field(description=_TYPE)
+    experts: _Count = Field(
+        default=4,
+        description="networks with `hidden` layers, whose outputs a gate of each task mixes",
+    )
+
+
+class PleConfig(DelayedConfig):
+    type: Literal[ModelType.PLE] = Field(description=_TYPE)
+    layers: _Count = Field(default=1, description="levels of experts")
+    experts: _Count = Field(
+        default=2,
+        description="networks with `hidden` layers that all tasks share, at each level",
+    )
+    task_experts: _Count = Field(
+        default=2, description="experts that only one task uses, per task and level"
+    )
+
+
+class EsmmConfig(DelayedConfig):
+    type: Literal[ModelType.ESMM] = Field(description=_TYPE)
+
+
+class AitmConfig(TaskConfig):
+    type: Literal[ModelType.AITM] = Field(description=_TYPE)
+    output_dim: _Width = Field(
+        default=32, description="width of the vector that comes from the previous task"
+    )
+
+    @model_validator(mode="after")
+    def _has_a_tower(self) -> AitmConfig:
+        if not self.hidden:
+            raise ValueError("hidden is empty, but a task's network needs a hidden layer")
+        return self
+
+
+_HISTORY = (
+    "sparse slot of the user's history (with a max_length): slot of the item that is compared with "
+    "it; several pairs, such as items and their categories, are joined position by position"
+)
+
+
+class HistoryConfig(NetworkConfig):
+    """Keys of models that read slots with many ids in order, the latest first."""
+
+    history: dict[Text, Text] = Field(min_length=1, description=_HISTORY)
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        return tuple(self.history)
+
+    @property
+    def items(self) -> Mapping[str, str]:
+        return self.history
+
+
+class DinConfig(HistoryConfig):
+    type: Literal[ModelType.DIN] = Field(description=_TYPE)
+    attention_hidden: ListOf[_Width] = Field(
+        default=(64, 32), description="hidden layers of the attention unit"
+    )
+    activation: Literal["dice", "sigmoid", "relu"] = Field(
+        default="dice", description="activation in the attention unit"
+    )
+    softmax: bool = Field(
+        default=False, description="normalise the attention weights to sum 1; the paper does not"
+    )
+
+
+class DienConfig(HistoryConfig):
+    type: Literal[ModelType.DIEN] = Field(description=_TYPE)
+    auxiliary: float = Field(
+        default=1.0,
+        ge=0,
+        description="weight of the auxiliary loss, which compares the next item of the history "
+        "with another one",
+    )
+
+    @property
+    def computes_loss(self) -> bool:
+        return True
+
+
+class BstConfig(HistoryConfig):
+    type: Literal[ModelType.BST] = Field(description=_TYPE)
+    layers: _Count = Field(default=1, description="transformer layers")
+    heads: _Heads = Field(default=2, description="heads of a transformer layer")
+    head_dim: _Width = Field(default=8, description="width of a head")
+
+
+class HstuConfig(HistoryConfig):
+    type: Literal[ModelType.HSTU] = Field(description=_TYPE)
+    hidden: ListOf[_Width] = Field(default=(64,), description="widths of the hidden layers")
+    history: dict[Text, Text] = Field(
+        default={}, description=f"{_HISTORY}; empty: the events are the instances of a user"
+    )
+    width: _Width = Field(default=64, description="width of the vector of an event")
+    layers: _Count = Field(default=2, description="attention layers")
+    heads: _Heads = Field(default=2, description="heads of an attention layer")
+    head_dim: _Width = Field(default=32, description="width of a head")
+    max_length: int = Field(
+        default=512,
+        ge=1,
+        le=1 << 20,
+        description="without history: divisor of the attention, and number of positions with a "
+        "bias of their own",
+    )
+    time_buckets: int = Field(
+        default=64,
+        ge=0,
+        le=256,
+        description="without history: buckets of relative time, two for each doubling, with a bias "
+        "each; 0: no bias of time",
+    )
+
+    @model_validator(mode="after")
+    def _sequences_have_a_length(self) -> HstuConfig:
+        usual = type(self).model_fields
+        for name in ("max_length", "time_buckets") if self.history else ():
+            if getattr(self, name) != usual[name].default:
+                raise ValueError(
+                    f"{name} is for hstu without history, found {getattr(self, name)} with "
+                    f"history: take {name} out"
+                )
+        return self
+
+    @property
+    def reads_sequences(self) -> bool:
+        return not self.history
+
+
+class DssmConfig(NetworkConfig):
+    type: Literal[ModelType.DSSM] = Field(description=_TYPE)
+    user: ListOf[Text] = Field(min_length=1, description="slots of the user's tower")
+    item: ListOf[Text] = Field(min_length=1, description="slots of the item's tower")
+    output_dim: _Width = Field(default=32, description="width of the vector of a tower")
+    loss: Literal["click", "in_batch"] = Field(
+        default="click",
+        description="click (the label of each pair) or in_batch (a clicked item among the items "
+        "of the batch)",
+    )
+
+    @property
+    def objective(self) -> str:
+        return "bce"  # the model computes its loss
+
+    @model_validator(mode="after")
+    def _towers_are_apart(self) -> DssmConfig:
+        both = sorted({*self.user} & {*self.item})
+        if both:
+            raise ValueError(
+                f"user and item both have {', '.join(both)}; use each slot in one tower"
+            )
+        if self.click_prior:
+            raise ValueError(
+                "click_prior adds features of all slots, but a tower reads only its own slots: "
+                "leave it out"
+            )
+        return self
+
+
+class CustomConfig(NetworkConfig):
+    """A layer that the user has written."""
+
+    type: Literal[ModelType.CUSTOM] = Field(description=_TYPE)
+    layer: Text = Field(
+        description="the layer's class, path/to/file.py:Class or module:Class; needs "
+        "security.allow_commands"
+    )
+    settings: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="settings of your own, which the layer reads from `config.settings`",
+    )
+    in_order: ListOf[Text] = Field(
+        default=(),
+        description="sparse slots that the layer reads id by id, each with a max_length",
+    )
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        return self.in_order
+
+
+AnyModelConfig = Annotated[
     LrConfig
     | FmConfig
     | RankAttentionConfig
@@ -373,4 +534,16 @@ SingleTaskConfig = (
     | GateNetConfig
     | MaskNetConfig
     | FinalMlpConfig
-)
+    | SharedBottomConfig
+    | MmoeConfig
+    | PleConfig
+    | EsmmConfig
+    | AitmConfig
+    | DinConfig
+    | DienConfig
+    | BstConfig
+    | HstuConfig
+    | DssmConfig
+    | CustomConfig,
+    Field(discriminator="type"),
+]

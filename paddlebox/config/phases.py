@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from pydantic import Field
 
+from paddlebox.config.models import AnyModelConfig
 from paddlebox.config.section import Section
 from paddlebox.config.trainer import OptimizerConfig
-from paddlebox.config.zoo import AnyModelConfig
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from paddlebox.config.checkpoint import CheckpointConfig
 from paddlebox.config.combinations import check_combinations
 from paddlebox.config.data import DataConfig, FeederConfig
 from paddlebox.config.metrics import MetricConfig
-from paddlebox.config.models import SEARCH_ID
+from paddlebox.config.models import SEARCH_ID, AnyModelConfig
 from paddlebox.config.passwords import refuse_passwords
 from paddlebox.config.phases import Phase, PhaseConfig
 from paddlebox.config.ranks import RanksConfig
@@ -27,7 +27,6 @@ from paddlebox.config.sequences import SequencesConfig
 from paddlebox.config.table import TableConfig
 from paddlebox.config.tiers import HbmConfig, MemConfig, SsdConfig, StoreConfig
 from paddlebox.config.trainer import OptimizerConfig, TrainerConfig
-from paddlebox.config.zoo import AnyModelConfig
 
 MAX_TABLES = 64
 _MOST_GROUPED = 8192  # instances; an array of all pairs then has 256 MiB

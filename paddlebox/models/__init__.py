@@ -1,8 +1,7 @@
 """The model zoo.
 
 A model is a Paddle layer that maps the tensors of a batch to logits (B, T), for B instances and T
-tasks. Each file defines one model. Its options are a section in `paddlebox.config.models` or
-`paddlebox.config.task_models`.
+tasks. Each file defines one model. `paddlebox.config.models` has the class with its keys.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.config.task_models import BstConfig
+from paddlebox.config.models import BstConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import MLP
 from paddlebox.nn.sequence import Histories

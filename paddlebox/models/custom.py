@@ -12,7 +12,7 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.config.code import calling, check_callable, load_named
-from paddlebox.config.custom_model import CustomConfig
+from paddlebox.config.models import CustomConfig
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 

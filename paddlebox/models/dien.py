@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.config.task_models import DienConfig
+from paddlebox.config.models import DienConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import MLP, Linear, log_loss
 from paddlebox.nn.functional import sum_over

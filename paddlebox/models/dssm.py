@@ -18,8 +18,8 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.config.fields import Fields
+from paddlebox.config.models import DssmConfig
 from paddlebox.config.slots import INTERCEPT
-from paddlebox.config.task_models import DssmConfig, Matching
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn.functional import exp, log, matmul, sqrt, sum_over
@@ -78,9 +78,9 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         self.sparse = inputs.pooled_slots(config.use_cvm)
         self.user = _Tower(config.user, fields, self.sparse.width, config)
         self.item = _Tower(config.item, fields, self.sparse.width, config)
-        of_clicks = config.matching is Matching.CLICK
+        of_clicks = config.loss == "click"
         self.bias = self.create_parameter([1], dtype="float32", is_bias=True) if of_clicks else 0.0
-        self.matching = config.matching
+        self.of_clicks = of_clicks
         # User and item of the last call of forward, (B, output_dim) each.
         self.vectors: tuple[Any, Any] | None = None
 
@@ -92,7 +92,7 @@ class DSSM(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
         return sum_over(user * item, 1, keepdim=True) * _SMOOTHING + self.bias
 
     def loss(self, logits: Any, labels: Any, mask: Any = None) -> Any:
-        if self.matching is Matching.CLICK:
+        if self.of_clicks:
             return log_loss(logits, labels, mask=mask)
         assert self.vectors is not None  # logits come from a call of forward
         user, item = self.vectors

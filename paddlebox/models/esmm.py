@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.config.task_models import EsmmConfig
+from paddlebox.config.models import EsmmConfig
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel, share_to_come

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.config.models import Bilinear, FibinetConfig
+from paddlebox.config.models import FibinetConfig
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import (
@@ -36,12 +36,12 @@ _REDUCTION = 3  # slots for each unit of the hidden layer that weighs them, as i
 class _Products(paddle.nn.Layer):  # type: ignore[misc, name-defined]
     """(v_i W) * v_j for all i < j: (B, S, D) -> (B, pairs, D)."""
 
-    def __init__(self, inputs: Inputs, kind: Bilinear) -> None:
+    def __init__(self, inputs: Inputs, kind: str) -> None:
         super().__init__()
         square = [inputs.embedx_dim, inputs.embedx_dim]
-        shape = square if kind is Bilinear.ALL else [inputs.slots, *square]
+        shape = square if kind == "all" else [inputs.slots, *square]
         self.w = self.create_parameter(shape, dtype="float32")
-        self.sum = "bsd,de->bse" if kind is Bilinear.ALL else "bsd,sde->bse"
+        self.sum = "bsd,de->bse" if kind == "all" else "bsd,sde->bse"
         self.left, self.right = pairs_of(inputs.slots)
 
     def forward(self, x: Any) -> Any:

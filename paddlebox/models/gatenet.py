@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.config.models import Gate, GateNetConfig
+from paddlebox.config.models import GateNetConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import Linear, LinearPart, Tower, flat, sigmoid, weights_of
 
@@ -29,7 +29,7 @@ class GateNet(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle ha
         self.linear = LinearPart(inputs.dense_width)
         width = self.sparse.width
         self.gates = self.create_parameter(
-            [inputs.slots, width, 1 if config.gate is Gate.VECTOR else width], dtype="float32"
+            [inputs.slots, width, 1 if config.gate == "vector" else width], dtype="float32"
         )
         widths = [inputs.width(width), *config.hidden]
         self.layers = paddle.nn.LayerList(

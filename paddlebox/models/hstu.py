@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import ops
-from paddlebox.config.task_models import HstuConfig
+from paddlebox.config.models import HstuConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import MLP, Linear, flat
 from paddlebox.nn.hstu import Causal, Continued, HstuLayer, Tokens

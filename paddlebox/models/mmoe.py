@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.config.task_models import MmoeConfig
+from paddlebox.config.models import MmoeConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.config.task_models import PleConfig
+from paddlebox.config.models import PleConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox import ops
-from paddlebox.config.task_models import SharedBottomConfig
+from paddlebox.config.models import SharedBottomConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import ops
-from paddlebox.config.task_models import TaskConfig
+from paddlebox.config.models import TaskConfig
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
 from paddlebox.nn import log_loss

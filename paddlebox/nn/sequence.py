@@ -12,7 +12,6 @@ from typing import Any
 
 from paddlebox import ops
 from paddlebox.config.fields import Fields
-from paddlebox.config.task_models import Activation
 from paddlebox.errors import ConfigError
 from paddlebox.nn.functional import sigmoid
 from paddlebox.nn.linear import Linear
@@ -135,11 +134,11 @@ class Dice(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
 
 
 class _Activated(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    def __init__(self, inputs: int, width: int, activation: Activation) -> None:
+    def __init__(self, inputs: int, width: int, activation: str) -> None:
         super().__init__()
         self.linear = Linear(inputs, width)
-        self.dice = Dice(width) if activation is Activation.DICE else None
-        self.curve = sigmoid if activation is Activation.SIGMOID else paddle.nn.functional.relu
+        self.dice = Dice(width) if activation == "dice" else None
+        self.curve = sigmoid if activation == "sigmoid" else paddle.nn.functional.relu
 
     def forward(self, x: Any) -> Any:
         made = self.linear(x)
@@ -153,7 +152,7 @@ class AttentionUnit(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Pad
     """
 
     def __init__(
-        self, width: int, hidden: tuple[int, ...], activation: Activation, softmax: bool
+        self, width: int, hidden: tuple[int, ...], activation: str, softmax: bool
     ) -> None:
         super().__init__()
         widths = [4 * width, *hidden]

@@ -15,8 +15,8 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, HbmPlace, ModelConfig, OptimizerType, Slots
 from paddlebox.config.code import calling, check_callable, load_named
-from paddlebox.config.custom_model import CustomConfig
 from paddlebox.config.fields import click_slots, fields_of
+from paddlebox.config.models import CustomConfig
 from paddlebox.data.batches import GROUP, LATE, MASK, SEQUENCES, WEIGHT, Feed
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.models import create_model

@@ -14,9 +14,9 @@ from typing import Any
 
 from paddlebox.config import Config, Format, KeySpace, ModelType, Phase, Rule, Slots, TableConfig
 from paddlebox.config.check import validate
+from paddlebox.config.models import AnyModelConfig
 from paddlebox.config.stored import with_batch_size, with_stored
 from paddlebox.config.trainer import OptimizerConfig
-from paddlebox.config.zoo import AnyModelConfig
 from paddlebox.data.rows import count_rows, dense_scales
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.run_config import stored_config

@@ -38,10 +38,12 @@ def test_keys_of_both_parts_of_a_row_count_once(
         "| `name` | str | required | name of the run |",
         *(f"| `table.{part}.rule` | `naive` | `naive` | rule |" for part in ("embed", "embedx")),
         "| `model.type` | `lr`, `dcn` | required | a model |",
-        "| `model.layers` | int | 3 | dcn: layers |",
+        *("", "### Keys that only some models have", ""),
+        "| mmoe, ple | `model.tower` | list of int | [64] | widths |",
+        "| dcn | `model.layers` | int | 3 | layers |",
     ]
     (tmp_path / "docs").mkdir()
     page = "\n".join(["# Configuration", "", "## Keys", "", *rows, "", "## slots.yaml", ""])
     (tmp_path / "docs/config.md").write_text(page)
     monkeypatch.setattr(size, "ROOT", tmp_path)
-    assert size.config_keys() == (4, 1)
+    assert size.config_keys() == (4, 1)  # name, rule, type and tower; layers
