@@ -51,6 +51,7 @@ _CONTAINERS = (
 )  # fmt: skip
 # Compressions without magic bytes. The name decides only if the content is no text.
 _SUFFIXES = {"br": "brotli", "snappy": "snappy", "lz4": "lz4", "lzo": "lzo", "deflate": "deflate"}
+_COMPRESSED = {"gz": "gzip", "zst": "zstd", "bz2": "bz2", "xz": "xz"}  # by the end of the name
 _CONTROL = frozenset(range(0x20)) - frozenset(b"\t\n\r\f\x1e\x1f")
 _HEAD_BYTES = 16
 
@@ -68,10 +69,14 @@ def check_is_text(path: str, head: bytes) -> None:
     for offset, magic, name, step in _CONTAINERS:
         if head.startswith(magic, offset):
             raise DataError(f"{path}: expected text, found {name}: {step}")
-    name = _SUFFIXES.get(path.partition("?")[0].rpartition(".")[2].lower(), "")
+    name = _SUFFIXES.get(_suffix(path), "")
     text = head[:1000].decode("utf-8", "replace")
     if name and (text.count("\ufffd") > 1 or not _CONTROL.isdisjoint(head[:1000])):
         raise DataError(f"{path}: expected text, found bytes of {name}, by its name: {_UNPACK}")
+
+
+def _suffix(path: str) -> str:
+    return path.partition("?")[0].rpartition(".")[2].lower()
 
 
 def read_blocks(source: Source, block_bytes: int) -> Iterator[bytes]:
@@ -85,6 +90,13 @@ def read_blocks(source: Source, block_bytes: int) -> Iterator[bytes]:
         damaged, if other bytes follow it, or if the file changes while it is read.
     """
     codec = codec_of(source)
+    if source.size == 0 and _suffix(source.path) in _COMPRESSED:
+        # What compresses nothing writes some bytes, so this file was cut short.
+        name = _COMPRESSED[_suffix(source.path)]
+        raise DataError(
+            f"{source.path}: expected a stream of {name}, found an empty file; fetch or write it "
+            "again, or remove it"
+        )
     if codec is None:
         while block := source.read(block_bytes):
             yield block

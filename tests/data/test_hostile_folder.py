@@ -265,6 +265,20 @@ def test_a_damaged_compressed_file_is_an_error_with_its_offset(
         load([path], options(data_format, max_bad_line_ratio=1.0), 1000)
 
 
+@pytest.mark.parametrize("suffix", ["gz", "zst", "bz2", "xz"])
+def test_an_empty_file_is_an_error_only_with_the_name_of_a_compression(
+    tmp_path: Path, suffix: str
+) -> None:
+    good = write_text(tmp_path / "a.txt", Format.MULTISLOT, [LINES[Format.MULTISLOT]()] * 3)
+    for name in ("b.txt", f"b.txt.{suffix}"):
+        (tmp_path / name).write_bytes(b"")
+    assert load([good, str(tmp_path / "b.txt")], options(Format.MULTISLOT), 1000).size == 3
+    with pytest.raises(
+        DataError, match=rf"b.txt.{suffix}: expected a stream of .*, found an empty"
+    ):
+        load([good, str(tmp_path / f"b.txt.{suffix}")], options(Format.MULTISLOT), 1000)
+
+
 @pytest.mark.parametrize("data_format", [*TEXT, *COLUMNAR], ids=lambda f: f.value)
 def test_hidden_and_temporary_files_are_left_out_and_missing_ones_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, data_format: Format

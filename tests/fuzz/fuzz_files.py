@@ -1,19 +1,25 @@
-"""Damaged and forged files of a store, a copy, a save and rank parity: a reader returns what was
-written, or raises an error of ours, and touches nothing outside its folder.
+"""Damaged and forged files of a store, a copy, a save, rank parity, the parsed cache and training
+data: a reader returns what was written, or raises an error of ours, and touches nothing outside its
+folder.
 
     python tests/fuzz/fuzz_files.py --count 2000 [--seed N]
 
 Each file is mutated in one of two ways: some bytes change, or, in a record, a value becomes a
 hostile one and the checksums are made right again. Each is read in a process of its own. With right
-checksums, content may differ from what was written; nothing else may.
+checksums, content may differ from what was written; nothing else may. Plain text has no checksums:
+it is read as the same text compressed, and every line is an instance or a bad line.
 """
 
 from __future__ import annotations
 
 import argparse
+import bz2
 import gc
+import gzip
 import hashlib
 import json
+import logging
+import lzma
 import os
 import random
 import re
@@ -31,7 +37,10 @@ import numpy as np
 import paddle
 
 from paddlebox import ops
-from paddlebox.config import TableConfig
+from paddlebox.config import Format, TableConfig
+from paddlebox.data.cache import ParsedCache
+from paddlebox.data.loader import load
+from paddlebox.data.options import LoadOptions
 from paddlebox.errors import PaddleBoxError
 from paddlebox.saves.meta import META, _crc_of, _text_of
 from paddlebox.saves.reader import chain_of, open_save
@@ -44,8 +53,20 @@ from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import frame, unframe
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.tiered_table import stored_table
+from tests.data.test_formats_columnar import contents
+from tests.support.instances import SLOTS, multislot_lines
 
 _CPU_S, _WALL_S = 20, 300  # for one file
+_BUDGET = 1 << 30  # bytes of the feeder, and of the parsed cache
+_TEXT = "".join(f"{line}\n" for line in multislot_lines(400)).encode()
+_CSV = b"click,age,user,words\n" + b"".join(
+    b"%d,0.5|%d,%d,%d|%d\n" % (n % 2, n, n * n + 1, n + 1, 7 * n + 2) for n in range(400)
+)
+_COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
 _SAME, _OTHER, _REFUSED, _WRONG, _OUTSIDE = 0, 3, 4, 5, 6  # exit codes of a reading process
 _HOSTILE: list[Any] = [
     "/etc/passwd", "../../outside", "..", "", "a\0b", "x" * 300, -1, 0, 2**31, 2**63, 2**64, 2**70,
@@ -57,7 +78,8 @@ _HOSTILE: list[Any] = [
 
 
 def make(root: Path) -> None:
-    """A store of two passes, a copy, a chain of saves, and sets of rank parity."""
+    """A store of two passes, a copy, a chain of saves, sets of rank parity, a parsed cache, and
+    text."""
     paddle.disable_static()
     config = TableConfig(embedx_dim=2, embedx_threshold=0.0)
     store = root / "store" / "store"
@@ -77,6 +99,21 @@ def make(root: Path) -> None:
     assert record is not None
     copies.copy_version(str(store), record, str(root / "copy"))
     _make_rank_parity(root / "rank_parity", store, parity_set.protected_files(str(store), record))
+    _make_parsed(root / "parsed", root / "input")
+    for suffix, compress in {"": lambda text: text, **_COMPRESS}.items():
+        folder = root / f"text{suffix}"
+        folder.mkdir()
+        (folder / f"a{suffix}").write_bytes(compress(_TEXT))
+        (folder / f"a.csv{suffix}").write_bytes(compress(_CSV))
+
+
+def _make_parsed(folder: Path, file: Path) -> None:
+    """The parsed cache of a file that stays as it is."""
+    file.write_bytes(_TEXT)
+    os.utime(file, (1e9, 1e9))  # the cache does not trust a file of just now
+    (folder / "cache").mkdir(parents=True)
+    (folder / "input").write_text(str(file))
+    read_parsed(folder)
 
 
 def _make_rank_parity(folder: Path, store: Path, sizes: dict[str, int]) -> None:
@@ -140,12 +177,61 @@ def read_rank_parity(folder: Path) -> Any:
         return [one.row(number) for number in range(one.set.rows)]
 
 
+def _loaded(file: Path, cache: ParsedCache | None = None, bad_ratio: float = 0.0) -> Any:
+    """The lines of a file, those that are bad, and all instances."""
+    options = LoadOptions(
+        format=Format.CSV if ".csv" in file.name else Format.MULTISLOT,
+        slots=SLOTS,
+        batch_size=16,
+        threads=2,
+        max_bad_line_ratio=bad_ratio,
+        cache=cache,
+    )
+    found = load([str(file)], options, _BUDGET)
+    return found.lines, found.bad_lines, found.size, contents(found)
+
+
+def read_parsed(folder: Path) -> Any:
+    cache = ParsedCache(folder / "cache", _BUDGET)
+    found = _loaded(Path((folder / "input").read_text()), cache)
+    return cache.hits, found
+
+
+def read_compressed(folder: Path) -> Any:
+    return [_loaded(path) for path in sorted(folder.iterdir())]
+
+
+def read_text(folder: Path) -> Any:
+    """Whether any text is read as it is when compressed, and no line is lost."""
+    for path in sorted(folder.iterdir()):
+        packed = folder.with_name("packed") / f"{path.name}.gz"
+        packed.parent.mkdir(exist_ok=True)
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        both = [_outcome(path), _outcome(packed)]
+        assert both[0] == both[1], f"{path}: {both}"
+        if isinstance(both[0], tuple):
+            lines, bad, size, _ = both[0]
+            header = path.name.startswith("a.csv")
+            assert lines == header + bad + size, f"{path}: {lines} lines, {bad} bad, {size} read"
+    return True
+
+
+def _outcome(file: Path) -> Any:
+    try:
+        return _loaded(file, bad_ratio=1.0)
+    except PaddleBoxError as error:
+        return type(error).__name__
+
+
 READERS: list[tuple[str, Callable[[Path], Any], str]] = [
     ("store", read_store, r"store/(MANIFEST-\d+|ssd/.*|dense/.*|manifest/data.(mdb|sha256))"),
     ("store", repair_store, r"store/(MANIFEST-\d+|ssd/.*|dense/.*)"),
     ("copy", read_copy, r"(data|checkpoints)/.*"),
     ("save", read_save, r".*/(meta\.json|seg-.*|dense/.*)"),
     ("rank_parity", read_rank_parity, r"[^/]*\.set|[^/]*/(ssd|dense)/.*"),
+    ("parsed", read_parsed, r"cache/.*"),
+    *((f"text{suffix}", read_compressed, ".*") for suffix in _COMPRESS),
+    ("text", read_text, ".*"),
 ]
 
 
@@ -205,7 +291,9 @@ def forge(path: Path, data: bytes, rng: random.Random) -> bytes | None:
     return None
 
 
-def read_mutated(sound: Path, work: Path, rng: random.Random, expected: dict[str, Any]) -> str:
+def read_mutated(
+    sound: Path, work: Path, rng: random.Random, expected: dict[Any, list[str]]
+) -> str:
     """Mutates one file and reads all; returns what happened. Raises: AssertionError."""
     name, reader, pattern = rng.choice(READERS)
     folder = work / name
@@ -221,31 +309,64 @@ def read_mutated(sound: Path, work: Path, rng: random.Random, expected: dict[str
     else:
         path.unlink()
         path.symlink_to(work / "outside")
+    code = in_child(lambda: _read(reader, folder, expected[name, reader]))
+    what = f"{reader.__name__}, {path.relative_to(work)}, {'forged' if forged else 'damaged'}"
+    assert code in (_SAME, _OTHER, _REFUSED), f"{what}: exit code {code}"
+    assert code != _OTHER or forged is not None, f"{what}: other content, and no error"
+    known = {"outside", name, "restored", "packed"}
+    assert {p.name for p in work.iterdir()} <= known, f"{what}: wrote outside its folder"
+    assert (work / "outside").read_bytes() == b"outside", f"{what}: changed a file outside"
+    return f"{name} {reader.__name__}: {['same', '', '', 'other', 'refused'][code]}"
+
+
+def in_child(call: Callable[[], int]) -> int:
+    """The exit code of a process that makes the call; below 0: the signal that ended it.
+
+    This process runs no reader: its threads would be missing in the next child.
+    """
     child = os.fork()
     if child == 0:
         gc.disable()
         resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))  # other processes may be busy
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_WALL_S)
-        os._exit(_read(reader, folder, expected[reader.__name__]))
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    what = f"{reader.__name__}, {path.relative_to(work)}, {'forged' if forged else 'damaged'}"
-    assert code in (_SAME, _OTHER, _REFUSED), f"{what}: exit code {code}"
-    assert code != _OTHER or forged is not None, f"{what}: other content, and no error"
-    known = {"outside", name, "restored"}
-    assert {p.name for p in work.iterdir()} <= known, f"{what}: wrote outside its folder"
-    assert (work / "outside").read_bytes() == b"outside", f"{what}: changed a file outside"
-    return f"{reader.__name__}: {['same', '', '', 'other', 'refused'][code]}"
+        try:
+            os._exit(call())
+        except BaseException:
+            traceback.print_exc()
+            os._exit(_WRONG)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def digest_of(found: Any) -> str:
+    return hashlib.sha256(repr(found).encode()).hexdigest()
 
 
 def _read(reader: Callable[[Path], Any], folder: Path, expected: Any) -> int:
     try:
-        return _SAME if reader(folder) in expected else _OTHER
+        return _SAME if digest_of(reader(folder)) in expected else _OTHER
     except PaddleBoxError:
         return _REFUSED
-    except BaseException:
-        traceback.print_exc()
-        return _WRONG
+
+
+def make_and_read(root: Path) -> int:
+    """Makes the sound files, and writes what readers may return: the digests of a reader."""
+    make(root / "sound")
+    expected = []
+    for name, reader, _ in READERS:
+        shutil.copytree(root / "sound" / name, root / "once" / name)
+        found = [reader(root / "once" / name)]
+        if reader is repair_store:  # it may take an older version
+            with Manifest.open_reader(root / "once" / name / "store") as manifest:
+                older = range(len(manifest.versions()) - 1)
+            found += [read_store(root / "once" / name, n) for n in older]
+        if reader is read_parsed:  # a damaged entry is not read, and the file is parsed again
+            assert found[0][0] == 1, "the parsed cache was not read"
+            found.append((0, found[0][1]))
+        expected.append([digest_of(each) for each in found])
+        shutil.rmtree(root / "once")
+    (root / "expected.json").write_text(json.dumps(expected))
+    return _SAME
 
 
 def run(seed: int, count: int) -> Counter[str]:
@@ -254,19 +375,11 @@ def run(seed: int, count: int) -> Counter[str]:
     wrong = []
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        make(root / "sound")
-        expected = {}
-        for name, reader, _ in READERS:
-            shutil.copytree(root / "sound" / name, root / "once" / name)
-            expected[reader.__name__] = [reader(root / "once" / name)]
-            if reader is repair_store:  # it may take an older version
-                with Manifest.open_reader(root / "once" / name / "store") as manifest:
-                    older = range(len(manifest.versions()) - 1)
-                expected["repair_store"] += [read_store(root / "once" / name, n) for n in older]
-            shutil.rmtree(root / "once")
-        # A child must not destroy what a thread of this process waits for: it would wait for ever.
-        gc.collect()
-        gc.freeze()
+        assert in_child(lambda: make_and_read(root)) == _SAME
+        digests = json.loads((root / "expected.json").read_text())
+        expected = {
+            (name, reader): of for (name, reader, _), of in zip(READERS, digests, strict=True)
+        }
         for number in range(count):
             work = root / "work"
             work.mkdir()
@@ -287,5 +400,6 @@ if __name__ == "__main__":
     arguments.add_argument("--count", type=int, default=2000)
     arguments.add_argument("--seed", type=int, default=1)
     chosen = arguments.parse_args()
+    logging.disable(logging.WARNING)
     for line, times in sorted(run(chosen.seed, chosen.count).items()):
         print(f"{times:6} {line}")
