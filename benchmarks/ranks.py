@@ -40,7 +40,7 @@ from peers.jobs import Jobs, launcher
 from peers.of_ranks import DENSE, DIM, PEERS, SLOTS, Setting, check
 
 from paddlebox.store.parity_set import FOLDER, protected_files
-from paddlebox.tools.upkeep.store_files import newest, reading
+from paddlebox.tools.upkeep.report import newest, reading
 
 # ---- rates
 

@@ -21,7 +21,7 @@ from paddlebox.errors import DataError
 from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.request import parse_request
 from paddlebox.store.record import VersionRecord
-from paddlebox.tools.upkeep.values import feasigns_of
+from paddlebox.tools.upkeep.report import feasigns_of
 from tests.support.configs import make_config
 
 COUNT = 10_000

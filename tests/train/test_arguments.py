@@ -27,8 +27,7 @@ from paddlebox.tools.new_model.cli import write_model
 from paddlebox.tools.report.run import read_run
 from paddlebox.tools.upkeep import report
 from paddlebox.tools.upkeep.life import life
-from paddlebox.tools.upkeep.repair import repair
-from paddlebox.tools.upkeep.verify import verify
+from paddlebox.tools.upkeep.verify import repair, verify
 from paddlebox.train.evaluation import evaluate
 from paddlebox.train.run import train
 from tests.support.configs import config_fields, make_config, slots_fields

@@ -24,7 +24,7 @@ from paddlebox.errors import PaddleBoxError, StoreError
 from paddlebox.store.files import used_bytes
 from paddlebox.store.rank_stores import ranks_of
 from paddlebox.tools.upkeep import report
-from paddlebox.tools.upkeep.store_files import newest, reading
+from paddlebox.tools.upkeep.report import newest, reading
 
 FINISHED, TRAINING, STOPPED = "finished", "training", "stopped"
 

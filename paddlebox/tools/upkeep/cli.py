@@ -1,4 +1,4 @@
-"""The command line of tools/store.py."""
+"""The command line of tools/store.py. A command returns an exit code."""
 
 from __future__ import annotations
 
@@ -6,18 +6,291 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from paddlebox.config.dates import day_of
-from paddlebox.errors import PaddleBoxError
+from tqdm import tqdm
+
+from paddlebox._native import core
+from paddlebox.config.dates import date_of, day_of
+from paddlebox.config.table import LifeConfig
+from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
+from paddlebox.store import copies, names
 from paddlebox.store.checkpoints import checkpoints
-from paddlebox.store.coordinator import key_ranges
+from paddlebox.store.coordinator import ALL_KEYS, key_ranges
+from paddlebox.store.files import table_folder
+from paddlebox.store.lock import KeptLock
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.names import find_version
 from paddlebox.store.rank_stores import existing_stores, rank_versions, sum_of_digests
-from paddlebox.tools.upkeep import changes, looks
-from paddlebox.tools.upkeep.output import UNUSABLE
-from paddlebox.tools.upkeep.store_files import store_folder
+from paddlebox.store.tiered_table import stored_table
+from paddlebox.tools.columns import aligned
+from paddlebox.tools.upkeep import report
+from paddlebox.tools.upkeep.life import life
+from paddlebox.tools.upkeep.report import feasigns_of, index_of, newest, reading
+from paddlebox.tools.upkeep.verify import repair, verify
+
+SOUND, DAMAGED, UNUSABLE = 0, 1, 2
+#: What a command returns: the exit code, the result for --json, and the lines to print.
+Result = tuple[int, Any, Sequence[str]]
+Command = Callable[[Path, argparse.Namespace], Result]
+#: Settings that `show_life` can try. The settings of the store do not change.
+LIFE_SETTINGS: dict[str, Callable[[str], int | float]] = {
+    name: int if field.annotation is int else float
+    for name, field in LifeConfig.model_fields.items()
+    if field.annotation in (int, float)
+}
+
+
+def stat(folder: Path, _: argparse.Namespace) -> Result:
+    s = report.stat(folder)
+    deleted = "includes deleted ones until compaction"
+    rows = [
+        ("live rows", s["live_rows"], f"{deleted}; {s['stored_rows']:,} stored, with old copies"),
+        ("segments", s["segments"], f"at most {s['depth']} over one key"),
+        ("stored bytes", s["stored_bytes"], f"{s['space_ratio']:.2f} times the live rows"),
+        ("memory bytes", s["memory_bytes"], "filters and fences of the open store"),
+        ("store bytes", s["used_bytes"], "all files, with every kept version"),
+        ("free bytes", s["free_bytes"], "on the disk"),
+        *(
+            (f"written, {kind}", count, "bytes of segments since the start")
+            for kind, count in s["bytes_written"].items()
+        ),
+        *(
+            (f"written {day}", count, "bytes on that day (UTC)")
+            for day, count in list(s["bytes_written_by_day"].items())[-7:]
+        ),
+        ("life events", s["life_events"], "decays, shrinks and delta resets so far"),
+    ]
+    width = max(len(f"{count:,}") for _, count, _ in rows)
+    versions: list[Sequence[Any]] = [
+        ("version", "kind", "pass", "live rows", "segments", "bytes alone", "committed")
+    ]
+    for v in s["versions"]:
+        rows_alone = f"{v['live_rows']:,}", v["segments"], f"{v['bytes_kept_alone']:,}"
+        versions.append((v["version"], v["kind"], v["pass_number"], *rows_alone, v["created_at"]))
+    lines = [
+        f"{s['store']}: version {s['version']}, pass {s['pass_number']}, "
+        f"{date_of(s['day']) if s['day'] else 'no date'}, committed {s['created_at']}",
+        "",
+        *(f"{name:<20} {count:>{width},}  {meaning}" for name, count, meaning in rows),
+        "",
+        *aligned(versions),
+        "",
+        *(f"version {c['version']} is named {c['name']}" for c in s["names"]),
+        *(f"process {h['pid']} reads version {h['version']}" for h in s["leases"]),
+    ]
+    return SOUND, s, lines
+
+
+def digest(folder: Path, arguments: argparse.Namespace) -> Result:
+    value = report.digest(folder, arguments.version)
+    return SOUND, value, [f"{name} {text}" for name, text in value.items()]
+
+
+def verify_store(folder: Path, _: argparse.Namespace) -> Result:
+    with tqdm(unit=" segments", leave=False, disable=None) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        found = verify(folder, progress)
+    lines = [
+        *(f"damaged: {damage.message}" for damage in found.damage),
+        *(f"unreferenced: {name}" for name in found.unreferenced),
+        *([f"unprotected: {found.unprotected}"] if found.unprotected else []),
+        f"{len(found.versions)} versions, {found.segments} segments, {found.bytes:,} bytes read: "
+        + (f"{len(found.damage)} damaged" if found.damage else "no damage"),
+    ]
+    return (DAMAGED if found.damage else SOUND), asdict(found), lines
+
+
+def lookup(folder: Path, arguments: argparse.Namespace) -> Result:
+    if arguments.slot is None:
+        feasigns = [_feasign(text) for text in arguments.values]
+    else:
+        with reading(folder) as manifest:
+            feasigns = feasigns_of(newest(manifest), arguments.slot, arguments.values)
+    low, high = getattr(arguments, "key_range", ALL_KEYS)
+    feasigns = [feasign for feasign in feasigns if low <= core.mix(feasign) <= high]
+    rows = report.lookup(folder, feasigns, arguments.version)
+    lines = []
+    for entry in rows:
+        lines.append(f"feasign {entry['feasign']} (key {entry['key']})")
+        if entry["row"] is None:
+            deleted = " (deleted by a life event; copies remain)" * bool(entry["copies"])
+            lines.append(f"  no row{deleted}")
+        else:
+            lines += [f"  {name:<14} {value}" for name, value in entry["row"].items()]
+        lines += [f"  copy in {c['file']}, block {c['block']}" for c in entry["copies"]]
+    return SOUND, rows, lines
+
+
+def _feasign(text: str) -> int:
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = 0
+    if -(1 << 63) <= value < 0:  # as columns of signed integers hold a feasign
+        return value + (1 << 64)
+    if not 0 < value < 1 << 64:
+        raise ConfigError(
+            f"{text}: a feasign is 1 to 2^64 - 1; to look up a value of the data, add --slot NAME"
+        )
+    return value
+
+
+def dump(folder: Path, arguments: argparse.Namespace) -> Result:
+    others: list[tuple[Path, int]] = []
+    version = arguments.version
+    if arguments.store != folder:
+        (_, first), *of_ranks = rank_versions(folder, version)
+        version = first.version
+        others = [(store, record.version) for store, record in of_ranks]
+    slot = None
+    if arguments.slot is not None:
+        with reading(folder) as manifest:
+            record = newest(manifest) if version is None else manifest.version(version)
+        slot = index_of(record, arguments.slot)
+    rows = report.dump(folder, arguments.out, version, slot, others)
+    value = {"rows": rows, "file": str(arguments.out)}
+    return SOUND, value, [f"{rows:,} rows in {arguments.out}"]
+
+
+def show_life(folder: Path, arguments: argparse.Namespace) -> Result:
+    tried = {name: getattr(arguments, name) for name in LIFE_SETTINGS}
+    found = life(
+        folder,
+        version=arguments.version,
+        day=arguments.date,
+        settings={name: value for name, value in tried.items() if value is not None},
+    )
+    rows, s, gone = found["rows"], found["settings"], found["deleted_by_day_end"]
+
+    def share(count: int) -> str:
+        return f"{count:,} of {rows:,} rows ({count / max(rows, 1):.1%})"
+
+    lines = [
+        f"{found['store']}: version {found['version']}, {found['date'] or 'no date'}",
+        "",
+        f"a day's end would delete {share(gone['rows'])}: {gone['by_score']:,} with a score below "
+        f"{s['delete_threshold']:g} after a decay of {s['show_click_decay_rate']:g}, "
+        f"{gone['by_unseen_days']:,} unseen for more than {s['delete_after_unseen_days']} days",
+        f"a base would hold        {share(found['kept_by']['base'])}: score at least "
+        f"{s['base_threshold']:g}, unseen for at most {s['delta_keep_days']} days",
+        f"a delta would hold       {share(found['kept_by']['delta'])}: also delta_score at least "
+        f"{s['delta_threshold']:g}",
+    ]
+    for name, bins in found["histograms"].items():
+        table: list[Sequence[Any]] = [(f"{name} from", "rows", "rows below")]
+        below = 0
+        for entry in bins:
+            table.append((f"{entry['from']:g}", f"{entry['rows']:,}", f"{below:,}"))
+            below += entry["rows"]
+        lines += ["", *aligned(table)]
+    events = [("event", "kind", "date", "what"), *(_event(event) for event in found["events"])]
+    lines += ["", *(aligned(events) if found["events"] else ["no life events yet"])]
+    return SOUND, found, lines
+
+
+def _event(event: dict[str, Any]) -> tuple[Any, ...]:
+    return event["seq"], event["kind"], event["date"], _WHAT[event["kind"]].format(**event)
+
+
+_LIMITS = "score {min_score:g}, unseen days {max_unseen_days}"
+_WHAT = {
+    "decay": "by {decay:g}",
+    "shrink": _LIMITS,
+    "delta_reset": f"{_LIMITS}, delta_score {{min_delta_score:g}}",
+    "reset_rows": "weights of new rows",
+    "weight_decay": "embed_w by {embed_decay:g}, embedx by {embedx_decay:g}",
+}
+
+
+def compact(folder: Path, arguments: argparse.Namespace) -> Result:
+    """Each pass that has a version keeps its newest one: how many passes stay is a setting of the
+    run, not of the store."""
+    with KeptLock(folder):
+        before = report.stat(folder)
+        with Manifest.open_reader(folder) as manifest:
+            record, passes = newest(manifest), len(manifest.versions())
+        table = stored_table(folder, record, compaction=None, threads=2, keep_versions=passes)
+        with table:
+            table.compactor.compact(full=arguments.full)
+        after = report.stat(folder)
+    shown = ["version", "segments", "stored_rows", "stored_bytes", "space_ratio", "depth"]
+    value = {name: {"before": before[name], "after": after[name]} for name in shown}
+    rows = [("", "before", "after"), *((name, before[name], after[name]) for name in shown)]
+    return SOUND, value, aligned(rows)
+
+
+def repair_store(folder: Path, arguments: argparse.Namespace) -> Result:
+    result = repair(folder, yes=arguments.yes)
+    lines = []
+    if result.manifest is not None:
+        rebuilt = "was rebuilt" if result.done else "can be rebuilt"
+        lines.append(f"manifest: {result.manifest}: it {rebuilt} from its files")
+    for lost in result.lost:
+        where = "all of it" if lost.block is None else f"block {lost.block}"
+        lines.append(
+            f"lost: {lost.file}, {where}: {lost.rows} rows of keys {lost.min_key:#018x} to "
+            f"{lost.max_key:#018x}"
+        )
+        if older := ", ".join(lost.older):
+            lines.append(f"  older copies in {older} become current")
+        else:
+            lines.append("  no older copies: these feasigns start again from nothing")
+    lines += [f"cannot be repaired: {damage.message}" for damage in result.not_mended]
+    damaged = bool(result.lost or result.not_mended or result.manifest)
+    if not damaged:
+        lines.append("nothing is damaged")
+    elif result.done:
+        lines.append(f"repaired as version {result.version}; damaged files are kept in damaged/")
+    else:
+        lines.append("nothing was changed: add --yes to repair")
+    left = result.not_mended or (damaged and not result.done)
+    return (DAMAGED if left else SOUND), asdict(result), lines
+
+
+def name_version(folder: Path, arguments: argparse.Namespace) -> Result:
+    with Manifest.open_reader(folder) as manifest:
+        version = find_version(manifest, arguments.version)
+    names.name_version(str(folder), version, arguments.name)
+    value = {"name": arguments.name, "version": version}
+    return SOUND, value, [f"version {version} is named {arguments.name}"]
+
+
+def unname(folder: Path, arguments: argparse.Namespace) -> Result:
+    version = names.unname(str(folder), arguments.name)
+    value = {"name": arguments.name, "version": version}
+    return SOUND, value, [f"version {version} is no longer named {arguments.name}"]
+
+
+def copy(folder: Path, arguments: argparse.Namespace) -> Result:
+    with Manifest.open_reader(folder) as manifest:
+        version = find_version(manifest, arguments.version) if arguments.version else None
+        record = manifest.pin(version)
+        if record is None:
+            raise StoreError(f"{folder}: no version has been committed yet")
+        named = {c.name for c in checkpoints(str(folder)) if c.version == record.version}
+        label = arguments.version if arguments.version in named else copies.label_of(record)
+        written = copies.copy_version(str(folder), record, arguments.uri, label)
+    value = {"version": record.version, "label": label, "bytes": written}
+    return SOUND, value, [f"version {record.version} copied as {label}: {written:,} bytes"]
+
+
+def restore(arguments: argparse.Namespace) -> Result:
+    record = copies.restore(arguments.uri, arguments.run_dir, arguments.version)
+    store = arguments.run_dir / "store"
+    others = [verify(store / table_folder("", table)) for table in record.tables]
+    found = verify(store)
+    found.damage += [damage for other in others for damage in other.damage]
+    value = {"version": record.version, "pass": record.pass_number, **asdict(found)}
+    lines = [f"damaged: {damage.message}" for damage in found.damage]
+    lines.append(f"{store}: version {record.version}, pass {record.pass_number}")
+    return (DAMAGED if found.damage else SOUND), value, lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,17 +301,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         if "store" not in arguments:  # `restore` creates one
-            return changes.restore(arguments)
-        return _run(store_folder(arguments.store), arguments)
+            code, value, lines = restore(arguments)
+        else:
+            code, value, lines = _run(_store_folder(arguments.store), arguments)
     except (PaddleBoxError, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return UNUSABLE
+    print(json.dumps(value, indent=1) if arguments.json else "\n".join(lines))
+    return code
 
 
-def _run(store: Path, arguments: argparse.Namespace) -> int:
+def _store_folder(path: Path) -> Path:
+    """The store at a path, which is the folder of a store or a run dir. Raises: StoreError."""
+    for folder in (path, path / "store"):
+        if (folder / "manifest").is_dir() or any(folder.glob("MANIFEST-*")):
+            return folder
+    raise StoreError(f"{path}: holds no store; expected a store's folder or a run dir")
+
+
+def _run(store: Path, arguments: argparse.Namespace) -> Result:
     stores = [store] if arguments.store == store else existing_stores(store)
-    if len(stores) == 1 or arguments.run is looks.dump:
-        return int(arguments.run(store, arguments))
+    command: Command = arguments.run
+    if len(stores) == 1 or command is dump:
+        return command(store, arguments)
     # For a run dir of several ranks, run the command on each store, at the version of one pass.
     chosen: dict[Path, int] = {}
     wanted = getattr(arguments, "version", None)
@@ -46,8 +331,7 @@ def _run(store: Path, arguments: argparse.Namespace) -> int:
         with Manifest.open_reader(store) as manifest:
             first = find_version(manifest, str(wanted))
         chosen = {folder: record.version for folder, record in rank_versions(store, first)}
-    codes = []
-    arguments.told = []
+    codes, values, lines = [], [], []
     for rank, (folder, own) in enumerate(zip(stores, key_ranges(len(stores)), strict=True)):
         of_rank = argparse.Namespace(**{**vars(arguments), "key_range": own})
         has_name = wanted in [named.name for named in checkpoints(str(folder))]
@@ -56,23 +340,15 @@ def _run(store: Path, arguments: argparse.Namespace) -> int:
             of_rank.version = str(number) if isinstance(wanted, str) else number
         if rank and "uri" in arguments:
             of_rank.uri = f"{arguments.uri.rstrip('/')}/ranks/{rank}"
-        codes.append(int(arguments.run(folder, of_rank)))
-    values = [value for value, _ in arguments.told]
-    lines = [
-        line
-        for rank, (_, of_rank) in enumerate(arguments.told)
-        for line in (f"rank {rank}: {stores[rank]}", *(f"  {text}" for text in of_rank))
-    ]
-    if arguments.run is looks.digest:
+        code, value, texts = command(folder, of_rank)
+        codes.append(code)
+        values.append(value)
+        lines += [f"rank {rank}: {folder}", *(f"  {text}" for text in texts)]
+    if command is digest:
         whole = sum_of_digests([value["sparse_digest"] for value in values])
         lines.append(f"all ranks: sparse_digest {whole}")
         values.append({"ranks": len(stores), "sparse_digest": whole})
-    print(json.dumps(values, indent=1) if arguments.json else "\n".join(lines))
-    return max(codes)
-
-
-# Adds a command: its name, its function, and its description.
-Add = Callable[[str, Callable[[Path, argparse.Namespace], int], str], argparse.ArgumentParser]
+    return max(codes), values, lines
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,94 +358,54 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(
-        name: str, run: Callable[[Path, argparse.Namespace], int], about: str
-    ) -> argparse.ArgumentParser:
+    def add(name: str, run: Command | None, about: str) -> Callable[..., Any]:
         command = commands.add_parser(name, help=about, description=about)
-        command.add_argument("store", type=Path, help="the folder of a store, or a run dir")
-        command.add_argument(
-            "--json", action="store_true", help="print a JSON object instead of text"
-        )
-        command.set_defaults(run=run)
-        return command
+        command.add_argument("--json", action="store_true", help="print JSON instead of text")
+        if run is not None:
+            command.add_argument("store", type=Path, help="the folder of a store, or a run dir")
+            command.set_defaults(run=run)
+        return command.add_argument
 
-    _add_looks(add)
-    _add_changes(add)
-    about = "Creates RUN_DIR/store from a copied version."
-    command = commands.add_parser("restore", help=about, description=about)
-    command.add_argument("uri", metavar="URI", help="the URI to which versions were copied")
-    command.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    command.add_argument("--version", default="", metavar="LABEL", help="default: the newest")
-    command.add_argument("--json", action="store_true", help="print a JSON object instead of text")
+    kept: dict[str, Any] = {"type": int, "metavar": "N"}
+    kept["help"] = "a kept version; default: the newest"
+    add("stat", stat, "Versions, rows, bytes and readers.")
+    add("digest", digest, "Digests of all rows and of the dense state.")("--version", **kept)
+    about = "Verifies every checksum, key and reference; exit code 1 if there is damage."
+    add("verify", verify_store, about)
+    option = add("lookup", lookup, "The rows of some feasigns.")
+    option("values", nargs="+", metavar="FEASIGN", help="a feasign; with --slot a value")
+    option("--slot", metavar="NAME", help="look up values of this slot, as in the data")
+    option("--version", **kept)
+    option = add("dump", dump, "Writes all rows to a Parquet file.")
+    option("--out", type=Path, required=True, metavar="FILE.parquet")
+    only = "only rows of this slot; its index in a store without names"
+    option("--slot", metavar="NAME", help=only)
+    option("--version", **kept)
+    about = "Life events, and the effect of the end of a day or a save now."
+    option = add("life", show_life, about)
+    option("--date", type=_day, metavar="YYYYMMDD", help="default: the version's day")
+    for name, kind in LIFE_SETTINGS.items():
+        option(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=f"try another {name}")
+    option("--version", **kept)
+    option = add("compact", compact, "Merges the segments that are due for compaction.")
+    option("--full", action="store_true", help="merge until no two segments overlap")
+    about = "Drops damaged rows, or rebuilds the manifest. Without --yes it only lists the damage."
+    add("repair", repair_store, about)("--yes", action="store_true", help="change the store")
+    about = "Names a version. A named version is kept until it is unnamed."
+    option = add("name", name_version, about)
+    option("version", metavar="VERSION", help="number, YYYYMMDD or YYYYMMDD/PASS")
+    option("name", metavar="NAME")
+    add("unname", unname, "Removes a name.")("name", metavar="NAME")
+    about = "Copies a version. Files that exist at the target are not copied."
+    option = add("copy", copy, about)
+    option("uri", metavar="URI", help="a folder, hdfs://, s3://, gs://")
+    which = "number, day, pass or name; default: the newest"
+    option("--version", metavar="VERSION", help=which)
+    option = add("restore", None, "Creates RUN_DIR/store from a copied version.")
+    option("uri", metavar="URI", help="the URI to which versions were copied")
+    option("run_dir", type=Path, metavar="RUN_DIR")
+    option("--version", default="", metavar="LABEL", help="default: the newest")
     return parser
-
-
-def _add_looks(add: Add) -> None:
-    """Add the commands that change nothing."""
-    add("stat", looks.stat, "Versions, rows, bytes and readers.")
-
-    def add_version(command: argparse.ArgumentParser) -> None:
-        command.add_argument(
-            "--version", type=int, metavar="N", help="a kept version; default: the newest"
-        )
-
-    add_version(add("digest", looks.digest, "Digests of all rows and of the dense state."))
-    add(
-        "verify",
-        looks.verify_store,
-        "Verifies every checksum, key and reference; exit code 1 if there is damage.",
-    )
-    command = add("lookup", looks.lookup, "The rows of some feasigns.")
-    command.add_argument(
-        "values", nargs="+", metavar="FEASIGN", help="a feasign; with --slot a value"
-    )
-    command.add_argument(
-        "--slot", metavar="NAME", help="look up values of this slot, as in the data"
-    )
-    add_version(command)
-    command = add("dump", looks.dump, "Writes all rows to a Parquet file.")
-    command.add_argument("--out", type=Path, required=True, metavar="FILE.parquet")
-    command.add_argument(
-        "--slot", metavar="NAME", help="only rows of this slot; its index in a store without names"
-    )
-    add_version(command)
-    command = add(
-        "life", looks.show_life, "Life events, and the effect of the end of a day or a save now."
-    )
-    command.add_argument("--date", type=_day, metavar="YYYYMMDD", help="default: the version's day")
-    for name, kind in looks.LIFE_SETTINGS.items():
-        command.add_argument(
-            f"--{name.replace('_', '-')}", type=kind, metavar="X", help=f"try another {name}"
-        )
-    add_version(command)
-
-
-def _add_changes(add: Add) -> None:
-    """Add the commands that change the store, and `copy`."""
-    command = add("compact", changes.compact, "Merges the segments that are due for compaction.")
-    command.add_argument("--full", action="store_true", help="merge until no two segments overlap")
-    command = add(
-        "repair",
-        changes.repair_store,
-        "Drops damaged rows, or rebuilds the manifest. Without --yes it only lists the damage.",
-    )
-    command.add_argument("--yes", action="store_true", help="change the store")
-    command = add(
-        "name",
-        changes.name_version,
-        "Names a version. A named version is kept until it is unnamed.",
-    )
-    command.add_argument("version", metavar="VERSION", help="number, YYYYMMDD or YYYYMMDD/PASS")
-    command.add_argument("name", metavar="NAME")
-    command = add("unname", changes.unname, "Removes a name.")
-    command.add_argument("name", metavar="NAME")
-    command = add(
-        "copy", changes.copy, "Copies a version. Files that exist at the target are not copied."
-    )
-    command.add_argument("uri", metavar="URI", help="a folder, hdfs://, s3://, gs://")
-    command.add_argument(
-        "--version", metavar="VERSION", help="number, day, pass or name; default: the newest"
-    )
 
 
 def _day(text: str) -> int:

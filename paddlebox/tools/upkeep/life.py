@@ -17,9 +17,11 @@ from paddlebox.tools.upkeep.report import open_version
 
 _CHUNK_ROWS = 1 << 17
 # Lower bounds of the bins of the histograms. They include the defaults of the thresholds.
-SCORES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0, 1000.0)
-DELTAS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 100.0)
-UNSEEN = (0, 1, 2, 3, 5, 8, 12, 17, 24, 31, 46, 61, 91, 181, 366)
+BINS: dict[str, tuple[float, ...]] = {
+    "score": (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 25.0, 50.0, 100.0, 1000.0),
+    "delta_score": (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 100.0),
+    "unseen_days": (0, 1, 2, 3, 5, 8, 12, 17, 24, 31, 46, 61, 91, 181, 366),
+}
 
 
 class _Counts:
@@ -29,18 +31,11 @@ class _Counts:
         self._config = config
         self._settings = settings
         self._day = day
-        self._saves = {
-            "base": base_filter(settings, day),
-            "delta": delta_filter(settings, day),
-        }
+        self._saves = {"base": base_filter(settings, day), "delta": delta_filter(settings, day)}
         self.rows = 0
         self.kept = dict.fromkeys(self._saves, 0)
         self.deleted = {"by_score": 0, "by_unseen_days": 0, "rows": 0}
-        self.histograms = {
-            "score": np.zeros(len(SCORES), np.int64),
-            "delta_score": np.zeros(len(DELTAS), np.int64),
-            "unseen_days": np.zeros(len(UNSEEN), np.int64),
-        }
+        self.histograms = {name: np.zeros(len(bounds), np.int64) for name, bounds in BINS.items()}
 
     def add(self, _: np.ndarray, rows: np.ndarray) -> None:
         show, click, delta = rows[:, 1], rows[:, 2], rows[:, 3]
@@ -48,11 +43,7 @@ class _Counts:
         unseen = np.where(seen == 0, 0, np.maximum(self._day - seen, 0))
         score = self._score(show, click)
         self.rows += len(rows)
-        for name, values, bounds in (
-            ("score", score, SCORES),
-            ("delta_score", delta, DELTAS),
-            ("unseen_days", unseen, UNSEEN),
-        ):
+        for (name, bounds), values in zip(BINS.items(), (score, delta, unseen), strict=True):
             # A score below 0 (negative coefficients) counts in the first bin.
             edges = np.array(bounds[1:], values.dtype)
             bins = np.searchsorted(edges, values, "right")
@@ -79,8 +70,8 @@ def life(
     day: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The life events of a version, and the number of rows that a base and a delta would hold and
-    the end of a day would delete, with these settings. Reads every row, and changes nothing.
+    """The life events of a version, and how many rows a base and a delta would hold and the end of
+    a day would delete, with these settings. Reads every row, and changes nothing.
 
     Args:
         day: the day of these events; None: the day of the version.
@@ -107,9 +98,10 @@ def life(
             "kept_by": counts.kept,
             "deleted_by_day_end": counts.deleted,
             "histograms": {
-                name: [{"from": low, "rows": int(n)} for low, n in zip(bounds, found, strict=True)]
-                for (name, found), bounds in zip(
-                    counts.histograms.items(), (SCORES, DELTAS, UNSEEN), strict=True
-                )
+                name: [
+                    {"from": low, "rows": int(n)}
+                    for low, n in zip(bounds, counts.histograms[name], strict=True)
+                ]
+                for name, bounds in BINS.items()
             },
         }

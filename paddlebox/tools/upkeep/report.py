@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import difflib
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,16 +17,37 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paddlebox import _native
+from paddlebox._native import core
+from paddlebox.config import Format, KeySpace
 from paddlebox.config.arguments import AnyPath, as_path
-from paddlebox.errors import StoreError
+from paddlebox.config.slots import Slots, SlotType
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.serving.fields import CELL, CRITEO_COLUMNS, VALUE, Use, text_of
 from paddlebox.store import compaction, files
 from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.leases import held_leases
-from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.manifest import Manifest
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.row_fields import fields_of_rows
 from paddlebox.store.tiered_table import TieredTable, stored_table
-from paddlebox.tools.upkeep.store_files import newest, reading
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[Manifest]:
+    """Open the manifest with a lease on the newest version. This works while training runs."""
+    with Manifest.open_reader(folder) as manifest:
+        manifest.pin()
+        yield manifest
+
+
+def newest(manifest: Manifest) -> VersionRecord:
+    """The newest version. Raises: StoreError if there is none."""
+    record = manifest.head()
+    if record is None:
+        raise StoreError(f"{manifest.folder}: no version has been committed yet")
+    return record
+
 
 _DUMP_ROWS = 1 << 17  # rows in memory at a time, and in a Parquet row group
 
@@ -67,11 +91,11 @@ def stat(folder: AnyPath) -> dict[str, Any]:
 
 
 def _by_day(journal: Sequence[dict[str, Any]]) -> dict[str, int]:
-    days: dict[str, int] = {}
+    days = Counter[str]()
     for entry in journal:
         day = datetime.datetime.fromisoformat(entry["created_at"]).date().isoformat()
-        days[day] = days.get(day, 0) + entry["bytes"]
-    return days
+        days[day] += entry["bytes"]
+    return dict(days)
 
 
 def _version(
@@ -112,8 +136,7 @@ def digest(folder: AnyPath, version: int | None = None) -> dict[str, Any]:
 
 def row_fields(layout: dict[str, int], row: np.ndarray) -> dict[str, Any]:
     """The fields of a row, under the names of docs/formats/row.md."""
-    fields = fields_of_rows(layout, row[None])
-    return {name: values[0].tolist() for name, values in fields.items()}
+    return {name: v[0].tolist() for name, v in fields_of_rows(layout, row[None]).items()}
 
 
 def lookup(
@@ -145,11 +168,9 @@ def _copies(folder: Path, record: VersionRecord, key: int) -> list[dict[str, Any
         if not segment["min_key"] <= key <= segment["max_key"]:
             continue
         file = _native.core.SegmentFile(str(folder / "ssd" / segment["file"]), segment)
-        block = file.find(key)
-        if block is not None:
-            copies.append(
-                {"file": segment["file"], "sequence": segment["sequence"], "block": block}
-            )
+        if (block := file.find(key)) is not None:
+            entry = {name: segment[name] for name in ("file", "sequence")}
+            copies.append({**entry, "block": block})
     return copies
 
 
@@ -212,3 +233,88 @@ def _columns(feasigns: np.ndarray, fields: dict[str, np.ndarray]) -> pa.Table:
         return pa.ListArray.from_arrays(pa.array(offsets), flat)
 
     return pa.table({name: column(of) for name, of in {"feasign": feasigns, **fields}.items()})
+
+
+_MARKS = CELL + VALUE
+_MAX_BYTES = 1 << 20  # of a value
+
+
+def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list[int]:
+    """The feasigns that the feeder computed from these values when the version was trained. They
+    are hashed if the slot has `hash`, and contain the slot if `data.key_space` is per_slot. The
+    values of a weighted slot are ids without their weights.
+
+    Raises: StoreError if the version has no record of its slots; ConfigError if there is no such
+        slot, or the slot cannot have the value.
+    """
+    if not record.config:
+        raise StoreError(
+            f"version {record.version} has no record of its slots, which only tools/train.py "
+            "writes: look up feasigns, without --slot"
+        )
+    slots = Slots.model_validate(record.config["slots"], strict=False)
+    data = record.config["config"]["data"]
+    criteo = data["format"] == Format.CRITEO_TSV.value
+    place = [sparse.name for sparse in slots.sparse].index(_read_slot(slots, slot))
+    schema = core.FeedSchema(
+        "criteo_tsv" if criteo else "csv",
+        [{**fields, "weighted": False} for fields in slots.fields()],
+        data["key_space"] == KeySpace.PER_SLOT.value,
+        _MAX_BYTES,
+        ",|" if criteo else _MARKS,
+    )
+    columns = CRITEO_COLUMNS if criteo else schema.column_names
+    cells = dict.fromkeys(columns, "")
+    for other in slots.slots:  # a line must have a label and dense values
+        if other.type is not SlotType.SPARSE and not (criteo and other.type is SlotType.DENSE):
+            cells[other.column or other.name] = _MARKS[1].join(["0"] * other.dim)
+    column = slots.sparse[place].column or slot
+    use = Use.TEXT if slots.sparse[place].hash else Use.ID
+    columnar = Format(data["format"]).is_columnar or bool(data.get("parser"))
+    found = []
+    for value in values:
+        text = text_of(value, use, columnar)
+        text = '"' + text.replace('"', '""') + '"' if text[:1] == '"' and not criteo else text
+        line = ("\t" if criteo else _MARKS[0]).join({**cells, column: text}.values())
+        chunk = core.parse_chunk(schema, line.encode("utf-8", "surrogateescape"))
+        for _, reason, _ in chunk.first_bad:
+            raise ConfigError(reason.replace(_MARKS[0], " "))
+        instances = core.Instances(schema.sparse_slots, schema.dense_width)
+        instances.append(chunk)
+        instances.index(core.ThreadPool(1))
+        feasigns, offsets = instances.pack_feasigns(0, 1)
+        made = [int(feasign) for feasign in feasigns[offsets[place] : offsets[place + 1]]]
+        if not made:
+            raise ConfigError(f"slot {slot!r}: {value!r} is not a feasign")
+        found += made
+    return found
+
+
+def index_of(record: VersionRecord, slot: str) -> int:
+    """The index of a sparse slot, which its rows hold. slot: its name; the index itself if the
+    version has no record of its slots. Raises: ConfigError."""
+    if record.config:
+        slots = Slots.model_validate(record.config["slots"], strict=False)
+        names = [sparse.name for sparse in slots.sparse]
+        return names.index(_known(names, slot, f"version {record.version} has no slot {slot!r}"))
+    if not slot.isdecimal():
+        raise ConfigError(
+            f"version {record.version} has no names of slots, which only tools/train.py writes: "
+            f"expected the index of a slot, found {slot!r}"
+        )
+    return int(slot)
+
+
+def _read_slot(slots: Slots, name: str) -> str:
+    """Check that a name is that of a sparse slot in the data. Raises: ConfigError."""
+    names = [sparse.name for sparse in slots.sparse if not sparse.made]
+    return _known(names, name, f"no sparse slot {name!r} is read from the data")
+
+
+def _known(names: Sequence[str], name: str, wrong: str) -> str:
+    if name in names:
+        return name
+    near = difflib.get_close_matches(name, names, 1)
+    raise ConfigError(
+        wrong + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}")
+    )

@@ -22,7 +22,7 @@ from paddlebox.store.compaction import Policy
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table, sorted_unique_keys
-from paddlebox.tools.upkeep import values
+from paddlebox.tools.upkeep import report
 from paddlebox.tools.upkeep.cli import main
 from tests.support.configs import slots_fields
 
@@ -381,10 +381,10 @@ def _rows(table: Table) -> tuple[list[int], list[np.ndarray]]:
 def test_a_slot_is_named_by_its_name_or_by_its_index_without_names() -> None:
     slots = Slots.model_validate({"slots": slots_fields(click="label", user="sparse", ad="sparse")})
     named = VersionRecord(1, 0, [], {}, 1, config={"slots": slots.model_dump(mode="json")})
-    assert [values.index_of(named, slot) for slot in ("user", "ad")] == [0, 1]
+    assert [report.index_of(named, slot) for slot in ("user", "ad")] == [0, 1]
     with pytest.raises(ConfigError, match="no slot 'adv'; did you mean 'ad'"):
-        values.index_of(named, "adv")
+        report.index_of(named, "adv")
     without = VersionRecord(1, 0, [], {}, 1)
-    assert values.index_of(without, "7") == 7
+    assert report.index_of(without, "7") == 7
     with pytest.raises(ConfigError, match="expected the index of a slot, found 'ad'"):
-        values.index_of(without, "ad")
+        report.index_of(without, "ad")

@@ -9,7 +9,7 @@ import pytest
 from paddlebox.config.slots import Slots
 from paddlebox.errors import ConfigError
 from paddlebox.store.record import VersionRecord
-from paddlebox.tools.upkeep.values import feasigns_of
+from paddlebox.tools.upkeep.report import feasigns_of
 
 SLOTS = [
     {"name": "click", "type": "label"},
