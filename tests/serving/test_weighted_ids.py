@@ -203,6 +203,7 @@ def test_diagnose_gives_the_export_the_weights(
         instances=loaded.instances, size=2, options=SimpleNamespace(slots=asked.slots)
     )
     labels = np.array([1, 0], np.float32)
-    found = cli._served(tmp_path, 1, None, loaded, np.arange(2), labels, labels, None)
-    assert found["largest_difference"] == 0.5
+    served = cli._serve(tmp_path, 1, None, loaded)
+    assert isinstance(served, np.ndarray)
+    assert cli._compare(served, labels, labels, None)["largest_difference"] == 0.5
     assert asked.weights == ([1, 3, 1, 1] if weighted else [])

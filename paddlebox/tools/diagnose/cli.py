@@ -91,7 +91,7 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
     def run() -> None:
         config, slots = _config_of(arguments)
         prepare(config.trainer)
-        from paddlebox.tools.diagnose.importance import slot_importance
+        from paddlebox.tools.diagnose.slots import slot_importance
 
         result = slot_importance(
             config,
@@ -103,10 +103,10 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
         )
         print(f"{result['samples']} samples, version {result['version']}, AUC {result['auc']:.6f}")
         rows = [
-            [" ".join(one["slots"]), f"{one['loss']:+.6f}", f"{one['spread']:.6f}"]
-            for one in result["slots"]
+            [" ".join(group["slots"]), f"{group['loss']:+.6f}", f"{group['spread']:.6f}"]
+            for group in result["slots"]
         ]
-        print("\n".join(aligned([["slots", "AUC lost", "spread"], *rows])))
+        print(*aligned([["slots", "AUC lost", "spread"], *rows]), sep="\n")
         _write(arguments.out or arguments.run_dir / "auc_runner.json", result)
 
     return guarded(run)
@@ -129,7 +129,7 @@ def _config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:
 
 
 class _Collected:
-    """Collects the predictions and labels of an evaluation, and columns."""
+    """Collects predictions, labels and places of an evaluation's instances, and columns."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = columns
@@ -143,15 +143,12 @@ class _Collected:
         places: np.ndarray,
     ) -> None:
         chosen = (columns[name] for name in self.columns)
-        self._parts.append((predictions, labels, places, *chosen))
-
-    @property
-    def places(self) -> np.ndarray:
-        return np.concatenate([np.zeros(0, np.int64), *(part[2] for part in self._parts)])
+        self._parts.append((places, predictions, labels, *chosen))
 
     def arrays(self) -> list[np.ndarray]:
-        """Predictions, labels, places of the instances, and the columns."""
-        return [np.concatenate(parts) for parts in zip(*self._parts, strict=True)]
+        """Places, predictions, labels and the columns; without instances only the places."""
+        parts = zip(*self._parts, strict=True)
+        return [np.concatenate(part) for part in parts] or [np.zeros(0, np.int64)]
 
 
 def diagnose(
@@ -180,7 +177,7 @@ def diagnose(
     """
     from paddlebox.data.listing import expand
     from paddlebox.data.whole_files import load_files
-    from paddlebox.tools.diagnose.slot_figures import copc_by_value, slot_figures
+    from paddlebox.tools.diagnose.slots import copc_by_value, slot_figures
     from paddlebox.train.batch_loop import run_pass
     from paddlebox.train.evaluation import opened
     from paddlebox.train.opening import create_dataset, feeding, read_slots
@@ -198,21 +195,19 @@ def diagnose(
     weight = slots.weight.name if slots.weight is not None else ""
     collected = _Collected([name for name in (weight, slice_slot) if name])
     with opened(config, run_dir, slots) as (table, runner, version):
-        loaded = load_files(
-            config, slots, files, 1 << 16, "diagnose reads files", table.slot_tables(slots)
-        )
-        with feeding(
-            create_dataset(config.model_copy(update={"data": in_order}), slots, table)
-        ) as dataset:
+        tables = table.slot_tables(slots)
+        loaded = load_files(config, slots, files, 1 << 16, "diagnose reads files", tables)
+        ordered = config.model_copy(update={"data": in_order})
+        with feeding(create_dataset(ordered, slots, table)) as dataset:
             dataset.set_test_mode(True)
             dataset.set_filelist(files)
             dataset.load_into_memory()
             dataset.begin_pass()
-            measured = run_pass(
-                dataset, runner.evaluate_step, tasks=dataset.tasks, watched=collected
-            )
+            step = runner.evaluate_step
+            measured = run_pass(dataset, step, tasks=dataset.tasks, watched=collected)
             dataset.end_pass()
-        without_late = collected.places if slots.late is not None else None
+        places, *arrays = collected.arrays()
+        without_late = places if slots.late is not None else None
         figures = slot_figures(table, slots, loaded, without_late)
     result: dict[str, Any] = {
         "version": version,
@@ -223,33 +218,26 @@ def diagnose(
     }
     if measured.samples == 0:
         return result
-    predictions, labels, places, *columns = collected.arrays()
+    predictions, labels, *columns = arrays
     weights = columns[0] if weight else np.ones_like(labels) if dataset.soft_labels else None
     if slice_slot:
         values = copc_by_value(predictions, labels, columns[-1], top, weights)
         result["slices"] = {"slot": slice_slot, "values": values}
     if serving:
-        result["serving"] = _served(
-            run_dir, version, threshold, loaded, places, predictions, labels, weights
-        )
+        served = _serve(run_dir, version, threshold, loaded)
+        if isinstance(served, str):
+            result["serving"] = {"why_not": served}
+        else:
+            result["serving"] = _compare(served[places], predictions, labels, weights)
     return result
 
 
-def _served(
-    run_dir: Path,
-    version: int,
-    threshold: float | None,
-    loaded: Any,
-    places: np.ndarray,
-    predictions: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None,
-) -> dict[str, Any]:
+def _serve(run_dir: Path, version: int, threshold: float | None, loaded: Any) -> np.ndarray | str:
+    """The predictions of an export for all instances, or the reason why it cannot be exported."""
     from paddlebox.data.positions import task_columns
     from paddlebox.serving.predictor import Predictor
     from paddlebox.serving.source import RunSource
     from paddlebox.serving.writer import export
-    from paddlebox.train.metrics import PassMetrics
 
     instances, slots = loaded.instances, loaded.options.slots
     _, features = task_columns(slots)
@@ -270,9 +258,16 @@ def _served(
                     dense = np.ascontiguousarray(packed["dense"][:, features])
                     of_ids = instances.pack_weights(begin, end) if slots.weighted else None
                     parts.append(predictor.predict_feasigns(feasigns, offsets, dense, of_ids))
-    except ConfigError as error:  # the model cannot be exported; show the other figures
-        return {"why_not": str(error)}
-    served = np.concatenate(parts).reshape(loaded.size, -1)[places, 0]
+    except ConfigError as error:  # show the other figures
+        return str(error)
+    return np.concatenate(parts).reshape(loaded.size, -1)[:, 0]
+
+
+def _compare(
+    served: np.ndarray, predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray | None
+) -> dict[str, Any]:
+    from paddlebox.train.metrics import PassMetrics
+
     metrics = PassMetrics(weighted=weights is not None)
     metrics.add(served, labels, weights)
     values, apart = metrics.compute(), np.abs(served - predictions)
@@ -296,17 +291,15 @@ def _print_diagnosis(result: Mapping[str, Any]) -> None:
         "new": "new", "new_unique": "new, unique", "embed_w": "|embed_w|",
         "has_embedx": "has embedx", "embedx": "norm embedx", "gradient_share": "gradient",
     }  # fmt: skip
-    rows = [[_shown(one[key]) for key in headers] for one in result["slots"]]
-    print("\n".join(aligned([list(headers.values()), *rows])))
+    rows = [[_shown(slot[key]) for key in headers] for slot in result["slots"]]
+    print(*aligned([list(headers.values()), *rows]), sep="\n")
     if "slices" in result:
-        keys = ["value", "samples", "ctr", "predicted", "copc"]
+        keys = ["samples", "ctr", "predicted", "copc"]
         rows = [
-            ["others" if one["value"] is None else str(one["value"])]
-            + [_shown(one[key]) for key in keys[1:]]
-            for one in result["slices"]["values"]
+            ["others" if part["value"] is None else part["value"], *(_shown(part[k]) for k in keys)]
+            for part in result["slices"]["values"]
         ]
-        print()
-        print("\n".join(aligned([[result["slices"]["slot"], *keys[1:]], *rows])))
+        print("", *aligned([[result["slices"]["slot"], *keys], *rows]), sep="\n")
     if "serving" in result:
         print()
         for name, value in result["serving"].items():

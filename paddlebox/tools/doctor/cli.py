@@ -13,12 +13,45 @@ from typing import Any
 
 from paddlebox.config import Program
 from paddlebox.config.arguments import AnyPath, as_path
+from paddlebox.config.units import GIB, MIB
 from paddlebox.errors import PaddleBoxError
 from paddlebox.launch import cpu
-from paddlebox.tools.doctor.budgets import as_yaml, budgets
-from paddlebox.tools.doctor.disk import measure_disk
-from paddlebox.tools.doctor.facts import Facts, read_facts
+from paddlebox.tools.doctor.facts import Facts, measure_disk, read_facts
 from paddlebox.tools.doctor.findings import Level, findings
+
+# Shares of the usable memory. Paddle, batches, filters and the page cache use the rest.
+_HBM, _MEM, _FEEDER = 0.25, 0.35, 0.15
+_DISK = 0.8  # share of the free disk space; compaction needs the rest
+
+
+def budgets(facts: Facts) -> dict[str, int]:
+    """Config key -> bytes."""
+    usable = facts.usable_bytes
+    shares = {
+        "hbm.budget_bytes": _HBM * usable,
+        "mem.budget_bytes": _MEM * usable,
+        "feeder.budget_bytes": _FEEDER * usable,
+    }
+    if facts.disk is not None:
+        shares["ssd.disk_budget_bytes"] = _DISK * facts.disk.free_bytes
+    return {key: _round(share) for key, share in shares.items()}
+
+
+def _round(size: float) -> int:
+    """Round down to whole GiB from 8 GiB on, else to multiples of 64 MiB or 1 MiB; at least 1
+    MiB."""
+    step = GIB if size >= 8 * GIB else 64 * MIB if size >= 64 * MIB else MIB
+    return max(MIB, int(size) // step * step)
+
+
+def as_yaml(chosen: dict[str, int]) -> str:
+    """The budgets as YAML, to paste into a config."""
+    lines = []
+    for key, size in chosen.items():
+        section, name = key.split(".")
+        unit, of = ("GiB", GIB) if size % GIB == 0 else ("MiB", MIB)
+        lines += [f"{section}:", f"  {name}: {size // of}{unit}"]
+    return "\n".join(lines)
 
 
 def doctor_main(argv: Sequence[str] | None = None) -> int:
@@ -41,12 +74,12 @@ def doctor_main(argv: Sequence[str] | None = None) -> int:
     if arguments.disk_mib < 0:
         parser.error(f"--disk-mib: expected 0 or more, found {arguments.disk_mib}")
     try:
-        told = examine(arguments.folder, arguments.disk_mib << 20)
+        report = examine(arguments.folder, arguments.disk_mib << 20)
     except PaddleBoxError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    print(json.dumps(told, indent=1) if arguments.json else as_text(told))
-    return 0 if told["works"] else 1
+    print(json.dumps(report, indent=1) if arguments.json else as_text(report))
+    return 0 if report["works"] else 1
 
 
 def examine(folder: AnyPath, disk_bytes: int) -> dict[str, Any]:
@@ -65,25 +98,25 @@ def examine(folder: AnyPath, disk_bytes: int) -> dict[str, Any]:
     disk = measure_disk(folder, disk_bytes) if disk_bytes else None
     info = cpu.CpuInfo.read()
     facts = read_facts(folder, disk, vendor=info.vendor, flags=info.flags, cores=info.cores)
-    return told_of(facts, cpu.choose(info, {}, Program.PIR))
+    return report_of(facts, cpu.choose(info, {}, Program.PIR))
 
 
-def told_of(facts: Facts, settings: dict[str, cpu.Setting]) -> dict[str, Any]:
+def report_of(facts: Facts, settings: dict[str, cpu.Setting]) -> dict[str, Any]:
     """The result of `examine` for these facts."""
-    found = findings(facts)
+    problems = findings(facts)
     plain = asdict(facts) | {"cpu_flags": sorted(facts.cpu_flags & {"avx2", "avx512f"})}
     return {
-        "works": all(one.level is not Level.FAILS for one in found),
+        "works": all(problem.level is not Level.FAILS for problem in problems),
         "facts": plain | {"usable_bytes": facts.usable_bytes},
-        "findings": [asdict(one) for one in found],
+        "findings": [asdict(problem) for problem in problems],
         "settings": {name: setting._asdict() for name, setting in settings.items()},
         "budgets": budgets(facts),
     }
 
 
-def as_text(told: dict[str, Any]) -> str:
+def as_text(report: dict[str, Any]) -> str:
     """The result of `examine` as text."""
-    facts = told["facts"]
+    facts = report["facts"]
     disk = facts["disk"]
     lines = [
         f"Python {'.'.join(map(str, facts['python']))}, {facts['paddle'] or 'no Paddle'}",
@@ -103,11 +136,11 @@ def as_text(told: dict[str, Any]) -> str:
             f"{disk['free_bytes'] / 2**30:,.0f} GiB"
         )
     lines.append("")
-    for one in told["findings"]:
-        lines += [f"{one['level']:6}{one['topic']}: {one['what']}", f"      -> {one['do']}"]
-    if not told["findings"]:
+    for finding in report["findings"]:
+        lines.append("{level:6}{topic}: {what}\n      -> {do}".format(**finding))
+    if not report["findings"]:
         lines.append("no problems found")
     lines += ["", "a run sets these variables, unless the environment does:"]
-    lines += [f"  {name}={one['value']} ({one['why']})" for name, one in told["settings"].items()]
-    lines += ["", "budgets that fit, to paste into a config:", as_yaml(told["budgets"])]
+    lines += [f"  {name}={s['value']} ({s['why']})" for name, s in report["settings"].items()]
+    lines += ["", "budgets that fit, to paste into a config:", as_yaml(report["budgets"])]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paddlebox.tools.diagnose.slot_figures import copc_by_value
+from paddlebox.tools.diagnose.slots import copc_by_value
 from tests.conftest import tool
 from tests.tools.common import SAMPLES
 

@@ -15,10 +15,8 @@ from paddlebox.config.tiers import HbmConfig, MemConfig
 from paddlebox.config.units import GIB, MIB
 from paddlebox.errors import StoreError
 from paddlebox.launch.cpu import Setting
-from paddlebox.tools.doctor.budgets import as_yaml, budgets
-from paddlebox.tools.doctor.cli import as_text, doctor_main, told_of
-from paddlebox.tools.doctor.disk import DiskRates, measure_disk
-from paddlebox.tools.doctor.facts import Facts, chosen_of, filesystem_of
+from paddlebox.tools.doctor.cli import as_text, as_yaml, budgets, doctor_main, report_of
+from paddlebox.tools.doctor.facts import DiskRates, Facts, chosen_of, filesystem_of, measure_disk
 from paddlebox.tools.doctor.findings import Level, findings
 from tests.conftest import ROOT, tool
 
@@ -168,10 +166,10 @@ def test_budgets_leave_room_and_can_be_pasted() -> None:
 
 def test_the_text_has_findings_settings_and_budgets() -> None:
     facts = dataclasses.replace(SOUND, huge_pages="never")
-    text = as_text(told_of(facts, {"OMP_NUM_THREADS": Setting("4", "of 8 cores")}))
+    text = as_text(report_of(facts, {"OMP_NUM_THREADS": Setting("4", "of 8 cores")}))
     for words in ("slow  huge pages: are off", "-> echo madvise", "OMP_NUM_THREADS=4", "mem:\n"):
         assert words in text
-    assert "no problems found" in as_text(told_of(SOUND, {}))
+    assert "no problems found" in as_text(report_of(SOUND, {}))
 
 
 def test_system_files_are_understood() -> None:

@@ -1,18 +1,27 @@
-"""Figures of each slot of some files, and of its rows in a trained model."""
+"""Figures of each slot of some files and of its rows in a trained model, and how much AUC is lost
+without its values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import Slots
+from paddlebox.config import Config, Slots
+from paddlebox.config.hints import did_you_mean
 from paddlebox.config.table import Rule
+from paddlebox.data.listing import expand
 from paddlebox.data.loader import LoadedPass
+from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
+from paddlebox.train.batch_loop import run_pass
+from paddlebox.train.evaluation import opened
+from paddlebox.train.opening import create_dataset, feeding, read_slots
 
 _SUMS_OF_SQUARES = (Rule.ADAGRAD, Rule.STD_ADAGRAD)
 
@@ -62,10 +71,10 @@ def slot_figures(
                 **known,
             }
         )
-    whole = sum(one["squares"] or 0.0 for one in figures)
-    for one in figures:
-        squares = one.pop("squares")
-        one["gradient_share"] = squares / whole if squares is not None and whole else None
+    whole = sum(of_slot["squares"] or 0.0 for of_slot in figures)
+    for of_slot in figures:
+        squares = of_slot.pop("squares")
+        of_slot["gradient_share"] = squares / whole if squares is not None and whole else None
     return figures
 
 
@@ -112,17 +121,12 @@ def copc_by_value(
     place = np.full(len(kinds), most)
     place[order[:most]] = np.arange(min(most, len(kinds)))
     place_of = place[kind_of]
-    parts: Mapping[str, np.ndarray] = {
-        "samples": np.bincount(place_of, minlength=most + 1),
-        "weight": np.bincount(place_of, w, most + 1),
-        "clicks": np.bincount(place_of, w * labels, most + 1),
-        "predicted": np.bincount(place_of, w * predictions, most + 1),
-    }
-    found = []
-    for at in range(most + 1):
-        n, weight, clicks, predicted = (float(parts[name][at]) for name in parts)
+    each = np.ones(len(labels))
+    sums = [np.bincount(place_of, v, most + 1) for v in (each, w, w * labels, w * predictions)]
+    figures = []
+    for at, (n, weight, clicks, predicted) in enumerate(np.stack(sums, 1).tolist()):
         if n:
-            found.append(
+            figures.append(
                 {
                     "value": kinds[order[at]].item() if at < most else None,
                     "samples": int(n),
@@ -131,4 +135,88 @@ def copc_by_value(
                     "copc": clicks / predicted if predicted else None,
                 }
             )
-    return found
+    return figures
+
+
+POOL = 10_000  # instances to draw values from, as in PaddleBox
+
+
+def slot_importance(
+    config: Config,
+    run_dir: Path,
+    groups: Sequence[Sequence[str]] = (),
+    *,
+    slots: Slots | None = None,
+    repeats: int = 3,
+    pool: int = POOL,
+) -> dict[str, Any]:
+    """Evaluate data.test_files with the newest commit: once unchanged, and for each group of slots
+    `repeats` times with different draws. The run does not change.
+
+    Args:
+        groups: slots to replace together; empty: each sparse slot by itself.
+        slots: the slots of the run; None: those in the file data.slots.
+
+    Returns: auc, samples, version, and `slots`, a list of the groups by falling loss. Each has
+        slots, loss (the mean), spread (the standard deviation, 0 with one repeat) and losses.
+
+    Raises: ConfigError, also for a slot that is not sparse; OutOfSpaceError if the files are over
+        the HBM budget; DataError; StoreError.
+    """
+    if repeats < 1:
+        raise ConfigError(f"repeats: expected at least 1, found {repeats}")
+    if not config.data.test_files:
+        raise ConfigError(
+            "data.test_files: expected files to evaluate on, found none: name them with --files"
+        )
+    slots = read_slots(config, slots)
+    wanted = [list(group) for group in groups] or [[slot.name] for slot in slots.sparse]
+    sparse = [slot.name for slot in slots.sparse]
+    unknown = sorted({name for group in wanted for name in group} - {*sparse})
+    if unknown:
+        raise ConfigError(
+            f"{', '.join(unknown)}: not a sparse slot; expected {', '.join(sparse)}"
+            + did_you_mean(unknown, sparse)
+        )
+    files = expand(config.data.test_files)
+    with (
+        opened(config, run_dir, slots) as (table, runner, version),
+        feeding(create_dataset(config, slots, table)) as dataset,
+    ):
+        dataset.set_test_mode(True)
+        dataset.set_fea_eval(pool)
+        dataset.set_filelist(files)
+        dataset.load_into_memory()
+        dataset.begin_pass()
+        whole = run_pass(dataset, runner.evaluate_step, tasks=dataset.tasks)
+        if whole.metrics["auc"] is None:
+            raise DataError(
+                f"{', '.join(files)}: all {whole.samples} labels are "
+                f"{whole.metrics['actual_ctr']:.0f}, so the AUC is not defined: name files "
+                "with labels 0 and 1 in data.test_files"
+            )
+        groups_lost: list[dict[str, Any]] = []
+        for group in wanted:
+            losses = []
+            for _ in range(repeats):
+                dataset.slots_shuffle(group)
+                without = run_pass(dataset, runner.evaluate_step, tasks=dataset.tasks)
+                losses.append(whole.metrics["auc"] - without.metrics["auc"])
+            groups_lost.append(
+                {
+                    "slots": group,
+                    "loss": statistics.fmean(losses),
+                    "spread": statistics.stdev(losses) if repeats > 1 else 0.0,
+                    "losses": losses,
+                }
+            )
+        dataset.slots_shuffle([])
+        dataset.end_pass()
+    groups_lost.sort(key=lambda group: -float(group["loss"]))
+    return {
+        "auc": whole.metrics["auc"],
+        "samples": whole.samples,
+        "version": version,
+        "repeats": repeats,
+        "slots": groups_lost,
+    }
