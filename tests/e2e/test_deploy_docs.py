@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paddlebox.tools.on_ray.arguments import PASSED_ON
+from paddlebox.tools.on_ray.cli import PASSED_ON
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = (ROOT / "docs/deploy.md").read_text()

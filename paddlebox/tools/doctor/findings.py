@@ -133,7 +133,8 @@ def _disk(facts: Facts) -> Iterator[Check]:
         f"{facts.filesystem} is a network file system: locks and syncs go over the network",
         "use a folder on a local disk, and checkpoint.copy_to for copies elsewhere")  # fmt: skip
     yield (facts.filesystem == "tmpfs", Level.FAILS, "disk",
-        "tmpfs is memory: commits are lost when the machine stops", "use a folder on a disk")  # fmt: skip
+        "tmpfs is memory: commits are lost when the machine stops",
+        "use a folder on a disk")  # fmt: skip
     disk = facts.disk
     if disk is None or facts.filesystem == "tmpfs":
         return
@@ -147,7 +148,7 @@ def _disk(facts: Facts) -> Iterator[Check]:
     ):
         yield (rate < least, Level.SLOW, "disk",
             f"it {name} {rate:,.0f} {unit}; an SSD {name} {least:,.0f} or more",
-            "use an NVMe drive for the run dir, or a larger mem.budget_bytes to read less")  # fmt: skip
+            "use an NVMe drive for the run dir, or a larger mem.budget_bytes")  # fmt: skip
     yield (disk.fsync_s > _SLOW_SYNC_S, Level.SLOW, "disk",
         f"a sync takes {disk.fsync_s * 1e3:.0f} ms: short passes wait for it",
         "use larger passes, or checkpoint.every: 10")  # fmt: skip

@@ -1,18 +1,15 @@
 """The command line of tools/train_on_ray.py.
 
-cli         connects to Ray; one loop: reads the reports, gives the orders
+cli         options and environment; connects to Ray; one loop reads reports and gives orders
 placement   reserves nodes
 team        the actors of one attempt
-rank        the actor of one rank
-process     the process of a rank
-job         decides on the orders from the reports of all ranks
-gauges      metrics of a rank, which Ray exports
-arguments   options and environment
-"""
+rank        the actor of one rank, its process and its metrics
+job         decides on the orders from the reports of all ranks"""
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import importlib
 import logging
 import os
@@ -25,11 +22,111 @@ from types import FrameType
 from typing import Any
 
 from paddlebox.errors import ConfigError, RankError
-from paddlebox.tools.on_ray.arguments import limits_of, parsed, passed_on
-from paddlebox.tools.on_ray.job import FINAL, STOPPED, Job, Order, Report
+from paddlebox.tools.on_ray.job import FINAL, LIMITS_S, STOPPED, Job, Order, Report
 from paddlebox.tools.on_ray.placement import Demand, Places, Reservation, counted
 from paddlebox.tools.on_ray.rank import LOOK_S, run_dir_of
 from paddlebox.tools.on_ray.team import Team
+
+#: The environment variables that ranks get. It is limited, because they travel to other machines.
+PASSED_ON = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LC_*", "VIRTUAL_ENV"),
+    *("PYTHONPATH", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "OMP_*", "MKL_*", "KMP_*", "OPENBLAS_*"),
+    *("CUDA_*", "NVIDIA_*", "NCCL_*", "FLAGS_*", "GLOG_*", "PADDLE_*"),
+    *("PORT_RANGE", "POD_IP", "PADDLEBOX_SECRET_FILE"),
+)
+
+
+def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Parse OPTIONS -- COMMAND. It is an error if there is no command."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    parser = _parser()
+    options, command = parser.parse_args(arguments[:cut]), arguments[cut + 1 :]
+    if not command:
+        parser.error("no command: expected -- tools/train.py ...")
+    return options, command
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s [options] -- tools/train.py ...",
+        description="Runs the ranks of a job on a Ray cluster. Detects a rank that is dead, hung "
+        "or slow, and restarts all ranks from their last common commit.",
+    )
+    option = parser.add_argument
+    seconds: dict[str, Any] = {"type": float, "metavar": "S"}
+    option("--address", help="of the cluster; default: RAY_ADDRESS, or that of this machine")
+    option(
+        "--nodes", type=_span, default=(1, 1), metavar="N or MIN:MAX",
+        help="nodes that have ranks (1); with MIN:MAX, their number changes with the cluster",
+    )  # fmt: skip
+    option(
+        "--settle-s", **seconds, default=60.0, help="how long a node must be missing, or must have "
+        "room, before the number of nodes changes (60)",
+    )  # fmt: skip
+    option("--ranks-per-node", type=_count, default=1, metavar="N", help="(1)")
+    option("--cpus-per-rank", type=_count, default=1, metavar="N", help="that Ray reserves (1)")
+    option("--tries", type=int, default=5, help="restarts without a new commit between them (5)")
+    hung = "a rank hangs if a step makes no progress for S seconds (25)"
+    option("--stall-s", **seconds, default=LIMITS_S["step"], help=hung)
+    limits = f"the same for another stage; defaults: {_limits()}"
+    option("--limit", action="append", default=[], metavar="STAGE=S", help=limits)
+    option(
+        "--grace-s", **seconds, default=600.0, help="after SIGTERM or SIGINT, kill ranks after S "
+        "seconds (600); must be longer than trainer.grace_s, which is for the open pass",
+    )  # fmt: skip
+    missing = "give up if a node is missing for S seconds (600)"
+    option("--wait-s", **seconds, default=600.0, help=missing)
+    option(
+        "--env", action="append", default=[], metavar="NAME", help="a variable or pattern to pass "
+        f"on to the ranks, in addition to: {' '.join(PASSED_ON)}",
+    )  # fmt: skip
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a number from 1 on, found {text!r}")
+    return int(text)
+
+
+def _span(text: str) -> tuple[int, int]:
+    """The fewest and the most nodes."""
+    words = text.split(":")
+    if len(words) <= 2 and all(word.isdecimal() for word in words):
+        least, most = int(words[0]), int(words[-1])
+        if 1 <= least <= most:
+            return least, most
+    raise argparse.ArgumentTypeError(f"expected N or MIN:MAX with 1 <= MIN <= MAX, found {text!r}")
+
+
+def passed_on(environment: Mapping[str, str], more: Sequence[str] = ()) -> dict[str, str]:
+    """The part of an environment that ranks get. more: patterns in addition to PASSED_ON."""
+    patterns = [*PASSED_ON, *more]
+    return {
+        name: value
+        for name, value in environment.items()
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def limits_of(options: argparse.Namespace) -> dict[str, float]:
+    """Stage -> seconds without progress."""
+    limits = {**LIMITS_S, "step": options.stall_s}
+    for given in options.limit:
+        stage, _, seconds = given.partition("=")
+        if stage not in limits:
+            raise ConfigError(f"--limit {given}: expected STAGE=S with one of {_limits()}")
+        try:
+            limits[stage] = float(seconds)
+        except ValueError:
+            raise ConfigError(f"--limit {given}: expected seconds, found {seconds!r}") from None
+    return limits
+
+
+def _limits() -> str:
+    return ", ".join(f"{stage} {seconds:g}" for stage, seconds in LIMITS_S.items())
+
 
 _CONNECT_S = 10.0
 # If its raylet has ended, an actor ends within this time, and its rank frees the lock of its store.
@@ -74,19 +171,12 @@ def _run(
 
 
 def _connected(address: str | None) -> Any:
-    """The module ray, connected to the cluster.
-
-    Raises:
-        ConfigError: Ray is not installed, or there is no cluster.
-    """
+    """The module ray, connected. Raises: ConfigError without Ray or a cluster."""
     try:
         ray = importlib.import_module("ray")
-        for name in (
-            "util.placement_group",
-            "util.scheduling_strategies",
-            "experimental.internal_kv",
-        ):
+        for name in ("util.placement_group", "util.scheduling_strategies"):
             importlib.import_module(f"ray.{name}")
+        importlib.import_module("ray.experimental.internal_kv")
     except ImportError as error:
         raise ConfigError(f"{error}: pip install 'paddlebox[ray]'") from None
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
@@ -124,9 +214,6 @@ class _Drive:
     """Drives a job: its nodes, its actors, its attempts.
 
     Args:
-        ray: the module, connected.
-        job: decides.
-        demand: what the job asks of the cluster.
         environment: of the ranks.
         arguments: of RankActor, without the rank.
         signal_: returns the last signal received, or 0.
@@ -157,7 +244,7 @@ class _Drive:
                 self._job.signal = self._signal()
                 if self._job.phase == "gather" and not self._assemble():
                     return 128 + self._signal()
-                self._look(order)
+                self._exchange(order)
                 order = self._job.order()
                 time.sleep(LOOK_S)
             return order.code
@@ -228,7 +315,7 @@ class _Drive:
             self._team.dismiss()
             self._team = None
 
-    def _look(self, order: Order) -> None:
+    def _exchange(self, order: Order) -> None:
         assert self._team is not None
         trial = self._job.trial
         reports, lost = self._team.exchange(order)

@@ -86,21 +86,12 @@ class Order:
 
 @dataclass
 class Job:
-    """The state of the job.
+    """The state of the job. It waits for ranks without a limit: a silent rank's actor is lost."""
 
-    It waits for ranks without a limit: the actor of a rank that is silent is lost.
-
-    Args:
-        size: the number of ranks.
-        tries: failures without a new commit between them, before the job gives up.
-        limits_s: stage -> the longest time without progress.
-        say: called with each line of the log.
-    """
-
-    size: int
-    tries: int
-    limits_s: Mapping[str, float]
-    say: Callable[[str], None]
+    size: int  # number of ranks
+    tries: int  # failures without a new commit between them, before the job gives up
+    limits_s: Mapping[str, float]  # stage -> the longest time without progress
+    say: Callable[[str], None]  # called with each line of the log
     clock: Callable[[], float] = time.monotonic
     signal: int = 0  # the last signal that the job received; 0: none
     attempt: int = 0
@@ -150,19 +141,16 @@ class Job:
         self._reports.clear()
 
     def ended_pass(self) -> bool:
-        """Whether all ranks have committed another pass since this last returned True, and the next
-        pass has begun.
-
-        Passes of earlier attempts do not count.
-        """
+        """Whether all ranks have committed another pass of this attempt since this last returned
+        True, and the next pass has begun."""
         if self.phase != "run" or not (self._looks or self._seen >= 0):
             return False
         ranks, before = self._ranks(), self._seen
-        found = max([before, *(rank.passes for rank in ranks)])
-        if 0 <= before < found and not any(rank.stage in ("load", "step") for rank in ranks):
+        newest = max([before, *(rank.passes for rank in ranks)])
+        if 0 <= before < newest and not any(rank.stage in ("load", "step") for rank in ranks):
             return False  # there may be no other pass
-        self._seen = found
-        return 0 <= before < found
+        self._seen = newest
+        return 0 <= before < newest
 
     def regroup(self, why: str) -> None:
         """Let the ranks end their pass, and gather other nodes then. Call it after `ended_pass`."""
@@ -248,8 +236,8 @@ class Job:
     def _ranks(self) -> list[Rank]:
         """The ranks of this attempt. An actor may still report the attempt before."""
         reports = [report for report in self._reports.values() if report.attempt == self.attempt]
-        found = [report.rank for report in reports if report.rank is not None]
-        return sorted(found, key=lambda rank: rank.number)
+        ranks = [report.rank for report in reports if report.rank is not None]
+        return sorted(ranks, key=lambda rank: rank.number)
 
     def _all_down(self) -> bool:
         return not any(report.up for report in self._reports.values())

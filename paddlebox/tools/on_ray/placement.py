@@ -64,18 +64,11 @@ def choose(
     before: Sequence[str],
     refused: Container[str] = (),
 ) -> list[str]:
-    """The ids of up to `most` nodes that have room; those that the job has come first.
-
-    Args:
-        nodes: the living nodes.
-        demand: what the job asks for.
-        before: ids of the nodes that the job has.
-        refused: ids of nodes that are not chosen.
-    """
-    fitting = [
-        node for node in nodes if node.free >= demand.cpus_of_node and node.id not in refused
-    ]
-    fitting.sort(key=lambda one: (one.id not in before, one.address, one.id))
+    """The ids of up to `most` living nodes that have room and are not refused. Nodes that the job
+    has (`before`) come first."""
+    need = demand.cpus_of_node
+    fitting = [node for node in nodes if node.free >= need and node.id not in refused]
+    fitting.sort(key=lambda node: (node.id not in before, node.address, node.id))
     return [node.id for node in fitting[:most]]
 
 
@@ -84,25 +77,17 @@ def placed(chosen: Sequence[str], before: Sequence[str]) -> list[str]:
 
     Nodes that the job had before keep their places, because they have the stores of its ranks.
     Others take the places of lost nodes first. Places that nobody takes are left out.
-
-    Args:
-        chosen: ids of N nodes.
-        before: ids of earlier nodes of the job, in the order of ranks.
     """
     others = iter([node for node in chosen if node not in before])
     places = [*before, *[""] * (len(chosen) - len(before))]
-    found = [node if node in chosen else next(others, "") for node in places]
-    return [node for node in found if node]
+    return [n for node in places if (n := node if node in chosen else next(others, ""))]
 
 
 class Places:
     """The nodes of a job, so that the command finds them after a restart.
 
-    Ray's GCS keeps it, in an interface that Ray does not call public.
-
-    Args:
-        ray: the module.
-        job: tells the job from others of the cluster.
+    Ray's GCS keeps it, in an interface that Ray does not call public. job: a name of the job that
+    is unique in the cluster.
     """
 
     def __init__(self, ray: Any, job: str) -> None:
@@ -111,8 +96,8 @@ class Places:
 
     def read(self) -> dict[int, list[str]]:
         """Number of nodes -> (N) ids of the last ones, in the order of ranks; the newest last."""
-        found = self._kv._internal_kv_get(self._key)
-        return {len(nodes): nodes for nodes in json.loads(found or b"[]")}
+        text = self._kv._internal_kv_get(self._key)
+        return {len(nodes): nodes for nodes in json.loads(text or b"[]")}
 
     def write(self, places: Mapping[int, list[str]]) -> None:
         text = json.dumps([*places.values()])
@@ -126,9 +111,6 @@ class Reservation:
     The number of nodes changes between `demand.least` and `demand.most`.
 
     Args:
-        ray: the module.
-        demand: what the job asks for.
-        places: of the job.
         interrupted: whether to stop waiting.
         say: called with lines of the log.
     """
@@ -166,8 +148,7 @@ class Reservation:
 
         Returns: False if it was interrupted.
 
-        Raises:
-            RankError: Ray has not enough resources. The message names what it has.
+        Raises: RankError if Ray has not enough resources.
         """
         if self._groups and self.alive():
             return True
@@ -207,9 +188,8 @@ class Reservation:
     def _patience(self) -> str:
         if self._wanted == self._demand.least:
             return ""
-        return (
-            f"; it wants {self._wanted}, and goes on with fewer after {self._demand.settle_s:g} s"
-        )
+        after = f"goes on with fewer after {self._demand.settle_s:g} s"
+        return f"; it wants {self._wanted}, and {after}"
 
     def bundle(self, at: int) -> tuple[Any, int]:
         """The placement group of the `at`-th node, and the index of its bundle."""
@@ -218,8 +198,8 @@ class Reservation:
 
     def address_of(self, node: str) -> str:
         """The address of a node, also if it was lost."""
-        found = (one["NodeManagerAddress"] for one in self._ray.nodes() if one["NodeID"] == node)
-        return str(next(found, node))
+        addresses = {n["NodeID"]: n["NodeManagerAddress"] for n in self._ray.nodes()}
+        return str(addresses.get(node, node))
 
     # ---- more nodes
 
@@ -300,14 +280,14 @@ class Reservation:
             self._ray._private.state.available_resources_per_node()
         )
         own = {node for _, nodes in self._groups for node in nodes}
-        found = []
+        living = []
         for node in self._ray.nodes():
             if node["Alive"]:
                 id_, cpus = node["NodeID"], node["Resources"].get("CPU", 0.0)
                 reserved = self._demand.cpus_of_node if id_ in own else 0.0
                 left = min(cpus, free.get(id_, {}).get("CPU", 0.0) + reserved)
-                found.append(Node(id_, node["NodeManagerAddress"], cpus, left))
-        return found
+                living.append(Node(id_, node["NodeManagerAddress"], cpus, left))
+        return living
 
     def _reserve(self, chosen: Sequence[str]) -> bool:
         """Reserve these nodes only. Returns False if Ray does not grant them soon."""
@@ -316,11 +296,8 @@ class Reservation:
             return False
         if self._wanted > len(chosen):
             nodes = counted(len(chosen), "node")
-            self._say(
-                f"goes on with {nodes} instead of {self._wanted}"
-                if self.nodes
-                else f"starts with {nodes}; it wanted {self._wanted}"
-            )
+            goes_on, starts = f"goes on with {nodes} instead of", f"starts with {nodes}; it wanted"
+            self._say(f"{goes_on if self.nodes else starts} {self._wanted}")
         self._wanted, self.nodes = len(chosen), self._placed(chosen)
         self._refused -= {*chosen}  # it has to use them
         self._remember()

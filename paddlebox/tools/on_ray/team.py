@@ -19,14 +19,7 @@ _FIELD, _LONGEST = re.compile(r"\w+: "), 300
 
 class Team:
     """The actors of all ranks. Rank r is on the (r / per_node)-th node of the reservation.
-
-    Args:
-        ray: the module.
-        reservation: the nodes.
-        per_node: ranks of each node.
-        cpus: of each rank.
-        arguments: of RankActor, without the rank.
-    """
+    cpus: of each rank. arguments: of RankActor, without the rank."""
 
     def __init__(
         self, ray: Any, reservation: Reservation, per_node: int, cpus: int, *arguments: Any
@@ -37,10 +30,10 @@ class Team:
         make = ray.remote(RankActor)
         self._actors = [
             make.options(
-                num_cpus=cpus,
-                scheduling_strategy=strategy(*reservation.bundle(rank // per_node)),
+                num_cpus=cpus, scheduling_strategy=strategy(*reservation.bundle(node))
             ).remote(rank, *arguments)
             for rank in range(per_node * len(reservation.nodes))
+            for node in [rank // per_node]
         ]
         self._names = [f"rank {r} on {addresses[r // per_node]}" for r in range(self.size)]
         self._asked: dict[int, Any] = {}  # rank -> the call that has not been answered
@@ -70,11 +63,12 @@ class Team:
             RankError: an actor could not be started.
             ConfigError: its constructor failed, so that another try would fail too.
         """
-        endpoints = self._answers([one.endpoints.remote() for one in self._actors], limit_s, check)
+        asked = [actor.endpoints.remote() for actor in self._actors]
+        endpoints = self._answers(asked, limit_s, check)
         if not endpoints:
             return False
         pairs = zip(self._actors, variables_of(endpoints, self._per_node), strict=True)
-        calls = [one.join.remote({**environment, **own}) for one, own in pairs]
+        calls = [actor.join.remote({**environment, **own}) for actor, own in pairs]
         return bool(self._answers(calls, limit_s, check))
 
     def _answers(
@@ -82,7 +76,7 @@ class Team:
     ) -> list[Any]:
         """(R) the answers of all actors; empty if `check` returned False."""
         until, waiting = time.monotonic() + limit_s, list(calls)
-        found = dict[int, Any]()
+        answers = dict[int, Any]()
         while waiting:
             if not check():
                 return []
@@ -93,8 +87,8 @@ class Team:
             ready, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_S)
             for call in ready:
                 rank = calls.index(call)
-                found[rank] = self._answer(rank, call)
-        return [found[rank] for rank in range(self.size)]
+                answers[rank] = self._answer(rank, call)
+        return [answers[rank] for rank in range(self.size)]
 
     def _answer(self, rank: int, call: Any) -> Any:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paddlebox.tools.on_ray.arguments import passed_on
+from paddlebox.tools.on_ray.cli import passed_on
 from paddlebox.tools.on_ray.job import LIMITS_S, Job, Order, Rank, Report, suspects
 
 

@@ -19,14 +19,15 @@ import pytest
 from paddlebox import mpi
 from paddlebox.errors import ConfigError, RankError
 from paddlebox.tools.on_ray.cli import _Drive, main
-from paddlebox.tools.on_ray.gauges import Gauges, values_of
 from paddlebox.tools.on_ray.job import LIMITS_S, Job, Order, Rank, Report
 from paddlebox.tools.on_ray.placement import Demand, Node, Places, Reservation, choose, placed
 from paddlebox.tools.on_ray.rank import (
     ABANDONED_LOOKS,
+    Gauges,
     RankActor,
     Silence,
     run_dir_of,
+    values_of,
     variables_of,
 )
 from paddlebox.tools.on_ray.team import Team

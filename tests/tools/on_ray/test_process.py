@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from paddlebox.tools.on_ray import process
+from paddlebox.tools.on_ray import rank
 from paddlebox.tools.on_ray.job import Order, Report
-from paddlebox.tools.on_ray.process import RankProcess
+from paddlebox.tools.on_ray.rank import RankProcess
 from tests.conftest import PATIENCE_S, ROOT
 
 
@@ -98,7 +98,7 @@ os._exit(1)
 def test_a_rank_that_keeps_its_rows_after_a_death_is_left_the_time(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_ENDING_S", 0.1)
+    monkeypatch.setattr(rank, "_ENDING_S", 0.1)
     ready, kept = tmp_path / "ready", tmp_path / "kept"
     one = started(_DEAF, stage, ready, kept)
     until(one, lambda _: ready.exists())
@@ -128,8 +128,8 @@ while not os.path.exists(sys.argv[1]):
 
 
 def test_what_a_rank_has_started_ends_with_it(tmp_path: Path) -> None:
-    process.become_reaper()
+    rank.become_reaper()
     one = started(_LEAVES, tmp_path / "child")
     until(one, has_ended)
     child = int((tmp_path / "child").read_text())
-    until(one, lambda _: process._state(child) == "")
+    until(one, lambda _: rank._state(child) == "")
