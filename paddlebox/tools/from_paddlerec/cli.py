@@ -18,9 +18,16 @@ import yaml
 from paddlebox.config import Config, Slots
 from paddlebox.config.check import validate
 from paddlebox.errors import ConfigError
-from paddlebox.tools.from_paddlerec.data import LINES, Reading, files_of, first_lines, look
-from paddlebox.tools.from_paddlerec.keys import Conversion, convert, name_of, relative
-from paddlebox.tools.from_paddlerec.source import Source, read_source
+from paddlebox.tools.from_paddlerec.data import (
+    LINES,
+    Reading,
+    files_of,
+    first_lines,
+    guess,
+    reading_of,
+    relative,
+)
+from paddlebox.tools.from_paddlerec.keys import Conversion, Source, convert, read_source
 
 _OF_ROWS = {
     "table.embedx_threshold": "an embedx from the first occurrence on",
@@ -34,26 +41,16 @@ def from_paddlerec_main(argv: Sequence[str] | None = None) -> int:
         description="Writes DIR/config.yaml and DIR/slots.yaml for a config.yaml of PaddleRec and "
         "its data, and reports what became of each key (docs/from_paddlerec.md)."
     )
-    parser.add_argument(
-        "config", type=Path, metavar="CONFIG", help="such as models/rank/dnn/config.yaml"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--data", type=Path, help="training files; default: train_data_dir")
-    parser.add_argument(
-        "--test-data", type=Path, help="files to evaluate on; default: test_data_dir"
-    )
-    parser.add_argument("--model", default="", help="default: the name of the folder of the config")
-    parser.add_argument(
-        "--reader", type=Path, help="default: train_reader_path, next to the config"
-    )
-    parser.add_argument(
-        "--label",
-        nargs="+",
-        default=[],
-        help="slots that are labels, the click first; with a reader the numbers of its columns, "
-        "from 0",
-    )
-    parser.add_argument(
+    option = parser.add_argument
+    option("config", type=Path, metavar="CONFIG", help="such as models/rank/dnn/config.yaml")
+    option("--out", type=Path, required=True, metavar="DIR")
+    option("--data", type=Path, help="training files; default: train_data_dir")
+    option("--test-data", type=Path, help="files to evaluate on; default: test_data_dir")
+    option("--model", default="", help="default: the name of the folder of the config")
+    option("--reader", type=Path, help="default: train_reader_path, next to the config")
+    labels = "slots that are labels, the click first; with a reader the numbers of its columns"
+    option("--label", nargs="+", default=[], help=f"{labels}, from 0")
+    option(
         "--allow-commands",
         action="store_true",
         help="run the code of the reader, now and in training, if the format of the files is not "
@@ -61,22 +58,21 @@ def from_paddlerec_main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     try:
-        lines = _run(arguments)
+        print(*_run(arguments), sep="\n")
     except ConfigError as error:
         print(f"ConfigError: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"OSError: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
-    print("\n".join(lines))
     return 0
 
 
 def _run(arguments: argparse.Namespace) -> list[str]:
     out: Path = arguments.out
     written = [out / name for name in ("config.yaml", "slots.yaml", "conversion.txt")]
-    if there := [str(path) for path in written if path.exists()]:
-        raise ConfigError(f"{', '.join(there)}: exists already; choose another --out")
+    if existing := [str(path) for path in written if path.exists()]:
+        raise ConfigError(f"{', '.join(existing)}: exists already; choose another --out")
     source = read_source(arguments.config, arguments.model)
     train = arguments.data or source.folder / str(_needed(source, "runner.train_data_dir"))
     test = arguments.test_data or source.folder / str(source.get("runner.test_data_dir", ""))
@@ -86,29 +82,22 @@ def _run(arguments: argparse.Namespace) -> list[str]:
     files = files_of(train, "--data" if arguments.data else "runner.train_data_dir")
     if arguments.test_data is not None:
         files_of(test, "--test-data")
-    looked_at = first_lines(files)
-    if not looked_at:
+    lines = first_lines(files)
+    if not lines:
         raise ConfigError(f"{train}: its files have no lines")
-    known = None if arguments.reader else look(looked_at, source.model, arguments.label)
-    reading = known or _by_reader(source, files, looked_at, arguments)
+    known = None if arguments.reader else guess(lines, source.model, arguments.label)
+    reading = known or _by_reader(source, files, lines, arguments)
     _check_model_fits(source, reading)
-    made = convert(
-        source, reading, name_of(source), relative(train), relative(test) if has_test else ""
-    )
+    made = convert(source, reading, relative(train), relative(test) if has_test else "")
     made.put("data.slots", relative(written[1]))
     slots: dict[str, Any] = {"csv": reading.csv} if reading.csv else {}
     slots |= {"slots": reading.slots}
     _check(made, slots, arguments.config)
-    said = [*_report(made, len(looked_at), arguments.config)]
-    end = [
-        "",
-        *(f"wrote {path}" for path in written),
-        "",
-        "to train and evaluate, run in this folder:",
-        *(f"  {command}" for command in _commands(made, written[0])),
-    ]
-    _write(out, made, slots, said, arguments.config)
-    return said + end
+    report = _report(made, len(lines), arguments.config)
+    commands = [f"  {command}" for command in _commands(made, written[0])]
+    _write(out, made, slots, report, arguments.config)
+    wrote = [f"wrote {path}" for path in written]
+    return [*report, "", *wrote, "", "to train and evaluate, run in this folder:", *commands]
 
 
 def _needed(source: Source, name: str) -> Any:
@@ -135,9 +124,8 @@ def _by_reader(
             f"{'' if arguments.reader else unknown}The reader {path} can run as a parser plugin, "
             "now and in training: add --allow-commands if you trust its code"
         )
-    from paddlebox.tools.from_paddlerec.reader import reading_of
-
-    return reading_of(path, source, lines, arguments.label, arguments.out)
+    config = {key.name: key.value for key in source.keys}
+    return reading_of(path, config, lines, arguments.label, arguments.out)
 
 
 def _check_model_fits(source: Source, reading: Reading) -> None:
@@ -158,18 +146,18 @@ def _check(made: Conversion, slots: dict[str, Any], path: Path) -> None:
     """Raises: ConfigError if a value of PaddleRec is not valid here."""
     where = f"{path}, converted"
     config = validate(Config, made.config, where)
-    found = validate(Slots, slots, where)
-    found.check_format(config.data.format)
-    found.positions(config.model.sequences)
+    described = validate(Slots, slots, where)
+    described.check_format(config.data.format)
+    described.positions(config.model.sequences)
 
 
 def _report(made: Conversion, lines: int, path: Path) -> list[str]:
-    carried = sum(bool(said.became) for said in made.said)
+    carried = sum(bool(outcome.became) for outcome in made.outcomes)
     return [
         f"{path}: PaddleRec's {made.source.model}, here model.type {made.type}",
-        f"{len(made.said)} keys: {carried} carried over, {len(made.said) - carried} not",
+        f"{len(made.outcomes)} keys: {carried} carried over, {len(made.outcomes) - carried} not",
         "",
-        *map(str, made.said),
+        *map(str, made.outcomes),
         "",
         "Settings in PaddleRec's code, which is not read:",
         *(f"      {key}: {_of_code(made, key)}" for key in ("model.use_cvm", *_OF_ROWS)),
@@ -184,8 +172,8 @@ def _of_code(made: Conversion, key: str) -> str:
     value = made.get(key)
     if key == "model.use_cvm":
         return f"{str(bool(value)).lower()} ({'as slot_dnn' if value else 'without counts'})"
-    said = any(f"{key}:" in line.became for line in made.said)
-    return f"{value} ({'from the config' if said else _OF_ROWS[key]})"
+    given = any(f"{key}:" in outcome.became for outcome in made.outcomes)
+    return f"{value} ({'from the config' if given else _OF_ROWS[key]})"
 
 
 def _commands(made: Conversion, config: Path) -> list[str]:
@@ -197,14 +185,14 @@ def _commands(made: Conversion, config: Path) -> list[str]:
 
 
 def _write(
-    out: Path, made: Conversion, slots: dict[str, Any], said: Sequence[str], path: Path
+    out: Path, made: Conversion, slots: dict[str, Any], report: Sequence[str], path: Path
 ) -> None:
     head = [f"{made.source.model}, converted from PaddleRec's {path}; see conversion.txt."]
     commands = _commands(made, out / "config.yaml")
     texts = {
         "config.yaml": _yaml(made.config, [*head, *("  " + command for command in commands)]),
         "slots.yaml": _yaml(slots, ["The columns, from the first lines of the data."]),
-        "conversion.txt": "\n".join(said) + "\n",
+        "conversion.txt": "\n".join(report) + "\n",
     }
     out.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
@@ -212,16 +200,12 @@ def _write(
 
 
 def _yaml(values: dict[str, Any], head: Sequence[str]) -> str:
-    first = "".join(f"# {line}\n" for line in head)
-    slots = values.get("slots")
+    def dump(value: Any, flow: bool | None) -> str:  # None: one line for each innermost collection
+        text: str = yaml.safe_dump(value, sort_keys=False, width=1000, default_flow_style=flow)
+        return text
+
     rest = {key: value for key, value in values.items() if key != "slots"}
-    text = _dumped(rest, None) if rest else ""
-    if slots is None:
-        return first + text
-    return first + text + "slots:\n" + "".join(f"  - {_dumped(slot, True)}" for slot in slots)
-
-
-def _dumped(value: Any, flow: bool | None) -> str:
-    """flow: write everything on one line; None: only innermost collections."""
-    text: str = yaml.safe_dump(value, sort_keys=False, default_flow_style=flow, width=1000)
+    text = "".join(f"# {line}\n" for line in head) + (dump(rest, None) if rest else "")
+    if "slots" in values:
+        text += "slots:\n" + "".join(f"  - {dump(slot, True)}" for slot in values["slots"])
     return text

@@ -1,5 +1,5 @@
 """Guesses the format of PaddleRec's files from their first lines, because its readers are code and
-do not describe the columns.
+do not describe the columns; or runs such a reader on these lines.
 
     first line                                     form            format here
     click:0 dense_feature:0.5 1:737395 …           slot:value      slot_value
@@ -12,6 +12,7 @@ do not describe the columns.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.data.listing import expand
+from paddlebox.data.paddlerec import ALWAYS, samples
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import ConfigError, DataError
 
@@ -81,11 +83,9 @@ def first_lines(files: Sequence[Path]) -> list[str]:
         raise ConfigError(f"{files[0]} …: cannot be read as text: {error}") from error
 
 
-def look(lines: Sequence[str], model: str, labels: Sequence[str] = ()) -> Reading | None:
-    """How to read files that begin with `lines`; None if their form is unknown.
-
-    Args:
-        labels: names of the slots that are labels, if they do not have the usual names.
+def guess(lines: Sequence[str], model: str, labels: Sequence[str] = ()) -> Reading | None:
+    """How to read files that begin with `lines`; None if their form is unknown. labels: names of
+    the slots that are labels, if they do not have the usual names.
 
     Raises: ConfigError if no slot is a label.
     """
@@ -124,25 +124,24 @@ def _named_slots(lines: Sequence[str], labels: Sequence[str]) -> Reading:
     seen: dict[str, _Seen] = {}
     first = lines[0].split()[0].rpartition(":")
     for line in lines:
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         for token in _tokens(line):
             left, _, right = token.rpartition(":")
             name, value = (left, right) if named else (right, left)
-            counts[name] = counts.get(name, 0) + 1
+            counts[name] += 1
             known = seen.setdefault(name, _Seen())
             known.integers = known.integers and bool(_INTEGER.fullmatch(value))
             known.numbers = known.numbers and bool(_FLOAT.fullmatch(value))
         for name, known in seen.items():
-            known.most = max(known.most, counts.get(name, 0))
-            known.least = min(known.least, counts.get(name, 0))
+            known.most = max(known.most, counts[name])
+            known.least = min(known.least, counts[name])
     wanted = [*labels] or [name for name in _LABELS if name in seen][:1]
     if not wanted and not named:
         wanted = [first[2]]
     if not wanted or any(name not in seen for name in wanted):
-        found = ", ".join(islice(seen, 20))
         raise ConfigError(
             f"the data has no label {', '.join(wanted) or ' or '.join(_LABELS)}: name it with "
-            f"--label, one of {found}"
+            f"--label, one of {', '.join(islice(seen, 20))}"
         )
     return _reading_of(seen, wanted, named)
 
@@ -221,13 +220,13 @@ def _din(lines: Sequence[str]) -> Reading:
 
 
 def _esmm(lines: Sequence[str]) -> Reading:
-    found = {cell.partition(":")[0] for line in lines for cell in line.split(",")[3:]}
+    names = {cell.partition(":")[0] for line in lines for cell in line.split(",")[3:]}
     return Reading(
         "slot_value",
         [
             {"name": "click", "type": "label"},
             {"name": "conversion", "type": "label"},
-            *({"name": name, "type": "sparse"} for name in sorted(found)),
+            *({"name": name, "type": "sparse"} for name in sorted(names)),
         ],
         "its files are id,click,conversion,slot:value,…",
         pipe_command=r"sed -E 's/^[^,]*,([^,]*),([^,]*),/click:\1 conversion:\2 /; s/,/ /g'",
@@ -254,3 +253,90 @@ def _census(width: int) -> Reading:
             "and ones",
         ),
     )
+
+
+_MOST_SAMPLES = 100  # number of samples to examine
+
+
+def relative(path: Path) -> str:
+    """The path as a config names it: relative to the current folder, if it is below that."""
+    whole, here = path.resolve(), Path.cwd().resolve()
+    return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)
+
+
+_PARSER = '''"""PaddleRec's reader as a parser plugin, written by tools/from_paddlerec.py."""
+
+from paddlebox.data.paddlerec import ReaderParser
+
+CONFIG = {config!r}
+parse = ReaderParser({reader!r}, CONFIG, {names!r}, {single!r})
+'''
+
+
+def reading_of(
+    reader: Path, config: dict[str, Any], lines: Sequence[str], labels: Sequence[str], out: Path
+) -> Reading:
+    """The reading of files by `reader`, which gets `config`. Writes OUT/parser.py.
+
+    Arrays of integers become sparse slots, and arrays of floats dense slots. They are named by
+    their number in a sample.
+
+    Raises: ConfigError if the reader fails, or its samples have no column of `labels`.
+    """
+    try:
+        text = "".join(f"{line}\n" for line in lines[:_MOST_SAMPLES]).encode()
+        parsed = list(islice(samples(reader.resolve(), config, text), _MOST_SAMPLES))
+    except ConfigError:
+        raise
+    except Exception as error:  # any error of the reader
+        raise ConfigError(f"{reader}: failed with {type(error).__name__}: {error}") from error
+    if not parsed:
+        raise ConfigError(f"{reader}: returned no sample for {len(lines)} lines")
+    columns = _label_columns(reader, labels or ["0"], len(parsed[0]))
+    slots: list[dict[str, Any]] = []
+    names, single = [], []
+    for number in range(len(parsed[0])):
+        arrays = [sample[number] for sample in parsed]
+        is_label = number in columns
+        name = f"label_{number}" if len(columns) > 1 else "label"
+        names.append(name if is_label else f"column_{number}")
+        if is_label:
+            slots.append({"name": names[-1], "type": "label"})
+        elif arrays[0].dtype.kind == "f":
+            slots.append({"name": names[-1], "type": "dense", "dim": len(arrays[0])})
+        elif arrays[0].dtype.kind in "iu":
+            slots.append({"name": names[-1], "type": "sparse"})
+        else:
+            raise ConfigError(
+                f"{reader}: array {number} of a sample has dtype {arrays[0].dtype}; expected "
+                "integers, which become a sparse slot, or floats, which become a dense slot"
+            )
+        if is_label or (arrays[0].dtype.kind == "f" and len(arrays[0]) == 1):
+            single.append(names[-1])
+    notes = [f"{relative(reader)} is Python code that runs for every pass; a format of "
+             "docs/data.md is much faster"]  # fmt: skip
+    if not any(slot["type"] == "sparse" for slot in slots):
+        slots.append({"name": ALWAYS, "type": "sparse"})
+        notes.append(f"slot {ALWAYS} is 1 in every line, because a table needs a sparse slot")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "parser.py").write_text(
+        _PARSER.format(config=config, reader=relative(reader), names=names, single=single),
+        encoding="utf-8",
+    )
+    return Reading(
+        "multislot",
+        slots,
+        f"{reader.name} runs as a parser plugin",
+        parser=f"{relative(out / 'parser.py')}:parse",
+        notes=tuple(notes),
+    )
+
+
+def _label_columns(reader: Path, labels: Sequence[str], count: int) -> set[int]:
+    for label in labels:
+        if not label.isdecimal() or int(label) >= count:
+            raise ConfigError(
+                f"--label {label}: {reader} returns {count} arrays per line; expected their "
+                f"numbers, 0 to {count - 1}"
+            )
+    return {int(label) for label in labels}

@@ -1,4 +1,4 @@
-"""Converts each key of a PaddleRec config.
+"""Reads a config.yaml of PaddleRec, and converts each of its keys.
 
 Keys with an equivalent here are in tables; other keys have a function. A key that is in no table
 and has no function is reported as not carried over, so that no key is dropped silently.
@@ -6,15 +6,112 @@ and has no function is reported as not carried over, so that no key is dropped s
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from paddlebox.config import ModelType
+from paddlebox.config.yaml_io import read_yaml
+from paddlebox.errors import ConfigError
 from paddlebox.tools.from_paddlerec.data import Reading
-from paddlebox.tools.from_paddlerec.source import MODELS, Key, Source
+
+# Names of PaddleRec's folders -> types of the model zoo.
+MODELS = {
+    **{name: name for name in ("fm", "dnn", "wide_deep", "deepfm", "dcn", "dcn_v2", "xdeepfm")},
+    **{name: name for name in ("autoint", "dlrm", "gatenet", "din", "dien", "bst", "mmoe", "ple")},
+    **{name: name for name in ("esmm", "aitm")},
+    "logistic_regression": "lr",
+    "slot_dnn": "dnn",
+    "share_bottom": "shared_bottom",
+}
+_OLD_KEYS = ("workspace", "dataset", "phase", "mode")  # only PaddleRec 1 has them
+
+
+@dataclass(frozen=True)
+class Key:
+    line: int  # from 1
+    name: str  # dotted, as PaddleRec names them: runner.epochs
+    value: Any
+
+
+@dataclass(frozen=True)
+class Source:
+    path: Path
+    keys: tuple[Key, ...]
+    model: str  # of PaddleRec
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return next((key.value for key in self.keys if key.name == name), default)
+
+    @property
+    def folder(self) -> Path:
+        """The folder to which relative paths in the config are relative."""
+        return self.path.parent
+
+
+def read_source(path: Path, model: str = "") -> Source:
+    """Read a config.
+
+    Args:
+        model: the model's name in PaddleRec; "": the folder that holds the config has this name.
+
+    Raises: ConfigError if the file is not a config of PaddleRec 2, or if the zoo does not have the
+        model.
+    """
+    values = read_yaml(path)
+    old = [key for key in _OLD_KEYS if key in values]
+    if old or isinstance(values.get("runner"), list):
+        raise ConfigError(
+            f"{path}: is a config of PaddleRec 1 ({', '.join(old) or 'runner is a list'}); "
+            "expected one of PaddleRec 2, with the sections runner and hyper_parameters: put your "
+            "values into the config.yaml that PaddleRec 2 has for the model"
+        )
+    if "trainer" in values and "model" in values:
+        raise ConfigError(f"{path}: is already a config of this project (model, trainer)")
+    for section in ("runner", "hyper_parameters"):
+        inside = any(str(key).startswith(f"{section}.") for key in values)
+        if not isinstance(values.get(section), dict) and not inside:
+            raise ConfigError(
+                f"{path}: has no section {section!r}, which every config.yaml of PaddleRec 2 has; "
+                f"found {', '.join(map(str, values)) or 'nothing'}"
+            )
+    lines = dict(_lines(yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)))
+    keys = tuple(Key(lines.get(name, 1), name, value) for name, value in _flat(values))
+    return Source(path, keys, _model_of(path, model))
+
+
+def _model_of(path: Path, named: str) -> str:
+    model = named or path.resolve().parent.name
+    if model in MODELS:
+        return model
+    near = difflib.get_close_matches(model, MODELS, 1)
+    where = f"--model {named!r}" if named else f"{path}: its folder, {model!r},"
+    raise ConfigError(
+        f"{where} is not a model of PaddleRec that the zoo has"
+        + (f"; did you mean {near[0]!r}?" if near else ".")
+        + f" Choose a --model of {', '.join(MODELS)}; for another network write the layer with "
+        "tools/new_model.py, and use --model dnn for the rest"
+    )
+
+
+def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _lines(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        yield f"{prefix}{key.value}", key.start_mark.line + 1
+        yield from _lines(value, f"{prefix}{key.value}.")
+
 
 _HYPER = "hyper_parameters."
 _UNKNOWN = "not known to this tool; docs/config.md has all keys"
@@ -122,7 +219,7 @@ _LIFE = (
 
 
 @dataclass(frozen=True)
-class Said:
+class Outcome:
     key: Key
     became: str  # "data.batch_size: 2", or empty
     why: str = ""
@@ -143,7 +240,7 @@ class Conversion:
     train: str  # the folder of the training files, as the config names it
     test: str  # the folder of the test files; "": none
     config: dict[str, Any] = field(default_factory=dict)
-    said: list[Said] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
 
     @property
     def type(self) -> str:
@@ -158,22 +255,25 @@ class Conversion:
         return f"{path}: {_shown(value)}"
 
     def get(self, path: str) -> Any:
-        found: Any = self.config
+        value: Any = self.config
         for name in path.split("."):
-            found = found.get(name) if isinstance(found, dict) else None
-        return found
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
 
 
-def convert(source: Source, reading: Reading, name: str, train: str, test: str) -> Conversion:
+def convert(source: Source, reading: Reading, train: str, test: str) -> Conversion:
     """Convert all keys. The config does not have the path of slots.yaml yet."""
     made = Conversion(source, reading, train, test)
-    made.put("name", name)
-    made.put("table.embedx_dim", 8)
-    made.put("table.embedx_threshold", 0.0)
-    made.put("table.embedx.initial_range", 0.03)
-    made.put("data.format", reading.format)
-    made.put("data.key_space", reading.key_space)
-    made.put("data.train_files", [train])
+    # A run is named by the model, with characters that a folder may have.
+    made.config = {
+        "name": re.sub(r"[^A-Za-z0-9_.-]", "_", source.model),
+        "table": {
+            "embedx_dim": 8, "embedx_threshold": 0.0, "embedx": {"initial_range": 0.03},
+        },
+        "data": {
+            "format": reading.format, "key_space": reading.key_space, "train_files": [train],
+        },
+    }  # fmt: skip
     if test:
         made.put("data.test_files", [test])
     for path, value in (("pipe_command", reading.pipe_command), ("parser", reading.parser)):
@@ -186,14 +286,14 @@ def convert(source: Source, reading: Reading, name: str, train: str, test: str) 
     if made.type in (ModelType.DIN, ModelType.DIEN, ModelType.BST):
         made.put("model.history", dict(reading.history))
     for key in source.keys:
-        made.said.append(_said(made, key))
+        made.outcomes.append(_outcome(made, key))
     return made
 
 
-def _said(made: Conversion, key: Key) -> Said:
+def _outcome(made: Conversion, key: Key) -> Outcome:
     name = key.name
     if name in _SAME:
-        return Said(key, made.put(_SAME[name], key.value))
+        return Outcome(key, made.put(_SAME[name], key.value))
     for pattern, function in _FUNCTIONS:
         if match := re.fullmatch(pattern, name):
             return function(made, key, match)
@@ -201,16 +301,16 @@ def _said(made: Conversion, key: Key) -> Said:
     of_model = _OF_MODEL.get(made.source.model, _HIDDEN)
     mixed = made.source.get(f"{_HYPER}use_low_rank_mixture", True)
     if made.source.model == "dcn_v2" and short in ("low_rank", "num_experts") and not mixed:
-        return Said(key, "", "for the low-rank mixture, which use_low_rank_mixture turns off")
+        return Outcome(key, "", "for the low-rank mixture, which use_low_rank_mixture turns off")
     if name.startswith(_HYPER) and short in of_model:
         value = key.value
         if of_model[short] in ("hidden", "tower") and not isinstance(value, list):
             value = [value]
-        return Said(key, made.put(f"model.{of_model[short]}", value))
+        return Outcome(key, made.put(f"model.{of_model[short]}", value))
     why = next((why for pattern, why in _REASONS if re.fullmatch(pattern, name)), "")
     if not why and name.startswith(_HYPER):
         why = f"model.type {made.type} has no such key; docs/config.md has its keys"
-    return Said(key, "", why or _UNKNOWN)
+    return Outcome(key, "", why or _UNKNOWN)
 
 
 def _rules_of_rows(source: Source) -> bool:
@@ -219,115 +319,105 @@ def _rules_of_rows(source: Source) -> bool:
     return of_tables or source.model == "slot_dnn"
 
 
-def _folder(made: Conversion, key: Key, match: re.Match[str]) -> Said:
+def _folder(made: Conversion, key: Key, match: re.Match[str]) -> Outcome:
     if match[1] == "train":
-        return Said(key, f"data.train_files: [{made.train}]")
+        return Outcome(key, f"data.train_files: [{made.train}]")
     if made.test:
-        return Said(key, f"data.test_files: [{made.test}]")
-    return Said(key, "", "no such folder; name it with --test-data, or set data.test_files")
+        return Outcome(key, f"data.test_files: [{made.test}]")
+    return Outcome(key, "", "no such folder; name it with --test-data, or set data.test_files")
 
 
-def _reader(made: Conversion, key: Key, _: re.Match[str]) -> Said:
+def _reader(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
     reading = made.reading
     if reading.parser:
-        return Said(key, f"data.parser: {reading.parser}, and slots.yaml", reading.what)
+        return Outcome(key, f"data.parser: {reading.parser}, and slots.yaml", reading.what)
     what = reading.what
     if str(key.value).removesuffix(".py") not in _READERS:
         what += "; other work of this reader is left out: --reader runs it unchanged"
-    return Said(key, f"data.format: {reading.format}, and slots.yaml", what)
+    return Outcome(key, f"data.format: {reading.format}, and slots.yaml", what)
 
 
-def _pipe(made: Conversion, key: Key, _: re.Match[str]) -> Said:
-    return Said(key, "", f"runs a reader for every line; {made.reading.what} and need none")
+def _pipe(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
+    return Outcome(key, "", f"runs a reader for every line; {made.reading.what} and need none")
 
 
-def _optimizer(made: Conversion, key: Key, _: re.Match[str]) -> Said:
+def _optimizer(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
     kind = _OPTIMIZERS.get(str(key.value).lower())
     if kind is None:
-        return Said(key, "", f"there are {', '.join(_OPTIMIZERS)}; adam, the default, is used")
+        return Outcome(key, "", f"there are {', '.join(_OPTIMIZERS)}; adam, the default, is used")
     became = made.put("optimizer.type", kind)
     if _rules_of_rows(made.source):
-        return Said(key, became, "for the dense part; rows have their own rules")
-    rate = made.source.get(f"{_HYPER}optimizer.learning_rate") or made.source.get(
-        f"{_HYPER}optimizer.learning_rate_base_lr"
-    )
+        return Outcome(key, became, "for the dense part; rows have their own rules")
+    rates = (f"{_HYPER}optimizer.learning_rate", f"{_HYPER}optimizer.learning_rate_base_lr")
+    rate = made.source.get(rates[0]) or made.source.get(rates[1])
+    rule = _RULE_OF_OPTIMIZER[kind]
     for part in ("embed", "embedx"):
-        made.put(f"table.{part}.rule", _RULE_OF_OPTIMIZER[kind])
+        made.put(f"table.{part}.rule", rule)
         if rate is not None:
             made.put(f"table.{part}.learning_rate", rate)
-    rule = _RULE_OF_OPTIMIZER[kind]
     became += f", table.embed.rule and table.embedx.rule: {rule}, with its learning_rate"
-    return Said(key, became, "PaddleRec trains embeddings with the same optimizer")
+    return Outcome(key, became, "PaddleRec trains embeddings with the same optimizer")
 
 
-def _width(made: Conversion, key: Key, _: re.Match[str]) -> Said:
+def _width(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
     if not isinstance(key.value, int) or key.value < 1:
-        return Said(key, "", "expected a width of 1 or more; table.embedx_dim is 8")
+        return Outcome(key, "", "expected a width of 1 or more; table.embedx_dim is 8")
     if made.type in _WHOLE_ROW and key.value > 1:
         became = made.put("table.embedx_dim", key.value - 1)
-        return Said(key, became, "a row also has embed_w")
-    return Said(key, made.put("table.embedx_dim", key.value))
+        return Outcome(key, became, "a row also has embed_w")
+    return Outcome(key, made.put("table.embedx_dim", key.value))
 
 
-def _dense_width(made: Conversion, key: Key, _: re.Match[str]) -> Said:
-    found = made.reading.dense_width
-    if key.value != found:
-        return Said(key, f"{found} floats in slots.yaml", f"as in the data, not {key.value}")
-    return Said(key, f"{found} floats in slots.yaml")
+def _dense_width(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
+    width = made.reading.dense_width
+    why = f"as in the data, not {key.value}" if key.value != width else ""
+    return Outcome(key, f"{width} floats in slots.yaml", why)
 
 
-def _slots(made: Conversion, key: Key, _: re.Match[str]) -> Said:
-    found = len(made.reading.sparse)
-    became = f"{found} sparse slots in slots.yaml"
-    if key.value in (found, found + 1):  # some of PaddleRec's models count the label
-        return Said(key, became)
-    return Said(key, became, "as in the data; add others there")
+def _slots(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
+    count = len(made.reading.sparse)
+    # Some of PaddleRec's models count the label.
+    why = "" if key.value in (count, count + 1) else "as in the data; add others there"
+    return Outcome(key, f"{count} sparse slots in slots.yaml", why)
 
 
-def _low_rank(made: Conversion, key: Key, _: re.Match[str]) -> Said:
+def _low_rank(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
     if made.source.model != "dcn_v2":
-        return Said(key, "", f"model.type {made.type} has no low-rank mixture")
+        return Outcome(key, "", f"model.type {made.type} has no low-rank mixture")
     if key.value:
-        return Said(key, "model.low_rank above 0")
-    return Said(key, made.put("model.low_rank", 0), "full matrices")
+        return Outcome(key, "model.low_rank above 0")
+    return Outcome(key, made.put("model.low_rank", 0), "full matrices")
 
 
-def _accessor(made: Conversion, key: Key, match: re.Match[str]) -> Said:
-    name = match[1]
-    if name in ("nonclk_coeff", "click_coeff", "embedx_threshold"):
-        return Said(key, made.put(f"table.{name}", key.value))
-    if name == "embedx_dim":
-        return Said(key, made.put("table.embedx_dim", key.value))
-    return Said(key, made.put(f"table.life.{name}", key.value))
+def _accessor(made: Conversion, key: Key, match: re.Match[str]) -> Outcome:
+    section = "table.life" if match[1] in _LIFE else "table"
+    return Outcome(key, made.put(f"{section}.{match[1]}", key.value))
 
 
-def _rule(made: Conversion, key: Key, match: re.Match[str]) -> Said:
+def _rule(made: Conversion, key: Key, match: re.Match[str]) -> Outcome:
     part, name = match[1], match[2]
-    rule, block = _RULES.get(
-        made.source.get(key.name[: match.end(1)] + "_sgd_param.name", ""), ("", "")
-    )
+    chosen = made.source.get(key.name[: match.end(1)] + "_sgd_param.name", "")
+    rule, block = _RULES.get(chosen, ("", ""))
     if name == "name":
         if not rule:
-            return Said(key, "", f"there are {', '.join(_RULES)}; adagrad is used")
-        return Said(key, made.put(f"table.{part}.rule", rule))
+            return Outcome(key, "", f"there are {', '.join(_RULES)}; adagrad is used")
+        return Outcome(key, made.put(f"table.{part}.rule", rule))
     used, _, value = name.partition(".")
     if used != block:
-        return Said(key, "", f"for another rule than the one that {part}_sgd_param.name chooses")
+        return Outcome(key, "", f"for another rule than the one that {part}_sgd_param.name chooses")
     if value == "weight_bounds" and isinstance(key.value, list) and len(key.value) == 2:
         low = made.put(f"table.{part}.min_bound", key.value[0])
-        return Said(key, f"{low}, " + made.put(f"table.{part}.max_bound", key.value[1]))
+        return Outcome(key, f"{low}, " + made.put(f"table.{part}.max_bound", key.value[1]))
     if part == "embed" and value == "initial_range" and rule in ("adagrad", "std_adagrad"):
-        return Said(key, "", "with adagrad embed_w starts at 0, as in Paddle's own tables")
+        return Outcome(key, "", "with adagrad embed_w starts at 0, as in Paddle's own tables")
     same = {"beta1_decay_rate": "beta1", "beta2_decay_rate": "beta2", "ada_epsilon": "epsilon"}
-    known = {"learning_rate", "initial_range"} | (
-        {"initial_g2sum"} if block == "adagrad" else set()
-    )
+    known = ("learning_rate", "initial_range", *["initial_g2sum"] * (block == "adagrad"))
     if value in same or value in known:
-        return Said(key, made.put(f"table.{part}.{same.get(value, value)}", key.value))
-    return Said(key, "", _UNKNOWN)
+        return Outcome(key, made.put(f"table.{part}.{same.get(value, value)}", key.value))
+    return Outcome(key, "", _UNKNOWN)
 
 
-_Function = Callable[[Conversion, Key, "re.Match[str]"], Said]
+_Function = Callable[[Conversion, Key, "re.Match[str]"], Outcome]
 _ACCESSOR = r"table_parameters\.[^.]+\.accessor\.(?:ctr_accessor_param\.)?"
 _FUNCTIONS: tuple[tuple[str, _Function], ...] = (
     (r"runner\.(train|test)_data_dir", _folder),
@@ -353,15 +443,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
-
-
-def name_of(source: Source) -> str:
-    """The name of the run: that of the model, with characters that a folder may have."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", source.model)
-
-
-def relative(path: Path) -> str:
-    """The path as a config names it: relative to the current folder, if it is below that."""
-    whole = path.resolve()
-    here = Path.cwd().resolve()
-    return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)

@@ -58,9 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-c", "--config", type=Path, required=True, metavar="CONFIG")
     run_arguments.add_overrides(parser)
-    parser.add_argument(
-        "--dir", type=Path, required=True, metavar="DIR", help="folder of the search"
-    )
+    folder = "folder of the search"
+    parser.add_argument("--dir", type=Path, required=True, metavar="DIR", help=folder)
     parser.add_argument(
         "--try",
         dest="tries",
@@ -71,9 +70,8 @@ def _parser() -> argparse.ArgumentParser:
         "'model.hidden=[256,128],[512,256]'",
     )
     for name, (least, default, text) in _NUMBERS.items():
-        parser.add_argument(
-            f"--{name}", type=_at_least(least), default=default, metavar="N", help=text
-        )
+        kind = _at_least(least)
+        parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text)
     return parser
 
 

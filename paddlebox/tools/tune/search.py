@@ -13,10 +13,12 @@ on to the next rung if Optuna's pruner finds its logloss among the best 1 / fact
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import math
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,24 +28,140 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paddlebox.config import Config, ModelType, load_config, load_slots
+from paddlebox.config.load import config_of
 from paddlebox.config.stored import FREE, within
+from paddlebox.config.yaml_io import parse_yaml, read_yaml
 from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, StoreError, StoreLockedError, TrainingError
 from paddlebox.launch import cpu
 from paddlebox.store.files import make_folder, write_durably
 from paddlebox.store.lock import StoreLock
-from paddlebox.tools.tune.plan import (
-    Rungs,
-    as_overrides,
-    config_of_trial,
-    draw,
-    find_rungs,
-    make_trials,
-    parse_tries,
-)
 
 if TYPE_CHECKING:
     import optuna
+
+
+#: Overrides of every trial, which writes nothing outside of its folder. An empty value is the
+#: default.
+FIXED = (
+    *("save=", "publish=", "checkpoint.copy_to=", "trainer.trace="),
+    "alerts.metrics_port=",
+    "trainer.evaluate_after_pass=true",
+)
+_CHOSEN = ("data.train_files", "data.test_files", "data.path_template")
+
+
+@dataclass(frozen=True)
+class Rungs:
+    """The files of a search."""
+
+    trained: tuple[tuple[str, ...], ...]  # by rung: the first files, more in each rung
+    judged: tuple[str, ...]  # the last files, which no trial trains
+
+
+def parse_tries(given: Sequence[str]) -> dict[str, list[str]]:
+    """The values of each --try KEY=VALUE,VALUE. A value is YAML, and is returned as JSON.
+
+    Raises:
+        ConfigError: a --try has no key or no values, is given twice, or names a key that the search
+            sets itself.
+    """
+    tries: dict[str, list[str]] = {}
+    for text in given:
+        key, equals, values = (part.strip() for part in text.partition("="))
+        found = parse_yaml(f"[{values}]", f"--try {key}") if equals else []
+        if not key or not found:
+            raise ConfigError(
+                f"--try {text!r}: expected KEY=VALUE,VALUE with at least one value, found "
+                f"{'none' if key and equals else 'no key or no ='}: write for example "
+                "optimizer.learning_rate=0.001,0.01"
+            )
+        if key in tries:
+            raise ConfigError(f"--try {key}: expected each key once, found it twice: join the two")
+        for own in (*_CHOSEN, *(fixed.partition("=")[0] for fixed in FIXED)):
+            if key == own or key.startswith(f"{own}.") or own.startswith(f"{key}."):
+                raise ConfigError(f"--try {key}: the search sets {own} itself: try another key")
+        tries[key] = [json.dumps(value) for value in found]
+    return tries
+
+
+def find_rungs(
+    files: Sequence[str], a_pass: int, trials: int, factor: int, judge: int = 0, count: int = 0
+) -> Rungs:
+    """Divide files, in the order of time, into those that are trained and those that judge.
+
+    Args:
+        files: the training files of the config.
+        a_pass: `data.files_per_pass`. A rung but the last ends with a pass.
+        trials: the number of trials.
+        factor: a rung has this times the passes of the one before.
+        judge: the number of judging files; 0: a fifth, at least one.
+        count: the number of rungs; 0: as many as leave two trials in the last, if the files
+            are enough.
+
+    Raises:
+        ConfigError: there are too few files.
+    """
+    a_pass = a_pass or 1
+    needed = (factor ** max(0, count - 1) - 1) * a_pass + 1
+    least = needed + (judge or max(1, (needed - 1) // 4))
+    if len(files) < least:
+        raise ConfigError(
+            f"data.train_files: expected at least {least} files ({needed} to train in "
+            f"{max(1, count)} rungs, the others to judge), found {len(files)}: cut the files "
+            "without changing the order of their rows, as `split -n l/20` does, or ask for fewer "
+            "--rungs or --judge"
+        )
+    left = len(files) - (judge or max(1, len(files) // 5))
+    passes = -(-left // a_pass)
+    if not count:
+        count = 1
+        while factor**count <= min(passes, trials // 2):
+            count += 1
+    sizes = [passes // factor ** (count - 1 - rung) * a_pass for rung in range(count)]
+    return Rungs(tuple(tuple(files[: min(s, left)]) for s in sizes), tuple(files[left:]))
+
+
+def draw(tries: Mapping[str, Sequence[str]], most: int, seed: int) -> list[dict[str, str]]:
+    """At most `most` combinations of values (0: all), in an order drawn by the seed."""
+    every = [dict(zip(tries, values, strict=True)) for values in itertools.product(*tries.values())]
+    return random.Random(seed).sample(every, min(most or len(every), len(every)))
+
+
+def make_trials(
+    path: Path, overrides: Sequence[str], combinations: Sequence[Mapping[str, str]]
+) -> list[Mapping[str, str]]:
+    """The values of each trial: none, and the combinations that differ from the config itself.
+
+    Raises:
+        ConfigError: a combination is not a valid config. The error names it.
+    """
+    trials: dict[str, Mapping[str, str]] = {}
+    for values in ({}, *combinations):
+        config, _ = config_of_trial(path, overrides, values, ["data.test_files=[judging]"])
+        trials.setdefault(config.fingerprint(), values)
+    return list(trials.values())
+
+
+def config_of_trial(
+    path: Path, overrides: Sequence[str], values: Mapping[str, str], more: Sequence[str]
+) -> tuple[Config, dict[str, Any]]:
+    """The config of a trial, and the values that it names.
+
+    Args:
+        overrides: those of all trials.
+        values: those of the trial, as JSON.
+        more: overrides to apply last.
+    """
+    named = read_yaml(path)
+    given = [*overrides, *as_overrides(values), *FIXED, *more]
+    source = f"{path}, trial of {' '.join(as_overrides(values)) or 'the config'}"
+    return config_of(named, given, source), named
+
+
+def as_overrides(values: Mapping[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
+
 
 log = logging.getLogger("paddlebox")
 
@@ -62,8 +180,6 @@ TRAIN = (
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of a search."""
-
     config: Path
     folder: Path
     tries: Sequence[str]  # KEY=VALUE,VALUE
@@ -94,7 +210,6 @@ def tune(
     """Run a search, or go on with the search in the folder.
 
     Args:
-        options: the arguments.
         environment: of the training commands.
         train: the training command, see `TRAIN`.
 
@@ -185,10 +300,8 @@ def _setup(
         "files of the rungs": [list(files) for files in rungs.trained],
         "judging files": list(rungs.judged),
     }
-    return {
-        "described": description(config, load_slots(config.data.slots)),
-        "arguments": arguments,
-    }
+    described = description(config, load_slots(config.data.slots))
+    return {"described": described, "arguments": arguments}
 
 
 @contextlib.contextmanager
@@ -220,9 +333,9 @@ def _study(
         study.set_user_attr("setup", setup)
         study_id = storage.get_study_id_from_name("tune")
         stored = study.get_trials(deepcopy=False)
-        for one in stored:
-            if one.state == TrialState.RUNNING:  # when the search before ended, or it failed
-                trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, one.number)
+        for trial in stored:
+            if trial.state == TrialState.RUNNING:  # when the search before ended, or it failed
+                trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
                 storage.set_trial_state_values(trial_id, TrialState.WAITING)
         for values in trials[len(stored) :]:
             study.enqueue_trial(dict(values))
@@ -252,13 +365,9 @@ def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
     was, now = old["arguments"], new["arguments"]
     keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
-    values = differences(old["described"], new["described"])
-    return as_lines(
-        [
-            *(one for one in values if not within(one[0], (*FREE, "data.train_files"))),
-            *((key, was.get(key), now.get(key)) for key in keys),
-        ]
-    )
+    every = differences(old["described"], new["described"])
+    values = (value for value in every if not within(value[0], (*FREE, "data.train_files")))
+    return as_lines([*values, *((key, was.get(key), now.get(key)) for key in keys)])
 
 
 def _arguments(
@@ -337,16 +446,16 @@ def _results(
     study: optuna.Study,
     failed: Mapping[int, str],
 ) -> list[Result]:
-    found = []
+    all_results = []
     for number, stored in enumerate(study.get_trials(deepcopy=False)):
         result = Result(number, as_overrides(trials[number]), failed=failed.get(number, ""))
         if results := stored.user_attrs.get("results"):
             result.files = len(rungs.trained[len(results) - 1])
             result.logloss, result.auc = results[-1]
-        found.append(result)
-    if all(result.files < len(rungs.trained[-1]) for result in found):
+        all_results.append(result)
+    if all(result.files < len(rungs.trained[-1]) for result in all_results):
         raise TrainingError(
             f"{options.folder}: expected a trial that has trained all files, but {len(failed)} "
             "trials failed: the log has the reasons"
         )
-    return sorted(found, key=lambda result: (-result.files, result.logloss, result.number))
+    return sorted(all_results, key=lambda result: (-result.files, result.logloss, result.number))

@@ -23,9 +23,8 @@ from paddlebox.errors import ConfigError, StoreError, StoreLockedError, Training
 from paddlebox.store.lock import StoreLock
 from paddlebox.tools.tune import search as searches
 from paddlebox.tools.tune.cli import as_text
-from paddlebox.tools.tune.plan import draw, find_rungs, parse_tries
 from paddlebox.tools.tune.search import TRAIN as TRAIN_COMMAND
-from paddlebox.tools.tune.search import Options, Result, tune
+from paddlebox.tools.tune.search import Options, Result, draw, find_rungs, parse_tries, tune
 from tests.support.configs import write_config, write_slots
 
 # The logloss of a rate is best at 0.01, and falls with every file. A rate of 0.5 fails, unless a
