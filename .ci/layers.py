@@ -44,7 +44,7 @@ _FLOOR = {"closing", "config", "errors", "heartbeat", "mpi"}
 _NATIVE = _FLOOR | {"_native"}
 _DATA = _NATIVE | {"store", "data"}
 _MODELS = _NATIVE | {"ops", "nn", "models"}
-_TRAIN = _DATA | _MODELS | {"saves", "ranks", "train"}
+_TRAIN = _DATA | _MODELS | {"saves", "train", "watch"}
 PYTHON = {
     "closing": set[str](),
     "errors": set[str](),
@@ -55,7 +55,6 @@ PYTHON = {
     "_build_info": set[str](),
     "_native": _FLOOR | {"_paddle_version", "_build_info", "_ops"},
     "store": _NATIVE,
-    "ranks": _NATIVE | {"_call", "store", "data"},
     "saves": _NATIVE | {"store"},
     "data": _NATIVE | {"store"},
     "_call": _NATIVE,
@@ -66,11 +65,15 @@ PYTHON = {
     "nn": _NATIVE | {"ops"},
     "models": _NATIVE | {"ops", "nn"},
     "watch": _FLOOR | {"watch"},
-    "train": _TRAIN | {"watch"},
-    "serving": _TRAIN - {"train"},
-    "launch": _TRAIN | {"serving", "watch"},
-    "compat": _TRAIN | {"_call", "ops_dense"},
+    "train": _TRAIN,
+    "ranks": _TRAIN | {"_call", "ranks"},
+    "run": _TRAIN | {"ranks"},
+    "serving": _TRAIN - {"train", "watch"},
+    "launch": _TRAIN | {"ranks", "run", "serving"},
+    "compat": _TRAIN | {"_call", "ops_dense", "ranks"},
 }
+# The modules of `train` that put a run together: the layer "run".
+RUN = {"assembly", "run"}
 # Product tooling: may use the whole core, but the core may not use it.
 PYTHON["tools"] = {*PYTHON, "tools"}
 # The package itself only exports names, which it loads on first use. Nothing inside may use it.
@@ -181,7 +184,7 @@ def python_violations(root: Path) -> Iterator[str]:
     """Violations in paddlebox/**/*.py, as 'path:line: message'."""
     for path in sorted((root / "paddlebox").rglob("*.py")):
         name = path.relative_to(root)
-        unit = name.parts[1].removesuffix(".py")
+        unit = _layer(name.with_suffix("").parts)
         if unit == FACADE:
             continue
         if unit not in PYTHON:
@@ -196,7 +199,7 @@ def python_violations(root: Path) -> Iterator[str]:
             elif parts[0] == "paddle" and unit in NO_PADDLE:
                 yield f"{where}: paddlebox.{unit} must load without Paddle"
             elif parts[0] == "paddlebox":
-                target = parts[1] if len(parts) > 1 else FACADE
+                target = _layer(parts) if len(parts) > 1 else FACADE
                 if target in {unit, "__version__"}:
                     continue
                 if target not in PYTHON and target != "_ops":
@@ -222,9 +225,14 @@ def python_circles(root: Path) -> Iterator[str]:
         yield f"{circle[0].replace('.', '/')}:1: circle of imports: {' -> '.join(circle)}"
 
 
+def _layer(parts: Sequence[str]) -> str:
+    """`store` for paddlebox.store.life, `run` for paddlebox.train.run."""
+    return "run" if parts[1] == "train" and RUN.intersection(parts[2:3]) else parts[1]
+
+
 def _folder(parts: Sequence[str]) -> str:
-    """`train` for paddlebox.train.run, `tools.report` for paddlebox.tools.report.page."""
-    return ".".join(parts[1 : 3 if parts[1] == "tools" else 2])
+    """`train` for paddlebox.train.plan, `tools.report` for paddlebox.tools.report.page."""
+    return ".".join(parts[1:3]) if parts[1] == "tools" else _layer(parts)
 
 
 def main(root: Path) -> int:

@@ -10,10 +10,6 @@ from paddlebox._call import call
 
 paddle = _native.paddle
 
-#: Input of programs on several ranks: (1) float32, this rank's share of the step's instances. With
-#: instance weights, on any number of ranks: B over the sum of the weights of all ranks.
-SHARE = "box_share"
-
 
 def sum_gradients(
     gradients: Sequence[Any], share: Any, *, on_gpu: bool = False, pushed: bool = False
@@ -38,11 +34,6 @@ def sum_gradients(
         flat = paddle.concat([paddle.reshape(gradient, [-1]) for gradient in gradients]) * share
         paddle.distributed.all_reduce(flat)
     return _split(flat, gradients)
-
-
-def scaled(gradients: Sequence[Any], share: Any) -> list[Any]:
-    """The gradients of the mean by weight, on one rank. share: (1) `SHARE`."""
-    return [gradient * share for gradient in gradients]
 
 
 def _split(flat: Any, like: Sequence[Any]) -> list[Any]:

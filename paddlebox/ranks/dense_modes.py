@@ -1,82 +1,23 @@
-"""How ranks agree on dense parameters (`ranks.sync_weight_step`).
+"""How several ranks agree on dense parameters (`ranks.sync_weight_step`).
 
-OneRank     one rank: it exchanges nothing
 AllReduce   the program sums the gradients in each step (dense.py)
 Average     each rank steps by itself; the parameters are averaged every few steps
-
-Letters: n = number of values of all dense gradients, R = ranks, T = tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from paddlebox.config.ranks import RanksConfig
-from paddlebox.data.batches import WEIGHT, Feed
-from paddlebox.ranks.dense import SHARE, scaled, sum_gradients
+from paddlebox.config import Config, Program
+from paddlebox.data.batches import Feed
+from paddlebox.errors import ConfigError
+from paddlebox.ranks.dense import sum_gradients
 from paddlebox.ranks.world import World
 from paddlebox.store.coordinator import Coordinator
-
-RATE = "learning_rate"  # prefix of Paddle's variables that hold a learning rate
-Result = tuple[float, np.ndarray]  # the mean loss, and the logits (B, T) float32
-
-
-class SteppedProgram(Protocol):
-    """What a strategy needs of a program (train/program.py)."""
-
-    gradient_size: int  # n
-
-    def step(self, feed: Feed) -> Result: ...
-
-    def evaluate(self, feed: Feed) -> Result: ...
-
-    def state(self) -> dict[str, np.ndarray]: ...
-
-    def parameters(self) -> dict[str, np.ndarray]: ...
-
-    def set(self, state: Mapping[str, np.ndarray]) -> None: ...
-
-
-class DenseSync:
-    """A strategy: what a training step does, and what is exchanged at the end of a pass.
-
-    Args:
-        weighted: whether instances have weights.
-    """
-
-    def __init__(self, *, weighted: bool = False) -> None:
-        self.weighted = weighted
-        self.sent_bytes = 0  # by this rank
-        #: Whether the program passes its gradients through `changed`. It then has the input SHARE.
-        self.changes_gradients = weighted
-
-    def changed(self, gradients: list[Any], share: Any, *, on_gpu: bool) -> list[Any]:
-        """The gradients that the program applies. share: (1) SHARE."""
-        del on_gpu
-        return scaled(gradients, share)
-
-    def step(self, program: SteppedProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
-        """Train on a batch, which is only evaluated if all of its weights are 0.
-
-        Returns: the loss and the logits before the update, and whether the step trained.
-        """
-        raise NotImplementedError
-
-    def finish_pass(self, program: SteppedProgram) -> None:
-        """Exchange what has not been sent yet. Collective."""
-
-
-class OneRank(DenseSync):
-    def step(self, program: SteppedProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
-        if self.weighted:
-            share = _own_share(feed)
-            if share == 0:
-                return *program.evaluate(feed), False
-            feed[SHARE] = np.full(1, share, np.float32)
-        return *program.step(feed), True
+from paddlebox.train.program import RATE, SHARE, DenseSync, ModelProgram
+from paddlebox.train.runner import OneRank, own_share
 
 
 class AllReduce(DenseSync):
@@ -90,7 +31,7 @@ class AllReduce(DenseSync):
     def changed(self, gradients: list[Any], share: Any, *, on_gpu: bool) -> list[Any]:
         return sum_gradients(gradients, share, on_gpu=on_gpu, pushed=True)
 
-    def step(self, program: SteppedProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
+    def step(self, program: ModelProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
         if self.weighted and feed[SHARE][0] == 0:  # no instance of the step has a weight
             del feed[SHARE]
             return *program.evaluate(feed), False
@@ -105,9 +46,9 @@ class Average(DenseSync):
         super().__init__(weighted=weighted)
         self._world, self._every, self._steps = world, every, 0
 
-    def step(self, program: SteppedProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
+    def step(self, program: ModelProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
         if self.weighted:
-            feed[SHARE] = np.full(1, _own_share(feed), np.float32)
+            feed[SHARE] = np.full(1, own_share(feed), np.float32)
         # A batch without instances is only evaluated: in a training step, momentum would move the
         # parameters.
         trains = feed[SHARE][0] > 0
@@ -119,7 +60,7 @@ class Average(DenseSync):
             program.set(self._mean(program.parameters()))
         return *found, True
 
-    def finish_pass(self, program: SteppedProgram) -> None:
+    def finish_pass(self, program: ModelProgram) -> None:
         self._steps = 0
         state = {n: a for n, a in program.state().items() if not n.startswith(RATE)}
         program.set(self._mean(state))
@@ -136,20 +77,34 @@ class Average(DenseSync):
         return {name: part.reshape(state[name].shape) for name, part in parts}
 
 
-def dense_sync(options: RanksConfig, world: Coordinator, *, weighted: bool) -> DenseSync:
-    """The strategy of a config. weighted: whether instances have weights."""
+def dense_sync(world: Coordinator, config: Config, *, weighted: bool) -> DenseSync:
+    """The strategy of a config. weighted: whether instances have weights.
+
+    Raises:
+        ConfigError: with several ranks, a program of the old IR, click priors, or
+            `optimizer.averaging` with `ranks.sync_weight_step`.
+    """
     if not isinstance(world, World):
         return OneRank(weighted=weighted)
-    if options.sync_weight_step:
-        return Average(world, options.sync_weight_step, weighted=weighted)
-    return AllReduce(world, weighted=weighted)
-
-
-def _own_share(feed: Feed) -> float:
-    """`SHARE` of this rank's batch alone: B over the sum of its weights; 0 if all weights are 0."""
-    weights = feed[WEIGHT]
-    total = float(weights.sum(dtype=np.float64))
-    return len(weights) / total if total > 0 else 0.0
+    every, program = config.ranks.sync_weight_step, config.trainer.program
+    if config.model.click_prior:
+        raise ConfigError(
+            f"model.click_prior with {world.size} ranks: a rank sees the clicks of its own "
+            "instances only; train with one rank, or set click_prior: false"
+        )
+    if config.optimizer.averaging and every:
+        raise ConfigError(
+            "optimizer.averaging with ranks.sync_weight_step: between two averages over the ranks "
+            "each rank has its own parameters; use only one of these options"
+        )
+    if program is Program.OLD_IR:
+        raise ConfigError(
+            f"trainer.program {program.value} with {world.size} ranks: programs of the old IR do "
+            "not sum the dense gradients of ranks: use pir or dygraph"
+        )
+    return (
+        Average(world, every, weighted=weighted) if every else AllReduce(world, weighted=weighted)
+    )
 
 
 def _all_sum(world: World, flat: np.ndarray) -> tuple[np.ndarray, int]:

@@ -14,8 +14,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from paddlebox.config import HbmPlace, TableConfig
 from paddlebox.errors import StoreError
 from paddlebox.heartbeat import SILENT, Heartbeat
@@ -26,11 +24,11 @@ from paddlebox.store.import_rows import import_rows, open_source
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.tiered_table import TieredTable
+from paddlebox.train.warm_start.start import counts_of
 
 log = logging.getLogger("paddlebox")
 
 _LOG_EVERY_S = 10.0
-_BLOCK = 64  # counters of the admission filter for consecutive keys
 Range = tuple[int, int]  # first and last key
 
 
@@ -168,19 +166,3 @@ def _progress(
             )
 
     return progress
-
-
-def counts_of(counts: Sequence[np.ndarray], own: Range) -> np.ndarray:
-    """The admission filter of a key range.
-
-    Each old rank counted only its own keys. If two of them share a block, their counts are
-    added. If the range ends inside a block, the block also counts keys outside of the range.
-    Estimates may then be too high, but never too low.
-    """
-    size = counts[0].size
-    begin, end = (key * (size // _BLOCK) >> 64 for key in own)
-    cut = slice(begin * _BLOCK, (end + 1) * _BLOCK)
-    merged = np.zeros(size, np.uint8)
-    total = sum(one[cut].astype(np.uint32) for one in counts)
-    merged[cut] = np.minimum(total, np.iinfo(np.uint8).max)
-    return merged

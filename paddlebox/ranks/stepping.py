@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from paddlebox.ranks.channel import Channel
-from paddlebox.ranks.dense import SHARE
 from paddlebox.ranks.exchange import Exchange
 from paddlebox.ranks.plans import STEP, Step
 from paddlebox.ranks.prefetch import Late
 from paddlebox.store.coordinator import BESIDE, Feed
+from paddlebox.train.program import SHARE
 
 _ROWS = f"{BESIDE}rows"  # key in a feed: the future of `Exchange.fetch`
 

@@ -55,7 +55,7 @@ class VersionRecord:
     @property
     def is_partial(self) -> bool:
         """Whether it was committed within a pass, so that other ranks may be at another position in
-        the data (train/recovery.py)."""
+        the data (ranks/recovery.py)."""
         return "partial" in self.cursor
 
     @property

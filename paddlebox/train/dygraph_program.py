@@ -10,9 +10,9 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import Feed
-from paddlebox.ranks.dense import SHARE
-from paddlebox.ranks.dense_modes import DenseSync
 from paddlebox.train.program import (
+    SHARE,
+    DenseSync,
     ModelProgram,
     check_same,
     create_model_of,

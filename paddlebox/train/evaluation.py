@@ -180,7 +180,7 @@ def opened(
         assert table.head is not None
         check_same_ranks(run_dir, table.head, world)
         check_evaluated(run_dir, table.head, config, slots)
-        runner = build_runner(_in_float32(config.of_phase(phase)), slots, world)
+        runner = build_runner(_in_float32(config.of_phase(phase)), slots)
         runner.load_dense_state(state_of(phase, table.load_dense()))
         yield table, runner, table.head.version
 

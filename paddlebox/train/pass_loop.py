@@ -10,11 +10,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from paddlebox.config import Config, Phase
+from paddlebox.config import Config, Phase, Slots
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import GuardError
+from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.table_set import TableSet
 from paddlebox.train import interrupt, pass_line, resume
 from paddlebox.train.batch_loop import PassResult, Watcher, run_pass
 from paddlebox.train.guard import check_pass
@@ -26,9 +29,20 @@ from paddlebox.train.resume import ResumePoint
 from paddlebox.train.runner import seed_pass
 from paddlebox.train.shares import set_files
 from paddlebox.train.stream import Passes
-from paddlebox.train.training import Training
 
 log = logging.getLogger("paddlebox")
+
+
+@dataclass(frozen=True)
+class Training:
+    """The config, table, dataset and programs of a run that is training."""
+
+    config: Config
+    slots: Slots
+    world: Coordinator
+    table: TableSet
+    dataset: InMemoryDataset
+    runners: Runners
 
 
 class PassLoop:
@@ -64,10 +78,19 @@ class PassLoop:
 
         Raises: any error of a pass. That pass is abandoned and never committed.
         """
-        self._catch_up()
-        planned = self._preloaded(self._passes.ready())
-        while planned is not None or (planned := self._next_one()) is not None:
-            planned = self._run_pass(planned)
+        self._dataset.rescue = self._failed
+        try:
+            self._catch_up()
+            planned = self._preloaded(self._passes.ready())
+            while planned is not None or (planned := self._next_one()) is not None:
+                planned = self._run_pass(planned)
+        except BaseException as error:
+            self._failed(error)
+            raise
+
+    def _failed(self, error: BaseException) -> None:
+        for hook in self._hooks:
+            hook.failed(error)
 
     def _catch_up(self) -> None:
         """Do what an earlier start did not finish after its last commit."""
@@ -105,13 +128,11 @@ class PassLoop:
         title = pass_line.title(planned, len(self._point.plan), again)
         begin = pass_line.begun(self._table, title)
         self._world.heartbeat.stage("load", f"pass {planned.number}")
-        for hook in self._hooks:
-            hook.pass_begins(planned)
         if self._config.trainer.reset_rows:
             before |= {"resets": self._reset_rows(planned)}
         self._dataset.begin_pass()
-        self._training.rescue.begin_pass()
-        before |= self._training.rescue.line
+        for hook in self._hooks:
+            hook.pass_begins(planned)
         with interrupt.finishing(self._config.trainer.grace_s):
             following = self._preloaded(self._passes.ready())
             line = self._train(planned, following, begin, before)

@@ -14,9 +14,8 @@ from paddlebox.config import Config, ModelConfig, Phase, Slots
 from paddlebox.config.phases import state_of, stored_names
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.options import JOIN, UPDATE
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.train.program import RANK_OFFSET
-from paddlebox.train.runner import Runner, build_runner
+from paddlebox.train.runner import Runner, SyncOf, build_runner, one_rank
 
 State = Mapping[str, np.ndarray]
 
@@ -24,10 +23,10 @@ State = Mapping[str, np.ndarray]
 class Runners:
     """The programs of a run: one, or one per phase."""
 
-    def __init__(self, config: Config, slots: Slots, world: Coordinator = ONE_RANK) -> None:
+    def __init__(self, config: Config, slots: Slots, sync_of: SyncOf = one_rank) -> None:
         phases = tuple(Phase) if config.phases else (Phase.UPDATE,)
         configs = {phase: config.of_phase(phase) for phase in phases}
-        self._of = {phase: build_runner(own, slots, world) for phase, own in configs.items()}
+        self._of = {phase: build_runner(own, slots, sync_of) for phase, own in configs.items()}
         self._rates = {phase: own.optimizer.learning_rate for phase, own in configs.items()}
 
     def of(self, phase: Phase) -> Runner:

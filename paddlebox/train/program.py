@@ -35,6 +35,10 @@ OBJECTIVES: dict[str, Callable[..., Any]] = {
     "jrc": jrc_loss,
 }
 RANK_OFFSET = "box_rank_offset"  # (B, 7) int32, an input of models that read page views
+#: Input of programs on several ranks: (1) float32, this rank's share of the step's instances. With
+#: instance weights, on any number of ranks: B over the sum of the weights of all ranks.
+SHARE = "box_share"
+RATE = "learning_rate"  # prefix of Paddle's variables that hold a learning rate
 
 
 class ModelProgram(ABC):
@@ -81,6 +85,35 @@ class ModelProgram(ABC):
     @abstractmethod
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the dense parameters, from the next step on."""
+
+
+class DenseSync:
+    """A strategy: what a training step does, and what is exchanged at the end of a pass.
+
+    Args:
+        weighted: whether instances have weights.
+    """
+
+    def __init__(self, *, weighted: bool = False) -> None:
+        self.weighted = weighted
+        self.sent_bytes = 0  # by this rank
+        #: Whether the program passes its gradients through `changed`. It then has the input SHARE.
+        self.changes_gradients = weighted
+
+    def changed(self, gradients: list[Any], share: Any, *, on_gpu: bool) -> list[Any]:
+        """The gradients that the program applies. share: (1) SHARE."""
+        del on_gpu
+        return [gradient * share for gradient in gradients]
+
+    def step(self, program: ModelProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
+        """Train on a batch, which is only evaluated if all of its weights are 0.
+
+        Returns: the loss and the logits before the update, and whether the step trained.
+        """
+        raise NotImplementedError
+
+    def finish_pass(self, program: ModelProgram) -> None:
+        """Exchange what has not been sent yet. Collective."""
 
 
 def model_inputs(config: Config) -> list[str]:

@@ -16,56 +16,37 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from paddlebox import _native
-from paddlebox.config import Config, DenseDtype, Phase, Schedule, Slots
+from paddlebox.config import Config, DenseDtype
 from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
 from paddlebox.config.data import ShareBy
 from paddlebox.data.listing import expand
-from paddlebox.errors import PaddleBoxError, TrainingError
-from paddlebox.ranks import World
-from paddlebox.ranks.telling import raise_together
+from paddlebox.errors import TrainingError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.dense import dense_digest
 from paddlebox.store.files import make_folder
 from paddlebox.store.lock import KeptLock
-from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.table_set import TableSet
-from paddlebox.train import adopt_stores, pass_line, recovery, repeats, resume
-from paddlebox.train.common_passes import agreed_passes
-from paddlebox.train.config_changes import description
+from paddlebox.train import assembly, pass_line, repeats
+from paddlebox.train.assembly import Run
 from paddlebox.train.dense_products import check_products, dense_products
-from paddlebox.train.hooks.alerts import Alerts
-from paddlebox.train.hooks.copy import Copy
-from paddlebox.train.hooks.evaluate import Evaluate
-from paddlebox.train.hooks.hook import Hook, run_by
-from paddlebox.train.hooks.metrics_file import MetricsFile
-from paddlebox.train.hooks.plateau import Plateau
-from paddlebox.train.hooks.publish import Publish
-from paddlebox.train.hooks.rank_parity import Parity
-from paddlebox.train.hooks.save import Save
-from paddlebox.train.hooks.trace import Trace
 from paddlebox.train.observe import write_environment
 from paddlebox.train.opening import (
-    create_dataset,
     feeding,
-    open_table,
     read_slots,
     threads_of,
     warn_of_idle,
     warn_of_unshared,
     warn_of_zeros,
 )
-from paddlebox.train.pass_loop import PassLoop
-from paddlebox.train.phases import Runners
-from paddlebox.train.resume import ResumePoint
+from paddlebox.train.pass_loop import PassLoop, Training
+from paddlebox.train.resume import check_unchanged
 from paddlebox.train.run_dir import (
-    copies_of,
     dir_of,
     make_run_dir,
     own_dir,
@@ -74,33 +55,10 @@ from paddlebox.train.run_dir import (
     write_slots,
 )
 from paddlebox.train.settle import settled, warn_of_few_steps
-from paddlebox.train.stream import Passes, passes_of
-from paddlebox.train.training import Training
-from paddlebox.train.warm_start.source import (
-    Source,
-    check_same_source,
-    find_source,
-    trained_by_source,
-)
-from paddlebox.train.warm_start.start import init_from
+from paddlebox.train.stream import passes_of
+from paddlebox.train.warm_start.source import check_same_source, find_source, trained_by_source
 
 log = logging.getLogger("paddlebox")
-
-H = TypeVar("H", bound=Hook | None)
-
-
-@dataclass(frozen=True)
-class _Resumed:
-    """A run whose resume point is known. Its table and programs are not open yet."""
-
-    config: Config  # complete: `settled` has chosen the values that the user left open
-    slots: Slots
-    run_dir: Path  # of this rank
-    world: Coordinator
-    passes: Passes
-    source: Source | None  # the run to take the first rows from
-    point: ResumePoint
-    recovered: recovery.Recovered | None
 
 
 def train(
@@ -132,16 +90,17 @@ def train(
     Raises:
         PaddleBoxError: a subclass that says what went wrong. The store is at its last commit.
     """
-    config, run_dir = as_config(config), as_path(run_dir, "run_dir")
+    config, root = as_config(config), as_path(run_dir, "run_dir")
     world.check_config(config, back_to)
-    lock = KeptLock(dir_of(run_dir, world.rank) / "store")
+    lock = KeptLock(dir_of(root, world.rank) / "store")
     try:
-        run = _resume(config, run_dir, _Start(source, back_to, fresh, skip), world, lock)
+        run = _resume(
+            config, root, world, lock, source=source, back_to=back_to, fresh=fresh, skip=skip
+        )
         summary = _summary_if_done(run)
         if summary is None:
             _check_products(run)
-            evaluated = config.data.test_files if config.trainer.evaluate_after_pass else ()
-            tests = expand(evaluated)
+            tests = expand(config.data.test_files if config.trainer.evaluate_after_pass else ())
             _prepare(run, lock)
             summary = _train(run, tests)
             write_json(run.run_dir / "summary.json", summary)
@@ -150,96 +109,53 @@ def train(
         lock.release()
 
 
-@dataclass(frozen=True)
-class _Start:
-    """The arguments of `train` that say where the run starts."""
-
-    source: str
-    back_to: str
-    fresh: bool
-    skip: Sequence[str]
-
-
 def _resume(
-    config: Config, run_dir: Path, start: _Start, world: Coordinator, lock: KeptLock
-) -> _Resumed:
+    config: Config,
+    root: Path,
+    world: Coordinator,
+    lock: KeptLock,
+    *,
+    source: str = "",
+    back_to: str = "",
+    fresh: bool = False,
+    skip: Sequence[str] = (),
+) -> Run:
     """Take the lock of the run's store, find the resume point and complete the config."""
     slots = read_slots(config)
     passes, epochs = passes_of(config, world), config.trainer.epochs
-    source = find_source(start.source, run_dir) if start.source else None
-    if start.fresh:
-        _move_aside(run_dir, world)
+    other = find_source(source, root) if source else None
+    if fresh:
+        assembly.move_all_aside(root, world)
     if world.size == 1:  # of several ranks, one may move the stores of others
         lock.take()
-    adopt_stores.take_over(run_dir, config, world, start.back_to)
-    run_dir = own_dir(run_dir, world.rank)
+    assembly.take_over(root, config, world, back_to)
+    own = own_dir(root, world.rank)
     lock.take()
     config = settled(
         config,
         slots,
-        run_dir,
+        own,
         passes.listed,
         world,
-        back_to=start.back_to,
-        source=source.config if source is not None else None,
+        back_to=back_to,
+        source=other.config if other is not None else None,
     )
     chose_epochs = config.trainer.epochs != epochs
     if chose_epochs:
         passes = passes_of(config, world)
-    point, recovered = _resume_point(run_dir, config, slots, passes, start, world)
+    point, recovered = assembly.resume(
+        own, config, slots, passes, world, back_to=back_to, skip=skip
+    )
     world.heartbeat.committed(point.passes)
-    if source is not None and point.record is not None:
-        check_same_source(source, run_dir)
+    if other is not None and point.record is not None:
+        check_same_source(other, own)
     if not chose_epochs:
         repeats.warn(point.plan, point.passes)
     repeats.check_click_priors(config, point.plan, point.passes)
-    return _Resumed(config, slots, run_dir, world, passes, source, point, recovered)
+    return Run(config, slots, own, world, passes, other, point, recovered)
 
 
-def _move_aside(run_dir: Path, world: Coordinator) -> None:
-    """Move the run dir aside on every node. Otherwise the stores on the other nodes would bring
-    the model back.
-
-    Raises:
-        StoreError: on every rank, if any rank cannot move it.
-    """
-    error = None
-    for rank in range(world.size):  # in turns: ranks may see the same folder
-        if rank == world.rank:
-            try:
-                resume.move_aside(run_dir)
-            except PaddleBoxError as failed:
-                error = failed
-        world.wait("fresh")
-    raise_together(world, error, run_dir)
-
-
-def _resume_point(
-    run_dir: Path, config: Config, slots: Slots, passes: Passes, start: _Start, world: Coordinator
-) -> tuple[ResumePoint, recovery.Recovered | None]:
-    """The resume point that all ranks agree on, with the files that any rank leaves out."""
-    if world.size == 1:  # nothing to agree on
-        return passes.resume(run_dir, config, slots, start.back_to, start.skip), None
-    recovers, recovered = config.checkpoint.partial_recovery, None
-    if not recovers:
-        recovery.forget(run_dir)
-    point = passes.resume(run_dir, config, slots, start.back_to)
-    if recovers:
-        recovered = recovery.agree(run_dir, config, point.record, world)
-        if recovered is not None:
-            point = passes.resume(run_dir, config, slots)
-    if agreed_passes(run_dir, point.passes, world) != point.passes:
-        point = passes.resume(run_dir, config, slots)
-    # A rank may have died before it stored its list of files that are left out.
-    known: dict[str, int] = {}
-    for skipped in world.gather("skipped", point.skipped):
-        known |= skipped
-    if start.skip or known != point.skipped:
-        point = passes.resume(run_dir, config, slots, skip=start.skip, known=known)
-    return point, recovered
-
-
-def _summary_if_done(run: _Resumed) -> dict[str, Any] | None:
+def _summary_if_done(run: Run) -> dict[str, Any] | None:
     """The contents of summary.json if every rank has trained all passes and written it."""
     point = run.point
     head = point.record.version if point.record is not None else 0
@@ -250,7 +166,7 @@ def _summary_if_done(run: _Resumed) -> dict[str, Any] | None:
     return summary
 
 
-def _check_products(run: _Resumed) -> None:
+def _check_products(run: Run) -> None:
     record, before = run.point.record, None
     if record is not None and record.config and run.point.passes > 0:
         before = record.config["products"]
@@ -258,13 +174,13 @@ def _check_products(run: _Resumed) -> None:
     check_products(run.run_dir, run.config, before, of_ranks)
 
 
-def _prepare(run: _Resumed, lock: KeptLock) -> None:
+def _prepare(run: Run, lock: KeptLock) -> None:
     """Write the files of the run dir for this start, and warn of likely mistakes."""
     config, point = run.config, run.point
     make_run_dir(run.run_dir)
     make_folder(str(run.run_dir / "store"))
     lock.take()
-    resume.check_unchanged(run.run_dir, point.record)
+    check_unchanged(run.run_dir, point.record)
     write_json(run.run_dir / "config.json", json.loads(config.canonical_json()))
     write_slots(run.run_dir, run.slots)
     write_environment(run.run_dir, config, threads_of(config.store.threads))
@@ -278,107 +194,31 @@ def _prepare(run: _Resumed, lock: KeptLock) -> None:
         warn_of_idle(left, run.world)
 
 
-def _train(run: _Resumed, tests: Sequence[str]) -> dict[str, Any]:
-    """Open the table, hooks and programs, train all passes, and close everything.
-
-    Args:
-        run: the run to train.
-        tests: files to evaluate after each pass.
-
-    Returns: the contents of summary.json.
-    """
-    config, world, started = run.config, run.world, time.perf_counter()
-    store = run.run_dir / "store"
+def _train(run: Run, tests: Sequence[str]) -> dict[str, Any]:
+    """Train all passes. Returns the contents of summary.json. tests: as for `open_run`."""
+    started = time.perf_counter()
     with ExitStack() as stack:
-        trace = _open(stack, Trace(config.trainer.trace) if config.trainer.trace else None)
-        table = open_table(config, store, slots=run.slots, world=world)
-        stack.enter_context(table)
-        copies = copies_of(config, world.rank)
-        copy = _open(stack, Copy(config, table, store, world) if copies else None)
-        parity = _open(stack, _parity(run, table))
-        stack.enter_context(_ended_passes_committed(table))
-        alerts = Alerts(config, world.rank, run.run_dir, run.point.lines.recent)
-        stack.enter_context(alerts)
-        publish = _open(stack, _publish(run, alerts))
-        saved = publish.saved if publish is not None else lambda: None
-        save = _open(stack, Save(config, table, saved) if config.save.out else None)
-        training = _open_training(run, table)
-        training.dataset.tracer = trace.tracer if trace is not None else None
-        evaluate, metrics_file = Evaluate(training, tests), MetricsFile(run.run_dir)
-        # The order matters: a hook sees what earlier hooks added to the line of a pass.
-        plateau = _plateau(run, training)
-        hooks = run_by(world.rank, [save, evaluate, parity, plateau, metrics_file, alerts, copy])
-        with feeding(training.dataset), training.rescue.guarding():
+        training, hooks = assembly.open_run(stack, run, tests)
+        table = training.table
+        _log_start(run, table)
+        with feeding(training.dataset):
             trained = trained_by_source(run.run_dir)
             PassLoop(training, run.passes, run.point, hooks, trained).run()
-        world.heartbeat.stage("end", "of the run: the last commit")
+        run.world.heartbeat.stage("end", "of the run: the last commit")
         table.wait_commit()
         table.commit_ended()
         for hook in hooks:
             hook.end()
         _check_trained(run)
         summary = _summary(run, training, time.perf_counter() - started)
+        for hook in hooks:
+            summary |= hook.summary()
     # Read after the table is closed: closing it commits a merge that was in progress.
     summary["version"] = table.head.version if table.head is not None else 0
     return summary
 
 
-def _open(stack: ExitStack, hook: H) -> H:
-    """Enter the hook, if there is one, so that `stack` closes it."""
-    if hook is not None:
-        stack.enter_context(hook)
-    return hook
-
-
-def _parity(run: _Resumed, table: TableSet) -> Parity | None:
-    size, store = run.config.ranks.parity, run.run_dir / "store"
-    if not size or not isinstance(run.world, World):
-        SetFolder(store).keep(())  # they would keep files that merges have removed
-        if size:
-            log.warning("ranks.parity is %d, but this job has one rank: there is no parity", size)
-        return None
-    return Parity(table, store, run.world, size)
-
-
-def _publish(run: _Resumed, alerts: Alerts) -> Publish | None:
-    if run.world.rank > 0 or not run.config.publish.file:
-        return None
-    return Publish(run.config, run.run_dir, alerts.watch)
-
-
-def _plateau(run: _Resumed, training: Training) -> Plateau | None:
-    point, own = run.point, run.config.of_phase(Phase.UPDATE).optimizer
-    if own.schedule is not Schedule.PLATEAU:
-        return None
-    return Plateau(training.runners, training.table.set_rate, point.lines.last)
-
-
-def _open_training(run: _Resumed, table: TableSet) -> Training:
-    """Build the programs and the dataset, with the state of the newest commit."""
-    config, slots, world = run.config, run.slots, run.world
-    runners = Runners(config, slots, world)
-    described: dict[str, Any] = {
-        "config": {**description(config, slots), "products": dense_products(config).name},
-        "config_hash": config.fingerprint(),
-    }
-    recovers = config.checkpoint.partial_recovery and world.size > 1
-    rescue = recovery.Rescue(table if recovers else None, runners, world, described, run.recovered)
-    world.wait("opened")  # every rank has a store now; if one is missing later, it was lost
-    if run.source is not None and table.head is None:
-        init_from(run.source, config, slots, table, runners, run.run_dir)
-    if table.head is not None and table.head.dense:
-        runners.load_dense_state(table.load_dense())
-    if run.recovered is not None:
-        recovery.same_dense_state(table, runners, run.recovered)
-    _log_start(run, table)
-    dataset = create_dataset(config, slots, table)
-    dataset.rescue = rescue
-    dataset.config_hash, dataset.config = described["config_hash"], described["config"]
-    dataset.resume_after(run.point.passes)
-    return Training(config, slots, world, table, dataset, runners, rescue)
-
-
-def _log_start(run: _Resumed, table: TableSet) -> None:
+def _log_start(run: Run, table: TableSet) -> None:
     passes = len(run.point.plan)
     log.info(
         "%s: trains %s with %d sparse slots in %s",
@@ -402,7 +242,7 @@ def _log_start(run: _Resumed, table: TableSet) -> None:
     )
 
 
-def _check_trained(run: _Resumed) -> None:
+def _check_trained(run: Run) -> None:
     """Warn if the run trained few steps.
 
     Raises:
@@ -422,14 +262,13 @@ def _check_trained(run: _Resumed) -> None:
         warn_of_few_steps(config, lines)
 
 
-def _summary(run: _Resumed, training: Training, seconds: float) -> dict[str, Any]:
+def _summary(run: Run, training: Training, seconds: float) -> dict[str, Any]:
     """The contents of summary.json, without the version."""
     config, lines, table = run.config, run.point.lines, training.table
     return {
         "name": config.name,
         "passes": lines.last.get("pass", 0),
         "resumed_after_pass": run.point.passes,
-        **training.rescue.untold,
         "samples": lines.samples,
         "seconds": seconds,
         "last_pass": lines.last or None,
@@ -439,17 +278,3 @@ def _summary(run: _Resumed, training: Training, seconds: float) -> dict[str, Any
         "dense_digest": dense_digest(training.runners.dense_state()),
         "config_hash": config.fingerprint(),
     }
-
-
-@contextmanager
-def _ended_passes_committed(table: TableSet) -> Iterator[None]:
-    """If an error ends the run, commit the passes that ended before it."""
-    try:
-        yield
-    except BaseException:
-        if table.world.commits_alone:
-            try:
-                table.commit_ended()
-            except PaddleBoxError as wrong:  # raise the error that ended the run instead
-                log.error("passes that had ended are not committed: %s", wrong)
-        raise

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from paddlebox import _native, ops
 from paddlebox.config import Config, Program, Slots
-from paddlebox.data.batches import Feed
-from paddlebox.errors import ConfigError
+from paddlebox.data.batches import WEIGHT, Feed
 from paddlebox.models.click_prior import CLICK_PRIOR
-from paddlebox.ranks.dense_modes import DenseSync, dense_sync
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.hbm_place import check_place
 from paddlebox.train.averaging import Averages
 from paddlebox.train.dygraph_program import DygraphProgram
-from paddlebox.train.program import ModelProgram
+from paddlebox.train.program import SHARE, DenseSync, ModelProgram
 from paddlebox.train.static_program import StaticProgram
 
 paddle = ops.paddle
@@ -97,37 +94,45 @@ class Runner:
             self._averages.use_parameters()
 
 
-def build_runner(config: Config, slots: Slots, world: Coordinator = ONE_RANK) -> Runner:
+class OneRank(DenseSync):
+    """One rank exchanges nothing."""
+
+    def step(self, program: ModelProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
+        if self.weighted:
+            share = own_share(feed)
+            if share == 0:
+                return *program.evaluate(feed), False
+            feed[SHARE] = np.full(1, share, np.float32)
+        return *program.step(feed), True
+
+
+# (config, weighted=) -> the strategy. `ranks.dense_modes` has those of several ranks.
+SyncOf = Callable[..., DenseSync]
+
+
+def one_rank(_: Config, *, weighted: bool) -> DenseSync:
+    return OneRank(weighted=weighted)
+
+
+def own_share(feed: Feed) -> float:
+    """`SHARE` of this rank's batch alone: B over the sum of its weights; 0 if all weights are 0."""
+    weights = feed[WEIGHT]
+    total = float(weights.sum(dtype=np.float64))
+    return len(weights) / total if total > 0 else 0.0
+
+
+def build_runner(config: Config, slots: Slots, sync_of: SyncOf = one_rank) -> Runner:
     """Build the model of a config as `trainer.program` says. Seeds Paddle with `config.seed`.
 
     Args:
         config: the config of the run, or of one phase.
-        slots: its slots.
-        world: the ranks that train the model together.
 
     Raises:
-        ConfigError: an old-IR program on several ranks; `optimizer.averaging` together with
-            `ranks.sync_weight_step`; `model.click_prior` on several ranks; or rows on a GPU that
-            this machine or build does not have.
+        ConfigError: as `sync_of`; or rows on a GPU that this machine or build does not have.
     """
-    if world.size > 1 and config.model.click_prior:
-        raise ConfigError(
-            f"model.click_prior with {world.size} ranks: a rank sees the clicks of its own "
-            "instances only; train with one rank, or set click_prior: false"
-        )
     check_place(config.hbm.place)
-    if world.size > 1 and config.optimizer.averaging and config.ranks.sync_weight_step:
-        raise ConfigError(
-            "optimizer.averaging with ranks.sync_weight_step: between two averages over the ranks "
-            "each rank has its own parameters; use only one of these options"
-        )
-    if world.size > 1 and config.trainer.program is Program.OLD_IR:
-        raise ConfigError(
-            f"trainer.program {config.trainer.program.value} with {world.size} ranks: programs of "
-            "the old IR do not sum the dense gradients of ranks: use pir or dygraph"
-        )
+    sync = sync_of(config, weighted=slots.weight is not None)
     paddle.seed(config.seed)
-    sync = dense_sync(config.ranks, world, weighted=slots.weight is not None)
     of_mode = DygraphProgram if config.trainer.program is Program.DYGRAPH else StaticProgram
     program = of_mode(config, slots, sync)
     decay = config.optimizer.averaging

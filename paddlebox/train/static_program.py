@@ -12,10 +12,11 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import GROUP, LATE, SEQUENCES, WEIGHT, Feed, packed
-from paddlebox.ranks.dense import SHARE
-from paddlebox.ranks.dense_modes import RATE, DenseSync
 from paddlebox.train.program import (
     RANK_OFFSET,
+    RATE,
+    SHARE,
+    DenseSync,
     ModelProgram,
     check_same,
     create_model_of,

@@ -119,12 +119,9 @@ def test_click_priors_need_instances_that_count_once() -> None:
 
 
 def test_click_priors_need_one_rank() -> None:
-    from paddlebox.store.coordinator import Coordinator
-    from paddlebox.train.runner import build_runner
-
-    class Two(Coordinator):
-        size = 2
+    from paddlebox.ranks import World
+    from paddlebox.ranks.dense_modes import dense_sync
 
     config: Config = make_config(model={"type": "dnn", "click_prior": True})
     with pytest.raises(ConfigError, match="click_prior with 2 ranks"):
-        build_runner(config, SLOTS, Two())
+        dense_sync(World(0, 2), config, weighted=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paddlebox.train import adopt_stores
+from paddlebox.ranks import adopt_stores
 from tests.conftest import make_synthetic
 from tests.ranks.launched import launch
 

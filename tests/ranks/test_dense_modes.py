@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -14,14 +15,12 @@ import pytest
 from paddlebox import ops
 from paddlebox.config import Config, Phase, load_config, load_slots
 from paddlebox.data.batches import Feed
-from paddlebox.ranks.dense import SHARE
-from paddlebox.ranks.dense_modes import RATE, dense_sync
+from paddlebox.ranks.dense_modes import dense_sync
 from paddlebox.ranks.world import World
 from paddlebox.train import pass_line, pass_loop
 from paddlebox.train.phases import Runners
-from paddlebox.train.program import ModelProgram
+from paddlebox.train.program import RATE, SHARE, ModelProgram
 from paddlebox.train.runner import Runner
-from paddlebox.train.training import Training
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination
 from tests.support.configs import write_slots
@@ -74,7 +73,7 @@ class Plain(ModelProgram):
 
 def _plain(config: Config, world: World, gradient: np.ndarray) -> tuple[Runner, Plain]:
     program = Plain(world.rank, gradient)
-    return Runner(program, dense_sync(config.ranks, world, weighted=False)), program
+    return Runner(program, dense_sync(world, config, weighted=False)), program
 
 
 def _feed(share: float) -> Feed:
@@ -84,7 +83,7 @@ def _feed(share: float) -> Feed:
 def _averaged(every: int, steps: int, shares: tuple[float, ...]) -> list[list[float]]:
     """(R) parameter of each rank before the first step, after each, and at the end of the pass; a
     step of rank r adds r + 1."""
-    config = _config(f"ranks.sync_weight_step={every}")
+    config = _config(f"ranks.sync_weight_step={every}", "optimizer.averaging=0")
 
     def train(world: World) -> list[float]:
         runner, program = _plain(config, world, np.full(1, -(world.rank + 1), np.float32))
@@ -114,7 +113,7 @@ def test_a_rank_without_instances_takes_no_step_and_is_averaged() -> None:
 
 
 def test_the_end_of_a_pass_averages_the_optimizers_state_and_restarts_the_count() -> None:
-    config = _config("ranks.sync_weight_step=3")
+    config = _config("ranks.sync_weight_step=3", "optimizer.averaging=0")
 
     def train(world: World) -> list[dict[str, list[float]]]:
         runner, program = _plain(config, world, np.full(1, -(world.rank + 1), np.float32))
@@ -167,7 +166,7 @@ def _with_zeros(config: Config, slots: Any, steps: int) -> list[np.ndarray]:
     def train(world: World) -> list[np.ndarray]:
         program: Any
         if world.rank == 0:
-            runners = Runners(config, slots, world)
+            runners = Runners(config, slots, partial(dense_sync, world))
             runner, finish_pass = runners.of(Phase.UPDATE), runners.finish_pass
             program = runner.program
             first = program.parameters()
@@ -236,6 +235,6 @@ def test_ranks_agree_about_a_pass_before_its_dense_state_is_taken(
     monkeypatch.setattr(pass_loop, "seed_pass", lambda *_: None)
     some: Any = MagicMock()
     with pytest.raises(EnoughError):
-        training = Training(_config(), some, some, some, some, Ended(), some)  # type: ignore[arg-type]
+        training = pass_loop.Training(_config(), some, some, some, some, Ended())  # type: ignore[arg-type]
         pass_loop.PassLoop(training, some, some, [])._train(some, None, some, {})
     assert done == ["finish_pass"]

@@ -18,10 +18,11 @@ from paddlebox import ops
 from paddlebox._native import paddle
 from paddlebox.config import Config, load_config
 from paddlebox.errors import StoreError
-from paddlebox.ranks import World, rebuild
+from paddlebox.ranks import World, adopt_stores, rebuild
+from paddlebox.ranks.adopt_stores import take_over
 from paddlebox.ranks.channel import PARITY
 from paddlebox.ranks.link import Hosts
-from paddlebox.ranks.parity import RankParity, group_of, kept_sets
+from paddlebox.ranks.parity import Parity, RankParity, group_of, kept_sets
 from paddlebox.ranks.reshard import write_range
 from paddlebox.store import copies, files, parity_set
 from paddlebox.store.compaction import Policy
@@ -41,9 +42,7 @@ from paddlebox.store.rank_stores import rank_versions, store_of_rank
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
 from paddlebox.tools.upkeep.verify import parity_damage
-from paddlebox.train import adopt_stores, run
-from paddlebox.train.adopt_stores import take_over
-from paddlebox.train.hooks.rank_parity import Parity
+from paddlebox.train import assembly
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination, one_at_a_time
 from tests.support.marks import long, slow
@@ -788,7 +787,7 @@ def test_a_job_with_ranks_parity_protects_its_newest_commit(make: Callable[[int]
             queue=SimpleNamespace(after_commit=[]),
             head=ranks.head(world.rank),
         )
-        hook = run._parity(of_run, table)
+        hook = assembly.parity_of(of_run, table)
         assert hook is not None
         hook.catch_up(None, 1, on_any_rank=True)
         hook.end()
@@ -805,7 +804,7 @@ def test_a_job_of_one_rank_says_that_it_has_no_parity(
     ranks.train(1)
     options = SimpleNamespace(ranks=SimpleNamespace(parity=2))
     of_run: Any = SimpleNamespace(config=options, run_dir=ranks.run_dir, world=ONE_RANK)
-    assert run._parity(of_run, None) is None  # type: ignore[arg-type]
+    assert assembly.parity_of(of_run, None) is None  # type: ignore[arg-type]
     assert "ranks.parity is 2, but this job has one rank: there is no parity" in caplog.text
     assert ranks.sets(0) == []
 
@@ -824,7 +823,7 @@ def test_a_fresh_start_moves_the_run_dirs_of_all_nodes_aside(make: Callable[[int
     ranks.train(1)
     roots = [*ranks.apart()[:2]]
     roots.append(roots[1])  # two ranks share a disk
-    coordination(3, lambda world: run._move_aside(roots[world.rank], world))
+    coordination(3, lambda world: assembly.move_all_aside(roots[world.rank], world))
     for root in roots:
         assert [path.name for path in root.parent.iterdir()] == ["run.old-1"]
 

@@ -17,7 +17,8 @@ from paddlebox import ops
 from paddlebox._native import core, paddle
 from paddlebox.config import Config, load_config
 from paddlebox.errors import ConfigError, OutOfSpaceError, StoreError
-from paddlebox.ranks import World, reshard, transfer
+from paddlebox.ranks import World, adopt_stores, reshard, transfer
+from paddlebox.ranks.adopt_stores import Found, Sighting, _valid_move, take_over
 from paddlebox.ranks.reshard import overlapping, write_range
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.copies import copy_version
@@ -26,8 +27,6 @@ from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
-from paddlebox.train import adopt_stores
-from paddlebox.train.adopt_stores import Found, Sighting, _valid_move, take_over
 from paddlebox.train.common_passes import agreed_passes
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination, one_at_a_time

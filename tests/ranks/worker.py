@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     from paddlebox.config import load_slots
     from paddlebox.config.load import load_config
     from paddlebox.data.dataset import InMemoryDataset
+    from paddlebox.ranks.dense_modes import dense_sync
     from paddlebox.train.batch_loop import run_pass
     from paddlebox.train.opening import open_table
     from paddlebox.train.runner import build_runner
@@ -63,7 +65,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     config = load_config(settings["config"], settings.get("override", []))
     slots = load_slots(config.data.slots)
     expanded = bool(config.table.expand_dim)
-    runner = None if expanded else build_runner(config, slots, world)
+    runner = None if expanded else build_runner(config, slots, partial(dense_sync, world))
     train_step = runner.train_step if runner else expand_step(config.table, settings["own_pulls"])
     store = folder / f"store-{world.size}-{world.rank}"
     table = open_table(config, store, slots=slots, world=world)

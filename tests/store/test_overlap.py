@@ -20,8 +20,8 @@ from paddlebox.store.staged import StagedPass, sorted_unique_keys
 from paddlebox.store.table import Table
 from paddlebox.store.table_set import StagedSet
 from paddlebox.store.tiered_table import TieredTable
+from paddlebox.train.assembly import ended_passes_committed
 from paddlebox.train.interrupt import Stopped
-from paddlebox.train.run import _ended_passes_committed
 from tests.store.commit_held import POINTS, Held
 from tests.store.test_table_set import opened
 from tests.support.instances import SLOTS, multislot_lines
@@ -282,7 +282,7 @@ def test_a_commit_that_fails_while_a_signal_ends_the_run_is_reported(
         with (
             caplog.at_level(logging.ERROR, logger="paddlebox"),
             pytest.raises(Stopped),
-            _ended_passes_committed(table),
+            ended_passes_committed(table),
         ):
             raise Stopped(15)
         assert "not committed: the disk is gone" in caplog.text

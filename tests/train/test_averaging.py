@@ -10,11 +10,10 @@ from typing import cast
 import numpy as np
 import pytest
 
-from paddlebox.ranks.dense_modes import OneRank
 from paddlebox.store.averages import averaged
 from paddlebox.train.averaging import START, Averages
 from paddlebox.train.program import ModelProgram
-from paddlebox.train.runner import Runner
+from paddlebox.train.runner import OneRank, Runner
 from tests.conftest import tool
 from tests.support.configs import write_config, write_slots
 

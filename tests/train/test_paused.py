@@ -22,9 +22,9 @@ from tests.support.marks import slow
 
 # Everything that `train` calls from its first look at the store on, in this order.
 STEPS = [
-    "adopt_stores.take_over", "own_dir", "settled", "_resume_point",
+    "assembly.take_over", "own_dir", "settled", "assembly.resume",
     "repeats.warn", "_summary_if_done", "_check_products", "expand",
-    "make_run_dir", "make_folder", "resume.check_unchanged", "write_slots", "write_environment",
+    "make_run_dir", "make_folder", "check_unchanged", "write_slots", "write_environment",
     "_train", "write_json",
 ]  # fmt: skip
 SLOTS = Slots.model_validate({"slots": slots_fields(click="label", item="sparse")})
@@ -72,8 +72,8 @@ def test_a_run_that_was_paused_trains_on_no_other_state_than_it_found(
     data = {"format": "multislot", "train_files": [str(tmp_path / "a")], "batch_size": 4}
     config = Config.model_validate(config_fields(data={**data, "key_space": "shared"}))
     monkeypatch.setattr(run, "read_slots", lambda *_: SLOTS)
-    start, scratch = run._Start("", "", False, ()), tmp_path / "scratch"
-    config = run._resume(config, scratch, start, ONE_RANK, KeptLock(scratch)).config  # complete
+    scratch = tmp_path / "scratch"
+    config = run._resume(config, scratch, ONE_RANK, KeptLock(scratch)).config  # complete
     of_run = {"trained": 0, "at": 0, "beside": 0}
     folder, step = tmp_path, ""
 
@@ -115,7 +115,7 @@ def test_a_run_that_was_paused_trains_on_no_other_state_than_it_found(
         else:
             assert of_run["at"]
             assert not of_run["beside"] or of_run["trained"] != 1
-        if trained or STEPS.index(step) >= STEPS.index("resume.check_unchanged"):
+        if trained or STEPS.index(step) >= STEPS.index("check_unchanged"):
             assert not of_run["beside"]
 
 

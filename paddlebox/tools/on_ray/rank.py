@@ -177,7 +177,7 @@ class RankProcess:
     def _is_overdue(self, rank: Rank) -> bool:
         if self._end_by is None:
             return False
-        rescues = rank.stage == "rescue"  # it saves a partial pass (train/recovery.py)
+        rescues = rank.stage == "rescue"  # it saves a partial pass (ranks/recovery.py)
         return time.monotonic() >= self._end_by + (LIMITS_S["rescue"] if rescues else 0.0)
 
     def _rank(self, process: subprocess.Popen[bytes]) -> Rank:

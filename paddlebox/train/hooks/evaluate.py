@@ -8,8 +8,8 @@ from typing import Any
 from paddlebox.config import Phase
 from paddlebox.train.evaluation import evaluate_files
 from paddlebox.train.hooks.hook import Hook, Line
+from paddlebox.train.pass_loop import Training
 from paddlebox.train.plan import PlannedPass
-from paddlebox.train.training import Training
 
 
 class Evaluate(Hook):

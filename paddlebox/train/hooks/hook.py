@@ -1,8 +1,7 @@
 """Hooks: what a run does besides training, such as saves and evaluation. One class per feature.
 
-`run.py` opens the hooks of a run and lists them in the order in which they are called. Importing a
-module registers nothing. The list is the same on every rank, because some hooks wait for the other
-ranks.
+`assembly.py` opens the hooks of a run, and lists them in the order in which they are called. The
+list is the same on every rank, because some hooks wait for the other ranks.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Hook:
         return {}
 
     def pass_begins(self, planned: PlannedPass) -> None:
-        """Called just before a pass is trained."""
+        """Called when the rows of a pass are here, before its first step."""
 
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
         """Called when a pass has ended. It is committed, or a later commit will include it.
@@ -51,8 +50,18 @@ class Hook:
         Later hooks store and use what this hook adds to `line`.
         """
 
+    def failed(self, error: BaseException) -> None:
+        """Called when an error ends the passes, while the rows of the open pass are still there.
+
+        If the error came from a step, it is called again when no pass is open any more.
+        """
+
     def end(self) -> None:
         """Called when all passes are trained and committed."""
+
+    def summary(self) -> Mapping[str, Any]:
+        """Called after `end`. Returns entries to add to summary.json."""
+        return {}
 
     def close(self, error: BaseException | None) -> None:
         """Called when the run is over. error: the error that ended it early, or None."""

@@ -17,7 +17,6 @@ import numpy as np
 
 from paddlebox.config import Config, Slots
 from paddlebox.errors import ConfigError
-from paddlebox.ranks.reshard import counts_of
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.files import write_durably
 from paddlebox.store.first_version import FirstVersion, commit_initial
@@ -38,6 +37,8 @@ from paddlebox.train.warm_start.source import (
 )
 
 log = logging.getLogger("paddlebox")
+
+_BLOCK = 64  # counters of the admission filter for consecutive keys
 
 
 def init_from(
@@ -181,6 +182,22 @@ def _admission(
         return None  # with key_space per_slot, the counted feasigns are different ones now
     counts = [np.frombuffer(table.native.admission_state(), np.uint8) for table in old]
     return counts_of(counts, key_range).tobytes()
+
+
+def counts_of(counts: Sequence[np.ndarray], own: tuple[int, int]) -> np.ndarray:
+    """The admission filter of a key range.
+
+    Each old rank counted only its own keys. If two of them share a block, their counts are
+    added. If the range ends inside a block, the block also counts keys outside of the range.
+    Estimates may then be too high, but never too low.
+    """
+    size = counts[0].size
+    begin, end = (key * (size // _BLOCK) >> 64 for key in own)
+    cut = slice(begin * _BLOCK, (end + 1) * _BLOCK)
+    merged = np.zeros(size, np.uint8)
+    total = sum(one[cut].astype(np.uint32) for one in counts)
+    merged[cut] = np.minimum(total, np.iinfo(np.uint8).max)
+    return merged
 
 
 def _what_of_counts(new: TieredTable, admission: bytes | None) -> str:

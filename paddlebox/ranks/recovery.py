@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,15 +23,17 @@ import numpy as np
 
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError, PaddleBoxError
-from paddlebox.ranks import World
 from paddlebox.ranks.stepping import Progress
+from paddlebox.ranks.world import World
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.partial import commit_partial
 from paddlebox.store.rank_stores import pass_of
 from paddlebox.store.table_set import TableSet
 from paddlebox.train import interrupt
+from paddlebox.train.hooks.hook import Hook
 from paddlebox.train.phases import Runners
+from paddlebox.train.plan import PlannedPass
 
 log = logging.getLogger("paddlebox")
 
@@ -175,89 +176,82 @@ def _commit_position(
         manifest.commit(record.following("partial", **given))
 
 
-def same_dense_state(table: TableSet, runner: Runners, recovered: Recovered) -> None:
-    """Load the dense state of the most advanced rank on every rank. Every rank calls it."""
-    mine = b""
-    if table.world.rank == recovered.source:
-        buffer = io.BytesIO()
-        state = table.load_dense()
-        names = np.array(list(state))
-        np.savez(buffer, names, *state.values())
-        mine = buffer.getvalue()
-    found = table.world.gather_bytes(mine)[recovered.source]
-    with np.load(io.BytesIO(found), allow_pickle=False) as arrays:
-        values = [arrays[name] for name in arrays.files]
-    runner.load_dense_state(dict(zip(values[0].tolist(), values[1:], strict=True)))
+# ---- while the job trains
 
 
-# ---- when a rank dies
-
-
-class Rescue:
+class PartialRecovery(Hook):
     """Commits the open pass of this rank as it is when another rank dies.
 
     Args:
-        table: the table; None: partial recovery is off, and nothing is done.
-        runner: the programs of the run.
-        world: the ranks.
+        table: the table of this rank.
+        runners: the programs of the run.
         first: the description of the run for a store's first version (`commit_partial`).
         recovered: the position at which this start continues, in its first pass.
     """
 
     def __init__(
         self,
-        table: TableSet | None,
-        runner: Runners,
-        world: Coordinator,
+        table: TableSet,
+        runners: Runners,
         first: Mapping[str, Any],
         recovered: Recovered | None,
     ) -> None:
-        self._table, self._runner, self._world = table, runner, world
-        self._first = {**first, "cursor": {"ranks": world.size}}
+        self._table, self._runners, self._world = table, runners, table.world
+        self._first = {**first, "cursor": {"ranks": self._world.size}}
         self._coming, self._entries = recovered, tuple[dict[str, Any], ...]()
 
-    def begin_pass(self) -> None:
-        """Set the progress of a pass before its first step."""
-        if self._table is None:
+    def load_dense(self) -> None:
+        """Load the dense state of the most advanced rank, if ranks were apart. Collective."""
+        if self._coming is None:
             return
-        recovered, self._coming = self._coming, None
-        self._entries = recovered.entries if recovered is not None else ()
-        at = recovered.at if recovered is not None else Position(0)
-        progress = _progress(self._table)
-        progress.steps, progress.samples, progress.skip_steps = 0, at.samples, at.step
+        mine = b""
+        if self._world.rank == self._coming.source:
+            buffer = io.BytesIO()
+            state = self._table.load_dense()
+            names = np.array(list(state))
+            np.savez(buffer, names, *state.values())
+            mine = buffer.getvalue()
+        theirs = self._world.gather_bytes(mine)[self._coming.source]
+        with np.load(io.BytesIO(theirs), allow_pickle=False) as arrays:
+            values = [arrays[name] for name in arrays.files]
+        self._runners.load_dense_state(dict(zip(values[0].tolist(), values[1:], strict=True)))
 
-    @property
-    def line(self) -> dict[str, Any]:
-        """The entries that the pass adds to its line of metrics.jsonl."""
+    def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
+        self._entries = self._coming.entries if self._coming is not None else ()
         return {"partial_recovery": list(self._entries)} if self._entries else {}
 
-    @property
-    def untold(self) -> dict[str, Any]:
-        """The entries for summary.json, if no line of a later pass could hold them."""
+    def pass_begins(self, planned: PlannedPass) -> None:
+        coming, self._coming = self._coming, None
+        at, progress = coming.at if coming is not None else Position(0), self._progress
+        progress.steps, progress.samples, progress.skip_steps = 0, at.samples, at.step
+
+    def failed(self, error: BaseException) -> None:
+        """Commit the open pass if another rank died."""
+        if not is_of_a_death(error, self._world):
+            return
+        self._world.heartbeat.stage("rescue", f"step {self._progress.steps}")
+        with interrupt.held():
+            self._commit_open_pass()
+
+    def summary(self) -> Mapping[str, Any]:
+        """The entries that no line of a later pass could hold."""
         entries = self._coming.entries if self._coming is not None else ()
         return {"partial_recovery": list(entries)} if entries else {}
 
-    def __call__(self, error: BaseException) -> None:
-        """Commit the open pass if another rank died.
+    @property
+    def _progress(self) -> Progress:
+        assert isinstance(self._world, World)
+        return self._world.progress
 
-        Args:
-            error: the error that ends this rank's pass.
-        """
-        if self._table is None or not _is_of_a_death(error, self._world):
-            return
-        self._world.heartbeat.stage("rescue", f"step {_progress(self._table).steps}")
-        with interrupt.held():
-            self._keep(self._table)
-
-    def _keep(self, table: TableSet) -> None:
-        progress = _progress(table)
+    def _commit_open_pass(self) -> None:
+        progress = self._progress
         partial = {
             "step": progress.steps,
             "samples": progress.samples,
             "entries": list(self._entries),
         }
         try:
-            version = commit_partial(table, self._runner.dense_state(), partial, self._first)
+            version = commit_partial(self._table, self._runners.dense_state(), partial, self._first)
         except PaddleBoxError as wrong:  # this rank then goes back to its last commit too
             log.warning("the open pass could not be kept: %s", wrong)
             return
@@ -268,22 +262,8 @@ class Rescue:
                 version.version,
             )
 
-    @contextmanager
-    def guarding(self) -> Iterator[None]:
-        """Wraps all passes. Keeps the open pass also if a rank dies after the pass's last step."""
-        try:
-            yield
-        except BaseException as error:
-            self(error)
-            raise
 
-
-def _progress(table: TableSet) -> Progress:
-    assert isinstance(table.world, World)
-    return table.world.progress
-
-
-def _is_of_a_death(error: BaseException, world: Coordinator) -> bool:
+def is_of_a_death(error: BaseException, world: Coordinator) -> bool:
     """Whether an error on this rank means that another rank died.
 
     A rank that fails with an error tells the others (`World.leave`) and did not die. The job's

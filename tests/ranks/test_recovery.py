@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,14 +12,13 @@ import pytest
 from paddlebox import _native
 from paddlebox.config.load import load_config
 from paddlebox.errors import ConfigError
-from paddlebox.ranks import World
+from paddlebox.ranks import World, recovery
 from paddlebox.store.coordinator import ONE_RANK
 from paddlebox.store.life import numbered
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.names import find_version
 from paddlebox.store.rank_stores import newest_after_passes
 from paddlebox.store.record import VersionRecord
-from paddlebox.train import recovery
 from tests.support.processes import free_port
 
 CONFIG = "configs/dnn_synthetic.yaml"
@@ -133,12 +133,12 @@ def test_losses_of_the_last_pass_are_reported_without_a_pass_after_it(tmp_path: 
     make_store(folders[1], (1, 0))
     (found, _) = agree(folders)
     assert found is not None
-    runner: Any = None  # no pass is begun
-    rescue = recovery.Rescue(None, runner, ONE_RANK, {}, found)
-    (entry,) = rescue.untold["partial_recovery"]
+    table: Any = SimpleNamespace(world=ONE_RANK)
+    runners: Any = None  # no pass begins
+    hook = recovery.PartialRecovery(table, runners, {}, found)
+    (entry,) = hook.summary()["partial_recovery"]
     assert entry["went_back"] == {"1": {"pass": 2, "step": 0}}
-    assert rescue.line == {}
-    assert recovery.Rescue(None, runner, ONE_RANK, {}, None).untold == {}
+    assert recovery.PartialRecovery(table, runners, {}, None).summary() == {}
 
 
 def test_what_reads_a_run_or_goes_back_has_whole_versions_where_there_are_some(
@@ -183,4 +183,4 @@ def test_ranks_without_shared_memory_are_refused_and_one_rank_has_no_peer_to_rec
     World(0, 2).check_config(load_config(CONFIG, []))
     with pytest.raises(ConfigError, match="expected all ranks on one host"):
         World(0, 2).check_config(config)
-    assert not recovery._is_of_a_death(RuntimeError("the job's store is gone"), ONE_RANK)
+    assert not recovery.is_of_a_death(RuntimeError("the job's store is gone"), ONE_RANK)
