@@ -22,7 +22,7 @@ def measured_by(run: Run) -> str:
     widest = machine.get("instructions", [])[-1:]
     on = [
         " with ".join([f"{machine['cores']} cores of {machine['processor']}", *widest]),
-        f"{machine['memory_bytes'] / GIB:.0f} GiB of memory",
+        f"{machine['memory_bytes'] / GIB:.0f} GiB",
         *([machine["gpu"]] if machine["gpu"] else []),
     ]
     command = " ".join(["python", f"benchmarks/{run['command'][0]}", *run["command"][1:]])
@@ -59,16 +59,18 @@ def bound(goal: Mapping[str, Any]) -> str:
     return f"≥ {goal['at_least']:g}" if "at_least" in goal else f"≤ {goal['at_most']:g}"
 
 
-def outcome(goal: Mapping[str, Any]) -> str:
+def measured(goal: Mapping[str, Any]) -> str:
+    """The figure of a goal, and its outcome unless it was reached."""
     if "why" in goal:
         return f"{goal['outcome']}: {goal['why']}"
-    return "**missed**" if goal["outcome"] == "MISSED" else str(goal["outcome"])
+    outcome = "**missed**" if goal["outcome"] == "MISSED" else str(goal["outcome"])
+    return f"{figure(goal)} {outcome}".strip().removesuffix(" ok")
 
 
 def goals(run: Run) -> str:
     """One line for each goal. The figure is the median; the quartiles are in parentheses."""
-    rows = [(g["name"], figure(g), bound(g), outcome(g)) for g in run["goals"]]
-    return table(["", "measured", "goal", "outcome"], rows)
+    rows = [(goal["name"], measured(goal), bound(goal)) for goal in run["goals"]]
+    return table(["", "measured", "goal"], rows)
 
 
 def grid(run: Run, pattern: str) -> str:
@@ -83,8 +85,7 @@ def grid(run: Run, pattern: str) -> str:
             others.append(goal)
             continue
         columns[name["column"]] = None
-        cell = f"{figure(goal)} {outcome(goal)}".strip().removesuffix(" ok")
-        cells.setdefault(name["row"], {"goal": bound(goal)})[name["column"]] = cell
+        cells.setdefault(name["row"], {"goal": bound(goal)})[name["column"]] = measured(goal)
     head = ["", *columns, "goal"]
     found = table(head, [[row, *(of.get(c, "") for c in head[1:])] for row, of in cells.items()])
     return f"{found}\n\n{goals({'goals': others})}" if others else found
