@@ -19,26 +19,32 @@ from typing import Any
 from paddlebox import heartbeat
 from paddlebox.config import Config, Phase, load_config
 from paddlebox.errors import ConfigError
-from paddlebox.launch import run_arguments
-from paddlebox.launch.arguments import number
+from paddlebox.launch.arguments import (
+    add_config,
+    add_files,
+    add_phase,
+    add_run_dir,
+    check_paths,
+    config_of,
+    finite,
+    parsed,
+    run_parser,
+)
 from paddlebox.launch.process import guarded, joined, prepare
 from paddlebox.store import run_config
 
 log = logging.getLogger("paddlebox")
 
+_EXTEND: dict[str, Any] = {"action": "extend", "default": []}
+
 
 def train_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/train.py. An error is printed to standard error as one line.
-
-    Returns: the exit code (docs/running.md).
-    """
+    """Run tools/train.py. Returns the exit code (docs/running.md)."""
     parser = _train_parser()
-    arguments = run_arguments.parsed(parser, argv, needs_run=False)
+    arguments = parsed(parser, argv, needs_run=False)
     if arguments.config is None and arguments.run_dir is None:
-        parser.error(
-            "expected -c CONFIG, or the RUN_DIR of a run to continue, found neither: give one of "
-            "them"
-        )
+        expected = "expected -c CONFIG, or the RUN_DIR of a run to continue"
+        parser.error(f"{expected}, found neither: give one of them")
 
     def run() -> None:
         if heartbeat.FILE in os.environ:
@@ -47,19 +53,14 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         if arguments.trace is not None:
             arguments.overrides.append(f"trainer.trace={json.dumps(arguments.trace)}")
         config = _config_to_train(arguments)
-        run_dir = (
-            arguments.run_dir or Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        )
+        now = time.strftime("%Y%m%d-%H%M%S")
+        run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{now}"
         begun = config if arguments.fresh else run_config.continuing(config, run_dir)
         prepare(begun.trainer, arguments.verbose)
         from paddlebox.train import interrupt
         from paddlebox.train.run import train
 
-        with (
-            joined(config) as world,
-            interrupt.remembered(),
-            interrupt.stopped_with_others(world),
-        ):
+        with joined(config) as world, interrupt.remembered(), interrupt.stopped_with_others(world):
             named = world.first("run dir", str(run_dir))
             summary = train(
                 config,
@@ -70,13 +71,8 @@ def train_main(argv: Sequence[str] | None = None) -> int:
                 skip=arguments.skip_files,
                 world=world,
             )
-        log.info(
-            "committed: passes %d, samples %d; version %d in %s",
-            summary["passes"],
-            summary["samples"],
-            summary["version"],
-            run_dir,
-        )
+        counts = (summary[name] for name in ("passes", "samples", "version"))
+        log.info("committed: passes %d, samples %d; version %d in %s", *counts, run_dir)
 
     return guarded(run)
 
@@ -86,10 +82,8 @@ def _train_parser() -> argparse.ArgumentParser:
         description="Trains a model of the zoo, pass by pass, and commits each pass. A run dir "
         "that holds a run is resumed after its newest commit."
     )
-    run_arguments.add_run_dir(parser, "default: runs/<config name>-<time>")
-    run_arguments.add_config(
-        parser, "a file of configs/; default: the config that RUN_DIR was last started with"
-    )
+    add_run_dir(parser, "default: runs/<config name>-<time>")
+    add_config(parser, "a file of configs/; default: the config that RUN_DIR was last started with")
     _add_verbose(parser)
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
@@ -100,55 +94,34 @@ def _train_parser() -> argparse.ArgumentParser:
         help="go back to a version first, and drop the versions after it: its number, YYYYMMDD, "
         "YYYYMMDD/PASS or the name of a checkpoint",
     )
-    start.add_argument(
-        "--fresh", action="store_true", help="start from nothing; move RUN_DIR to RUN_DIR.old-N"
-    )
-    parser.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="write a trace of all threads, for ui.perfetto.dev; same as -o trainer.trace=FILE",
-    )
-    parser.add_argument(
-        "--init-from",
-        metavar="RUN[@VERSION]",
-        default="",
-        help="start from the rows and dense parameters of another run (docs/warm_start.md)",
-    )
-    parser.add_argument(
-        "--skip-files",
-        metavar="PATTERN",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="leave these files out of all passes that are not trained yet: names or globs, "
-        "matched from the end of a path; later starts remember them",
-    )
+    about = "start from nothing; move RUN_DIR to RUN_DIR.old-N"
+    start.add_argument("--fresh", action="store_true", help=about)
+    option = parser.add_argument
+    about = "write a trace of all threads, for ui.perfetto.dev; same as -o trainer.trace=FILE"
+    option("--trace", metavar="FILE", help=about)
+    about = "start from the rows and dense parameters of another run (docs/warm_start.md)"
+    option("--init-from", metavar="RUN[@VERSION]", default="", help=about)
+    about = "leave these files out of all passes that are not trained yet: names or globs, matched"
+    about += " from the end of a path; later starts remember them"
+    option("--skip-files", metavar="PATTERN", nargs="+", **_EXTEND, help=about)
     hours = parser.add_mutually_exclusive_group()
-    hours.add_argument(
-        "--until", metavar="HOUR", help="end after HOUR, YYYYMMDD or YYYYMMDDHH: data.until_hour"
-    )
-    hours.add_argument(
-        "--backfill",
-        metavar="FROM..TO",
-        help="train these hours of data.path_template without waiting, then end (docs/hours.md)",
-    )
+    about = "end after HOUR, YYYYMMDD or YYYYMMDDHH: data.until_hour"
+    hours.add_argument("--until", metavar="HOUR", help=about)
+    about = "train these hours of data.path_template without waiting, then end (docs/hours.md)"
+    hours.add_argument("--backfill", metavar="FROM..TO", help=about)
     return parser
 
 
 def _config_to_train(arguments: argparse.Namespace, overrides: Sequence[str] = ()) -> Config:
-    """The config of -c, or the config with which the run was last started.
-
-    Args:
-        arguments: from `run_arguments.parsed`.
-        overrides: overrides to apply after those of the command line.
-    """
+    """The config of -c, or the config with which the run was last started. overrides: applied after
+    those of the command line."""
     overrides = [*arguments.overrides, *overrides]
     if arguments.config is not None:
         return load_config(arguments.config, overrides)
     config = run_config.of_last_start(arguments.run_dir, overrides)
     tests = ["data.test_files"] * config.trainer.evaluate_after_pass
     read = ["data.slots", "data.train_files", *tests]
-    run_arguments.check_paths(config, arguments, read)
+    check_paths(config, arguments, read)
     return config
 
 
@@ -172,12 +145,8 @@ def _of_hours(arguments: argparse.Namespace) -> list[str]:
 
 
 def _check_may_start_again(arguments: argparse.Namespace) -> None:
-    """Check that tools/train_on_ray.py can start the command repeatedly.
-
-    Raises:
-        ConfigError: an option would discard earlier training at each start, or each start would
-            use another run dir.
-    """
+    """Check that tools/train_on_ray.py can start the command repeatedly: no start may discard
+    earlier training or use another run dir. Raises: ConfigError."""
     given = "--fresh" if arguments.fresh else "--from" if arguments.back_to else ""
     if given:
         raise ConfigError(
@@ -193,51 +162,31 @@ def _check_may_start_again(arguments: argparse.Namespace) -> None:
 
 def evaluate_main(argv: Sequence[str] | None = None) -> int:
     """Run tools/evaluate.py. Prints one JSON object. Returns the exit code."""
-    parser = run_arguments.run_parser(
+    parser = run_parser(
         "Evaluates the newest commit of a run on data.test_files. The run does not change."
     )
-    run_arguments.add_files(parser)
-    parser.add_argument(
-        "--as-served",
-        action="store_true",
-        help="use only the rows that tools/export.py keeps, as a served file does",
-    )
-    parser.add_argument(
-        "--threshold",
-        type=number,
-        metavar="SCORE",
-        help="with --as-served: the --threshold of the export, if it has one",
-    )
+    add_files(parser)
+    option = parser.add_argument
+    about = "use only the rows that tools/export.py keeps, as a served file does"
+    option("--as-served", action="store_true", help=about)
+    about = "with --as-served: the --threshold of the export, if it has one"
+    option("--threshold", type=finite, metavar="SCORE", help=about)
     _add_verbose(parser)
-    parser.add_argument(
-        "--dump",
-        type=Path,
-        metavar="FILE",
-        help="write the label and prediction of every instance: Parquet if FILE ends with "
-        ".parquet, else PaddleBox's text format",
-    )
-    parser.add_argument(
-        "--dump-slots",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="SLOT",
-        help="with --dump: also write the first value of each SLOT",
-    )
-    parser.add_argument(
-        "--dump-ins-id",
-        action="store_true",
-        help="with --dump: write the instance ids of the data (set_parse_ins_id), not numbers",
-    )
-    run_arguments.add_phase(parser, "the program that predicts")
-    arguments = run_arguments.parsed(parser, argv)
+    about = "write the label and prediction of every instance: Parquet if FILE ends with .parquet,"
+    option("--dump", type=Path, metavar="FILE", help=f"{about} else PaddleBox's text format")
+    about = "with --dump: also write the first value of each SLOT"
+    option("--dump-slots", nargs="+", **_EXTEND, metavar="SLOT", help=about)
+    about = "with --dump: write the instance ids of the data (set_parse_ins_id), not numbers"
+    option("--dump-ins-id", action="store_true", help=about)
+    add_phase(parser, "the program that predicts")
+    arguments = parsed(parser, argv)
     if arguments.dump is None and (arguments.dump_slots or arguments.dump_ins_id):
         parser.error("--dump-slots and --dump-ins-id need --dump FILE")
     if arguments.threshold is not None and not arguments.as_served:
         parser.error("--threshold needs --as-served: without it all rows are evaluated")
 
     def run() -> None:
-        config, slots = run_arguments.config_of(arguments)
+        config, slots = config_of(arguments)
         prepare(config.trainer, arguments.verbose)
         from paddlebox.train.evaluation import evaluate
 
@@ -269,10 +218,6 @@ def _as_json(result: Mapping[str, Any], on_terminal: bool) -> str:
 
 
 def _add_verbose(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="also log in which tiers the rows of a pass were found, the times of its stages, and "
-        "the settings of libraries",
-    )
+    about = "also log in which tiers the rows of a pass were found, the times of its stages, and "
+    about += "the settings of libraries"
+    parser.add_argument("-v", "--verbose", action="store_true", help=about)

@@ -58,7 +58,6 @@ class CpuInfo:
         """Parse the text of /proc/cpuinfo.
 
         Args:
-            cpuinfo: the text.
             allowed: logical processors of the affinity mask; None: all.
             quota: CPU time that the container may use, in processors; None: no limit.
         """
@@ -85,22 +84,17 @@ class CpuInfo:
     @staticmethod
     def read() -> CpuInfo:
         """Read this machine, the affinity mask of this process and the quota of its container."""
-        text = file_text("/proc/cpuinfo")
-        return CpuInfo.parse(
-            text, os.sched_getaffinity(0), parse_quota(file_text("/sys/fs/cgroup/cpu.max"))
-        )
+        quota = parse_quota(file_text("/sys/fs/cgroup/cpu.max"))
+        return CpuInfo.parse(file_text("/proc/cpuinfo"), os.sched_getaffinity(0), quota)
 
 
 def parse_quota(cpu_max: str) -> float | None:
-    """The number of processors that a cgroup's cpu.max allows; None: no limit.
-
-    Args:
-        cpu_max: the text of the file, such as "200000 100000" or "max 100000".
-    """
-    parts = cpu_max.split()
-    if len(parts) != 2 or not all(part.isdigit() for part in parts) or int(parts[1]) == 0:
-        return None
-    return int(parts[0]) / int(parts[1])
+    """The number of processors that the text of a cgroup's cpu.max, such as "200000 100000" or
+    "max 100000", allows; None: no limit."""
+    match cpu_max.split():
+        case [quota, period] if quota.isdigit() and period.isdigit() and int(period):
+            return int(quota) / int(period)
+    return None
 
 
 def keep_heaps_small() -> bool:
@@ -120,13 +114,8 @@ def keep_heaps_small() -> bool:
         not set                                                         2.6 GB
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    return bool(
-        mallopt(_M_MMAP_THRESHOLD, 4 << 20)
-        and mallopt(_M_TRIM_THRESHOLD, 64 << 20)
-        and mallopt(_M_ARENA_MAX, 4)
-    )
+    wanted = ((_M_MMAP_THRESHOLD, 4 << 20), (_M_TRIM_THRESHOLD, 64 << 20), (_M_ARENA_MAX, 4))
+    return mallopt is not None and all(mallopt(*setting) for setting in wanted)
 
 
 def local_world_size(env: Mapping[str, str]) -> int:
@@ -142,14 +131,10 @@ def choose(
     local_world_size: int = 1,
     dense_threads: int = 0,
 ) -> dict[str, Setting]:
-    """Choose the settings for a processor.
-
-    The result has all of them, even those that the environment already has. `apply` keeps the
+    """Choose the settings for a processor, also those that the environment has: `apply` keeps the
     values of the user.
 
     Args:
-        cpu: the processor.
-        env: the environment.
         program: `trainer.program`.
         local_world_size: ranks that share the cores of this machine.
         dense_threads: OpenMP threads of the dense part; 0: half this rank's cores, at most 4.
@@ -169,18 +154,17 @@ def choose(
         chosen["OMP_NUM_THREADS"] = Setting(str(dense_threads), "trainer.dense_threads")
     else:
         threads = min(max(1, share // 2), _MAX_DENSE_THREADS)
-        chosen["OMP_NUM_THREADS"] = Setting(
-            str(threads), f"of {share} cores; the feeder and the store need the others"
-        )
+        why = f"of {share} cores; the feeder and the store need the others"
+        chosen["OMP_NUM_THREADS"] = Setting(str(threads), why)
     if program is not Program.DYGRAPH:
         chosen["FLAGS_eager_delete_tensor_gb"] = Setting("-1", "static program, keeps its buffers")
         wanted = "1" if program is Program.PIR else "0"
-        found = env.get("FLAGS_enable_pir_api")
+        given = env.get("FLAGS_enable_pir_api")
         # This one affects more than speed: with the other value, another kind of program is built.
-        if found is not None and _is_true(found) != _is_true(wanted):
+        if given is not None and _is_true(given) != _is_true(wanted):
             raise ConfigError(
                 f"trainer.program is {program.value}, which needs FLAGS_enable_pir_api={wanted}, "
-                f"but the environment has {found!r}: unset it, or choose another trainer.program"
+                f"but the environment has {given!r}: unset it, or choose another trainer.program"
             )
         chosen["FLAGS_enable_pir_api"] = Setting(wanted, f"trainer.program {program.value}")
     return chosen
@@ -195,8 +179,6 @@ def apply(
     """Apply the settings that `choose` returns, except those that the environment already has.
 
     Args:
-        program: `trainer.program`.
-        dense_threads: as for `choose`.
         env: the environment to modify.
         cpu: the processor; None: that of this machine.
 
@@ -204,7 +186,7 @@ def apply(
 
     Raises:
         PassError: Paddle is already imported, so the settings would have no effect.
-        ConfigError: as for `choose`.
+        ConfigError: the environment asks for another program than the config.
     """
     if "paddle" in sys.modules:
         raise PassError(
@@ -212,9 +194,8 @@ def apply(
             "Call paddlebox.launch.cpu.apply() before the first import of paddle"
         )
     lines = []
-    for name, (value, why) in choose(
-        cpu or CpuInfo.read(), env, program, local_world_size(env), dense_threads
-    ).items():
+    ranks, cpu = local_world_size(env), cpu or CpuInfo.read()
+    for name, (value, why) in choose(cpu, env, program, ranks, dense_threads).items():
         if name not in env:
             env[name] = value
             lines.append(f"{name}={value} ({why}; unset before)")

@@ -8,15 +8,14 @@ import dataclasses
 import itertools
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paddlebox.config import Phase, TrainerConfig, load_config
 from paddlebox.errors import ConfigError
-from paddlebox.launch.arguments import number, parse
+from paddlebox.launch.arguments import add_config, add_phase, finite, parse
 from paddlebox.launch.process import guarded, prepare
-from paddlebox.launch.run_arguments import add_config, add_phase
 
 if TYPE_CHECKING:
     from paddlebox.serving.gate import Gate
@@ -40,62 +39,41 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     parser = argparse.ArgumentParser(
         description="Creates export files for serving, and adds new versions to them."
     )
-    parser.add_argument(
-        "path",
-        type=Path,
-        nargs="*",
-        help="with --out: a run folder, or those of an ensemble; otherwise an export file",
-    )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--out", type=Path, metavar="FILE", help="create FILE from a commit of the run"
-    )
-    what.add_argument(
-        "--apply",
-        type=Path,
-        metavar="DIR",
-        help="add a new version to the file, from a run or a save",
-    )
-    what.add_argument("--pin", type=int, metavar="VERSION", help="show a version until --unpin")
-    what.add_argument("--unpin", action="store_true", help="show the newest version again")
-    what.add_argument("--rollback", action="store_true", help="show the previous version")
-    what.add_argument("--show", action="store_true", help="list the versions of the file")
-    parser.add_argument(
-        "--from-save",
-        type=Path,
-        metavar="SAVE_DIR",
-        help="with --out, instead of a run folder: a save, which is read with its whole chain",
-    )
-    add_config(
-        parser, "the config of the training, if neither the commit nor the run folder holds it"
-    )
-    parser.add_argument(
-        "--precision", choices=("float32", "float16", "int8"), help="format of embedx"
-    )
-    parser.add_argument("--version", type=int, help="version of the run; default: the newest")
-    parser.add_argument(
+    option, flag = parser.add_argument, {"action": "store_true"}
+    about = "with --out: a run folder, or those of an ensemble; otherwise an export file"
+    option("path", type=Path, nargs="*", help=about)
+    group = parser.add_mutually_exclusive_group(required=True)
+    what: Callable[..., Any] = group.add_argument
+    what("--out", type=Path, metavar="FILE", help="create FILE from a commit of the run")
+    about = "add a new version to the file, from a run or a save"
+    what("--apply", type=Path, metavar="DIR", help=about)
+    what("--pin", type=int, metavar="VERSION", help="show a version until --unpin")
+    what("--unpin", **flag, help="show the newest version again")
+    what("--rollback", **flag, help="show the previous version")
+    what("--show", **flag, help="list the versions of the file")
+    about = "with --out, instead of a run folder: a save, which is read with its whole chain"
+    option("--from-save", type=Path, metavar="SAVE_DIR", help=about)
+    about = "the config of the training, if neither the commit nor the run folder holds it"
+    add_config(parser, about)
+    precisions = ("float32", "float16", "int8")
+    option("--precision", choices=precisions, help="format of embedx")
+    option("--version", type=int, help="version of the run; default: the newest")
+    option(
         "--threshold",
-        type=number,
+        type=finite,
         metavar="SCORE",
         help="keep rows with at least this score; 0: all rows. Default: with --apply the threshold "
         "of the file; for a new file table.life.base_threshold, or all rows if the run has no "
         "dates",
     )
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="with --apply: accept a version that deletes more than 20 %% of the live rows",
-    )
+    about = "with --apply: accept a version that deletes more than 20 %% of the live rows"
+    option("--force", action="store_true", help=about)
     add_phase(parser, "the program to serve")
     gate = parser.add_argument_group("a gate: the new version is shown only if it passes")
     gate.add_argument("--gate-files", nargs="+", metavar="FILE", help="labelled data to predict")
-    gate.add_argument("--min-auc", type=number, default=0.0)
-    gate.add_argument(
-        "--max-copc-drift",
-        type=number,
-        default=0.0,
-        help="largest relative difference of COPC from that of the version shown now",
-    )
+    gate.add_argument("--min-auc", type=finite, default=0.0)
+    about = "largest relative difference of COPC from that of the version shown now"
+    gate.add_argument("--max-copc-drift", type=finite, default=0.0, help=about)
     arguments = parse(parser, argv)
     arguments.path, *arguments.others = arguments.path or [None]
     if arguments.others and (arguments.out is None or arguments.version is not None):
@@ -187,18 +165,15 @@ def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | 
 
     newest = writer.newest()
     kept = filters_of(newest) if newest is not None else None
+    most_deleted = 1.0 if arguments.force else MOST_DELETED
     is_run = not is_save(arguments.apply)
     if is_run:
         opened = _run_at(arguments.apply, arguments, chosen, kept)
     else:
         opened = _save_at(arguments.apply, arguments, chosen)
     with opened as source:
-        made = writer.apply(
-            source,
-            precision=arguments.precision,
-            gate=gate,
-            most_deleted=1.0 if arguments.force else MOST_DELETED,
-        )
+        precision = arguments.precision
+        made = writer.apply(source, precision=precision, gate=gate, most_deleted=most_deleted)
         if is_run:
             log.info("%s: %s", arguments.path, source.told())
         return made

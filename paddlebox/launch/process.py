@@ -43,7 +43,7 @@ _EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
 
 
 def configure(trainer: TrainerConfig, verbose: bool = False) -> None:
-    """Set up the log and the CPU libraries. The arguments are those of `prepare`."""
+    """Set up the log and the CPU libraries."""
     mpi.adopt()  # the settings depend on the number of ranks of this host
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
@@ -52,12 +52,7 @@ def configure(trainer: TrainerConfig, verbose: bool = False) -> None:
 
 
 def prepare(trainer: TrainerConfig, verbose: bool = False) -> None:
-    """Set up the log and the CPU libraries, then import Paddle.
-
-    Args:
-        trainer: the section `trainer` of the config.
-        verbose: log at level DEBUG.
-    """
+    """Set up the log and the CPU libraries, then import Paddle. verbose: log at level DEBUG."""
     configure(trainer, verbose)
     cpu.keep_heaps_small()
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle's own log: errors only
@@ -76,11 +71,7 @@ def prepare(trainer: TrainerConfig, verbose: bool = False) -> None:
 
 @contextlib.contextmanager
 def joined(config: Config) -> Iterator[Coordinator]:
-    """Join the ranks of this job. The end of the block waits for all ranks.
-
-    Args:
-        config: the config, as for `World.join`.
-    """
+    """Join the ranks of this job. The end of the block waits for all ranks."""
     from paddlebox.ranks import World
 
     world = World.join(config, heartbeat.of_process())
@@ -102,10 +93,8 @@ def guarded(run: Callable[[], None]) -> int:
     try:
         run()
     except PaddleBoxError as error:
-        kinds = [
-            kind for kind in type(error).__mro__ if kind.__module__ == PaddleBoxError.__module__
-        ]
-        print(f"{kinds[0].__name__}: {error}", file=sys.stderr)  # the name that the docs use
+        ours = (k for k in type(error).__mro__ if k.__module__ == PaddleBoxError.__module__)
+        print(f"{next(ours).__name__}: {error}", file=sys.stderr)  # the name that the docs use
         return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
     except ImportError as error:
         if error.name not in ("paddle", "paddlebox._ops"):  # the errors of these say what to do
@@ -114,10 +103,7 @@ def guarded(run: Callable[[], None]) -> int:
         return 1
     except KeyboardInterrupt as error:
         number = getattr(error, "signal", signal.SIGINT)
-        print(
-            f"{signal.Signals(number).name}: stopped; the store is at its last commit, and the "
-            "same command continues from there",
-            file=sys.stderr,
-        )
+        stopped = "stopped; the store is at its last commit, and the same command continues from"
+        print(f"{signal.Signals(number).name}: {stopped} there", file=sys.stderr)
         return 128 + number
     return 0

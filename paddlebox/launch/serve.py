@@ -1,27 +1,159 @@
-"""The command line of tools/serve.py."""
+"""The command line of tools/serve.py. It keeps a number of worker processes running, and ends them
+together.
+
+The parent process imports no Paddle, opens no store and has one thread, so that it can fork at any
+time."""
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import dataclasses
 import importlib.util
 import ipaddress
 import logging
+import os
+import signal
 import socket
-from collections.abc import Sequence
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from paddlebox.config import TrainerConfig
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.launch.arguments import number, parse
+from paddlebox.launch.arguments import finite, parse
 from paddlebox.launch.process import configure, guarded, prepare
-from paddlebox.launch.workers import keep_workers
 
 log = logging.getLogger("paddlebox")
 
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+_RESTART_S = 1.0  # from the end of a worker to the start of its replacement
+_SAME_STOP_S = 2.0  # signals within this time of the first one are the same request to stop
+_PR_SET_PDEATHSIG = 1
+
+
+def keep_workers(
+    count: int,
+    work: Callable[[int], int],
+    *,
+    ever_ready: Callable[[], bool],
+    close: Callable[[], None],
+    grace_s: float,
+) -> int:
+    """Run work(0) .. work(count - 1), each in a process, until SIGTERM or SIGINT.
+
+    A worker that dies is restarted. If a worker fails before any worker was ever ready, all workers
+    are ended, because none can serve. At the end each worker gets SIGTERM. A worker that has not
+    ended after `grace_s` and two more seconds is killed. A signal that comes again, two seconds or
+    more after the first one, kills all at once. The first SIGINT and the first SIGTERM mean the
+    same stop, whenever they come: a terminal and a service manager may both send one.
+
+    Args:
+        count: number of workers.
+        work: runs a worker, given its number, and returns its exit code. At the call SIGTERM is
+            blocked. The worker unblocks the signal once it is able to end.
+        ever_ready: whether any worker has ever been ready.
+        close: called when no more workers will be started.
+        grace_s: seconds that workers have to end.
+
+    Returns: the exit code: 0 after SIGTERM, 130 after SIGINT; 1 if a worker failed or was killed.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    workers: dict[int, int] = {}  # process id -> number
+    due = dict.fromkeys(range(count), 0.0)  # number -> time.monotonic() at which it may start
+    while True:
+        now = time.monotonic()
+        for number in [number for number, at in due.items() if at <= now]:
+            del due[number]
+            workers[_fork(work, number)] = number
+            log.debug("worker %d starts", number)
+        wait = min(due.values(), default=now + 60) - now
+        got = signal.sigtimedwait(_SIGNALS, max(wait, 0.01))
+        if got is not None and got.si_signo != signal.SIGCHLD:
+            close()
+            killed = _end(workers, grace_s, got.si_signo)
+            return killed or (130 if got.si_signo == signal.SIGINT else 0)
+        for pid, code in _ended(workers).items():
+            number = workers.pop(pid)
+            if code != 0 and not ever_ready():
+                close()
+                _end(workers, grace_s)
+                return 1
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            log.error("worker %d (process %d) %s; restarting it", number, pid, how)
+            due[number] = time.monotonic() + _RESTART_S
+
+
+def _fork(work: Callable[[int], int], number: int) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal also sends it to the parent
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS - {signal.SIGTERM})
+        # A worker gets SIGTERM when its parent dies.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() == keeper:
+            code = work(number)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # does not wait for threads, such as a prediction that hangs
+
+
+def _ended(workers: dict[int, int]) -> dict[int, int]:
+    """Exit codes of the workers that have ended, by process id."""
+    codes = {}
+    for pid in workers:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            codes[pid] = os.waitstatus_to_exitcode(status)
+    return codes
+
+
+def _end(workers: dict[int, int], grace_s: float, signal_number: int = 0) -> int:
+    """End the workers. Returns 0, or 1 if one had to be killed.
+
+    Args:
+        signal_number: the signal that asks for it; 0: none.
+    """
+    seen = {signal_number}
+    for pid in workers:
+        os.kill(pid, signal.SIGTERM)
+    began = time.monotonic()
+    deadline = began + grace_s + 2.0  # workers cancel requests after grace_s
+    while True:
+        for pid in _ended(workers):
+            del workers[pid]
+        left = deadline - time.monotonic()
+        if not workers:
+            return 0
+        if left <= 0:
+            break
+        got = signal.sigtimedwait(_SIGNALS, left)
+        if got is None or got.si_signo == signal.SIGCHLD:
+            continue
+        if got.si_signo in seen and time.monotonic() - began >= _SAME_STOP_S:
+            break
+        seen.add(got.si_signo)
+    log.error("killing %d workers: they did not end within %g s", len(workers), grace_s)
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return 1
+
 
 def serve_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/serve.py. An error is printed to standard error as one line.
+    """Run tools/serve.py.
 
     Returns: the exit code: 0 after SIGTERM, 130 after Ctrl-C, 1 after an error.
     """
@@ -40,63 +172,42 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         description="Serves predictions of an export file over HTTP, and follows its versions.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("path", type=Path, metavar="FILE", help="a file of tools/export.py")
-    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0: every interface")
-    parser.add_argument("--port", type=_within(0, 65535), default=8000, help="0: any free one")
-    at_least_1 = _within(1, 1 << 30)
-    parser.add_argument("--workers", type=at_least_1, default=1, help="processes, one core each")
-    parser.add_argument("--threads", type=at_least_1, default=1, help="threads per prediction")
-    parser.add_argument(
-        "--follow-s", type=_seconds, default=1.0, help="seconds between two checks of FILE"
-    )
-    limits = parser.add_argument_group("limits")
-    limits.add_argument(
-        "--max-body-bytes", type=at_least_1, default=1 << 20, help="bytes of a request"
-    )
-    limits.add_argument("--max-batch", type=at_least_1, default=4096, help="instances of a request")
-    limits.add_argument(
-        "--max-queue", type=at_least_1, default=64, help="requests that wait in a worker"
-    )
-    limits.add_argument(
-        "--timeout-s",
-        type=_seconds,
-        default=10.0,
-        help="seconds for the headers, to the prediction, and for the response",
-    )
-    limits.add_argument(
-        "--idle-s", type=_seconds, default=75.0, help="seconds of a connection without a request"
-    )
-    limits.add_argument(
-        "--max-connections", type=at_least_1, default=512, help="connections of a worker"
-    )
-    limits.add_argument(
-        "--max-connections-per-client",
-        type=at_least_1,
-        default=256,
-        help="connections of a worker from one address",
-    )
-    limits.add_argument(
-        "--grace-s",
-        type=_seconds,
-        default=30.0,
-        help="seconds for requests in flight after SIGTERM",
-    )
+    option: Callable[..., Any] = parser.add_argument
+    option("path", type=Path, metavar="FILE", help="a file of tools/export.py")
+    option("--host", default="127.0.0.1", help="0.0.0.0: every interface")
+    option("--port", type=_within(0, 65535), default=8000, help="0: any free one")
+    count, seconds = {"type": _within(1, 1 << 30)}, {"type": _seconds}
+    option("--workers", **count, default=1, help="processes, one core each")
+    option("--threads", **count, default=1, help="threads per prediction")
+    option("--follow-s", **seconds, default=1.0, help="seconds between two checks of FILE")
+    limit: Callable[..., Any] = parser.add_argument_group("limits").add_argument
+    limit("--max-body-bytes", **count, default=1 << 20, help="bytes of a request")
+    limit("--max-batch", **count, default=4096, help="instances of a request")
+    limit("--max-queue", **count, default=64, help="requests that wait in a worker")
+    about = "seconds for the headers, to the prediction, and for the response"
+    limit("--timeout-s", **seconds, default=10.0, help=about)
+    about = "seconds of a connection without a request"
+    limit("--idle-s", **seconds, default=75.0, help=about)
+    limit("--max-connections", **count, default=512, help="connections of a worker")
+    about = "connections of a worker from one address"
+    limit("--max-connections-per-client", **count, default=256, help=about)
+    about = "seconds for requests in flight after SIGTERM"
+    limit("--grace-s", **seconds, default=30.0, help=about)
     return parse(parser, argv)
 
 
 def _within(low: int, high: int) -> Any:
     def within(text: str) -> int:
         if not (text.isdecimal() and low <= int(text) <= high):
-            raise argparse.ArgumentTypeError(
-                f"expected {low} to {high}, found {text!r}: correct it"
-            )
+            expected = f"expected {low} to {high}"
+            raise argparse.ArgumentTypeError(f"{expected}, found {text!r}: correct it")
         return int(text)
 
     return within
 
 
 def _seconds(text: str) -> float:
-    value = number(text)
+    value = finite(text)
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"expected seconds above 0, found {text}")
     return value
@@ -165,14 +276,7 @@ def _work(arguments: Any, listener: socket.socket, counters: Any, number: int) -
 
     counters.rows[number]["version"] = 0
     options = ServeOptions(
-        max_body_bytes=arguments.max_body_bytes,
-        max_batch=arguments.max_batch,
-        max_queue=arguments.max_queue,
-        timeout_s=arguments.timeout_s,
-        idle_s=arguments.idle_s,
-        max_connections=arguments.max_connections,
-        max_connections_per_client=arguments.max_connections_per_client,
-        grace_s=arguments.grace_s,
+        **{field.name: getattr(arguments, field.name) for field in dataclasses.fields(ServeOptions)}
     )
     with Predictor(arguments.path, arguments.threads, follow_s=arguments.follow_s) as predictor:
         serve(listener, predictor, options, counters, number)

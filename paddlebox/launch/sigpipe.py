@@ -15,10 +15,7 @@ def run(main: Callable[[], int]) -> int:
     SIGPIPE stays ignored. Its default action would end a training run when a client of its metrics
     disconnects.
 
-    Args:
-        main: the main function; returns an exit code.
-
-    Returns: the exit code; 128 + SIGPIPE if nobody reads standard output any more.
+    Returns: the exit code of `main`; 128 + SIGPIPE if nobody reads standard output any more.
 
     Raises:
         BrokenPipeError: another pipe broke, such as one to a command.

@@ -151,9 +151,7 @@ class AttentionUnit(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Pad
     The input of its network is the item, the event, their difference and their product.
     """
 
-    def __init__(
-        self, width: int, hidden: tuple[int, ...], activation: str, softmax: bool
-    ) -> None:
+    def __init__(self, width: int, hidden: tuple[int, ...], activation: str, softmax: bool) -> None:
         super().__init__()
         widths = [4 * width, *hidden]
         self.layers = paddle.nn.LayerList(

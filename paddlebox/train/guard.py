@@ -9,7 +9,7 @@ import numpy as np
 from paddlebox.config import Config
 from paddlebox.errors import GuardError
 from paddlebox.train.pass_log import Line
-from paddlebox.watch.rules import of_quality
+from paddlebox.watch.watch import of_quality
 
 
 def check_pass(

@@ -28,7 +28,7 @@ from paddlebox.store.names import find_version
 from paddlebox.train.config_changes import as_lines, description, differences, show_value
 from paddlebox.train.pass_log import Lines
 from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
-from paddlebox.watch.rules import WINDOW_PASSES
+from paddlebox.watch.watch import WINDOW_PASSES
 
 log = logging.getLogger("paddlebox")
 

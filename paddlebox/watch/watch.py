@@ -2,21 +2,143 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import json
 import logging
+import math
 import os
 import shutil
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from paddlebox.config.alerts import AlertsConfig
-from paddlebox.watch import rules
-from paddlebox.watch.page import Page, text_of
+from paddlebox.config.alerts import AlertsConfig, Bounds
+from paddlebox.errors import ConfigError
+
+# All alerts. docs/runbook.md has a section for each.
+OF_A_PASS = ("auc_drop", "copc", "empty_pass", "missing_hours")
+OTHERS = ("publish", "failed")
+WINDOW_PASSES = 24  # a pass is compared with the mean of up to this many passes before it
+ALERTS = (*OF_A_PASS, *OTHERS)
+
+
+def of_pass(
+    config: AlertsConfig, line: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    """The alerts that a pass fires, as pairs of name and message. line: the pass's line of
+    metrics.jsonl. before: those of the passes before it to compare with."""
+    yield from of_quality(config, line, before)
+    if not line["samples"]:
+        yield "empty_pass", "0 instances, expected 1 at least"
+    if line.get("missing_hours"):
+        yield "missing_hours", f"hours skipped before the pass: {', '.join(line['missing_hours'])}"
+
+
+def of_quality(
+    bounds: Bounds, line: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    """The alerts about the predictions of a pass."""
+    aucs = [auc for auc in (_measured(other, "auc") for other in before) if auc >= 0]
+    mean, usual = fmean(aucs or [math.nan]), f"the mean of {len(aucs)} passes before"
+    yield from bounds.broken(_measured(line, "auc"), _measured(line, "copc"), mean, usual)
+
+
+def _measured(line: Mapping[str, Any], name: str) -> float:
+    """The value of a metric; NaN, which fires no alert, if there is none."""
+    value = (line.get("before") or line.get("metrics") or {}).get(name)
+    return math.nan if value is None else float(value)
+
+
+_METRICS = ("auc", "copc", "logloss", "actual_ctr", "predicted_ctr")
+
+
+class Page:
+    """Serves the page on the loopback interface, in a thread of its own, until `close`.
+
+    Args:
+        text: returns the content of the page.
+
+    Raises: ConfigError if aiohttp is not installed, or the port is in use.
+    """
+
+    def __init__(self, port: int, text: Callable[[], str]) -> None:
+        if importlib.util.find_spec("aiohttp") is None:
+            raise ConfigError("alerts.metrics_port needs aiohttp: pip install 'paddlebox[serve]'")
+        self._text, self._loop = text, asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="paddlebox-metrics", daemon=True
+        )
+        self._thread.start()
+        opened = asyncio.run_coroutine_threadsafe(self._open(port), self._loop)
+        try:
+            self._runner = opened.result()
+        except OSError as error:
+            self._end()
+            raise ConfigError(
+                f"alerts.metrics_port {port}: cannot listen at 127.0.0.1: {error.strerror}"
+            ) from error
+
+    async def _open(self, port: int) -> Any:
+        from aiohttp import web
+
+        async def metrics(_: web.Request) -> web.Response:
+            return web.Response(text=self._text(), headers={"Content-Type": _TYPE})
+
+        app = web.Application()
+        app.router.add_get("/metrics", metrics)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        return runner
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
+        self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def text_of(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) -> str:
+    return "\n".join(_lines(figures, alerts, state)) + "\n"
+
+
+def _lines(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) -> Iterator[str]:
+    last, served = figures.get("last") or {}, figures.get("served") or {}
+    measured, ended_at = figures.get("metrics") or {}, figures.get("ended_at")
+    for name, kind, about, value in (
+        ("passes_total", "counter", "Passes trained by this process.", figures["passes"]),
+        ("instances_total", "counter", "Instances trained by this process.", figures["instances"]),
+        ("pass", "gauge", "Number of the last pass.", last.get("pass")),
+        ("instances", "gauge", "Instances of the last pass.", last.get("samples")),
+        ("loss", "gauge", "Loss of the last pass.", last.get("loss")),
+        *((name, "gauge", f"{name} of the last pass.", measured.get(name)) for name in _METRICS),
+        ("pass_ended_seconds", "gauge", "Unix time of the last end of a pass.", ended_at),
+        ("free_bytes", "gauge", "Free on the disk of the run dir.", figures.get("free_bytes")),
+        ("waits", "gauge", "1 while the run waits for an hour.", int(state == "waits")),
+        ("served_pass", "gauge", "Newest pass in publish.file.", served.get("pass")),
+        ("served_lag_seconds", "gauge", "Age of its log when served.", served.get("lag_s")),
+    ):
+        if value is not None:
+            yield f"# HELP paddlebox_train_{name} {about}"
+            yield f"# TYPE paddlebox_train_{name} {kind}"
+            yield f"paddlebox_train_{name} {float(value):.10g}"
+    yield "# HELP paddlebox_train_alert 1 while the alert fires."
+    yield "# TYPE paddlebox_train_alert gauge"
+    for name in ALERTS:
+        yield f'paddlebox_train_alert{{alert="{name}"}} {int(name in alerts)}'
+
 
 log = logging.getLogger("paddlebox")
 
@@ -47,7 +169,7 @@ class Watch:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._config, self._run_dir, self._clock = config, run_dir, clock
-        self._before = deque(lines, maxlen=rules.WINDOW_PASSES)
+        self._before = deque(lines, maxlen=WINDOW_PASSES)
         self._publishes = publishes
         self._lock = threading.Lock()
         self._alerts: dict[str, str] = {}
@@ -93,7 +215,7 @@ class Watch:
 
     def passed(self, line: Mapping[str, Any]) -> None:
         """Report that a pass has ended. line: its line of metrics.jsonl."""
-        found = dict(rules.of_pass(self._config, line, [*self._before]))
+        found = dict(of_pass(self._config, line, [*self._before]))
         with self._lock:
             self._before.append(line)
             self._figures["passes"] += 1
@@ -104,7 +226,7 @@ class Watch:
             if self._publishes:
                 since = line.get("written_at") or self._figures["ended_at"]
                 self._written_at[line["pass"]] = since
-        self._set(rules.OF_A_PASS, found, line)
+        self._set(OF_A_PASS, found, line)
         self._wake.set()
 
     def served(self, pass_number: int, name: str, at: float, refused: str = "") -> float | None:

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from paddlebox.launch import workers
+from paddlebox.launch import serve
 
 ENDS_LATE = """
 import signal, time
@@ -27,16 +27,16 @@ time.sleep(0.2)
 def test_sigint_and_sigterm_are_one_stop_and_the_same_signal_again_kills(
     more: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "_SAME_STOP_S", 0.0)
+    monkeypatch.setattr(serve, "_SAME_STOP_S", 0.0)
     worker = subprocess.Popen([sys.executable, "-c", ENDS_LATE], stdout=subprocess.PIPE)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, workers._SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, serve._SIGNALS)
     try:
         assert worker.stdout is not None
         worker.stdout.readline()
         signal.pthread_kill(threading.get_ident(), more)
-        assert workers._end({worker.pid: 0}, 20.0, signal.SIGINT) == code
+        assert serve._end({worker.pid: 0}, 20.0, signal.SIGINT) == code
     finally:
-        while signal.sigtimedwait(workers._SIGNALS, 0) is not None:
+        while signal.sigtimedwait(serve._SIGNALS, 0) is not None:
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         worker.returncode = 0  # `_end` has waited for it

@@ -15,7 +15,7 @@ import pytest
 
 from paddlebox.config.alerts import AlertsConfig
 from paddlebox.errors import ConfigError
-from paddlebox.watch import rules
+from paddlebox.watch import watch as rules
 from paddlebox.watch.watch import Watch
 from tests.conftest import PATIENCE_S
 from tests.support.processes import free_port

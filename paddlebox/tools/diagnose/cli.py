@@ -16,7 +16,7 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.arguments import AnyConfig, AnyPath, AnySlots, as_config, as_path
 from paddlebox.config.hints import did_you_mean
 from paddlebox.errors import ConfigError
-from paddlebox.launch import run_arguments
+from paddlebox.launch import arguments as shared
 from paddlebox.launch.process import guarded, prepare
 from paddlebox.store.files import store_errors
 from paddlebox.tools.columns import aligned
@@ -46,7 +46,7 @@ def diagnose_main(argv: Sequence[str] | None = None) -> int:
         "--no-serving", action="store_true", help="do not compare with an export, which needs "
         "space in the folder for temporary files"
     )  # fmt: skip
-    arguments = run_arguments.parsed(parser, argv)
+    arguments = shared.parsed(parser, argv)
 
     def run() -> None:
         if arguments.top < 1:
@@ -86,7 +86,7 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--pool", type=int, default=10_000, help="instances to draw values from (10000)"
     )
-    arguments = run_arguments.parsed(parser, argv)
+    arguments = shared.parsed(parser, argv)
 
     def run() -> None:
         config, slots = _config_of(arguments)
@@ -113,8 +113,8 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(description: str) -> argparse.ArgumentParser:
-    parser = run_arguments.run_parser(description)
-    run_arguments.add_files(parser)
+    parser = shared.run_parser(description)
+    shared.add_files(parser)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the JSON file to write; default: in RUN_DIR"
     )
@@ -122,7 +122,7 @@ def _parser(description: str) -> argparse.ArgumentParser:
 
 
 def _config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:
-    config, slots = run_arguments.config_of(arguments)
+    config, slots = shared.config_of(arguments)
     if not config.data.test_files:
         raise ConfigError("the run has no data.test_files: name files with --files FILE…")
     return config, slots

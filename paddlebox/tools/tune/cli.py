@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paddlebox.config import load_config
-from paddlebox.launch import run_arguments
+from paddlebox.launch import arguments as shared
 from paddlebox.launch.arguments import parse
 from paddlebox.launch.process import guarded, prepare
 from paddlebox.tools.tune.search import Options, Result, tune
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         "combinations, and longer ones with the best. The same command goes on after a kill."
     )
     parser.add_argument("-c", "--config", type=Path, required=True, metavar="CONFIG")
-    run_arguments.add_overrides(parser)
+    shared.add_overrides(parser)
     folder = "folder of the search"
     parser.add_argument("--dir", type=Path, required=True, metavar="DIR", help=folder)
     parser.add_argument(
