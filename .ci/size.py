@@ -72,7 +72,7 @@ def config_keys() -> tuple[int, int]:
     """The number of keys of no or several models, and of those that a single model declares."""
     page = (ROOT / "docs" / "config.md").read_text()
     table = page.partition("\n## Keys\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\|(?: ([\w, ]+) \|)? `(\S+)` \|", table, re.MULTILINE)
+    rows = re.findall(r"^\|(?: ([\w, ]+) \|)? `([^` ]+)`[,` \w.]* \|", table, re.MULTILINE)
     single = [key for models, key in rows if models and "," not in models]
     others = [key for models, key in rows if not models or "," in models]
     shared = {key.replace("table.embedx.", "table.embed.") for key in others}

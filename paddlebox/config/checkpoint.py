@@ -41,7 +41,6 @@ class CheckpointConfig(Section):
     guard: GuardConfig = Field(default_factory=GuardConfig)
     partial_recovery: bool = Field(
         default=False,
-        description="with ranks.staleness: if a rank dies, only the rows of this rank go back to "
-        "the last commit and lose the training since; the other ranks keep their rows, and the "
-        "pass continues (docs/ranks.md)",
+        description="with ranks.staleness: if a rank dies, only its rows go back to the last "
+        "commit, and the pass continues (docs/ranks.md)",
     )

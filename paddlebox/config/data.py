@@ -78,8 +78,7 @@ class DataConfig(StreamConfig):
         default=0,
         ge=0,
         le=1 << 24,
-        description="instances in a batch; auto (0): chosen from the number of training rows "
-        "when a run begins; 512 with path_template or pipe_command",
+        description="instances in a batch; auto (0): chosen when a run begins",
     )
     key_space: Choice[KeySpace] = Field(
         default=KeySpace.PER_SLOT,
@@ -94,9 +93,8 @@ class DataConfig(StreamConfig):
     )
     dedup_slots: Literal["off", "auto"] | ListOf[Text] = Field(
         default="off",
-        description="sparse slots in which successive instances repeat a list, or have one that "
-        "grows by an id; what they have in common is then held and pulled only once: off, auto (if "
-        "it saves memory) or slot names",
+        description="sparse slots in which successive instances repeat a list, or one that grows, "
+        "which is then held and pulled only once: off, auto (if it saves memory) or slot names",
     )
     pipe_command: str = Field(
         default="",
@@ -123,10 +121,8 @@ class DataConfig(StreamConfig):
     )
     share: Text = Field(
         default="auto",
-        description="which of several ranks trains an instance: files (whole files), bytes (parts "
-        "of files), instance (dealt evenly), ins_id, search_id or `slot NAME` (equal values go to "
-        "one rank), or auto (files if they are about equally large, else bytes; with sequences, "
-        "their users)",
+        description="which of several ranks trains an instance: auto, files, bytes, instance, "
+        "ins_id, search_id or `slot NAME` (docs/ranks.md)",
     )
     drop_last: bool = Field(
         default=False, description="drop the last batch of a training pass if it is incomplete"

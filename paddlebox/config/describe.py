@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -86,14 +86,23 @@ def _describe_choice(sections: Sequence[type[BaseModel]], prefix: str) -> Iterat
 def markdown() -> str:
     """Two tables as Markdown: the keys of a config, and those that only some models have."""
     keys = list(describe())
-    lines = [*_TABLE, *(_row(key) for key in keys if not key.models), "", *_OF_MODELS]
+    lines = [*_TABLE, *_rows(key for key in keys if not key.models), "", *_OF_MODELS]
     of_models = sorted((key for key in keys if key.models), key=lambda key: -len(key.models))
-    lines += [f"| {', '.join(key.models)} {_row(key)}" for key in of_models]
+    for key, row in zip(of_models, _rows(of_models), strict=True):
+        lines.append(f"| {', '.join(key.models)} {row}")
     return "\n".join(lines) + "\n"
 
 
-def _row(key: Key) -> str:
-    return f"| `{key.path}` | {key.type} | {key.default} | {key.meaning} |"
+def _rows(keys: Iterable[Key]) -> list[str]:
+    """A row for each key. Equal keys of `table.embed` and `table.embedx` share a row."""
+    names: dict[Key, list[str]] = {}
+    for key in keys:
+        shared = key._replace(path=key.path.replace("table.embedx.", "table.embed."))
+        names.setdefault(shared, []).append(f"`{key.path}`")
+    return [
+        f"| {', '.join(paths)} | {key.type} | {key.default} | {key.meaning} |"
+        for key, paths in names.items()
+    ]
 
 
 def _default(field: FieldInfo) -> Any:

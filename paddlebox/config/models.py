@@ -321,8 +321,8 @@ class DelayedConfig(TaskConfig):
 
     delayed_task: str = Field(
         default="",
-        description="label that may come late, such as conversion: late lines train it, and a "
-        "network of its own estimates how many are still to come; empty: late lines only count",
+        description="label that may come late, such as conversion: late lines train it "
+        "(docs/models_tasks.md); empty: they only count",
     )
 
     @property
@@ -373,7 +373,7 @@ class AitmConfig(TaskConfig):
 
 _HISTORY = (
     "sparse slot of the user's history (with a max_length): slot of the item that is compared with "
-    "it; several pairs, such as items and their categories, are joined position by position"
+    "it; several pairs are joined position by position"
 )
 
 

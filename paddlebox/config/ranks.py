@@ -26,9 +26,8 @@ class RanksConfig(Section):
     )
     gradients: Choice[Wire] = Field(
         default=Wire.FLOAT32,
-        description="format in which the gradients of rows are sent; with fewer than 32 bits, the "
-        "rounding error is added to the row's next gradient, which takes 4 (2 + D) bytes for each "
-        "row of the rank's pass",
+        description="format in which the gradients of rows are sent; a rounding error is added to "
+        "the row's next gradient (docs/ranks.md)",
     )
     per_node: int = Field(
         default=0, ge=0, description="ranks in a node; 0: the ranks of one host, as launched"
@@ -43,8 +42,8 @@ class RanksConfig(Section):
         default=0,
         ge=0,
         le=64,
-        description="0: the rows of a step include the gradients of all earlier steps; N: the rows "
-        "lack the gradients of the last N steps, so that no step waits for gradients",
+        description="N: the rows of a step lack the gradients of the last N steps, so that no step "
+        "waits for gradients",
     )
 
     parity: int = Field(
@@ -52,7 +51,7 @@ class RanksConfig(Section):
         ge=0,
         le=255,
         description="ranks in a group: if the folder of one of them is lost, its store is rebuilt "
-        "from parity in the folders of the others; all ranks, if there are fewer; 0: no parity",
+        "from parity in the folders of the others; 0: no parity",
     )
 
     @model_validator(mode="after")

@@ -253,8 +253,8 @@ class TableConfig(Section):
     share: float = Field(
         default=1.0,
         gt=0,
-        description="with extra_tables: weight of a table; each table gets hbm.budget_bytes, "
-        "mem.budget_bytes and ssd.disk_budget_bytes in proportion to its share",
+        description="with extra_tables: weight of the table in the division of hbm.budget_bytes, "
+        "mem.budget_bytes and ssd.disk_budget_bytes",
     )
 
     @model_validator(mode="after")

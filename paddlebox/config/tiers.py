@@ -23,9 +23,8 @@ class HbmConfig(Section):
     )
     place: Choice[HbmPlace] = Field(
         default=HbmPlace.HOST,
-        description="where the program runs and the rows of the open pass are: host: on the CPU, "
-        "in host memory; gpu: on a GPU (needs Paddle with CUDA, one GPU for each rank; "
-        "docs/gpu.md)",
+        description="where the program runs and the rows of the open pass are: on the CPU, or on a "
+        "GPU for each rank (docs/gpu.md)",
     )
 
 
