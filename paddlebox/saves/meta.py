@@ -123,6 +123,8 @@ def _check(found: Mapping[str, Any]) -> None:
         raise ValueError(f"kind is {found['kind']!r}, parent {parent!r}")
     for name in (found["name"], found["base"], *([parent["name"]] if parent else ())):
         check_name(name)
+    if parent:
+        checked.number(parent["crc32c"], "crc32c of the parent", 2**32 - 1)
     for name in ("version", "day", "pass_number", "key", "words", "rows", "deleted"):
         checked.number(found[name], name)
     checked.number(found["layout_fingerprint"], "layout_fingerprint", 2**64 - 1)
@@ -133,7 +135,7 @@ def _check(found: Mapping[str, Any]) -> None:
     for name, of in found.get("tables", {}).items():
         checked.number(of["rows"], f"rows of {checked.name(name, 'a table')}")
         checked.number(of["deleted"], f"deleted rows of {name}")
-        checked.number(of["crc32c"], f"crc32c of {name}")
+        checked.number(of["crc32c"], f"crc32c of {name}", 2**32 - 1)
     checked.number(layout.get("embedx_dim"), "layout.embedx_dim")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.saves import donefile
+from paddlebox.saves.meta import _FIELDS, FORMAT, _crc_of, _text_of, parse_meta
 from paddlebox.store import checked, copies, files
 from paddlebox.store.leases import held_leases
 from paddlebox.store.manifest import Manifest
@@ -48,6 +49,21 @@ def test_a_record_with_an_impossible_name_or_number_is_refused(changes: dict[str
     forged = dataclasses.replace(RECORD, **changes)
     with pytest.raises(CorruptionError, match="not a version record"):
         VersionRecord.from_payload(forged.to_payload(), "r")
+
+
+@pytest.mark.parametrize("crc", [1.0, -1, 2**32, "0x1", None])
+def test_a_save_whose_parent_has_an_impossible_checksum_is_refused(crc: Any) -> None:
+    names = {"kind": "delta", "name": "20240101/delta-2", "base": "20240101/base"}
+    fields: dict[str, Any] = dict.fromkeys(_FIELDS, 1)
+    fields |= {"segments": [], "deletions": [], "dense": {}, "files": {}}
+    fields |= {**names, "layout": {"embedx_dim": 2}, "format": FORMAT}
+    fields["parent"] = {"name": names["base"], "crc32c": 7}
+    fields["crc32c"] = _crc_of(fields)
+    assert parse_meta(_text_of(fields), "m") == fields
+    fields["parent"]["crc32c"] = crc
+    fields["crc32c"] = _crc_of(fields)
+    with pytest.raises(CorruptionError, match="crc32c of the parent is"):
+        parse_meta(_text_of(fields), "m")
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "ssd/../x", "tables/../ssd/seg-000000000001.seg"])
