@@ -37,7 +37,7 @@ class MetricConfig(Section):
         description="key in metrics.jsonl"
     )
     method: Choice[MetricMethod] = Field(
-        default=MetricMethod.AUC, description="auc, wuauc, weighted_auc, continuous or nan_inf"
+        default=MetricMethod.AUC, description="what is measured (docs/metrics.md)"
     )
     label: str = Field(default="", description="column of the target; empty: the label")
     prediction: str = Field(

@@ -65,7 +65,7 @@ class ModelConfig(Section):
     dense_scale: Literal["auto", "none"] | ListOf[DenseScale] = Field(
         default="auto",
         description="[mean, deviation] of each dense feature, which the model sees as (x - mean) "
-        "/ deviation; auto: measured on the first rows when a run begins; none: no scaling",
+        "/ deviation; auto: chosen when a run begins",
     )
     click_prior: bool = Field(
         default=False,

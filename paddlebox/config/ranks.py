@@ -21,8 +21,8 @@ class RanksConfig(Section):
 
     rows: Choice[Wire] = Field(
         default=Wire.FLOAT32,
-        description="format in which rows are sent: float32, float16, bfloat16, or int8 with a "
-        "scale for each row; counts are always float32",
+        description="format in which rows are sent; int8 has a scale for each row, and counts are "
+        "always float32",
     )
     gradients: Choice[Wire] = Field(
         default=Wire.FLOAT32,

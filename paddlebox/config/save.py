@@ -46,6 +46,6 @@ class PublishConfig(Section):
     )
     gate_files: ListOf[Text] = Field(
         default=(),
-        description="labelled files; a save is not served if on these files its AUC or COPC, "
-        "compared with the served version, breaks a bound of `alerts`",
+        description="labelled files; a save whose AUC or COPC on them breaks a bound of `alerts`, "
+        "compared with the served version, is not served",
     )

@@ -71,8 +71,8 @@ class Config(Section):
     table: TableConfig = Field(default_factory=TableConfig)
     extra_tables: Annotated[dict[_TableName, TableConfig], BeforeValidator(_named_by_key)] = Field(
         default_factory=dict,
-        description="further tables, each with the keys of `table`; a table serves the sparse "
-        "slots whose `table` in slots.yaml names it",
+        description="further tables, each with the keys of `table`, for the sparse slots whose "
+        "`table` in slots.yaml names them",
     )
     hbm: HbmConfig = Field(default_factory=HbmConfig)
     mem: MemConfig = Field(default_factory=MemConfig)

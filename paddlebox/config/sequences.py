@@ -31,8 +31,8 @@ class HistoryConfig(Section):
     budget_bytes: Bytes = Field(
         default=256 * MIB,
         ge=1,
-        description="memory for all histories, and their size in each version; over it, the users "
-        "who were not seen for the longest time are dropped",
+        description="memory for all histories, and their size in each version; over it, users are "
+        "dropped",
     )
 
 

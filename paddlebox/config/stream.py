@@ -22,8 +22,8 @@ class StreamConfig(Section):
 
     path_template: str = Field(
         default="",
-        description="instead of train_files: path of the log of an hour, a file, folder, glob or "
-        "URI with {date} and {hour}, or {date:%Y/%m/%d}; without {hour} a pass is a day",
+        description="instead of train_files: path of the log of an hour, with {date} and {hour}; "
+        "without {hour} a pass is a day (docs/hours.md)",
     )
     from_hour: DigitText = Field(
         default="", description="the first hour of path_template, YYYYMMDD or YYYYMMDDHH"

@@ -49,8 +49,8 @@ class OptimizerConfig(Section):
         default=0.999,
         ge=0,
         lt=1,
-        description="EMA decay of the dense parameters per step; evaluation, exports and serving "
-        "use the averages; in the first steps the decay is lower; 0: no averages",
+        description="EMA decay of the dense parameters per step, lower in the first steps; "
+        "evaluation, exports and serving use the averages; 0: no averages",
     )
 
 
@@ -63,8 +63,7 @@ class TrainerConfig(Section):
     epochs: int = Field(
         default=1,
         ge=1,
-        description="how often the passes are trained; a new run of model lr with fewer than "
-        "400,000 rows and without dates chooses 5",
+        description="how often the passes are trained; a new run of model lr may choose 5",
     )
     dense_threads: int = Field(
         default=0,
