@@ -160,7 +160,7 @@ def _lazily(path: Path, arguments: Any, chosen: dict[str, Any]) -> Iterator[Any]
 
 
 def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
-    from paddlebox.serving.save_source import is_save
+    from paddlebox.serving.source import is_save
     from paddlebox.serving.writer import MOST_DELETED, filters_of
 
     newest = writer.newest()
@@ -195,7 +195,7 @@ def _run_at(path: Path, arguments: Any, chosen: dict[str, Any], kept: Any = None
 
 
 def _save_at(path: Path, arguments: Any, chosen: dict[str, Any]) -> Any:
-    from paddlebox.serving.save_source import SaveSource
+    from paddlebox.serving.source import SaveSource
 
     for name, value in chosen.items():
         if value not in (None, []):

@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import datetime
 import errno
+import functools
+import itertools
 import json
 import os
 import threading
@@ -52,6 +54,9 @@ def block_key(layer: int, number: int) -> bytes:
     return layer_key(layer, f"block/{number:012d}")
 
 
+_now = functools.partial(datetime.datetime.now, datetime.UTC)
+
+
 @dataclass(frozen=True)
 class Head:
     """The root record: the generation that readers use, and where a writer continues."""
@@ -92,11 +97,7 @@ class Generation:
     dense_version: int = 0
     rows: int = 0  # as in Part, for the first table
     save: dict[str, Any] | None = None  # {name, crc32c} of the save it comes from; None: no save
-    created_at: str = field(
-        default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(
-            timespec="microseconds"
-        )
-    )
+    created_at: str = field(default_factory=lambda: _now().isoformat(timespec="microseconds"))
     tables: list[dict[str, Any]] = field(default_factory=list)  # Parts of the other tables
     members: list[dict[str, Any]] = field(default_factory=list)  # of an ensemble; see `models`
     filters: list[dict[str, Any]] | None = None  # ServeFilters of the tables; None: unknown
@@ -127,8 +128,8 @@ class Generation:
         )
 
 
-def to_json(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+def sealed_json(value: Any) -> bytes:
+    return seal(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
 
 
 @contextlib.contextmanager
@@ -276,7 +277,7 @@ class ExportFile(Closing):
                 txn = held.env.begin(buffers=True)
                 try:
                     states = held.pages.metas()
-                    state = next((one for one in states if one.transaction == txn.id()), None)
+                    state = next((s for s in states if s.transaction == txn.id()), None)
                     if state is not None:
                         if state != held.checked:
                             held.pages.check(state, free=False)
@@ -331,11 +332,10 @@ class ExportFile(Closing):
             if txn.get(HEAD) is None:
                 return Head()
         fields = self.record(txn, HEAD)
-        found = fields.get("format")
-        if found != FORMAT:
+        if fields.get("format") != FORMAT:
             raise StoreError(
-                f"{self.path}: has format {found}, expected {FORMAT}: serve it with the version of "
-                "paddlebox that wrote it, or export into another file"
+                f"{self.path}: has format {fields.get('format')}, expected {FORMAT}: serve it with "
+                "the version of paddlebox that wrote it, or export into another file"
             )
         return Head(**self._known(Head, fields))
 
@@ -345,25 +345,30 @@ class ExportFile(Closing):
     def has(self, txn: Any, generation: Generation) -> bool:
         """Whether the file has this very generation, so that it continues the same file."""
         number = generation.generation
-        there = txn.get(generation_key(number)) is not None
-        return there and self.generation(txn, number) == generation
+        exists = txn.get(generation_key(number)) is not None
+        return exists and self.generation(txn, number) == generation
 
     def generations(self, txn: Any) -> list[Generation]:
         """All generations in the file, oldest first."""
         prefix = b"generation/"
-        found = []
         with reading(self.path):
             cursor = txn.cursor()
-            if cursor.set_range(prefix):
-                for key in cursor.iternext(values=False):
-                    name = bytes(key)
-                    if not name.startswith(prefix):
-                        break
-                    found.append(self.generation(txn, int(name[len(prefix) :])))
-        return found
+            keys = cursor.iternext(values=False) if cursor.set_range(prefix) else ()
+            names = itertools.takewhile(lambda name: name.startswith(prefix), map(bytes, keys))
+            return [self.generation(txn, int(name[len(prefix) :])) for name in names]
+
+    def of_version(self, txn: Any, version: int) -> Generation:
+        """The newest generation of a version. Raises: StoreError if the file does not keep it."""
+        kept = {generation.version: generation for generation in self.generations(txn)}
+        if version not in kept:
+            raise StoreError(
+                f"{self.path}: version {version} is not kept; the kept versions are "
+                f"{', '.join(map(str, kept)) or 'none'}"
+            )
+        return kept[version]
 
     def _known(self, kind: Any, fields: dict[str, Any]) -> dict[str, Any]:
-        names = {one.name for one in dataclasses.fields(kind)}
+        names = {known.name for known in dataclasses.fields(kind)}
         if names != set(fields):
             raise CorruptionError(
                 f"{self.path}: a {kind.__name__.lower()} has the fields {sorted(fields)}, expected "
@@ -384,11 +389,3 @@ class ExportFile(Closing):
             if held.users == 0:
                 held.close()
                 del _open[self._key]
-
-
-def head_value(head: Head) -> bytes:
-    return seal(to_json(dataclasses.asdict(head)))
-
-
-def generation_value(generation: Generation) -> bytes:
-    return seal(to_json(dataclasses.asdict(generation)))

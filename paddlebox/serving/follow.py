@@ -20,7 +20,7 @@ from paddlebox.errors import PaddleBoxError, StoreLockedError, TrainingError
 from paddlebox.saves import donefile
 from paddlebox.saves.meta import BASE, DELTA
 from paddlebox.serving.gate import Gate
-from paddlebox.serving.save_source import SaveSource
+from paddlebox.serving.source import SaveSource
 from paddlebox.serving.writer import MOST_DELETED, Writer, export
 
 log = logging.getLogger("paddlebox")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,7 @@ from paddlebox.data.positions import Positions
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key, reading
-from paddlebox.serving.program import DenseProgram
-from paddlebox.serving.user_program import UserProgram
+from paddlebox.serving.program import DenseProgram, UserProgram
 from paddlebox.serving.users import UserScorer
 from paddlebox.store.record import unseal
 
@@ -82,13 +82,9 @@ class OpenRows:
         sealed = txn.get(key)
         unseal(bytes(sealed or b""), f"{file.path}: {key.decode()}")
         prefix = layer_key(layer, "block/")
-        blocks = []
         cursor = txn.cursor()
-        if cursor.set_range(prefix):
-            for name, value in cursor.iternext():
-                if name[: len(prefix)] != prefix:
-                    break
-                blocks.append(value)
+        values = cursor.iternext() if cursor.set_range(prefix) else ()
+        blocks = [v for _, v in takewhile(lambda item: item[0][: len(prefix)] == prefix, values)]
         if not 0 <= about["bits"] <= 30 or len(blocks) != 1 << about["bits"]:
             raise CorruptionError(
                 f"{file.path}: layer {layer} has {len(blocks)} blocks, expected 2^{about['bits']}"
@@ -112,7 +108,7 @@ class OpenModel:
 
     Args:
         record: the generation, or the record of a further model of it.
-        threads: threads of the dense part of one prediction.
+        threads: of the dense part of one prediction.
         before, resident_bytes: as for `OpenRows`; the bytes are divided among the tables.
         history_bytes: as for `Predictor`.
     """
@@ -176,19 +172,12 @@ class OpenModel:
         for part in self.parts:
             part.table.test_all()
 
-    def predict_user(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        candidates: Sequence[Mapping[str, Any]],
-        user: str,
-        after: int,
-    ) -> np.ndarray:
+    def predict_user(self, *asked: Any) -> np.ndarray:
+        """asked: the arguments of `UserScorer.score`."""
         if self._users is None:
-            raise ConfigError(
-                f"model.type {self.config.model.type.value} reads no history: call predict with "
-                "instances"
-            )
-        return self._users.score(history, candidates, user, after)
+            kind = self.config.model.type.value
+            raise ConfigError(f"model.type {kind} reads no history: call predict with instances")
+        return self._users.score(*asked)
 
     def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
         self._check_reads_instances()
@@ -203,11 +192,7 @@ class OpenModel:
         return self._dense.run(len(instances), pull, parsed)
 
     def predict_feasigns(
-        self,
-        feasigns: np.ndarray,
-        offsets: np.ndarray,
-        dense: np.ndarray | None,
-        weights: np.ndarray | None = None,
+        self, feasigns: Any, offsets: Any, dense: Any = None, weights: Any = None
     ) -> np.ndarray:
         self._check_reads_instances()
         _check_weights(self._weighted, feasigns, weights)
@@ -264,7 +249,7 @@ class OpenGeneration:
         # Only a file of one model has a generation before.
         old = before.models[0] if before is not None else None
         self.models: list[OpenModel] = [
-            OpenModel(file, txn, one, threads, old, *shares) for one in members
+            OpenModel(file, txn, member, threads, old, *shares) for member in members
         ]
         self.config, self.slots = self.models[0].config, self.models[0].slots
         self.reads_users = self.models[0].reads_users
@@ -274,26 +259,14 @@ class OpenGeneration:
         for model in self.models:
             model.test_all()
 
-    def predict_user(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        candidates: Sequence[Mapping[str, Any]],
-        user: str,
-        after: int,
-    ) -> np.ndarray:
-        return _mean([one.predict_user(history, candidates, user, after) for one in self.models])
+    def predict_user(self, *asked: Any) -> np.ndarray:
+        return _mean([model.predict_user(*asked) for model in self.models])
 
     def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
         return _mean([model.predict(instances) for model in self.models])
 
-    def predict_feasigns(
-        self,
-        feasigns: np.ndarray,
-        offsets: np.ndarray,
-        dense: np.ndarray | None,
-        weights: np.ndarray | None = None,
-    ) -> np.ndarray:
-        parts = (feasigns, offsets, dense, weights)
+    def predict_feasigns(self, *parts: np.ndarray | None) -> np.ndarray:
+        """parts: feasigns, offsets, dense and weights, as for `Predictor.predict_feasigns`."""
         return _mean([model.predict_feasigns(*parts) for model in self.models])
 
     def close(self) -> None:

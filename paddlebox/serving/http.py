@@ -30,8 +30,7 @@ from aiohttp.web_protocol import RequestHandler
 from paddlebox import __version__
 from paddlebox.errors import ConfigError, CorruptionError, DataError, StoreError
 from paddlebox.serving.counters import Counters
-from paddlebox.serving.openapi import page
-from paddlebox.serving.request import Refused, bad_field, parse_request, parse_user_request
+from paddlebox.serving.request import Refused, bad_field, page, parse_request, parse_user_request
 
 if TYPE_CHECKING:
     from paddlebox.serving.generation import OpenGeneration

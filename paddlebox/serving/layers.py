@@ -16,8 +16,8 @@ from paddlebox.serving.file import (
     Part,
     block_key,
     layer_key,
+    sealed_json,
     system_errors,
-    to_json,
 )
 from paddlebox.serving.generation import OpenRows
 from paddlebox.serving.source import each_chunk, embed_state_words
@@ -50,7 +50,7 @@ class Puts:
     def finish_layer(self, writer: Any, layer: int) -> None:
         self.take_blocks(writer, layer)
         self.put(layer_key(layer, "filter"), seal(writer.filter_table))
-        self.put(layer_key(layer, "about"), seal(to_json(writer.about)))
+        self.put(layer_key(layer, "about"), sealed_json(writer.about))
         self.flush()
 
     def flush(self) -> None:
@@ -98,8 +98,8 @@ class Layers:
             nonlocal added
             writer.add(feasigns, of_them)
             puts.take_blocks(writer, layer)
-            there = int(old.contains(feasigns).sum()) if is_delta and old is not None else 0
-            added += len(feasigns) - there
+            known = int(old.contains(feasigns).sum()) if is_delta and old is not None else 0
+            added += len(feasigns) - known
 
         with self._file.read() as txn:
             if newest is not None:
@@ -116,13 +116,8 @@ class Layers:
         puts.finish_layer(writer, layer)
         if not is_delta:
             deleted = int(writer.about["deleted"])
-        log.info(
-            "%s: layer %d: %d rows, %d deleted",
-            self._file.path,
-            layer,
-            writer.about["rows"],
-            writer.about["deleted"],
-        )
+        rows_of = writer.about["rows"], writer.about["deleted"]
+        log.info("%s: layer %d: %d rows, %d deleted", self._file.path, layer, *rows_of)
         return layer, added, deleted
 
     def merged(self, record: Generation, number: int) -> Part:
@@ -136,12 +131,7 @@ class Layers:
             whole = 2 * sum(rows[:-1]) > rows[-1]
             cursor = core.ServeCursor(opened.table, 0, len(rows) if whole else len(rows) - 1)
             writer = core.LayerWriter(
-                part.embedx_dim,
-                record.counts,
-                record.precision,
-                0,
-                not whole,
-                record.more_counts,
+                part.embedx_dim, record.counts, record.precision, 0, not whole, record.more_counts
             )
             layer, puts = self._next_number(), Puts(self._file)
             while not cursor.done:
@@ -149,7 +139,6 @@ class Layers:
                 puts.take_blocks(writer, layer)
             writer.finish()
             puts.finish_layer(writer, layer)
-        log.info(
-            "%s: %d layers merged into layer %d", self._file.path, len(rows) - (not whole), layer
-        )
+        merged = len(rows) - (not whole)
+        log.info("%s: %d layers merged into layer %d", self._file.path, merged, layer)
         return dataclasses.replace(part, layers=[layer] if whole else [layer, part.layers[-1]])

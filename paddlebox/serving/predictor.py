@@ -54,13 +54,12 @@ class Predictor(Closing):
         resident_bytes: int = 256 << 20,
         history_bytes: int = 256 << 20,
     ) -> None:
-        if threads < 1:
-            raise ValueError(f"threads {threads}: expected 1 or more")
+        limits = {"resident_bytes": resident_bytes, "history_bytes": history_bytes}
+        for name, value in {"threads": threads - 1, **limits}.items():
+            if value < 0:
+                least = int(name == "threads")
+                raise ValueError(f"{name} {value + least}: expected {least} or more")
         self.path, self._threads, self._pin = as_path(path, "path"), threads, pin
-        if resident_bytes < 0:
-            raise ValueError(f"resident_bytes {resident_bytes}: expected 0 or more")
-        if history_bytes < 0:
-            raise ValueError(f"history_bytes {history_bytes}: expected 0 or more")
         self._resident, self._histories = resident_bytes, history_bytes
         self._lock = threading.Lock()
         self._switching = threading.Lock()
@@ -95,11 +94,10 @@ class Predictor(Closing):
         Raises: DataError that names the instance and the field; ConfigError if the model reads
             sequences (`reads_users`); CorruptionError.
         """
-        with self._using() as generation:
-            return generation.predict(instances)
+        return self.answer(instances)[0]
 
     def answer(self, instances: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, OpenGeneration]:
-        """As `predict`, but also returns the generation that predicted.
+        """The result of `predict`, and the generation that predicted.
 
         Use only the attributes of the generation: it may be closed at any time.
         """
@@ -131,19 +129,12 @@ class Predictor(Closing):
             event or candidate and the field; ConfigError if the model reads no sequences;
             ValueError if `after` is negative; CorruptionError.
         """
-        with self._using() as generation:
-            return generation.predict_user(history, candidates, user, after)
+        return self.answer_user(history, candidates, user, after)[0]
 
-    def answer_user(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        candidates: Sequence[Mapping[str, Any]],
-        user: str,
-        after: int,
-    ) -> tuple[np.ndarray, OpenGeneration]:
-        """As `predict_user`, but also returns the generation, as `answer` does."""
+    def answer_user(self, *asked: Any) -> tuple[np.ndarray, OpenGeneration]:
+        """The result of `predict_user`, and the generation that predicted."""
         with self._using() as generation:
-            return generation.predict_user(history, candidates, user, after), generation
+            return generation.predict_user(*asked), generation
 
     def predict_feasigns(
         self,
@@ -245,15 +236,8 @@ class Predictor(Closing):
                     txn.abort()
                     return False
                 known = before is not None and self._file.has(txn, before.record)
-                opened = OpenGeneration(
-                    self._file,
-                    txn,
-                    record,
-                    self._threads,
-                    before if known else None,
-                    self._resident,
-                    self._histories,
-                )
+                old, budgets = before if known else None, (self._resident, self._histories)
+                opened = OpenGeneration(self._file, txn, record, self._threads, old, *budgets)
             except BaseException:
                 txn.abort()
                 raise
@@ -274,14 +258,7 @@ class Predictor(Closing):
             if current == 0:
                 raise StoreError(f"{self.path}: no version has been exported yet")
             return self._file.generation(txn, current)
-        kept = self._file.generations(txn)
-        found = [generation for generation in kept if generation.version == self._pin]
-        if not found:
-            raise StoreError(
-                f"{self.path}: version {self._pin} is not kept; the kept versions are "
-                f"{', '.join(str(generation.version) for generation in kept) or 'none'}"
-            )
-        return found[-1]
+        return self._file.of_version(txn, self._pin)
 
     def _follow(self, seconds: float) -> None:
         wait = seconds
@@ -297,13 +274,11 @@ class Predictor(Closing):
                     return
                 trouble = str(error) or type(error).__name__
                 if trouble != self.trouble:  # each reason once
-                    ours = isinstance(error, PaddleBoxError)
-                    log.error(
-                        "%s: still predicting with the old version: %s",
-                        self.path,
-                        trouble,
-                        exc_info=not ours,
+                    told, trace = (
+                        "still predicting with the old version",
+                        not isinstance(error, PaddleBoxError),
                     )
+                    log.error("%s: %s: %s", self.path, told, trouble, exc_info=trace)
                 self.trouble, wait = trouble, min(2 * wait, max(seconds, _MOST_WAIT_S))
 
     @contextlib.contextmanager

@@ -2,16 +2,23 @@
 
 Its only input is the result of a lookup, (B, S * width + W): for each instance its pooled slots
 followed by its dense features. With click priors, the shows and clicks of slots follow. So the
-program needs no operator of this package. Models that read sequences of users have another program
-(user_program.py).
+program needs no operator of this package.
+
+A model that reads sequences of users has another program, which scores candidates after the events
+of one user. The events come in two parts: those whose keys and values an earlier call returned, and
+new ones. `paddlebox.ops.jagged_attention` computes the attention, so this program runs only where
+the package is loaded. Letters: P = known events, E = new events, G = candidates, I = width of a
+lookup's result, K = width of the keys and values of an event.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +31,179 @@ from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.models import create_model
 from paddlebox.models.scaled_dense import ScaledDense
 from paddlebox.nn import PooledSlots, PooledTables, TableSlots
+from paddlebox.nn.hstu import Continued, Tokens
 from paddlebox.nn.rows import use_padding
-from paddlebox.serving import user_program
-from paddlebox.serving.inference import create_predictor
 from paddlebox.store.averages import averaged
 
 paddle = ops.paddle
 
 INPUT = "box_input"
+
+
+def create_predictor(program: bytes, parameters: bytes, threads: int) -> Any:
+    """A predictor of `paddle.inference` on the CPU. threads: of one prediction."""
+    inference = paddle.inference
+    suffix = ".json" if program[:1] == b"{" else ".pdmodel"
+    # From files, because Paddle 3.3.1 crashes if it gets a PIR program in buffers.
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [str(Path(folder) / f"model{end}") for end in (suffix, ".pdiparams")]
+        for path, content in zip(paths, (program, parameters), strict=True):
+            Path(path).write_bytes(content)
+        config = inference.Config(*paths)
+        config.disable_gpu()
+        config.disable_glog_info()
+        config.disable_mkldnn()  # it prints to stdout, and is not faster here
+        config.set_cpu_math_library_num_threads(threads)
+        return inference.create_predictor(config)
+
+
+_INPUTS: dict[str, tuple[str, list[int]]] = {
+    "box_events": ("float32", [-1, -1]),  # (E, I)
+    "box_label": ("float32", [-1, 1]),  # (E, 1)
+    "box_candidates": ("float32", [-1, -1]),  # (G, I)
+    "box_known": ("float32", [-1, -1]),  # (P, K)
+    "box_offsets": ("int32", [-1]),  # (2): 0, P + E
+    "box_target_offsets": ("int32", [-1]),  # (2): 0, G
+    "box_seen": ("int32", [-1]),  # (P + E + G)
+    "box_time": ("int64", [-1]),  # (P + E + G)
+    "box_new": ("int32", [-1]),  # (E + G): P and up
+    "box_asked": ("int32", [-1]),  # (G): E and up
+}
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events of a user, in the order of time. n = events."""
+
+    features: np.ndarray  # (n, I) float32
+    labels: np.ndarray  # (n, 1) float32
+    times: np.ndarray  # (n) int64
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def then(self, more: Events) -> Events:
+        return Events(
+            np.concatenate([self.features, more.features]),
+            np.concatenate([self.labels, more.labels]),
+            np.concatenate([self.times, more.times]),
+        )
+
+    def between(self, begin: int, end: int | None = None) -> Events:
+        """A copy, so that what is left out takes no memory."""
+        part = slice(begin, end)
+        return Events(*(a[part].copy() for a in (self.features, self.labels, self.times)))
+
+
+def known_width(config: Config) -> int:
+    """K."""
+    model: Any = config.model
+    return int(2 * model.layers * model.heads * model.head_dim)
+
+
+def build_of_users(
+    config: Config, model: Any, width: int, factor: np.ndarray, shift: np.ndarray
+) -> tuple[list[Any], list[Any]]:
+    """Build the program of users in the current one.
+
+    Args:
+        model: `paddlebox.models.hstu.HstuOverUsers`.
+        width: I.
+        factor, shift: (1, I); the model reads (result of a lookup - shift) * factor.
+
+    Returns: the inputs and the outputs, which are predictions (G, 1) and keys and values (E + G,
+        K).
+    """
+    widths = {"box_events": width, "box_candidates": width, "box_known": known_width(config)}
+    fed = {
+        name: paddle.static.data(name, [-1, widths[name]] if name in widths else shape, dtype)
+        for name, (dtype, shape) in _INPUTS.items()
+    }
+    events, candidates = (
+        (fed[name] - paddle.assign(shift)) * paddle.assign(factor)
+        for name in ("box_events", "box_candidates")
+    )
+    tokens = Continued(
+        Tokens(
+            offsets=fed["box_offsets"],
+            target_offsets=fed["box_target_offsets"],
+            seen=fed["box_seen"],
+            times=fed["box_time"],
+        ),
+        fed["box_known"],
+        fed["box_new"],
+    )
+    logits = model.continued(events, fed["box_label"], candidates, tokens, fed["box_asked"])
+    return list(fed.values()), [paddle.nn.functional.sigmoid(logits), tokens.made()]
+
+
+class _Pool:
+    """Paddle predictors: each of the threads that run at the same time has one of its own, with its
+    own copy of the parameters, because a clone of a predictor of a PIR program reads the files
+    again."""
+
+    def __init__(self, new: Callable[[], Any]) -> None:
+        self._new = new
+        self._idle = [new()]  # pop and append of a list are atomic, so there is no lock
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[Any]:
+        try:
+            predictor = self._idle.pop()
+        except IndexError:
+            predictor = self._new()
+        try:
+            yield predictor
+        finally:
+            self._idle.append(predictor)
+
+
+class UserProgram:
+    """Scores candidates with the frozen program of a model that reads sequences."""
+
+    def __init__(self, program: bytes, parameters: bytes, threads: int) -> None:
+        self._pool = _Pool(lambda: create_predictor(program, parameters, threads))
+
+    def run(
+        self,
+        times: np.ndarray,
+        known: np.ndarray,
+        new: Events,
+        candidates: np.ndarray,
+        candidate_times: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Args:
+            times: (P) int64, of the known events.
+            known: (P, K) float32, from earlier runs.
+            new: the events after them.
+            candidates: (G, I) float32.
+            candidate_times: (G) int64.
+
+        Returns: probabilities (G) float32, and the keys and values of the new events, (E, K).
+        """
+        before, events, asked = len(times), len(times) + len(new), len(candidates)
+        # No result of a known event is used, so it sees nothing.
+        seen = [np.zeros(before), np.arange(before, events), np.full(asked, events)]
+        feed = {
+            "box_events": new.features,
+            "box_label": new.labels,
+            "box_candidates": candidates,
+            "box_known": known,
+            "box_offsets": np.array([0, events], np.int32),
+            "box_target_offsets": np.array([0, asked], np.int32),
+            "box_seen": np.concatenate(seen).astype(np.int32),
+            "box_time": np.concatenate([times, new.times, candidate_times]),
+            "box_new": np.arange(before, events + asked, dtype=np.int32),
+            "box_asked": np.arange(len(new), len(new) + asked, dtype=np.int32),
+        }
+        with self._pool.one() as predictor:
+            for name, array in feed.items():
+                predictor.get_input_handle(name).copy_from_cpu(np.ascontiguousarray(array))
+            predictor.run()
+            names = predictor.get_output_names()
+            made = [predictor.get_output_handle(name).copy_to_cpu() for name in names]
+        return made[0].reshape(-1), made[1][: len(new)]
 
 
 class _FedSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
@@ -80,13 +252,13 @@ class _FedTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]
 
 def _replace(model: Any, pulling: type, fed: type, scaled: bool) -> Any:
     """Replace the only layer of class `pulling` in a model by one of class `fed`, and return it."""
-    found = [(name, one) for name, one in model.named_sublayers() if isinstance(one, pulling)]
-    if len(found) != 1:
+    layers = {name: sub for name, sub in model.named_sublayers() if isinstance(sub, pulling)}
+    if len(layers) != 1:
         raise ConfigError(
             f"{type(model).__name__}: expected one {pulling.__name__} to export, found "
-            f"{', '.join(name for name, _ in found) or 'none'}"
+            f"{', '.join(layers) or 'none'}"
         )
-    name, pulled = found[0]
+    [(name, pulled)] = layers.items()
     *above, last = name.split(".")
     layer = fed(pulled, scaled)
     functools.reduce(getattr, above, model).add_sublayer(last, layer)
@@ -125,10 +297,7 @@ def _left_out(config: Config, slots: Slots, width: int, behind: int) -> np.ndarr
 
 
 def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:
-    """Freeze the model of a config.
-
-    Args:
-        dense: the dense state, variable name -> array.
+    """Freeze the model of a config. dense: the dense state, variable name -> array.
 
     Returns: (program, parameters) as Paddle saves them.
 
@@ -210,8 +379,7 @@ def _build(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
 
 
 def _build_of_users(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
-    """Build the program of a model that reads sequences (user_program.py). Returns its inputs and
-    outputs."""
+    """Build the program of a model that reads sequences. Returns its inputs and outputs."""
     model = _model(config, slots)
     users = model.model if isinstance(model, ScaledDense) else model
     pulled, scales = users.sparse, config.model.dense_scales
@@ -223,7 +391,7 @@ def _build_of_users(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]
     if scales:
         mean, deviation = np.array(scales, np.float32).T
         shift[0, pooled_width:], factor[0, pooled_width:] = mean, 1 / deviation
-    return user_program.build(config, users, width, factor, shift)
+    return build_of_users(config, users, width, factor, shift)
 
 
 def _set_parameters(program: Any, scope: Any, state: Mapping[str, np.ndarray]) -> int:
@@ -275,12 +443,8 @@ class _Runner:
 class DenseProgram:
     """Runs a frozen program on the CPU.
 
-    It is thread-safe: each of the threads that run at the same time has a Paddle predictor of its
-    own. Each predictor has its own copy of the parameters, because a clone of a predictor of a PIR
-    program reads the files again.
-
-    It uses `paddle.inference`, which is faster than a static Executor. Microseconds per run of an
-    MLP 300-400-400-400-1, with one thread on an AMD EPYC with AVX-512:
+    It is thread-safe. It uses `paddle.inference`, which is faster than a static Executor.
+    Microseconds per run of an MLP 300-400-400-400-1, with one thread on an AMD EPYC with AVX-512:
 
         batch   paddle.inference   static Executor
         1       81                 117
@@ -291,11 +455,7 @@ class DenseProgram:
     """
 
     def __init__(self, program: bytes, parameters: bytes, threads: int, width: int) -> None:
-        self._frozen, self._threads, self._width = (program, parameters), threads, width
-        self._idle = [self._new()]  # pop and append of a list are atomic, so there is no lock
-
-    def _new(self) -> _Runner:
-        return _Runner(create_predictor(*self._frozen, self._threads), self._width)
+        self._pool = _Pool(lambda: _Runner(create_predictor(program, parameters, threads), width))
 
     def run(self, instances: int, fill: Callable[..., None], *arguments: Any) -> np.ndarray:
         """Predict.
@@ -306,11 +466,7 @@ class DenseProgram:
 
         Returns: float32 predictions, (B); for several tasks (B, T).
         """
-        try:
-            runner = self._idle.pop()
-        except IndexError:
-            runner = self._new()
-        try:
+        with self._pool.one() as runner:
             if len(runner.packed) != instances:
                 runner.set_instances(instances)
             fill(*arguments, runner.packed)
@@ -318,7 +474,5 @@ class DenseProgram:
             # 3 of 322 us. With numpy's memory (DenseTensor.set with zero_copy) Paddle 3.3.1 hangs.
             runner.input.copy_from_cpu(runner.packed)
             runner.run()
-            found: np.ndarray = runner.output.copy_to_cpu()
-            return found.reshape(-1) if found.shape[1] == 1 else found
-        finally:
-            self._idle.append(runner)
+            predictions: np.ndarray = runner.output.copy_to_cpu()
+        return predictions.reshape(-1) if predictions.shape[1] == 1 else predictions

@@ -1,6 +1,6 @@
 """Scores candidates after the history of a user, and keeps histories for the next request.
 
-Letters: as in user_program.py; n = events of a history.
+Letters: as in program.py; n = events of a history.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paddlebox._native import core
 from paddlebox.config import Config, Slots
 from paddlebox.errors import DataError, HistoryMissing
 from paddlebox.serving.fields import FieldParser
-from paddlebox.serving.user_program import Events, UserProgram, known_width
+from paddlebox.serving.program import Events, UserProgram, known_width
 
 HISTORY, CANDIDATE = "history", "candidate"  # in messages, before the number
 MOST_NAME = 256  # characters of a user's name
@@ -131,7 +131,7 @@ class UserScorer:
         user: str,
         after: int,
     ) -> np.ndarray:
-        """As `Predictor.predict_user`."""
+        """Probabilities of the candidates (`Predictor.predict_user`)."""
         if after < 0:
             raise ValueError(f"after {after}: expected 0 or more")
         if len(user) > MOST_NAME:

@@ -16,7 +16,18 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import ConfigError, StoreError, TrainingError
 from paddlebox.serving import program
-from paddlebox.serving.compatibility import (
+from paddlebox.serving.file import (
+    HEAD,
+    ExportFile,
+    Generation,
+    Head,
+    generation_key,
+    model_key,
+    sealed_json,
+    system_errors,
+)
+from paddlebox.serving.gate import (
+    Gate,
     check_follows,
     check_member,
     check_no_ensemble,
@@ -24,23 +35,9 @@ from paddlebox.serving.compatibility import (
     check_same_phase,
     new_parts,
 )
-from paddlebox.serving.file import (
-    HEAD,
-    ExportFile,
-    Generation,
-    Head,
-    generation_key,
-    generation_value,
-    head_value,
-    model_key,
-    system_errors,
-    to_json,
-)
-from paddlebox.serving.gate import Gate
 from paddlebox.serving.generation import OpenGeneration, read_model
 from paddlebox.serving.layers import Layers, Puts
-from paddlebox.serving.save_source import SaveSource, is_save
-from paddlebox.serving.source import RunSource, Source, parts_of
+from paddlebox.serving.source import RunSource, SaveSource, Source, is_save, parts_of
 from paddlebox.store import files
 from paddlebox.store.life import ServeFilter, filters_text
 from paddlebox.store.lock import StoreLock
@@ -186,15 +183,9 @@ class Writer(Closing):
 
     def _show(self, record: Generation) -> None:
         """Publish a new generation as the newest, and as the current one unless one is pinned."""
-        head = self._head
-        self._publish(
-            dataclasses.replace(
-                head,
-                newest=record.generation,
-                current=head.current if head.pinned else record.generation,
-            ),
-            record,
-        )
+        new = record.generation
+        current = self._head.current if self._head.pinned else new
+        self._publish(dataclasses.replace(self._head, newest=new, current=current), record)
 
     def rollback(self) -> Generation:
         """Return to the version before the current one, until the next `apply`.
@@ -215,15 +206,10 @@ class Writer(Closing):
 
         Raises: StoreError if the file does not have the version.
         """
-        _, kept = self.generations()
-        found = [g for g in kept if g.version == version]
-        if not found:
-            raise StoreError(
-                f"{self.path}: version {version} is not kept; the kept versions are "
-                f"{', '.join(str(g.version) for g in kept) or 'none'}"
-            )
-        self._publish(dataclasses.replace(self._head, current=found[-1].generation, pinned=True))
-        return found[-1]
+        with self._file.read() as txn:
+            chosen = self._file.of_version(txn, version)
+        self._publish(dataclasses.replace(self._head, current=chosen.generation, pinned=True))
+        return chosen
 
     def unpin(self) -> Generation:
         """Make the newest version the current one. From now on, each applied version becomes the
@@ -235,11 +221,7 @@ class Writer(Closing):
     # ---- parts of apply
 
     def _build(
-        self,
-        source: Source,
-        newest: Generation | None,
-        precision: str | None,
-        most_deleted: float,
+        self, source: Source, newest: Generation | None, precision: str | None, most_deleted: float
     ) -> Generation:
         """Write the data of a generation. No record names it yet, so readers do not see it."""
         model, config, slots = self._write_model(source, newest)
@@ -280,8 +262,8 @@ class Writer(Closing):
                 f"{self.path}: version {record.version} would delete {deleted:,} of the "
                 f"{sum(before):,} live rows ({deleted / sum(before):.0%}), expected at most "
                 f"{most_deleted:.0%}; the file is unchanged. If this is intended, apply "
-                f"it with tools/export.py --force. The version keeps {_told(record)}, the file "
-                f"keeps {_told(newest)}"
+                f"it with tools/export.py --force. The version keeps {_kept_rows(record)}, the "
+                f"file keeps {_kept_rows(newest)}"
             )
         record = record.of(parts)
         return record.of([self._layers.merged(record, number) for number in range(len(parts))])
@@ -307,12 +289,12 @@ class Writer(Closing):
         model = self._next()
         puts = Puts(self._file)
         for part, value in {
-            "program": frozen[0],
-            "params": frozen[1],
-            "config": config.canonical_json().encode(),
-            "slots": to_json(slots.model_dump(mode="json")),
+            "program": seal(frozen[0]),
+            "params": seal(frozen[1]),
+            "config": seal(config.canonical_json().encode()),
+            "slots": sealed_json(slots.model_dump(mode="json")),
         }.items():
-            puts.put(model_key(model, part), seal(value))
+            puts.put(model_key(model, part), value)
         puts.flush()
         return model, config, slots
 
@@ -341,12 +323,12 @@ class Writer(Closing):
         """Commit the new head and record in one transaction, the only one that readers see."""
         with system_errors(self.path, "write"), self._file.env.begin(write=True) as txn:
             if record is not None:
-                txn.put(generation_key(record.generation), generation_value(record))
+                txn.put(generation_key(record.generation), sealed_json(dataclasses.asdict(record)))
             kept = [g.generation for g in self._file.generations(txn)]
             for old in [g for g in kept if g < head.newest][:-KEPT]:
                 if old != head.current:
                     txn.delete(generation_key(old))
-            txn.put(HEAD, head_value(head))
+            txn.put(HEAD, sealed_json(dataclasses.asdict(head)))
         self._head = head
         self._file.env.reader_check()
         self._remove_unnamed()
@@ -380,43 +362,39 @@ def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None
     """
     cursor = txn.cursor()
     left = _REMOVED_A_TRANSACTION
-    found = cursor.set_range(at)
-    while found:
+    more = cursor.set_range(at)
+    while more:
         key = bytes(cursor.key())
         if not key.startswith(prefix):
             return None
         number = int(key[len(prefix) :].split(b"/", 1)[0])
         if number in named:
-            found = cursor.set_range(prefix + b"%012d" % (number + 1))
+            more = cursor.set_range(prefix + b"%012d" % (number + 1))
             continue
         if left == 0:
             return key
         left -= 1
-        found = cursor.delete()  # also moves to the next key
-        found = bool(cursor.key())
+        cursor.delete()  # also moves to the next key
+        more = bool(cursor.key())
     return None
 
 
 def _as_dicts(filters: Any) -> list[dict[str, Any]] | None:
-    return None if filters is None else [dataclasses.asdict(one) for one in filters]
+    return None if filters is None else [dataclasses.asdict(filter_) for filter_ in filters]
 
 
 def filters_of(record: Generation) -> list[ServeFilter] | None:
     """The filter of each table in a generation; None: unknown."""
-    return None if record.filters is None else [ServeFilter(**one) for one in record.filters]
+    return None if record.filters is None else [ServeFilter(**fields) for fields in record.filters]
 
 
-def _told(record: Generation) -> str:
+def _kept_rows(record: Generation) -> str:
     kept = filters_of(record)
     return "rows by an unknown filter" if kept is None else filters_text(kept)
 
 
 def export(
-    source: Source | AnyPath,
-    path: AnyPath,
-    *,
-    precision: str = "float32",
-    gate: Gate | None = None,
+    source: Source | AnyPath, path: AnyPath, *, precision: str = "float32", gate: Gate | None = None
 ) -> Generation:
     """Create an export file from a base. After an error there is no file.
 
@@ -424,8 +402,6 @@ def export(
         source: the base; a path is that of a save, or of a run dir, whose newest commit is taken.
         precision: of embedx, one of PRECISIONS.
         gate: None accepts every version.
-
-    Returns: the record of the version.
 
     Raises: StoreError if the file exists; the errors of `Writer.apply`.
     """
@@ -448,11 +424,10 @@ def export_ensemble(
 ) -> Generation:
     """Create an export file with several models. After an error there is no file.
 
-    Args, returns and raises: as `Writer.create_ensemble`; StoreError if the file exists.
+    Raises: StoreError if the file exists; the errors of `Writer.create_ensemble`.
     """
-    return _create(
-        path, lambda writer: writer.create_ensemble(sources, precision=precision, gate=gate)
-    )
+    options: dict[str, Any] = {"precision": precision, "gate": gate}
+    return _create(path, lambda writer: writer.create_ensemble(sources, **options))
 
 
 def _create(path: AnyPath, write: Callable[[Writer], Generation]) -> Generation:

@@ -15,8 +15,7 @@ from paddlebox.errors import CorruptionError
 from paddlebox.saves import open_save
 from paddlebox.saves.load import load_save
 from paddlebox.saves.merge import merge_saves
-from paddlebox.serving.save_source import SaveSource
-from paddlebox.serving.source import RunSource
+from paddlebox.serving.source import RunSource, SaveSource
 from paddlebox.store.run_config import continuing
 from paddlebox.store.snapshot import Snapshot
 from paddlebox.tools.upkeep import cli

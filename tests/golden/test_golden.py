@@ -24,7 +24,7 @@ from paddlebox.serving.predictor import Predictor
 from paddlebox.serving.source import RunSource
 from paddlebox.store.crc import crc32c
 from paddlebox.store.manifest import Manifest
-from paddlebox.store.record import FORMAT, frame, seal, unframe, unseal
+from paddlebox.store.record import FORMAT, frame, unframe, unseal
 from tests.golden.make_run import ROOT
 from tests.support import processes
 from tests.support.marks import long
@@ -147,7 +147,7 @@ def test_an_export_file_of_another_format(tmp_path: Path) -> None:
     for other in (of_exports.FORMAT - 1, of_exports.FORMAT + 1):
         with lmdb.open(str(path), subdir=False, lock=False) as env, env.begin(write=True) as txn:
             head = json.loads(unseal(bytes(txn.get(b"head") or b""), "head"))
-            txn.put(b"head", seal(of_exports.to_json({**head, "format": other, "new": 1})))
+            txn.put(b"head", of_exports.sealed_json({**head, "format": other, "new": 1}))
         before = path.read_bytes()
         with pytest.raises(StoreError, match=f"has format {other}, expected {of_exports.FORMAT}"):
             Predictor(path, follow_s=0)

@@ -16,7 +16,7 @@ from paddlebox.saves import Saver, donefile, open_save
 from paddlebox.serving.file import ExportFile
 from paddlebox.serving.follow import Follower
 from paddlebox.serving.generation import OpenRows
-from paddlebox.serving.save_source import SaveSource
+from paddlebox.serving.source import SaveSource
 from paddlebox.serving.writer import Writer, export
 from paddlebox.store.table import Table
 from tests.conftest import ROOT, tool

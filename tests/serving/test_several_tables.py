@@ -14,8 +14,7 @@ from paddlebox.saves import donefile, open_save
 from paddlebox.serving import Predictor
 from paddlebox.serving.file import ExportFile
 from paddlebox.serving.gate import Gate
-from paddlebox.serving.save_source import SaveSource
-from paddlebox.serving.source import RunSource
+from paddlebox.serving.source import RunSource, SaveSource
 from paddlebox.serving.writer import Writer, export
 from tests.conftest import ROOT, run_python
 from tests.serving.conftest import instances_of

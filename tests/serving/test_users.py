@@ -22,7 +22,7 @@ from paddlebox.errors import ConfigError, DataError, HistoryMissing
 from paddlebox.serving import Predictor
 from paddlebox.serving.counters import Counters
 from paddlebox.serving.http import ServeOptions, Server
-from paddlebox.serving.user_program import Events
+from paddlebox.serving.program import Events
 from paddlebox.serving.users import MOST_NAME, Held, Histories, first_seen
 from tests.conftest import tool
 from tests.serving.json_schema import ANYTHING, bent, check, fitting

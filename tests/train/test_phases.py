@@ -335,7 +335,7 @@ def test_a_config_with_phases_is_read_back_from_what_it_was_written_as() -> None
 
 
 def test_an_export_of_one_phase_takes_no_version_of_the_other() -> None:
-    from paddlebox.serving.compatibility import check_same_phase
+    from paddlebox.serving.gate import check_same_phase
 
     update = load_config(ROOT / CONFIG, ["phases.join.model={type: dnn}"])
     join, file = update.of_phase(Phase.JOIN), Path("model")
