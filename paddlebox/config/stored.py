@@ -37,12 +37,12 @@ PASSES = (
 TUNED = (
     "optimizer.learning_rate", "optimizer.weight_decay",
     "model.dropout", "trainer.dense_dtype",
-    "table.embedx_threshold", "table.nonclk_coeff", "table.click_coeff", "table.show_scale",
+    "table.embedx_threshold", "table.show_scale",
     "table.on_bad_grad", "table.slot_learning_rates", "table.life", "table.weight_decay",
     *(
         f"table.{part}.{name}"
         for part in ("embed", "embedx")
-        for name in ("learning_rate", "l1", "l2", "min_bound", "max_bound")
+        for name in ("learning_rate", "l1", "l2")
     ),
     "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
     "data.max_line_bytes", "data.share",

@@ -44,14 +44,21 @@ class RowPrecision(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
-# The fields that each rule uses besides learning_rate, initial_range and the bounds.
+# Score of a show without a click, and of a click. Thresholds are relative to them.
+NONCLK_COEFF, CLICK_COEFF = 0.1, 1.0
+# What all rules have in common: Adam's decays of the moments, and bounds of weights. The values are
+# PaddleBox's. No config has been found that is better with others.
+RULE_CONSTANTS = {
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "epsilon": 1e-8,
+    "min_bound": -10.0,
+    "max_bound": 10.0,
+}
+# The fields that some rules use besides learning_rate and initial_range.
 _RULE_FIELDS = {
     Rule.ADAGRAD: {"initial_g2sum"},
     Rule.STD_ADAGRAD: {"initial_g2sum"},
-    Rule.ADAGRAD_V2: {"epsilon"},
-    Rule.NAIVE: set[str](),
-    Rule.ADAM: {"beta1", "beta2", "epsilon"},
-    Rule.SHARED_ADAM: {"beta1", "beta2", "epsilon"},
     Rule.FTRL: {"l1", "l2"},
 }
 _ADAGRADS = (Rule.ADAGRAD, Rule.STD_ADAGRAD, Rule.ADAGRAD_V2)
@@ -73,23 +80,12 @@ class RuleConfig(Section):
     initial_g2sum: float = Field(
         default=3.0, gt=0, description="adagrad, std_adagrad: G0 in sqrt(G0/(G0+G))"
     )
-    beta1: float = Field(
-        default=0.9, ge=0, lt=1, description="adam, shared_adam: decay of the first moment"
-    )
-    beta2: float = Field(
-        default=0.999, ge=0, lt=1, description="adam, shared_adam: decay of the second moment"
-    )
-    epsilon: float = Field(
-        default=1e-8, gt=0, description="adam, shared_adam, adagrad_v2: added to the divisor"
-    )
     l1: float = Field(
         default=0.0,
         ge=0,
         description="ftrl: L1 penalty; a weight is 0 while abs(z) is not above l1",
     )
     l2: float = Field(default=0.0, ge=0, description="ftrl: L2 penalty")
-    min_bound: float = Field(default=-10.0, description="lower bound of weights")
-    max_bound: float = Field(default=10.0, description="upper bound of weights")
 
     @model_validator(mode="wrap")
     @classmethod
@@ -103,11 +99,9 @@ class RuleConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> RuleConfig:
-        if self.min_bound >= self.max_bound:
-            raise ValueError(f"min_bound {self.min_bound} is not below max_bound {self.max_bound}")
         # A value that nothing uses is a mistake. Defaults are accepted, so that a config that was
         # written out with all values can be read again.
-        for other in set[str]().union(*_RULE_FIELDS.values()) - _RULE_FIELDS[self.rule]:
+        for other in set[str]().union(*_RULE_FIELDS.values()) - _RULE_FIELDS.get(self.rule, set()):
             if getattr(self, other) != type(self).model_fields[other].default:
                 raise ValueError(f"{other} is set, but the rule {self.rule.value} does not use it")
         return self
@@ -212,8 +206,6 @@ class TableConfig(Section):
         default=RowPrecision.FLOAT32,
         description="format of embedx in MEM and on SSD; a value is rounded once, when a pass ends",
     )
-    nonclk_coeff: float = Field(default=0.1, description="score of a show without a click")
-    click_coeff: float = Field(default=1.0, description="score of a click")
     show_scale: bool = Field(
         default=True,
         description="divide a row's gradient by its shows in the batch (adagrad rules, ftrl)",

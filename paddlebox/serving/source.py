@@ -107,18 +107,13 @@ class _TableRows:
         everything = ServeFilter()
         for table in self._of_ranks:
             chosen = self._kept.at(table.day)
-            take = partial(self._take, callback, table.config, chosen)
+            take = partial(self._take, callback, chosen)
             table.visit(take, everything.at(table.day))
 
     def _take(
-        self,
-        callback: Visit,
-        config: TableConfig,
-        chosen: SaveFilter,
-        feasigns: np.ndarray,
-        rows: np.ndarray,
+        self, callback: Visit, chosen: SaveFilter, feasigns: np.ndarray, rows: np.ndarray
     ) -> None:
-        keep = saved_rows(config, chosen, rows)
+        keep = saved_rows(chosen, rows)
         self.live += len(keep)
         self.left_out += len(keep) - int(keep.sum())
         if keep.all():

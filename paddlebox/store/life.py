@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.config.table import LifeConfig, TableConfig
+from paddlebox.config.table import CLICK_COEFF, NONCLK_COEFF, LifeConfig
 
 DECAY, SHRINK, DELTA_RESET, RESET_ROWS = "decay", "shrink", "delta_reset", "reset_rows"
 #: Added by the core at the end of a pass with weight decay: {seq, kind, embed_decay, embedx_decay}.
@@ -91,17 +91,20 @@ def filters_text(filters: Sequence[ServeFilter]) -> str:
     return " and ".join(dict.fromkeys(map(str, filters)))
 
 
-def saved_rows(config: TableConfig, chosen: SaveFilter, rows: np.ndarray) -> np.ndarray:
+def scores(show: np.ndarray, click: np.ndarray) -> np.ndarray:
+    """Scores of rows, in float32 as in ops/rule/accessor.h."""
+    found: np.ndarray = (show - click) * np.float32(NONCLK_COEFF) + click * np.float32(CLICK_COEFF)
+    return found
+
+
+def saved_rows(chosen: SaveFilter, rows: np.ndarray) -> np.ndarray:
     """(n) bool, which of (n, words) rows (docs/formats/row.md) the filter chooses. Computed in
     float32, as in ops/rule/life.h."""
     show, click, delta = rows[:, 1], rows[:, 2], rows[:, 3]
-    score = (show - click) * np.float32(config.nonclk_coeff) + click * np.float32(
-        config.click_coeff
-    )
     seen = rows.view(np.uint32)[:, 4].astype(np.int64)
     unseen = np.where(seen == 0, 0, np.maximum(chosen.day - seen, 0))
     found: np.ndarray = (
-        (score >= np.float32(chosen.min_score))
+        (scores(show, click) >= np.float32(chosen.min_score))
         & (delta >= np.float32(chosen.min_delta_score))
         & (unseen <= chosen.max_unseen_days)
     )

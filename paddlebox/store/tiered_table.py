@@ -19,6 +19,7 @@ from paddlebox import _native
 from paddlebox.closing import Closing
 from paddlebox.config import TableConfig
 from paddlebox.config.check import validate
+from paddlebox.config.table import CLICK_COEFF, NONCLK_COEFF, RULE_CONSTANTS
 from paddlebox.errors import ConfigError, PassError, StoreError
 from paddlebox.store import life
 from paddlebox.store.compactor import Compactor
@@ -90,7 +91,11 @@ class TieredTable(Closing):
             last = self.versions.last
             fields = {
                 **described,
-                "expand": described["embedx"],  # it uses the options of embedx
+                "nonclk_coeff": NONCLK_COEFF,
+                "click_coeff": CLICK_COEFF,
+                "embed": {**described["embed"], **RULE_CONSTANTS},
+                "embedx": {**described["embedx"], **RULE_CONSTANTS},
+                "expand": {**described["embedx"], **RULE_CONSTANTS},  # the options of embedx
                 **options.of_native(),
                 "slot_rates": list(slot_rates),
                 "events": last.events,

@@ -121,12 +121,8 @@ def test_numbers_in_every_notation_are_numbers(tmp_path: Path, text: str, value:
             "table.embed: initial_range is 0.1, but embed_w starts",
         ),
         (
-            "table: {embedx: {beta1: 0.5}}",
-            "table.embedx: beta1 is set, but the rule adagrad does not",
-        ),
-        (
-            "table: {embedx: {min_bound: 11}}",
-            "table.embedx: min_bound 11.0 is not below max_bound 10.0",
+            "table: {embedx: {l1: 0.5}}",
+            "table.embedx: l1 is set, but the rule adagrad does not",
         ),
         ("1: 2", "the top level: the key 1 is not a string; quote it"),
         ("name: again", "key 'name' is already given in line 2"),

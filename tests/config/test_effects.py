@@ -24,10 +24,7 @@ EFFECTS = {
     **{
         f"table.{part}.{option}": f"{_TABLE}::test_a_weight_moves_by_its_rule[{part}-{option}]"
         for part in ("embed", "embedx")
-        for option in (
-            *("rule", "learning_rate", "initial_g2sum", "beta1", "beta2", "epsilon", "l1", "l2"),
-            *("min_bound", "max_bound"),
-        )
+        for option in (*("rule", "learning_rate", "initial_g2sum", "l1", "l2"),)
     },
     **{
         f"table.{part}.initial_range": f"{_TABLE}::test_new_weights_are_uniform_in_their_range"
@@ -39,8 +36,6 @@ EFFECTS = {
     "table.embedx_threshold": f"{_TABLE}"
     "::test_embedx_comes_with_the_push_that_reaches_the_threshold",
     "table.row_precision": f"{_TABLE}::test_embedx_is_rounded_when_the_pass_ends[float16-10]",
-    "table.nonclk_coeff": f"{_TABLE}::test_five_shows_with_two_clicks_score[nonclk_coeff-3.5]",
-    "table.click_coeff": f"{_TABLE}::test_five_shows_with_two_clicks_score[click_coeff-1.3]",
     "table.show_scale": f"{_TABLE}::test_without_show_scale_a_gradient_is_not_divided_by_shows",
     "table.weight_decay": f"{_TABLE}"
     "::test_each_step_halves_the_weights_of_all_rows_also_of_those_that_are_absent",

@@ -26,8 +26,7 @@ from paddlebox._native import core, paddle
 from paddlebox.config import TableConfig
 from paddlebox.nn.pooled_slots import PooledSlots
 from paddlebox.store.table import Table
-rule = {"rule": "naive", "learning_rate": 1.0, "initial_range": 0.5, "min_bound": -100.0,
-        "max_bound": 100.0}
+rule = {"rule": "naive", "learning_rate": 1.0, "initial_range": 0.5}
 config = {"embedx_dim": 4, "embedx_threshold": 0.0, "show_scale": False, "embed": rule,
           "embedx": rule}
 table = Table(TableConfig.model_validate(config, strict=False), mem_budget_bytes=1 << 20)

@@ -170,6 +170,10 @@ _REASONS = (
      "the dense part"),
     (r"table_parameters\..*\.(table_class|shard_num|accessor_class|enable_sparse_table_cache|"
      r"sparse_table_cache_.*)", "the store has its own tiers and shards"),
+    (r"table_parameters\..*click_coeff", "a show without a click scores 0.1, and a click 1"),
+    (r"table_parameters\..*weight_bounds", "weights stay within -10 and 10"),
+    (r"table_parameters\..*(beta[12]_decay_rate|ada_epsilon)", "Adam decays by 0.9 and 0.999, and "
+     "adds 1e-8 to divisors"),
     (r"table_parameters\..*ssd_unseenday_threshold", "mem.budget_bytes decides which rows are on "
      "SSD"),
 )  # fmt: skip
@@ -307,10 +311,15 @@ def _outcome(made: Conversion, key: Key) -> Outcome:
         if of_model[short] in ("hidden", "tower") and not isinstance(value, list):
             value = [value]
         return Outcome(key, made.put(f"model.{of_model[short]}", value))
-    why = next((why for pattern, why in _REASONS if re.fullmatch(pattern, name)), "")
+    why = _reason(name)
     if not why and name.startswith(_HYPER):
         why = f"model.type {made.type} has no such key; docs/config.md has its keys"
     return Outcome(key, "", why or _UNKNOWN)
+
+
+def _reason(name: str) -> str:
+    """Why a key is not carried over; "" if it is not known."""
+    return next((why for pattern, why in _REASONS if re.fullmatch(pattern, name)), "")
 
 
 def _rules_of_rows(source: Source) -> bool:
@@ -405,16 +414,12 @@ def _rule(made: Conversion, key: Key, match: re.Match[str]) -> Outcome:
     used, _, value = name.partition(".")
     if used != block:
         return Outcome(key, "", f"for another rule than the one that {part}_sgd_param.name chooses")
-    if value == "weight_bounds" and isinstance(key.value, list) and len(key.value) == 2:
-        low = made.put(f"table.{part}.min_bound", key.value[0])
-        return Outcome(key, f"{low}, " + made.put(f"table.{part}.max_bound", key.value[1]))
     if part == "embed" and value == "initial_range" and rule in ("adagrad", "std_adagrad"):
         return Outcome(key, "", "with adagrad embed_w starts at 0, as in Paddle's own tables")
-    same = {"beta1_decay_rate": "beta1", "beta2_decay_rate": "beta2", "ada_epsilon": "epsilon"}
     known = ("learning_rate", "initial_range", *["initial_g2sum"] * (block == "adagrad"))
-    if value in same or value in known:
-        return Outcome(key, made.put(f"table.{part}.{same.get(value, value)}", key.value))
-    return Outcome(key, "", _UNKNOWN)
+    if value in known:
+        return Outcome(key, made.put(f"table.{part}.{value}", key.value))
+    return Outcome(key, "", _reason(key.name) or _UNKNOWN)
 
 
 _Function = Callable[[Conversion, Key, "re.Match[str]"], Outcome]
@@ -432,7 +437,7 @@ _FUNCTIONS: tuple[tuple[str, _Function], ...] = (
     (r"hyper_parameters\.(sparse_inputs_slots|slot_num)", _slots),
     (r"hyper_parameters\.use_low_rank_mixture", _low_rank),
     (
-        rf"{_ACCESSOR}(nonclk_coeff|click_coeff|embedx_threshold|embedx_dim|{'|'.join(_LIFE)})",
+        rf"{_ACCESSOR}(embedx_threshold|embedx_dim|{'|'.join(_LIFE)})",
         _accessor,
     ),
     (r"table_parameters\.[^.]+\.accessor\.(embed|embedx)_sgd_param\.(.+)", _rule),

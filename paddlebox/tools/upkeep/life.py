@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.config import TableConfig
 from paddlebox.config.arguments import AnyPath
 from paddlebox.config.check import validate
 from paddlebox.config.dates import date_of
 from paddlebox.config.table import LifeConfig
-from paddlebox.store.life import base_filter, delta_filter, saved_rows
+from paddlebox.store.life import base_filter, delta_filter, saved_rows, scores
 from paddlebox.tools.upkeep.report import open_version
 
 _CHUNK_ROWS = 1 << 17
@@ -27,8 +26,7 @@ BINS: dict[str, tuple[float, ...]] = {
 class _Counts:
     """Sums over the rows that are added. Arithmetic is float32, as in ops/rule/life.h."""
 
-    def __init__(self, config: TableConfig, settings: LifeConfig, day: int) -> None:
-        self._config = config
+    def __init__(self, settings: LifeConfig, day: int) -> None:
         self._settings = settings
         self._day = day
         self._saves = {"base": base_filter(settings, day), "delta": delta_filter(settings, day)}
@@ -41,26 +39,20 @@ class _Counts:
         show, click, delta = rows[:, 1], rows[:, 2], rows[:, 3]
         seen = rows.view(np.uint32)[:, 4].astype(np.int64)
         unseen = np.where(seen == 0, 0, np.maximum(self._day - seen, 0))
-        score = self._score(show, click)
+        score = scores(show, click)
         self.rows += len(rows)
         for (name, bounds), values in zip(BINS.items(), (score, delta, unseen), strict=True):
-            # A score below 0 (negative coefficients) counts in the first bin.
             edges = np.array(bounds[1:], values.dtype)
             bins = np.searchsorted(edges, values, "right")
             self.histograms[name] += np.bincount(bins, minlength=len(bounds))
         for name, chosen in self._saves.items():
-            self.kept[name] += int(saved_rows(self._config, chosen, rows).sum())
+            self.kept[name] += int(saved_rows(chosen, rows).sum())
         decay = np.float32(self._settings.show_click_decay_rate)
-        low = self._score(show * decay, click * decay) < np.float32(self._settings.delete_threshold)
+        low = scores(show * decay, click * decay) < np.float32(self._settings.delete_threshold)
         old = unseen > self._settings.delete_after_unseen_days
         self.deleted["by_score"] += int(low.sum())
         self.deleted["by_unseen_days"] += int(old.sum())
         self.deleted["rows"] += int((low | old).sum())
-
-    def _score(self, show: np.ndarray, click: np.ndarray) -> np.ndarray:
-        nonclk = np.float32(self._config.nonclk_coeff)
-        score: np.ndarray = (show - click) * nonclk + click * np.float32(self._config.click_coeff)
-        return score
 
 
 def life(
@@ -85,7 +77,7 @@ def life(
         chosen = validate(
             LifeConfig, {**table.config.life.model_dump(), **(settings or {})}, "life settings"
         )
-        counts = _Counts(table.config, chosen, day)
+        counts = _Counts(chosen, day)
         table.native.visit_chunks(_CHUNK_ROWS, counts.add)
         return {
             "store": str(folder),
