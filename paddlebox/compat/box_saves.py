@@ -13,8 +13,7 @@ from urllib.parse import quote
 
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.saves import donefile
-from paddlebox.saves.load import load_save
-from paddlebox.saves.merge import merge_saves
+from paddlebox.saves.load import load_save, merge_saves
 from paddlebox.saves.meta import BASE, BATCH, DELTA, check_name
 from paddlebox.saves.reader import Save, open_save
 from paddlebox.saves.remote import RemoteSaves

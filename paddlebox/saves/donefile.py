@@ -123,13 +123,12 @@ def line_of(out: str, meta: dict[str, Any]) -> bytes:
     if meta["kind"] == BATCH:
         return f"{day}\t{meta['key']}\t{where}/\t{name}\t0\n".encode()
     # Names and constants are those of FleetUtil._get_xbox_str.
+    rows = meta["rows"] + sum(table["rows"] for table in meta.get("tables", {}).values())
     fields = {
         "id": str(meta["key"] if meta["kind"] == BASE else meta["version"]),
         "key": str(meta["key"]),
         "input": f"{where}/{ROWS}",
-        "record_count": str(
-            meta["rows"] + sum(table["rows"] for table in meta.get("tables", {}).values())
-        ),
+        "record_count": str(rows),
         "partition_type": "2",
         "job_name": "default_job_name",
         "ins_tag": "feasign",

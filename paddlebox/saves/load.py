@@ -1,18 +1,21 @@
-"""Fills an empty store from a save and its chain."""
+"""Fills an empty store from a save and its chain, and merges several saves into one base."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from paddlebox.config import load_slots
-from paddlebox.config.arguments import AnyPath
+from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import StoreError
-from paddlebox.saves.layout import check_layout
-from paddlebox.saves.reader import Save, chain_of, open_save
+from paddlebox.saves import donefile
+from paddlebox.saves.meta import BASE, OF_TABLE
+from paddlebox.saves.reader import Save, Served, chain_of, check_layout, open_save
 from paddlebox.saves.saver import layouts_of
-from paddlebox.saves.served import Served
+from paddlebox.saves.writer import SaveWriter, Shape
 from paddlebox.store.first_version import FirstVersion, commit_initial
 from paddlebox.store.import_rows import import_chunks
 from paddlebox.store.life import DECAY, numbered
@@ -44,14 +47,13 @@ def load_save(save: Save | AnyPath, tables: TableSet) -> int:
             )
     check_layout(save, layouts_of(tables.members), "the table", "open it with the save's layout")
     chain, described = chain_of(save), _description(save)
-    log.info("loading %s: %s", save.folder, " and ".join(one.name for one in chain))
+    log.info("loading %s: %s", save.folder, " and ".join(part.name for part in chain))
     of_each: list[FirstVersion] = []
     rows = 0
     for number, table in enumerate(tables.members):
-        parts = [one.parts[table.name] for one in chain]
-        segments = import_chunks(
-            table, Served(parts).chunks(), sum(part.meta["rows"] for part in parts)
-        )
+        parts = [of_chain.parts[table.name] for of_chain in chain]
+        most = sum(part.meta["rows"] for part in parts)
+        segments = import_chunks(table, Served(parts).chunks(), most)
         rows += sum(segment["rows"] for segment in segments)
         of_each.append(
             FirstVersion(
@@ -83,3 +85,50 @@ def _description(save: Save) -> dict[str, Any]:
     save.file("slots.yaml")  # checks the CRC32C
     slots = load_slots(save.folder / "slots.yaml", labelled=False)
     return {"config": config, "slots": slots.model_dump(mode="json")}
+
+
+def merge_saves(models: Sequence[Save | AnyPath], out: AnyPath, name: str) -> Save:
+    """Write the models, at least one save, each with its chain, as one base in the folder OUT.
+
+    The row of a feasign comes from the last save that names it. If that save deletes the feasign,
+    there is no row. Dense state and files come from the last model. name: <day>/<name>.
+
+    Raises: ConfigError if the layouts of the models differ; StoreError if a save of this name
+        exists, or a save of a chain is missing; CorruptionError; OutOfSpaceError.
+    """
+    out = as_path(out, "out")
+    of_saves = [model if isinstance(model, Save) else open_save(model) for model in models]
+    last = of_saves[-1]
+    for model in of_saves:
+        check_layout(model, {table: part.meta for table, part in last.parts.items()}, last.folder)
+    target = donefile.claim(out, name)
+    chains = [save for model in of_saves for save in chain_of(model)]
+    shapes = [
+        Shape(table, part.meta["words"], part.meta["layout_fingerprint"])
+        for table, part in last.parts.items()
+    ]
+    with SaveWriter(target, shapes) as writer:
+        for part in writer.parts:
+            for keys, rows in Served([save.parts[part.table] for save in chains]).chunks():
+                part.add(keys, rows)
+        # A base of a single model is still a version of its store. A base of several models is not.
+        of_tables = [
+            {
+                **{field: part.meta[field] for field in OF_TABLE},
+                "commit": part.meta["commit"] if len(models) == 1 else None,
+            }
+            for part in last.parts.values()
+        ]
+        fields = {
+            **{k: value for k, value in last.meta.items() if k not in ("tables", "ranks")},
+            "kind": BASE,
+            "name": name,
+            "key": donefile.new_key(out),
+            "base": name,
+            "parent": None,
+            "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+        files = {file: last.file(file) for file in last.meta["files"]}
+        save = open_save(writer.finish(fields, of_tables, last.dense(), files))
+    donefile.append(out, save.meta)
+    return save

@@ -20,30 +20,9 @@ NO_DATE = "00000000"
 
 _NAME = re.compile(r"[0-9]{8}/[A-Za-z0-9][A-Za-z0-9_.-]*")
 _FIELDS = (
-    "kind",
-    "name",
-    "version",
-    "day",
-    "date",
-    "pass_number",
-    "key",
-    "base",
-    "parent",
-    "filter",
-    "layout",
-    "words",
-    "layout_fingerprint",
-    "rows",
-    "deleted",
-    "segments",
-    "deletions",
-    "dense",
-    "files",
-    "events",
-    "day_ended",
-    "sequence",
-    "commit",
-    "created_at",
+    *("kind", "name", "version", "day", "date", "pass_number", "key", "base", "parent", "filter"),
+    *("layout", "words", "layout_fingerprint", "rows", "deleted", "segments", "deletions", "dense"),
+    *("files", "events", "day_ended", "sequence", "commit", "created_at"),
 )
 
 

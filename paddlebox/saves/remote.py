@@ -81,9 +81,9 @@ class RemoteSaves:
         Raises: the errors of `put`.
         """
         chain = donefile.newest_chain(donefile.read(out, BASE), donefile.read(out, DELTA))
-        there = {done for kind in (BASE, DELTA) for done in self.done(kind)}
+        copied = {done for kind in (BASE, DELTA) for done in self.done(kind)}
         for done in chain:
-            if done not in there:
+            if done not in copied:
                 self.put(open_save(out / done.name))
 
     def put(self, save: Save) -> None:
@@ -160,13 +160,9 @@ def _files_of(folder: Path) -> list[str]:
 
 
 class SaveCopier:
-    """Copies the saves of a folder to a place, in the background. End it with `close`.
+    """Copies the saves of OUT, a local folder, to a place in the background. End it with `close`.
 
     An error is logged, and the next `offer` copies what is missing; only `finish` raises.
-
-    Args:
-        out: OUT, the local folder.
-        place: OUT of the copies, a URI or a folder.
     """
 
     def __init__(self, out: Path | str, place: str) -> None:
@@ -188,10 +184,7 @@ class SaveCopier:
                 log.warning("%s; the copy continues after the next save", error)
 
     def finish(self, heartbeat: Heartbeat = SILENT) -> None:
-        """Copy the saves that are not copied yet.
-
-        Args:
-            heartbeat: gets the number of bytes.
+        """Copy the saves that are not copied yet. heartbeat: gets the number of bytes.
 
         Raises: StoreError, CorruptionError.
         """

@@ -1,4 +1,7 @@
-"""Saver: writes bases, deltas and batches of a table (docs/formats/save.md)."""
+"""Saver writes bases, deltas and batches of a table (docs/formats/save.md). BackgroundSaves are the
+saves that a run makes by itself, in the background of its next passes.
+
+The donefiles tell which saves exist, so that a resumed run continues its chain."""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import asdict
 from functools import partial
@@ -17,20 +21,14 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.dates import date_of
-from paddlebox.errors import StoreError
+from paddlebox.config.save import SaveConfig
+from paddlebox.errors import PaddleBoxError, StoreError
 from paddlebox.saves import donefile
 from paddlebox.saves.changes import LIFE_SEQ, as_saved, write_changes
-from paddlebox.saves.layout import check_layout
 from paddlebox.saves.meta import BASE, BATCH, DELTA, NO_DATE
-from paddlebox.saves.reader import Save, chain_of, open_save
+from paddlebox.saves.reader import Save, chain_of, check_layout, open_save
 from paddlebox.saves.writer import PartWriter, SaveWriter, Shape
-from paddlebox.store.life import (
-    DELTA_RESET,
-    RESET_ROWS,
-    WEIGHT_DECAY,
-    SaveFilter,
-    last_day_ended,
-)
+from paddlebox.store.life import DELTA_RESET, RESET_ROWS, WEIGHT_DECAY, SaveFilter, last_day_ended
 from paddlebox.store.snapshot import Snapshot
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
@@ -250,14 +248,11 @@ class Saver:
         target = self.out / name
         if self._table.world.rank == 0:
             target = donefile.claim(self.out, name)
-        return SaveWriter(
-            target,
-            [
-                Shape(table.name, table.row_bytes // 4, int(table.native.layout["fingerprint"]))
-                for table in self._members
-            ],
-            self._table.world,
-        )
+        shapes = [
+            Shape(table.name, table.row_bytes // 4, int(table.native.layout["fingerprint"]))
+            for table in self._members
+        ]
+        return SaveWriter(target, shapes, self._table.world)
 
     def _finish(
         self,
@@ -335,3 +330,99 @@ def _check_all_rows_same(table: TieredTable, parent: Save) -> None:
 
 def _add(part: PartWriter, feasigns: np.ndarray, rows: np.ndarray, words: Any = ()) -> None:
     part.add(core.keys_of(feasigns), as_saved(rows, *words))
+
+
+def _due(saver: Saver, config: SaveConfig) -> tuple[str, str] | None:
+    """Kind and name of the save that is due after a pass without a save; None if none is."""
+    last = saver.last()
+    base, delta = f"{saver.date}/base", f"{saver.date}/delta-{saver.pass_number}"
+    # If the last save is of a discarded version, delta_score does not show which rows differ from
+    # the save, so only a base is correct.
+    if last is None or not saver.is_own(last.meta) or not saver.is_done(BASE, base):
+        return BASE, saver.free_name(base)
+    if _is_delta_due(saver.pass_number, config):
+        return DELTA, saver.free_name(delta)
+    return None
+
+
+def _is_delta_due(number: int, config: SaveConfig) -> bool:
+    return config.delta_every > 0 and number % config.delta_every == 0
+
+
+class BackgroundSaves:
+    """Writes the due saves in the background, one at a time. End it with `finish`, or `close`.
+
+    The commit after a pass waits until the save of that pass is complete. So a run that is killed
+    and resumed still finds the version to save, and writes the save again: saves and rows do not
+    depend on where a run was interrupted. An error of a save is raised by the waiting commit, the
+    next call of `due`, or `finish`.
+    """
+
+    def __init__(
+        self, saver: Saver, config: SaveConfig, done: Callable[[], None] = lambda: None
+    ) -> None:
+        """done: called after each complete save, in the thread that wrote it."""
+        self._saver, self._config, self._done = saver, config, done
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-save")
+        self._running: Future[None] | None = None
+        self._date_of_base: str | None = None  # on this date only deltas can still be due
+
+    def due(self, number: int = 0, date: str = "") -> dict[str, Any] | None:
+        """Start the save that is due after the last pass. Call it before the next pass begins.
+
+        It waits for the previous save. It waits for the commit of the pass only if a save may be
+        due.
+
+        Args:
+            number, date: number and date of the pass, if known. With both, the method can often
+                return without waiting for the commit.
+
+        Returns: name, kind and `waited_s` in seconds; None if no save is due.
+        """
+        started = time.perf_counter()
+        self._wait()
+        if number and date == self._date_of_base and not _is_delta_due(number, self._config):
+            return None
+        self._date_of_base = date if number else None
+        self._saver.commit_ended()
+        done = self._saver.of_last_pass()
+        due = (done.meta["kind"], done.name) if done is not None else self._due()
+        if due is None:
+            return None
+        if done is None:
+            running = self._running = self._thread.submit(self._timed, self._saver.later(*due))
+            self._saver.reset_delta(due[0], until=lambda: running.result())
+        elif not self._saver.has_reset_delta(done):
+            self._saver.reset_delta(due[0])
+        return {"name": due[1], "kind": due[0], "waited_s": time.perf_counter() - started}
+
+    def _due(self) -> tuple[str, str] | None:
+        """The save that is due, as decided by the first rank for all."""
+        due = self._saver.as_first(_due(self._saver, self._config))
+        return tuple(due) if due is not None else None
+
+    def finish(self) -> None:
+        """Wait for the last save. Raises: the errors of `Saver.base`."""
+        self._wait()
+        self._saver.settle()
+
+    def _timed(self, write: Callable[[], Save]) -> None:
+        started = time.perf_counter()
+        save = write()
+        figures = save.name, time.perf_counter() - started, save.rows, save.deletions
+        log.info("saved %s in %.2f s: %d rows, %d deleted", *figures)
+        self._done()
+
+    def _wait(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
+
+    def close(self) -> None:
+        """Wait for a save in progress. Its errors are logged, not raised."""
+        try:
+            self._wait()
+        except PaddleBoxError as error:
+            log.error("a save failed: %s", error)
+        finally:
+            self._thread.shutdown()

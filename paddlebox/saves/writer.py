@@ -35,8 +35,7 @@ class _Segments:
         self.segments: list[dict[str, Any]] = []
         self.rows = 0
         self._folder = folder
-        self._row_bytes = row_bytes
-        self._fingerprint = fingerprint
+        self._spec = {"sequence": 1, "row_bytes": row_bytes, "layout_fingerprint": fingerprint}
         self._most = max(1, _SEGMENT_BYTES // (row_bytes + 8))
         self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
         self._waiting_rows = 0
@@ -55,13 +54,7 @@ class _Segments:
     def flush(self) -> None:
         if not self._waiting:
             return
-        number = self._first + len(self.segments)
-        spec = {
-            "id": number,
-            "sequence": 1,
-            "row_bytes": self._row_bytes,
-            "layout_fingerprint": self._fingerprint,
-        }
+        spec = {**self._spec, "id": self._first + len(self.segments)}
         keys = np.concatenate([keys for keys, _ in self._waiting])
         rows = np.concatenate([rows for _, rows in self._waiting])
         self._waiting, self._waiting_rows = [], 0
@@ -90,16 +83,12 @@ class PartWriter:
         self._deleted = _Segments(folder / DELETED, DELETED_ROW_BYTES, DELETED_FINGERPRINT, rank)
 
     def add(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Add rows.
-
-        Args:
-            keys: (n) uint64 mixed feasigns, ascending, above all keys added before.
-            rows: (n, words) float32.
-        """
+        """keys: (n) uint64 mixed feasigns, ascending, above all keys added before. rows: (n, words)
+        float32."""
         self._rows.add(keys, rows)
 
     def delete(self, keys: np.ndarray) -> None:
-        """Add deletions. keys: (n) uint64, ascending, above all keys deleted before."""
+        """keys: (n) uint64, ascending, above all keys deleted before."""
         self._deleted.add(keys, np.zeros((len(keys), DELETED_ROW_BYTES), np.uint8))
 
     def flush(self) -> dict[str, Any]:
@@ -129,8 +118,7 @@ class SaveWriter:
 
         Args:
             target: the folder of the save. It must not exist; its parents are created.
-            shapes: the shape of each table, in the order of the tables.
-            world: the ranks that write the save.
+            shapes: of each table, in the order of the tables.
 
         Raises: StoreError if a rank does not see the folder that the first rank created.
         """
@@ -163,9 +151,9 @@ class SaveWriter:
         When this method returns, on any rank, the save exists.
 
         Args:
-            fields: the fields of meta.json, without those that describe the files written here.
-            of_tables: the fields that differ between tables, in the order of `parts`.
-            dense: the dense state, name -> array.
+            fields: those of meta.json that do not describe the files written here.
+            of_tables: those that differ between tables, in the order of `parts`.
+            dense: name -> array.
             extra: other files, name -> content.
 
         Returns: the folder of the save.
@@ -205,22 +193,15 @@ class SaveWriter:
         mine = [part.flush() for part in self.parts]
         if self._world.size == 1:
             return mine
-        found = self._world.gather("save parts", [mine, [dict(own) for own in of_tables]])
-        merged = []
+        gathered = self._world.gather("save parts", [mine, [dict(own) for own in of_tables]])
         for number, about in enumerate(mine):
-            of_ranks = [parts[number] for parts, _ in found]
-            merged.append(
-                {
-                    **about,
-                    **{name: sum(of[name] for of in of_ranks) for name in ("rows", "deleted")},
-                    **{
-                        name: [segment for of in of_ranks for segment in of[name]]
-                        for name in ("segments", "deletions")
-                    },
-                    "ranks": [tables[number] for _, tables in found],
-                }
-            )
-        return merged
+            of_ranks = [parts[number] for parts, _ in gathered]
+            for name in ("rows", "deleted"):
+                about[name] = sum(of[name] for of in of_ranks)
+            for name in ("segments", "deletions"):
+                about[name] = [segment for of in of_ranks for segment in of[name]]
+            about["ranks"] = [tables[number] for _, tables in gathered]
+        return mine
 
     def __enter__(self) -> Self:
         return self

@@ -22,7 +22,7 @@ from paddlebox.config.stored import read_config
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.saves import Save, chain_of, open_save
 from paddlebox.saves.meta import BASE, BATCH, META
-from paddlebox.saves.served import Served
+from paddlebox.saves.reader import Served
 from paddlebox.store import run_config
 from paddlebox.store.files import table_folder
 from paddlebox.store.life import SaveFilter, ServeFilter, filters_text, saved_rows, serve_filter

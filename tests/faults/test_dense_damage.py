@@ -13,8 +13,7 @@ import pytest
 from paddlebox.config import Config, load_config
 from paddlebox.errors import CorruptionError
 from paddlebox.saves import open_save
-from paddlebox.saves.load import load_save
-from paddlebox.saves.merge import merge_saves
+from paddlebox.saves.load import load_save, merge_saves
 from paddlebox.serving.source import RunSource, SaveSource
 from paddlebox.store.run_config import continuing
 from paddlebox.store.snapshot import Snapshot

@@ -18,7 +18,7 @@ import pytest
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.saves import chain_of, donefile, open_save
 from paddlebox.saves import meta as of_saves
-from paddlebox.saves.served import Served
+from paddlebox.saves.reader import Served
 from paddlebox.serving import file as of_exports
 from paddlebox.serving.predictor import Predictor
 from paddlebox.serving.source import RunSource

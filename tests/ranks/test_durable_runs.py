@@ -12,7 +12,7 @@ import pytest
 
 from paddlebox.errors import TrainingError
 from paddlebox.saves import chain_of, donefile, open_save
-from paddlebox.saves.served import Served
+from paddlebox.saves.reader import Served
 from paddlebox.serving.gate import Gate
 from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import export

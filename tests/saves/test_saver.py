@@ -19,11 +19,11 @@ from paddlebox import _native
 from paddlebox.config.save import SaveConfig
 from paddlebox.config.table import RowPrecision
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
-from paddlebox.saves import Saver, chain_of, donefile, open_save, touched
-from paddlebox.saves.merge import merge_saves
+from paddlebox.saves import Saver, chain_of, changes, donefile, open_save
+from paddlebox.saves.load import merge_saves
 from paddlebox.saves.meta import BASE, DELTA, read_meta
-from paddlebox.saves.schedule import BackgroundSaves
-from paddlebox.saves.served import Served
+from paddlebox.saves.reader import Served
+from paddlebox.saves.saver import BackgroundSaves
 from paddlebox.store.table import Table, sorted_unique_keys
 from tests.saves.common import (
     FIRST_DAY,
@@ -67,7 +67,7 @@ def test_a_base_and_its_deltas_are_the_rows_of_a_base(
     worth_it: float,
     precision: RowPrecision,
 ) -> None:
-    touched._WORTH_IT = worth_it  # never and always by the touched feasigns alone, where that holds
+    changes._WORTH_IT = worth_it  # never and always by the touched feasigns alone, where that holds
     tmp = tmp_path_factory.mktemp("chain")
     folder = tmp / "store" if stored else None
     layout = config(precision, delta_keep_days=2)
@@ -101,7 +101,7 @@ def test_a_base_and_its_deltas_are_the_rows_of_a_base(
                 assert len(in_one[0]) == len(held)
                 assert (np.diff(in_one[0].astype(object)) > 0).all()
     finally:
-        touched._WORTH_IT = 0.2
+        changes._WORTH_IT = 0.2
         table.close()
         shutil.rmtree(tmp)
 

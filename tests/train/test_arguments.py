@@ -13,7 +13,7 @@ import yaml
 from paddlebox.config import Config, DataConfig
 from paddlebox.errors import ConfigError
 from paddlebox.saves import Saver, chain_of, load_save, open_save
-from paddlebox.saves.merge import merge_saves
+from paddlebox.saves.load import merge_saves
 from paddlebox.serving import Predictor
 from paddlebox.serving.follow import Follower
 from paddlebox.serving.source import RunSource

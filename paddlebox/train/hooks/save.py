@@ -7,8 +7,7 @@ from pathlib import Path
 
 from paddlebox.config import Config
 from paddlebox.saves.remote import SaveCopier
-from paddlebox.saves.saver import Saver
-from paddlebox.saves.schedule import BackgroundSaves
+from paddlebox.saves.saver import BackgroundSaves, Saver
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.hooks.hook import Hook, Line
 from paddlebox.train.plan import PlannedPass
