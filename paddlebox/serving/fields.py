@@ -31,11 +31,8 @@ _NO_INTEGER = re.compile(r"slot ('[^']*'): '(.*)' is not a decimal feasign.*", r
 
 
 def _explained(reason: str, with_default: Container[str]) -> str:
-    """Reword a parser's message for the sender of a request.
-
-    Args:
-        with_default: names of the dense slots that have a default.
-    """
+    """Reword a parser's message for the sender of a request. with_default: the dense slots that
+    have a default."""
     found = _NO_INTEGER.fullmatch(reason)
     if found is not None and (step := _integer_instead(found[2])):
         return f"slot {found[1]}: expected an integer, found {found[2]!r}: {step}"
@@ -79,9 +76,8 @@ _NEGATIVE = re.compile(r"(-[0-9]{1,19})(:.*)?", re.DOTALL)  # with the weight of
 
 
 def text_of(value: Any, use: Use, columnar: bool) -> str:
-    """One value of a request, or of the command line, as the text that the parsers read.
-
-    Each value gives the feasign that the same value gives in training.
+    """One value of a request, or of the command line, as the text that the parsers read. It gives
+    the feasign that the same value gives in training.
 
     Args:
         value: a string, bytes, a number, or a scalar of NumPy or Arrow. None is an empty text.
@@ -219,10 +215,8 @@ class FieldParser:
         return name in self._places
 
     def parse(self, instances: Sequence[Mapping[str, Any]], what: str = "instance") -> Any:
-        """Parse at least one instance. Returns a native ParsedChunk.
-
-        Args:
-            what: what errors call an instance.
+        """Parse at least one instance. Returns a native ParsedChunk. what: what errors call an
+        instance.
 
         Raises: DataError that names the instance and the field.
         """

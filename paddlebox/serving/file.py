@@ -134,10 +134,8 @@ def sealed_json(value: Any) -> bytes:
 
 @contextlib.contextmanager
 def system_errors(path: Path, what: str) -> Iterator[None]:
-    """Turn errors of LMDB and the system into a StoreError that names the file.
-
-    Raises: OutOfSpaceError, CorruptionError, StoreError.
-    """
+    """Turn errors of LMDB and the system into a StoreError, CorruptionError or OutOfSpaceError that
+    names the file."""
     try:
         yield
     except (lmdb.Error, OSError) as error:
@@ -155,11 +153,8 @@ def system_errors(path: Path, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever the content of a file causes into a CorruptionError.
-
-    Raises: as `system_errors`; CorruptionError for values with sound checksums that contradict each
-        other or have wrong types.
-    """
+    """Turn whatever the content of a file causes into a CorruptionError: also values with sound
+    checksums that contradict each other or have wrong types."""
     try:
         with system_errors(path, "read"):
             yield
@@ -195,8 +190,8 @@ _lock = threading.Lock()
 class ExportFile(Closing):
     """An open export file. The readers of a process share one LMDB environment.
 
-    Raises: StoreError if there is no file, if this process has the file open and one of the two
-        opens is for writing, or after a fork.
+    Raises: StoreError if there is no file, after a fork, or if this process has the file open and
+        one of the two opens is for writing.
     """
 
     def __init__(self, path: AnyPath, *, write: bool = False, create: bool = False):
@@ -264,9 +259,7 @@ class ExportFile(Closing):
 
     def read(self) -> Any:
         """Begin a read transaction. Its values are buffers into the map, valid until it ends.
-
-        Raises: CorruptionError; StoreError.
-        """
+        Raises: CorruptionError; StoreError."""
         self.check_process()
         held = self._file
         with system_errors(self.path, "read"):
@@ -290,10 +283,8 @@ class ExportFile(Closing):
         raise CorruptionError(f"{self.path}: {_REPLACED}")
 
     def check_whole(self) -> None:
-        """Raises: CorruptionError if another process has cut the open file short or replaced it.
-
-        What was read from the map before may be zeros then.
-        """
+        """Raises: CorruptionError if another process has cut the open file short, or StoreError if
+        it was replaced. What was read from the map before may be zeros then."""
         held = self._file
         size = held.pages.size
         if size < held.bytes or (held.guard is not None and held.guard.shrunk):

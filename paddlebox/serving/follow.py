@@ -54,9 +54,7 @@ class Follower:
 
     Args:
         saves: OUT, the folder with the donefiles.
-        path: the export file.
         precision: of embedx, for a new file; None: float32.
-        gate: None accepts every version.
     """
 
     def __init__(
@@ -174,13 +172,9 @@ class Follower:
 def follow(
     saves: Path, publish: PublishConfig, bounds: Bounds, requests: TextIO, answers: TextIO
 ) -> None:
-    """Apply the saves of a trainer to `publish.file` until `requests` ends.
-
-    Args:
-        saves: OUT, the folder with the donefiles.
-        requests: each line means that a new save may be complete.
-        answers: gets a line for each save, a `Served` as JSON.
-    """
+    """Apply the saves in a trainer's OUT to `publish.file` until `requests` ends. Each line of
+    `requests` means that a new save may be complete; `answers` gets a line for each save, a
+    `Served` as JSON."""
     gate = Gate(publish.gate_files, bounds) if publish.gate_files else None
     follower = Follower(saves, Path(publish.file), precision=publish.precision, gate=gate)
     lines: SimpleQueue[bool] = SimpleQueue()  # True: a line; False: the end

@@ -49,8 +49,8 @@ def check_follows(path: Path, meta: Mapping[str, Any], newest: Generation | None
 def _save_follows(path: Path, meta: Mapping[str, Any], newest: Generation) -> bool:
     """Whether a save follows the newest version; if False, compare the version numbers.
 
-    A base of the newest version itself is accepted, because the next delta extends the base. It is
-    not accepted if the version already comes from this save.
+    A base of the newest version itself is accepted, because the next delta extends the base, unless
+    the version already comes from this save.
 
     Raises: StoreError for a delta whose parent the file does not have.
     """
@@ -184,9 +184,8 @@ _BATCH = 4096
 
 @dataclass(frozen=True)
 class Gate:
-    """The conditions that a new version must fulfil to be shown.
-
-    If there are several tasks, the first one counts.
+    """The conditions that a new version must fulfil to be shown. Of several tasks, the first one
+    counts.
 
     Args:
         files: files with labels, in the format of the config.
@@ -202,12 +201,7 @@ class Gate:
     min_auc: float = 0.0
 
     def check(self, new: OpenGeneration, shown: OpenGeneration | None) -> dict[str, float]:
-        """Evaluate a new version.
-
-        Args:
-            shown: the current version; None: there is none.
-
-        Returns: the metrics of the new version, by name.
+        """Evaluate a new version. shown: the current version. Returns the metrics of the new one.
 
         Raises: TrainingError with the value found and the bound; DataError; ConfigError, also for a
             model that reads sequences.

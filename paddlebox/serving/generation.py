@@ -110,7 +110,6 @@ class OpenModel:
         record: the generation, or the record of a further model of it.
         threads: of the dense part of one prediction.
         before, resident_bytes: as for `OpenRows`; the bytes are divided among the tables.
-        history_bytes: as for `Predictor`.
     """
 
     def __init__(
@@ -224,13 +223,8 @@ class OpenModel:
 
 
 class OpenGeneration:
-    """A generation that can predict. `close` ends its read transaction.
-
-    Args:
-        threads: threads of the dense part of one prediction.
-        before, resident_bytes, history_bytes: as for `OpenModel`; the bytes are divided among the
-            models.
-    """
+    """A generation that can predict. `close` ends its read transaction. The budgets in bytes are
+    divided among the models."""
 
     def __init__(
         self,
@@ -282,11 +276,7 @@ def _mean(predictions: Sequence[np.ndarray]) -> np.ndarray:
 def _check_weights(
     weighted: Sequence[str], feasigns: np.ndarray, weights: np.ndarray | None
 ) -> None:
-    """Raises: ValueError unless there are weights if, and only if, a slot is weighted.
-
-    Args:
-        weighted: names of the weighted slots.
-    """
+    """Raises: ValueError unless there are weights if, and only if, a slot is weighted."""
     if weights is None:
         if weighted:
             raise ValueError(
@@ -307,11 +297,7 @@ def _check_weights(
 def _check_other_weights(
     slots: Slots, offsets: np.ndarray, weights: np.ndarray, expected: np.ndarray
 ) -> None:
-    """Raises: ValueError if slots that are not weighted have weights other than the expected ones.
-
-    Args:
-        offsets: valid ones.
-    """
+    """Raises: ValueError if slots that are not weighted have weights other than the expected ones."""
     sizes = np.diff(offsets)
     plain = np.resize([not slot.weighted for slot in slots.sparse], len(sizes))
     wrong = np.flatnonzero(np.repeat(plain, sizes) & (weights != expected))

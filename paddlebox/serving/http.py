@@ -115,10 +115,7 @@ class Server:
 
     def connected(self, connection: _Connection, client: str) -> None:
         """Register a new connection. Over the limit of all, the idle one that answered longest ago
-        is closed.
-
-        Raises: Refused.
-        """
+        is closed. Raises: Refused."""
         most = self._options.max_connections_per_client
         if self._of_client[client] >= most:
             raise Refused(
@@ -167,10 +164,8 @@ class Server:
 
     async def drain(self) -> None:
         """Wait until no request is in flight, at most `grace_s`. Each response closes its
-        connection.
-
-        Call it before aiohttp's shutdown, which stops reading bodies that are incomplete.
-        """
+        connection. Call it before aiohttp's shutdown, which stops reading bodies that are
+        incomplete."""
         self._ended = asyncio.Event()
         if self._in_flight:
             with contextlib.suppress(TimeoutError):
@@ -336,9 +331,7 @@ class Server:
 
 class _Connection(RequestHandler):
     """A connection with limits of time and number, whose errors all have the documented form.
-
-    aiohttp closes a connection without a request after `idle_s`.
-    """
+    aiohttp closes a connection without a request after `idle_s`."""
 
     __slots__ = ("_server", "_timer")
 
@@ -475,9 +468,8 @@ def serve(
     counters: Counters,
     worker: int,
 ) -> None:
-    """Serve until SIGTERM, then finish the requests in flight. Call it in the main thread.
-
-    SIGTERM may be blocked at the call. It is unblocked once its handler is installed.
+    """Serve until SIGTERM, then finish the requests in flight. Call it in the main thread. If
+    SIGTERM is blocked at the call, it is unblocked once its handler is installed.
 
     Args:
         listener: a bound socket. The first worker that is ready starts to listen on it, so that no

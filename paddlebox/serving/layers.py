@@ -61,11 +61,8 @@ class Puts:
 
 
 class Layers:
-    """Writes layers. Readers do not see them until a generation names them.
-
-    Args:
-        next_number: returns an unused number for a layer.
-    """
+    """Writes layers. Readers do not see them until a generation names them. next_number: returns an
+    unused number for a layer."""
 
     def __init__(self, file: ExportFile, next_number: Callable[[], int]) -> None:
         self._file, self._next_number = file, next_number
@@ -73,11 +70,7 @@ class Layers:
     def write(
         self, rows: Any, is_delta: bool, number: int, record: Generation, newest: Generation | None
     ) -> tuple[int, int, int]:
-        """Write a layer.
-
-        Args:
-            rows: the part of the table, from `parts_of`.
-            number: index of the table.
+        """Write a layer of table `number`. rows: the part of the table, from `parts_of`.
 
         Returns: the number of the layer; the number of rows that a delta adds, or that a base has;
             and the number of live rows of `newest` that the layer deletes.

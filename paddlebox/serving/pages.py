@@ -39,10 +39,7 @@ class Meta:
 
 
 class Pages:
-    """The pages of an LMDB file.
-
-    Raises: CorruptionError if no meta page is sound.
-    """
+    """The pages of an LMDB file. Raises: CorruptionError if no meta page is sound."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
@@ -57,10 +54,7 @@ class Pages:
         os.close(self._fd)
 
     def metas(self) -> tuple[Meta, Meta]:
-        """The states after the last two transactions, in no order.
-
-        Raises: CorruptionError.
-        """
+        """The states after the last two transactions, in no order. Raises: CorruptionError."""
         tries = 5
         while True:
             tries -= 1
@@ -108,10 +102,9 @@ class Pages:
             return False
 
     def check(self, meta: Meta, *, free: bool) -> None:
-        """Check each page of the state after a transaction, but not the values.
-
-        The pages must not change meanwhile: a read transaction of that state is open, or this
-        process is the file's only writer.
+        """Check each page of the state after a transaction, but not the values. The pages must not
+        change meanwhile: a read transaction of that state is open, or this process is the file's
+        only writer.
 
         Args:
             free: check the tree of free pages, too. Only a writer reads it.

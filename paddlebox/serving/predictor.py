@@ -22,22 +22,19 @@ _MOST_WAIT_S = 30.0  # between two looks for a new version, after failures
 
 
 class Predictor(Closing):
-    """Predicts probabilities from an export file.
-
-    It is thread-safe. It cannot be used after a fork: open one in each process. The processes share
-    the pages of the file.
+    """Predicts probabilities from an export file. It is thread-safe. After a fork, open one in each
+    process; the processes share the pages of the file.
 
     Letters: B = instances, S = sparse slots, T = tasks, W = dense width, nnz = feasigns in the
     batch.
 
     Args:
-        path: an export file (tools/export.py).
-        threads: threads of the dense part of one prediction.
+        threads: of the dense part of one prediction.
         pin: the version to use; None: the current version of the file, also after it changes.
         follow_s: seconds between two checks of the file; 0: only `refresh` checks it.
         resident_bytes: the most bytes of a version's blocks to copy into huge pages of this
-            process. A block is copied at its first use. A copy saves a TLB miss per row. Other
-            blocks are read from the map of the file, which processes share.
+            process, each at its first use. A copy saves a TLB miss per row. Other blocks are read
+            from the map of the file, which processes share.
         history_bytes: the most bytes of histories of users to keep, for a model that reads them. A
             new version starts without any.
 
@@ -84,7 +81,7 @@ class Predictor(Closing):
         """Predict from raw fields.
 
         Args:
-            instances: one dict for each instance: the name of a column or slot -> a string, a
+            instances: a dict for each instance: the name of a column or slot -> a string, a
                 number or a list of them, as `slots.yaml` describes the training data. A field that
                 is missing or None is an empty cell. The label is not needed.
 
@@ -97,10 +94,8 @@ class Predictor(Closing):
         return self.answer(instances)[0]
 
     def answer(self, instances: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, OpenGeneration]:
-        """The result of `predict`, and the generation that predicted.
-
-        Use only the attributes of the generation: it may be closed at any time.
-        """
+        """The result of `predict`, and the generation that predicted. Use only attributes of the
+        generation: it may be closed at any time."""
         with self._using() as generation:
             return generation.predict(instances), generation
 
@@ -173,12 +168,8 @@ class Predictor(Closing):
             return generation.predict_feasigns(feasigns, offsets, dense, weights)
 
     def warm(self) -> None:
-        """Read and test every block of the version now, so that no request has to.
-
-        Other threads can predict meanwhile.
-
-        Raises: CorruptionError.
-        """
+        """Read and test every block of the version now, so that no request has to. Other threads
+        can predict meanwhile. Raises: CorruptionError."""
         with self._using() as generation:
             generation.test_all()
 
@@ -219,11 +210,8 @@ class Predictor(Closing):
             return generation.reads_users
 
     def refresh(self) -> bool:
-        """Switch to the current version of the file, if it has changed.
-
-        Requests in flight finish with the version they started with.
-
-        Returns: whether it switched.
+        """Switch to the current version of the file, if it has changed. Requests in flight finish
+        with the version they started with. Returns whether it switched.
 
         Raises: CorruptionError, StoreError. The predictor keeps its version then.
         """

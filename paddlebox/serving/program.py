@@ -104,15 +104,11 @@ def known_width(config: Config) -> int:
 def build_of_users(
     config: Config, model: Any, width: int, factor: np.ndarray, shift: np.ndarray
 ) -> tuple[list[Any], list[Any]]:
-    """Build the program of users in the current one.
-
-    Args:
-        model: `paddlebox.models.hstu.HstuOverUsers`.
-        width: I.
-        factor, shift: (1, I); the model reads (result of a lookup - shift) * factor.
+    """Build the program of a model that reads sequences, `HstuOverUsers`, in the current one. The
+    model reads (result of a lookup - shift) * factor, both (1, I).
 
     Returns: the inputs and the outputs, which are predictions (G, 1) and keys and values (E + G,
-        K).
+    K).
     """
     widths = {"box_events": width, "box_candidates": width, "box_known": known_width(config)}
     fed = {
@@ -172,13 +168,8 @@ class UserProgram:
         candidates: np.ndarray,
         candidate_times: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """
-        Args:
-            times: (P) int64, of the known events.
-            known: (P, K) float32, from earlier runs.
-            new: the events after them.
-            candidates: (G, I) float32.
-            candidate_times: (G) int64.
+        """Score candidates (G, I) at times (G), after known events at times (P) with keys and
+        values (P, K) from earlier runs, and after new events.
 
         Returns: probabilities (G) float32, and the keys and values of the new events, (E, K).
         """
@@ -207,11 +198,8 @@ class UserProgram:
 
 
 class _FedSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Replaces `PooledSlots` in a model: returns slots that were pulled before.
-
-    Args:
-        scaled: whether the model scales its dense features first, so that they differ from INPUT.
-    """
+    """Replaces `PooledSlots` in a model: returns slots that were pulled before. scaled: whether the
+    model scales its dense features first, so that they differ from INPUT."""
 
     def __init__(self, pulled: PooledSlots, scaled: bool) -> None:
         super().__init__()
@@ -271,19 +259,15 @@ def uses_counts(config: Config) -> bool:
 
 
 def form(config: Config, slots: Slots) -> tuple[int, int]:
-    """The form of a lookup's result: the number of cells, and of dense floats after them.
-
-    A sequence has max_length cells, and its length is one of the floats (data/positions.py).
-    """
+    """The form of a lookup's result: the number of cells, and of dense floats after them. A
+    sequence has max_length cells, and its length is one of the floats (data/positions.py)."""
     sequences = config.model.sequences
     return fields_of(slots, sequences).cell_count, slots.dense_width + len(sequences)
 
 
 def _left_out(config: Config, slots: Slots, width: int, behind: int) -> np.ndarray | None:
     """A mask for INPUT, (1, C * width + behind): 0 for slots that the model does not read, else 1.
-
-    None if the model reads all slots.
-    """
+    None if the model reads all slots."""
     read = config.model.slots
     if not read:
         return None
@@ -297,9 +281,8 @@ def _left_out(config: Config, slots: Slots, width: int, behind: int) -> np.ndarr
 
 
 def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:
-    """Freeze the model of a config. dense: the dense state, variable name -> array.
-
-    Returns: (program, parameters) as Paddle saves them.
+    """Freeze the model of a config with its dense state. Returns (program, parameters) as Paddle
+    saves them.
 
     Raises: CorruptionError if the state belongs to another model; ConfigError if the model cannot
         be exported; StoreError if there is no space for temporary files.
@@ -441,7 +424,7 @@ class _Runner:
 
 
 class DenseProgram:
-    """Runs a frozen program on the CPU.
+    """Runs a frozen program on the CPU. width: S * width + W.
 
     It is thread-safe. It uses `paddle.inference`, which is faster than a static Executor.
     Microseconds per run of an MLP 300-400-400-400-1, with one thread on an AMD EPYC with AVX-512:
@@ -449,23 +432,14 @@ class DenseProgram:
         batch   paddle.inference   static Executor
         1       81                 117
         64      331                427
-
-    Args:
-        width: S * width + W.
     """
 
     def __init__(self, program: bytes, parameters: bytes, threads: int, width: int) -> None:
         self._pool = _Pool(lambda: _Runner(create_predictor(program, parameters, threads), width))
 
     def run(self, instances: int, fill: Callable[..., None], *arguments: Any) -> np.ndarray:
-        """Predict.
-
-        Args:
-            fill: called with the arguments and a float32 array (B, S * width + W). It writes the
-                input into the array.
-
-        Returns: float32 predictions, (B); for several tasks (B, T).
-        """
+        """Predictions, (B) float32; for several tasks (B, T). fill: called with the arguments and a
+        float32 array (B, S * width + W), into which it writes the input."""
         with self._pool.one() as runner:
             if len(runner.packed) != instances:
                 runner.set_instances(instances)

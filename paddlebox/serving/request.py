@@ -29,7 +29,6 @@ class Refused(Exception):  # noqa: N818  # most are errors of the client, not of
     """A response with a status other than 200.
 
     Args:
-        status: the HTTP status.
         code: one word for programs.
         message: a sentence for people.
         where: the part of the request, such as `instances[3].user`; "" for the whole request.
@@ -56,22 +55,15 @@ class UserRequest:
 
 def parse_request(body: bytes, max_instances: int) -> list[dict[str, Any]]:
     """The instances in a body `{"instances": [{name: value or [values]}]}`. Names are not checked.
-
-    Raises: Refused.
-    """
+    Raises: Refused."""
     request = _members(body, ("instances",), ("instances",), _REQUEST)
     return _instances(request, "instances", max_instances)
 
 
 def parse_user_request(body: bytes, max_instances: int) -> UserRequest:
-    """The history and the candidates in a body `{"user", "after", "history", "candidates"}`. The
-    first two may be absent. Names of fields are not checked.
-
-    Args:
-        max_instances: of each of both.
-
-    Raises: Refused.
-    """
+    """The history and the candidates, at most max_instances each, in a body `{"user", "after",
+    "history", "candidates"}`. The first two may be absent. Names of fields are not checked. Raises:
+    Refused."""
     names = ("user", "after", "history", "candidates")
     request = _members(body, names, names[2:], _USER_REQUEST)
     user, after = request.get("user", ""), request.get("after", 0)
@@ -295,12 +287,7 @@ _REFUSALS = {
 
 
 def page(config: Config, slots: Slots, max_instances: int, package_version: str) -> dict[str, Any]:
-    """The page, in OpenAPI 3.1.
-
-    Args:
-        max_instances: the most instances in a request.
-        package_version: the version of paddlebox.
-    """
+    """The page, in OpenAPI 3.1. max_instances: the most instances in a request."""
     users = config.model.reads_sequences
     kinds = {"history": "Event", "candidates": "Candidate"} if users else {"instances": "Instance"}
     request = _object(

@@ -89,12 +89,8 @@ def each_chunk(source: Any, visit: Visit) -> None:
 
 
 class _TableRows:
-    """The rows of one table that a filter keeps, as a part.
-
-    Args:
-        of_ranks: the table of each rank, in key order.
-        kept: the filter.
-    """
+    """The rows of one table that a filter keeps, as a part. of_ranks: the table of each rank, in
+    key order."""
 
     def __init__(self, of_ranks: Sequence[TieredTable], kept: ServeFilter) -> None:
         self.layout = of_ranks[0].versions.layout
@@ -126,10 +122,8 @@ class _TableRows:
 
 
 class RunSource(Closing):
-    """A base from the store of a run: the rows of a commit that `serve_filter` keeps.
-
-    If several ranks trained the run, the commit is that of the newest pass which all of them have
-    committed.
+    """A base from the store of a run: the rows of a commit that `serve_filter` keeps. With several
+    ranks, the commit is that of the newest pass which all of them have committed.
 
     Args:
         version: a kept version; None: the newest one.
@@ -137,7 +131,6 @@ class RunSource(Closing):
         filters: one for each table, instead of `serve_filter`. Ignored if there is a threshold.
         config: the config that trained the run; None: that of the version's record, or else
             RUN_DIR/config.json, with the overrides.
-        overrides: "key.path=value".
 
     Raises: StoreError, ConfigError.
     """
@@ -314,12 +307,8 @@ def _filters_of(save: Save) -> list[ServeFilter]:
 
 
 class SaveSource:
-    """A base or a delta.
-
-    Args:
-        path: the folder of the save.
-        whole: whether to present the save with its whole chain as a base, so that a new file can
-            start with a delta.
+    """A base or a delta. whole: whether to present the save with its whole chain as a base, so that
+    a new file can start with a delta.
 
     Raises: StoreError for a batch, which contains rows that must not be served, or if a save of the
         chain is missing; CorruptionError.

@@ -29,13 +29,11 @@ _HELD_BYTES = 1024  # of the objects of a user besides names and arrays, measure
 
 
 def first_seen(count: int, most: int | None) -> int:
-    """The number of the first event that a candidate sees after `count` events.
+    """The number of the first event that a candidate sees after `count` events. most: events that
+    it sees at most; None: no limit.
 
     If the last `most` events are full, the older half of them is left out. So the place of the cut
     depends on the count alone, and not on the requests in which the events arrived.
-
-    Args:
-        most: events that a candidate sees at most; None: no limit.
     """
     if most is None or count <= most:
         return 0
@@ -63,12 +61,9 @@ class Held:
 
 
 class Histories:
-    """The histories of the users who asked last. It is thread-safe.
-
-    Args:
-        budget_bytes: of all histories and names. Over it, the users who asked longest ago are
-            dropped. A history over it is not kept.
-    """
+    """The histories of the users who asked last. It is thread-safe. If histories and names take
+    more than `budget_bytes`, the users who asked longest ago are dropped. A history over it is not
+    kept."""
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget, self._bytes = budget_bytes, 0
@@ -103,13 +98,8 @@ def _size(user: str, held: Held) -> int:
 
 
 class UserScorer:
-    """Scores candidates with one version of a model.
-
-    Args:
-        rows: a native ServeTable.
-        program: the frozen program.
-        budget_bytes: as for `Histories`.
-    """
+    """Scores candidates with one version of a model. rows: a native ServeTable. budget_bytes: as
+    for `Histories`."""
 
     def __init__(
         self, config: Config, slots: Slots, rows: Any, program: UserProgram, budget_bytes: int

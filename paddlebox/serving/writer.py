@@ -52,10 +52,8 @@ _REMOVED_A_TRANSACTION = 1 << 14
 
 
 class Writer(Closing):
-    """The only writer of an export file. Readers in other processes are not disturbed.
-
-    Args:
-        create: whether to create the file if there is none.
+    """The only writer of an export file. Readers in other processes are not disturbed. create:
+    whether to create the file if there is none.
 
     Raises: StoreLockedError if another process writes the file; StoreError if this process has the
         file open for reading.
@@ -107,12 +105,9 @@ class Writer(Closing):
 
         Args:
             precision: of embedx. The first base sets it; None: keep that of the file.
-            gate: None accepts every version.
             after_going_back: also accept a base of an older version, because the run went back.
             most_deleted: refuse a version that deletes a larger share of the live rows, unless it
                 is of an earlier pass than the newest version.
-
-        Returns: the record of the new version.
 
         Raises: StoreError if the version does not follow the newest one, or the file holds an
             ensemble; ConfigError for another layout or precision; TrainingError if the gate refuses
@@ -137,14 +132,12 @@ class Writer(Closing):
         precision: str,
         gate: Gate | None = None,
     ) -> Generation:
-        """Write the only version of an empty file, with one model for each source.
+        """Write the only version of an empty file, with one model for each source. The record
+        describes the first model.
 
         Args:
             sources: context managers of bases. They are entered one after the other, because the
                 names of the tables in a process must be unique.
-            precision, gate: as for `apply`.
-
-        Returns: the record of the version. It describes the first model.
 
         Raises: ConfigError if there is no source, or a model reads other instances than the first
             one; StoreError if the file has a version; the errors of `apply`.
@@ -188,10 +181,8 @@ class Writer(Closing):
         self._publish(dataclasses.replace(self._head, newest=new, current=current), record)
 
     def rollback(self) -> Generation:
-        """Return to the version before the current one, until the next `apply`.
-
-        Raises: StoreError if the file has no earlier version.
-        """
+        """Return to the version before the current one, until the next `apply`. Raises: StoreError
+        if the file has no earlier version."""
         _, kept = self.generations()
         before = [g for g in kept if g.generation < self._head.current]
         if not before:
@@ -202,10 +193,8 @@ class Writer(Closing):
         return before[-1]
 
     def pin(self, version: int) -> Generation:
-        """Make a version the current one until `unpin`; `apply` does not change it.
-
-        Raises: StoreError if the file does not have the version.
-        """
+        """Make a version the current one until `unpin`; `apply` does not change it. Raises:
+        StoreError if the file does not have the version."""
         with self._file.read() as txn:
             chosen = self._file.of_version(txn, version)
         self._publish(dataclasses.replace(self._head, current=chosen.generation, pinned=True))
@@ -357,9 +346,7 @@ class Writer(Closing):
 
 def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None:
     """Remove the keys with numbers that are not in named, from key `at` on, in one transaction.
-
-    Returns: the key to continue at; None at the end.
-    """
+    Returns the key to continue at; None at the end."""
     cursor = txn.cursor()
     left = _REMOVED_A_TRANSACTION
     more = cursor.set_range(at)
@@ -401,7 +388,6 @@ def export(
     Args:
         source: the base; a path is that of a save, or of a run dir, whose newest commit is taken.
         precision: of embedx, one of PRECISIONS.
-        gate: None accepts every version.
 
     Raises: StoreError if the file exists; the errors of `Writer.apply`.
     """
@@ -422,10 +408,8 @@ def export_ensemble(
     precision: str = "float32",
     gate: Gate | None = None,
 ) -> Generation:
-    """Create an export file with several models. After an error there is no file.
-
-    Raises: StoreError if the file exists; the errors of `Writer.create_ensemble`.
-    """
+    """Create an export file with several models. After an error there is no file. Raises:
+    StoreError if the file exists; the errors of `Writer.create_ensemble`."""
     options: dict[str, Any] = {"precision": precision, "gate": gate}
     return _create(path, lambda writer: writer.create_ensemble(sources, **options))
 
