@@ -86,10 +86,8 @@ def joined(config: Config) -> Iterator[Coordinator]:
 
 
 def guarded(run: Callable[[], None]) -> int:
-    """Run a command. An error is printed to standard error as one line.
-
-    Returns: the exit code (docs/running.md).
-    """
+    """Run a command. An error is printed to standard error as one line. Returns the exit code
+    (docs/running.md)."""
     try:
         run()
     except PaddleBoxError as error:

@@ -121,11 +121,8 @@ def _ended(workers: dict[int, int]) -> dict[int, int]:
 
 
 def _end(workers: dict[int, int], grace_s: float, signal_number: int = 0) -> int:
-    """End the workers. Returns 0, or 1 if one had to be killed.
-
-    Args:
-        signal_number: the signal that asks for it; 0: none.
-    """
+    """End the workers. Returns 0, or 1 if one had to be killed. signal_number: the signal that asks
+    for it; 0: none."""
     seen = {signal_number}
     for pid in workers:
         os.kill(pid, signal.SIGTERM)
@@ -153,10 +150,8 @@ def _end(workers: dict[int, int], grace_s: float, signal_number: int = 0) -> int
 
 
 def serve_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/serve.py.
-
-    Returns: the exit code: 0 after SIGTERM, 130 after Ctrl-C, 1 after an error.
-    """
+    """Run tools/serve.py. Returns the exit code: 0 after SIGTERM, 130 after Ctrl-C, 1 after an
+    error."""
     arguments = _arguments(argv)
     code = 0
 
@@ -252,10 +247,8 @@ def _run(arguments: Any) -> int:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Bind one socket for all workers, so that a worker that dies loses no waiting connections.
-
-    The first worker that is ready starts to listen on it.
-    """
+    """Bind one socket for all workers, so that a worker that dies loses no waiting connections. The
+    first worker that is ready starts to listen on it."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

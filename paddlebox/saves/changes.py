@@ -141,9 +141,7 @@ def write_changes(
     table: TieredTable, chain: list[Save], writer: PartWriter, world: Coordinator
 ) -> SaveFilter:
     """Write how a base made now would differ from what the chain serves, in this rank's range.
-
-    Returns the filter of the delta. chain: the saves of the table's chain, oldest first.
-    """
+    Returns the filter of the delta. chain: the saves of the table's chain, oldest first."""
     chosen = table.save_filter(delta=True)
     segments = touched(table, chain[-1], chosen, world)
     if segments is not None:

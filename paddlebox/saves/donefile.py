@@ -30,10 +30,8 @@ class Done:
 
 
 def append(out: Path, meta: dict[str, Any]) -> None:
-    """Add a save to the donefile of its kind, unless its name is there already.
-
-    The save must be durable. meta: the content of its meta.json.
-    """
+    """Add a save to the donefile of its kind, unless its name is there already. The save must be
+    durable. meta: the content of its meta.json."""
     if any(done.name == meta["name"] for done in read(out, meta["kind"])):
         return
     path = out / NAMES[meta["kind"]]
@@ -42,22 +40,16 @@ def append(out: Path, meta: dict[str, Any]) -> None:
 
 
 def read(out: Path, kind: str, wrong: list[str] | None = None) -> list[Done]:
-    """The complete saves of a kind, oldest first; empty if there is no donefile.
-
-    Args:
-        wrong: if given, lines of a wrong format are left out, and messages about them added here.
-
-    Raises: CorruptionError that names the line.
-    """
+    """The complete saves of a kind, oldest first; empty if there is no donefile. wrong: if given,
+    lines of a wrong format are left out, and messages about them added here. Raises:
+    CorruptionError that names the line."""
     path = out / NAMES[kind]
     return parse(path.read_bytes(), kind, str(path), wrong) if path.exists() else []
 
 
 def parse(content: bytes, kind: str, path: str, wrong: list[str] | None = None) -> list[Done]:
     """The saves that the content of a donefile names. path: for messages. wrong: as for `read`.
-
-    Raises: CorruptionError that names the line.
-    """
+    Raises: CorruptionError that names the line."""
     done = []
     for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
         try:
@@ -89,12 +81,9 @@ def newest_chain(bases: Sequence[Done], deltas: Sequence[Done]) -> list[Done]:
 
 
 def claim(out: Path, name: str) -> Path:
-    """Prepare the folder of a new save: remove what an interrupted writer left.
-
-    Returns: the folder, which does not exist yet.
-
-    Raises: ValueError for a wrong name; StoreError if the save exists already.
-    """
+    """Prepare the folder of a new save: remove what an interrupted writer left. Returns the folder,
+    which does not exist yet. Raises: ValueError for a wrong name; StoreError if the save exists
+    already."""
     check_name(name)
     if any(done.name == name for kind in NAMES for done in read(out, kind)):
         raise StoreError(

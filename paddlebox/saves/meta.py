@@ -48,10 +48,8 @@ def _text_of(complete: Mapping[str, Any]) -> bytes:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Read and check meta.json.
-
-    Raises: StoreError if there is no save, or it has another format; CorruptionError.
-    """
+    """Read and check meta.json. Raises: StoreError if there is no save, or it has another format;
+    CorruptionError."""
     path = folder / META
     try:
         content = path.read_bytes()
@@ -64,10 +62,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def parse_meta(content: bytes, path: str) -> dict[str, Any]:
-    """Check the content of a meta.json. path: for messages.
-
-    Raises: StoreError if it has another format; CorruptionError.
-    """
+    """Check the content of a meta.json. path: for messages. Raises: StoreError if it has another
+    format; CorruptionError."""
     try:
         found = json.loads(content)
         missing = [name for name in (*_FIELDS, "format", "crc32c") if name not in found]

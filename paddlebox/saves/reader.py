@@ -89,10 +89,8 @@ class Save:
         return read_dense(self.folder / DENSE, self.meta["dense"])
 
     def file(self, name: str) -> bytes:
-        """Read a file that was saved with the model, such as slots.yaml or config.json.
-
-        Raises: StoreError if the save has no such file; CorruptionError.
-        """
+        """Read a file that was saved with the model, such as slots.yaml or config.json. Raises:
+        StoreError if the save has no such file; CorruptionError."""
         if name not in self.meta["files"]:
             raise StoreError(
                 f"{self.folder}: has no file {name!r}; it has {sorted(self.meta['files'])}"
@@ -138,18 +136,14 @@ class Save:
 
 
 def open_save(path: AnyPath) -> Save:
-    """Open the save in a folder.
-
-    Raises: StoreError if there is none, or it has another format; CorruptionError.
-    """
+    """Open the save in a folder. Raises: StoreError if there is none, or it has another format;
+    CorruptionError."""
     return Save(Path(os.path.abspath(as_path(path, "path"))))
 
 
 def chain_of(save: Save | AnyPath) -> list[Save]:
-    """The saves that together form the model of this save: its base first, this save last.
-
-    Raises: StoreError if one is missing, or was replaced by another save; CorruptionError.
-    """
+    """The saves that together form the model of this save: its base first, this save last. Raises:
+    StoreError if one is missing, or was replaced by another save; CorruptionError."""
     chain = [save if isinstance(save, Save) else open_save(save)]
     while chain[0].meta["kind"] not in (BASE, BATCH):
         child = chain[0]
@@ -178,10 +172,8 @@ def check_layout(
     hint: str = "only saves of one layout go together",
 ) -> None:
     """Compare the layouts of a save with the expected ones of `where`: table name -> a mapping with
-    `layout_fingerprint` and `layout`, as in meta.json.
-
-    Raises: ConfigError if tables, widths or rules differ.
-    """
+    `layout_fingerprint` and `layout`, as in meta.json. Raises: ConfigError if tables, widths or
+    rules differ."""
     found = {table: part.meta for table, part in save.parts.items()}
     if sorted(found) != sorted(expected):
         raise ConfigError(
@@ -243,9 +235,7 @@ class _Cursor:
 
 class Served:
     """The rows that remain after applying saves in order. The last save that names a key decides.
-
-    Memory: one chunk of each save.
-    """
+    Memory: one chunk of each save."""
 
     def __init__(self, saves: Sequence[Save], key_range: tuple[int, int] = ALL_KEYS) -> None:
         """saves: oldest first. key_range: the first and the last key to return."""

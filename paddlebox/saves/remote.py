@@ -75,11 +75,7 @@ class RemoteSaves:
 
     def put_chain(self, out: Path) -> None:
         """Copy the newest chain of OUT, a local folder, without the saves that are there already.
-
-        Earlier chains were copied before it, or are obsolete.
-
-        Raises: the errors of `put`.
-        """
+        Earlier chains were copied before it, or are obsolete. Raises: the errors of `put`."""
         chain = donefile.newest_chain(donefile.read(out, BASE), donefile.read(out, DELTA))
         copied = {done for kind in (BASE, DELTA) for done in self.done(kind)}
         for done in chain:
@@ -87,10 +83,8 @@ class RemoteSaves:
                 self.put(open_save(out / done.name))
 
     def put(self, save: Save) -> None:
-        """Copy a save, unless it is there.
-
-        Raises: StoreError if another save of this name is there.
-        """
+        """Copy a save, unless it is there. Raises: StoreError if another save of this name is
+        there."""
         name = save.name
         meta = (save.folder / META).read_bytes()
         is_done = any(done.name == name for done in self.done(save.meta["kind"]))
@@ -115,10 +109,8 @@ class RemoteSaves:
 
     def get(self, name: str, out: Path) -> Save:
         """Copy a save and the saves that it extends into OUT, a local folder, unless they are
-        there. Donefiles do not change.
-
-        Raises: StoreError if one of them is not complete at the place; CorruptionError.
-        """
+        there. Donefiles do not change. Raises: StoreError if one of them is not complete at the
+        place; CorruptionError."""
         save = self._get(name, out)
         parent = save.meta["parent"]
         if parent is not None:
@@ -161,9 +153,7 @@ def _files_of(folder: Path) -> list[str]:
 
 class SaveCopier:
     """Copies the saves of OUT, a local folder, to a place in the background. End it with `close`.
-
-    An error is logged, and the next `offer` copies what is missing; only `finish` raises.
-    """
+    An error is logged, and the next `offer` copies what is missing; only `finish` raises."""
 
     def __init__(self, out: Path | str, place: str) -> None:
         self._out, self._stop = Path(out), threading.Event()
@@ -184,10 +174,8 @@ class SaveCopier:
                 log.warning("%s; the copy continues after the next save", error)
 
     def finish(self, heartbeat: Heartbeat = SILENT) -> None:
-        """Copy the saves that are not copied yet. heartbeat: gets the number of bytes.
-
-        Raises: StoreError, CorruptionError.
-        """
+        """Copy the saves that are not copied yet. heartbeat: gets the number of bytes. Raises:
+        StoreError, CorruptionError."""
         running, seen = self._thread.submit(self._saves.put_chain, self._out), 0
         while not wait([running], BEAT_S).done:
             if self._saves.moved_bytes > seen:

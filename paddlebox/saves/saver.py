@@ -116,12 +116,7 @@ class Saver:
 
     def batch(self, name: str = "") -> Save:
         """Save every row, with its delta_score. A batch is for further training, not for serving.
-
-        Args:
-            name: default `<day>/<pass>`.
-
-        Raises: the errors of `base`.
-        """
+        name: default `<day>/<pass>`. Raises: the errors of `base`."""
         name = name or f"{self.date}/{self.pass_number}"
         with self._writer(name) as writer:
             for table, part in zip(self._members, writer.parts, strict=True):
@@ -206,20 +201,15 @@ class Saver:
 
     def is_own(self, meta: Mapping[str, Any]) -> bool:
         """Whether the version of a save, by its meta.json, is in the history of the table's newest
-        one.
-
-        Not true for a save of another store, or of a version that a rollback discarded.
-        """
+        one. Not true for a save of another store, or of a version that a rollback discarded."""
         return meta["commit"] in self._members[0].versions.journal()
 
     def is_done(self, kind: str, name: str) -> bool:
         return any(done.name == name for done in donefile.read(self.out, kind))
 
     def free_name(self, name: str) -> str:
-        """`name`, or the first of `<name>-2`, `<name>-3`, … that no save has.
-
-        A save of a discarded version keeps its name, because it may be served.
-        """
+        """`name`, or the first of `<name>-2`, `<name>-3`, … that no save has. A save of a discarded
+        version keeps its name, because it may be served."""
         done = {d.name for kind in donefile.NAMES for d in donefile.read(self.out, kind)}
         others = (f"{name}-{number}" for number in itertools.count(2))
         return next(free for free in itertools.chain([name], others) if free not in done)
@@ -262,11 +252,8 @@ class Saver:
         fields: Mapping[str, Any],
         chosen: Sequence[SaveFilter] | None,
     ) -> Save:
-        """Complete the save. Then set delta_score to 0 in the rows that `chosen` selects.
-
-        Args:
-            chosen: the filter of each table; None for a batch.
-        """
+        """Complete the save. Then set delta_score to 0 in the rows that `chosen` selects. chosen:
+        the filter of each table; None for a batch."""
         complete = {
             **fields,
             "kind": kind,

@@ -105,11 +105,9 @@ class PartWriter:
 
 
 class SaveWriter:
-    """Writes one save. `finish` completes it. A `with` block that raises removes all files.
-
-    Several ranks write a save together. Each writes the rows of its key range, and the first rank
-    completes the save.
-    """
+    """Writes one save. `finish` completes it. A `with` block that raises removes all files. Several
+    ranks write a save together. Each writes the rows of its key range, and the first rank completes
+    the save."""
 
     def __init__(
         self, target: Path, shapes: Sequence[Shape], world: Coordinator = ONE_RANK

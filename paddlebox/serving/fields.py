@@ -216,10 +216,7 @@ class FieldParser:
 
     def parse(self, instances: Sequence[Mapping[str, Any]], what: str = "instance") -> Any:
         """Parse at least one instance. Returns a native ParsedChunk. what: what errors call an
-        instance.
-
-        Raises: DataError that names the instance and the field.
-        """
+        instance. Raises: DataError that names the instance and the field."""
         if isinstance(instances, Mapping):
             raise DataError("instances: expected a list of instances, found one: write [instance]")
         text = "\n".join(

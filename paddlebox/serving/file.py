@@ -188,11 +188,9 @@ _lock = threading.Lock()
 
 
 class ExportFile(Closing):
-    """An open export file. The readers of a process share one LMDB environment.
-
-    Raises: StoreError if there is no file, after a fork, or if this process has the file open and
-        one of the two opens is for writing.
-    """
+    """An open export file. The readers of a process share one LMDB environment. Raises: StoreError
+    if there is no file, after a fork, or if this process has the file open and one of the two opens
+    is for writing."""
 
     def __init__(self, path: AnyPath, *, write: bool = False, create: bool = False):
         self.path = as_path(path, "path")

@@ -96,11 +96,8 @@ class Follower:
 
     def catch_up(self) -> list[Served]:
         """Apply the pending saves. Returns a result for each that was applied, refused or failed,
-        but only one for each reason.
-
-        Raises: StoreLockedError if another process writes the export file; StoreError or
-            CorruptionError if it cannot be opened.
-        """
+        but only one for each reason. Raises: StoreLockedError if another process writes the export
+        file; StoreError or CorruptionError if it cannot be opened."""
         wrong: list[str] = []
         broken = None  # the chain of a save that failed
         pending = self._pending(wrong)

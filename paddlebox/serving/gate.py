@@ -202,10 +202,8 @@ class Gate:
 
     def check(self, new: OpenGeneration, shown: OpenGeneration | None) -> dict[str, float]:
         """Evaluate a new version. shown: the current version. Returns the metrics of the new one.
-
         Raises: TrainingError with the value found and the bound; DataError; ConfigError, also for a
-            model that reads sequences.
-        """
+        model that reads sequences."""
         if new.reads_users:
             raise ConfigError(
                 f"model.type {new.config.model.type.value} reads the history of a user, and the "

@@ -297,7 +297,7 @@ def _check_weights(
 def _check_other_weights(
     slots: Slots, offsets: np.ndarray, weights: np.ndarray, expected: np.ndarray
 ) -> None:
-    """Raises: ValueError if slots that are not weighted have weights other than the expected ones."""
+    """Raises: ValueError if slots that are not weighted have weights other than expected."""
     sizes = np.diff(offsets)
     plain = np.resize([not slot.weighted for slot in slots.sparse], len(sizes))
     wrong = np.flatnonzero(np.repeat(plain, sizes) & (weights != expected))

@@ -70,11 +70,9 @@ class Layers:
     def write(
         self, rows: Any, is_delta: bool, number: int, record: Generation, newest: Generation | None
     ) -> tuple[int, int, int]:
-        """Write a layer of table `number`. rows: the part of the table, from `parts_of`.
-
-        Returns: the number of the layer; the number of rows that a delta adds, or that a base has;
-            and the number of live rows of `newest` that the layer deletes.
-        """
+        """Write a layer of table `number`. rows: the part of the table, from `parts_of`. Returns
+        the number of the layer; the number of rows that a delta adds, or that a base has; and the
+        number of live rows of `newest` that the layer deletes."""
         writer = core.LayerWriter(
             record.parts[number].embedx_dim,
             record.counts,

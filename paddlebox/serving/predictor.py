@@ -211,10 +211,8 @@ class Predictor(Closing):
 
     def refresh(self) -> bool:
         """Switch to the current version of the file, if it has changed. Requests in flight finish
-        with the version they started with. Returns whether it switched.
-
-        Raises: CorruptionError, StoreError. The predictor keeps its version then.
-        """
+        with the version they started with. Returns whether it switched. Raises: CorruptionError,
+        StoreError. The predictor keeps its version then."""
         with self._switching:
             txn = self._file.read()
             try:

@@ -105,11 +105,8 @@ def build_of_users(
     config: Config, model: Any, width: int, factor: np.ndarray, shift: np.ndarray
 ) -> tuple[list[Any], list[Any]]:
     """Build the program of a model that reads sequences, `HstuOverUsers`, in the current one. The
-    model reads (result of a lookup - shift) * factor, both (1, I).
-
-    Returns: the inputs and the outputs, which are predictions (G, 1) and keys and values (E + G,
-    K).
-    """
+    model reads (result of a lookup - shift) * factor, both (1, I). Returns the inputs and the
+    outputs, which are predictions (G, 1) and keys and values (E + G, K)."""
     widths = {"box_events": width, "box_candidates": width, "box_known": known_width(config)}
     fed = {
         name: paddle.static.data(name, [-1, widths[name]] if name in widths else shape, dtype)
@@ -169,10 +166,8 @@ class UserProgram:
         candidate_times: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Score candidates (G, I) at times (G), after known events at times (P) with keys and
-        values (P, K) from earlier runs, and after new events.
-
-        Returns: probabilities (G) float32, and the keys and values of the new events, (E, K).
-        """
+        values (P, K) from earlier runs, and after new events. Returns probabilities (G) float32,
+        and the keys and values of the new events, (E, K)."""
         before, events, asked = len(times), len(times) + len(new), len(candidates)
         # No result of a known event is used, so it sees nothing.
         seen = [np.zeros(before), np.arange(before, events), np.full(asked, events)]
@@ -282,11 +277,8 @@ def _left_out(config: Config, slots: Slots, width: int, behind: int) -> np.ndarr
 
 def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:
     """Freeze the model of a config with its dense state. Returns (program, parameters) as Paddle
-    saves them.
-
-    Raises: CorruptionError if the state belongs to another model; ConfigError if the model cannot
-        be exported; StoreError if there is no space for temporary files.
-    """
+    saves them. Raises: CorruptionError if the state belongs to another model; ConfigError if the
+    model cannot be exported; StoreError if there is no space for temporary files."""
     was_dynamic = paddle.in_dynamic_mode()
     paddle.enable_static()
     try:

@@ -196,11 +196,8 @@ class RunSource(Closing):
         }
 
     def choose(self, phase: Phase) -> None:
-        """Choose the phase whose program to serve. The default is update.
-
-        Raises: ConfigError if the run has no phases, or the program reads page views, which a
-            request does not have.
-        """
+        """Choose the phase whose program to serve. The default is update. Raises: ConfigError if
+        the run has no phases, or the program reads page views, which a request does not have."""
         if phase is Phase.UPDATE:
             return
         if not self.config.phases:
@@ -308,11 +305,8 @@ def _filters_of(save: Save) -> list[ServeFilter]:
 
 class SaveSource:
     """A base or a delta. whole: whether to present the save with its whole chain as a base, so that
-    a new file can start with a delta.
-
-    Raises: StoreError for a batch, which contains rows that must not be served, or if a save of the
-        chain is missing; CorruptionError.
-    """
+    a new file can start with a delta. Raises: StoreError for a batch, which contains rows that must
+    not be served, or if a save of the chain is missing; CorruptionError."""
 
     def __init__(self, path: AnyPath, *, whole: bool = False) -> None:
         path = as_path(path, "path")

@@ -53,11 +53,8 @@ _REMOVED_A_TRANSACTION = 1 << 14
 
 class Writer(Closing):
     """The only writer of an export file. Readers in other processes are not disturbed. create:
-    whether to create the file if there is none.
-
-    Raises: StoreLockedError if another process writes the file; StoreError if this process has the
-        file open for reading.
-    """
+    whether to create the file if there is none. Raises: StoreLockedError if another process writes
+    the file; StoreError if this process has the file open for reading."""
 
     def __init__(self, path: AnyPath, *, create: bool = False) -> None:
         self.path = as_path(path, "path")

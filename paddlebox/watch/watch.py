@@ -59,13 +59,9 @@ _METRICS = ("auc", "copc", "logloss", "actual_ctr", "predicted_ctr")
 
 
 class Page:
-    """Serves the page on the loopback interface, in a thread of its own, until `close`.
-
-    Args:
-        text: returns the content of the page.
-
-    Raises: ConfigError if aiohttp is not installed, or the port is in use.
-    """
+    """Serves the page on the loopback interface, in a thread of its own, until `close`. text:
+    returns the content of the page. Raises: ConfigError if aiohttp is not installed, or the port is
+    in use."""
 
     def __init__(self, port: int, text: Callable[[], str]) -> None:
         if importlib.util.find_spec("aiohttp") is None:

@@ -45,13 +45,9 @@ class DiskRates:
 
 
 def measure_disk(folder: Path, most_bytes: int = 256 << 20, seconds: float = 1.0) -> DiskRates:
-    """Write at most `most_bytes` to a temporary file in the folder, and read it.
-
-    Args:
-        seconds: the longest time for each of the three rates.
-
-    Raises: StoreError if the folder cannot be written, or is full.
-    """
+    """Write at most `most_bytes` to a temporary file in the folder, and read it. seconds: the
+    longest time for each of the three rates. Raises: StoreError if the folder cannot be written, or
+    is full."""
     try:
         stat = os.statvfs(folder)
         free = stat.f_bavail * stat.f_frsize

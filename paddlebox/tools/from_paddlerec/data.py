@@ -85,10 +85,8 @@ def first_lines(files: Sequence[Path]) -> list[str]:
 
 def guess(lines: Sequence[str], model: str, labels: Sequence[str] = ()) -> Reading | None:
     """How to read files that begin with `lines`; None if their form is unknown. labels: names of
-    the slots that are labels, if they do not have the usual names.
-
-    Raises: ConfigError if no slot is a label.
-    """
+    the slots that are labels, if they do not have the usual names. Raises: ConfigError if no slot
+    is a label."""
     tokens = lines[0].split()
     if all(":" in token for token in tokens) and "," not in lines[0]:
         return _named_slots(lines, labels)
@@ -276,12 +274,9 @@ parse = ReaderParser({reader!r}, CONFIG, {names!r}, {single!r})
 def reading_of(
     reader: Path, config: dict[str, Any], lines: Sequence[str], labels: Sequence[str], out: Path
 ) -> Reading:
-    """The reading of files by `reader`, which gets `config`. Writes OUT/parser.py.
-
-    Arrays of integers become sparse slots, and arrays of floats dense slots. They are named by
-    their number in a sample.
-
-    Raises: ConfigError if the reader fails, or its samples have no column of `labels`.
+    """The reading of files by `reader`, which gets `config`. Writes OUT/parser.py. Arrays of
+    integers become sparse slots, and arrays of floats dense slots. They are named by their number
+    in a sample. Raises: ConfigError if the reader fails, or its samples have no column of `labels`.
     """
     try:
         text = "".join(f"{line}\n" for line in lines[:_MOST_SAMPLES]).encode()

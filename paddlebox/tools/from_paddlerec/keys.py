@@ -55,14 +55,9 @@ class Source:
 
 
 def read_source(path: Path, model: str = "") -> Source:
-    """Read a config.
-
-    Args:
-        model: the model's name in PaddleRec; "": the folder that holds the config has this name.
-
-    Raises: ConfigError if the file is not a config of PaddleRec 2, or if the zoo does not have the
-        model.
-    """
+    """Read a config. model: the model's name in PaddleRec; "": the folder that holds the config has
+    this name. Raises: ConfigError if the file is not a config of PaddleRec 2, or if the zoo does
+    not have the model."""
     values = read_yaml(path)
     old = [key for key in _OLD_KEYS if key in values]
     if old or isinstance(values.get("runner"), list):

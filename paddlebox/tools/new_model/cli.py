@@ -45,11 +45,9 @@ def new_model_main(argv: Sequence[str] | None = None) -> int:
 
 
 def write_model(name: str, folder: AnyPath) -> list[Path]:
-    """Write the files. Returns their paths, in the order of `_FILES`.
-
-    Raises: ConfigError for an invalid name, the name of a model in the zoo, a file that exists
-        already, or a folder that cannot be written.
-    """
+    """Write the files. Returns their paths, in the order of `_FILES`. Raises: ConfigError for an
+    invalid name, the name of a model in the zoo, a file that exists already, or a folder that
+    cannot be written."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ConfigError(
             f"{name!r}: expected a name of lower-case letters, digits and _, as in my_net"

@@ -141,10 +141,8 @@ def _say(line: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/train_on_ray.py.
-
-    Returns: the exit code of the ranks (docs/running.md); 1 if the job was given up.
-    """
+    """Run tools/train_on_ray.py. Returns the exit code of the ranks (docs/running.md); 1 if the job
+    was given up."""
     options, command = parsed(argv)
     try:
         limits = limits_of(options)
@@ -293,7 +291,6 @@ class _Drive:
 
     def _undo_growth(self, why: str) -> bool:
         """Go back to the nodes before a growth whose rows have not moved. Returns whether it did.
-
         Nodes of ranks that have failed are not used again; all new ones, if it is not known which.
         """
         failed = {rank // self._demand.ranks for rank in self._failed}
@@ -332,10 +329,8 @@ class _Drive:
         self._grow()
 
     def _has_failed(self, report: Report) -> bool:
-        """Whether a rank has failed on its own.
-
-        After a failure, the other ranks are killed, or lose their connection to it: exit code 1.
-        """
+        """Whether a rank has failed on its own. After a failure, the other ranks are killed, or
+        lose their connection to it: exit code 1."""
         code = report.rank.code if report.rank is not None else None
         if code in (None, 0, 1, *STOPPED):
             return False

@@ -247,11 +247,9 @@ class Job:
         return next((rank.code for rank in self._ranks() if rank.code in final), 0) or 0
 
     def _was_stopped(self) -> bool:
-        """Whether a rank has received a signal from outside.
-
-        If a rank was killed or has failed, its exit code shows the difference. But code 1 may also
-        come from a rank that lost its connection to a rank that ended.
-        """
+        """Whether a rank has received a signal from outside. If a rank was killed or has failed,
+        its exit code shows the difference. But code 1 may also come from a rank that lost its
+        connection to a rank that ended."""
         codes = {rank.code for rank in self._ranks() if rank.code is not None}
         return bool(codes & STOPPED) and codes <= {0, 1, *STOPPED}
 

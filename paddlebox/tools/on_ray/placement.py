@@ -73,21 +73,17 @@ def choose(
 
 
 def placed(chosen: Sequence[str], before: Sequence[str]) -> list[str]:
-    """(N) the chosen nodes, in the order of ranks.
-
-    Nodes that the job had before keep their places, because they have the stores of its ranks.
-    Others take the places of lost nodes first. Places that nobody takes are left out.
-    """
+    """(N) the chosen nodes, in the order of ranks. Nodes that the job had before keep their places,
+    because they have the stores of its ranks. Others take the places of lost nodes first. Places
+    that nobody takes are left out."""
     others = iter([node for node in chosen if node not in before])
     places = [*before, *[""] * (len(chosen) - len(before))]
     return [n for node in places if (n := node if node in chosen else next(others, ""))]
 
 
 class Places:
-    """The nodes of a job, so that the command finds them after a restart.
-
-    Ray's GCS keeps it, in an interface that Ray does not call public. job: a name of the job that
-    is unique in the cluster.
+    """The nodes of a job, so that the command finds them after a restart. Ray's GCS keeps it, in an
+    interface that Ray does not call public. job: a name of the job that is unique in the cluster.
     """
 
     def __init__(self, ray: Any, job: str) -> None:
@@ -216,10 +212,8 @@ class Reservation:
         return [node for node in chosen if node not in self.nodes]
 
     def grow(self) -> bool:
-        """Reserve the nodes that the job could take, too, if one has had room for `settle_s`.
-
-        The job keeps the nodes that it has. Returns: whether Ray has granted the new ones.
-        """
+        """Reserve the nodes that the job could take, too, if one has had room for `settle_s`. The
+        job keeps the nodes that it has. Returns whether Ray has granted the new ones."""
         now = time.monotonic()
         if not any(now - since >= self._demand.settle_s for since in self._since.values()):
             return False
@@ -272,10 +266,8 @@ class Reservation:
         return {*self.nodes} <= {node.id for node in self._living()}
 
     def _living(self) -> list[Node]:
-        """The living nodes. The CPUs that this job has reserved count as free.
-
-        Ray has no public function for the free resources of each node.
-        """
+        """The living nodes. The CPUs that this job has reserved count as free. Ray has no public
+        function for the free resources of each node."""
         free: Mapping[str, Mapping[str, float]] = (
             self._ray._private.state.available_resources_per_node()
         )
@@ -319,11 +311,8 @@ class Reservation:
         return False
 
     def _placed(self, chosen: Sequence[str]) -> list[str]:
-        """(N) the chosen nodes, in the order of ranks.
-
-        With the same number of nodes as earlier, each node keeps its earlier place: its disk may
-        have the stores of these ranks.
-        """
+        """(N) the chosen nodes, in the order of ranks. With the same number of nodes as earlier,
+        each node keeps its earlier place: its disk may have the stores of these ranks."""
         return placed(chosen, self._of_size.get(len(chosen), self.nodes))
 
     def _remember(self) -> None:

@@ -32,11 +32,9 @@ _TAIL_BYTES = 1 << 20  # more than a line of metrics.jsonl
 
 
 class Gauges:
-    """Metrics of a rank, which Ray exports. run_dir: "" if it is not known.
-
-    A thread of their own sets them. So a run dir whose storage hangs does not make the actor late,
-    and an error ends only the metrics.
-    """
+    """Metrics of a rank, which Ray exports. run_dir: "" if it is not known. A thread of their own
+    sets them. So a run dir whose storage hangs does not make the actor late, and an error ends only
+    the metrics."""
 
     def __init__(self, rank: int, run_dir: str) -> None:
         self._tags = {"run": run_dir, "rank": str(rank)}
@@ -246,11 +244,9 @@ ABANDONED_LOOKS = 150
 
 
 class RankActor:
-    """One rank of one attempt. command: the arguments of Python. folder: the working directory.
-
-    Ray calls `__repr__` also after an error in the constructor. If `__repr__` failed then, the
-    process would end, and the job would not learn the error.
-    """
+    """One rank of one attempt. command: the arguments of Python. folder: the working directory. Ray
+    calls `__repr__` also after an error in the constructor. If `__repr__` failed then, the process
+    would end, and the job would not learn the error."""
 
     def __init__(self, rank: int, command: Sequence[str], folder: str, grace_s: float) -> None:
         self._rank, self._grace_s = rank, grace_s
@@ -277,19 +273,14 @@ class RankActor:
             return f"{self._address}:{probe.getsockname()[1]}"
 
     def join(self, environment: Mapping[str, str]) -> None:
-        """Take the whole environment of the rank.
-
-        It is no argument of the constructor, because Ray keeps those in its GCS, where every client
-        of the cluster can read them.
-        """
+        """Take the whole environment of the rank. It is no argument of the constructor, because Ray
+        keeps those in its GCS, where every client of the cluster can read them."""
         self._process = RankProcess(self._rank, self._command, environment, self._grace_s)
 
     def exchange(self, order: Order) -> Report:
-        """Obey the order. Returns how the rank was before.
-
-        From the first order to run, the actor ends, and its rank with it, if there are no more
-        orders: the job counts it as lost then, and starts another rank in its place.
-        """
+        """Obey the order. Returns how the rank was before. From the first order to run, the actor
+        ends, and its rank with it, if there are no more orders: the job counts it as lost then, and
+        starts another rank in its place."""
         assert self._process is not None
         report = self._process.report()
         self._process.obey(order, report.up)

@@ -101,11 +101,9 @@ class Team:
             raise RankError(f"{name}: its actor could not be started: {_short(error)}") from None
 
     def exchange(self, order: Order) -> tuple[dict[int, Report], dict[int, str]]:
-        """Give the order to all ranks that have answered the last one.
-
-        Returns: the reports that have arrived, by rank; and the ranks whose actors were lost since
-            the last call, with the reasons.
-        """
+        """Give the order to all ranks that have answered the last one. Returns the reports that
+        have arrived, by rank; and the ranks whose actors were lost since the last call, with the
+        reasons."""
         reports, lost = dict[int, Report](), dict[int, str]()
         for rank in self._silent.keys() - self._asked.keys():
             self._asked[rank] = self._actors[rank].exchange.remote(order)

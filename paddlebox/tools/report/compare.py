@@ -43,10 +43,8 @@ class Predictions:
 
 
 def read_dump(path: Path) -> Predictions:
-    """Read a file of `tools/evaluate.py --dump`, text or Parquet.
-
-    Raises: DataError that names the file, and the line if it is malformed.
-    """
+    """Read a file of `tools/evaluate.py --dump`, text or Parquet. Raises: DataError that names the
+    file, and the line if it is malformed."""
     try:
         if path.suffix == ".parquet":
             table = pq.read_table(path, columns=["ins_id", "label", "prediction"])

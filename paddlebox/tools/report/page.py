@@ -358,10 +358,8 @@ class Page:
 
 
 def write_page(page: Page, path: AnyPath) -> None:
-    """Write the page atomically, so that a browser never loads a part of it.
-
-    Raises: StoreError if it cannot be written.
-    """
+    """Write the page atomically, so that a browser never loads a part of it. Raises: StoreError if
+    it cannot be written."""
     path = as_path(path, "path")
     temporary = path.with_name(f"{path.name}.tmp")
     with store_errors(str(path), "write the page"):

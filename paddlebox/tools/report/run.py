@@ -178,13 +178,9 @@ IN_STEPS = ("step", "dense")
 
 
 def read_run(folder: AnyPath) -> Run:
-    """Read the run whose first rank has this folder.
-
-    The counts of ranks whose folders do not exist here, because they ran on another machine, are
-    left out; `missing` names these ranks.
-
-    Raises: the errors of `read_one`.
-    """
+    """Read the run whose first rank has this folder. The counts of ranks whose folders do not exist
+    here, because they ran on another machine, are left out; `missing` names these ranks. Raises:
+    the errors of `read_one`."""
     folder = as_path(folder, "folder")
     first = read_one(folder)
     if first.size == 1:
@@ -276,10 +272,8 @@ def waited(line: Line, rank: int) -> float | None:
 
 
 def waited_for(line: Line, size: int) -> tuple[int, float] | None:
-    """The rank for which the others waited in a pass, and the mean of their seconds.
-
-    It is the rank that waited least. None if a rank has no figures, or all waited equally long.
-    """
+    """The rank for which the others waited in a pass, and the mean of their seconds. It is the rank
+    that waited least. None if a rank has no figures, or all waited equally long."""
     waits = [waited(line, rank) for rank in range(size)]
     known = [seconds for seconds in waits if seconds is not None]
     if len(known) < size or max(known) <= min(known):

@@ -122,11 +122,8 @@ def learning_figures(run: Run) -> list[Figure]:
 def _metric(
     run: Run, title: str, note: str, update: bool, *path: str, value: Format = text.decimal
 ) -> Figure:
-    """Curves of a metric in training, test and phase join, and before each pass.
-
-    Args:
-        path: the path of the metric in a line. Its last element is the name in a test.
-    """
+    """Curves of a metric in training, test and phase join, and before each pass. path: the path of
+    the metric in a line. Its last element is the name in a test."""
     parts: list[Part] = [
         ("update" if update else "training", 1, at(*path)),
         ("test", 2, at("test", path[-1])),

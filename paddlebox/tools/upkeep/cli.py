@@ -294,10 +294,8 @@ def restore(arguments: argparse.Namespace) -> Result:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/store.py.
-
-    Returns: the exit code: 0; 1 if damage was found; 2 if the store cannot be used.
-    """
+    """Run tools/store.py. Returns the exit code: 0; 1 if damage was found; 2 if the store cannot be
+    used."""
     arguments = _parser().parse_args(argv)
     try:
         if "store" not in arguments:  # `restore` creates one

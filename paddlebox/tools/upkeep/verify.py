@@ -53,11 +53,8 @@ class Findings:
 
 
 def verify(folder: AnyPath, progress: Callable[[int, int], None] | None = None) -> Findings:
-    """Read a store completely. It does not stop at damage.
-
-    Args:
-        progress: called with (number of segments done, number of all segments).
-    """
+    """Read a store completely. It does not stop at damage. progress: called with (number of
+    segments done, number of all segments)."""
     folder, found = as_path(folder, "folder"), Findings()
     records = _records(folder, found)
     found.versions = sorted(record.version for record in records)
