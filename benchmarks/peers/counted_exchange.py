@@ -27,7 +27,7 @@ from paddlebox.config.ranks import RanksConfig
 from paddlebox.ranks import World, exchange
 from paddlebox.ranks import rows_without_embedx as bare_rows
 from paddlebox.ranks.channel import DENSE
-from paddlebox.ranks.ids import pack_ids
+from paddlebox.ranks.messages import pack_ids
 from paddlebox.ranks.plans import STEP, Step
 from paddlebox.store.staged import StagedPass
 from paddlebox.store.table_set import StagedSet

@@ -28,8 +28,8 @@ from typing import Any, TypeVar, cast
 
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError, CorruptionError, PaddleBoxError, StoreError
-from paddlebox.ranks import rebuild, transfer
-from paddlebox.ranks.reshard import overlapping, write_range
+from paddlebox.ranks import rebuild
+from paddlebox.ranks.reshard import SentVersion, overlapping, send_parts, write_range
 from paddlebox.ranks.telling import raise_together, tell_all
 from paddlebox.store import copies, files
 from paddlebox.store.checkpoints import checkpoints
@@ -407,9 +407,9 @@ def _move(
     folder = own_dir(root, world.rank)
     try:
         versions = {
-            rank: transfer.Version(agent, stores[rank].passes[at]) for rank, agent in agents.items()
+            rank: SentVersion(agent, stores[rank].passes[at]) for rank, agent in agents.items()
         }
-        parts = transfer.send_parts(
+        parts = send_parts(
             [[rank for rank in of_rank if rank in agents] for of_rank in wanted],
             versions,
             seen,

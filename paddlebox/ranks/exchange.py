@@ -18,12 +18,11 @@ from paddlebox.config import Rule, TableConfig
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.ranks import rows_without_embedx as bare_rows
 from paddlebox.ranks.channel import Channel
-from paddlebox.ranks.ids import pack_ids, unpack_ids
-from paddlebox.ranks.nodes import ranks_per_node
+from paddlebox.ranks.messages import pack_ids, unpack_ids
 from paddlebox.ranks.plans import ShardedPass, Step
 from paddlebox.ranks.quantize import Residual, RowFormat, sum_of_left
 from paddlebox.ranks.rows_without_embedx import Bare
-from paddlebox.ranks.traffic import Traffic
+from paddlebox.ranks.traffic import Traffic, ranks_per_node
 
 if TYPE_CHECKING:
     from paddlebox.ranks.world import World

@@ -1,6 +1,9 @@
-"""Messages of an all-to-all with several hosts (docs/formats/exchange.md).
+"""Messages as bytes: of an all-to-all with several hosts (docs/formats/exchange.md), and row ids.
 
-A message has the sizes of its parts as varints, and then the parts.
+A message has the sizes of its parts as varints, and then the parts. A varint has seven bits a byte,
+the lowest first; the eighth bit is set if another byte follows. The row ids of a step ascend, so
+most ids differ little from the previous id: each difference is a zigzag varint, with the sign in
+its lowest bit.
 
 Letters: H = hosts with which this rank exchanges messages, L = ranks of this host, F = ranks of
 these hosts.
@@ -14,7 +17,66 @@ from itertools import pairwise
 import numpy as np
 
 from paddlebox.errors import RankError
-from paddlebox.ranks.varints import pack_varints, take_varints
+
+_BYTES = 10  # of the longest varint: 64 bits
+
+
+def pack_varints(values: np.ndarray) -> np.ndarray:
+    """Pack (n) uint64. Returns uint8 of any length."""
+    sizes = np.ones(len(values), np.int64)
+    for at in range(1, _BYTES):
+        longer = values >= np.uint64(1 << 7 * at)
+        if not longer.any():
+            break
+        sizes += longer
+    starts = np.cumsum(sizes) - sizes
+    packed = np.empty(int(sizes.sum()), np.uint8)
+    for at in range(int(sizes.max(initial=0))):
+        chosen = sizes > at
+        low = (values[chosen] >> np.uint64(7 * at)) & np.uint64(127)
+        packed[starts[chosen] + at] = low | ((sizes[chosen] > at + 1).astype(np.uint64) << 7)
+    return packed
+
+
+def unpack_varints(packed: np.ndarray) -> np.ndarray:
+    """Unpack what `pack_varints` returned: (n) uint64."""
+    ends = np.flatnonzero(packed < 128)
+    starts = np.append(0, ends[:-1] + 1)[: len(ends)]
+    sizes = ends - starts + 1
+    found = np.zeros(len(ends), np.uint64)
+    for at in range(int(sizes.max(initial=0))):
+        chosen = sizes > at
+        bits = packed[starts[chosen] + at].astype(np.uint64) & np.uint64(127)
+        found[chosen] |= bits << np.uint64(7 * at)
+    return found
+
+
+def take_varints(message: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first `count` varints of a message, as uint64, and the bytes after them.
+
+    Raises:
+        ValueError: the message has fewer varints.
+    """
+    if count == 0:
+        return np.empty(0, np.uint64), message
+    ends = np.flatnonzero(message[: _BYTES * count] < 128)
+    if len(ends) < count:
+        raise ValueError(f"expected {count} varints, found {len(ends)}")
+    end = int(ends[count - 1]) + 1
+    return unpack_varints(message[:end]), message[end:]
+
+
+def pack_ids(ids: np.ndarray) -> np.ndarray:
+    """Pack (n) int32 ids. Returns uint8 of any length."""
+    steps: np.ndarray = np.diff(ids.astype(np.int64), prepend=0)
+    return pack_varints(((steps << 1) ^ (steps >> 63)).astype(np.uint64))
+
+
+def unpack_ids(packed: np.ndarray) -> np.ndarray:
+    """Unpack what `pack_ids` returned: (n) int32."""
+    found = unpack_varints(packed).astype(np.int64)
+    steps = (found >> 1) ^ -(found & 1)
+    return np.cumsum(steps).astype(np.int32)
 
 
 def bytes_of(array: np.ndarray) -> np.ndarray:

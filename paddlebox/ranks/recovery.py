@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paddlebox.config import Config
-from paddlebox.errors import ConfigError, PaddleBoxError
+from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
 from paddlebox.ranks.stepping import Progress
 from paddlebox.ranks.world import World
 from paddlebox.store.coordinator import Coordinator
@@ -31,9 +31,9 @@ from paddlebox.store.partial import commit_partial
 from paddlebox.store.rank_stores import pass_of
 from paddlebox.store.table_set import TableSet
 from paddlebox.train import interrupt
-from paddlebox.train.hooks.hook import Hook
-from paddlebox.train.phases import Runners
+from paddlebox.train.hooks import Hook
 from paddlebox.train.plan import PlannedPass
+from paddlebox.train.runner import Runners
 
 log = logging.getLogger("paddlebox")
 
@@ -174,6 +174,39 @@ def _commit_position(
     given["cursor"] |= {"partial": {"step": 0, "samples": 0, "entries": list(entries)}}
     with Manifest.open_writer(store) as manifest:
         manifest.commit(record.following("partial", **given))
+
+
+def agreed_passes(own: Path, passes: int, world: Coordinator) -> int:
+    """The number of passes that every rank has committed. Every rank calls it.
+
+    A rank that has committed more goes back to its version after that pass.
+
+    Args:
+        own: the run dir of this rank.
+        passes: number of passes that this rank has committed.
+        world: the ranks.
+
+    Raises:
+        StoreError: that version is no longer kept.
+    """
+    agreed = world.min("passes", passes)
+    if agreed == passes:
+        return passes
+    with Manifest.open_writer(own / "store") as manifest:
+        records = manifest.records()
+        fitting = [record.version for record in records if pass_of(record) == agreed]
+        kept = sorted({pass_of(record) for record in records})
+        # Going back to an empty store is correct only if this rank has made just one commit: no
+        # rank starts its second commit before all ranks have made their first.
+        if not fitting and (agreed or len(kept) > 1):
+            raise StoreError(
+                f"{own}: another rank has committed {agreed} passes, this one keeps versions after "
+                f"passes {kept}: the ranks' stores do not belong together; --fresh starts from "
+                "nothing"
+            )
+        gone = manifest.rewind(max(fitting, default=0))
+    log.info("%s: went back to pass %d, which all ranks have; dropped %s", own, agreed, gone)
+    return agreed
 
 
 # ---- while the job trains

@@ -6,7 +6,7 @@ from an owner are one slice:
     once per pass  keys go to their owners, and row ids come back (here)
     each batch     the ids of its rows go to the owners, ahead of its step (step_planner.py)
     before a step  its rows come from the owners; between hosts, most of them come during the
-                   previous step (prefetch.py)
+                   previous step (plans.py)
     after a step   merged gradients go to the owners, between hosts already during the sum of the
                    dense gradients; the rows of the next step follow at once, so that a rank's work
                    between steps delays no other rank (stepping.py, exchange.py)
@@ -19,23 +19,51 @@ Letters: R = ranks, K = keys of a pass on this rank.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.ranks.batch_rows import batch_rows
+from paddlebox.config import HbmPlace, TableConfig
+from paddlebox.errors import ConfigError
 from paddlebox.ranks.exchange import Exchange
 from paddlebox.ranks.plans import ShardedPass
 from paddlebox.ranks.step_planner import StepPlanner
 from paddlebox.ranks.stepping import Stepping
 from paddlebox.store.coordinator import key_ranges
+from paddlebox.store.hbm_place import gpu_number, host_is_device
+from paddlebox.store.options import TableOptions
 from paddlebox.store.tiered_table import TieredTable
 
 if TYPE_CHECKING:
     from paddlebox.ranks.world import World
 
 core = _native.core
+
+
+def batch_rows(config: TableConfig, options: TableOptions) -> Any:
+    """Create a native batch table, registered under the name of the table. Call, for each batch:
+
+        prepare(stamp, keys, read_only) -> fill(at, first, values) ... -> open() -> merged()
+
+    end_pushes(), before merged(): from then on, a push to the open batch is an error.
+    values: float32 rows, with the expand part if there is one. at: int32 positions of these rows in
+    keys; None: the positions from `first` on. merged(): gradients; with `late_lines`, the weights
+    of late lines follow the counts. Arguments and results are in host memory. If the rows are on a
+    GPU, merged() waits for the GPU.
+    """
+    name, dim = config.name, config.embedx_dim
+    on_bad_grad = str(config.on_bad_grad)
+    if options.hbm_place is HbmPlace.HOST:
+        counts, late, threads = len(config.counts), options.late_lines, options.threads
+        return core.BatchTable(name, dim, config.expand_dim, counts, late, threads, on_bad_grad)
+    if config.expand_dim:
+        raise ConfigError(
+            f"table '{name}': expand_dim {config.expand_dim} and hbm.place: gpu work on one rank "
+            "only: leave one of them out, or launch with --nproc_per_node 1"
+        )
+    return core.DeviceBatch(name, dim, on_bad_grad, gpu_number(), host_is_device())
+
 
 _NO_SLOTS, _NO_COUNTS = np.empty(0, np.uint16), np.empty(0, np.uint32)
 

@@ -14,8 +14,7 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.ranks.channel import Channel
 from paddlebox.ranks.exchange import Exchange
-from paddlebox.ranks.plans import STEP, ShardedPass, Step
-from paddlebox.ranks.prefetch import Changes, Late, pack, unpack
+from paddlebox.ranks.plans import STEP, Changes, Late, ShardedPass, Step, pack, unpack
 from paddlebox.ranks.rows_without_embedx import Bare
 from paddlebox.store.coordinator import BESIDE, Feed
 

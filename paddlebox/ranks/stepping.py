@@ -14,8 +14,7 @@ import numpy as np
 
 from paddlebox.ranks.channel import Channel
 from paddlebox.ranks.exchange import Exchange
-from paddlebox.ranks.plans import STEP, Step
-from paddlebox.ranks.prefetch import Late
+from paddlebox.ranks.plans import STEP, Late, Step
 from paddlebox.store.coordinator import BESIDE, Feed
 from paddlebox.train.program import SHARE
 

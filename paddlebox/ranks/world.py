@@ -26,16 +26,14 @@ from paddlebox.heartbeat import SILENT, Heartbeat
 from paddlebox.ranks import connecting
 from paddlebox.ranks.channel import CHANNELS, DENSE, PARITY, Channel
 from paddlebox.ranks.exchange import Exchange
-from paddlebox.ranks.host import share_memory
 from paddlebox.ranks.job_store import JobStore
-from paddlebox.ranks.joining import address_of_host, check_same, meet
+from paddlebox.ranks.joining import address_of_host, check_same, meet, share_memory
 from paddlebox.ranks.link import Hosts, Link
 from paddlebox.ranks.mpi_link import MpiLink
-from paddlebox.ranks.nodes import ranks_per_node
 from paddlebox.ranks.plans import ShardedPass
 from paddlebox.ranks.sharded import ShardedTable
 from paddlebox.ranks.stepping import Progress, with_next
-from paddlebox.ranks.traffic import Sent, Traffic, traffic_of_pass
+from paddlebox.ranks.traffic import Sent, Traffic, ranks_per_node, traffic_of_pass
 from paddlebox.store.coordinator import Coordinator, Feed, T
 from paddlebox.store.staged import StagedPass
 from paddlebox.store.table_set import StagedSet

@@ -20,29 +20,20 @@ from typing import Any, TypeVar
 from paddlebox.config import Config, Phase, Schedule, Slots
 from paddlebox.errors import PaddleBoxError
 from paddlebox.ranks import World, adopt_stores, recovery
-from paddlebox.ranks.dense_modes import dense_sync
+from paddlebox.ranks.dense import dense_sync
 from paddlebox.ranks.parity import Parity
 from paddlebox.ranks.telling import raise_together
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.table_set import TableSet
-from paddlebox.train.common_passes import agreed_passes
 from paddlebox.train.config_changes import description
 from paddlebox.train.dense_products import dense_products
-from paddlebox.train.hooks.alerts import Alerts
-from paddlebox.train.hooks.copy import Copy
-from paddlebox.train.hooks.evaluate import Evaluate
-from paddlebox.train.hooks.hook import Hook, run_by
-from paddlebox.train.hooks.metrics_file import MetricsFile
-from paddlebox.train.hooks.plateau import Plateau
-from paddlebox.train.hooks.publish import Publish
-from paddlebox.train.hooks.save import Save
-from paddlebox.train.hooks.trace import Trace
+from paddlebox.train.hooks import Alerts, Evaluate, Hook, MetricsFile, Plateau, Trace, run_by
 from paddlebox.train.opening import create_dataset, open_table
-from paddlebox.train.pass_loop import Training
-from paddlebox.train.phases import Runners
 from paddlebox.train.resume import ResumePoint, move_aside
 from paddlebox.train.run_dir import copies_of
+from paddlebox.train.runner import Runners, Training
+from paddlebox.train.save_hooks import Copy, Publish, Save
 from paddlebox.train.stream import Passes
 from paddlebox.train.warm_start.source import Source
 from paddlebox.train.warm_start.start import init_from
@@ -110,7 +101,7 @@ def resume(
         recovered = recovery.agree(run_dir, config, point.record, world)
         if recovered is not None:
             point = passes.resume(run_dir, config, slots)
-    if agreed_passes(run_dir, point.passes, world) != point.passes:
+    if recovery.agreed_passes(run_dir, point.passes, world) != point.passes:
         point = passes.resume(run_dir, config, slots)
     # A rank may have died before it stored its list of files that are left out.
     known: dict[str, int] = {}

@@ -1,12 +1,13 @@
-"""The batch loop: runs one step function over the batches of an open pass."""
+"""The batch loop: runs one step function over the batches of an open pass, and measures it."""
 
 from __future__ import annotations
 
+import io
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,9 +25,9 @@ from paddlebox.data.batches import (
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.findings import large_inputs
 from paddlebox.errors import DataError, TrainingError
+from paddlebox.store.coordinator import Coordinator
 from paddlebox.train import interrupt
-from paddlebox.train.all_ranks import Measured, of_all_ranks
-from paddlebox.train.metric_set import MetricSet
+from paddlebox.train.metric_set import MetricSet, State
 from paddlebox.train.metrics import (
     PassMetrics,
     TaskMetrics,
@@ -35,6 +36,78 @@ from paddlebox.train.metrics import (
     warn_of_one_class,
 )
 from paddlebox.train.observe import calibration
+
+
+class Measured(NamedTuple):
+    """Sums and metrics over a pass."""
+
+    samples: int
+    weight: float  # of the samples; without weights their number
+    loss_sum: float
+    scored: bool  # there were logits to measure
+    usual: TaskMetrics
+    named: MetricSet
+    left_out: int = 0  # instances that are no samples: context of sequences, late lines
+
+
+def of_all_ranks(
+    world: Coordinator,
+    mine: Measured,
+    specs: Sequence[MetricConfig],
+    tasks: Sequence[str],
+    *,
+    weighted: bool = False,
+) -> Measured:
+    """Merge the measurements of all ranks. Every rank calls it.
+
+    Args:
+        world: the ranks.
+        mine: the measurements of this rank. With several ranks its metrics are modified.
+        specs: the metrics that the config names.
+        tasks: (T) names of the tasks.
+        weighted: whether instances have weights.
+    """
+
+    def merged(mine: Measured, found: list[bytes]) -> Measured:
+        samples, weight, loss_sum, scored, left_out = 0, 0.0, 0.0, False, 0
+        for rank, theirs in enumerate(found):
+            sums, usual_state, named_state = _from_bytes(theirs)
+            samples, loss_sum = samples + int(sums[0]), loss_sum + sums[1]
+            scored, weight = scored or bool(sums[2]), weight + sums[3]
+            left_out += int(sums[4])
+            if rank != world.rank:
+                usual = TaskMetrics(tasks, weighted=weighted)
+                named = MetricSet(specs, weighted=weighted)
+                usual.load_state(usual_state)
+                named.load_state(named_state)
+                mine.usual.merge(usual)
+                mine.named.merge(named)
+        return Measured(samples, weight, loss_sum, scored, mine.usual, mine.named, left_out)
+
+    return world.merge(mine, _to_bytes, merged)
+
+
+def _to_bytes(mine: Measured) -> bytes:
+    arrays: State = {f"usual/{part}": array for part, array in mine.usual.state().items()}
+    arrays |= {f"named/{part}": array for part, array in mine.named.state().items()}
+    sums = [mine.samples, mine.loss_sum, mine.scored, mine.weight, mine.left_out]
+    arrays["sums"] = np.array(sums, np.float64)
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # its keywords are arrays
+    return buffer.getvalue()
+
+
+def _from_bytes(data: bytes) -> tuple[list[float], State, State]:
+    """[samples, sum of losses, scored, weight, left out], and the states of usual and named
+    metrics."""
+    parts: dict[str, State] = {"usual": {}, "named": {}}
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        sums: list[float] = arrays["sums"].tolist()
+        for name in set(arrays.files) - {"sums"}:
+            kind, part = name.split("/", 1)
+            parts[kind][part] = arrays[name]
+    return sums, parts["usual"], parts["named"]
+
 
 # One step: takes a feed; returns the loss before the update and the logits (B, T), or None if the
 # program has no logits.

@@ -1,16 +1,25 @@
-"""Evaluates the newest commit of a run on test files."""
+"""Evaluates the newest commit of a run on test files, and dumps the predictions.
+
+A dump is text in PaddleBox's dump format, or Parquet. Text has one line per instance, and floats
+with nine significant digits:
+
+    <ins_id>\tlabel:1:<label>\tprediction:1:<probability>\t<slot>:1:<value>…
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, TextIO
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from paddlebox._native import core
 from paddlebox.config import Config, DenseDtype, Phase, Slots
@@ -21,21 +30,119 @@ from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.life import ServeFilter, filters_text, serve_filter
+from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.rank_stores import newest_after_passes, ranks_of
 from paddlebox.store.snapshot import Snapshot
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.train.batch_loop import run_pass
-from paddlebox.train.common_passes import check_same_ranks, common_version
 from paddlebox.train.config_changes import check_evaluated
-from paddlebox.train.dump import PredictionDump
 from paddlebox.train.metrics import format_metrics, short_metrics, warn_of_one_class
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots
-from paddlebox.train.phases import enter
 from paddlebox.train.run_dir import own_dir, write_json
-from paddlebox.train.runner import Runner, build_runner
+from paddlebox.train.runner import Runner, build_runner, enter
 from paddlebox.train.shares import set_files
 
 log = logging.getLogger("paddlebox")
+
+# Returns the ids of instances, by their places in the order of the batches.
+InsIds = Callable[[np.ndarray], Sequence[str]]
+
+
+class PredictionDump:
+    """Writes a dump file. It appears under its name only once it is complete.
+
+    Args:
+        path: the file to write: Parquet if it ends with .parquet, else text.
+        columns: slots to write besides label and prediction. An instance has one value per slot:
+            the first feasign of a sparse slot (0 if none), or the first float of a dense slot.
+        ins_ids: returns the ids of instances; None: the id is the number of the instance in the
+            order of the files, from 0. Malformed lines are not counted; late lines are.
+
+    Raises:
+        ConfigError: `columns` names a column that every dump has.
+        StoreError: the file cannot be written.
+    """
+
+    def __init__(
+        self, path: Path, columns: Sequence[str] = (), ins_ids: InsIds | None = None
+    ) -> None:
+        for name in columns:
+            if name in ("ins_id", "label", "prediction"):
+                raise ConfigError(f"dump: a slot named {name} collides with a column of every dump")
+        self.path, self.ins_ids = path, ins_ids
+        self.columns: Sequence[str] = list(columns)
+        self._temporary = path.with_name(f"{path.name}.tmp")
+        self._parquet: Any = None
+        self._text: TextIO | None = None
+        if path.suffix != ".parquet":
+            try:
+                self._text = open(self._temporary, "w")  # noqa: SIM115  # closed in __exit__
+            except OSError as error:
+                raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> StoreError:
+        return StoreError(f"{self.path}: the dump cannot be written: {error.strerror or error}")
+
+    def add(
+        self,
+        predictions: np.ndarray,
+        labels: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        places: np.ndarray,
+    ) -> None:
+        if self.ins_ids is not None:
+            ids = list(self.ins_ids(places))
+        else:
+            ids = [str(place) for place in places.tolist()]
+        values = {"label": labels, "prediction": predictions}
+        values |= {name: columns[name] for name in self.columns}
+        # With several tasks, the label and prediction of each.
+        values |= {k: v for k, v in columns.items() if k.startswith(("label_", "prediction_"))}
+        try:
+            if self._text is not None:
+                self._text.writelines(_lines(ids, values))
+            else:
+                batch = pa.table({"ins_id": ids, **{k: pa.array(v) for k, v in values.items()}})
+                if self._parquet is None:
+                    self._parquet = pq.ParquetWriter(
+                        self._temporary, batch.schema, compression="zstd"
+                    )
+                self._parquet.write_table(batch)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def __enter__(self) -> PredictionDump:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            for file in (self._text, self._parquet):
+                if file is not None:
+                    file.close()
+            if kind is None and self._temporary.exists():
+                self._temporary.rename(self.path)
+            else:
+                self._temporary.unlink(missing_ok=True)
+        except OSError as failed:
+            self._temporary.unlink(missing_ok=True)
+            if kind is None:
+                raise self._failed(failed) from failed
+
+
+def _lines(ids: Sequence[str], values: Mapping[str, np.ndarray]) -> list[str]:
+    columns = [
+        [f"\t{name}:1:{value}" if exact else f"\t{name}:1:{value:.9g}" for value in array.tolist()]
+        for name, array in values.items()
+        for exact in [array.dtype.kind in "iu"]
+    ]
+    return ["".join(parts) + "\n" for parts in zip(ids, *columns, strict=True)]
+
 
 _LOOKUP_ROWS = 1 << 16  # per call of FrozenTable.lookup
 
@@ -250,3 +357,42 @@ def _dumping(
     path: Path | None, slots: Sequence[str]
 ) -> AbstractContextManager[PredictionDump | None]:
     return PredictionDump(path, slots) if path is not None else nullcontext()
+
+
+def common_version(store: Path, world: Coordinator) -> int | None:
+    """The version to read so that all ranks read the same pass. Every rank calls it.
+
+    Returns: this rank's version after the newest pass that every rank has; None, which means the
+        newest version, if there is one rank.
+
+    Raises:
+        StoreError: the ranks have no pass in common.
+    """
+    if world.size == 1:
+        return None
+    with Manifest.open_reader(store) as manifest:
+        records = manifest.records()
+    own = {number: record.version for number, record in newest_after_passes(records).items()}
+    common = set.intersection(*map(set, world.gather("kept", sorted(own))))
+    if not common:
+        raise StoreError(
+            f"{store}: has versions after passes {sorted(own)}, and the {world.size} ranks have no "
+            "pass in common: start training again until all ranks have committed a pass"
+        )
+    return own[max(common)]
+
+
+def check_same_ranks(run_dir: Path, record: VersionRecord | None, world: Coordinator) -> None:
+    """Check that a version was written by as many ranks as there are now.
+
+    Raises:
+        ConfigError: it was written by another number of ranks.
+    """
+    ranks = ranks_of(record) if record is not None else world.size
+    if ranks != world.size:
+        raise ConfigError(
+            f"{run_dir}: holds one of {ranks} parts of a model that {ranks} ranks trained, and "
+            f"this is a job of {world.size}: launch it with {ranks} ranks "
+            f"(python -m paddle.distributed.launch --nproc_per_node {ranks} ...)"
+            + ("; a tool that works on one rank only: see docs/ranks.md" if world.size == 1 else "")
+        )

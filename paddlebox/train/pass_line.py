@@ -1,10 +1,11 @@
-"""Reports of a pass: its line in metrics.jsonl, its line in the log and its progress bar."""
+"""Reports of passes: their lines in metrics.jsonl and in the log, and a progress bar."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -26,6 +27,41 @@ from paddlebox.train.observe import sizes
 from paddlebox.train.plan import PlannedPass
 
 log = logging.getLogger("paddlebox")
+
+Line = dict[str, Any]  # the line of a pass
+
+
+class Lines:
+    """The last lines, and the totals of passes, samples and batches over all lines.
+
+    Args:
+        keep: how many of the last lines to keep; at least one is kept.
+        lines: lines to add first.
+    """
+
+    def __init__(self, keep: int = 1, lines: Iterable[Line] = ()) -> None:
+        self._recent: deque[Line] = deque(maxlen=max(1, keep))
+        self.passes = 0
+        self.samples = 0
+        self.batches = 0
+        for line in lines:
+            self.add(line)
+
+    def add(self, line: Line) -> None:
+        self._recent.append(line)
+        self.passes += 1
+        self.samples += int(line["samples"])
+        self.batches += int(line.get("batches", 0))
+
+    @property
+    def last(self) -> Line:
+        """The last line, empty before the first pass. Callers may add entries to it."""
+        return self._recent[-1] if self._recent else {}
+
+    @property
+    def recent(self) -> list[Line]:
+        """The lines that are kept, oldest first."""
+        return [*self._recent]
 
 
 class Started(NamedTuple):

@@ -10,39 +10,71 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from paddlebox.config import Config, Phase, Slots
+import numpy as np
+
+from paddlebox.config import Config, Phase
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import GuardError
-from paddlebox.store.coordinator import Coordinator
-from paddlebox.store.table_set import TableSet
 from paddlebox.train import interrupt, pass_line, resume
 from paddlebox.train.batch_loop import PassResult, Watcher, run_pass
-from paddlebox.train.guard import check_pass
-from paddlebox.train.hooks.hook import Hook, Line
-from paddlebox.train.phases import Runners, enter
-from paddlebox.train.plan import PlannedPass
-from paddlebox.train.repeats import repeats, repeats_source, trained_before
+from paddlebox.train.hooks import Hook
+from paddlebox.train.pass_line import Line
+from paddlebox.train.plan import PlannedPass, repeats, repeats_source, trained_before
 from paddlebox.train.resume import ResumePoint
-from paddlebox.train.runner import seed_pass
+from paddlebox.train.runner import Runners, Training, enter, seed_pass
 from paddlebox.train.shares import set_files
 from paddlebox.train.stream import Passes
+from paddlebox.watch.watch import of_quality
 
 log = logging.getLogger("paddlebox")
 
 
-@dataclass(frozen=True)
-class Training:
-    """The config, table, dataset and programs of a run that is training."""
+def check_pass(
+    config: Config,
+    number: int,
+    dense: Mapping[str, np.ndarray],
+    line: Line,
+    before: Sequence[Line],
+    large: Mapping[str, tuple[float, str]] | None = None,
+) -> None:
+    """Check a pass that was trained and has not ended.
 
-    config: Config
-    slots: Slots
-    world: Coordinator
-    table: TableSet
-    dataset: InMemoryDataset
-    runners: Runners
+    Args:
+        config: the config of the run.
+        number: the number of the pass.
+        dense: the dense state after the pass.
+        line: `metrics` and `before` of the pass, as in metrics.jsonl.
+        before: the lines of the passes before it.
+        large: dense slot -> its largest value and the place of that value in the data. Such a
+            value may have made the dense state non-finite.
+
+    Raises:
+        GuardError: a check failed.
+    """
+    for name, array in sorted(dense.items()):
+        bad = array.size - int(np.count_nonzero(np.isfinite(array)))
+        if bad:
+            raise _refused(
+                f"pass {number}: {bad} of {array.size} values of {name} are not finite, expected 0",
+                _bounds(large) if large else "try a smaller optimizer.learning_rate",
+            )
+    if config.checkpoint.guard.quality == "stop":
+        for _, message in of_quality(config.alerts, line, before):
+            raise _refused(f"pass {number}: {message}", "check the files of this pass")
+
+
+def _bounds(large: Mapping[str, tuple[float, str]]) -> str:
+    name, (value, where) = max(large.items(), key=lambda item: abs(item[1][0]))
+    return f"dense slot {name!r} holds {value:g} ({where}): try clip or log1p in slots.yaml"
+
+
+def _refused(what: str, advice: str) -> GuardError:
+    return GuardError(
+        f"{what}: the pass is not committed, the store stays at its last commit; {advice}, then "
+        "start the same command again"
+    )
 
 
 class PassLoop:

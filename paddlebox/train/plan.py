@@ -1,16 +1,25 @@
-"""Plans the passes of a run: groups the files of the config, without those to leave out."""
+"""Plans the passes of a run: groups the files of the config, without those to leave out.
+
+It also detects files that a run trains more than once. The rows already hold the clicks of the
+first training, which reveal the labels of the second.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from paddlebox.config import Config
 from paddlebox.config.dates import date_of, day_of
 from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError
+
+log = logging.getLogger("paddlebox")
 
 
 @dataclass(frozen=True)
@@ -99,3 +108,127 @@ def choose_skipped(
 
 def _matches(file: str, pattern: str) -> bool:
     return bool(pattern.strip("/.")) and PurePosixPath(file).match(pattern)
+
+
+def repeats(passes: Sequence[PlannedPass]) -> dict[int, int]:
+    """Passes that repeat a file: number of the pass -> number of the first pass with the file."""
+    first: dict[str, int] = {}
+    found: dict[int, int] = {}
+    for planned in passes:
+        seen = [first[file] for file in planned.files if file in first]
+        if seen:
+            found[planned.number] = min(seen)
+        for file in planned.files:
+            first.setdefault(file, planned.number)
+        if len({*planned.files}) < len(planned.files):
+            found.setdefault(planned.number, planned.number)
+    return found
+
+
+def repeats_source(planned: PlannedPass, trained: Collection[Mapping[str, Any]]) -> bool:
+    """Whether a pass repeats a file or a day, or an hour if both have hours, of the run that this
+    one was filled from.
+
+    Args:
+        trained: what that run trained, as `warm_start.source.trained_by_source` returns it.
+    """
+    files = {os.path.realpath(file) for file in planned.files}
+    return any(
+        not files.isdisjoint(one["files"])
+        or (
+            one["hour"] == planned.hour
+            if one["hour"] and planned.hour
+            else one["date"] == planned.date != ""
+        )
+        for one in trained
+    )
+
+
+def trained_before(passes: Sequence[PlannedPass]) -> set[int]:
+    """The numbers of the passes that have only files of earlier passes."""
+    seen: set[str] = set()
+    found = set()
+    for planned in passes:
+        if planned.files and seen.issuperset(planned.files):
+            found.add(planned.number)
+        seen.update(planned.files)
+    return found
+
+
+def check_click_priors(config: Config, passes: Sequence[PlannedPass], done: int) -> None:
+    """Check that instances with click priors cannot see their own clicks.
+
+    Args:
+        config: the config of the run.
+        passes: all passes of the run.
+        done: how many of them are trained.
+
+    Raises:
+        ConfigError: a pass that is not trained yet has a file twice, or files of earlier passes
+            besides others; or it repeats files, but their rows were not all counted, or the end of
+            a day has multiplied their counts.
+    """
+    if not config.model.click_prior:
+        return
+    repeated, again = repeats(passes), trained_before(passes)
+    for number, first in repeated.items():
+        files = passes[number - 1].files
+        if number <= done:
+            continue
+        if number in again and len({*files}) == len(files):
+            _check_same_date(config, passes, number)
+            continue
+        known = {file for planned in passes[: number - 1] for file in planned.files}
+        twice = next(file for file in files if file in known or files.count(file) > 1)
+        raise ConfigError(
+            f"model.click_prior: pass {number} trains {twice}, which pass {first} trains too, "
+            "together with other files: its instances would see their own clicks: list each file "
+            "once, or repeat whole passes (trainer.epochs)"
+        )
+    counts = config.table.admission.min_count
+    if counts > 1 and max(again, default=0) > done:
+        raise ConfigError(
+            f"model.click_prior with table.admission.min_count {counts}: pass {max(again)} trains "
+            "files again, but not all of their occurrences were counted: set min_count 1, "
+            "trainer.epochs 1, or leave click_prior out"
+        )
+
+
+def _check_same_date(config: Config, passes: Sequence[PlannedPass], number: int) -> None:
+    # The clicks of its own fold are subtracted whole from a row; after a decay the row holds less.
+    rate = config.table.life.show_click_decay_rate
+    again = passes[number - 1]
+    for planned in passes[: number - 1]:
+        file = next((file for file in again.files if file in planned.files), None)
+        if file is None or planned.date == again.date or rate == 1:
+            continue
+        raise ConfigError(
+            f"model.click_prior: pass {number} of {again.date} trains {file}, which pass "
+            f"{planned.number} of {planned.date} trains too: the end of a day multiplies its "
+            f"clicks by {rate:g}, so its instances would see part of their own: list each file "
+            "once, or set table.life.show_click_decay_rate 1"
+        )
+
+
+def warn_of_repeats(passes: Sequence[PlannedPass], done: int) -> None:
+    """Log a warning if passes that are not trained yet repeat files.
+
+    Args:
+        passes: all passes of the run.
+        done: how many of them are trained; they cause no warning.
+    """
+    repeated = repeats(passes)
+    left = [number for number in repeated if number > done]
+    if not left:
+        return
+    dates = {planned.number: planned.date for planned in passes}
+    date = dates[left[0]]
+    log.warning(
+        "pass %d%s trains files again that pass %d trained%s: the rows already hold their clicks, "
+        "so the training metrics are too good and the model may memorise labels: judge it by "
+        "data.test_files, or train each file once (trainer.epochs: 1, --skip-files)",
+        left[0],
+        f" ({date})" if date else "",
+        repeated[left[0]],
+        f", and so do {len(left) - 1} more passes" if len(left) > 1 else "",
+    )

@@ -26,7 +26,7 @@ from paddlebox.store.lock import KeptLock
 from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.names import find_version
 from paddlebox.train.config_changes import as_lines, description, differences, show_value
-from paddlebox.train.pass_log import Lines
+from paddlebox.train.pass_line import Lines
 from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
 from paddlebox.watch.watch import WINDOW_PASSES
 

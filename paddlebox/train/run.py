@@ -32,7 +32,7 @@ from paddlebox.store.dense import dense_digest
 from paddlebox.store.files import make_folder
 from paddlebox.store.lock import KeptLock
 from paddlebox.store.table_set import TableSet
-from paddlebox.train import assembly, pass_line, repeats
+from paddlebox.train import assembly, pass_line, plan
 from paddlebox.train.assembly import Run
 from paddlebox.train.dense_products import check_products, dense_products
 from paddlebox.train.observe import write_environment
@@ -44,7 +44,7 @@ from paddlebox.train.opening import (
     warn_of_unshared,
     warn_of_zeros,
 )
-from paddlebox.train.pass_loop import PassLoop, Training
+from paddlebox.train.pass_loop import PassLoop
 from paddlebox.train.resume import check_unchanged
 from paddlebox.train.run_dir import (
     dir_of,
@@ -54,6 +54,7 @@ from paddlebox.train.run_dir import (
     write_json,
     write_slots,
 )
+from paddlebox.train.runner import Training
 from paddlebox.train.settle import settled, warn_of_few_steps
 from paddlebox.train.stream import passes_of
 from paddlebox.train.warm_start.source import check_same_source, find_source, trained_by_source
@@ -150,8 +151,8 @@ def _resume(
     if other is not None and point.record is not None:
         check_same_source(other, own)
     if not chose_epochs:
-        repeats.warn(point.plan, point.passes)
-    repeats.check_click_priors(config, point.plan, point.passes)
+        plan.warn_of_repeats(point.plan, point.passes)
+    plan.check_click_priors(config, point.plan, point.passes)
     return Run(config, slots, own, world, passes, other, point, recovered)
 
 

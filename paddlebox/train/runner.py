@@ -1,22 +1,96 @@
-"""`Runner` steps a zoo model: a program, what ranks exchange, and averages of the parameters."""
+"""What steps the models of a run: `Runner`, one program, and `Runners`, all programs.
+
+With phases (docs/phases.md), two programs train on one table in turn. In each pass, join trains on
+page views; then update trains on the same instances, shuffled. One commit holds both dense states.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from paddlebox import _native, ops
-from paddlebox.config import Config, Program, Slots
+from paddlebox.config import Config, ModelConfig, Phase, Program, Slots
+from paddlebox.config.phases import state_of, stored_names
 from paddlebox.data.batches import WEIGHT, Feed
+from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.options import JOIN, UPDATE
 from paddlebox.models.click_prior import CLICK_PRIOR
+from paddlebox.store.averages import STEPS, SUFFIX
+from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.hbm_place import check_place
-from paddlebox.train.averaging import Averages
+from paddlebox.store.table_set import TableSet
 from paddlebox.train.dygraph_program import DygraphProgram
-from paddlebox.train.program import SHARE, DenseSync, ModelProgram
+from paddlebox.train.program import RANK_OFFSET, SHARE, DenseSync, ModelProgram
 from paddlebox.train.static_program import StaticProgram
 
 paddle = ops.paddle
+
+START = 9.0  # early averages span about the last ninth of the steps
+
+
+class Averages:
+    """The averages of the parameters of one program.
+
+    After step n: average = k * average + (1 - k) * parameter, with k = min(decay, n / (n + START)).
+    The source is Polyak and Juditsky 1992, here with exponential weights whose window grows at the
+    start. Training steps use the parameters. Evaluation, exports and serving use the averages.
+    """
+
+    def __init__(self, program: ModelProgram, decay: float) -> None:
+        self._program = program
+        self._decay = decay
+        self._steps = 0
+        self._averages = program.parameters()
+        # The trained parameters, while the program holds the averages instead; else None.
+        self._own: dict[str, np.ndarray] | None = None
+
+    def use_parameters(self) -> None:
+        """Put the trained parameters back into the program."""
+        if self._own is not None:
+            self._program.set(self._own)
+            self._own = None
+
+    def use_averages(self) -> None:
+        """Put the averages in place of the parameters, until `use_parameters`."""
+        if self._own is None:
+            self._own = self._program.parameters()
+            self._program.set(self._averages)
+
+    def add(self) -> None:
+        """Add the parameters after a training step."""
+        self._steps += 1
+        kept = np.float32(min(self._decay, self._steps / (self._steps + START)))
+        for name, value in self._program.view().items():
+            average = self._averages[name]
+            average -= value
+            average *= kept
+            average += value
+
+    def reset(self, name: str) -> None:
+        """Start the average of a parameter again, at its value now."""
+        self._averages[name] = self._program.view()[name].copy()
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Arrays of the dense state besides those of the program, by name."""
+        averages = {name + SUFFIX: value.copy() for name, value in self._averages.items()}
+        return {**averages, STEPS: np.array([self._steps], np.int64)}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Load from a dense state, of which the program has loaded its part. Averages that it lacks
+        start at the parameters."""
+        self._averages = {
+            name: np.array(state.get(name + SUFFIX, value))
+            for name, value in self._program.parameters().items()
+        }
+        self._steps = int(state[STEPS][0]) if STEPS in state else 0
+
+    @staticmethod
+    def owns(name: str) -> bool:
+        """Whether an array of a dense state is one of `state`."""
+        return name == STEPS or name.endswith(SUFFIX)
 
 
 class Runner:
@@ -106,7 +180,7 @@ class OneRank(DenseSync):
         return *program.step(feed), True
 
 
-# (config, weighted=) -> the strategy. `ranks.dense_modes` has those of several ranks.
+# (config, weighted=) -> the strategy. `ranks.dense` has those of several ranks.
 SyncOf = Callable[..., DenseSync]
 
 
@@ -145,3 +219,92 @@ def seed_pass(seed: int, number: int) -> None:
     A resumed run then draws the same random numbers (dropout) as one that was never stopped.
     """
     paddle.seed(_native.core.mix(seed + number) % (1 << 63))
+
+
+State = Mapping[str, np.ndarray]
+
+
+class Runners:
+    """The programs of a run: one, or one per phase."""
+
+    def __init__(self, config: Config, slots: Slots, sync_of: SyncOf = one_rank) -> None:
+        phases = tuple(Phase) if config.phases else (Phase.UPDATE,)
+        configs = {phase: config.of_phase(phase) for phase in phases}
+        self._of = {phase: build_runner(own, slots, sync_of) for phase, own in configs.items()}
+        self._rates = {phase: own.optimizer.learning_rate for phase, own in configs.items()}
+
+    def of(self, phase: Phase) -> Runner:
+        return self._of[phase]
+
+    def set_rate(self, factor: float) -> None:
+        """Multiply the configured learning rates of the dense parameters, from the next step on."""
+        for phase, runner in self._of.items():
+            runner.program.set_rate(self._rates[phase] * factor)
+
+    def finish_pass(self) -> None:
+        """Finish a pass after its last step, before its commit. Every rank calls it."""
+        for runner in self._of.values():
+            runner.finish_pass()
+
+    @property
+    def dense_sent_bytes(self) -> int:
+        """Bytes of dense parameters and gradients that this rank has sent to other ranks."""
+        return sum(runner.dense_sent_bytes for runner in self._of.values())
+
+    def dense_state(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters and optimizer states of all programs, by name."""
+        return {
+            name: array
+            for phase, runner in self._of.items()
+            for name, array in stored_names(phase, runner.dense_state()).items()
+        }
+
+    def load_dense_state(self, state: State) -> None:
+        """Load what `dense_state` returned.
+
+        Raises:
+            CorruptionError: names or shapes do not match the models.
+        """
+        for phase, runner in self._of.items():
+            runner.load_dense_state(state_of(phase, state))
+
+
+@dataclass(frozen=True)
+class Training:
+    """The config, table, dataset and programs of a run that is training."""
+
+    config: Config
+    slots: Slots
+    world: Coordinator
+    table: TableSet
+    dataset: InMemoryDataset
+    runners: Runners
+
+
+def enter(dataset: InMemoryDataset, config: Config, phase: Phase) -> None:
+    """Set up the open pass for a phase: its order, its slots and its counted slots.
+
+    The show and click of an instance are counted once per slot: in update, or in join for slots
+    that only join reads. The model of update reads the counts as features. If join counted the
+    slots of update too, these features would contain the labels that update is about to predict.
+    """
+    model = config.phases[phase].model
+    dataset.set_read_slots(model.slots, model.sequences)
+    dataset.set_group(model.loss_group)
+    dataset.set_soft_labels(model.runs_code)
+    if phase is Phase.JOIN:
+        update = {*_read(config.phases[Phase.UPDATE].model, dataset)}
+        dataset.set_counted_slots([name for name in _read(model, dataset) if name not in update])
+        dataset.set_enable_pv_merge(True)
+        dataset.set_pv_batch_size(config.data.pv_batch_size)
+        dataset.set_rank_offset(RANK_OFFSET if model.page_views else "")
+        dataset.set_current_phase(JOIN)
+        dataset.preprocess_instance()
+    else:
+        dataset.set_counted_slots(_read(model, dataset))
+        dataset.set_current_phase(UPDATE)
+        dataset.postprocess_instance()
+
+
+def _read(model: ModelConfig, dataset: InMemoryDataset) -> tuple[str, ...]:
+    return model.slots or tuple(dataset.sparse_names)

@@ -20,7 +20,7 @@ from paddlebox.config.trainer import OptimizerConfig
 from paddlebox.data.rows import count_rows, dense_scales
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.run_config import stored_config
-from paddlebox.train.pass_log import Lines
+from paddlebox.train.pass_line import Lines
 from paddlebox.train.plan import PlannedPass
 
 log = logging.getLogger("paddlebox")
@@ -181,7 +181,7 @@ def _may_have_epochs(config: Config) -> bool:
     data, named = config.data, "epochs" in config.trainer.model_fields_set
     in_order = data.date or data.path_template or data.files_per_day
     in_order = in_order or data.sequences.history.length
-    once = config.model.click_prior and config.table.admission.min_count > 1  # repeats.py
+    once = config.model.click_prior and config.table.admission.min_count > 1  # plan.py
     return config.model.type is ModelType.LR and not (config.phases or named or in_order or once)
 
 

@@ -120,7 +120,7 @@ def test_click_priors_need_instances_that_count_once() -> None:
 
 def test_click_priors_need_one_rank() -> None:
     from paddlebox.ranks import World
-    from paddlebox.ranks.dense_modes import dense_sync
+    from paddlebox.ranks.dense import dense_sync
 
     config: Config = make_config(model={"type": "dnn", "click_prior": True})
     with pytest.raises(ConfigError, match="click_prior with 2 ranks"):

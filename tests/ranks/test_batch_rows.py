@@ -13,7 +13,7 @@ from paddlebox import ops
 from paddlebox._native import core, paddle
 from paddlebox.config import HbmPlace, TableConfig
 from paddlebox.errors import PassError, TrainingError
-from paddlebox.ranks.batch_rows import batch_rows
+from paddlebox.ranks.sharded import batch_rows
 from paddlebox.store.hbm_place import SWITCH
 from paddlebox.store.options import TableOptions
 from paddlebox.store.table import sorted_unique_keys

@@ -15,12 +15,11 @@ import pytest
 from paddlebox import ops
 from paddlebox.config import Config, Phase, load_config, load_slots
 from paddlebox.data.batches import Feed
-from paddlebox.ranks.dense_modes import dense_sync
+from paddlebox.ranks.dense import dense_sync
 from paddlebox.ranks.world import World
 from paddlebox.train import pass_line, pass_loop
-from paddlebox.train.phases import Runners
 from paddlebox.train.program import RATE, SHARE, ModelProgram
-from paddlebox.train.runner import Runner
+from paddlebox.train.runner import Runner, Runners, Training
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination
 from tests.support.configs import write_slots
@@ -235,6 +234,6 @@ def test_ranks_agree_about_a_pass_before_its_dense_state_is_taken(
     monkeypatch.setattr(pass_loop, "seed_pass", lambda *_: None)
     some: Any = MagicMock()
     with pytest.raises(EnoughError):
-        training = pass_loop.Training(_config(), some, some, some, some, Ended())  # type: ignore[arg-type]
+        training = Training(_config(), some, some, some, some, Ended())  # type: ignore[arg-type]
         pass_loop.PassLoop(training, some, some, [])._train(some, None, some, {})
     assert done == ["finish_pass"]

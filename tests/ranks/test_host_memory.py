@@ -9,7 +9,7 @@ import pytest
 
 from paddlebox import _native
 from paddlebox.errors import StoreError
-from paddlebox.ranks import host
+from paddlebox.ranks import joining
 from tests.ranks.gathering import Gather, on_ranks
 
 
@@ -34,7 +34,7 @@ def _shared(hosts: str) -> list[list[int]]:
 
     def work(rank: int, gather: Gather) -> list[int]:
         world: Any = _Rank(rank, hosts, gather)
-        near, memory = host.share_memory(world, 1)
+        near, memory = joining.share_memory(world, 1)
         assert (memory is None) == (len(near) == 1)
         return near
 
@@ -62,5 +62,5 @@ def test_ranks_of_a_host_without_shared_memory_share_none(
         return work(*arguments)
 
     monkeypatch.setattr(Group, fails, failing)
-    monkeypatch.setattr(host.core, "HostGroup", Group)
+    monkeypatch.setattr(joining.core, "HostGroup", Group)
     assert _shared("AABB") == [[0], [1], [2, 3], [2, 3]]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddlebox.ranks.ids import pack_ids, unpack_ids
+from paddlebox.ranks.messages import pack_ids, unpack_ids
 
 _INT32 = st.integers(-(2**31), 2**31 - 1)
 

@@ -9,8 +9,7 @@ import pytest
 
 from paddlebox.config.ranks import RanksConfig
 from paddlebox.errors import ConfigError
-from paddlebox.ranks.nodes import ranks_per_node
-from paddlebox.ranks.traffic import Traffic, traffic_of_pass
+from paddlebox.ranks.traffic import Traffic, ranks_per_node, traffic_of_pass
 
 
 @pytest.mark.parametrize(

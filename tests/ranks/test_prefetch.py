@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paddlebox.ranks.prefetch import Changes, pack, unpack
+from paddlebox.ranks.plans import Changes, pack, unpack
 
 
 def _ids(*rows: int) -> np.ndarray:

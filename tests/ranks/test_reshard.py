@@ -17,8 +17,9 @@ from paddlebox import ops
 from paddlebox._native import core, paddle
 from paddlebox.config import Config, load_config
 from paddlebox.errors import ConfigError, OutOfSpaceError, StoreError
-from paddlebox.ranks import World, adopt_stores, reshard, transfer
+from paddlebox.ranks import World, adopt_stores, reshard
 from paddlebox.ranks.adopt_stores import Found, Sighting, _valid_move, take_over
+from paddlebox.ranks.recovery import agreed_passes
 from paddlebox.ranks.reshard import overlapping, write_range
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.copies import copy_version
@@ -27,7 +28,6 @@ from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
-from paddlebox.train.common_passes import agreed_passes
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination, one_at_a_time
 
@@ -235,14 +235,14 @@ def test_ranks_that_do_not_see_each_other_get_the_segments_with_keys_of_their_ra
         to.parent.mkdir(parents=True)
         os.rename(store_of_rank(two / "store", rank), to)
     sent = list[tuple[int, dict[str, Any]]]()
-    make_part = transfer._part
+    make_part = reshard._part
 
     def part(store: Path, version: int, own: tuple[int, int]) -> dict[str, Any]:
         found = make_part(store, version, own)
         sent.append((key_ranges(3).index(own), found))
         return found
 
-    monkeypatch.setattr(transfer, "_part", part)
+    monkeypatch.setattr(reshard, "_part", part)
     monkeypatch.setattr(adopt_stores, "write_range", one_at_a_time(write_range))
     coordination(3, lambda world: take_over(roots[world.rank], config, world))
     found = []

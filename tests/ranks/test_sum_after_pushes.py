@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paddlebox.config import Config, Slots, load_config, load_slots
-from paddlebox.ranks.dense_modes import AllReduce
+from paddlebox.ranks.dense import AllReduce
 from paddlebox.ranks.world import World
 from paddlebox.train.static_program import StaticProgram
 from tests.conftest import ROOT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paddlebox.ranks.varints import pack_varints, take_varints, unpack_varints
+from paddlebox.ranks.messages import pack_varints, take_varints, unpack_varints
 
 _LARGEST = (1 << 64) - 1
 

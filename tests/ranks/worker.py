@@ -55,7 +55,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     from paddlebox.config import load_slots
     from paddlebox.config.load import load_config
     from paddlebox.data.dataset import InMemoryDataset
-    from paddlebox.ranks.dense_modes import dense_sync
+    from paddlebox.ranks.dense import dense_sync
     from paddlebox.train.batch_loop import run_pass
     from paddlebox.train.opening import open_table
     from paddlebox.train.runner import build_runner

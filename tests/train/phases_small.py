@@ -25,8 +25,8 @@ from paddlebox.train import run  # noqa: E402  # Paddle comes after the settings
 from paddlebox.train.evaluation import evaluate  # noqa: E402
 from paddlebox.train.opening import open_table, read_slots  # noqa: E402
 from paddlebox.train.pass_loop import PassLoop  # noqa: E402
-from paddlebox.train.phases import Runners  # noqa: E402
 from paddlebox.train.plan import PlannedPass  # noqa: E402
+from paddlebox.train.runner import Runners  # noqa: E402
 
 train_pass = PassLoop._train
 

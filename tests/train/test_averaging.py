@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from paddlebox.store.averages import averaged
-from paddlebox.train.averaging import START, Averages
 from paddlebox.train.program import ModelProgram
-from paddlebox.train.runner import OneRank, Runner
+from paddlebox.train.runner import START, Averages, OneRank, Runner
 from tests.conftest import tool
 from tests.support.configs import write_config, write_slots
 

@@ -9,7 +9,7 @@ import pytest
 from paddlebox.errors import ConfigError
 from paddlebox.store.coordinator import ONE_RANK
 from paddlebox.store.record import VersionRecord
-from paddlebox.train.common_passes import check_same_ranks
+from paddlebox.train.evaluation import check_same_ranks
 
 
 def record(**cursor: int) -> VersionRecord:

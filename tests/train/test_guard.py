@@ -11,7 +11,7 @@ import pytest
 
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError, GuardError
-from paddlebox.train.guard import check_pass
+from paddlebox.train.pass_loop import check_pass
 
 GOOD = {"w": np.ones(4, np.float32), "step": np.ones((), np.float32)}
 BAD = {"w": np.array([1, np.nan, np.inf, 2], np.float32)}

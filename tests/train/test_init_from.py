@@ -12,10 +12,9 @@ import pytest
 
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.manifest import Manifest, VersionRecord
-from paddlebox.train.plan import PlannedPass
-from paddlebox.train.repeats import repeats_source
-from paddlebox.train.warm_start.dense import carry_dense
+from paddlebox.train.plan import PlannedPass, repeats_source
 from paddlebox.train.warm_start.source import find_source, resolve_version, trained_by
+from paddlebox.train.warm_start.start import carry_dense
 from tests.support.marks import long, slow
 from tests.train.runs import SLOTS, Runs, write_data, write_slots
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from paddlebox.train.pass_log import Lines
+from paddlebox.train.pass_line import Lines
 
 
 def test_a_run_of_many_passes_remembers_the_last_ones_and_the_sums() -> None:

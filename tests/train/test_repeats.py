@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from paddlebox.errors import ConfigError
-from paddlebox.train.plan import PlannedPass
-from paddlebox.train.repeats import check_click_priors, repeats, trained_before, warn
+from paddlebox.train.plan import (
+    PlannedPass,
+    check_click_priors,
+    repeats,
+    trained_before,
+    warn_of_repeats,
+)
 from tests.conftest import make_synthetic, tool
 from tests.support.configs import make_config
 
@@ -31,8 +36,8 @@ def test_a_pass_of_files_that_earlier_passes_trained_is_known() -> None:
 def test_a_start_warns_once_of_what_is_still_to_come(caplog: pytest.LogCaptureFixture) -> None:
     planned = passes("a", "a", "a", date="20240131")
     with caplog.at_level(logging.WARNING, "paddlebox"):
-        warn(planned, 0)
-        warn(planned, 3)
+        warn_of_repeats(planned, 0)
+        warn_of_repeats(planned, 3)
     assert len(caplog.messages) == 1
     said = caplog.messages[0]
     assert "pass 2 (20240131) trains files again that pass 1 trained, and so do 1 more" in said

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from paddlebox.train.pass_log import Lines
+from paddlebox.train.pass_line import Lines
 from paddlebox.train.pass_loop import PassLoop
 from paddlebox.train.plan import PlannedPass
 from tests.conftest import tool

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from paddlebox.config import Phase, load_config
-from paddlebox.train.hooks.plateau import Plateau, following
+from paddlebox.train.hooks import Plateau, following
 from paddlebox.train.opening import open_table
-from paddlebox.train.phases import Runners
 from paddlebox.train.plan import PlannedPass
-from paddlebox.train.runner import Runner
+from paddlebox.train.runner import Runner, Runners
 from tests.conftest import tool
 from tests.support.configs import make_config, write_config, write_slots
 

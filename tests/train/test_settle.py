@@ -24,7 +24,7 @@ from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
 from paddlebox.train.config_changes import description
-from paddlebox.train.pass_log import Lines
+from paddlebox.train.pass_line import Lines
 from paddlebox.train.plan import PlannedPass, plan_passes
 from paddlebox.train.settle import batch_size_for, chosen, settled, warn_of_few_steps
 from tests.conftest import PATIENCE_S, ROOT, run_python

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paddlebox.config import Config, Slots
+from paddlebox.config import Config, Slots, TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.files import write_durably
@@ -24,19 +24,179 @@ from paddlebox.store.import_rows import Imported, import_rows
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.train.config_changes import description
-from paddlebox.train.phases import Runners
-from paddlebox.train.warm_start.dense import carry_dense
-from paddlebox.train.warm_start.report import count_rows, format_report, parts_of_rows
-from paddlebox.train.warm_start.slot_map import SlotMap, is_per_slot, map_slots
+from paddlebox.train.runner import Runners
 from paddlebox.train.warm_start.source import (
     DEFAULT_TABLE,
     INIT_FILE,
+    SlotMap,
     Source,
+    is_per_slot,
+    map_slots,
     open_tables,
     trained_by,
 )
 
 log = logging.getLogger("paddlebox")
+
+# Prefix of Paddle's variables that hold the dense learning rate. It comes from the new config.
+_RATE = "learning_rate_"
+
+
+@dataclass
+class CarriedDense:
+    """The dense state of a new run, and where its tensors come from."""
+
+    state: dict[str, np.ndarray]
+    carried: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)  # (name, shape)
+    # (name, shape, why)
+    fresh: list[tuple[str, tuple[int, ...], str]] = field(default_factory=list)
+    dropped: list[tuple[str, tuple[int, ...], str]] = field(default_factory=list)
+
+    def report(self) -> dict[str, Any]:
+        """The section "dense" of init.json."""
+        return {
+            "carried": [{"name": name, "shape": list(shape)} for name, shape in self.carried],
+            **{
+                kind: [{"name": name, "shape": list(shape), "why": why} for name, shape, why in of]
+                for kind, of in (("fresh", self.fresh), ("dropped", self.dropped))
+            },
+        }
+
+
+def carry_dense(
+    old: Mapping[str, np.ndarray], fresh: Mapping[str, np.ndarray], same_optimizer: bool
+) -> CarriedDense:
+    """Combine the dense state of a trained model with that of a new one.
+
+    A parameter is carried if its name, shape and dtype are equal. The optimizer's state of a
+    parameter is carried with the parameter if both runs use the same type of optimizer. The name of
+    such a state begins with the name of its parameter.
+
+    Args:
+        old: the state of the source.
+        fresh: the initial state of the new model.
+        same_optimizer: whether both runs use the same type of optimizer.
+    """
+    names = {*old, *fresh}
+    out = CarriedDense(dict(fresh))
+    for name in sorted(names):
+        owner = _owner(name, names)
+        before, now = old.get(name), fresh.get(name)
+        why = ""
+        if name.startswith(_RATE):
+            why = "the config's"
+        elif before is None:
+            why = "not in the source"
+        elif now is None:
+            why = "not in the model"
+        elif owner is not None and not same_optimizer:
+            why = "of another optimizer"
+        elif owner is not None and not _same(old.get(owner), fresh.get(owner)):
+            why = f"{owner} is not carried"
+        elif not _same(before, now):
+            why = f"was {before.dtype} {list(before.shape)}"
+        if not why:
+            assert before is not None
+            out.state[name] = before
+            out.carried.append((name, before.shape))
+        elif now is not None:
+            out.fresh.append((name, now.shape, why))
+        else:
+            assert before is not None
+            out.dropped.append((name, before.shape, why))
+    return out
+
+
+def _owner(name: str, names: set[str]) -> str | None:
+    """The parameter to which an optimizer state of this name belongs, or None.
+
+    It is the longest other name that this name begins with.
+    """
+    parts = name.split("_")
+    prefixes = ("_".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
+    return next((prefix for prefix in prefixes if prefix in names), None)
+
+
+def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    return a is not None and b is not None and a.shape == b.shape and a.dtype == b.dtype
+
+
+def count_rows(imported: Sequence[Imported], slots: Slots) -> dict[str, Any]:
+    """Counts of rows over all tables that were carried."""
+    names = [slot.name for slot in slots.sparse]
+    sums = [sum(of_slot) for of_slot in zip(*(one.dropped for one in imported), strict=True)]
+    dropped = {name: rows for name, rows in zip(names, sums, strict=True) if rows > 0}
+    return {
+        "carried": sum(one.rows for one in imported),
+        "with_embedx": sum(one.with_embedx for one in imported),
+        "dropped": sum(dropped.values()),
+        "dropped_by_slot": dropped,
+    }
+
+
+def parts_of_rows(old: TableConfig, new: TableConfig) -> dict[str, str]:
+    """What happened to each part of a row."""
+
+    def state(name: str) -> str:
+        rule = "embedx" if name == "expand" else name
+        rules = [getattr(config, rule).rule.value for config in (old, new)]
+        return "carried" if rules[0] == rules[1] else f"reset ({rules[0]} -> {rules[1]})"
+
+    parts = {"show, click, embed_w": "carried", "embed state": state("embed")}
+    for name, widths in (
+        ("embedx", (old.embedx_dim, new.embedx_dim)),
+        ("expand", (old.expand_dim, new.expand_dim)),
+    ):
+        if widths == (0, 0):
+            continue
+        if widths[0] == widths[1]:
+            parts[f"{name}_w"], parts[f"{name} state"] = "carried", state(name)
+        elif widths[1] == 0:
+            parts[f"{name}_w"] = "dropped"
+        else:
+            parts[f"{name}_w"] = f"reinitialised ({widths[0]} -> {widths[1]} floats)"
+    for name in {**dict.fromkeys(old.counts), **dict.fromkeys(new.counts)}:
+        gone = "dropped" if name not in new.counts else "0"
+        parts[f"count {name}"] = "carried" if name in old.counts and gone == "0" else gone
+    return parts
+
+
+def format_report(report: Mapping[str, Any]) -> list[str]:
+    """The report in init.json as lines of text."""
+    rows, slots, dense = report["rows"], report["slots"], report["dense"]
+
+    def listed(names: Sequence[str]) -> str:
+        return ", ".join(names) if names else "none"
+
+    lines = [
+        f"rows: {rows['carried']} carried, {rows['dropped']} dropped",
+        f"slots: {len(slots['kept'])} kept; added: {listed(slots['added'])}; "
+        f"dropped: {listed(slots['dropped'])}",
+        *(f"{part}: {what}" for part, what in report["parts"].items()),
+        f"admission counts: {report['admission_counts']}",
+        *_lines_of_tables(report.get("tables", {})),
+        f"dense: {len(dense['carried'])} tensors carried",
+    ]
+    for kind in ("fresh", "dropped"):
+        lines += [f"dense, {kind}: {t['name']} {t['shape']} ({t['why']})" for t in dense[kind]]
+    return lines
+
+
+def _lines_of_tables(tables: Mapping[str, Any]) -> list[str]:
+    if not tables:
+        return []
+    lines = [
+        f"table {name}: {of['rows']} rows carried; {part}: {what}"
+        for name, of in tables["carried"].items()
+        for part, what in of["parts"].items()
+    ]
+    lines += [f"table {name}: new, without rows" for name in tables["new"]]
+    lines += [f"table {name}: dropped, {rows} rows" for name, rows in tables["dropped"].items()]
+    moved = tables["slots_moved"]
+    return lines + (
+        [f"slots of another table, without their rows: {', '.join(moved)}"] * bool(moved)
+    )
+
 
 _BLOCK = 64  # counters of the admission filter for consecutive keys
 

@@ -1,4 +1,4 @@
-"""Keeps an export file up to date with the saves of a run (`publish`).
+"""Hooks that write elsewhere: saves, copies of commits, and the export file.
 
 A separate process exports the saves (launch/follow.py). An export builds Paddle programs, which are
 global state of a process, and the training thread uses this state. An export in another thread of
@@ -22,11 +22,87 @@ from paddlebox.config import Config
 from paddlebox.config.alerts import AlertsConfig
 from paddlebox.config.save import PublishConfig
 from paddlebox.errors import StoreError
-from paddlebox.train.hooks.hook import Hook
-from paddlebox.train.run_dir import append_json
+from paddlebox.saves.remote import SaveCopier
+from paddlebox.saves.saver import BackgroundSaves, Saver
+from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.copies import Copier
+from paddlebox.store.table_set import TableSet
+from paddlebox.train.hooks import Hook
+from paddlebox.train.pass_line import Line
+from paddlebox.train.plan import PlannedPass
+from paddlebox.train.run_dir import append_json, copies_of
 from paddlebox.watch.watch import Watch
 
 log = logging.getLogger("paddlebox")
+
+
+class Save(Hook):
+    """Writes the saves of a run.
+
+    Args:
+        config: the config of the run.
+        table: the tables to save.
+        saved: called after each save, in the thread that wrote it.
+    """
+
+    def __init__(self, config: Config, table: TableSet, saved: Callable[[], None]) -> None:
+        extra = {
+            "slots.yaml": Path(config.data.slots).read_bytes(),
+            "config.json": config.canonical_json().encode(),
+        }
+        saver = Saver(table, config.save.out, extra=extra)
+        self._heartbeat = table.world.heartbeat
+        copies = config.save.copy_to and table.world.rank == 0
+        self._copier = SaveCopier(config.save.out, config.save.copy_to) if copies else None
+
+        def done() -> None:
+            saved()
+            if self._copier is not None:
+                self._copier.offer()
+
+        self._saves = BackgroundSaves(saver, config.save, done)
+        if self._copier is not None:
+            self._copier.offer()  # what an earlier, killed run did not copy
+
+    def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
+        if not passes:
+            return
+        due = self._saves.due()  # an earlier, killed run may not have written it
+        if line is not None:
+            line["save"] = due
+
+    def after_pass(self, line: Line, planned: PlannedPass) -> None:
+        line["save"] = self._saves.due(planned.number, planned.date)
+
+    def end(self) -> None:
+        self._saves.finish()
+        if self._copier is not None:
+            self._copier.finish(self._heartbeat)
+
+    def close(self, error: BaseException | None) -> None:
+        try:
+            self._saves.close()
+        finally:
+            if self._copier is not None:
+                self._copier.close()
+
+
+class Copy(Hook):
+    """Copies each version in the background after its commit."""
+
+    def __init__(self, config: Config, table: TableSet, store: Path, world: Coordinator) -> None:
+        uri = copies_of(config, world.rank)
+        # With several ranks, each copies every version, so that all have some pass in common.
+        every_one = world.size > 1
+        self._table = table
+        self._copier = Copier(str(store), uri, every_one=every_one)
+        table.queue.after_commit.append(self._copier.offer)
+
+    def end(self) -> None:
+        self._copier.finish(self._table.head)
+
+    def close(self, error: BaseException | None) -> None:
+        self._copier.close()
 
 
 class Publisher:
@@ -50,7 +126,7 @@ class Publisher:
         self._start()  # also exports saves that an earlier, killed run did not export
 
     def _start(self) -> None:
-        package = str(Path(__file__).parents[3])
+        package = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "paddlebox.launch.follow", *self._arguments],
