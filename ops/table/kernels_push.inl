@@ -1,0 +1,283 @@
+// The push of a batch into the rows of a pass. kernels.inl includes it.
+//
+// PushAs goes through the rows of a batch in tiles. Merge sums the gradients of a tile's rows over the
+// places of the batch that read them. Then the update rule changes each row: AdaGrad, the default, in
+// loops over the tile (ReadAdaGrad, ApplyAdaGrad), any other rule row by row (ApplyRules). On several
+// ranks, AddMerged adds them to the sums that are sent to the owners of the rows instead.
+
+// The merged push of a tile of rows, and the fields of these rows that AdaGrad reads.
+template <int kDim>
+struct Merged {
+  static constexpr int kRoom = kDim != 0 ? kDim : kMaxDim;
+  size_t tile = 0, count = 0;  // rows [tile, tile + count) of the plan
+  alignas(64) float embedx[kTile][kRoom];
+  alignas(64) float weight[kTile] = {};   // embed_w
+  alignas(64) float squares[kTile] = {};  // of embedx
+  alignas(64) float show[kTile] = {}, click[kTile] = {};
+  alignas(64) float late[kTile] = {};  // GradientView::late
+  alignas(64) float row_show[kTile] = {}, row_click[kTile] = {}, row_delta[kTile] = {};
+  alignas(64) float row_weight[kTile] = {}, row_g2sum[kTile] = {}, row_x_g2sum[kTile] = {};
+  alignas(64) float row_rate[kTile] = {}, row_counted[kTile] = {};
+  float by[kTile] = {};  // what weight decay multiplies embedx and expand by
+  bool skip[kTile];
+};
+
+// Points to the gradient of embed_w; the gradient of embedx follows it.
+PBX_INLINE const float* GradientOf(const GradientView& gradient, uint64_t segment,
+                                   uint64_t instance) {
+  return gradient.grad + segment * gradient.stride + instance * gradient.extra +
+         gradient.weights_at;
+}
+
+// Sums the gradients of the tile's rows, whose occurrences are segments[begin, end). It goes
+// occurrence by occurrence, not row by row: each occurrence stores the sum of its row so far, and
+// the last store remains. later: rows to prefetch, as many as the tile has.
+template <int kDim, bool kFactors>
+PBX_INLINE void Merge(const RowBlock& block, const int32_t* later, const int32_t* segments,
+                      int64_t begin, int64_t end, int64_t last, int dim,
+                      const GradientView& gradient, uint64_t reciprocal, Merged<kDim>* merged) {
+  typedef float Four __attribute__((vector_size(16)));
+  typedef int32_t FourInts __attribute__((vector_size(16)));
+  alignas(64) float counts[kTile][4];  // show, click, embed_w
+  Vectors<kDim> embedx;
+  SetDim(&embedx, dim);
+  embedx.Zero();
+  Four sums = {};
+  size_t t = SIZE_MAX;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t ahead = i + static_cast<int64_t>(kAheadSegments);
+    if (ahead < last) {
+      const uint64_t segment = static_cast<uint32_t>(segments[ahead] & INT32_MAX);
+      const float* next = GradientOf(gradient, segment, InstanceOf(segment, reciprocal));
+      for (int at = 0; at < 1 + dim; at += 16) __builtin_prefetch(next + at);
+    }
+    const int32_t keep = ~(segments[i] >> 31);  // 0 at the first occurrence of a row, otherwise -1
+    t += static_cast<size_t>(1 + keep);
+    PrefetchRow<kDim>(block, later[t], 0, block.row_bytes - 1);
+    const uint64_t segment = static_cast<uint32_t>(segments[i] & INT32_MAX);
+    const uint64_t instance = InstanceOf(segment, reciprocal);
+    const float* show_click = gradient.show_click + instance * gradient.show_click_stride;
+    const float* from = GradientOf(gradient, segment, instance);
+    const float weight = kFactors ? from[0] * gradient.factors[i] : from[0];
+    sums = (Four)((FourInts)sums & keep) + Four{show_click[0], show_click[1], weight, 0.0f};
+    embedx.Keep(keep);
+    if constexpr (kFactors) {
+      embedx.AddScaled(from + 1, gradient.factors[i]);
+    } else {
+      embedx.Add(from + 1);
+    }
+    __builtin_memcpy(counts[t], &sums, sizeof(sums));
+    embedx.Store(merged->embedx[t]);
+  }
+  for (t = 0; t < merged->count; ++t) {
+    merged->show[t] = counts[t][0];
+    merged->click[t] = counts[t][1];
+    merged->weight[t] = counts[t][2] * gradient.scale;
+    embedx.Load(merged->embedx[t]);
+    embedx.Scale(gradient.scale);
+    embedx.Store(merged->embedx[t]);
+    merged->squares[t] = embedx.SumOfSquares();
+  }
+}
+
+// For the rare row whose sums are not finite. False: the row stays unchanged.
+template <int kDim>
+bool Mend(const GradientView& gradient, size_t row, int dim, size_t t, Merged<kDim>* merged) {
+  float* const embedx = merged->embedx[t];
+  bool bad = !rule::Finite(merged->show[t]) || !rule::Finite(merged->click[t]) ||
+             !rule::Finite(merged->weight[t]);
+  for (int c = 0; c < dim; ++c) bad |= !rule::Finite(embedx[c]);
+  if (!bad) return true;  // only a square overflowed
+  if (gradient.report != nullptr) gradient.report(gradient.context, row);
+  if (gradient.on_bad == BadGrad::kSkip) return false;
+  merged->weight[t] = rule::Mended(merged->weight[t], gradient.bound);
+  for (int c = 0; c < dim; ++c) embedx[c] = rule::Mended(embedx[c], gradient.bound);
+  merged->squares[t] = rule::SumOfSquares(embedx, dim);
+  if (!rule::Finite(merged->show[t])) merged->show[t] = 0.0f;
+  if (!rule::Finite(merged->click[t])) merged->click[t] = 0.0f;
+  return true;
+}
+
+template <int kDim, bool kDecay>
+PBX_INLINE void ReadAdaGrad(const RowBlock& block, const AccessorConfig& config,
+                            const int32_t* rows, int dim, Merged<kDim>* merged) {
+  constexpr int kState = RowLayout::kEmbed + 1, kEmbedx = kState + 1;
+  for (size_t t = 0; t < merged->count; ++t) {
+    const float* row = RowOf(block, rows[t]);
+    merged->row_show[t] = row[RowLayout::kShow];
+    merged->row_click[t] = row[RowLayout::kClick];
+    merged->row_delta[t] = row[RowLayout::kDeltaScore];
+    merged->row_weight[t] = row[RowLayout::kEmbed];
+    if constexpr (kDecay) {
+      const Factors by = block.decay->Of(row);
+      merged->row_weight[t] *= by.embed;
+      merged->by[t] = by.embedx;
+    }
+    merged->row_g2sum[t] = row[kState];
+    merged->row_x_g2sum[t] = row[kEmbedx + dim];
+    merged->row_rate[t] = accessor::RateOf(config, row);
+    merged->row_counted[t] = accessor::CountedOf(config, row);
+  }
+}
+
+// AdaGrad on both parts, the default. The scalars of a tile's rows are computed in one loop, which
+// vectorises, by the functions that accessor::PushWeights calls for one row. Calling PushWeights
+// for each row makes a push with AVX-512 1.1 (D = 8) to 1.3 (D = 16) times as slow.
+template <int kDim, bool kDecay>
+PBX_INLINE void ApplyAdaGrad(const RowBlock& block, const AccessorConfig& config,
+                             const int32_t* rows, int dim, const Merged<kDim>& merged,
+                             uint32_t day) {
+  constexpr int kState = RowLayout::kEmbed + 1, kEmbedx = kState + 1;
+  alignas(64) float show[kTile], click[kTile], delta[kTile], w[kTile], g2sum[kTile], x_g2sum[kTile],
+      step[kTile], score[kTile];
+  for (size_t t = 0; t < kTile; ++t) {
+    const accessor::Counts counts =
+        accessor::AddPush(config, {merged.row_show[t], merged.row_click[t], merged.row_delta[t]},
+                          merged.row_counted[t], merged.show[t], merged.click[t]);
+    show[t] = counts.show;
+    click[t] = counts.click;
+    delta[t] = counts.delta_score;
+    score[t] = accessor::Score(config, show[t], click[t]);
+    const float scale = accessor::ScaleOf(config, merged.show[t] + merged.late[t]);
+    const float rate = merged.row_rate[t];
+    w[t] = merged.row_weight[t];
+    g2sum[t] = merged.row_g2sum[t];
+    rule::AdaGradUpdate(accessor::RuleFor(config.embed, rate), 1, &merged.weight[t], scale, &w[t],
+                        &g2sum[t]);
+    step[t] = rule::AdaGradStep(config.embedx.learning_rate * rate, config.embedx.initial_g2sum,
+                                merged.row_x_g2sum[t], scale);
+    x_g2sum[t] = rule::AdaGradGrown(merged.row_x_g2sum[t], merged.squares[t], scale, dim);
+  }
+  Vectors<kDim> gradient;
+  SetDim(&gradient, dim);
+  for (size_t t = 0; t < merged.count; ++t) {
+    if (merged.skip[t]) continue;
+    float* row = RowOf(block, rows[t]);
+    row[RowLayout::kShow] = show[t];
+    row[RowLayout::kClick] = click[t];
+    row[RowLayout::kDeltaScore] = delta[t];
+    SetFlag(row, kTouched);
+    SetWord(row, RowLayout::kDay, day);
+    if constexpr (kDecay) {
+      SetWord(row, RowLayout::kStep, block.decay->step);
+      float* const expand = row + config.layout.expand_at();
+      for (int c = 0; c < config.layout.expand_dim; ++c) expand[c] *= merged.by[t];
+    }
+    row[RowLayout::kEmbed] = w[t];
+    row[kState] = g2sum[t];
+    if (HasEmbedx(row)) {
+      gradient.Load(merged.embedx[t]);
+      gradient.template Step<kDecay>(config.embedx, step[t], merged.by[t], row + kEmbedx);
+      row[kEmbedx + dim] = x_g2sum[t];
+    } else if (score[t] >= config.embedx_threshold) {
+      accessor::CreateEmbedx(*block.config, block.keys[rows[t]], row);
+    }
+  }
+}
+
+template <int kDim, bool kDecay>
+PBX_INLINE void ApplyRules(const RowBlock& block, const AccessorConfig& config, const int32_t* rows,
+                           int dim, Merged<kDim>* merged, uint32_t day) {
+  for (size_t t = 0; t < merged->count; ++t) {
+    if (merged->skip[t]) continue;
+    float* row = RowOf(block, rows[t]);
+    if constexpr (kDecay) {
+      const Factors by = block.decay->Of(row);
+      accessor::ScaleWeights(config.layout, by.embed, by.embedx, row);
+      SetWord(row, RowLayout::kStep, block.decay->step);
+    }
+    SetFlag(row, kTouched);
+    if (accessor::PushWeights(config, dim, merged->show[t], merged->click[t], &merged->weight[t],
+                              merged->embedx[t], day, row, merged->late[t])) {
+      accessor::CreateEmbedx(*block.config, block.keys[rows[t]], row);
+    }
+  }
+}
+
+// Adds the merged push of each row to the sums that are sent to the rows' owners.
+template <int kDim>
+PBX_INLINE void AddMerged(const int32_t* rows, int dim, const Merged<kDim>& merged, float* sums) {
+  for (size_t t = 0; t < merged.count; ++t) {
+    if (merged.skip[t]) continue;
+    float* const to = sums + static_cast<size_t>(rows[t]) * static_cast<size_t>(3 + dim);
+    to[0] += merged.show[t];
+    to[1] += merged.click[t];
+    to[2] += merged.weight[t];
+    for (int c = 0; c < dim; ++c) to[3 + c] += merged.embedx[t][c];
+  }
+}
+
+// Marks the rows of the tile that stay unchanged because their sums are not finite.
+template <int kDim>
+PBX_INLINE void CheckFinite(const GradientView& gradient, const int32_t* rows, int dim,
+                            Merged<kDim>* merged) {
+  float worst = 0.0f;  // becomes NaN
+  for (size_t t = 0; t < kTile; ++t) {
+    worst += (merged->squares[t] + merged->weight[t] + merged->show[t] + merged->click[t]) * 0.0f;
+  }
+  for (size_t t = 0; t < kTile; ++t) merged->skip[t] = false;
+  if (worst == 0.0f) return;
+  for (size_t t = 0; t < merged->count; ++t) {
+    const float any = merged->squares[t] + merged->weight[t] + merged->show[t] + merged->click[t];
+    if (rule::Finite(any)) continue;
+    merged->skip[t] = !Mend<kDim>(gradient, static_cast<size_t>(rows[t]), dim, t, merged);
+  }
+}
+
+// A tile is applied after the gradients of the next tile were merged. The rules load vectors from
+// values that were stored float by float. Such a load waits until the stores are done, and the
+// stores wait for gradients and rows.
+template <int kDim, bool kFactors, bool kDecay>
+void PushAs(const RowBlock& block, const int32_t* rows, const int32_t* starts,
+            const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
+            uint32_t day) {
+  const AccessorConfig config = *block.config;  // a copy: writing a row cannot change it
+  const int dim = kDim != 0 ? kDim : config.layout.embedx_dim;
+  const bool adagrad = gradient.merged == nullptr && config.embed.kind == RuleKind::kAdaGrad &&
+                       config.embedx.kind == RuleKind::kAdaGrad;
+  const int64_t last = starts[end];
+  const uint64_t reciprocal = ReciprocalOf(gradient.segments_per_instance);
+  Merged<kDim> both[2];
+  const auto apply = [&](Merged<kDim>* merged) {
+    const int32_t* const here = rows + merged->tile;
+    CheckFinite<kDim>(gradient, here, dim, merged);
+    if (gradient.merged != nullptr) {
+      AddMerged<kDim>(here, dim, *merged, gradient.merged);
+    } else if (adagrad) {
+      ApplyAdaGrad<kDim, kDecay>(block, config, here, dim, *merged, day);
+    } else {
+      ApplyRules<kDim, kDecay>(block, config, here, dim, merged, day);
+    }
+  };
+  size_t odd = 0;
+  for (size_t tile = begin; tile < end; tile += kTile, odd ^= 1) {
+    Merged<kDim>& merged = both[odd];
+    merged.tile = tile;
+    merged.count = end - tile < kTile ? end - tile : kTile;
+    // Rows are prefetched one by one, between the work on other rows. Prefetching a whole tile at
+    // once would fill the processor's queue of cache misses and stall it.
+    const int32_t* const later =
+        rows + (tile + kAheadRows + kTile < end ? tile + kAheadRows : tile);
+    Merge<kDim, kFactors>(block, later, segments, starts[tile], starts[tile + merged.count], last,
+                          dim, gradient, reciprocal, &merged);
+    if (gradient.late != nullptr) {
+      for (size_t t = 0; t < merged.count; ++t) merged.late[t] = gradient.late[tile + t];
+    }
+    if (adagrad) ReadAdaGrad<kDim, kDecay>(block, config, rows + tile, dim, &merged);
+    if (both[odd ^ 1].count != 0) apply(&both[odd ^ 1]);
+  }
+  if (both[odd ^ 1].count != 0) apply(&both[odd ^ 1]);
+}
+
+template <int kDim>
+void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
+            const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
+            uint32_t day) {
+  const auto push = [&] {
+    if (block.decay != nullptr) {
+      return gradient.factors != nullptr ? PushAs<kDim, true, true> : PushAs<kDim, false, true>;
+    }
+    return gradient.factors != nullptr ? PushAs<kDim, true, false> : PushAs<kDim, false, false>;
+  }();
+  push(block, rows, starts, segments, begin, end, gradient, day);
+}
