@@ -6,7 +6,7 @@ Each file of tests/mutants/ is a list of mutants in TOML:
 
     [[mutant]]
     breaks = "the promise that the change breaks"
-    file = "paddlebox/store/commit_queue.py"
+    file = "paddlebox/store/committer.py"
     old = '''text that occurs exactly once in the file'''
     new = '''text that replaces it'''
     test = "tests/store/test_manifest.py"

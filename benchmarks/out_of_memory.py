@@ -193,7 +193,7 @@ class Trainer:
     def make_rows(self) -> dict[str, Any]:
         """Gives every wide feasign a row and pushes a gradient to it, pass by pass."""
         from paddlebox import ops
-        from paddlebox.store.commit_queue import When
+        from paddlebox.store.committer import When
         from paddlebox.store.table import sorted_unique_keys
         from paddlebox.train.runner import build_runner
 
@@ -270,7 +270,7 @@ class Trainer:
         }
 
     def finish(self) -> dict[str, Any]:
-        from paddlebox.store.dense import dense_digest
+        from paddlebox.store.files import dense_digest
 
         self.table.wait_commit()
         counters = self.table.counters()

@@ -13,7 +13,8 @@ from typing import Any
 
 from paddlebox import _native
 from paddlebox.store import compaction
-from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import VersionStore
 from peers.disk import drop_cache
 from peers.stores import answer_of
 from peers.workload import KEY_BYTES, ROW_BYTES, Bytes, Words
@@ -49,7 +50,7 @@ class Own:
 
     def __init__(self, folder: Path, threads: int) -> None:
         self.folder = folder / self.name
-        self._manifest = Manifest.open_writer(self.folder)
+        self._manifest = VersionStore.open_writer(self.folder)
         self._tier: Any = _native.core.SsdTier(
             {
                 "folder": str(self.folder / "ssd"),
@@ -105,9 +106,9 @@ class Own:
 
     def _commit(self, kind: str, segments: list[dict[str, Any]]) -> None:
         with self._timed("commit_s"):
-            head = self._manifest.head() or VersionRecord(0, 0, [], {"row_bytes": ROW_BYTES}, 0)
+            head = self._manifest.newest() or VersionRecord(0, 0, [], {"row_bytes": ROW_BYTES}, 0)
             number = head.pass_number + (kind == "pass")
-            self._manifest.commit(
+            self._manifest.append(
                 head.following(kind, segments=segments, live_rows=self._rows, pass_number=number)
             )
             self._manifest.prune(1)  # removes files that no version names any more

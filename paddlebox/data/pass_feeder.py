@@ -27,9 +27,9 @@ from paddlebox.data.pipeline import AFTER, BEFORE, WORK, InOrder
 from paddlebox.data.side_table import SideTables
 from paddlebox.data.stager import Stager
 from paddlebox.errors import PassError
-from paddlebox.store.commit_queue import When
+from paddlebox.store.committer import When
 from paddlebox.store.table_set import TableSet
-from paddlebox.store.version_set import HISTORY
+from paddlebox.store.version_store import HISTORY
 
 log = logging.getLogger(__name__)
 

@@ -35,8 +35,8 @@ from paddlebox.store import copies, files
 from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.coordinator import Coordinator, key_ranges
 from paddlebox.store.lock import StoreLock
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.rank_stores import newest_after_passes
+from paddlebox.store.version_store import VersionStore
 from paddlebox.train.opening import table_options
 from paddlebox.train.run_dir import copies_of, dir_of, own_dir
 
@@ -76,7 +76,7 @@ def look(store: Path) -> Found | None:
     if not data.is_file() or data.stat().st_size == 0:
         return None
     try:
-        with Manifest.open_reader(store) as manifest:
+        with VersionStore.open_reader(store) as manifest:
             records = manifest.records()
     except CorruptionError:
         if files.manifest_versions(str(store)):
@@ -561,7 +561,7 @@ def _check_whole(
     for rank in range(size):
         if rank not in seen and (rank in stores or not _visible(root, rank)):
             continue
-        with Manifest.open_reader(dir_of(root, rank) / "store") as manifest:
+        with VersionStore.open_reader(dir_of(root, rank) / "store") as manifest:
             records = manifest.records()
         if all(record.is_partial for record in records):
             raise ConfigError(

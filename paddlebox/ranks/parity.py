@@ -84,7 +84,7 @@ class Figures:
 
 
 class RankParity:
-    """Writes parity sets in the background. Add `offer` to `CommitQueue.after_commit`.
+    """Writes parity sets in the background. Add `offer` to `Committer.after_commit`.
 
     Every rank creates one, and all ranks call `offer` for the same commits.
 
@@ -312,7 +312,7 @@ class Parity(Hook):
             world.channels[PARITY],
             table.first.compactor.budget.free_bytes,
         )
-        table.queue.after_commit.append(self._parity.offer)
+        table.committer.after_commit.append(self._parity.offer)
         together = [len({*group} & {*of_host}) for of_host in world.hosts.ranks]
         if max(together) > 1 and not world.on_one_host:
             log.warning(

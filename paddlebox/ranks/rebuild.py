@@ -196,7 +196,7 @@ class _Target:
                 path = str(self._folder / name)
                 record = VersionRecord.from_payload(unframe(files.read(path), path), path)
                 inside = os.path.dirname(name)
-                names = files.data_files(str(self._folder / inside), record)
+                names = record.data_files
                 found |= {os.path.join(inside, one) for one in names}
         return found
 

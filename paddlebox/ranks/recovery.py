@@ -26,10 +26,11 @@ from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
 from paddlebox.ranks.stepping import Progress
 from paddlebox.ranks.world import World
 from paddlebox.store.coordinator import Coordinator
-from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.partial import commit_partial
 from paddlebox.store.rank_stores import pass_of
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.table_set import TableSet
+from paddlebox.store.version_store import VersionStore
 from paddlebox.train import interrupt
 from paddlebox.train.hooks import Hook
 from paddlebox.train.plan import PlannedPass
@@ -127,8 +128,8 @@ def forget(run_dir: Path) -> None:
     store = run_dir / "store"
     if not (store / "manifest").is_dir():
         return
-    with Manifest.open_writer(store) as manifest:
-        head = manifest.head()
+    with VersionStore.open_writer(store) as manifest:
+        head = manifest.newest()
         if head is None or not head.is_partial:
             return
         records = manifest.records()
@@ -172,8 +173,8 @@ def _commit_position(
     if pass_of(record) == at.passes:
         return
     given["cursor"] |= {"partial": {"step": 0, "samples": 0, "entries": list(entries)}}
-    with Manifest.open_writer(store) as manifest:
-        manifest.commit(record.following("partial", **given))
+    with VersionStore.open_writer(store) as manifest:
+        manifest.append(record.following("partial", **given))
 
 
 def agreed_passes(own: Path, passes: int, world: Coordinator) -> int:
@@ -192,7 +193,7 @@ def agreed_passes(own: Path, passes: int, world: Coordinator) -> int:
     agreed = world.min("passes", passes)
     if agreed == passes:
         return passes
-    with Manifest.open_writer(own / "store") as manifest:
+    with VersionStore.open_writer(own / "store") as manifest:
         records = manifest.records()
         fitting = [record.version for record in records if pass_of(record) == agreed]
         kept = sorted({pass_of(record) for record in records})

@@ -35,11 +35,11 @@ from paddlebox.store.file_stream import Stream, StreamWriter
 from paddlebox.store.files import make_folder, table_folder
 from paddlebox.store.first_version import FirstVersion, commit_resharded
 from paddlebox.store.import_rows import import_rows, open_source
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame
 from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.version_store import VersionStore
 from paddlebox.train.warm_start.start import counts_of
 
 log = logging.getLogger("paddlebox")
@@ -110,14 +110,14 @@ def send_parts(
 
 def _part(store: Path, version: int, own: tuple[int, int]) -> dict[str, Any]:
     """The manifests, as text, and the files of the part of a version with a key range."""
-    with Manifest.open_reader(store) as manifest:
+    with VersionStore.open_reader(store) as manifest:
         record = manifest.version(version)
     manifests, found = {}, dict[str, int]()
-    for inside, of_table in files.tables_of(str(store), record):
+    for inside, of_table in record.tables_in(str(store)):
         part = _cut(of_table, own)
         name = files.manifest_path(inside, part.version)
         manifests[name] = frame(part.to_payload()).decode()
-        sizes = files.data_files(str(store / inside), part)
+        sizes = part.data_files
         found |= {os.path.join(inside, file): size for file, size in sizes.items()}
     return {"manifests": manifests, "files": list(found.items())}
 
@@ -289,7 +289,7 @@ def write_range(
 
 
 def _record(store: Path, version: int) -> VersionRecord:
-    with Manifest.open_reader(store) as manifest:
+    with VersionStore.open_reader(store) as manifest:
         return manifest.version(version)
 
 

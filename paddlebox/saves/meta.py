@@ -10,7 +10,7 @@ from typing import Any
 
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import checked, files
-from paddlebox.store.crc import crc32c
+from paddlebox.store.files import crc32c
 
 FORMAT = 2
 META = "meta.json"

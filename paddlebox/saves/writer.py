@@ -16,8 +16,7 @@ from paddlebox.errors import StoreError
 from paddlebox.saves.meta import DELETED, DENSE, ROWS, TABLES, write_meta
 from paddlebox.store import files
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
-from paddlebox.store.crc import crc32c
-from paddlebox.store.dense import write_dense
+from paddlebox.store.files import crc32c, write_dense
 
 core = _native.core
 _SEGMENT_BYTES = 64 << 20  # a segment is in memory until it is written

@@ -22,9 +22,7 @@ from paddlebox.closing import Closing
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PaddleBoxError, StoreError
 from paddlebox.serving.pages import Meta, Pages
-from paddlebox.store.files import lmdb_text
-from paddlebox.store.map_guard import guard_map
-from paddlebox.store.record import seal, unseal
+from paddlebox.store.files import guard_map, lmdb_text, seal, unseal
 
 FORMAT = 5
 MAP_BYTES = 1 << 40  # address space only: so large that the file never has to be mapped again

@@ -24,7 +24,7 @@ from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key, reading
 from paddlebox.serving.program import DenseProgram, UserProgram
 from paddlebox.serving.users import UserScorer
-from paddlebox.store.record import unseal
+from paddlebox.store.files import unseal
 
 _NO_DENSE = np.zeros(0, np.float32)
 MOST_WEIGHT = 2.0**32  # of an id, as in training

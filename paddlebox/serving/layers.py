@@ -21,7 +21,7 @@ from paddlebox.serving.file import (
 )
 from paddlebox.serving.generation import OpenRows
 from paddlebox.serving.source import each_chunk, embed_state_words
-from paddlebox.store.record import seal
+from paddlebox.store.files import seal
 
 log = logging.getLogger(__name__)
 

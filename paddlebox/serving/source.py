@@ -26,9 +26,9 @@ from paddlebox.saves.reader import Served
 from paddlebox.store import run_config
 from paddlebox.store.files import table_folder
 from paddlebox.store.life import SaveFilter, ServeFilter, filters_text, saved_rows, serve_filter
-from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import rank_versions
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 

@@ -39,9 +39,9 @@ from paddlebox.serving.generation import OpenGeneration, read_model
 from paddlebox.serving.layers import Layers, Puts
 from paddlebox.serving.source import RunSource, SaveSource, Source, is_save, parts_of
 from paddlebox.store import files
+from paddlebox.store.files import seal
 from paddlebox.store.life import ServeFilter, filters_text
 from paddlebox.store.lock import StoreLock
-from paddlebox.store.record import seal
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 STORE/checkpoints/<name>/ holds hard links to the files of one version, in the same layout as the
 store, with the other tables of a set in tables/. The folder costs the disk space of files that the
-store would otherwise have removed. `Manifest.prune` keeps the version of each such folder.
+store would otherwise have removed. `VersionStore.prune` keeps the version of each such folder.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ which)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from paddlebox import _native
@@ -13,7 +14,7 @@ from paddlebox.store.compaction_thread import CompactionThread
 from paddlebox.store.disk_budget import DiskBudget
 from paddlebox.store.options import TableOptions
 from paddlebox.store.record import newly_written
-from paddlebox.store.version_set import VersionSet, added_bytes
+from paddlebox.store.version_store import VersionStore
 
 core = _native.core
 _ALL = 1 << 62  # bytes of inputs
@@ -28,15 +29,14 @@ class Compactor:
     def __init__(
         self,
         native: Any,
-        versions: VersionSet,
+        versions: VersionStore,
         options: TableOptions,
         settle: Callable[[], object],
     ) -> None:
-        assert versions.folder is not None
         self._native = native
         self._versions = versions
         self._settle = settle
-        self.budget = DiskBudget(versions.folder, options.disk_budget_bytes)
+        self.budget = DiskBudget(Path(versions.folder), options.disk_budget_bytes)
         self._policy = options.compaction
         self._dead: compaction.Dead = {}  # as of the last plan
         self._thread: CompactionThread | None = None
@@ -109,14 +109,14 @@ class Compactor:
             last = self._versions.last
             segments = [*(s for s in last.segments if s["id"] not in gone), *made]
             live_rows = last.live_rows - sum(result["keys_gone"] for _, result in finished)
-            self._versions.commit(
+            self._versions.record(
                 "compaction",
                 segments=segments,
                 live_rows=compaction.live_rows_within(segments, live_rows),
-                bytes_written=added_bytes(last, "compaction", made),
+                bytes_written=last.bytes_with("compaction", made),
             )
             self._native.replace_segments(sorted(gone), made)
-            self._versions.prune()
+            self._versions.drop_old()
 
     def close(self) -> None:
         if self._thread is not None:

@@ -27,7 +27,7 @@ from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.heartbeat import SILENT, Heartbeat
 from paddlebox.store import files
-from paddlebox.store.crc import crc32c
+from paddlebox.store.files import crc32c
 from paddlebox.store.leases import Lease, take_lease
 from paddlebox.store.lock import KeptLock
 from paddlebox.store.rebuild import rebuild_from_files
@@ -68,7 +68,7 @@ def copy_version(
                 _label_in_set(record) if inside else label or label_of(record),
                 stop,
             )
-            for inside, part in files.tables_of(store, record)
+            for inside, part in record.tables_in(store)
         )
 
 
@@ -89,9 +89,7 @@ def _copy_part(
         target.create_dir(f"{base}/{folder}", recursive=True)
     found = target.get_file_info(fs.FileSelector(f"{base}/data"))
     there = {info.base_name: info.size for info in found}
-    for (path, size), name in zip(
-        files.data_files(store, record).items(), _remote_names(record), strict=True
-    ):
+    for (path, size), name in zip(record.data_files.items(), _remote_names(record), strict=True):
         if there.get(name) == size:
             continue
         with (
@@ -151,7 +149,7 @@ def _restore_part(
     of: tuple[Any, str], folder: str, record: VersionRecord, heartbeat: Heartbeat
 ) -> None:
     source, base = of
-    for path, name in zip(files.data_files(folder, record), _remote_names(record), strict=True):
+    for path, name in zip(record.data_files, _remote_names(record), strict=True):
         local = os.path.join(folder, path)
         heartbeat.stage("load", f"a copy: {name}")
         files.make_folder(os.path.dirname(local))
@@ -188,7 +186,7 @@ def copied_versions(uri: str, most: int = 16) -> list[tuple[str, VersionRecord]]
 
 
 class Copier:
-    """Copies commits of a table in the background: add `offer` to `CommitQueue.after_commit`.
+    """Copies commits of a table in the background: add `offer` to `Committer.after_commit`.
 
     A commit during the copy of an earlier one is not copied. An error of a copy is logged, and the
     next commit is copied; only `finish` raises errors.
@@ -250,7 +248,7 @@ class Copier:
 
 
 def _remote_names(record: VersionRecord) -> list[str]:
-    """The names of a version's data files in a copy, in the order of `files.data_files`."""
+    """The names of a version's data files in a copy, in the order of `VersionRecord.data_files`."""
     segments = [f"{s['file']}.{s['stamp']}" for s in record.segments]
     dense = [f"{name}.{of['crc32c']:08x}" for name, of in record.dense.items()]
     return [*segments, *dense]
@@ -286,7 +284,7 @@ def _check_no_link(base: str, name: str) -> None:
 
 
 def _check(folder: str, record: VersionRecord, base: str) -> None:
-    missing = files.first_missing(folder, record)
+    missing = record.first_missing(folder)
     if missing is not None:
         raise CorruptionError(f"{base}: version {record.version} names {missing}")
     dense = files.dense_folder(folder, record.dense_version)

@@ -1,20 +1,38 @@
-"""The files of a store: their names, and how to write them so that they survive a power failure."""
+"""The files of a store: their names and checksums, how to write them so that they survive a power
+failure, and the files of a dense state.
+
+A dense state is raw tensors and a JSON index, nothing pickled. `dense.bin` holds the tensors one
+after another, little endian, each at a multiple of 64 bytes; `dense.json` lists name, dtype, shape,
+offset and CRC32C of each (docs/formats/manifest.md).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
 
-from paddlebox.errors import OutOfSpaceError, StoreError
-from paddlebox.store.record import VersionRecord, unframe
+import numpy as np
+
+from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
+from paddlebox.store import checked
 
 TABLES = "tables"  # in a store: the folder of the stores of its other tables
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MANIFEST = re.compile(r"MANIFEST-(\d{12,})")
+_ALIGN = 64
+_TENSORS, _INDEX = "dense.bin", "dense.json"
+_NEXT_STEP = "; the file is damaged: restore it from a copy"
 
 
 def manifest_path(folder: str, version: int) -> str:
@@ -140,40 +158,6 @@ def lmdb_text(error: Exception, path: str) -> str:
     return text
 
 
-def data_files(folder: str, record: VersionRecord) -> dict[str, int]:
-    """Path inside the store -> bytes, of every data file that a version names."""
-    dense = os.path.relpath(dense_folder(folder, record.dense_version), folder)
-    sizes = {os.path.join("ssd", s["file"]): int(s["bytes"]) for s in record.segments}
-    sizes |= {os.path.join(dense, name): int(of["bytes"]) for name, of in record.dense.items()}
-    return sizes
-
-
-def tables_of(store: str, record: VersionRecord) -> list[tuple[str, VersionRecord]]:
-    """(folder inside the store, record) of each table of a kept version; the first table comes
-    last. A copy made in this order is complete when the last one is there.
-
-    Raises: OSError, CorruptionError: a MANIFEST file cannot be read, or is damaged.
-    """
-    parts = []
-    for table, version in sorted(record.tables.items()):
-        inside = table_folder("", table)
-        path = manifest_path(os.path.join(store, inside), version)
-        parts.append((inside, VersionRecord.from_payload(unframe(read(path), path), path)))
-    return [*parts, ("", record)]
-
-
-def only_in(
-    folder: str, dropped: Iterable[VersionRecord], kept: Iterable[VersionRecord]
-) -> set[str]:
-    """Data files of dropped versions that no kept version names, as paths inside the store."""
-    names: set[str] = set()
-    for record in dropped:
-        names |= data_files(folder, record).keys()
-    for record in kept:
-        names -= data_files(folder, record).keys()
-    return names
-
-
 def used_bytes(folder: str) -> int:
     """Bytes of all files of the store, without the stores in tables/. A file with several links
     counts once."""
@@ -186,31 +170,6 @@ def used_bytes(folder: str) -> int:
                 stat = os.stat(os.path.join(where, name))
                 sizes[stat.st_dev, stat.st_ino] = stat.st_size
     return sum(sizes.values())
-
-
-def first_missing(folder: str, record: VersionRecord) -> str | None:
-    """Describes the first data file that is missing or has another size; None if all are there."""
-    for name, expected in data_files(folder, record).items():
-        try:
-            found = os.stat(os.path.join(folder, name)).st_size
-        except FileNotFoundError:
-            return f"{name}, which is missing"
-        if found != expected:
-            return f"{name} of {expected} bytes, found {found}"
-    return None
-
-
-def unreferenced(folder: str, kept: Iterable[VersionRecord]) -> list[str]:
-    """Files of the store that no kept version names, as sorted paths inside it."""
-    named: set[str] = set()
-    for record in kept:
-        named |= data_files(folder, record).keys()
-        named.add(os.path.basename(manifest_path(folder, record.version)))
-    found = [name for name in os.listdir(folder) if name.startswith("MANIFEST-")]
-    for top in ("ssd", "dense"):
-        for where, _, names in os.walk(os.path.join(folder, top)):
-            found += [os.path.relpath(os.path.join(where, name), folder) for name in names]
-    return sorted(set(found) - named)
 
 
 def unlink_inside(store: str, name: str) -> None:
@@ -241,3 +200,217 @@ def remove_empty_folders(folder: str) -> None:
     for where, _, _ in os.walk(folder, topdown=False):
         if where != folder and not os.listdir(where):
             os.rmdir(where)
+
+
+# ---- checksums
+
+
+def crc32c(data: bytes) -> int:
+    """The CRC32C of data; ``crc32c(b"123456789") == 0xE3069283``.
+
+    It uses the native library if the process has loaded it. It does not load the library, because
+    that would import Paddle in tools that only read a few kilobytes of a store.
+    """
+    native = getattr(sys.modules.get("paddlebox._native"), "core", None)
+    if native is not None:
+        return int(native.crc32c(data))
+    return crc32c_by_table(data)
+
+
+def crc32c_by_table(data: bytes) -> int:
+    """`crc32c` in Python alone, at about 10 MB/s."""
+    table = _table()
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = (crc >> 8) ^ table[(crc ^ byte) & 255]
+    return crc ^ 0xFFFFFFFF
+
+
+@cache
+def _table() -> list[int]:
+    table = []
+    for crc in range(256):
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)  # reflected polynomial
+        table.append(crc)
+    return table
+
+
+def seal(payload: bytes) -> bytes:
+    """The value in LMDB for a payload: its CRC32C, little endian, and the payload."""
+    return crc32c(payload).to_bytes(4, "little") + payload
+
+
+def unseal(value: bytes, where: str) -> bytes:
+    """The payload of a sealed value.
+
+    Raises:
+        CorruptionError: the CRC differs.
+    """
+    expected = int.from_bytes(value[:4], "little")
+    found = crc32c(value[4:])
+    if len(value) < 4 or found != expected:
+        raise CorruptionError(f"{where}: has CRC32C {found:#010x}, expected {expected:#010x}")
+    return value[4:]
+
+
+def guard_map(path: str | os.PathLike[str]) -> Any:
+    """Guard this process's map of a file (ops/base/map_guard.h). Returns a MapGuard; None if the
+    file is not mapped, or this process has not loaded the extension: tools open files briefly, and
+    loading it takes seconds."""
+    native = sys.modules.get("paddlebox._native")
+    if native is None:
+        return None
+    wanted = os.path.realpath(path)
+    for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
+        addresses, _, _, _, _, *name = line.split(maxsplit=5)
+        if name and name[0].replace("\\012", "\n") == wanted:
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            return native.core.MapGuard(begin, end - begin)
+    return None
+
+
+# ---- the dense state
+
+
+def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, int]]:
+    """Writes the tensors durably into ``folder``, which is created.
+
+    Returns: file name -> {"bytes", "crc32c"}, for the version's record.
+
+    Raises: OutOfSpaceError, StoreError.
+    """
+    if not arrays:
+        return {}
+    index: list[dict[str, Any]] = []
+    parts: list[bytes] = []
+    offset = 0
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        raw = array.tobytes()
+        padded = raw + b"\0" * (-len(raw) % _ALIGN)
+        index.append(
+            {
+                "name": name,
+                "dtype": array.dtype.str,
+                "shape": list(np.shape(arrays[name])),
+                "offset": offset,
+                "crc32c": crc32c(raw),
+            }
+        )
+        parts.append(padded)
+        offset += len(padded)
+    contents = {
+        _TENSORS: b"".join(parts),
+        _INDEX: json.dumps({"version": 1, "tensors": index}, indent=1).encode(),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_all_durably(str(folder), contents)
+        sync_folder(str(folder.parent))
+    except StoreError:
+        raise
+    except OSError as error:
+        raise refused(str(folder), "write the dense state", error) from error
+    return {
+        name: {"bytes": len(content), "crc32c": crc32c(content)}
+        for name, content in contents.items()
+    }
+
+
+def read_dense(
+    folder: Path,
+    named: Mapping[str, Mapping[str, int]],
+    wanted: Callable[[str], bool] | None = None,
+) -> dict[str, np.ndarray]:
+    """Reads tensors and checks every byte once: `dense.json` against the version's record, each
+    tensor against `dense.json`, and that the padding is zeros.
+
+    Args:
+        named: as `write_dense` returned it.
+        wanted: whether to read the tensor of a name; the others are neither read nor checked. None:
+            all are read.
+
+    Raises: CorruptionError naming the file, and the tensor; StoreError when a file is missing.
+    """
+    if not named:
+        return {}
+    if not {_INDEX, _TENSORS} <= named.keys():
+        raise CorruptionError(f"{folder}: expected {_INDEX} and {_TENSORS}, found {sorted(named)}")
+    try:
+        index = (folder / _INDEX).read_bytes()
+    except OSError as error:
+        raise StoreError(f"{folder / _INDEX}: {error.strerror}") from error
+    found, expected = crc32c(index), named[_INDEX]["crc32c"]
+    if len(index) != named[_INDEX]["bytes"] or found != expected:
+        raise CorruptionError(
+            f"{folder / _INDEX}: expected {named[_INDEX]['bytes']} bytes with CRC32C "
+            f"{expected:#010x}, found {len(index)} with {found:#010x}{_NEXT_STEP}"
+        )
+    path = folder / _TENSORS
+    try:
+        with open(path, "rb") as file:
+            tensors = json.loads(index)["tensors"]
+            return _read_tensors(path, file, tensors, named[_TENSORS]["bytes"], wanted)
+    except CorruptionError:  # it is an OSError too
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise CorruptionError(
+            f"{folder / _INDEX}: not an index of tensors: {error!r}{_NEXT_STEP}"
+        ) from error
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+
+
+def _read_tensors(
+    path: Path,
+    file: BinaryIO,
+    tensors: list[dict[str, Any]],
+    size: int,
+    wanted: Callable[[str], bool] | None,
+) -> dict[str, np.ndarray]:
+    arrays, end = {}, 0
+    for tensor in tensors:
+        name, begin = tensor["name"], tensor["offset"]
+        checked.number(begin, f"offset of {name!r}", end + _ALIGN, least=end)
+        _check_padding(path, end, file.read(begin - end))
+        dtype = np.dtype(str(tensor["dtype"]))
+        shape = tuple(checked.number(n, f"shape of {name!r}") for n in tensor["shape"])
+        end = begin + dtype.itemsize * math.prod(shape)
+        if end > size or dtype.hasobject:
+            raise ValueError(f"{name!r} is {dtype} {shape} at offset {begin} of {size} bytes")
+        if wanted is not None and not wanted(name):
+            file.seek(end)
+            continue
+        raw = file.read(end - begin)
+        found, expected = crc32c(raw), tensor["crc32c"]
+        if len(raw) != end - begin or found != expected:
+            raise CorruptionError(
+                f"{path}: tensor {name!r}: expected {end - begin} bytes at offset {begin} with "
+                f"CRC32C {expected:#010x}, found {len(raw)} with {found:#010x}{_NEXT_STEP}"
+            )
+        arrays[name] = np.frombuffer(raw, dtype).reshape(shape).copy()
+    rest = file.read()
+    found = os.fstat(file.fileno()).st_size
+    if found != size:
+        raise CorruptionError(f"{path}: expected {size} bytes, found {found}{_NEXT_STEP}")
+    _check_padding(path, end, rest)
+    return arrays
+
+
+def _check_padding(path: Path, begin: int, padding: bytes) -> None:
+    if padding.strip(b"\0"):
+        raise CorruptionError(
+            f"{path}: expected zeros between tensors, in bytes {begin} to {begin + len(padding)}, "
+            f"found other bytes{_NEXT_STEP}"
+        )
+
+
+def dense_digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes, in order of name."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {np.shape(arrays[name])}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.store.manifest import VersionRecord
-from paddlebox.store.record import newly_written
+from paddlebox.store.committer import with_counts
+from paddlebox.store.record import VersionRecord, newly_written
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 
@@ -46,7 +46,7 @@ def commit_initial(tables: TableSet, of_each: Sequence[FirstVersion]) -> int:
         partial(_commit, table, "init", own)
         for table, own in zip(tables.members, of_each, strict=True)
     ]
-    return tables.queue.change_all(calls)
+    return tables.committer.change_all(calls)
 
 
 def commit_resharded(table: TieredTable, before: VersionRecord, own: FirstVersion) -> int:
@@ -60,12 +60,12 @@ def _commit(table: TieredTable, kind: str, own: FirstVersion) -> int:
     if own.admission is not None:
         table.native.set_admission_state(own.admission)
     with table.versions.committing:
-        record = table.versions.commit(
+        record = table.versions.record(
             kind,
             segments=newly_written(own.segments),
             live_rows=sum(segment["rows"] for segment in own.segments),
             bytes_written={kind: sum(segment["bytes"] for segment in own.segments)},
-            dense=table.parts.with_counts(own.dense, None),
+            dense=with_counts(table, own.dense),
             events=list(own.events),
             tables=table.versions.others(),
             day=own.day,

@@ -13,8 +13,9 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.errors import OutOfSpaceError
 from paddlebox.store.coordinator import ALL_KEYS
-from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.tiered_table import TieredTable, stored_table
+from paddlebox.store.version_store import VersionStore
 
 _SORT_BYTES = 256 << 20  # of rows to sort in memory at a time, if keys change
 
@@ -33,8 +34,8 @@ def open_source(folder: Path, version: int | None) -> TieredTable:
 
     Raises: StoreError, CorruptionError.
     """
-    with Manifest.open_reader(folder) as manifest:
-        record = manifest.head() if version is None else manifest.version(version)
+    with VersionStore.open_reader(folder) as manifest:
+        record = manifest.head if version is None else manifest.version(version)
     record = record or VersionRecord(0, 0, [], {"seed": 1}, 0)  # the table reports what is missing
     name = f"{record.layout['name']} of {folder}"
     return stored_table(folder, record, name, read_only=True, version=version)

@@ -1,21 +1,24 @@
-"""ManifestDb: the LMDB environment of a manifest, a few values under keys, each with a CRC."""
+"""ManifestDb: the LMDB environment of a manifest, a few values under keys, each with a CRC, and the
+checksum of LMDB's file (docs/formats/manifest.md)."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
+import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import lmdb
 
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store import files
-from paddlebox.store.db_checksum import DbChecksum
-from paddlebox.store.map_guard import guard_map
-from paddlebox.store.record import seal, unseal
+from paddlebox.store.files import crc32c, guard_map, seal, unseal
+from paddlebox.store.record import VersionRecord
 
 T = TypeVar("T")
 
@@ -25,6 +28,10 @@ _RETRY_SECONDS = 0.05
 REBUILD = (
     "; to rebuild it from the MANIFEST files: paddlebox.store.rebuild.rebuild_from_files(folder)"
 )
+
+_DATA, _NAME = "data.mdb", "data.sha256"
+_MAGIC = "PBXSHA256 1"
+_UNKNOWN = (0, "0" * 64)  # while a transaction changes the file
 
 # (pid, real path) of every environment open in this process: LMDB forbids a second one.
 _open: set[tuple[int, str]] = set()
@@ -198,3 +205,146 @@ class ManifestDb:
         if isinstance(error, damage):
             return CorruptionError(text + REBUILD)
         return StoreError(text)
+
+
+class DbChecksum:
+    """Size and SHA-256 of ``data.mdb`` in a file beside it. LMDB does not check the pages that it
+    reads, and a damaged one can end the process.
+
+    Only the writer of the environment calls `transaction`. `check` may be called at any time, by
+    any process, and before LMDB opens the file.
+    """
+
+    def __init__(self, folder: str) -> None:
+        """folder: of the LMDB environment."""
+        self._data, self._path = os.path.join(folder, _DATA), os.path.join(folder, _NAME)
+
+    def check(self) -> None:
+        """Checks every byte of the file, if there is a checksum. There is none in a new store,
+        during a transaction or after one that failed, and if the power failed before the checksum
+        of the last transaction was on the disk.
+
+        Raises: CorruptionError.
+        """
+        while True:
+            line = self._line()
+            expected = self._parse(line)
+            if expected == _UNKNOWN:
+                return
+            found = self._found()
+            if found == expected:
+                return
+            if self._line() == line:  # otherwise a transaction came between
+                raise CorruptionError(
+                    f"{self._data}: expected {expected[0]} bytes with SHA-256 {expected[1]}, found "
+                    f"{found[0]} with {found[1]}"
+                )
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Lets the caller change the file, and then stores its new checksum. If the caller fails or
+        the process dies, there is no checksum until the next transaction.
+
+        Raises: OSError, OutOfSpaceError.
+        """
+        self._write(_UNKNOWN, durably=True)
+        yield
+        # Not synced: until this line is on the disk, the disk has the line of `_UNKNOWN`.
+        self._write(self._found(), durably=False)
+
+    def write(self) -> None:
+        """Stores the checksum of a file that LMDB has closed, durably."""
+        self._write(self._found(), durably=True)
+
+    def _write(self, of: tuple[int, str], *, durably: bool) -> None:
+        line = _line(*of)
+        if not os.path.exists(self._path):
+            files.write_durably(self._path, line)
+            return
+        # In place, within one sector: a power cut leaves the old line or the new one.
+        fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, line, 0)
+            if durably:
+                os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def _line(self) -> bytes:
+        try:
+            return files.read(self._path)
+        except FileNotFoundError:
+            return _line(*_UNKNOWN)
+
+    def _parse(self, line: bytes) -> tuple[int, str]:
+        words = line.decode(errors="replace").split()
+        with contextlib.suppress(ValueError, IndexError):
+            found = int(words[2]), words[3]
+            if line == _line(*found):
+                return found
+        raise CorruptionError(
+            f"{self._path}: expected a line '{_MAGIC} bytes sha256 crc32c', found {line[:120]!r}"
+        )
+
+    def _found(self) -> tuple[int, str]:
+        try:
+            content = files.read(self._data)
+        except FileNotFoundError:
+            content = b""
+        return len(content), hashlib.sha256(content).hexdigest()
+
+
+def _line(size: int, digest: str) -> bytes:
+    text = f"{_MAGIC} {size:020d} {digest}"
+    return f"{text} {crc32c(text.encode()):08x}\n".encode()
+
+
+# ---- keys and values
+
+HEAD = b"head"  # the key of `head_payload`
+
+
+def version_key(version: int) -> bytes:
+    return f"version/{version:012d}".encode()
+
+
+def journal_key(version: int) -> bytes:
+    return f"journal/{version:012d}".encode()
+
+
+def head_payload(version: int, kept: Mapping[int, int]) -> bytes:
+    """The payload of "head": the newest version, and the kept versions.
+
+    Args:
+        kept: each kept version -> CRC32C of its payload. It shows whether a value was lost or
+            replaced by an older one.
+    """
+    named = {f"{number:012d}": crc for number, crc in sorted(kept.items())}
+    return json.dumps({"version": version, "kept": named}, separators=(",", ":")).encode()
+
+
+def parse_head(payload: bytes, where: str) -> tuple[int, dict[int, int]]:
+    """The arguments that `head_payload` got. Raises: CorruptionError."""
+    try:
+        fields = json.loads(payload)
+        return int(fields["version"]), {int(v): int(crc) for v, crc in fields["kept"].items()}
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise CorruptionError(f"{where}: not a head: {error!r}") from error
+
+
+def journal_entry(record: VersionRecord, parent: VersionRecord | None) -> bytes:
+    """The journal's entry of a commit. Without a parent, all bytes written so far count as its
+    own."""
+    before = parent.bytes_written if parent is not None else {}
+    written = sum(record.bytes_written.values()) - sum(before.values())
+    entry = {
+        "version": record.version,
+        "kind": record.kind,
+        "pass": record.pass_number,
+        "day": record.day,
+        "created_at": record.created_at,
+        "live_rows": record.live_rows,
+        "segments": len(record.segments),
+        "bytes": written,
+    }
+    return json.dumps(entry, separators=(",", ":")).encode()

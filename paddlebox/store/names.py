@@ -10,8 +10,8 @@ from paddlebox.config.dates import date_of
 from paddlebox.errors import StoreError
 from paddlebox.store import files
 from paddlebox.store.checkpoints import FOLDER, UNDER_WAY, checkpoints
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord, frame
+from paddlebox.store.version_store import VersionStore
 
 # Not only digits, which name versions and days.
 _NAME = re.compile(r"(?!\d+$)[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -40,9 +40,9 @@ def give_name(store: str, record: VersionRecord, name: str) -> None:
     try:
         with files.store_errors(target, "make the named version"):
             files.make_folder(under_way)
-            for inside, part in files.tables_of(store, record):
+            for inside, part in record.tables_in(store):
                 source, folder = os.path.join(store, inside), os.path.join(under_way, inside)
-                for path in files.data_files(source, part):
+                for path in part.data_files:
                     link = os.path.join(folder, path)
                     files.make_folder(os.path.dirname(link))
                     os.link(os.path.join(source, path), link)
@@ -63,7 +63,7 @@ def name_version(store: str, version: int, name: str) -> None:
 
     Raises: StoreError, also if the version is not kept.
     """
-    with Manifest.open_reader(store) as manifest:
+    with VersionStore.open_reader(store) as manifest:
         record = manifest.pin(version)
         assert record is not None
         give_name(store, record, name)
@@ -85,7 +85,7 @@ def unname(store: str, name: str) -> int:
     return found.version
 
 
-def find_version(manifest: Manifest, what: str) -> int:
+def find_version(manifest: VersionStore, what: str) -> int:
     """The number of a version.
 
     Args:

@@ -15,7 +15,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.store import files
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.tiered_table import TieredTable
-from paddlebox.store.version_set import VersionLink
+from paddlebox.store.version_store import VersionLink
 
 
 def open_tables(

@@ -24,8 +24,8 @@ from typing import IO, Any
 from paddlebox.closing import Closing
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import checked, files
-from paddlebox.store.crc import crc32c
 from paddlebox.store.file_stream import File, Stream
+from paddlebox.store.files import crc32c
 from paddlebox.store.record import VersionRecord
 
 FOLDER = "rank_parity"
@@ -156,13 +156,13 @@ def _json(fields: Any) -> bytes:
 def protected_files(store: str, record: VersionRecord) -> dict[str, int]:
     """Path inside the store -> bytes, of all that a version needs, in all tables.
 
-    Raises: OSError, CorruptionError: as `files.tables_of`.
+    Raises: OSError, CorruptionError: as `VersionRecord.tables_in`.
     """
     found: dict[str, int] = {}
-    for inside, of_table in files.tables_of(store, record):
+    for inside, of_table in record.tables_in(store):
         folder = os.path.join(store, inside)
         manifest = files.manifest_path("", of_table.version)
-        sizes = files.data_files(folder, of_table)
+        sizes = of_table.data_files
         sizes[manifest] = os.path.getsize(os.path.join(folder, manifest))
         found |= {os.path.join(inside, name): size for name, size in sizes.items()}
     return found

@@ -10,7 +10,7 @@ import numpy as np
 
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table_set import TableSet
-from paddlebox.store.version_set import ADMISSION
+from paddlebox.store.version_store import ADMISSION
 
 
 def commit_partial(
@@ -35,14 +35,14 @@ def commit_partial(
     """
     (table,) = tables.members
     tables.world.drop()
-    tables.queue.wait()
+    tables.committer.wait()
     if not table.takes_passes or table.read_only or table.folder is None:
         return None
     last = table.versions.last
     if table.native.training:
         table.native.end(last.pass_number + 1)
     table.refuse_passes()
-    parts = table.parts.take()
+    parts = table.unnamed.take()
     if table.native.has_frozen:
         parts.append(table.native.write_frozen())
     if not parts:
@@ -53,6 +53,6 @@ def commit_partial(
     # The pass is counted again when training continues, so the version has the counts before it.
     counts = table.versions.read_dense(ADMISSION.__eq__).get(ADMISSION)
     own = {} if counts is None else {ADMISSION: counts}
-    return table.versions.commit_rows(
-        "partial", parts, dense={**dense, **own}, cursor=cursor, config=config, **fields
+    return table.versions.record(
+        "partial", parts=parts, dense={**dense, **own}, cursor=cursor, config=config, **fields
     )

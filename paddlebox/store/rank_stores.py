@@ -7,8 +7,8 @@ from pathlib import Path
 
 from paddlebox import _native
 from paddlebox.errors import StoreError
-from paddlebox.store.manifest import NOTHING_COMMITTED, Manifest
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import NOTHING_COMMITTED, VersionStore
 
 _MASK = (1 << 64) - 1
 
@@ -45,8 +45,8 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
     Raises: StoreError if nothing is committed, a rank's store is missing, or it does not keep a
         version of that pass; CorruptionError.
     """
-    with Manifest.open_reader(store) as manifest:
-        head = manifest.head() if version is None else manifest.version(version)
+    with VersionStore.open_reader(store) as manifest:
+        head = manifest.newest() if version is None else manifest.version(version)
     if head is None:
         raise StoreError(f"{store}: {NOTHING_COMMITTED}")
     size = ranks_of(head)
@@ -100,5 +100,5 @@ def sum_of_digests(digests: Sequence[str]) -> str:
 
 
 def _kept(store: Path) -> list[VersionRecord]:
-    with Manifest.open_reader(store) as manifest:
+    with VersionStore.open_reader(store) as manifest:
         return manifest.records()

@@ -9,21 +9,17 @@ import lmdb
 
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import files
-from paddlebox.store.crc import crc32c
-from paddlebox.store.db_checksum import DbChecksum
+from paddlebox.store.files import crc32c, seal, unseal
 from paddlebox.store.lock import StoreLock
-from paddlebox.store.record import (
+from paddlebox.store.manifest_db import (
     HEAD,
-    VersionRecord,
-    frame,
+    DbChecksum,
     head_payload,
     journal_entry,
     journal_key,
-    seal,
-    unframe,
-    unseal,
     version_key,
 )
+from paddlebox.store.record import VersionRecord, frame, unframe
 
 
 def rebuild_from_files(folder: str | os.PathLike[str]) -> VersionRecord:
@@ -70,7 +66,7 @@ def _payload(folder: str, version: int, newest: bool) -> bytes:
     record = VersionRecord.from_payload(payload, path)
     if record.version != version:
         raise CorruptionError(f"{path}: holds version {record.version}")
-    missing = files.first_missing(folder, record)
+    missing = record.first_missing(folder)
     if missing is not None:
         raise CorruptionError(f"{path}: names {missing}")
     return payload

@@ -1,19 +1,20 @@
-"""VersionRecord: the content of a committed version, and the bytes of a manifest
-(docs/formats/manifest.md)."""
+"""VersionRecord: the content of a committed version, its bytes in a MANIFEST file, and the files
+that it names (docs/formats/manifest.md)."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import json
+import os
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_origin, get_type_hints
 
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.store import checked
-from paddlebox.store.crc import crc32c
+from paddlebox.store import checked, files
+from paddlebox.store.files import crc32c
 
 FORMAT = 2
 _MAGIC = "PBXMANIFEST"
@@ -72,6 +73,46 @@ class VersionRecord:
             kind=kind,
             **{"created_at": _now(), **changes},
         )
+
+    def bytes_with(self, kind: str, segments: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+        """`bytes_written` of a following version that adds these segments."""
+        added = sum(segment["bytes"] for segment in segments)
+        return {**self.bytes_written, kind: self.bytes_written.get(kind, 0) + added}
+
+    @property
+    def data_files(self) -> dict[str, int]:
+        """Path inside the store -> bytes, of every data file."""
+        dense = files.dense_folder("", self.dense_version)
+        sizes = {os.path.join("ssd", s["file"]): int(s["bytes"]) for s in self.segments}
+        return sizes | {
+            os.path.join(dense, name): int(f["bytes"]) for name, f in self.dense.items()
+        }
+
+    def first_missing(self, folder: str) -> str | None:
+        """Describes the first data file that is missing or has another size; None if all are
+        there."""
+        for name, expected in self.data_files.items():
+            try:
+                found = os.stat(os.path.join(folder, name)).st_size
+            except FileNotFoundError:
+                return f"{name}, which is missing"
+            if found != expected:
+                return f"{name} of {expected} bytes, found {found}"
+        return None
+
+    def tables_in(self, store: str) -> list[tuple[str, VersionRecord]]:
+        """(folder inside the store, record) of each table; the first table comes last. A copy made
+        in this order is complete when the last one is there.
+
+        Raises: OSError, CorruptionError: a MANIFEST file cannot be read, or is damaged.
+        """
+        parts = []
+        for table, version in sorted(self.tables.items()):
+            inside = files.table_folder("", table)
+            path = files.manifest_path(os.path.join(store, inside), version)
+            payload = unframe(files.read(path), path)
+            parts.append((inside, VersionRecord.from_payload(payload, path)))
+        return [*parts, ("", self)]
 
     def to_payload(self) -> bytes:
         """The record as JSON; equal records have equal bytes.
@@ -134,24 +175,6 @@ def _other_format(where: str, found: object) -> StoreError:
     )
 
 
-def seal(payload: bytes) -> bytes:
-    """The value in LMDB for a payload: its CRC32C, little endian, and the payload."""
-    return crc32c(payload).to_bytes(4, "little") + payload
-
-
-def unseal(value: bytes, where: str) -> bytes:
-    """The payload of a sealed value.
-
-    Raises:
-        CorruptionError: the CRC differs.
-    """
-    expected = int.from_bytes(value[:4], "little")
-    found = crc32c(value[4:])
-    if len(value) < 4 or found != expected:
-        raise CorruptionError(f"{where}: has CRC32C {found:#010x}, expected {expected:#010x}")
-    return value[4:]
-
-
 def frame(payload: bytes, version: int = FORMAT) -> bytes:
     """The bytes of a MANIFEST file with this payload."""
     line = f"{_MAGIC} {version} {len(payload)}"
@@ -180,50 +203,24 @@ def unframe(data: bytes, where: str) -> bytes:
     return payload
 
 
-HEAD = b"head"  # the key of `head_payload`
+def only_in(dropped: Iterable[VersionRecord], kept: Iterable[VersionRecord]) -> set[str]:
+    """Data files of dropped versions that no kept version names, as paths inside the store."""
+    names: set[str] = set()
+    for record in dropped:
+        names |= record.data_files.keys()
+    for record in kept:
+        names -= record.data_files.keys()
+    return names
 
 
-def version_key(version: int) -> bytes:
-    return f"version/{version:012d}".encode()
-
-
-def journal_key(version: int) -> bytes:
-    return f"journal/{version:012d}".encode()
-
-
-def head_payload(version: int, kept: Mapping[int, int]) -> bytes:
-    """The payload of "head": the newest version, and the kept versions.
-
-    Args:
-        kept: each kept version -> CRC32C of its payload. It shows whether a value was lost or
-            replaced by an older one.
-    """
-    named = {f"{number:012d}": crc for number, crc in sorted(kept.items())}
-    return json.dumps({"version": version, "kept": named}, separators=(",", ":")).encode()
-
-
-def parse_head(payload: bytes, where: str) -> tuple[int, dict[int, int]]:
-    """The arguments that `head_payload` got. Raises: CorruptionError."""
-    try:
-        fields = json.loads(payload)
-        return int(fields["version"]), {int(v): int(crc) for v, crc in fields["kept"].items()}
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise CorruptionError(f"{where}: not a head: {error!r}") from error
-
-
-def journal_entry(record: VersionRecord, parent: VersionRecord | None) -> bytes:
-    """The journal's entry of a commit. Without a parent, all bytes written so far count as its
-    own."""
-    before = parent.bytes_written if parent is not None else {}
-    written = sum(record.bytes_written.values()) - sum(before.values())
-    entry = {
-        "version": record.version,
-        "kind": record.kind,
-        "pass": record.pass_number,
-        "day": record.day,
-        "created_at": record.created_at,
-        "live_rows": record.live_rows,
-        "segments": len(record.segments),
-        "bytes": written,
-    }
-    return json.dumps(entry, separators=(",", ":")).encode()
+def unreferenced(folder: str, kept: Iterable[VersionRecord]) -> list[str]:
+    """Files of the store that no kept version names, as sorted paths inside it."""
+    named: set[str] = set()
+    for record in kept:
+        named |= record.data_files.keys()
+        named.add(os.path.basename(files.manifest_path(folder, record.version)))
+    found = [name for name in os.listdir(folder) if name.startswith("MANIFEST-")]
+    for top in ("ssd", "dense"):
+        for where, _, names in os.walk(os.path.join(folder, top)):
+            found += [os.path.relpath(os.path.join(where, name), folder) for name in names]
+    return sorted(set(found) - named)

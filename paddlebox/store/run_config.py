@@ -49,14 +49,14 @@ def stored_config(run_dir: Path, version: str = "") -> Mapping[str, Any]:
 
     Raises: StoreError if there is no such version.
     """
-    from paddlebox.store.manifest import Manifest
     from paddlebox.store.names import find_version
+    from paddlebox.store.version_store import VersionStore
 
     data = run_dir / "store" / "manifest" / "data.mdb"
     if not data.is_file() or data.stat().st_size == 0:
         return {}
-    with Manifest.open_reader(run_dir / "store") as manifest:
-        record = manifest.version(find_version(manifest, version)) if version else manifest.head()
+    with VersionStore.open_reader(run_dir / "store") as manifest:
+        record = manifest.version(find_version(manifest, version)) if version else manifest.newest()
     return dict(record.config.get("config", {})) if record is not None else {}
 
 
@@ -121,13 +121,13 @@ def _own(run_dir: Path) -> Path:
 
 
 def _newest(run_dir: Path) -> VersionRecord | None:
-    from paddlebox.store.manifest import Manifest
+    from paddlebox.store.version_store import VersionStore
 
     store = run_dir / "store"
     if not store.is_dir():
         return None
-    with Manifest.open_reader(store) as manifest:
-        return manifest.head()
+    with VersionStore.open_reader(store) as manifest:
+        return manifest.newest()
 
 
 def _stored_slots(run_dir: Path, config: Config, overrides: Sequence[str]) -> Slots:

@@ -12,18 +12,22 @@ from paddlebox.store.leases import take_lease
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
-from paddlebox.store.version_set import VersionLink, VersionSet
+from paddlebox.store.version_store import VersionStore
 
 
-class _LeasedVersion(VersionSet):
+class _LeasedVersion(VersionStore):
     """The newest version of a table, whose files a lease keeps. The table keeps the
     manifest."""
 
     def __init__(self, table: TieredTable) -> None:
         if table.folder is None or table.head is None:
             raise StoreError(f"table '{table.name}' has no committed version to keep")
-        super().__init__(TableOptions(read_only=True), table.versions.layout, VersionLink())
-        self.folder, self.config = table.folder, table.config
+        super().__init__()
+        self.folder, self.layout, self.config = (
+            str(table.folder),
+            table.versions.layout,
+            table.config,
+        )
         with table.versions.committing:  # otherwise it might be dropped before the lease
             self.head = table.versions.last
             self._journal = table.versions.journal()

@@ -10,7 +10,7 @@ from typing import Any
 from paddlebox.config.dates import date_of
 from paddlebox.errors import PassError
 from paddlebox.store import life
-from paddlebox.store.commit_queue import CommitQueue
+from paddlebox.store.committer import Committer
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.tiered_table import TieredTable
 
@@ -19,13 +19,13 @@ log = logging.getLogger("paddlebox")
 
 class TableLife:
     """Args:
-    tables: the list may grow until the first event. queue: the commit queue of these tables.
+    tables: the list may grow until the first event. committer: of these tables.
 
     Letters: T = tables.
     """
 
-    def __init__(self, tables: Sequence[TieredTable], queue: CommitQueue) -> None:
-        self._tables, self._queue = tables, queue
+    def __init__(self, tables: Sequence[TieredTable], committer: Committer) -> None:
+        self._tables, self._committer = tables, committer
 
     def begin_day(self, day: int) -> bool:
         """Announces the day of the next pass. If it is later than the day of the last pass, the
@@ -34,8 +34,8 @@ class TableLife:
 
         Raises: as `append`; the error of a commit in the background that has failed.
         """
-        self._queue.raise_error()
-        ending = [table for table in self._tables if 0 < table.parts.last_day < day]
+        self._committer.raise_error()
+        ending = [table for table in self._tables if 0 < table.last_day < day]
         return bool(ending) and self._end_day(ending)
 
     @property
@@ -63,7 +63,7 @@ class TableLife:
         return self._end_day(self._tables)
 
     def _end_day(self, tables: Sequence[TieredTable]) -> bool:
-        self._queue.wait()
+        self._committer.wait()
         ending = [
             table
             for table in tables
@@ -136,19 +136,19 @@ class TableLife:
         """
         for table in self._tables:
             table.check_usable()
-        self._queue.wait()
+        self._committer.wait()
         for table in self._tables:
             if table.native.training:
                 raise PassError(
                     f"table '{table.name}': a pass is open; end_pass it before a day ends"
                 )
         # Commit earlier passes first. Otherwise, after a crash, the events would precede them.
-        self._queue.commit_ended()
+        self._committer.write_kept()
         added = [
             life.numbered(events, len(table.events))
             for table, events in zip(self._tables, of_each, strict=True)
         ]
-        self._queue.change_all(
+        self._committer.change_all(
             [
                 partial(_add_events, table, events, until)
                 for table, events in zip(self._tables, added, strict=True)
@@ -157,8 +157,8 @@ class TableLife:
 
     def settle(self) -> None:
         """Commits the events that wait for the next commit."""
-        self._queue.wait()
-        self._queue.change_all([table.versions.settle for table in self._tables])
+        self._committer.wait()
+        self._committer.change_all([table.versions.settle for table in self._tables])
 
 
 def _add_events(

@@ -20,17 +20,16 @@ import numpy as np
 from paddlebox.closing import Closing
 from paddlebox.config import HbmPlace, Slots, TableConfig
 from paddlebox.errors import ConfigError
-from paddlebox.store.commit_queue import CommitQueue, When
+from paddlebox.store.committer import Committer, PassFields, When
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
-from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.open_tables import open_tables
 from paddlebox.store.options import TableOptions
-from paddlebox.store.pass_parts import PassFields
 from paddlebox.store.rank_stores import sum_of_digests
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.staged import StagedPass
 from paddlebox.store.table_life import TableLife
 from paddlebox.store.tiered_table import TieredTable
-from paddlebox.store.version_set import HISTORY
+from paddlebox.store.version_store import HISTORY
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,11 @@ class TableSet(Closing):
         self.world = world
         self._tables: list[TieredTable] = []
         self._histories: Mapping[str, np.ndarray] | None = None  # None: not read yet
-        self.queue = CommitQueue(self._tables, lambda: world.wait("committed"))
+        self.committer = Committer(self._tables, lambda: world.wait("committed"))
         #: Days and life events.
-        self.life = TableLife(self._tables, self.queue)
+        self.life = TableLife(self._tables, self.committer)
         try:
-            open_tables(self._tables, of_tables, options, slot_rates, self.queue.wait)
+            open_tables(self._tables, of_tables, options, slot_rates, self.committer.wait)
             world.connect(self._tables, options.ranks)
         except BaseException:
             self.close()
@@ -292,8 +291,7 @@ class TableSet(Closing):
         """Writes the rows of an ended part of a pass to the SSD tier, without a commit. The next
         `commit` names them; after a crash they are dropped with the pass."""
         for table in self._tables:
-            table.check_usable()
-            table.parts.spill()
+            table.spill()
 
     # ---- commit
 
@@ -313,16 +311,16 @@ class TableSet(Closing):
             background fails, the next `wait_commit` raises the error, once; the returned future
             raises it too.
         """
-        return self.queue.commit(PassFields(**fields), when)
+        return self.committer.write_pass(PassFields(**fields), when)
 
-    def keep(self, *, when: When = When.NOW, **fields: Any) -> Future[None]:
+    def keep(self, *, when: When = When.NOW, **fields: Any) -> Future[int]:
         """Takes the ended pass without a commit: its rows go to the SSD tier. The next `commit`
         includes the pass, or `commit_ended` commits it with these fields. After a crash before
         that, the pass is lost.
 
-        Args: as in `commit`.
+        Args: as in `commit`. The result of the future is 0.
         """
-        return self.queue.keep(PassFields(**fields), when)
+        return self.committer.write_pass(PassFields(**fields), when, keep=True)
 
     def commit_ended(self) -> int:
         """Commits the passes that `keep` took, also after `abandon`. Every rank calls it. Returns
@@ -330,11 +328,11 @@ class TableSet(Closing):
 
         Raises: as `commit`.
         """
-        return self.queue.commit_ended()
+        return self.committer.write_kept()
 
     def wait_commit(self) -> float:
         """Waits for the commit in the background. Returns the seconds waited."""
-        return self.queue.wait()
+        return self.committer.wait()
 
     def load_dense(self) -> dict[str, np.ndarray]:
         """Dense state of the newest version; empty without one."""
@@ -398,5 +396,5 @@ class TableSet(Closing):
         with ExitStack() as closing:  # the first table last, because merges of the others read it
             for table in self._tables:
                 closing.callback(table.close)
-            closing.callback(self.queue.close)
+            closing.callback(self.committer.close)
             closing.callback(self.world.disconnect)

@@ -22,14 +22,14 @@ from paddlebox.config.check import validate
 from paddlebox.config.table import CLICK_COEFF, NONCLK_COEFF, RULE_CONSTANTS
 from paddlebox.errors import ConfigError, PassError, StoreError
 from paddlebox.store import life
+from paddlebox.store.committer import UnnamedPasses
 from paddlebox.store.compactor import Compactor
 from paddlebox.store.key_counts import KeyCounts
 from paddlebox.store.life import SaveFilter
-from paddlebox.store.manifest import VersionRecord
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
-from paddlebox.store.pass_parts import PassParts
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.staged import StagedPass
-from paddlebox.store.version_set import ADMISSION, OWN, VersionLink, VersionSet
+from paddlebox.store.version_store import ADMISSION, OWN, VersionLink, VersionStore
 
 core = _native.core
 _CHUNK_ROWS = 1 << 17  # handed to a visitor at a time
@@ -72,7 +72,7 @@ class TieredTable(Closing):
         slot_rates: Sequence[float] = (),
         link: VersionLink | None = None,
         settle: Callable[[], object] = _nothing_to_wait_for,
-        versions: VersionSet | None = None,
+        versions: VersionStore | None = None,
     ) -> None:
         self.config, self.options = config, options
         #: Maps (K) ascending keys to (K) bool: whether evaluation sees their rows. None: all.
@@ -86,7 +86,8 @@ class TieredTable(Closing):
         self._compactor: Compactor | None = None
         described = config.model_dump(mode="json")
         layout = {"seed": options.seed, **described}
-        self.versions = versions or VersionSet(options, layout, link or VersionLink())
+        self.versions = versions or VersionStore.of_table(options, layout, link or VersionLink())
+        self.unnamed = UnnamedPasses()
         try:
             last = self.versions.last
             fields = {
@@ -106,8 +107,6 @@ class TieredTable(Closing):
             counted = self.admission_counts()
             if counted is not None:
                 self.native.set_admission_state(counted.tobytes())
-            counts = self.counts if self.counts_keys else None
-            self.parts = PassParts(self.native, self.versions, counts)
             if self.folder is not None and not self.read_only:
                 self._compactor = Compactor(self.native, self.versions, options, settle)
         except BaseException:
@@ -194,9 +193,16 @@ class TieredTable(Closing):
         """As `TableSet.abandon`."""
         self.takes_passes = self.takes_passes and evaluation
         if not evaluation:
-            self.parts.drop()
+            self.unnamed.take()  # no later commit may name them
         if self.native.training:
             self.native.abandon()
+
+    def spill(self) -> None:
+        """As `TableSet.spill`."""
+        self.check_usable()
+        written = self.native.write_frozen()
+        self.native.publish(written["segments"])
+        self.unnamed.parts.append(written)
 
     def refuse_passes(self, cause: BaseException | None = None) -> None:
         """Accepts no more passes, as after `abandon`, because the rows in memory differ
@@ -243,13 +249,19 @@ class TieredTable(Closing):
     @property
     def day(self) -> int:
         """As `TableSet.day`."""
-        kept = self.parts.kept
+        kept = self.unnamed.fields
         return self.versions.day if kept is None else kept.day
+
+    @property
+    def last_day(self) -> int:
+        """Day of the training pass that ended last, even if its commit still runs."""
+        last = self.unnamed.last_day
+        return self.versions.day if last is None else last
 
     @property
     def pass_number(self) -> int:
         """As `TableSet.pass_number`."""
-        kept = self.parts.kept
+        kept = self.unnamed.fields
         return self.versions.last.pass_number if kept is None else kept.pass_number
 
     # ---- reading rows
@@ -276,7 +288,7 @@ class TieredTable(Closing):
         Raises: PassError while a pass is open; without a folder also while one is staged.
         """
         self._wait_usable()
-        if self.parts.has_parts:
+        if self.unnamed.parts:
             raise PassError(f"table '{self.name}': a pass that was split is open")
         self.native.visit_chunks(_CHUNK_ROWS, visit, asdict(chosen))
         return chosen

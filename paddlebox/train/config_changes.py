@@ -10,7 +10,7 @@ from typing import Any
 from paddlebox.config import Config, KeySpace, Slots
 from paddlebox.config.stored import TUNED, within
 from paddlebox.errors import ConfigError
-from paddlebox.store.manifest import VersionRecord
+from paddlebox.store.record import VersionRecord
 
 _EVALUATED = ("model", "data.key_space", "data.negative_rate")  # the same as in training
 _COLUMNS = {"column": None, "weight_column": None}  # of a slot; an evaluation may have others

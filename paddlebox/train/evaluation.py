@@ -30,11 +30,12 @@ from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.life import ServeFilter, filters_text, serve_filter
-from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.rank_stores import newest_after_passes, ranks_of
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.snapshot import Snapshot
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.version_store import VersionStore
 from paddlebox.train.batch_loop import run_pass
 from paddlebox.train.config_changes import check_evaluated
 from paddlebox.train.metrics import format_metrics, short_metrics, warn_of_one_class
@@ -370,7 +371,7 @@ def common_version(store: Path, world: Coordinator) -> int | None:
     """
     if world.size == 1:
         return None
-    with Manifest.open_reader(store) as manifest:
+    with VersionStore.open_reader(store) as manifest:
         records = manifest.records()
     own = {number: record.version for number, record in newest_after_passes(records).items()}
     common = set.intersection(*map(set, world.gather("kept", sorted(own))))

@@ -23,8 +23,9 @@ from paddlebox.data.file_state import FileState, changed, state_of
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.files import write_durably
 from paddlebox.store.lock import KeptLock
-from paddlebox.store.manifest import Manifest, VersionRecord
 from paddlebox.store.names import find_version
+from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import VersionStore
 from paddlebox.train.config_changes import as_lines, description, differences, show_value
 from paddlebox.train.pass_line import Lines
 from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
@@ -160,8 +161,8 @@ def resume_at(
         _keep_skipped(run_dir, skipped)
         _log_skipped(skipped)
         return ResumePoint(leave_out(plan, skipped), skipped, lines=_keep_lines(run_dir, 0))
-    with Manifest.open_writer(store) as manifest:
-        record = manifest.version(find_version(manifest, back_to)) if back_to else manifest.head()
+    with VersionStore.open_writer(store) as manifest:
+        record = manifest.version(find_version(manifest, back_to)) if back_to else manifest.newest()
         done = int(record.cursor.get("pass", 0)) if record is not None else 0
         own: dict[str, int] = (
             _skipped_before(run_dir) if record is None else record.cursor.get("skipped", {})
@@ -177,7 +178,7 @@ def resume_at(
                 log.info("%s: went back to version %d, dropped %s", store, record.version, gone)
             if skipped != own:
                 record = record.following("skip", cursor={**record.cursor, "skipped": skipped})
-                manifest.commit(record)
+                manifest.append(record)
         else:
             _keep_skipped(run_dir, skipped)
     _log_skipped(skipped)
@@ -208,8 +209,8 @@ def check_unchanged(run_dir: Path, record: VersionRecord | None) -> None:
     data = run_dir / "store" / "manifest" / "data.mdb"
     head = None
     if data.is_file() and data.stat().st_size:
-        with Manifest.open_writer(run_dir / "store") as manifest:
-            head = manifest.head()
+        with VersionStore.open_writer(run_dir / "store") as manifest:
+            head = manifest.newest()
     found, expected = (one.crc32c if one is not None else None for one in (head, record))
     if found != expected:
         raise StoreError(

@@ -96,7 +96,7 @@ class Copy(Hook):
         every_one = world.size > 1
         self._table = table
         self._copier = Copier(str(store), uri, every_one=every_one)
-        table.queue.after_commit.append(self._copier.offer)
+        table.committer.after_commit.append(self._copier.offer)
 
     def end(self) -> None:
         self._copier.finish(self._table.head)

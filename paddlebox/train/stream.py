@@ -28,7 +28,7 @@ from paddlebox.data.file_state import FileState, changed, states_of
 from paddlebox.data.hours import Log, look
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
-from paddlebox.store.manifest import VersionRecord
+from paddlebox.store.record import VersionRecord
 from paddlebox.train import resume
 from paddlebox.train.plan import PlannedPass, plan_passes
 

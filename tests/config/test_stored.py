@@ -16,8 +16,8 @@ from paddlebox.config.models import DnnConfig
 from paddlebox.config.stored import with_stored
 from paddlebox.errors import ConfigError
 from paddlebox.launch import arguments as shared
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import VersionStore
 from tests.support.configs import config_fields
 
 FIELDS = config_fields()
@@ -141,8 +141,8 @@ def test_tools_that_are_given_a_config_and_a_run_take_the_stored_values(tmp_path
     path.write_text(json.dumps({**FIELDS, "model": {"type": "dnn", "hidden": [8]}}))
     arguments = argparse.Namespace(config=path, run_dir=run, overrides=["seed=3"])
     assert shared.config_of(arguments)[0].data.key_space == "per_slot", "there is no run"
-    with Manifest.open_writer(run / "store") as manifest:
+    with VersionStore.open_writer(run / "store") as manifest:
         described = {"config": stored(**OLD, seed=7), "slots": {"slots": []}}
-        manifest.commit(VersionRecord(1, 0, [], {}, 1, config=described))
+        manifest.append(VersionRecord(1, 0, [], {}, 1, config=described))
     made, _ = shared.config_of(arguments)
     assert made.model_dump(mode="json") == stored(**OLD, seed=3)

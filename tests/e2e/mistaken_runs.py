@@ -430,8 +430,9 @@ def another_slot() -> Said:
 def a_run_dir_that_another_process_trains_in() -> Said:
     own_run()
     code = (
-        "import sys\nfrom pathlib import Path\nfrom paddlebox.store.manifest import Manifest\n"
-        "with Manifest.open_writer(Path('run/store')):\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from paddlebox.store.version_store import VersionStore\n"
+        "with VersionStore.open_writer(Path('run/store')):\n"
         "    print('locked', flush=True)\n    sys.stdin.read()\n"
     )
     with in_other_process(code) as other:

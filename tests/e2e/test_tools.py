@@ -254,10 +254,10 @@ class TestMistakes:
         self.failed(done, f"StoreError: {tmp_path}/r/metrics.jsonl: cannot be written")
 
     def test_a_second_trainer_in_one_run_dir(self, data: Path, tmp_path: Path) -> None:
-        from paddlebox.store.manifest import Manifest
+        from paddlebox.store.version_store import VersionStore
 
         (tmp_path / "r").mkdir()
-        first = Manifest.open_writer(tmp_path / "r" / "store")
+        first = VersionStore.open_writer(tmp_path / "r" / "store")
         try:
             done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(data))
         finally:

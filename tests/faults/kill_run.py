@@ -39,8 +39,8 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.saves.meta import BASE, DELTA, read_meta
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.rank_stores import pass_of
+from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.upkeep.verify import verify
 from tests.conftest import ROOT, make_synthetic
 from tests.faults.crash_images import build_preloaded
@@ -122,8 +122,8 @@ class Run:
         """That are committed."""
         if self.head() == 0:
             return 0
-        with Manifest.open_reader(self.store) as manifest:
-            head = manifest.head()
+        with VersionStore.open_reader(self.store) as manifest:
+            head = manifest.newest()
         return pass_of(head) if head is not None else 0
 
     @property

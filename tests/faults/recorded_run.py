@@ -23,12 +23,13 @@ def apply_and_mark(*arguments: Any) -> list[str]:
     """Marks later commits and saves. Their modules import Paddle, after the settings of the CPU."""
     lines = apply(*arguments)
     from paddlebox.saves import donefile
-    from paddlebox.store.manifest import Manifest, VersionRecord
+    from paddlebox.store.record import VersionRecord
+    from paddlebox.store.version_store import VersionStore
 
     mark: Any = ctypes.CDLL(None).pbx_mark
-    commit, append = Manifest.commit, donefile.append
+    commit, append = VersionStore.append, donefile.append
 
-    def commit_marked(manifest: Manifest, record: VersionRecord) -> None:
+    def commit_marked(manifest: VersionStore, record: VersionRecord) -> None:
         commit(manifest, record)
         mark(f"committed {record.version}".encode())
 
@@ -36,7 +37,7 @@ def apply_and_mark(*arguments: Any) -> list[str]:
         append(out, meta)
         mark(f"saved {meta['name']}".encode())
 
-    mock.patch.object(Manifest, "commit", commit_marked).start()
+    mock.patch.object(VersionStore, "append", commit_marked).start()
     mock.patch.object(donefile, "append", append_marked).start()
     return lines
 

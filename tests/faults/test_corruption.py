@@ -22,12 +22,12 @@ import pytest
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store import manifest_db
-from paddlebox.store.db_checksum import DbChecksum
-from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.manifest_db import DbChecksum
 from paddlebox.store.names import name_version
 from paddlebox.store.rebuild import rebuild_from_files
-from paddlebox.store.record import unframe
+from paddlebox.store.record import VersionRecord, unframe
 from paddlebox.store.table import Table
+from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.upkeep.verify import dense_damage, segment_damage, verify
 from tests.faults import workload
 from tests.support import processes
@@ -163,7 +163,7 @@ def own_check(store: Path, name: str) -> Callable[[], list[str]]:
     """What `verify` does with one file: returns what it says of it. The records, which name the
     file, are read beforehand, so that not all of the store is read for each byte."""
     path, kind = store / name, kind_of(name).removeprefix("a name's ")
-    with Manifest.open_reader(store) as manifest:
+    with VersionStore.open_reader(store) as manifest:
         records = manifest.records()
     if kind == ".seg":
         segment = next(s for r in records for s in r.segments if s["file"] == path.name)

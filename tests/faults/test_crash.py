@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.version_store import VersionStore
 from tests.faults.crash_images import (
     MARK,
     SYNC,
@@ -165,7 +165,7 @@ def _state_of_run(folder: str) -> State:
     from paddlebox.saves import donefile, open_save
     from paddlebox.saves.meta import BASE, DELTA
     from paddlebox.saves.reader import chain_of
-    from paddlebox.store.dense import dense_digest
+    from paddlebox.store.files import dense_digest
     from paddlebox.store.tiered_table import stored_table
     from paddlebox.tools.upkeep.verify import verify
 
@@ -180,8 +180,8 @@ def _state_of_run(folder: str) -> State:
         save.dense()
     if not store.is_dir():
         return State(0, 0, "", "", tuple(saves))
-    with Manifest.open_writer(store) as manifest:  # as a run that resumes does
-        record = manifest.head()
+    with VersionStore.open_writer(store) as manifest:  # as a run that resumes does
+        record = manifest.newest()
     if record is None:
         return State(0, 0, "", "", tuple(saves))
     damage = verify(store).damage
@@ -340,7 +340,7 @@ def test_crashes_of_a_run_lose_no_commit_and_no_save(
     assert last.version == summary["version"]
     assert (last.sparse, last.dense) == recorded_run.result["digests"]
     assert len(last.saves) > 5
-    with Manifest.open_reader(recorded_run.run.store) as manifest:
+    with VersionStore.open_reader(recorded_run.run.store) as manifest:
         kinds = Counter(entry["kind"] for entry in manifest.journal())
     assert kinds["pass"] >= 8
     assert kinds["compaction"] >= 1

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paddlebox.config.dates import date_of
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.version_store import VersionStore
 from tests.conftest import ROOT, tool
 from tests.faults.crash_images import build_preloaded
 from tests.faults.kill_run import Run, kill_runs
@@ -157,8 +157,8 @@ def test_a_clock_that_is_set_back_and_forward_changes_nothing(
 
     kept = "checkpoint.keep_daily=2"
     trained(run, kept, **at(-1))
-    with Manifest.open_reader(run.store) as manifest:
-        head = manifest.head()
+    with VersionStore.open_reader(run.store) as manifest:
+        head = manifest.newest()
         assert head is not None
         assert int(head.created_at[:4]) < time.gmtime().tm_year  # it did reach the trainer
     assert tool("export", run_dir, "--out", path, env=at(5)).returncode == 0
@@ -167,8 +167,8 @@ def test_a_clock_that_is_set_back_and_forward_changes_nothing(
     run.files = ALL
     trained(run, kept, **at(-3))
     assert run.result() == whole
-    with Manifest.open_reader(run.store) as manifest:  # days are those of the data
-        dates = [date_of(manifest.version(number).day) for number in manifest.versions()]
+    with VersionStore.open_reader(run.store) as manifest:  # days are those of the data
+        dates = [date_of(manifest.version(number).day) for number in manifest.numbers()]
     assert {"20240103", "20240104"} <= set(dates)
     assert tool("export", path, "--apply", run_dir, env=at(-3)).returncode == 0
     assert tool("export", run_dir, "--out", fresh).returncode == 0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paddlebox.store.copies import restore
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.upkeep.verify import verify
 from tests.conftest import ROOT, tool
 from tests.faults.crash_images import build_preloaded
@@ -143,8 +143,8 @@ def test_copies_of_a_run_that_is_killed_are_whole_or_none(
             record = restore(str(copies), tmp_path / f"restored-{number}-{name}", name)
             folder = tmp_path / f"restored-{number}-{name}" / "store"
             assert verify(folder).damage == []
-            with Manifest.open_reader(folder) as manifest:
-                assert manifest.head() == record
+            with VersionStore.open_reader(folder) as manifest:
+                assert manifest.newest() == record
     assert restored >= 2
     trained(run, copied)
     assert run.result() == whole

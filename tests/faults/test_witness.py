@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import VersionStore
 from tests.faults.crash_images import build_preloaded
 from tests.faults.kill_run import Kill, Run, Watched
 from tests.faults.witness import Witness, newest_pass, newest_version, unsound
@@ -23,12 +23,12 @@ for _ in range(3):
 
 
 def commit(store: Path, *passes: int, ranks: int = 1) -> None:
-    with Manifest.open_writer(store) as manifest:
-        record = manifest.head() or VersionRecord(0, 0, [], {}, 0)
+    with VersionStore.open_writer(store) as manifest:
+        record = manifest.newest() or VersionRecord(0, 0, [], {}, 0)
         for number in passes:
             cursor = {"pass": number, "ranks": ranks}
             record = record.following("pass", pass_number=number, cursor=cursor)
-            manifest.commit(record)
+            manifest.append(record)
 
 
 def test_a_version_that_is_gone_again_is_seen(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_version_that_is_gone_again_is_seen(tmp_path: Path) -> None:
         commit(store, passes)
         witness.look()
     assert (witness.seen, witness.errors) == (3, [])
-    with Manifest.open_writer(store) as manifest:
+    with VersionStore.open_writer(store) as manifest:
         manifest.go_back(2)
     witness.look()
     assert witness.errors == ["a reader saw 2 after 3"]

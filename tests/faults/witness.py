@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paddlebox.errors import CorruptionError, StoreError
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.rank_stores import existing_stores, pass_of, rank_versions
+from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.upkeep.verify import verify
 
 
@@ -39,8 +39,8 @@ class Witness:
 def newest_version(store: Path) -> int:
     """0 without a store."""
     try:
-        with Manifest.open_reader(store) as manifest:
-            head = manifest.head()
+        with VersionStore.open_reader(store) as manifest:
+            head = manifest.newest()
             return head.version if head is not None else 0
     except StoreError as error:
         if "no store here" in str(error):

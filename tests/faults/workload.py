@@ -18,7 +18,7 @@ from paddlebox import ops
 from paddlebox.config import TableConfig
 from paddlebox.errors import OutOfSpaceError
 from paddlebox.store.compaction import Policy
-from paddlebox.store.dense import dense_digest
+from paddlebox.store.files import dense_digest
 from paddlebox.store.table import Table, sorted_unique_keys
 
 CONFIG = TableConfig(embedx_dim=2, embedx_threshold=0.5)

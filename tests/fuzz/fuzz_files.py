@@ -46,13 +46,13 @@ from paddlebox.saves.meta import META, _crc_of, _text_of
 from paddlebox.saves.reader import chain_of, open_save
 from paddlebox.saves.saver import Saver
 from paddlebox.store import copies, parity_set
-from paddlebox.store.crc import crc32c
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.files import crc32c
 from paddlebox.store.parity_set import ParitySet, Part, SetFile, Writer, block_bytes, hex_crc
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import frame, unframe
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.tiered_table import stored_table
+from paddlebox.store.version_store import VersionStore
 from tests.data.test_formats_columnar import contents
 from tests.support.instances import SLOTS, multislot_lines
 
@@ -94,8 +94,8 @@ def make(root: Path) -> None:
             table.end(number)
             table.commit(pass_number=number, day=19000, dense={"w": np.arange(9.0)})
             (saver.delta if number > 1 else saver.base)()
-    with Manifest.open_reader(store) as manifest:
-        record = manifest.head()
+    with VersionStore.open_reader(store) as manifest:
+        record = manifest.newest()
     assert record is not None
     copies.copy_version(str(store), record, str(root / "copy"))
     _make_rank_parity(root / "rank_parity", store, parity_set.protected_files(str(store), record))
@@ -137,7 +137,7 @@ def _make_rank_parity(folder: Path, store: Path, sizes: dict[str, int]) -> None:
 
 
 def read_store(folder: Path, version: int = -1) -> Any:
-    with Manifest.open_reader(folder / "store") as manifest:
+    with VersionStore.open_reader(folder / "store") as manifest:
         record = manifest.records()[version]
         manifest.pin(record.version)
     settings = {"read_only": True, "version": record.version}
@@ -357,8 +357,8 @@ def make_and_read(root: Path) -> int:
         shutil.copytree(root / "sound" / name, root / "once" / name)
         found = [reader(root / "once" / name)]
         if reader is repair_store:  # it may take an older version
-            with Manifest.open_reader(root / "once" / name / "store") as manifest:
-                older = range(len(manifest.versions()) - 1)
+            with VersionStore.open_reader(root / "once" / name / "store") as manifest:
+                older = range(len(manifest.numbers()) - 1)
             found += [read_store(root / "once" / name, n) for n in older]
         if reader is read_parsed:  # a damaged entry is not read, and the file is parsed again
             assert found[0][0] == 1, "the parsed cache was not read"

@@ -15,16 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from paddlebox.errors import StoreError
+from paddlebox.store.files import seal, unseal
 from paddlebox.store.life import numbered
-from paddlebox.store.record import (
-    VersionRecord,
-    frame,
-    head_payload,
-    parse_head,
-    seal,
-    unframe,
-    unseal,
-)
+from paddlebox.store.manifest_db import head_payload, parse_head
+from paddlebox.store.record import VersionRecord, frame, unframe
 
 _SEGMENT = {
     "id": 7,

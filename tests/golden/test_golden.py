@@ -22,9 +22,9 @@ from paddlebox.saves.reader import Served
 from paddlebox.serving import file as of_exports
 from paddlebox.serving.predictor import Predictor
 from paddlebox.serving.source import RunSource
-from paddlebox.store.crc import crc32c
-from paddlebox.store.manifest import Manifest
-from paddlebox.store.record import FORMAT, frame, unframe, unseal
+from paddlebox.store.files import crc32c, unseal
+from paddlebox.store.record import FORMAT, frame, unframe
+from paddlebox.store.version_store import VersionStore
 from tests.golden.make_run import ROOT
 from tests.support import processes
 from tests.support.marks import long
@@ -129,8 +129,8 @@ def test_its_days_go_on_from_the_run_dir_and_from_the_copies(of: str, tmp_path: 
 
 def test_a_run_of_another_format(tmp_path: Path) -> None:
     store = unpack(tmp_path) / "run/store"
-    with Manifest.open_writer(store) as manifest:
-        head = manifest.head()
+    with VersionStore.open_writer(store) as manifest:
+        head = manifest.newest()
         assert head is not None
         fields = {**json.loads(head.to_payload()), "format": FORMAT + 1, "new": 1}
         path = store / f"MANIFEST-{head.version:012d}"
@@ -181,12 +181,12 @@ def test_a_copy_of_another_format(tmp_path: Path) -> None:
 
 def test_a_run_with_a_key_that_the_config_does_not_have(tmp_path: Path) -> None:
     store = unpack(tmp_path) / "run/store"
-    with Manifest.open_writer(store) as manifest:
-        head = manifest.head()
+    with VersionStore.open_writer(store) as manifest:
+        head = manifest.newest()
         assert head is not None
         config = json.loads(json.dumps(head.config))
         config["config"]["table"]["other"] = 0.5
-        manifest.commit(head.following("pass", config=config))
+        manifest.append(head.following("pass", config=config))
     before = contents(store)
     refused = tool(tmp_path, *TRAIN, code=2, output=True)
     assert "run: config: table.other: unknown key" in refused

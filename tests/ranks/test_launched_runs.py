@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.version_store import VersionStore
 from tests.conftest import PATIENCE_S
 from tests.ranks.launched import (
     CONFIG,
@@ -48,8 +48,8 @@ def test_ranks_of_which_one_has_a_pass_less_are_evaluated_at_the_pass_that_both_
 ) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(undisturbed, run_dir)
-    with Manifest.open_writer(run_dir / "ranks/1/store") as manifest:
-        third = [n for n in manifest.versions() if manifest.version(n).pass_number == 3]
+    with VersionStore.open_writer(run_dir / "ranks/1/store") as manifest:
+        third = [n for n in manifest.numbers() if manifest.version(n).pass_number == 3]
         manifest.rewind(third[-1])
     done = launch("evaluate", run_dir, data)
     assert done.returncode == 0, done.stderr

@@ -14,10 +14,10 @@ import pytest
 from paddlebox import _native
 from paddlebox.config.load import load_config
 from paddlebox.ranks.sharded import range_starts
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.rank_stores import pass_of, rank_versions, store_of_rank
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table
+from paddlebox.store.version_store import VersionStore
 from tests.faults.kill_ranks import CONFIG, Job
 from tests.support.marks import long
 
@@ -59,8 +59,8 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 
 def records_of(run_dir: Path, rank: int) -> list[VersionRecord]:
-    with Manifest.open_reader(store_of_rank(run_dir / "store", rank)) as manifest:
-        return [manifest.version(number) for number in manifest.versions()]
+    with VersionStore.open_reader(store_of_rank(run_dir / "store", rank)) as manifest:
+        return [manifest.version(number) for number in manifest.numbers()]
 
 
 def rows_of(run_dir: Path, rank: int) -> tuple[np.ndarray, np.ndarray]:
@@ -164,7 +164,7 @@ def test_a_rank_that_lacks_a_whole_pass_goes_along_with_the_others(
     before = tmp_path / "before"
     shutil.copytree(whole.run_dir, before)
     one = records_of(before, 1)
-    with Manifest.open_writer(store_of_rank(before / "store", 1)) as manifest:
+    with VersionStore.open_writer(store_of_rank(before / "store", 1)) as manifest:
         manifest.go_back(next(r.version for r in one if pass_of(r) == 1))
     job = start(_PARTIAL, "trainer.epochs=2", of=before)
     assert job.wait() == 0, job.log()

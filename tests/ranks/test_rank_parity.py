@@ -27,8 +27,7 @@ from paddlebox.ranks.reshard import write_range
 from paddlebox.store import copies, files, parity_set
 from paddlebox.store.compaction import Policy
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
-from paddlebox.store.crc import crc32c
-from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.files import crc32c
 from paddlebox.store.options import TableOptions
 from paddlebox.store.parity_set import (
     ParitySet,
@@ -39,7 +38,9 @@ from paddlebox.store.parity_set import (
     protected_files,
 )
 from paddlebox.store.rank_stores import rank_versions, store_of_rank
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.upkeep.cli import main as store_tool
 from paddlebox.tools.upkeep.verify import parity_damage
 from paddlebox.train import assembly
@@ -120,8 +121,8 @@ class Ranks:
         )
 
     def head(self, rank: int) -> VersionRecord:
-        with Manifest.open_reader(self.store(rank)) as manifest:
-            found = manifest.head()
+        with VersionStore.open_reader(self.store(rank)) as manifest:
+            found = manifest.newest()
             assert found is not None
             return found
 
@@ -229,8 +230,8 @@ def _segment(store: Path, number: int, size: int) -> dict[str, Any]:
 
 
 def _commit(store: Path, number: int, segments: list[dict[str, Any]]) -> None:
-    with Manifest.open_writer(store) as manifest:
-        before = manifest.head() or VersionRecord(0, 0, [], {}, 0)
+    with VersionStore.open_writer(store) as manifest:
+        before = manifest.newest() or VersionRecord(0, 0, [], {}, 0)
         folder = store / "dense" / f"{before.version + 1:012d}"
         folder.mkdir(parents=True)
         content = os.urandom(1000)
@@ -243,7 +244,7 @@ def _commit(store: Path, number: int, segments: list[dict[str, Any]]) -> None:
             dense={"dense.bin": {"bytes": len(content), "crc32c": crc32c(content)}},
             dense_version=before.version + 1,
         )
-        manifest.commit(record)
+        manifest.append(record)
         manifest.prune(2)
 
 
@@ -257,7 +258,7 @@ def test_a_name_that_is_used_again_after_going_back_stands_for_the_newest_file(
     names = set(ranks.content(0))
     for rank in range(2):
         newest = ranks.head(rank).version
-        with Manifest.open_writer(ranks.store(rank)) as manifest:
+        with VersionStore.open_writer(ranks.store(rank)) as manifest:
             manifest.go_back(newest - 1)
     ranks.passes, ranks.salt = 2, 1
     ranks.train(1)
@@ -635,8 +636,8 @@ def _heads(root: Path) -> dict[str, tuple[int, int]]:
     """Folder of each store -> its number of ranks and its newest pass."""
     found = {}
     for store in sorted(root.glob("**/store")):
-        with Manifest.open_reader(store) as manifest:
-            head = manifest.head()
+        with VersionStore.open_reader(store) as manifest:
+            head = manifest.newest()
             assert head is not None
             where = str(store.relative_to(root))
             found[where] = (int(head.cursor["ranks"]), int(head.cursor["pass"]))
@@ -738,7 +739,7 @@ def test_a_pass_that_was_trained_again_is_not_rebuilt_from_older_parity(
     ranks.protect()
     for rank in range(2):
         newest = ranks.head(rank).version
-        with Manifest.open_writer(ranks.store(rank)) as manifest:
+        with VersionStore.open_writer(ranks.store(rank)) as manifest:
             manifest.go_back(newest - 1)
     ranks.protect()  # as a start does
     before = ranks.content(0)
@@ -843,8 +844,8 @@ def test_a_named_version_on_a_disk_that_no_other_rank_sees_prevents_a_move(
 
 
 def _version(store: Path) -> int:
-    with Manifest.open_reader(store) as manifest:
-        head = manifest.head()
+    with VersionStore.open_reader(store) as manifest:
+        head = manifest.newest()
         assert head is not None
         return head.version
 

@@ -15,10 +15,10 @@ from paddlebox.errors import ConfigError
 from paddlebox.ranks import World, recovery
 from paddlebox.store.coordinator import ONE_RANK
 from paddlebox.store.life import numbered
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.names import find_version
 from paddlebox.store.rank_stores import newest_after_passes
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import VersionStore
 from tests.support.processes import free_port
 
 CONFIG = "configs/dnn_synthetic.yaml"
@@ -27,7 +27,7 @@ _ON = ["ranks.staleness=1", "checkpoint.partial_recovery=true"]
 
 def make_store(folder: Path, *standing: tuple[int, int]) -> None:
     """Versions at (passes, steps of the next one)."""
-    with Manifest.open_writer(folder / "store") as manifest:
+    with VersionStore.open_writer(folder / "store") as manifest:
         record = VersionRecord(0, 0, [], {}, 0)
         for passes, step in standing:
             partial = {"partial": {"step": step, "samples": 10 * step}} if step else {}
@@ -35,12 +35,12 @@ def make_store(folder: Path, *standing: tuple[int, int]) -> None:
             kind = "partial" if step else "pass"
             events = numbered([{"kind": "decay"}], 0) if passes > 1 else []
             record = record.following(kind, pass_number=passes, cursor=cursor, events=events)
-            manifest.commit(record)
+            manifest.append(record)
 
 
 def versions(folder: Path) -> list[VersionRecord]:
-    with Manifest.open_reader(folder / "store") as manifest:
-        return [manifest.version(number) for number in manifest.versions()]
+    with VersionStore.open_reader(folder / "store") as manifest:
+        return [manifest.version(number) for number in manifest.numbers()]
 
 
 def agree(folders: list[Path]) -> list[recovery.Recovered | None]:
@@ -147,7 +147,7 @@ def test_what_reads_a_run_or_goes_back_has_whole_versions_where_there_are_some(
     make_store(tmp_path, (1, 0), (2, 0), (2, 40), (2, 80))
     found = newest_after_passes(versions(tmp_path))
     assert {number: record.version for number, record in found.items()} == {1: 1, 2: 2}
-    with Manifest.open_reader(tmp_path / "store") as manifest:
+    with VersionStore.open_reader(tmp_path / "store") as manifest:
         assert find_version(manifest, "4") == 4
     recovery.forget(tmp_path)
     assert [record.version for record in versions(tmp_path)] == [1, 2]

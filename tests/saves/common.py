@@ -12,7 +12,7 @@ from paddlebox import ops
 from paddlebox.config import TableConfig
 from paddlebox.config.table import LifeConfig, RowPrecision
 from paddlebox.saves.reader import Save
-from paddlebox.store.commit_queue import When
+from paddlebox.store.committer import When
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.tiered_table import TieredTable
 

@@ -283,7 +283,7 @@ def test_several_tables_are_loaded_in_one_commit(tmp_path: Path) -> None:
         train_both(tables, {"default": range(1, 9), "wide": range(1, 9)}, 4)
     with group(tmp_path / "killed") as tables:
         first = tables.members[0]
-        first.versions.commit = lambda *_, **__: (_ for _ in ()).throw(StoreError("dies here"))  # type: ignore[method-assign]
+        first.versions.record = lambda *_, **__: (_ for _ in ()).throw(StoreError("dies here"))  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="dies here"):
             paddlebox.BoxWrapper(tables).load_model(str(last.folder))
     with group(tmp_path / "killed") as tables:  # nothing of it is there

@@ -320,7 +320,7 @@ def test_a_pass_trains_beside_the_save_before_it_and_is_committed_after_it(
         delta = Saver(table, tmp_path / "out").last()
         assert delta is not None
         assert apply([last, delta]) == base_of(table)
-        table.first.versions.prune()
+        table.first.versions.drop_old()
         assert not list((tmp_path / "store" / "leases").iterdir())
         saves.close()
 
@@ -332,7 +332,7 @@ def test_a_pass_after_which_no_save_is_due_is_committed_beside_the_next(tmp_path
         train(table, feasigns(1, 100), 1)
         assert saves.due(1, "20240101") is not None
         saves.finish()
-        held = Held(table.first, "commit")
+        held = Held(table.first, "record")
         train(table, feasigns(50, 100), 2, background=True)
         assert held.reached.wait(60)
         assert saves.due(2, "20240101") is None

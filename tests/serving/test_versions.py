@@ -27,7 +27,7 @@ from paddlebox.serving.generation import OpenRows
 from paddlebox.serving.layers import MAX_LAYERS
 from paddlebox.serving.writer import KEPT, Writer, export
 from paddlebox.store.copies import copy_version, restore
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.version_store import VersionStore
 from tests.conftest import PATIENCE_S, ROOT, tool
 from tests.serving.conftest import Rows
 from tests.support.marks import long
@@ -372,8 +372,8 @@ def test_the_tool_exports_a_commit_brings_a_newer_one_in_and_rolls_back(
     assert f"holds version {newest}" in failed.stderr
     assert "Traceback" not in failed.stderr
     restored = tmp_path / "restored"  # holds a store and nothing else
-    with Manifest.open_reader(run_dir / "store") as manifest:
-        record = manifest.head()
+    with VersionStore.open_reader(run_dir / "store") as manifest:
+        record = manifest.newest()
         assert record is not None
         copy_version(str(run_dir / "store"), record, str(tmp_path / "copy"))
     restore(str(tmp_path / "copy"), restored)

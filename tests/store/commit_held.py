@@ -10,7 +10,7 @@ from typing import Any
 from paddlebox.store.tiered_table import TieredTable
 
 #: Before the rows are written, the version is made, and the rows are given back to MEM.
-POINTS = ("write_frozen", "commit", "publish")
+POINTS = ("write_frozen", "record", "publish")
 
 
 class _Before:
@@ -33,11 +33,10 @@ class _Before:
 
 def before_point(table: TieredTable, point: str, act: Callable[[], None]) -> None:
     """Calls act, on the thread that commits, whenever a commit of this table comes to the point."""
-    parts = table.parts
-    if point == "commit":
-        parts._versions = _Before(parts._versions, "commit_rows", act)  # type: ignore[assignment]
+    if point == "record":
+        table.versions.record = _Before(table.versions, "record", act).record  # type: ignore[method-assign]
     else:
-        parts.native = _Before(parts.native, point, act)
+        table.native = _Before(table.native, point, act)
 
 
 class Held:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from paddlebox.store.commit_queue import Background
+from paddlebox.store.committer import Background
 from tests.conftest import PATIENCE_S
 
 

@@ -18,12 +18,11 @@ from paddlebox.config import TableConfig
 from paddlebox.errors import CorruptionError, PassError, StoreError
 from paddlebox.store import copies, names
 from paddlebox.store.checkpoints import Checkpoint, checkpoints
-from paddlebox.store.commit_queue import When
-from paddlebox.store.dense import dense_digest
-from paddlebox.store.files import used_bytes
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.committer import When
+from paddlebox.store.files import dense_digest, used_bytes
 from paddlebox.store.names import find_version
 from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.upkeep.cli import main
 from tests.conftest import tool
 from tests.support.inside import head_of
@@ -63,8 +62,8 @@ def train(table: Table, number: int, day: int = 0) -> None:
 
 
 def versions(folder: Path) -> list[int]:
-    with Manifest.open_reader(folder) as manifest:
-        return manifest.versions()
+    with VersionStore.open_reader(folder) as manifest:
+        return manifest.numbers()
 
 
 def digests(folder: Path, version: int | None = None) -> tuple[str, str]:
@@ -161,7 +160,7 @@ class TestGoingBack:
     def test_training_continues_from_there_as_if_no_later_version_existed(
         self, store: Path, tmp_path: Path
     ) -> None:
-        with Manifest.open_writer(store) as manifest:
+        with VersionStore.open_writer(store) as manifest:
             assert manifest.go_back(2) == [3, 4]
         assert versions(store) == [1, 2]
         with open_store(store, keep_versions=9) as table:
@@ -173,13 +172,13 @@ class TestGoingBack:
 
     def test_not_over_a_name_or_a_reader(self, store: Path) -> None:
         names.name_version(str(store), 3, "good")
-        with Manifest.open_writer(store) as manifest, pytest.raises(StoreError, match="'good'"):
+        with VersionStore.open_writer(store) as manifest, pytest.raises(StoreError, match="'good'"):
             manifest.go_back(2)
         names.unname(str(store), "good")
         pid, ready, done = _reader(store)
         try:
             with (
-                Manifest.open_writer(store) as manifest,
+                VersionStore.open_writer(store) as manifest,
                 pytest.raises(StoreError, match=f"process {pid} reads"),
             ):
                 manifest.go_back(2)
@@ -191,7 +190,7 @@ class TestGoingBack:
 
     def test_versions_are_found_by_number_day_pass_and_name(self, store: Path) -> None:
         names.name_version(str(store), 1, "good")
-        with Manifest.open_reader(store) as manifest:
+        with VersionStore.open_reader(store) as manifest:
             found = {
                 what: find_version(manifest, what)
                 for what in ("3", "20240102", "20240102/2", "20240103", "good")
@@ -209,7 +208,7 @@ def _reader(store: Path) -> tuple[int, int, int]:
     pid = os.fork()
     if pid == 0:
         os.close(done)
-        with Manifest.open_reader(store) as manifest:
+        with VersionStore.open_reader(store) as manifest:
             manifest.pin()
             os.write(says_ready, b"x")
             os.read(waits, 1)
@@ -294,7 +293,7 @@ class TestKept:
 
 class TestCopies:
     def copy(self, store: Path, uri: str, version: int | None = None) -> int:
-        with Manifest.open_reader(store) as manifest:
+        with VersionStore.open_reader(store) as manifest:
             pinned = manifest.pin(version)
             assert pinned is not None
             return copies.copy_version(str(store), pinned, uri)
@@ -339,7 +338,7 @@ class TestCopies:
         remote = str(tmp_path / "remote")
         before = digests(store)
         self.copy(store, remote)
-        with Manifest.open_writer(store) as manifest:
+        with VersionStore.open_writer(store) as manifest:
             manifest.go_back(3)
         with open_store(store) as table:
             # Under the version and segment numbers of before: other rows, or other values of them.
@@ -378,7 +377,7 @@ class TestCopies:
         remote = str(tmp_path / "remote")
         with open_store(tmp_path / "store", keep_versions=1) as table:
             copier = copies.Copier(str(tmp_path / "store"), remote)
-            table.queue.after_commit.append(copier.offer)
+            table.committer.after_commit.append(copier.offer)
             for number in (1, 2, 3):
                 train(table, number)
                 if copier._running is not None:
@@ -392,7 +391,7 @@ class TestCopies:
         (tmp_path / "remote").write_text("a file")
         with open_store(tmp_path / "store") as table:
             copier = copies.Copier(str(tmp_path / "store"), str(tmp_path / "remote"))
-            table.queue.after_commit.append(copier.offer)
+            table.committer.after_commit.append(copier.offer)
             train(table, 1)
             with pytest.raises(StoreError, match="cannot copy version 1"):
                 copier.finish(table.head)
@@ -436,7 +435,7 @@ def test_a_merge_is_planned_of_segments_that_the_ssd_tier_has(tmp_path: Path) ->
                 native.publish(segments)
                 self.published = True
 
-        held = table.first.parts.native = Publishing()
+        held = table.first.native = Publishing()
 
         def plan() -> None:
             table.first.compactor.plan(1 << 62)

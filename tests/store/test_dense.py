@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from paddlebox.errors import CorruptionError
-from paddlebox.store.crc import crc32c
-from paddlebox.store.dense import dense_digest, read_dense, write_dense
+from paddlebox.store.files import crc32c, dense_digest, read_dense, write_dense
 
 _ARRAYS: dict[str, np.ndarray] = {
     "bias": np.array([0.5, -2.0], np.float32),  # 8 bytes at 0

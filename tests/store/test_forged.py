@@ -15,8 +15,8 @@ from paddlebox.saves import donefile
 from paddlebox.saves.meta import _FIELDS, FORMAT, _crc_of, _text_of, parse_meta
 from paddlebox.store import checked, copies, files
 from paddlebox.store.leases import held_leases
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord, frame
+from paddlebox.store.version_store import VersionStore
 from tests.fuzz import fuzz_files
 from tests.support.marks import long, slow
 
@@ -81,12 +81,12 @@ def test_a_donefile_names_only_saves(where: str) -> None:
 
 
 def commit(store: Path, number: int) -> VersionRecord:
-    with Manifest.open_writer(store) as manifest:
+    with VersionStore.open_writer(store) as manifest:
         (store / "ssd" / "seg-000000000001.seg").write_bytes(b"abcd")
-        record = (manifest.head() or VersionRecord(0, 0, [], {}, 0)).following(
+        record = (manifest.newest() or VersionRecord(0, 0, [], {}, 0)).following(
             "pass", pass_number=number, segments=[SEGMENT] if number == 1 else []
         )
-        manifest.commit(record)
+        manifest.append(record)
         return record
 
 
@@ -95,7 +95,7 @@ def test_nothing_is_removed_through_a_link(tmp_path: Path) -> None:
     commit(store, 1)
     commit(store, 2)
     (store / "ssd").rename(outside)
-    with Manifest.open_writer(store) as manifest:
+    with VersionStore.open_writer(store) as manifest:
         (store / "ssd").rmdir()
         (store / "ssd").symlink_to(outside)
         with pytest.raises(StoreError, match="cannot drop versions"):
@@ -104,13 +104,13 @@ def test_nothing_is_removed_through_a_link(tmp_path: Path) -> None:
             manifest.remove_unreferenced()
     assert (outside / "seg-000000000001.seg").exists()
     with pytest.raises(StoreError, match="ssd: expected a folder, found a link"):
-        Manifest.open_writer(store)
+        VersionStore.open_writer(store)
 
 
 def test_restore_takes_the_highest_version_and_reads_no_link(tmp_path: Path) -> None:
     for number, created in ((1, "2099-01-01T00:00:00+00:00"), (2, "2024-01-01T00:00:00+00:00")):
         commit(tmp_path / "store", number)
-        with Manifest.open_reader(tmp_path / "store") as manifest:
+        with VersionStore.open_reader(tmp_path / "store") as manifest:
             head = manifest.pin()
             assert head is not None
             copies.copy_version(str(tmp_path / "store"), head, str(tmp_path / "copy"))
@@ -139,14 +139,14 @@ def test_a_version_is_read_without_a_lease_on_a_read_only_file_system(
         return makedirs
 
     monkeypatch.setattr(os, "makedirs", refused(errno.EROFS))
-    with Manifest.open_reader(tmp_path / "store") as manifest:
+    with VersionStore.open_reader(tmp_path / "store") as manifest:
         found = manifest.pin()
         assert found is not None
         assert found.version == 1
     assert held_leases(str(tmp_path / "store")) == []
     monkeypatch.setattr(os, "makedirs", refused(errno.EACCES))
     with (
-        Manifest.open_reader(tmp_path / "store") as manifest,
+        VersionStore.open_reader(tmp_path / "store") as manifest,
         pytest.raises(StoreError, match="needs write permission"),
     ):
         manifest.pin()

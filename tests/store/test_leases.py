@@ -14,8 +14,8 @@ import pytest
 from paddlebox.errors import OutOfSpaceError, StoreLockedError
 from paddlebox.store.leases import Lease, held_leases, take_lease
 from paddlebox.store.lock import KeptLock, StoreLock
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import VersionStore
 
 
 def test_a_lease_without_room_is_an_error_that_names_it_and_is_given_back(
@@ -86,17 +86,17 @@ def test_a_forked_child_does_not_release_its_parents_lease(tmp_path: Path) -> No
 
 
 def commit(store: Path, passes: int) -> None:
-    with Manifest.open_writer(store) as manifest:
-        record = manifest.head() or VersionRecord(0, 0, [], {}, 0)
+    with VersionStore.open_writer(store) as manifest:
+        record = manifest.newest() or VersionRecord(0, 0, [], {}, 0)
         for number in range(record.version + 1, record.version + passes + 1):
             record = record.following("pass", pass_number=number)
-            manifest.commit(record)
+            manifest.append(record)
 
 
 def test_nothing_is_dropped_while_a_reader_chooses_its_version(tmp_path: Path) -> None:
     commit(tmp_path, 3)
     lease = Lease(str(tmp_path))
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         assert manifest.prune(keep=1) == []
         lease.pin(1)
         assert manifest.prune(keep=1) == [2]
@@ -133,11 +133,11 @@ def test_a_version_that_was_dropped_before_it_was_pinned_is_chosen_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(tmp_path, 2)
-    kept, pinned = Manifest.versions, []
+    kept, pinned = VersionStore.numbers, []
     answers = [lambda _: [], kept]
-    monkeypatch.setattr(Manifest, "versions", lambda self: answers.pop(0)(self))
+    monkeypatch.setattr(VersionStore, "numbers", lambda self: answers.pop(0)(self))
     monkeypatch.setattr(Lease, "pin", lambda _, version: pinned.append(version))
-    with Manifest.open_reader(tmp_path) as manifest:
+    with VersionStore.open_reader(tmp_path) as manifest:
         manifest.pin()
     assert pinned == [2, 2]
 

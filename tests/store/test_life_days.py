@@ -20,7 +20,7 @@ from paddlebox import ops
 from paddlebox.config import LifeConfig, TableConfig
 from paddlebox.errors import OutOfSpaceError, PassError, StoreError
 from paddlebox.store import life
-from paddlebox.store.commit_queue import When
+from paddlebox.store.committer import When
 from paddlebox.store.compaction import Merge, Policy
 from paddlebox.store.staged import sorted_unique_keys
 from paddlebox.store.table import Table
@@ -326,8 +326,8 @@ def test_a_pass_begins_beside_the_commit_before_it_unless_its_day_ends(
         table.begin(staged)
         push(work_of(FIRST_DAY, MANY, 10), 1)
         table.end(1)
-        write, go_on = table.first.parts._commit, Event()
-        monkeypatch.setattr(table.first.parts, "_commit", lambda *a: go_on.wait() and write(*a))
+        write, go_on = table.committer._write, Event()
+        monkeypatch.setattr(table.committer, "_write", lambda *a: go_on.wait() and write(*a))
         committing = table.commit(when=When.BACKGROUND, pass_number=1, day=FIRST_DAY)
         assert not table.begin_day(FIRST_DAY)
         table.begin(table.stage(MANY.astype(np.uint64), train=False))
@@ -350,7 +350,7 @@ def test_a_commit_that_failed_is_heard_when_the_next_pass_begins(
         table.begin(stage(table, work_of(FIRST_DAY, MANY)))
         table.end(1)
         with monkeypatch.context() as patch:
-            patch.setattr(table.first.parts, "_commit", full)
+            patch.setattr(table.committer, "_write", full)
             committing = table.commit(when=When.BACKGROUND, pass_number=1, day=FIRST_DAY)
             assert isinstance(committing.exception(), OutOfSpaceError)
         with pytest.raises(OutOfSpaceError, match="no room"):

@@ -17,11 +17,12 @@ import pytest
 
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError, StoreLockedError
 from paddlebox.store import files, manifest_db
-from paddlebox.store.crc import crc32c, crc32c_by_table
+from paddlebox.store.files import crc32c, crc32c_by_table, seal, unseal
 from paddlebox.store.leases import held_leases
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.manifest_db import head_payload
 from paddlebox.store.rebuild import rebuild_from_files
-from paddlebox.store.record import VersionRecord, frame, head_payload, seal, unframe, unseal
+from paddlebox.store.record import VersionRecord, frame, unframe, unreferenced
+from paddlebox.store.version_store import VersionStore
 from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,15 +62,15 @@ def make_record(store: Path, version: int, segments: list[dict[str, Any]]) -> Ve
     )
 
 
-def commit_versions(store: Path, manifest: Manifest, count: int) -> list[VersionRecord]:
-    head = manifest.head()
+def commit_versions(store: Path, manifest: VersionStore, count: int) -> list[VersionRecord]:
+    head = manifest.newest()
     records = []
     start = head.version if head else 0
     segments = list(head.segments) if head else []
     for version in range(start + 1, start + count + 1):
         segments = [*segments, add_segment(store, version)]
         record = make_record(store, version, segments)
-        manifest.commit(record)
+        manifest.append(record)
         records.append(record)
     return records
 
@@ -100,29 +101,29 @@ def set_byte(path: Path, at: int, change: Callable[[int], int]) -> None:
 
 def test_committed_versions_come_back_after_reopening(tmp_path: Path) -> None:
     store = tmp_path / "a" / "b"  # made with the folders above it
-    with Manifest.open_writer(store) as manifest:
-        assert manifest.head() is None
+    with VersionStore.open_writer(store) as manifest:
+        assert manifest.newest() is None
         records = commit_versions(store, manifest, 3)
-        assert manifest.head() == records[-1]
-    with Manifest.open_writer(store) as manifest:
-        assert manifest.head() == records[-1]
-        assert manifest.versions() == [1, 2, 3]
+        assert manifest.newest() == records[-1]
+    with VersionStore.open_writer(store) as manifest:
+        assert manifest.newest() == records[-1]
+        assert manifest.numbers() == [1, 2, 3]
         assert manifest.version(2) == records[1]
         with pytest.raises(StoreError, match=r"version 9 is not kept; kept are \[1, 2, 3\]"):
             manifest.version(9)
 
 
 def test_a_reader_changes_no_byte_and_follows_the_writer(tmp_path: Path) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 2)
     before = snapshot(tmp_path)
-    with Manifest.open_reader(tmp_path) as reader:
-        head = reader.head()
+    with VersionStore.open_reader(tmp_path) as reader:
+        head = reader.newest()
         assert head is not None
         assert head.version == 2
         reader.version(1)
         for write in (
-            lambda: reader.commit(head),
+            lambda: reader.append(head),
             reader.prune,
             reader.remove_unreferenced,
         ):
@@ -138,9 +139,9 @@ import sys
 from pathlib import Path
 sys.path[:0] = ["tests/store"]
 from test_manifest import commit_versions
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.version_store import VersionStore
 store = Path(sys.argv[1])
-with Manifest.open_writer(store) as manifest:
+with VersionStore.open_writer(store) as manifest:
     commit_versions(store, manifest, 2)
     print("ready", flush=True)
     for _ in range(100):
@@ -151,13 +152,13 @@ with Manifest.open_writer(store) as manifest:
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
     seen = []
-    with Manifest.open_reader(tmp_path) as reader:
+    with VersionStore.open_reader(tmp_path) as reader:
         while child.poll() is None:
-            head = reader.head()
+            head = reader.newest()
             assert head is not None
             seen.append(head.version)
             time.sleep(0.001)
-        head = reader.head()
+        head = reader.newest()
     assert child.wait() == 0
     assert head is not None
     assert head.version == 102
@@ -166,15 +167,15 @@ with Manifest.open_writer(store) as manifest:
 
 def test_reading_without_a_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no store here"):
-        Manifest.open_reader(tmp_path)
+        VersionStore.open_reader(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_second_writer_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     code = """
 import sys
-from paddlebox.store.manifest import Manifest
-manifest = Manifest.open_writer(sys.argv[1])
+from paddlebox.store.version_store import VersionStore
+manifest = VersionStore.open_writer(sys.argv[1])
 print("open", flush=True)
 sys.stdin.read()
 """
@@ -182,31 +183,31 @@ sys.stdin.read()
     assert child.stdout is not None
     assert child.stdout.readline() == "open\n"
     with pytest.raises(StoreLockedError, match=f"process {child.pid} on "):
-        Manifest.open_writer(tmp_path)
+        VersionStore.open_writer(tmp_path)
     with pytest.raises(StoreLockedError):
         rebuild_from_files(tmp_path)
-    Manifest.open_reader(tmp_path).close()
+    VersionStore.open_reader(tmp_path).close()
     child.kill()
     child.communicate()
-    Manifest.open_writer(tmp_path).close()  # the lock died with its process
+    VersionStore.open_writer(tmp_path).close()  # the lock died with its process
 
 
 def test_a_forked_child_neither_uses_the_manifest_nor_keeps_its_lock(tmp_path: Path) -> None:
     code = """
 import os, sys, time
 from paddlebox.errors import StoreError
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.version_store import VersionStore
 def say(line):  # in one piece: print may write its newline apart
     os.write(1, f"{line}\\n".encode())
-manifest = Manifest.open_writer(sys.argv[1])
+manifest = VersionStore.open_writer(sys.argv[1])
 child = os.fork()
 if child == 0:
     try:
-        manifest.head()
+        manifest.newest()
     except StoreError as error:
         say(error)
     manifest.close()
-    with Manifest.open_reader(sys.argv[1]):
+    with VersionStore.open_reader(sys.argv[1]):
         say("opened again")
     time.sleep(60)
 say(child)
@@ -223,7 +224,7 @@ sys.stdin.read()
         assert "opened again\n" in lines
         parent.kill()
         parent.wait()
-        Manifest.open_writer(tmp_path).close()
+        VersionStore.open_writer(tmp_path).close()
     finally:
         os.kill(child, signal.SIGKILL)
         parent.communicate()
@@ -231,14 +232,14 @@ sys.stdin.read()
 
 def test_one_process_opens_a_store_once(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "store")
-    with Manifest.open_writer(tmp_path / "store") as manifest:
-        for open_again in (Manifest.open_writer, Manifest.open_reader):
+    with VersionStore.open_writer(tmp_path / "store") as manifest:
+        for open_again in (VersionStore.open_writer, VersionStore.open_reader):
             with pytest.raises(StoreError, match="open in this process already"):
                 open_again(tmp_path / "link")
-        assert manifest.head() is None
+        assert manifest.newest() is None
     with pytest.raises(StoreError, match="is closed"):
-        manifest.head()
-    Manifest.open_reader(tmp_path / "link").close()
+        manifest.newest()
+    VersionStore.open_reader(tmp_path / "link").close()
 
 
 def test_killed_between_the_file_and_the_transaction_the_store_opens_at_the_last_commit(
@@ -249,9 +250,9 @@ import os, signal, sys
 from pathlib import Path
 sys.path[:0] = ["tests/store"]
 from test_manifest import commit_versions
-from paddlebox.store.manifest import Manifest
+from paddlebox.store.version_store import VersionStore
 store = Path(sys.argv[1])
-manifest = Manifest.open_writer(store)
+manifest = VersionStore.open_writer(store)
 commit_versions(store, manifest, int(sys.argv[2]))
 manifest._db.put = lambda pairs: os.kill(os.getpid(), signal.SIGKILL)
 commit_versions(store, manifest, 1)
@@ -267,20 +268,20 @@ commit_versions(store, manifest, 1)
             f"ssd/seg-{committed + 1:012d}.seg",
         ]
         assert (store / leftovers[0]).exists()
-        with Manifest.open_writer(store) as manifest:
-            head = manifest.head()
+        with VersionStore.open_writer(store) as manifest:
+            head = manifest.newest()
             assert (head.version if head else 0) == committed
-            assert files.unreferenced(manifest.folder, manifest.records()) == leftovers
+            assert unreferenced(manifest.folder, manifest.records()) == leftovers
             assert manifest.remove_unreferenced() == leftovers
-            assert files.unreferenced(manifest.folder, manifest.records()) == []
+            assert unreferenced(manifest.folder, manifest.records()) == []
             commit_versions(store, manifest, 1)
-            head = manifest.head()
+            head = manifest.newest()
             assert head is not None
             assert head.version == committed + 1
 
 
 def test_unreferenced_files_go_and_referenced_ones_stay(tmp_path: Path) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 2)
         before = snapshot(tmp_path)
         extra = [
@@ -299,11 +300,11 @@ def test_unreferenced_files_go_and_referenced_ones_stay(tmp_path: Path) -> None:
 
 
 def test_prune_drops_old_versions_with_their_files(tmp_path: Path) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 5)
         assert manifest.prune(keep=2) == [1, 2, 3]
         assert manifest.prune(keep=2) == []
-        assert manifest.versions() == [4, 5]
+        assert manifest.numbers() == [4, 5]
         assert files.manifest_versions(str(tmp_path)) == [4, 5]
         assert sorted(os.listdir(tmp_path / "dense")) == ["000000000004", "000000000005"]
         assert len(os.listdir(tmp_path / "ssd")) == 5  # the kept versions name them all
@@ -312,23 +313,23 @@ def test_prune_drops_old_versions_with_their_files(tmp_path: Path) -> None:
 
 
 def test_a_pass_is_kept_by_what_life_made_after_it(tmp_path: Path) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         for _ in range(3):  # versions 1 and 2 of a pass, 3 and 4 of the next
             (made,) = commit_versions(tmp_path, manifest, 1)
-            manifest.commit(made.following("life"))
+            manifest.append(made.following("life"))
             manifest.prune(keep=9)
-        assert manifest.versions() == [2, 4, 6]
+        assert manifest.numbers() == [2, 4, 6]
 
 
 def test_compactions_keep_no_version_of_their_own(tmp_path: Path) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         records = commit_versions(tmp_path, manifest, 3)
         merged = records[-1].following("compaction", segments=[add_segment(tmp_path, 9)])
-        manifest.commit(merged)
-        manifest.commit(merged.following("compaction"))
+        manifest.append(merged)
+        manifest.append(merged.following("compaction"))
         # The newest version of each of the newest two passes.
         assert manifest.prune(keep=2) == [1, 3, 4]
-        assert manifest.versions() == [2, 5]
+        assert manifest.numbers() == [2, 5]
         # Segment 3 was of version 3 alone; dense/3 is still the dense state of version 5.
         assert not (tmp_path / "ssd/seg-000000000003.seg").exists()
         assert (tmp_path / "ssd/seg-000000000001.seg").exists()
@@ -338,11 +339,11 @@ def test_compactions_keep_no_version_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_value_that_was_lost_or_swapped_is_corruption(tmp_path: Path) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         records = commit_versions(tmp_path, manifest, 3)
         manifest._db.put([(b"version/000000000002", None)])
         with pytest.raises(CorruptionError, match=r"holds .*\[1, 3\].*names \[1, 2, 3\]"):
-            manifest.versions()
+            manifest.numbers()
         manifest._db.put([(b"version/000000000002", records[0].to_payload())])
         with pytest.raises(CorruptionError, match="is not the one that 'head' names"):
             manifest.version(2)
@@ -350,8 +351,8 @@ def test_a_value_that_was_lost_or_swapped_is_corruption(tmp_path: Path) -> None:
 
 _READER = """
 import sys, time
-from paddlebox.store.manifest import Manifest
-with Manifest.open_reader(sys.argv[1]) as manifest:
+from paddlebox.store.version_store import VersionStore
+with VersionStore.open_reader(sys.argv[1]) as manifest:
     record = manifest.pin()
     print(record.version, flush=True)
     sys.stdin.readline()
@@ -365,7 +366,7 @@ with Manifest.open_reader(sys.argv[1]) as manifest:
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_reader_keeps_its_version_until_it_goes(tmp_path: Path, killed: bool) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 2)
         reader = run_child(_READER, str(tmp_path))
         assert reader.stdin is not None
@@ -375,13 +376,13 @@ def test_a_reader_keeps_its_version_until_it_goes(tmp_path: Path, killed: bool) 
             (reader.pid, 2)
         ]
         for _ in range(20):
-            head = manifest.head()
+            head = manifest.newest()
             assert head is not None
             number = head.version + 1
             record = make_record(tmp_path, number, [add_segment(tmp_path, number)])
-            manifest.commit(record)
+            manifest.append(record)
             manifest.prune(keep=1)
-        assert manifest.versions() == [2, 22]
+        assert manifest.numbers() == [2, 22]
         print(file=reader.stdin, flush=True)
         assert reader.stdout.readline() == "[]\n"
         if killed:
@@ -396,28 +397,28 @@ def test_a_reader_keeps_its_version_until_it_goes(tmp_path: Path, killed: bool) 
 
 
 def test_a_commit_out_of_order_or_of_absent_files_is_refused(tmp_path: Path) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 1)
         before = snapshot(tmp_path)
         for version, parent in ((3, 2), (3, 1), (2, 0), (1, 1), (1, 0)):
             refused = f"commit of version {version} after {parent}, expected 2 after 1"
             with pytest.raises(StoreError, match=refused):
-                manifest.commit(VersionRecord(version, parent, [], {}, 0))
+                manifest.append(VersionRecord(version, parent, [], {}, 0))
         segment = {"file": "seg-000000000077.seg", "bytes": 100}
         with pytest.raises(StoreError, match=r"seg-000000000077.seg, which is missing"):
-            manifest.commit(VersionRecord(2, 1, [segment], {}, 0))
+            manifest.append(VersionRecord(2, 1, [segment], {}, 0))
         segment = {"file": "seg-000000000001.seg", "bytes": 99}
         with pytest.raises(StoreError, match="of 99 bytes, found 100"):
-            manifest.commit(VersionRecord(2, 1, [segment], {}, 0))
+            manifest.append(VersionRecord(2, 1, [segment], {}, 0))
         with pytest.raises(StoreError, match="not JSON"):
-            manifest.commit(VersionRecord(2, 1, [], {}, 0, cursor={"x": float("nan")}))
+            manifest.append(VersionRecord(2, 1, [], {}, 0, cursor={"x": float("nan")}))
         assert snapshot(tmp_path) == before
 
 
 def test_a_full_disk_leaves_the_last_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 1)
         segments = [add_segment(tmp_path, 1), add_segment(tmp_path, 2)]
         record = make_record(tmp_path, 2, segments)
@@ -429,28 +430,28 @@ def test_a_full_disk_leaves_the_last_commit(
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             with pytest.raises(OutOfSpaceError, match="MANIFEST-000000000002"):
-                manifest.commit(record)
+                manifest.append(record)
         assert snapshot(tmp_path) == before
-        head = manifest.head()
+        head = manifest.newest()
         assert head is not None
         assert head.version == 1
-        manifest.commit(record)
-    with Manifest.open_reader(tmp_path) as reader:
-        assert reader.head() == record
+        manifest.append(record)
+    with VersionStore.open_reader(tmp_path) as reader:
+        assert reader.newest() == record
 
 
 def test_the_map_grows_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest_db, "_MAP_BYTES", 64 << 10)
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         big = VersionRecord(1, 0, [], {}, 0, cursor={"text": "x" * 500_000})
-        manifest.commit(big)
-        assert manifest.head() == big
-    with Manifest.open_reader(tmp_path) as reader:
-        assert reader.head() == big
+        manifest.append(big)
+        assert manifest.newest() == big
+    with VersionStore.open_reader(tmp_path) as reader:
+        assert reader.newest() == big
 
 
 def test_threads_may_share_a_manifest(tmp_path: Path) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 1)
         errors: list[BaseException] = []
         stop = threading.Event()
@@ -458,7 +459,7 @@ def test_threads_may_share_a_manifest(tmp_path: Path) -> None:
         def read() -> None:
             try:
                 while not stop.is_set():
-                    assert manifest.head() is not None
+                    assert manifest.newest() is not None
             except BaseException as error:
                 errors.append(error)
 
@@ -475,30 +476,30 @@ def test_threads_may_share_a_manifest(tmp_path: Path) -> None:
 
 
 def test_a_changed_byte_of_the_manifest_file_is_corruption(tmp_path: Path) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 1)
         path = tmp_path / "MANIFEST-000000000001"
         sound = path.read_bytes()
         for at in [*range(60), *range(60, len(sound), 7)]:
             set_byte(path, at, lambda byte: byte ^ (1 << (at % 8)))  # noqa: B023
             with pytest.raises(CorruptionError, match=r"MANIFEST-000000000001.*rebuild_from_files"):
-                manifest.head()
+                manifest.newest()
         for damaged in (sound[:-1], sound + b"x", b"", sound[:20]):
             path.write_bytes(damaged)
             with pytest.raises(CorruptionError):
-                manifest.head()
+                manifest.newest()
         path.unlink()
         with pytest.raises(CorruptionError, match=r"is missing.*rebuild_from_files"):
-            manifest.head()
+            manifest.newest()
         path.write_bytes(sound)
-        manifest.head()
+        manifest.newest()
 
 
 def test_a_changed_byte_of_an_lmdb_value_is_corruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest_db, "_RETRY_SECONDS", 0.0)
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         record = commit_versions(tmp_path, manifest, 1)[0]
     data = tmp_path / "manifest" / "data.mdb"
     (tmp_path / "manifest" / "data.sha256").unlink()  # so that LMDB opens the file
@@ -509,16 +510,16 @@ def test_a_changed_byte_of_an_lmdb_value_is_corruption(
         assert at >= 0
         for offset in [*range(min(12, len(value))), *range(12, len(value), 31)]:
             set_byte(data, at + offset, lambda byte: byte ^ 16)
-            for opener in (Manifest.open_reader, Manifest.open_writer):
+            for opener in (VersionStore.open_reader, VersionStore.open_writer):
                 with pytest.raises(CorruptionError, match=r"has CRC32C.*rebuild_from_files"):
                     opener(tmp_path)
             data.write_bytes(sound)
-    Manifest.open_writer(tmp_path).close()
+    VersionStore.open_writer(tmp_path).close()
 
 
 @pytest.mark.parametrize("damage", ["value", "whole file", "folder gone", "emptied"])
 def test_the_manifest_is_rebuilt_from_its_files(tmp_path: Path, damage: str) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         records = commit_versions(tmp_path, manifest, 3)
     data = tmp_path / "manifest" / "data.mdb"
     if damage == "value":
@@ -530,18 +531,18 @@ def test_the_manifest_is_rebuilt_from_its_files(tmp_path: Path, damage: str) -> 
         data.write_bytes(b"")
     else:
         data.unlink()
-    for opener in (Manifest.open_reader, Manifest.open_writer):
+    for opener in (VersionStore.open_reader, VersionStore.open_writer):
         with pytest.raises(CorruptionError, match="rebuild_from_files"):
             opener(tmp_path)
     assert rebuild_from_files(tmp_path) == records[-1]
-    with Manifest.open_writer(tmp_path) as manifest:
-        assert manifest.versions() == [1, 2, 3]
+    with VersionStore.open_writer(tmp_path) as manifest:
+        assert manifest.numbers() == [1, 2, 3]
         assert manifest.version(2) == records[1]
         commit_versions(tmp_path, manifest, 1)
 
 
 def test_rebuilding_takes_the_newest_version_that_is_whole(tmp_path: Path) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         records = commit_versions(tmp_path, manifest, 3)
     (tmp_path / "ssd" / "seg-000000000003.seg").write_bytes(b"short")
     assert rebuild_from_files(tmp_path) == records[1]
@@ -551,28 +552,28 @@ def test_rebuilding_takes_the_newest_version_that_is_whole(tmp_path: Path) -> No
 
 
 def test_rebuilding_saves_a_newest_version_whose_file_is_damaged(tmp_path: Path) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         records = commit_versions(tmp_path, manifest, 2)
     set_byte(tmp_path / "MANIFEST-000000000002", 80, lambda byte: byte ^ 1)
     with pytest.raises(CorruptionError, match="MANIFEST-000000000002"):
-        Manifest.open_reader(tmp_path)
+        VersionStore.open_reader(tmp_path)
     assert rebuild_from_files(tmp_path) == records[1]
-    with Manifest.open_writer(tmp_path) as manifest:
-        assert manifest.head() == records[1]
+    with VersionStore.open_writer(tmp_path) as manifest:
+        assert manifest.newest() == records[1]
 
 
 def test_another_format_is_not_reported_as_damage(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="has format 1, expected 2: open the store with") as raised:
         unframe(frame(b"something else", 1), "x")
     assert not isinstance(raised.value, CorruptionError)
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 1)
         payload = b'{"format":3,"new":1}'
         (tmp_path / "MANIFEST-000000000001").write_bytes(frame(payload))
         head = head_payload(1, {1: crc32c(payload)})
         manifest._db.put([(b"version/000000000001", payload), (b"head", head)])
         with pytest.raises(StoreError, match="has format 3, expected 2") as raised:
-            manifest.head()
+            manifest.newest()
         assert not isinstance(raised.value, CorruptionError)
 
 
@@ -594,12 +595,12 @@ def test_the_bytes_are_those_of_the_format_page() -> None:
 def test_a_store_whose_creation_was_cut_short_is_created_again(tmp_path: Path, torn: bytes) -> None:
     (tmp_path / "manifest").mkdir()
     (tmp_path / "manifest" / "data.mdb").write_bytes(torn)
-    with Manifest.open_writer(tmp_path) as manifest:
-        assert manifest.head() is None
+    with VersionStore.open_writer(tmp_path) as manifest:
+        assert manifest.newest() is None
     (tmp_path / "manifest" / "data.mdb").write_bytes(b"\0" * 8192)
     (tmp_path / "ssd" / "seg-000000000001.seg").write_bytes(b"rows")
     with pytest.raises(CorruptionError):
-        Manifest.open_writer(tmp_path)
+        VersionStore.open_writer(tmp_path)
     assert (tmp_path / "ssd" / "seg-000000000001.seg").exists()
 
 
@@ -621,7 +622,7 @@ except CorruptionError as error:
 def test_a_manifest_that_is_cut_short_while_it_is_open_is_an_error_and_no_signal(
     tmp_path: Path,
 ) -> None:
-    with Manifest.open_writer(tmp_path) as manifest:
+    with VersionStore.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 3)
     done = processes.run(["-c", CUT, str(tmp_path)])
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ import pytest
 from paddlebox.config import TableConfig
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import OutOfSpaceError, PassError, StoreError
-from paddlebox.store.commit_queue import When
+from paddlebox.store.committer import When
 from paddlebox.store.staged import StagedPass, sorted_unique_keys
 from paddlebox.store.table import Table
 from paddlebox.store.table_set import StagedSet
@@ -162,7 +162,7 @@ def test_arrays_that_the_next_pass_changes_are_committed_as_they_were(tmp_path: 
         dataset.load_into_memory()
         dataset.begin_pass()
         assert len([*dataset.batches()]) == 4
-        held = Held(table.first, "commit")
+        held = Held(table.first, "record")
         weights += 1
         dataset.end_pass()
         weights += 1  # in place, as an optimizer does
@@ -261,7 +261,7 @@ def test_staging_after_a_failed_commit_reports_its_error(tmp_path: Path) -> None
     with opened(tmp_path) as group:
         group.begin(group.stage(keys, slots))
         group.end(1)
-        held = Held(group.members[1], "commit")
+        held = Held(group.members[1], "record")
         committing = group.commit(when=When.BACKGROUND, pass_number=1)
         held.let_go(OutOfSpaceError("no room on the disk"))
         assert isinstance(committing.exception(), OutOfSpaceError)
@@ -276,7 +276,7 @@ def test_a_commit_that_fails_while_a_signal_ends_the_run_is_reported(
 ) -> None:
     with open_table(tmp_path / "s") as table:
         train(table, FIRST, 1)
-        held = Held(table.first, "commit")
+        held = Held(table.first, "record")
         table.commit(when=When.BACKGROUND, pass_number=1)
         held.let_go(StoreError("the disk is gone"))
         with (

@@ -15,11 +15,11 @@ import pytest
 
 from paddlebox.config import LifeConfig, TableConfig
 from paddlebox.saves.saver import Saver
-from paddlebox.store.commit_queue import When
+from paddlebox.store.committer import When
 from paddlebox.store.compaction import Policy
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.table import sorted_unique_keys
 from paddlebox.store.table_set import StagedSet, TableSet
+from paddlebox.store.version_store import VersionStore
 from tests.store.commit_held import POINTS, before_point
 from tests.store.test_overlap import push
 from tests.store.test_table_set import SLOTS
@@ -64,7 +64,7 @@ class Slow:
         for number, table in enumerate(self.group.members):
             for which, point in enumerate(POINTS):
                 before_point(table, point, lambda t=number, p=which: self._hold(t, p))  # type: ignore[misc]
-        background, wait = self.group.queue._background, self.group.queue._background.wait
+        background, wait = self.group.committer._background, self.group.committer._background.wait
 
         def waits() -> float:
             if background._running is not None:
@@ -167,7 +167,7 @@ def run(folder: Path, *, overlapping: bool) -> dict[str, Any]:
     assert counters["mem_evicted"] > 0
     assert counters["ssd_merge_bytes_written"] > 0
     assert counters["life_dead_staged"] + counters["life_dead_merged"] > 0
-    with Manifest.open_reader(folder / "store") as manifest:
+    with VersionStore.open_reader(folder / "store") as manifest:
         newest = {record.pass_number: record.version for record in manifest.records()}
     for number, version in newest.items():
         with TableSet(

@@ -14,13 +14,12 @@ import pytest
 from paddlebox._native import core
 from paddlebox.config import LifeConfig, TableConfig
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError, StoreError
-from paddlebox.store import files
 from paddlebox.store.compaction import Policy
-from paddlebox.store.manifest import Manifest
-from paddlebox.store.record import VersionRecord
+from paddlebox.store.record import VersionRecord, unreferenced
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.version_store import VersionStore
 from tests.support.configs import make_slots
 from tests.support.inside import head_of, newest
 
@@ -107,8 +106,7 @@ def test_a_feasign_has_a_row_in_each_table_and_a_digest_is_that_of_the_content(
 
 
 def versions(table: TieredTable) -> list[int]:
-    assert table.versions.manifest is not None
-    return table.versions.manifest.versions()
+    return table.versions.numbers()
 
 
 def test_a_group_of_one_table_is_that_table(tmp_path: Path) -> None:
@@ -143,9 +141,9 @@ class Killed(BaseException):
 def test_killed_between_the_commits_of_the_tables_it_opens_at_the_pass_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: int
 ) -> None:
-    commit = Manifest.commit
+    commit = VersionStore.append
 
-    def dying(self: Manifest, record: VersionRecord) -> None:
+    def dying(self: VersionStore, record: VersionRecord) -> None:
         if not self.folder.endswith("wide") and record.pass_number == 3:
             raise Killed
         commit(self, record)
@@ -155,7 +153,7 @@ def test_killed_between_the_commits_of_the_tables_it_opens_at_the_pass_before(
         if passes:
             first_two(group)
             digest = group.digest()
-        monkeypatch.setattr(Manifest, "commit", dying)
+        monkeypatch.setattr(VersionStore, "append", dying)
         with pytest.raises(Killed):
             train(group, THIRD, 3)
         # The tables are of two moments: nothing may be trained or saved with them.
@@ -164,7 +162,7 @@ def test_killed_between_the_commits_of_the_tables_it_opens_at_the_pass_before(
         with pytest.raises(PassError, match="reopen"):
             train(group, THIRD, 4)
     monkeypatch.undo()
-    with Manifest.open_reader(tmp_path / "tables" / "wide") as manifest:
+    with VersionStore.open_reader(tmp_path / "tables" / "wide") as manifest:
         assert newest(manifest).pass_number == 3  # it is ahead
     if passes:
         with opened(tmp_path, read_only=True) as reader:
@@ -194,7 +192,7 @@ def test_a_disk_full_in_the_first_table_stops_all(
         def full(*_: Any, **__: Any) -> None:
             raise OutOfSpaceError("no space")
 
-        monkeypatch.setattr(group.first.versions.manifest, "commit", full)
+        monkeypatch.setattr(group.first.versions, "append", full)
         with pytest.raises(OutOfSpaceError):
             train(group, THIRD, 3)
         with pytest.raises(PassError, match="reopen"):
@@ -365,17 +363,17 @@ def test_a_version_that_a_reader_holds_is_not_rewound_under_it(tmp_path: Path) -
     lease = Lease(str(tmp_path / "tables" / "wide"))
     lease.pin(2)
     with (
-        Manifest.open_writer(tmp_path / "tables" / "wide") as manifest,
+        VersionStore.open_writer(tmp_path / "tables" / "wide") as manifest,
         pytest.raises(StoreError, match="version 2 must be dropped"),
     ):
         manifest.rewind(1)
     lease.release()
-    with Manifest.open_writer(tmp_path / "tables" / "wide") as manifest:
+    with VersionStore.open_writer(tmp_path / "tables" / "wide") as manifest:
         assert manifest.rewind(1) == [2]
         manifest.remove_unreferenced()
         assert newest(manifest).version == 1
         assert [entry["version"] for entry in manifest.journal()] == [1]
-        assert files.unreferenced(manifest.folder, manifest.records()) == []
+        assert unreferenced(manifest.folder, manifest.records()) == []
 
 
 def test_shares_divide_the_budgets() -> None:

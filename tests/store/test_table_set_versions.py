@@ -13,11 +13,12 @@ import pytest
 
 from paddlebox.errors import OutOfSpaceError, StoreError
 from paddlebox.store import copies, names
-from paddlebox.store.commit_queue import When
+from paddlebox.store.committer import When
 from paddlebox.store.files import used_bytes
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.table_set import TableSet
+from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.version_store import VersionStore
 from tests.store.test_table_set import THIRD, first_two, opened, train
 from tests.support.inside import head_of
 
@@ -40,8 +41,8 @@ def versions(folder: Path) -> list[list[int]]:
     """Of each table."""
     found = []
     for store in (folder, folder / "tables" / "wide"):
-        with Manifest.open_reader(store) as manifest:
-            found.append(manifest.versions())
+        with VersionStore.open_reader(store) as manifest:
+            found.append(manifest.numbers())
     return found
 
 
@@ -106,10 +107,14 @@ def test_where_keeping_stops_half_way_the_last_commit_stands(
         group.keep(**push(group, 3))
         fields = push(group, 4)
 
-        def full(*_: Any) -> None:
-            raise OutOfSpaceError("no space")
+        write = group.committer._write
 
-        monkeypatch.setattr(group.first.parts, "_keep", full)
+        def full(table: TieredTable, *arguments: Any) -> int:
+            if table is group.first:
+                raise OutOfSpaceError("no space")
+            return write(table, *arguments)
+
+        monkeypatch.setattr(group.committer, "_write", full)
         with pytest.raises(OutOfSpaceError):
             group.keep(**fields)
         assert group.commit_ended() == 0  # one table has pass 4, the other has not
@@ -128,14 +133,13 @@ def test_parts_of_a_pass_are_committed_where_the_next_one_is_abandoned_meanwhile
         push(group, 1)
         group.spill()
         fields = push(group, 2)
-        go_on, wide = threading.Event(), group.members[1].parts
-        commit_wide = wide._commit
+        go_on, write = threading.Event(), group.committer._write
 
         def slow(*arguments: Any) -> int:
             go_on.wait()
-            return commit_wide(*arguments)
+            return write(*arguments)
 
-        wide._commit = slow  # type: ignore[assignment, method-assign]
+        group.committer._write = slow  # type: ignore[assignment, method-assign]
         commit = group.commit(when=When.BACKGROUND, **fields)
         group.begin(group.stage(*_some(group)))
         group.abandon()
@@ -156,7 +160,7 @@ def test_a_days_end_has_the_passes_before_it(tmp_path: Path) -> None:
 
 def test_going_back_takes_all_tables_back(store: Path) -> None:
     digests = {version: digest_of(store, version) for version in (2, 3)}
-    with Manifest.open_writer(store) as manifest:
+    with VersionStore.open_writer(store) as manifest:
         assert manifest.go_back(2) == [3, 4]
     assert digest_of(store) == digests[2]
     with opened(store, keep_versions=9) as group:
@@ -193,7 +197,7 @@ def test_a_named_version_stays_in_all_tables_and_opens_where_it_is_moved_to(
 
 class TestCopies:
     def copy(self, store: Path, uri: Path, version: int | None = None) -> int:
-        with Manifest.open_reader(store) as manifest:
+        with VersionStore.open_reader(store) as manifest:
             record = manifest.pin(version)
             assert record is not None
             return copies.copy_version(str(store), record, str(uri))
@@ -218,7 +222,7 @@ class TestCopies:
         """Of a run that went back: its other tables lie beside those of before, under one label."""
         remote, before = tmp_path / "remote", digest_of(store)
         self.copy(store, remote)
-        with Manifest.open_writer(store) as manifest:
+        with VersionStore.open_writer(store) as manifest:
             manifest.go_back(3)
         with opened(store) as group:
             other = {"default": range(1, 60), "wide": range(1, 60)}
@@ -244,7 +248,7 @@ class TestCopies:
         store, remote = tmp_path / "store", tmp_path / "remote"
         with opened(store, keep_versions=1) as group:
             copier = copies.Copier(str(store), str(remote))
-            group.queue.after_commit.append(copier.offer)
+            group.committer.after_commit.append(copier.offer)
             for number in (1, 2, 3):
                 train(group, THIRD, number)
             copier.finish(group.head)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from paddlebox.data.dataset import InMemoryDataset
     from paddlebox.data.passes import Pass
-    from paddlebox.store.manifest import Manifest, VersionRecord
+    from paddlebox.store.record import VersionRecord
     from paddlebox.store.table import Table
     from paddlebox.store.table_set import TableSet
     from paddlebox.store.tiered_table import TieredTable
+    from paddlebox.store.version_store import VersionStore
 
 
 def table_of(dataset: InMemoryDataset) -> Table:
@@ -33,8 +34,8 @@ def loaded_pass(dataset: InMemoryDataset) -> Pass:
     return dataset._stager.next
 
 
-def newest(manifest: Manifest) -> VersionRecord:
+def newest(manifest: VersionStore) -> VersionRecord:
     """The record of the newest version."""
-    record = manifest.head()
+    record = manifest.newest()
     assert record is not None
     return record

@@ -19,7 +19,8 @@ SCRIPT = """
 import json, os, pathlib, sys
 from paddlebox.config import load_config
 from paddlebox.errors import PaddleBoxError
-from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import VersionStore
 from paddlebox.launch import cpu
 jobs = json.loads(sys.argv[1])
 cpu.apply(load_config(jobs[0][0], jobs[0][1]).trainer.program, 1)

@@ -25,7 +25,8 @@ cpu.apply(config.trainer.program, 1)
 
 import numpy as np  # noqa: E402  # Paddle comes after the settings
 
-from paddlebox.store.manifest import Manifest, VersionRecord  # noqa: E402
+from paddlebox.store.record import VersionRecord  # noqa: E402
+from paddlebox.store.version_store import VersionStore  # noqa: E402
 from paddlebox.train import run  # noqa: E402
 from paddlebox.train.opening import open_table, read_slots  # noqa: E402
 from paddlebox.train.pass_loop import PassLoop  # noqa: E402
@@ -54,16 +55,16 @@ def failing(loop: PassLoop, planned: PlannedPass, *rest: Any) -> dict[str, Any]:
     return train_pass(loop, planned, *rest)
 
 
-commit = Manifest.commit
+commit = VersionStore.append
 
 
-def killed(manifest: Manifest, record: VersionRecord) -> None:
+def killed(manifest: VersionStore, record: VersionRecord) -> None:
     if record.pass_number == options.get("kill_at"):
         os.kill(os.getpid(), signal.SIGKILL)
     commit(manifest, record)
 
 
-Manifest.commit = killed  # type: ignore[assignment, method-assign]
+VersionStore.append = killed  # type: ignore[assignment, method-assign]
 PassLoop._train = failing  # type: ignore[assignment, method-assign]
 error = ""
 summary: dict[str, Any] = {}

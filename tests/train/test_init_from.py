@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.store.manifest import Manifest, VersionRecord
+from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import VersionStore
 from paddlebox.train.plan import PlannedPass, repeats_source
 from paddlebox.train.warm_start.source import find_source, resolve_version, trained_by
 from paddlebox.train.warm_start.start import carry_dense
@@ -358,8 +359,8 @@ def test_a_run_whose_name_has_an_at_sign_can_be_named(tmp_path: Path) -> None:
     config = {"data": {"key_space": "shared", "slots": str(slots)}, "optimizer": {"type": "sgd"}}
     (run / "config.json").write_text(json.dumps(config))
     assert find_source(str(run), tmp_path).version is None
-    with Manifest.open_writer(run / "store") as manifest:
-        manifest.commit(VersionRecord(version=1, parent=0, segments=[], layout={}, pass_number=0))
+    with VersionStore.open_writer(run / "store") as manifest:
+        manifest.append(VersionRecord(version=1, parent=0, segments=[], layout={}, pass_number=0))
     assert find_source(f"{run}@1", tmp_path).version == 1
     (run / "config.json").unlink()
     with pytest.raises(StoreError, match="does not describe the run"):

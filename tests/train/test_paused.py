@@ -13,8 +13,8 @@ from paddlebox.config import Config, Slots
 from paddlebox.errors import PaddleBoxError, StoreError, StoreLockedError
 from paddlebox.store.coordinator import ONE_RANK
 from paddlebox.store.lock import KeptLock
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import VersionStore
 from paddlebox.train import resume, run
 from paddlebox.train.config_changes import description
 from tests.support.configs import config_fields, slots_fields
@@ -32,12 +32,12 @@ SLOTS = Slots.model_validate({"slots": slots_fields(click="label", item="sparse"
 
 def commit(store: Path, config: Config, number: int) -> int:
     """Commits a version as a run does; returns its number."""
-    with Manifest.open_writer(store) as manifest:
-        head = manifest.head() or VersionRecord(0, 0, [], {}, 0)
+    with VersionStore.open_writer(store) as manifest:
+        head = manifest.newest() or VersionRecord(0, 0, [], {}, 0)
         files = [config.data.train_files[0]]
         line = {"pass": number, "epoch": 1, "date": "", "files": files}
         plan = resume.follow("", "", files)
-        manifest.commit(
+        manifest.append(
             head.following(
                 "pass",
                 cursor=resume.cursor(plan, {**line, "samples": 1, "batches": 1}),
@@ -122,9 +122,9 @@ def test_a_run_that_was_paused_trains_on_no_other_state_than_it_found(
 def test_a_kept_lock_is_lent_once_and_follows_a_folder_that_is_replaced(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with KeptLock(store) as lock:
-        Manifest.open_writer(store).close()  # nothing to keep before the folder exists
+        VersionStore.open_writer(store).close()  # nothing to keep before the folder exists
         lock.take()
-        with Manifest.open_writer(store), pytest.raises(StoreLockedError):
+        with VersionStore.open_writer(store), pytest.raises(StoreLockedError):
             KeptLock(store).take()
         assert not commit_beside_is_free(store)
         store.rename(tmp_path / "before")

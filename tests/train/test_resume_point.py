@@ -15,8 +15,8 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.describe import describe
 from paddlebox.config.stored import FREE, PASSES, TUNED
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import VersionStore
 from paddlebox.train import resume
 from paddlebox.train.config_changes import description
 from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
@@ -63,9 +63,9 @@ def line(number: int) -> dict[str, Any]:
 def run_dir(tmp_path: Path) -> Path:
     """Version 1 of pass 1, version 2 of pass 2, whose line was not written any more."""
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line(1)) + "\n")
-    with Manifest.open_writer(tmp_path / "store") as manifest:
+    with VersionStore.open_writer(tmp_path / "store") as manifest:
         for number in (1, 2):
-            manifest.commit(
+            manifest.append(
                 VersionRecord(
                     version=number,
                     parent=number - 1,
@@ -187,10 +187,10 @@ def test_other_slots_are_refused_by_name(
 def test_shares_counts_where_keys_are_per_slot(run_dir: Path) -> None:
     shared = slots(*SLOTS[:2], {**SLOTS[2], "shares": "user"})
     assert resume_point(run_dir, to=shared).passes == 2  # key_space shared: the word means nothing
-    with Manifest.open_writer(run_dir / "store") as manifest:
+    with VersionStore.open_writer(run_dir / "store") as manifest:
         record = newest(manifest)
         stored = description(config(data__key_space="per_slot"), slots())
-        manifest.commit(record.following("pass", cursor=record.cursor, config=stored))
+        manifest.append(record.following("pass", cursor=record.cursor, config=stored))
     assert resume_point(run_dir, data__key_space="per_slot").passes == 2
     with pytest.raises(ConfigError, match=r"slots\.yaml item"):
         resume_point(run_dir, to=shared, data__key_space="per_slot")
@@ -268,8 +268,8 @@ def test_a_file_that_was_changed_after_its_pass_is_warned_of(
         version=1, parent=0, segments=[], layout={}, pass_number=1,
         cursor=resume.cursor(HASHES[0], fields), config=description(config(), slots()),
     )  # fmt: skip
-    with Manifest.open_writer(tmp_path / "store") as manifest:
-        manifest.commit(record)
+    with VersionStore.open_writer(tmp_path / "store") as manifest:
+        manifest.append(record)
     file.write_text(now)
     os.utime(file, (1, 1))
     with caplog.at_level(logging.WARNING, "paddlebox"):
@@ -288,8 +288,8 @@ def test_every_key_that_may_change_exists() -> None:
 
 def test_a_store_of_another_program_is_not_resumed(tmp_path: Path) -> None:
     record = VersionRecord(version=1, parent=0, segments=[], layout={}, pass_number=3)
-    with Manifest.open_writer(tmp_path / "store") as manifest:
-        manifest.commit(record)
+    with VersionStore.open_writer(tmp_path / "store") as manifest:
+        manifest.append(record)
     with pytest.raises(StoreError, match=r"not committed by tools/train\.py"):
         resume_point(tmp_path)
 
@@ -323,9 +323,9 @@ class TestLines:
 
     def test_it_has_what_was_known_before_the_pass_was_trained(self, run_dir: Path) -> None:
         told = {"partial_recovery": [{"pass": 3, "step": 4, "samples": 40, "went_back": {}}]}
-        with Manifest.open_writer(run_dir / "store") as manifest:
+        with VersionStore.open_writer(run_dir / "store") as manifest:
             cursor = resume.cursor(HASHES[2], line(3), told)
-            manifest.commit(newest(manifest).following("pass", pass_number=3, cursor=cursor))
+            manifest.append(newest(manifest).following("pass", pass_number=3, cursor=cursor))
         self.write(run_dir, self.text(1), self.text(2))
         point = resume_point(run_dir)
         assert json.dumps(point.lines.last) == json.dumps(line(3) | told)
@@ -334,8 +334,8 @@ class TestLines:
         path = self.write(run_dir, self.text(1), self.text(2))
         assert resume_point(run_dir, back_to="1").passes == 1
         assert path.read_text() == self.text(1)
-        with Manifest.open_reader(run_dir / "store") as manifest:
-            assert manifest.versions() == [1]
+        with VersionStore.open_reader(run_dir / "store") as manifest:
+            assert manifest.numbers() == [1]
 
     def test_a_run_that_committed_nothing_begins_again(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, self.text(1))
@@ -359,8 +359,8 @@ class TestSkippedFiles:
         again = resume_point(run_dir)
         assert (self.files(again), again.skipped) == ("abd", {"c": 2})
         assert [planned.number for planned in again.plan] == [1, 2, 3]
-        with Manifest.open_reader(run_dir / "store") as manifest:
-            head = manifest.head()
+        with VersionStore.open_reader(run_dir / "store") as manifest:
+            head = manifest.newest()
             assert head is not None
             assert (head.version, head.kind) == (3, "skip")
             assert head.cursor["line"] == json.dumps(line(2))
@@ -371,7 +371,9 @@ class TestSkippedFiles:
 
         assert self.files(point(tmp_path, skip=["c"])) == "abd"
         assert self.files(point(tmp_path)) == "abd"
-        Manifest.open_writer(tmp_path / "store").close()  # the store is made, and has no version
+        VersionStore.open_writer(
+            tmp_path / "store"
+        ).close()  # the store is made, and has no version
         assert self.files(point(tmp_path, skip=["a"])) == "bd"
         assert point(tmp_path).skipped == {"a": 0, "c": 0}
 

@@ -21,8 +21,8 @@ from paddlebox.data.rows import count_rows
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.ranks import World
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import VersionStore
 from paddlebox.train.config_changes import description
 from paddlebox.train.pass_line import Lines
 from paddlebox.train.plan import PlannedPass, plan_passes
@@ -61,9 +61,9 @@ def settle(
 
 def commit(run_dir: Path, settled_config: Config, number: int = 1) -> None:
     """A version with this config."""
-    with Manifest.open_writer(run_dir / "store") as manifest:
+    with VersionStore.open_writer(run_dir / "store") as manifest:
         described = description(settled_config, SLOTS)
-        manifest.commit(VersionRecord(number, number - 1, [], {}, number, config=described))
+        manifest.append(VersionRecord(number, number - 1, [], {}, number, config=described))
 
 
 def rows_found(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[Sequence[str]]:

@@ -13,8 +13,8 @@ import pytest
 from paddlebox.config import Config
 from paddlebox.config.hours import moment, zone_of
 from paddlebox.errors import ConfigError, DataError
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.version_store import VersionStore
 from paddlebox.train import resume
 from paddlebox.train.config_changes import description
 from paddlebox.train.plan import PlannedPass
@@ -80,8 +80,8 @@ class World:
             "pass": planned.number, "epoch": 1, "date": planned.date, "hour": planned.hour,
             "files": list(planned.files), "samples": 1, "metrics": {},
         }  # fmt: skip
-        with Manifest.open_writer(self.run_dir / "store") as manifest:
-            manifest.commit(
+        with VersionStore.open_writer(self.run_dir / "store") as manifest:
+            manifest.append(
                 VersionRecord(
                     version=planned.number,
                     parent=planned.number - 1,
@@ -338,8 +338,8 @@ class TestTakenUp:
 
     def test_the_hashes_are_those_of_one_run(self, world: World) -> None:
         self.trained(world, 4)
-        with Manifest.open_reader(world.run_dir / "store") as manifest:
-            plans = [manifest.version(number).cursor["plan"] for number in manifest.versions()]
+        with VersionStore.open_reader(world.run_dir / "store") as manifest:
+            plans = [manifest.version(number).cursor["plan"] for number in manifest.numbers()]
         fresh = world.hourly()
         assert plans == resume.hashes_of([taken(fresh.ready()) for _ in plans])
         hourly = self.resume(world, back_to="2")
@@ -374,10 +374,10 @@ class TestTakenUp:
 
     def test_a_run_over_a_list_of_files_does_not_go_on_by_hours(self, world: World) -> None:
         self.trained(world, 1)
-        with Manifest.open_writer(world.run_dir / "store") as manifest:
+        with VersionStore.open_writer(world.run_dir / "store") as manifest:
             record = newest(manifest)
             line = {"pass": 1, "epoch": 1, "date": "", "files": []}
-            manifest.commit(record.following("pass", cursor=resume.cursor("", line)))
+            manifest.append(record.following("pass", cursor=resume.cursor("", line)))
         with pytest.raises(ConfigError, match=r"trained on data.train_files, expected hours"):
             self.resume(world)
 

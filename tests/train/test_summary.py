@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from paddlebox.config import Config, load_slots
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table_set import TableSet
+from paddlebox.store.version_store import VersionStore
 from paddlebox.train import resume
 from paddlebox.train.config_changes import description
 from paddlebox.train.plan import PlannedPass
@@ -30,8 +30,8 @@ def done_run(folder: Path) -> Config:
     config = make_config(data=data)
     line = {"pass": 1, "epoch": 1, "date": "", "files": files, "samples": 1, "metrics": {}}
     plan = resume.hashes_of([PlannedPass(1, 1, files)])
-    with Manifest.open_writer(folder / "store") as manifest:
-        manifest.commit(
+    with VersionStore.open_writer(folder / "store") as manifest:
+        manifest.append(
             VersionRecord(
                 version=1,
                 parent=0,
@@ -52,10 +52,10 @@ def done_run(folder: Path) -> Config:
 def test_its_version_is_the_head_of_the_store_also_after_a_merge_or_a_move(tmp_path: Path) -> None:
     config = done_run(tmp_path)
     assert train(config, tmp_path)["version"] == 1
-    with Manifest.open_writer(tmp_path / "store") as manifest:
-        head = manifest.head()
+    with VersionStore.open_writer(tmp_path / "store") as manifest:
+        head = manifest.newest()
         assert head is not None
-        manifest.commit(dataclasses.replace(head, version=2, parent=1))
+        manifest.append(dataclasses.replace(head, version=2, parent=1))
     assert train(config, tmp_path) == {"passes": 1, "samples": 1, "version": 2, "seconds": 2.0}
     assert json.loads((tmp_path / "summary.json").read_text())["version"] == 2
 
@@ -75,5 +75,5 @@ def test_its_version_is_that_of_the_merge_which_closing_the_store_commits(
     data = {**config.data.model_dump(mode="json"), "files_per_pass": 1}
     data["train_files"] *= 2  # two passes, whose segments overlap
     told = train(Config.model_validate({**config.model_dump(mode="json"), "data": data}), tmp_path)
-    with Manifest.open_reader(tmp_path / "store") as manifest:
+    with VersionStore.open_reader(tmp_path / "store") as manifest:
         assert told["version"] == newest(manifest).version == 3

@@ -21,10 +21,10 @@ from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.coordinator import ALL_KEYS, key_ranges
 from paddlebox.store.files import table_folder
 from paddlebox.store.lock import KeptLock
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.names import find_version
 from paddlebox.store.rank_stores import existing_stores, rank_versions, sum_of_digests
 from paddlebox.store.tiered_table import stored_table
+from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.columns import aligned
 from paddlebox.tools.upkeep import report
 from paddlebox.tools.upkeep.life import life
@@ -214,8 +214,8 @@ def compact(folder: Path, arguments: argparse.Namespace) -> Result:
     run, not of the store."""
     with KeptLock(folder):
         before = report.stat(folder)
-        with Manifest.open_reader(folder) as manifest:
-            record, passes = newest(manifest), len(manifest.versions())
+        with VersionStore.open_reader(folder) as manifest:
+            record, passes = newest(manifest), len(manifest.numbers())
         table = stored_table(folder, record, compaction=None, threads=2, keep_versions=passes)
         with table:
             table.compactor.compact(full=arguments.full)
@@ -255,7 +255,7 @@ def repair_store(folder: Path, arguments: argparse.Namespace) -> Result:
 
 
 def name_version(folder: Path, arguments: argparse.Namespace) -> Result:
-    with Manifest.open_reader(folder) as manifest:
+    with VersionStore.open_reader(folder) as manifest:
         version = find_version(manifest, arguments.version)
     names.name_version(str(folder), version, arguments.name)
     value = {"name": arguments.name, "version": version}
@@ -269,7 +269,7 @@ def unname(folder: Path, arguments: argparse.Namespace) -> Result:
 
 
 def copy(folder: Path, arguments: argparse.Namespace) -> Result:
-    with Manifest.open_reader(folder) as manifest:
+    with VersionStore.open_reader(folder) as manifest:
         version = find_version(manifest, arguments.version) if arguments.version else None
         record = manifest.pin(version)
         if record is None:
@@ -326,7 +326,7 @@ def _run(store: Path, arguments: argparse.Namespace) -> Result:
     chosen: dict[Path, int] = {}
     wanted = getattr(arguments, "version", None)
     if wanted is not None:
-        with Manifest.open_reader(store) as manifest:
+        with VersionStore.open_reader(store) as manifest:
             first = find_version(manifest, str(wanted))
         chosen = {folder: record.version for folder, record in rank_versions(store, first)}
     codes, values, lines = [], [], []

@@ -25,25 +25,25 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.serving.fields import CELL, CRITEO_COLUMNS, VALUE, Use, text_of
 from paddlebox.store import compaction, files
 from paddlebox.store.checkpoints import checkpoints
-from paddlebox.store.dense import dense_digest
+from paddlebox.store.files import dense_digest
 from paddlebox.store.leases import held_leases
-from paddlebox.store.manifest import Manifest
-from paddlebox.store.record import VersionRecord
+from paddlebox.store.record import VersionRecord, only_in
 from paddlebox.store.row_fields import fields_of_rows
 from paddlebox.store.tiered_table import TieredTable, stored_table
+from paddlebox.store.version_store import VersionStore
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[Manifest]:
+def reading(folder: Path) -> Iterator[VersionStore]:
     """Open the manifest with a lease on the newest version. This works while training runs."""
-    with Manifest.open_reader(folder) as manifest:
+    with VersionStore.open_reader(folder) as manifest:
         manifest.pin()
         yield manifest
 
 
-def newest(manifest: Manifest) -> VersionRecord:
+def newest(manifest: VersionStore) -> VersionRecord:
     """The newest version. Raises: StoreError if there is none."""
-    record = manifest.head()
+    record = manifest.newest()
     if record is None:
         raise StoreError(f"{manifest.folder}: no version has been committed yet")
     return record
@@ -102,7 +102,7 @@ def _version(
     folder: Path, record: VersionRecord, records: Sequence[VersionRecord]
 ) -> dict[str, Any]:
     others = [other for other in records if other.version != record.version]
-    alone = files.only_in(str(folder), [record], others)
+    alone = only_in([record], others)
     return {
         "version": record.version,
         "kind": record.kind,
@@ -118,7 +118,7 @@ def _version(
 def open_version(folder: AnyPath, version: int | None) -> TieredTable:
     """Open a version for reading. version: None: the newest."""
     folder = as_path(folder, "folder")
-    with Manifest.open_reader(folder) as manifest:
+    with VersionStore.open_reader(folder) as manifest:
         record = newest(manifest) if version is None else manifest.version(version)
     return stored_table(folder, record, read_only=True, version=record.version)
 

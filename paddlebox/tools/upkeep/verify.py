@@ -19,14 +19,13 @@ from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, PaddleBoxError, StoreError
 from paddlebox.store import files, parity_set
 from paddlebox.store.checkpoints import FOLDER, checkpoints
-from paddlebox.store.crc import crc32c
-from paddlebox.store.dense import read_dense
+from paddlebox.store.files import crc32c, read_dense
 from paddlebox.store.lock import KeptLock
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.rank_stores import pass_of, ranks_of
 from paddlebox.store.rebuild import rebuild_from_files
-from paddlebox.store.record import VersionRecord, newly_written, unframe
+from paddlebox.store.record import VersionRecord, newly_written, unframe, unreferenced
+from paddlebox.store.version_store import VersionStore
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def verify(folder: AnyPath, progress: Callable[[int, int], None] | None = None) 
     found.damage += names_damage(folder)
     found.unreferenced = [
         name
-        for name in files.unreferenced(str(folder), records)
+        for name in unreferenced(str(folder), records)
         if not name.startswith("MANIFEST-") or not _damaged(found, name)
     ]
     return found
@@ -162,10 +161,10 @@ def names_damage(folder: Path) -> Iterator[Damage]:
         except StoreError as error:
             yield Damage(file=os.path.relpath(path, folder), message=str(error))
             continue
-        linked = {name for name in files.data_files("", record) if _linked(folder, own, name)}
+        linked = {name for name in record.data_files if _linked(folder, own, name)}
         apart = [s for s in record.segments if os.path.join("ssd", s["file"]) not in linked]
         found = [damage for segment in apart for damage in segment_damage(own, segment)]
-        if not linked.issuperset(files.data_files("", replace(record, segments=[]))):
+        if not linked.issuperset(replace(record, segments=[]).data_files):
             found += dense_damage(own, record)
         for damage in found:
             yield replace(damage, file=os.path.join(inside, damage.file))
@@ -183,8 +182,8 @@ def _records(folder: Path, found: Findings) -> list[VersionRecord]:
     the intact MANIFEST files."""
     records: dict[int, VersionRecord] = {}
     try:
-        with Manifest.open_reader(folder) as manifest:
-            for number in manifest.versions():
+        with VersionStore.open_reader(folder) as manifest:
+            for number in manifest.numbers():
                 try:
                     records[number] = manifest.version(number)
                 except CorruptionError as error:
@@ -248,9 +247,9 @@ def repair(folder: AnyPath, *, yes: bool = False) -> Repair:
 def _repair(folder: Path, yes: bool) -> Repair:
     result = Repair(done=yes)
     try:
-        with Manifest.open_reader(folder) as manifest:
-            manifest.versions()
-            record = manifest.head()
+        with VersionStore.open_reader(folder) as manifest:
+            manifest.numbers()
+            record = manifest.newest()
     except CorruptionError as error:
         result.manifest = str(error)
         if not yes:
@@ -269,7 +268,7 @@ def _repair(folder: Path, yes: bool) -> Repair:
         result.lost += _lost(folder, record, segment, found)
     if not yes or not damaged:
         return result
-    with Manifest.open_writer(folder) as manifest:
+    with VersionStore.open_writer(folder) as manifest:
         segments = [s for s in record.segments if s["id"] not in damaged]
         kept = manifest.records()
         next_id = max(s["id"] for one in kept for s in one.segments) + 1
@@ -281,7 +280,7 @@ def _repair(folder: Path, yes: bool) -> Repair:
         )
         for segment, _ in damaged.values():
             _set_aside(folder, segment["file"])
-        manifest.commit(mended)
+        manifest.append(mended)
         if not files.is_of_set(str(folder)):  # otherwise the first table refers to versions
             sound = {segment["id"] for segment in record.segments} - damaged.keys()
             whole = [one.version for one in kept if _is_whole(folder, one, sound)]

@@ -16,11 +16,11 @@ from paddlebox.config.check import validate
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.files import table_folder
 from paddlebox.store.import_rows import open_source
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.names import find_version
 from paddlebox.store.rank_stores import rank_versions
 from paddlebox.store.run_config import SLOTS_FILE
 from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.version_store import VersionStore
 
 log = logging.getLogger("paddlebox")
 
@@ -88,7 +88,7 @@ def resolve_version(run: Path, name: str) -> int | None:
     """
     if not name:
         return None
-    with Manifest.open_reader(run / "store") as manifest:
+    with VersionStore.open_reader(run / "store") as manifest:
         return find_version(manifest, name)
 
 

@@ -19,9 +19,9 @@ from paddlebox.config import Slots, TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.store import files
 from paddlebox.store.compaction import Policy
-from paddlebox.store.manifest import Manifest
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table, sorted_unique_keys
+from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.upkeep import report
 from paddlebox.tools.upkeep.cli import main
 from tests.support.configs import slots_fields
@@ -69,13 +69,13 @@ def with_passes(folder: Path, passes: int) -> Path:
 
 
 def newest(store: Path) -> VersionRecord:
-    with Manifest.open_reader(store) as manifest:
+    with VersionStore.open_reader(store) as manifest:
         return manifest.records()[-1]
 
 
 def passes_of(store: Path) -> dict[int, int]:
     """The pass of each version."""
-    with Manifest.open_reader(store) as manifest:
+    with VersionStore.open_reader(store) as manifest:
         return {record.version: record.pass_number for record in manifest.records()}
 
 

@@ -1,58 +1,110 @@
-"""Manifest: the files of each committed version of a store (docs/formats/manifest.md)."""
+"""VersionStore: the committed versions of a table, and their files (docs/formats/manifest.md)."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from paddlebox.closing import Closing
-from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.checkpoints import checkpoints
-from paddlebox.store.crc import crc32c
+from paddlebox.store.files import crc32c, read_dense, write_dense
 from paddlebox.store.leases import Lease, held_leases
+from paddlebox.store.life import DECAY, SHRINK
 from paddlebox.store.lock import StoreLock
-from paddlebox.store.manifest_db import REBUILD, ManifestDb, Values, check_not_open
-from paddlebox.store.record import (
+from paddlebox.store.manifest_db import (
     HEAD,
-    VersionRecord,
-    frame,
+    REBUILD,
+    ManifestDb,
+    Values,
+    check_not_open,
     head_payload,
     journal_entry,
     journal_key,
     parse_head,
-    unframe,
     version_key,
 )
+from paddlebox.store.record import (
+    VersionRecord,
+    frame,
+    newly_written,
+    only_in,
+    unframe,
+    unreferenced,
+)
 
-__all__ = ["Manifest", "VersionRecord"]
+if TYPE_CHECKING:  # the options import Paddle, which tools that only read versions need not
+    from paddlebox.store.options import TableOptions
+
+log = logging.getLogger("paddlebox")
 
 _JOURNAL_LENGTH = 4096  # commits
 
 NOTHING_COMMITTED = "no version has been committed yet, expected one: train until a pass has ended"
+# Prefix of arrays in a version's dense state that belong to the table, not to the program.
+OWN = "paddlebox."
+ADMISSION = OWN + "admission"
+HISTORY = OWN + "history."  # then the name of an array of data/history.py
 
 
-class Manifest(Closing):
-    """An open manifest, of the one writer or of a reader. Thread safe; it must not be used after a
-    fork.
+@dataclass(frozen=True)
+class VersionLink:
+    """The link between a table and the others of its `TableSet`."""
 
-    Every method raises StoreError if the manifest is closed or was opened before a fork, or if LMDB
-    or the system reports an error. It raises CorruptionError if bytes differ from those that were
+    #: For the first table: the versions of the others that its next version names.
+    others: Callable[[], Mapping[str, int]] | None = None
+    #: For another table: its versions that are named by kept versions of the first table.
+    named: Callable[[], Collection[int]] | None = None
+    #: For another table that is trained: the version to go back to; 0: an empty table.
+    version: int | None = None
+
+
+class VersionStore(Closing):
+    """The versions of one writer or of a reader. Thread safe; not to be used after a fork.
+
+    Every method raises StoreError if the store is closed or was opened before a fork, or if LMDB or
+    the system reports an error. It raises CorruptionError if bytes differ from those that were
     written.
+
+    The store of a table without a folder has no versions; it holds events and days in memory.
     """
 
-    def __init__(self, folder: str, lock: StoreLock | None) -> None:
-        """Private: use open_writer or open_reader."""
-        self.folder = folder
+    def __init__(self, folder: str = "", lock: StoreLock | None = None) -> None:
+        """Private: use open_writer, open_reader or of_table."""
+        self.folder = folder  # "": in memory
+        self.head: VersionRecord | None = None  # at the opening; then as appended or chosen here
+        #: For a new store that continues others: the version that its first version follows.
+        self.before: VersionRecord | None = None
+        self.layout: dict[str, Any] = {}  # stored in each version
+        self.committing = threading.RLock()  # one writer of versions at a time
+        self._options: TableOptions | None = None
+        self._link = VersionLink()
+        self._events: list[dict[str, Any]] = []  # not in a version yet
+        self._until: Callable[[], None] | None = None  # see add_events
+        self._day = 0
         self._lock = lock
         self._lease: Lease | None = None
-        self._db = ManifestDb(folder, writable=lock is not None)
+        self._opened = ManifestDb(folder, writable=lock is not None) if folder else None
+
+    @property
+    def _db(self) -> ManifestDb:
+        assert self._opened is not None
+        return self._opened
+
+    # ---- opening
 
     @classmethod
-    def open_writer(cls, folder: str | os.PathLike[str]) -> Manifest:
+    def open_writer(cls, folder: str | os.PathLike[str]) -> VersionStore:
         """Opens the store in folder as its only writer. Creates the store if there is none.
 
         Raises:
@@ -69,28 +121,29 @@ class Manifest(Closing):
                     raise StoreError(f"{path}: expected a folder, found a link: mount a disk there")
                 files.make_folder(path)
             try:
-                manifest = cls(folder, lock)
+                store = cls(folder, lock)
             except CorruptionError:
                 # The power failed while the store was created: nothing was ever committed.
                 if files.manifest_versions(folder) or os.listdir(os.path.join(folder, "ssd")):
                     raise
                 os.unlink(os.path.join(folder, "manifest", "data.mdb"))
-                manifest = cls(folder, lock)
+                store = cls(folder, lock)
         except BaseException:
             lock.release()
             raise
         try:
-            if manifest.head() is None:
-                manifest._db.put([(HEAD, head_payload(0, {}))])
+            store.head = store.newest()
+            if store.head is None:
+                store._db.put([(HEAD, head_payload(0, {}))])
             with files.store_errors(folder, "open"):
-                files.sync_folder(manifest._db.path)
+                files.sync_folder(store._db.path)
         except BaseException:
-            manifest.close()
+            store.close()
             raise
-        return manifest
+        return store
 
     @classmethod
-    def open_reader(cls, folder: str | os.PathLike[str]) -> Manifest:
+    def open_reader(cls, folder: str | os.PathLike[str]) -> VersionStore:
         """Opens the store for reading, also while a writer has it open. Changes no byte of it.
 
         Raises:
@@ -103,13 +156,66 @@ class Manifest(Closing):
             if files.manifest_versions(folder):
                 raise CorruptionError(f"{data}: is missing or empty" + REBUILD)
             raise StoreError(f"{folder}: no store here ({data} is missing)")
-        manifest = cls(folder, None)
+        store = cls(folder)
         try:
-            manifest.head()
+            store.head = store.newest()
         except BaseException:
-            manifest.close()
+            store.close()
             raise
-        return manifest
+        return store
+
+    @classmethod
+    def of_table(
+        cls, options: TableOptions, layout: Mapping[str, Any], link: VersionLink
+    ) -> VersionStore:
+        """Opens the store of a table; its head is then the version to start from.
+
+        Args:
+            options: it uses folder, read_only, version, keep_versions and keep_daily.
+            layout: stored in each version. Tools open the store with it, and training can continue
+                only with a layout in which rows have the same meaning.
+
+        Raises: as `open_writer` and `open_reader`; ConfigError for another layout; StoreError if a
+            reader finds no version.
+        """
+        if options.store is None:
+            store = cls()
+        else:
+            store = (cls.open_reader if options.read_only else cls.open_writer)(options.store)
+        store.layout, store._options, store._link = dict(layout), options, link
+        try:
+            if options.store is not None:
+                store._choose(options)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _choose(self, options: TableOptions) -> None:
+        """Makes the version that the options or the set ask for the head."""
+        if options.read_only:
+            self.head = self.pin(options.version)
+            if self.head is None:
+                raise StoreError(f"{self.folder}: {NOTHING_COMMITTED}")
+        else:
+            if self._link.version is not None:
+                dropped = self.rewind(self._link.version)
+                if dropped:
+                    log.info("%s: versions %s belong to no commit", self.folder, dropped)
+            self.remove_unreferenced()
+            self.head = self.newest()
+        if self.head is None:
+            return
+        stored, wanted = _meaning(self.head.layout), _meaning(self.layout)
+        differing = sorted(key for key in stored if stored[key] != wanted[key])
+        if differing:
+            raise ConfigError(
+                f"{self.folder}: version {self.head.version} was written with "
+                f"{ {key: stored[key] for key in differing} }, the config says "
+                f"{ {key: wanted[key] for key in differing} }: the rows would be misread; use the "
+                "values of the store, in the config or by -o, or start a new folder with these "
+                "rows, by --init-from"
+            )
 
     # ---- reading
 
@@ -125,32 +231,34 @@ class Manifest(Closing):
         """
         self._lease = self._lease or Lease(self.folder)
         while True:
-            record = self.head() if version is None else self.version(version)
+            record = self.newest() if version is None else self.version(version)
             if record is None:
                 return None
             self._lease.pin(record.version)
             # If the version is still kept now, it stays: the writer reads leases before it drops
             # a version.
-            if record.version in self.versions():
+            if record.version in self.numbers():
                 return record
 
     def journal(self) -> list[dict[str, Any]]:
         """The latest commits, oldest first: version, kind, pass, day, created_at, rows, segments,
         bytes."""
+        if not self.folder:
+            return []
         return self._db.read(
             lambda values: [json.loads(values.payload(k)) for k in values.keys(b"journal/")]
         )
 
-    def head(self) -> VersionRecord | None:
+    def newest(self) -> VersionRecord | None:
         """The newest version, checked against its MANIFEST file; None in a new store."""
 
         def read(values: Values) -> VersionRecord | None:
-            version, _ = self._head(values)
+            version, _ = self._named(values)
             return self._record(values, version) if version > 0 else None
 
         return self._db.read(read)
 
-    def versions(self) -> list[int]:
+    def numbers(self) -> list[int]:
         """The versions that are kept, oldest first."""
         return self._db.read(self._kept)
 
@@ -170,9 +278,88 @@ class Manifest(Closing):
         """All kept versions of one moment, oldest first, each checked as `version` does."""
         return self._db.read(lambda values: [self._record(values, n) for n in self._kept(values)])
 
+    def named_versions(self, table: str) -> set[int]:
+        """The versions of another table of the set that are named by kept versions of this one."""
+        # Of one moment, because merges of the other table call this too.
+        kept = self.records() if self.folder else []
+        return {record.tables[table] for record in kept if table in record.tables}
+
+    @property
+    def last(self) -> VersionRecord:
+        """The head; without one, the version that the first commit will follow."""
+        return self.head or self.before or VersionRecord(0, 0, [], self.layout, 0)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [*(self.head.events if self.head is not None else []), *self._events]
+
+    @property
+    def day(self) -> int:
+        return self.head.day if self.head is not None else self._day
+
+    @property
+    def dated(self) -> bool:
+        """Whether rows decay or expire: passes have dates, or the caller ended a day."""
+        return self.day > 0 or any(event["kind"] in (DECAY, SHRINK) for event in self.events)
+
+    def read_dense(self, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
+        """Arrays of the dense state of the head; empty without a head.
+
+        Args:
+            wanted: whether to read the array of a name. The table's own ones begin with OWN.
+        """
+        if self.head is None:
+            return {}
+        folder = Path(files.dense_folder(self.folder, self.head.dense_version))
+        return read_dense(folder, self.head.dense, wanted)
+
     # ---- writing
 
-    def commit(self, record: VersionRecord) -> None:
+    def record(
+        self,
+        kind: str,
+        *,
+        parts: Sequence[Mapping[str, Any]] | None = None,
+        dense: Mapping[str, np.ndarray] | None = None,
+        **changes: Any,
+    ) -> VersionRecord:
+        """Makes the next version durable: the newest one with `changes`, and the events added since
+        it.
+
+        Args:
+            parts: as the core's `write_frozen` returned them: the version also has their rows.
+            dense: the whole dense state; None: as in the newest version.
+            changes: fields of the record with new values. `events` are all events, including those
+                added since the newest version.
+
+        Raises: OutOfSpaceError, StoreError. The head is then unchanged.
+        """
+        with self.committing:
+            if self._until is not None:
+                self._until()
+            # The newest settings, for tools that open the store without a config.
+            last, changes = self.last, {"events": self.events, "layout": self.layout, **changes}
+            if parts is not None:
+                written = newly_written(segment for part in parts for segment in part["segments"])
+                changes |= {
+                    "segments": [*last.segments, *written],
+                    "live_rows": last.live_rows + sum(part["new_rows"] for part in parts),
+                    "bytes_written": last.bytes_with(kind, written),
+                    "digest": None,
+                    "tables": self.others(),
+                }
+            if dense is not None:
+                folder = Path(files.dense_folder(self.folder, last.version + 1))
+                changes |= {
+                    "dense": write_dense(folder, dense),
+                    "dense_version": last.version + 1,
+                }
+            record = last.following(kind, **changes)
+            self.append(record)
+            self._events, self._until = [], None
+        return record
+
+    def append(self, record: VersionRecord) -> None:
         """Makes record the newest version, durably. Its files must be durable already.
 
         Raises:
@@ -180,7 +367,7 @@ class Manifest(Closing):
             OutOfSpaceError: the disk is full; the last commit stands.
         """
         with self._writing():
-            head = self.head()
+            head = self.newest()
             # If a store continues other stores, its first version follows their last version.
             parent = head.version if head is not None else record.parent
             if record.parent != parent or record.version != parent + 1:
@@ -188,12 +375,12 @@ class Manifest(Closing):
                     f"{self.folder}: commit of version {record.version} after {record.parent}, "
                     f"expected {parent + 1} after {parent}"
                 )
-            missing = files.first_missing(self.folder, record)
+            missing = record.first_missing(self.folder)
             if missing is not None:
                 raise StoreError(f"{self.folder}: version {record.version} names {missing}")
             payload = record.to_payload()
             files.write_durably(files.manifest_path(self.folder, record.version), frame(payload))
-            _, crcs = self._db.read(self._head)
+            _, crcs = self._db.read(self._named)
             kept = {**crcs, record.version: crc32c(payload)}
             # If this fails, the MANIFEST file stays: it is unknown whether the transaction reached
             # the disk, and an unreferenced file does no harm.
@@ -205,6 +392,40 @@ class Manifest(Closing):
                     (HEAD, head_payload(record.version, kept)),
                 ]
             )
+            self.head = record
+
+    def others(self) -> dict[str, int]:
+        """The versions of the other tables that the next version names."""
+        if self._link.others is not None:
+            return dict(self._link.others())
+        return self.last.tables
+
+    def add_events(
+        self, added: Sequence[Mapping[str, Any]], until: Callable[[], None] | None = None
+    ) -> None:
+        """Adds events, durably. With `until`, they become durable with the next version, whose
+        commit first calls `until`. If that raises, or the process dies before, the events never
+        happened."""
+        if self._until is not None:
+            self._until()
+        self._events += [dict(event) for event in added]
+        self._until = until
+        if until is None:
+            self.settle()
+
+    def settle(self) -> None:
+        """Makes events durable that are not in a version yet."""
+        with self.committing:
+            if self._events and self.folder:
+                self.record("life", tables=self.others())
+                self.drop_old()
+
+    def pass_without_folder(self, day: int, events: Sequence[Mapping[str, Any]]) -> None:
+        """Notes the day and the events of a pass whose rows stay in memory."""
+        self._day = day
+        self._events += [dict(event) for event in events]
+
+    # ---- dropping
 
     def rewind(self, version: int) -> list[int]:
         """Makes `version` the newest version again and drops the later ones; 0 drops all versions.
@@ -244,6 +465,16 @@ class Manifest(Closing):
                     )
             return self._drop_after(version, self.records())
 
+    def drop_old(self) -> None:
+        """Drops versions that the table need not keep, with their files."""
+        if self._options is None or not self.folder:
+            return
+        with self.committing:
+            if self._link.named is not None:
+                self.prune(self._options.keep_versions, named=self._link.named())
+            elif not files.is_of_set(self.folder):  # in a set, the first table decides
+                self.prune(self._options.keep_versions, self._options.keep_daily)
+
     def prune(self, keep: int = 2, keep_daily: int = 0, named: Collection[int] = ()) -> list[int]:
         """Drops old versions, with every file that only they name; returns them.
 
@@ -278,13 +509,14 @@ class Manifest(Closing):
         segments that wait for their commit are not named either.
         """
         with self._writing(), files.store_errors(self.folder, "remove unreferenced files"):
-            names = files.unreferenced(self.folder, self.records())
+            names = unreferenced(self.folder, self.records())
             self._remove(names)
             return names
 
     def close(self) -> None:
         """Closes it and lets the next writer in. May be called twice."""
-        self._db.close()
+        if self._opened is not None:
+            self._opened.close()
         if self._lock is not None:
             self._lock.release()
         if self._lease is not None:
@@ -319,7 +551,7 @@ class Manifest(Closing):
             return []
         gone = [record.version for record in dropped]
         kept = [record for record in records if record.version not in gone]
-        _, crcs = self._db.read(self._head)
+        _, crcs = self._db.read(self._named)
         crcs = {n: crc for n, crc in crcs.items() if n not in gone}
         newest = kept[-1].version if kept else 0
         self._db.put(
@@ -329,9 +561,10 @@ class Manifest(Closing):
                 (HEAD, head_payload(newest, crcs)),
             ]
         )
+        self.head = kept[-1] if kept else None
         with files.store_errors(self.folder, "drop versions"):
             manifests = [os.path.basename(files.manifest_path("", number)) for number in gone]
-            self._remove([*manifests, *files.only_in(self.folder, dropped, kept)])
+            self._remove([*manifests, *only_in(dropped, kept)])
         return gone
 
     def _remove(self, names: Iterable[str]) -> None:
@@ -346,7 +579,8 @@ class Manifest(Closing):
                 files.sync_folder(self.folder)
         files.remove_empty_folders(os.path.join(self.folder, "dense"))
 
-    def _head(self, values: Values) -> tuple[int, dict[int, int]]:
+    def _named(self, values: Values) -> tuple[int, dict[int, int]]:
+        """The newest version, and the CRC32C of the record of each kept version."""
         # A store gets its head before its first MANIFEST file, so a file without a head is damage.
         if not values.has(HEAD) and not files.manifest_versions(self.folder):
             return 0, {}
@@ -355,7 +589,7 @@ class Manifest(Closing):
     def _record(self, values: Values, version: int) -> VersionRecord:
         key = version_key(version)
         payload = values.payload(key)
-        _, kept = self._head(values)
+        _, kept = self._named(values)
         if kept.get(version) != crc32c(payload):
             raise CorruptionError(
                 f"{self._db.path}: value of {key.decode()!r}: is not the one that 'head' "
@@ -374,10 +608,20 @@ class Manifest(Closing):
 
     def _kept(self, values: Values) -> list[int]:
         found = [int(key.partition(b"/")[2]) for key in values.keys(b"version/")]
-        _, kept = self._head(values)
+        _, kept = self._named(values)
         if sorted(kept) != found:
             raise CorruptionError(
                 f"{self._db.path}: holds the versions {found}, 'head' names {sorted(kept)}"
                 + REBUILD
             )
         return found
+
+
+def _meaning(layout: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings on which the meaning of a row's bytes depends. Rates and thresholds may
+    change."""
+    return {
+        **{name: layout[name] for name in ("seed", "embedx_dim", "row_precision", "expand_dim")},
+        **{f"{part}.rule": layout[part]["rule"] for part in ("embed", "embedx")},
+        "counts": list(layout["counts"]),
+    }
