@@ -23,7 +23,7 @@ sys.path.insert(0, str(report.ROOT))
 
 from paddlebox import _native
 from paddlebox.config import HbmPlace, TableConfig
-from paddlebox.config.ranks import RanksConfig
+from paddlebox.config.trainer import RanksConfig
 from paddlebox.ranks import World, exchange
 from paddlebox.ranks import rows_without_embedx as bare_rows
 from paddlebox.ranks.channel import DENSE

@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 
 from paddlebox.compat.derived_slots import slots_of
 from paddlebox.config import Format, Slots, SlotType, load_slots
-from paddlebox.config.data import ShareBy
-from paddlebox.config.sequences import Split
+from paddlebox.config.data import ShareBy, Split
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.sequences import SequenceOptions

@@ -4,20 +4,30 @@ from paddlebox.config.checkpoint import CheckpointConfig, GuardConfig
 from paddlebox.config.data import DataConfig, Format, KeySpace
 from paddlebox.config.load import load_config
 from paddlebox.config.models import AnyModelConfig, ModelConfig, ModelType
-from paddlebox.config.phases import Phase
 from paddlebox.config.schema import Config, SecurityConfig
+from paddlebox.config.section import parse_bytes
 from paddlebox.config.slots import Slot, Slots, SlotType, load_slots
-from paddlebox.config.table import EmbedRuleConfig, LifeConfig, Rule, RuleConfig, TableConfig
-from paddlebox.config.tiers import HbmConfig, HbmPlace, MemConfig, SsdConfig, StoreConfig
+from paddlebox.config.table import (
+    EmbedRuleConfig,
+    HbmConfig,
+    HbmPlace,
+    LifeConfig,
+    MemConfig,
+    Rule,
+    RuleConfig,
+    SsdConfig,
+    StoreConfig,
+    TableConfig,
+)
 from paddlebox.config.trainer import (
     DenseDtype,
     OptimizerConfig,
     OptimizerType,
+    Phase,
     Program,
     Schedule,
     TrainerConfig,
 )
-from paddlebox.config.units import parse_bytes
 
 __all__ = [
     "AnyModelConfig",

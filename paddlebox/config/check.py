@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -289,3 +289,20 @@ def _leaves(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield prefix + name
         for section in sections:
             yield from _leaves(section, f"{prefix}{name}.")
+
+
+def did_you_mean(unknown: Iterable[str], names: Iterable[str]) -> str:
+    """A hint such as "; did you mean 'user'?" for the first unknown name that is similar to one.
+
+    Args:
+        unknown: the unknown names.
+        names: the known names.
+
+    Returns: the hint; "" if no name is similar.
+    """
+    known = list(names)
+    for name in unknown:
+        near = difflib.get_close_matches(name, known, n=1)
+        if near:
+            return f"; did you mean {near[0]!r}?"
+    return ""

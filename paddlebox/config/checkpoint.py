@@ -1,12 +1,14 @@
-"""Keys of `checkpoint`: when passes are committed, which versions are kept, and the guard."""
+"""Keys of `checkpoint`, `save`, `publish` and `alerts`: what a run keeps, serves and reports."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from paddlebox.config.section import Section
+from paddlebox.config.section import ListOf, Section, Text
 
 
 class GuardConfig(Section):
@@ -43,4 +45,105 @@ class CheckpointConfig(Section):
         default=False,
         description="with ranks.staleness: if a rank dies, only its rows go back to the last "
         "commit, and the pass continues (docs/ranks.md)",
+    )
+
+
+class SaveConfig(Section):
+    """Saves for serving that a run writes."""
+
+    out: str = Field(
+        default="",
+        description="folder of saves: a base after the first pass of each date, and deltas; empty: "
+        "no saves",
+    )
+    copy_to: str = Field(
+        default="",
+        description="folder or URI (hdfs://, s3://, gs://) to which saves are copied; empty: none",
+    )
+    delta_every: int = Field(
+        default=1, ge=0, description="passes from one delta to the next; 0: no deltas"
+    )
+
+    @model_validator(mode="after")
+    def _copies_need_saves(self) -> SaveConfig:
+        if self.copy_to and not self.out:
+            raise ValueError(
+                f"copy_to: found {self.copy_to!r} without out: saves are written to the folder out "
+                "before they are copied: set save.out"
+            )
+        return self
+
+
+class PublishConfig(Section):
+    """An export file that the run keeps up to date with its saves (docs/serving.md)."""
+
+    file: str = Field(
+        default="", description="export file to which each save is applied; empty: none"
+    )
+    precision: Literal["float32", "float16", "int8"] = Field(
+        default="float32", description="format of embedx, when the file is created"
+    )
+    gate_files: ListOf[Text] = Field(
+        default=(),
+        description="labelled files; a save whose AUC or COPC on them breaks a bound of `alerts`, "
+        "compared with the served version, is not served",
+    )
+
+
+class Bounds(Section):
+    """Bounds of the metrics AUC and COPC, for alerts, the guard and the gate."""
+
+    max_auc_drop: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="alert if AUC is more than this below the mean of the 24 passes before; 0: off",
+    )
+    min_copc: float = Field(default=0.0, ge=0, description="alert if COPC is below this; 0: off")
+    max_copc: float = Field(default=0.0, ge=0, description="alert if COPC is above this; 0: off")
+
+    @property
+    def given(self) -> bool:
+        """Whether there is a bound."""
+        return bool(self.max_auc_drop or self.min_copc or self.max_copc)
+
+    def broken(
+        self, auc: float, copc: float, usual_auc: float, usual: str, copc_name: str = "COPC"
+    ) -> Iterator[tuple[str, str]]:
+        """The bounds that are broken, as pairs of the alert's name and a message.
+
+        Args:
+            auc: NaN or below 0 if it is not defined; it then breaks no bound.
+            copc: NaN if it is not defined; it then breaks no bound.
+            usual_auc: the AUC to compare with; NaN if there is none.
+            usual: what `usual_auc` is, for messages.
+            copc_name: what `copc` is, for messages.
+        """
+        drop = usual_auc - auc
+        if self.max_auc_drop and auc >= 0 and drop > self.max_auc_drop:
+            yield (
+                "auc_drop",
+                f"AUC {auc:.6f} is {drop:.6f} below {usual_auc:.6f}, {usual}; expected at most "
+                f"{self.max_auc_drop:g} (alerts.max_auc_drop)",
+            )
+        if (self.min_copc and copc < self.min_copc) or (self.max_copc and copc > self.max_copc):
+            yield (
+                "copc",
+                f"{copc_name} {copc:.6f}, expected {self.min_copc:g} to "
+                f"{self.max_copc or math.inf:g} (alerts.min_copc, max_copc)",
+            )
+
+
+class AlertsConfig(Bounds):
+    """Rules that raise alerts about a run.
+
+    Rules about metrics use `before`, the evaluation of a pass before it is trained, if the run has
+    it; otherwise they use the training metrics of the pass.
+    """
+
+    metrics_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="port of http://127.0.0.1/metrics, for Prometheus; 0: none",
     )

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from paddlebox.config.data import ShareBy
 from paddlebox.config.models import CustomConfig, ModelConfig
-from paddlebox.config.phases import Phase
-from paddlebox.config.ranks import Wire
-from paddlebox.config.tiers import HbmPlace
-from paddlebox.config.trainer import OptimizerConfig, Schedule
+from paddlebox.config.table import HbmPlace
+from paddlebox.config.trainer import OptimizerConfig, Phase, Schedule, Wire
 
 if TYPE_CHECKING:
     from paddlebox.config.schema import Config

@@ -1,4 +1,5 @@
-"""Keys of `data`, what to read and how, and of `feeder`, memory and disk for loaded passes."""
+"""Keys of `data`: what to read and how, hourly logs (docs/hours.md) and sequences of users
+(docs/sequences.md); and of `feeder`, memory and disk for loaded passes."""
 
 from __future__ import annotations
 
@@ -8,11 +9,168 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from paddlebox.config.dates import DigitText, day_of
-from paddlebox.config.section import Choice, ListOf, Section, Text, Unit
-from paddlebox.config.sequences import SequencesConfig
-from paddlebox.config.stream import StreamConfig
-from paddlebox.config.units import GIB, MIB, Bytes
+from paddlebox.config.dates import DigitText, check_template, day_of, is_hourly, moment, zone_of
+from paddlebox.config.section import GIB, MIB, Bytes, Choice, ListOf, Section, Text, Unit
+
+
+class MissingHour(StrEnum):
+    WAIT = "wait"
+    SKIP = "skip"
+    STOP = "stop"
+
+
+class StreamConfig(Section):
+    """A stream of hourly logs in place of `train_files`; each hour is a pass."""
+
+    path_template: str = Field(
+        default="",
+        description="instead of train_files: path of the log of an hour, with {date} and {hour}; "
+        "without {hour} a pass is a day (docs/hours.md)",
+    )
+    from_hour: DigitText = Field(
+        default="", description="the first hour of path_template, YYYYMMDD or YYYYMMDDHH"
+    )
+    until_hour: DigitText = Field(
+        default="",
+        description="the last hour of path_template, or its day; empty: no end (--until)",
+    )
+    time_zone: Text = Field(default="UTC", description="time zone of {date} and {hour}")
+    ready_marker: str = Field(
+        default="",
+        description="template of a file whose presence says that an hour is complete; empty: an "
+        "hour is complete when it is over and has files",
+    )
+    missing_hour: Choice[MissingHour] = Field(
+        default=MissingHour.WAIT,
+        description="if an hour is still missing late_s after its end: wait for it, skip it (at "
+        "most 24 in a row), or stop",
+    )
+    late_s: float = Field(
+        default=3600.0,
+        ge=0,
+        description="seconds after the end of an hour in which its log may still arrive",
+    )
+
+    @model_validator(mode="after")
+    def _hours_make_sense(self) -> StreamConfig:
+        if not self.path_template:
+            for name in ("from_hour", "until_hour", "ready_marker"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} is set, but path_template is not")
+            return self
+        for name in ("path_template", "ready_marker"):
+            try:
+                if getattr(self, name):
+                    check_template(getattr(self, name))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        try:
+            zone = zone_of(self.time_zone)
+        except ValueError as error:
+            raise ValueError(f"time_zone: {error}") from None
+        if not self.from_hour:
+            raise ValueError("path_template is set, but from_hour, the first hour, is not")
+        for name in ("from_hour", "until_hour"):
+            text = getattr(self, name)
+            try:
+                if text:
+                    moment(text, zone)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+            if len(text) == 10 and not is_hourly(self.path_template):
+                raise ValueError(
+                    f"{name}: expected YYYYMMDD, because path_template has no {{hour}}, found "
+                    f"{text!r}"
+                )
+        return self
+
+
+class Split(StrEnum):
+    """How the list of a user is cut. The numbers are the methods of `set_merge_by_uid`."""
+
+    NONE = "none"  # 0
+    DIRECT = "direct"  # 1
+    MASK = "mask"  # 2
+
+
+class HistoryConfig(Section):
+    """The last instances of each user, which later passes read as context."""
+
+    length: int = Field(
+        default=0,
+        ge=0,
+        le=1 << 20,
+        description="instances of a user that later passes read as context; 0: none",
+    )
+    budget_bytes: Bytes = Field(
+        default=256 * MIB,
+        ge=1,
+        description="memory for all histories, and their size in each version; over it, users are "
+        "dropped",
+    )
+
+
+def check_cut(split: Split, max_length: int, context: int, history: int) -> None:
+    """Raises: ValueError for lengths that contradict each other. context: as in `SequencesConfig`.
+    history: its length."""
+    if split is Split.NONE and max_length and history:
+        raise ValueError(
+            "history with split none and max_length: a history would make a list too long: "
+            "choose split direct or mask, or take max_length out"
+        )
+    if split is not Split.NONE and not max_length:
+        raise ValueError(f"split {split.value} needs max_length, the length of a piece")
+    if split is Split.MASK and context >= max_length:
+        raise ValueError(f"overlap: expected less than max_length {max_length}, found {context}")
+
+
+class SequencesConfig(Section):
+    """Trains the instances of a user as one sequence, in the order of time."""
+
+    user: str = Field(
+        default="", description="sparse slot whose first feasign is the user; empty: no sequences"
+    )
+    time: Text = Field(
+        default="time",
+        description="column with the time of an instance, an integer in any unit; in multislot "
+        "text the time is at the beginning of a line",
+    )
+    max_length: int = Field(
+        default=0, ge=0, le=1 << 24, description="instances in a sequence; 0: no limit"
+    )
+    split: Choice[Split] = Field(
+        default=Split.NONE,
+        description="how the list of a user is cut: none (a longer list than max_length is an "
+        "error), direct (pieces of max_length) or mask (pieces that overlap)",
+    )
+    overlap: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        default="auto",
+        description="with split mask: instances at the start of a piece that are only context; "
+        "auto: half of max_length",
+    )
+    history: HistoryConfig = Field(default_factory=HistoryConfig)
+
+    @property
+    def context(self) -> int:
+        """The context instances of a piece."""
+        if self.split is not Split.MASK:
+            return 0
+        return self.max_length - self.max_length // 2 if self.overlap == "auto" else self.overlap
+
+    @model_validator(mode="after")
+    def _the_cuts_make_sense(self) -> SequencesConfig:
+        if not self.user:
+            usual = type(self).model_construct()
+            given = [n for n in type(self).model_fields if getattr(self, n) != getattr(usual, n)]
+            if given:
+                raise ValueError(f"{given[0]} is given, but user, the slot of the user, is not")
+            return self
+        if self.overlap != "auto" and self.split is not Split.MASK:
+            raise ValueError(
+                f"overlap is for split mask, found split {self.split.value}: take overlap out"
+            )
+        check_cut(self.split, self.max_length, self.context, self.history.length)
+        return self
 
 
 class Format(StrEnum):

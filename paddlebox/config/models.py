@@ -377,7 +377,7 @@ _HISTORY = (
 )
 
 
-class HistoryConfig(NetworkConfig):
+class HistoryModelConfig(NetworkConfig):
     """Keys of models that read slots with many ids in order, the latest first."""
 
     history: dict[Text, Text] = Field(min_length=1, description=_HISTORY)
@@ -391,7 +391,7 @@ class HistoryConfig(NetworkConfig):
         return self.history
 
 
-class DinConfig(HistoryConfig):
+class DinConfig(HistoryModelConfig):
     type: Literal[ModelType.DIN] = Field(description=_TYPE)
     attention_hidden: ListOf[_Width] = Field(
         default=(64, 32), description="hidden layers of the attention unit"
@@ -404,7 +404,7 @@ class DinConfig(HistoryConfig):
     )
 
 
-class DienConfig(HistoryConfig):
+class DienConfig(HistoryModelConfig):
     type: Literal[ModelType.DIEN] = Field(description=_TYPE)
     auxiliary: float = Field(
         default=1.0,
@@ -418,14 +418,14 @@ class DienConfig(HistoryConfig):
         return True
 
 
-class BstConfig(HistoryConfig):
+class BstConfig(HistoryModelConfig):
     type: Literal[ModelType.BST] = Field(description=_TYPE)
     layers: _Count = Field(default=1, description="transformer layers")
     heads: _Heads = Field(default=2, description="heads of a transformer layer")
     head_dim: _Width = Field(default=8, description="width of a head")
 
 
-class HstuConfig(HistoryConfig):
+class HstuConfig(HistoryModelConfig):
     type: Literal[ModelType.HSTU] = Field(description=_TYPE)
     hidden: ListOf[_Width] = Field(default=(64,), description="widths of the hidden layers")
     history: dict[Text, Text] = Field(

@@ -8,25 +8,53 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from paddlebox.config.alerts import AlertsConfig
-from paddlebox.config.checkpoint import CheckpointConfig
+from paddlebox.config.checkpoint import AlertsConfig, CheckpointConfig, PublishConfig, SaveConfig
 from paddlebox.config.combinations import check_combinations
-from paddlebox.config.data import DataConfig, FeederConfig
+from paddlebox.config.data import DataConfig, FeederConfig, SequencesConfig
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.config.models import SEARCH_ID, AnyModelConfig
-from paddlebox.config.passwords import refuse_passwords
-from paddlebox.config.phases import Phase, PhaseConfig
-from paddlebox.config.ranks import RanksConfig
-from paddlebox.config.save import PublishConfig, SaveConfig
 from paddlebox.config.section import ListOf, Section
-from paddlebox.config.sequences import SequencesConfig
-from paddlebox.config.table import TableConfig
-from paddlebox.config.tiers import HbmConfig, MemConfig, SsdConfig, StoreConfig
-from paddlebox.config.trainer import OptimizerConfig, TrainerConfig
+from paddlebox.config.table import HbmConfig, MemConfig, SsdConfig, StoreConfig, TableConfig
+from paddlebox.config.trainer import OptimizerConfig, Phase, PhaseConfig, RanksConfig, TrainerConfig
+
+_WITH_PASSWORD = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@")
+
+
+def refuse_passwords(fields: Any) -> None:
+    """Check that no text is a URI with a password, such as s3://name:password@bucket.
+
+    Args:
+        fields: plain data.
+
+    Raises:
+        ValueError: there is such a text. The error names its key but does not show its value.
+    """
+    found = list(dict.fromkeys(_keys(fields, "")))
+    if found:
+        raise ValueError(
+            f"{', '.join(found)}: found a URI with a password in it, expected one "
+            "without: values are written into the log, the run dir, its versions and saves. Remove "
+            "the password; credentials of S3, GCS and HDFS are read from the environment or from "
+            "their own files"
+        )
+
+
+def _keys(value: Any, key: str) -> Iterator[str]:
+    if isinstance(value, str) and _WITH_PASSWORD.search(value):
+        yield key
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _keys(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _keys(inner, key)
+
 
 MAX_TABLES = 64
 _MOST_GROUPED = 8192  # instances; an array of all pairs then has 256 MiB

@@ -21,11 +21,10 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from paddlebox.config.check import validate
+from paddlebox.config.check import did_you_mean, validate
 from paddlebox.config.data import Format
-from paddlebox.config.hints import did_you_mean
+from paddlebox.config.load import read_yaml
 from paddlebox.config.section import Choice, ListOf, Section, Text
-from paddlebox.config.yaml_io import read_yaml
 from paddlebox.errors import ConfigError
 
 INTERCEPT = "_intercept"  # name of the sparse slot that is added if the data has none

@@ -1,11 +1,14 @@
-"""Keys of `trainer`, the program and its run, and of `optimizer`, for dense parameters."""
+"""Keys of `trainer`, `optimizer`, `phases` and `ranks` (docs/ranks.md)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from paddlebox.config.models import AnyModelConfig
 from paddlebox.config.section import Choice, Section
 
 
@@ -99,3 +102,87 @@ class TrainerConfig(Section):
         description="file for a trace of all stages and threads, for ui.perfetto.dev; empty: no "
         "trace",
     )
+
+
+T = TypeVar("T")
+
+
+class Phase(StrEnum):
+    JOIN = "join"
+    UPDATE = "update"
+
+
+class PhaseConfig(Section):
+    """One of the two programs that train a pass."""
+
+    model: AnyModelConfig
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+
+
+# The dense state of update has the same names as in a run with one program.
+_PREFIX = {Phase.UPDATE: "", Phase.JOIN: "join/"}
+
+
+def stored_names(phase: Phase, state: Mapping[str, T]) -> dict[str, T]:
+    """The dense state of a phase, under the names that a commit uses."""
+    return {f"{_PREFIX[phase]}{name}": value for name, value in state.items()}
+
+
+def state_of(phase: Phase, state: Mapping[str, T]) -> dict[str, T]:
+    """The dense state of a phase, taken from the dense state of a commit."""
+    join = _PREFIX[Phase.JOIN]
+    if phase is Phase.JOIN:
+        return {n.removeprefix(join): value for n, value in state.items() if n.startswith(join)}
+    return {name: value for name, value in state.items() if not name.startswith(join)}
+
+
+class Wire(StrEnum):
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    INT8 = "int8"
+
+
+class RanksConfig(Section):
+    """Exchange between ranks. It has no effect on one rank."""
+
+    rows: Choice[Wire] = Field(
+        default=Wire.FLOAT32,
+        description="format in which rows are sent; int8 has a scale for each row, and counts are "
+        "always float32",
+    )
+    gradients: Choice[Wire] = Field(
+        default=Wire.FLOAT32,
+        description="format in which the gradients of rows are sent; a rounding error is added to "
+        "the row's next gradient (docs/ranks.md)",
+    )
+    per_node: int = Field(
+        default=0, ge=0, description="ranks in a node; 0: the ranks of one host, as launched"
+    )
+    sync_weight_step: int = Field(
+        default=0,
+        ge=0,
+        description="0: the ranks sum their dense gradients in each step; N: each rank updates its "
+        "own parameters, which are averaged every N steps and at the end of a pass",
+    )
+    staleness: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="N: the rows of a step lack the gradients of the last N steps, so that no step "
+        "waits for gradients",
+    )
+
+    parity: int = Field(
+        default=0,
+        ge=0,
+        le=255,
+        description="ranks in a group: if the folder of one of them is lost, its store is rebuilt "
+        "from parity in the folders of the others; 0: no parity",
+    )
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> RanksConfig:
+        if self.parity == 1:
+            raise ValueError("parity is 1: expected 0, or at least 2 ranks in a group")
+        return self

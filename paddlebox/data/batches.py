@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox.config import Slots, SlotType
-from paddlebox.config.hints import did_you_mean
+from paddlebox.config.check import did_you_mean
 from paddlebox.config.slots import Slot
 from paddlebox.store.coordinator import BESIDE
 

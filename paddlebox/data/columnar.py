@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from paddlebox import _native
 from paddlebox.config import Format
-from paddlebox.config.hints import did_you_mean
+from paddlebox.config.check import did_you_mean
 from paddlebox.data import csv_hints
 from paddlebox.data.file_part import FilePart
 from paddlebox.data.sources import RETRIES, Source, open_source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from paddlebox.config.hints import did_you_mean
+from paddlebox.config.check import did_you_mean
 from paddlebox.config.slots import Csv
 
 OTHER_NAME = (

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paddlebox._native import core
-from paddlebox.config.sequences import HistoryConfig
+from paddlebox.config.data import HistoryConfig
 from paddlebox.errors import ConfigError, CorruptionError
 
 _EXPIRE_PASSES = 168  # a week of hours: a user who was not seen for longer is dropped

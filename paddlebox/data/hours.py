@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paddlebox.config.hours import Hour, render
-from paddlebox.config.stream import StreamConfig
+from paddlebox.config.data import StreamConfig
+from paddlebox.config.dates import Hour, render
 from paddlebox.data.listing import NothingThereError, expand
 from paddlebox.data.sources import RETRIES, written_at
 

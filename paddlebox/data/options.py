@@ -14,8 +14,8 @@ import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import Format, KeySpace, Slots
+from paddlebox.config.check import did_you_mean
 from paddlebox.config.data import ShareBy
-from paddlebox.config.hints import did_you_mean
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.pipeline import PackThreads, Threads

@@ -17,8 +17,8 @@ import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import Slots
-from paddlebox.config.hints import did_you_mean
-from paddlebox.config.sequences import HistoryConfig, SequencesConfig, Split, check_cut
+from paddlebox.config.check import did_you_mean
+from paddlebox.config.data import HistoryConfig, SequencesConfig, Split, check_cut
 from paddlebox.data.batches import MASK, SEQ_OFFSETS, SEQ_TIME
 from paddlebox.data.history import Carried, History, Tails, ranges
 from paddlebox.errors import ConfigError, DataError

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config, Phase, Slots, load_config
-from paddlebox.config.hints import did_you_mean
+from paddlebox.config.check import did_you_mean
 from paddlebox.data.listing import NothingThereError, expand
 from paddlebox.errors import DataError
 from paddlebox.store import run_config

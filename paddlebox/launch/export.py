@@ -107,7 +107,7 @@ def _run(arguments: Any) -> Any:
 
 
 def _gate(arguments: Any) -> Gate | None:
-    from paddlebox.config.alerts import Bounds
+    from paddlebox.config.checkpoint import Bounds
     from paddlebox.serving.gate import Gate
 
     bounds = arguments.min_auc or arguments.max_copc_drift

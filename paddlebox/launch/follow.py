@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from paddlebox.config import TrainerConfig
-from paddlebox.config.alerts import AlertsConfig
-from paddlebox.config.save import PublishConfig
+from paddlebox.config.checkpoint import AlertsConfig, PublishConfig
 from paddlebox.launch.process import prepare
 
 

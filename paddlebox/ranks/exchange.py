@@ -15,7 +15,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Rule, TableConfig
-from paddlebox.config.ranks import RanksConfig
+from paddlebox.config.trainer import RanksConfig
 from paddlebox.ranks import rows_without_embedx as bare_rows
 from paddlebox.ranks.channel import Channel
 from paddlebox.ranks.messages import pack_ids, unpack_ids

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config.ranks import Wire
+from paddlebox.config.trainer import Wire
 
 core = _native.core
 

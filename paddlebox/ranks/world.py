@@ -20,7 +20,7 @@ import numpy as np
 from paddlebox import _native, mpi
 from paddlebox.config import Config
 from paddlebox.config.data import ShareBy
-from paddlebox.config.ranks import RanksConfig
+from paddlebox.config.trainer import RanksConfig
 from paddlebox.errors import ConfigError, PaddleBoxError, RankError
 from paddlebox.heartbeat import SILENT, Heartbeat
 from paddlebox.ranks import connecting

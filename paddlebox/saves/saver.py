@@ -20,8 +20,8 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config.arguments import AnyPath, as_path
+from paddlebox.config.checkpoint import SaveConfig
 from paddlebox.config.dates import date_of
-from paddlebox.config.save import SaveConfig
 from paddlebox.errors import PaddleBoxError, StoreError
 from paddlebox.saves import donefile
 from paddlebox.saves.changes import LIFE_SEQ, as_saved, write_changes

@@ -13,9 +13,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TextIO
 
-from paddlebox.config.alerts import Bounds
 from paddlebox.config.arguments import AnyPath, as_path
-from paddlebox.config.save import PublishConfig
+from paddlebox.config.checkpoint import Bounds, PublishConfig
 from paddlebox.errors import PaddleBoxError, StoreLockedError, TrainingError
 from paddlebox.saves import donefile
 from paddlebox.saves.meta import BASE, DELTA

@@ -14,7 +14,7 @@ import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import Config, Phase, Slots
-from paddlebox.config.alerts import Bounds
+from paddlebox.config.checkpoint import Bounds
 from paddlebox.data.loader import LoadedPass
 from paddlebox.data.positions import columns_beside, task_columns
 from paddlebox.data.whole_files import load_files

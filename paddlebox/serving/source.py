@@ -17,8 +17,8 @@ from paddlebox._native import core
 from paddlebox.closing import Closing
 from paddlebox.config import Config, Phase, Slots, TableConfig, load_slots
 from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
-from paddlebox.config.phases import state_of
 from paddlebox.config.stored import read_config
+from paddlebox.config.trainer import state_of
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.saves import Save, chain_of, open_save
 from paddlebox.saves.meta import BASE, BATCH, META

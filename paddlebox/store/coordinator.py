@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from paddlebox.config import Config
-from paddlebox.config.ranks import RanksConfig
+from paddlebox.config.trainer import RanksConfig
 from paddlebox.heartbeat import SILENT, Heartbeat
 from paddlebox.store.staged import StagedPass
 from paddlebox.store.tiered_table import TieredTable

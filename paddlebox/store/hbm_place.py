@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from paddlebox._native import core
-from paddlebox.config.tiers import HbmPlace
+from paddlebox.config.table import HbmPlace
 from paddlebox.errors import ConfigError
 
 #: If this variable is `host`, a library that was built without CUDA accepts `hbm.place: gpu` and

@@ -8,7 +8,7 @@ from typing import Any
 
 from paddlebox.config import HbmConfig, HbmPlace, MemConfig, SsdConfig
 from paddlebox.config.arguments import AnyPath, as_path
-from paddlebox.config.ranks import RanksConfig
+from paddlebox.config.trainer import RanksConfig
 from paddlebox.store.compaction import Policy
 from paddlebox.store.hbm_place import gpu_number, native_place
 

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from paddlebox._native import core
 from paddlebox.config import Config, DenseDtype, Phase, Slots
 from paddlebox.config.arguments import AnyConfig, AnyPath, AnySlots, as_config, as_path
-from paddlebox.config.hints import did_you_mean
-from paddlebox.config.phases import state_of
+from paddlebox.config.check import did_you_mean
+from paddlebox.config.trainer import state_of
 from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator

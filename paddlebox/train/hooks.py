@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from paddlebox.config import Config, Phase
-from paddlebox.config.alerts import AlertsConfig
+from paddlebox.config.checkpoint import AlertsConfig
 from paddlebox.data.trace import Tracer
 from paddlebox.errors import StoreError
 from paddlebox.train.evaluation import evaluate_files

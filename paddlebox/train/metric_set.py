@@ -10,7 +10,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Slots
-from paddlebox.config.hints import did_you_mean
+from paddlebox.config.check import did_you_mean
 from paddlebox.config.metrics import CMATCH_RANK, MetricConfig, MetricMethod
 from paddlebox.data.batches import LOG_KEYS
 from paddlebox.errors import ConfigError

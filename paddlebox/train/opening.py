@@ -12,9 +12,9 @@ from pathlib import Path
 
 from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, load_slots
 from paddlebox.config.arguments import AnySlots, as_slots
+from paddlebox.config.check import did_you_mean
 from paddlebox.config.data import ShareBy
 from paddlebox.config.fields import click_slots
-from paddlebox.config.hints import did_you_mean
 from paddlebox.config.models import IN_GROUPS, SEARCH_ID
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.sequences import SequenceOptions

@@ -13,7 +13,7 @@ import numpy as np
 
 from paddlebox import _native, ops
 from paddlebox.config import Config, ModelConfig, Phase, Program, Slots
-from paddlebox.config.phases import state_of, stored_names
+from paddlebox.config.trainer import state_of, stored_names
 from paddlebox.data.batches import WEIGHT, Feed
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.options import JOIN, UPDATE

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config
-from paddlebox.config.alerts import AlertsConfig
-from paddlebox.config.save import PublishConfig
+from paddlebox.config.checkpoint import AlertsConfig, PublishConfig
 from paddlebox.errors import StoreError
 from paddlebox.saves.remote import SaveCopier
 from paddlebox.saves.saver import BackgroundSaves, Saver

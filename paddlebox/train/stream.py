@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from paddlebox.config import Config, Slots
 from paddlebox.config.data import ShareBy
-from paddlebox.config.hours import Hour, end_of, hour_at, moment, zone_of
+from paddlebox.config.dates import Hour, end_of, hour_at, moment, zone_of
 from paddlebox.data.file_state import FileState, changed, states_of
 from paddlebox.data.hours import Log, look
 from paddlebox.errors import ConfigError, DataError

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from paddlebox.config.alerts import AlertsConfig, Bounds
+from paddlebox.config.checkpoint import AlertsConfig, Bounds
 from paddlebox.errors import ConfigError
 
 # All alerts. docs/runbook.md has a section for each.

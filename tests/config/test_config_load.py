@@ -315,7 +315,7 @@ def test_a_byte_size_is_its_number_times_its_unit(count: int, unit: str) -> None
 
 @given(st.floats(min_value=0, exclude_min=True, allow_infinity=False))
 def test_any_float_that_python_prints_is_read_back(value: float) -> None:
-    from paddlebox.config.yaml_io import parse_yaml
+    from paddlebox.config.load import parse_yaml
 
     assert parse_yaml(repr(value), "here") == value
 

@@ -9,7 +9,7 @@ import pytest
 
 from paddlebox.config import Config
 from paddlebox.config.data import DataConfig
-from paddlebox.config.hours import Hour, end_of, hour_at, is_hourly, moment, render, zone_of
+from paddlebox.config.dates import Hour, end_of, hour_at, is_hourly, moment, render, zone_of
 from paddlebox.errors import ConfigError
 
 BERLIN, UTC_, SHANGHAI = zone_of("Europe/Berlin"), zone_of("UTC"), zone_of("Asia/Shanghai")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddlebox._native import core
-from paddlebox.config.sequences import HistoryConfig, Split
+from paddlebox.config.data import HistoryConfig, Split
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.history import History, Tails
 from paddlebox.data.loader import LoadedPass

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 import pytest
 from pyarrow import fs
 
-from paddlebox.config.hours import hour_at
-from paddlebox.config.stream import StreamConfig
+from paddlebox.config.data import StreamConfig
+from paddlebox.config.dates import hour_at
 from paddlebox.data import listing
 from paddlebox.data.hours import look
 from paddlebox.data.listing import expand

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddlebox.config import Format, KeySpace, Slots
-from paddlebox.config.sequences import HistoryConfig, Split
+from paddlebox.config.data import HistoryConfig, Split
 from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import LoadOptions

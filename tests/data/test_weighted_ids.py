@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paddlebox.config import Format, HbmPlace, Slots
-from paddlebox.config.sequences import HistoryConfig, Split
+from paddlebox.config.data import HistoryConfig, Split
 from paddlebox.data.batches import BatchInputs, Feed, check_use_var
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.instance_options import InstanceOptions

@@ -32,8 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.config.alerts import AlertsConfig
-from paddlebox.config.save import PublishConfig
+from paddlebox.config.checkpoint import AlertsConfig, PublishConfig
 from tests.conftest import ROOT, make_synthetic
 from tests.faults.kill_run import OUTCOME
 from tests.faults.runs import feasigns_of, predictions

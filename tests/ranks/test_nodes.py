@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from paddlebox.config.ranks import RanksConfig
+from paddlebox.config.trainer import RanksConfig
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.traffic import Traffic, ranks_per_node, traffic_of_pass
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from paddlebox.config.ranks import Wire
+from paddlebox.config.trainer import Wire
 from paddlebox.ranks.quantize import Residual, RowFormat, sum_of_left
 
 _FORMATS = [wire for wire in Wire if wire is not Wire.FLOAT32]

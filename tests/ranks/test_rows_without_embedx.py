@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paddlebox.config.ranks import Wire
+from paddlebox.config.trainer import Wire
 from paddlebox.errors import RankError
 from paddlebox.ranks import rows_without_embedx as bare_rows
 from paddlebox.ranks.quantize import RowFormat

@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paddlebox.config import Format
-from paddlebox.config.data import ShareBy
-from paddlebox.config.sequences import HistoryConfig, Split
+from paddlebox.config.data import HistoryConfig, ShareBy, Split
 from paddlebox.data import loader
 from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import LoadedPass, load

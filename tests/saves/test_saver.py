@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddlebox import _native
-from paddlebox.config.save import SaveConfig
+from paddlebox.config.checkpoint import SaveConfig
 from paddlebox.config.table import RowPrecision
 from paddlebox.errors import CorruptionError, OutOfSpaceError, PassError, StoreError
 from paddlebox.saves import Saver, chain_of, changes, donefile, open_save

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from paddlebox.config.alerts import Bounds
-from paddlebox.config.save import PublishConfig
+from paddlebox.config.checkpoint import Bounds, PublishConfig
 from paddlebox.serving.file import ExportFile
 from paddlebox.serving.follow import follow
 from tests.serving.test_saves import Make, in_root, trainer_in

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlebox.config.alerts import Bounds
+from paddlebox.config.checkpoint import Bounds
 from paddlebox.errors import StoreError, StoreLockedError, TrainingError
 from paddlebox.serving import Predictor
 from paddlebox.serving.file import ExportFile

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from paddlebox.config import Config
-from paddlebox.config.hours import moment, zone_of
+from paddlebox.config.dates import moment, zone_of
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paddlebox.config.hours import moment, zone_of
+from paddlebox.config.dates import moment, zone_of
 from paddlebox.ranks import World
 from paddlebox.train.plan import PlannedPass
 from paddlebox.train.stream import Hourly

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from paddlebox.config.alerts import AlertsConfig
+from paddlebox.config.checkpoint import AlertsConfig
 from paddlebox.errors import ConfigError
 from paddlebox.watch import watch as rules
 from paddlebox.watch.watch import Watch

@@ -14,7 +14,7 @@ import numpy as np
 
 from paddlebox.config import Config, Slots
 from paddlebox.config.arguments import AnyConfig, AnyPath, AnySlots, as_config, as_path
-from paddlebox.config.hints import did_you_mean
+from paddlebox.config.check import did_you_mean
 from paddlebox.errors import ConfigError
 from paddlebox.launch import arguments as shared
 from paddlebox.launch.process import guarded, prepare

@@ -12,7 +12,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Config, Slots
-from paddlebox.config.hints import did_you_mean
+from paddlebox.config.check import did_you_mean
 from paddlebox.config.table import Rule
 from paddlebox.data.listing import expand
 from paddlebox.data.loader import LoadedPass

@@ -13,7 +13,7 @@ from typing import Any
 
 from paddlebox.config import Program
 from paddlebox.config.arguments import AnyPath, as_path
-from paddlebox.config.units import GIB, MIB
+from paddlebox.config.section import GIB, MIB
 from paddlebox.errors import PaddleBoxError
 from paddlebox.launch import cpu
 from paddlebox.tools.doctor.facts import Facts, measure_disk, read_facts

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from paddlebox.config.tiers import SsdConfig
-from paddlebox.config.units import GIB, MIB
+from paddlebox.config.section import GIB, MIB
+from paddlebox.config.table import SsdConfig
 from paddlebox.tools.doctor.facts import Facts
 
 _LEAST_MEMORY = GIB

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from paddlebox.config import ModelType
-from paddlebox.config.yaml_io import read_yaml
+from paddlebox.config.load import read_yaml
 from paddlebox.errors import ConfigError
 from paddlebox.tools.from_paddlerec.data import Reading
 

@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paddlebox.config import Config, ModelType, load_config, load_slots
-from paddlebox.config.load import config_of
+from paddlebox.config.load import config_of, parse_yaml, read_yaml
 from paddlebox.config.stored import FREE, within
-from paddlebox.config.yaml_io import parse_yaml, read_yaml
 from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, StoreError, StoreLockedError, TrainingError
 from paddlebox.launch import cpu

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from paddlebox.config.tiers import HbmConfig, MemConfig
-from paddlebox.config.units import GIB, MIB
+from paddlebox.config.section import GIB, MIB
+from paddlebox.config.table import HbmConfig, MemConfig
 from paddlebox.errors import StoreError
 from paddlebox.launch.cpu import Setting
 from paddlebox.tools.doctor.cli import as_text, as_yaml, budgets, doctor_main, report_of
