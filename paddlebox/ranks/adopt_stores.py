@@ -53,8 +53,6 @@ _ALSO = ("metrics.jsonl", "init.json")
 
 @dataclass(frozen=True)
 class Found:
-    """The committed state of a rank's store."""
-
     ranks: int  # number of ranks that trained the model; 0 if nothing is committed
     passes: dict[int, int]  # pass -> the newest version after it
     newest: int  # the newest version
@@ -71,7 +69,7 @@ class Found:
 
 
 def look(store: Path) -> Found | None:
-    """Read the committed state of a store; None if there is no store."""
+    """The committed state of a store; None if there is no store."""
     data = store / "manifest" / "data.mdb"
     if not data.is_file() or data.stat().st_size == 0:
         return None
@@ -110,17 +108,14 @@ class Sighting:
 
 
 def take_over(root: Path, config: Config, world: Coordinator, back_to: str = "") -> None:
-    """Give each rank the store of its own key range, if the run has stores. Every rank calls it.
+    """Give each rank the store of its own key range, if the run has stores. Collective.
 
     Args:
         root: the run dir of the first rank.
-        config: the config of the run.
-        world: the ranks.
-        back_to: the version to go back to; it must be empty if the model is resharded.
+        back_to: as for `train`; no version can be named if the model is resharded.
 
     Raises:
-        ConfigError: some folders of the old ranks are not visible, or `back_to` is set although
-            the model must be resharded.
+        ConfigError: folders of the old ranks are not visible, or `back_to` is set.
         StoreError: the stores do not belong together.
     """
     mine = _together(world, root, lambda: look(own_dir(root, world.rank) / "store"))
@@ -163,7 +158,6 @@ def _from_fields(fields: Mapping[str, Any]) -> Found:
 
 
 def _ranks_seen(root: Path) -> list[int]:
-    """The ranks whose folders this rank sees."""
     beside = [path.name for path in (root / "ranks").glob("*") if path.name.isdecimal()]
     return [0, *sorted(int(name) for name in beside)]
 
@@ -263,12 +257,9 @@ def _valid_move(moved: Sequence[Sighting], stores: Sequence[Sighting]) -> Found 
 def _newest_stores(root: Path, views: Sequence[Sighting]) -> dict[int, Sighting]:
     """The stores of the model, by rank. Some ranks may lack one.
 
-    A node that was away may come back with stores that the others have gone on without, as the
-    same or another rank, of the same or another number of ranks. They are ignored only if the
-    other stores are complete, and newer both by pass and by version.
-
-    Args:
-        views: the committed stores that the ranks see.
+    A node that was away may come back with stores that the others have gone on without, as the same
+    or another rank, of the same or another number of ranks. They are ignored only if the other
+    stores are complete, and newer both by pass and by version.
 
     Raises:
         StoreError: it is not certain which stores are the newest.
@@ -321,11 +312,7 @@ def _is_older(one: Sighting, stores: Mapping[int, Sighting]) -> bool:
 
 
 def _check_places(newest: Mapping[int, Sighting], views: Sequence[Sighting]) -> None:
-    """Check that each rank sees its own store.
-
-    Raises:
-        StoreError: a store is on the node of another rank.
-    """
+    """Raises StoreError if a rank does not see its own newest store."""
     for rank, store in newest.items():
         if not any(one.viewer == rank == one.rank and one.found == store.found for one in views):
             raise StoreError(
@@ -356,11 +343,8 @@ def _remove(folder: Path) -> None:
 
 
 def _remove_outdated(root: Path, world: Coordinator, stores: Mapping[int, Found]) -> None:
-    """Remove the stores that ranks have left behind. Every rank calls it.
-
-    Args:
-        stores: the stores of all ranks of the model. All others are older.
-    """
+    """Remove the stores that ranks have left behind. Collective. stores: of all ranks of the
+    model."""
     oldest = min(found.newest for found in stores.values())
 
     def remove() -> None:
@@ -469,11 +453,9 @@ def _write_own(
     stores: Mapping[int, Found],
     folder: Path,
 ) -> tuple[int, int]:
-    """Write the new store of this rank. Every rank calls it. Returns its version, and the number
-    of its rows.
+    """Write the new store of this rank. Collective. Returns its version and the number of its rows.
 
-    Raises:
-        StoreError: on every rank, with the errors of all, for example of a full disk.
+    Raises: StoreError on every rank, with the errors of all, for example of a full disk.
     """
     versions = [*(found.newest for found in stores.values()), *(number for _, number in sources)]
     version = 1 + world.max("newest", max(versions))
@@ -496,11 +478,7 @@ def _write_own(
 
 def _agents(world: Coordinator, seen: Mapping[int, Path]) -> dict[int, int]:
     """The rank that reads the store of each former rank: that rank itself, or the first that sees
-    it. Every rank calls it.
-
-    Args:
-        seen: the stores that this rank sees, by former rank.
-    """
+    it. Collective. seen: the stores that this rank sees, by former rank."""
     found = dict[int, int]()
     for agent, ranks in enumerate(world.gather("seen", sorted(seen))):
         for rank in ranks:
@@ -510,7 +488,6 @@ def _agents(world: Coordinator, seen: Mapping[int, Path]) -> dict[int, int]:
 
 
 def _seen(root: Path, stores: Mapping[int, Found]) -> dict[int, Path]:
-    """The stores that this rank sees, by rank, without outdated ones."""
     folders = {rank: dir_of(root, rank) / "store" for rank in stores}
     return {rank: folder for rank, folder in folders.items() if look(folder) == stores[rank]}
 
@@ -528,9 +505,8 @@ def _check_may_go(
 ) -> None:
     """Check that the old stores, and outdated ones that this rank sees, may be replaced.
 
-    Raises:
-        StoreLockedError: an old rank still runs.
-        StoreError: a version of an old store has a name. It would be lost with the store.
+    Raises: StoreLockedError if an old rank still runs; StoreError if a version of an old store has
+    a name, which would be lost with the store.
     """
     for rank in _ranks_seen(root):
         store = dir_of(root, rank) / "store"
@@ -553,11 +529,7 @@ def _check_replaceable(store: Path) -> None:
 def _check_whole(
     root: Path, stores: Mapping[int, Found], seen: Mapping[int, Path], size: int
 ) -> None:
-    """Check that each visible store has a complete pass.
-
-    Raises:
-        ConfigError: a store has no complete pass.
-    """
+    """Raises ConfigError if a visible store has no complete pass."""
     for rank in range(size):
         if rank not in seen and (rank in stores or not _visible(root, rank)):
             continue
@@ -649,11 +621,8 @@ def _bring_back(
 
 
 def _check_up_to_date(root: Path, stores: Mapping[int, Found], known: rebuild.Known) -> None:
-    """Check that no rank has an old store in the place of a newer one that is lost.
-
-    Raises:
-        StoreError: the others have parity of a newer pass of a rank, and can go to that pass.
-    """
+    """Raises StoreError if the others have parity of a newer pass of a rank, and can go to that
+    pass."""
     for rank, found in stores.items():
         last = max(found.can_go_to())
         others = [set(one.passes) for other, one in stores.items() if other != rank]
@@ -694,14 +663,13 @@ def _rebuild(
     stores: Mapping[int, Path],
     world: Coordinator,
 ) -> None:
-    """Rebuild the store of a lost rank after a pass, from parity. Every rank calls it.
+    """Rebuild the store of a lost rank after a pass, from parity. Collective.
 
     The rank first gets the files of `_ALSO`, from another rank.
 
     Args:
-        lost: the number of the lost rank in the former job.
-        by: the rank that writes its store.
-        at: the pass.
+        lost: number in the former job.
+        by: the rank that writes the store.
         known, stores: as for `rebuild.look`.
     """
     folder, what = dir_of(root, lost), f"rank {lost} cannot be rebuilt: "
@@ -730,11 +698,7 @@ def _rebuild(
 
 
 def _set_empty_aside(folder: Path) -> None:
-    """Make place for a store.
-
-    Raises:
-        StoreError: there is a store with committed versions.
-    """
+    """Make place for a store. Raises StoreError if there is one with committed versions."""
     store = folder / "store"
     found = look(store)
     if found is not None and found.ranks:
@@ -751,11 +715,7 @@ def _rebuild_unseen(
 ) -> dict[int, Found]:
     """Rebuild the stores that no rank sees before the model is resharded, if parity has them.
 
-    Those that have copies of the same pass, but no parity, are restored later. Every rank calls it.
-
-    Args:
-        stores: the committed stores, by rank.
-        size: the number of ranks that trained the model.
+    Those that have copies of the same pass, but no parity, are restored later. Collective.
 
     Returns: `stores`, with those that were rebuilt.
     """

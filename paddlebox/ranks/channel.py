@@ -43,12 +43,7 @@ class Channel:
     """One of CHANNELS, DENSE, or PARITY, created by `World.join`.
 
     Exchanges on a channel run one at a time, in the same order on all ranks. So only one thread at
-    a time may use a channel.
-
-    Args:
-        world: the ranks.
-        name: the name of the channel.
-        number: its number in shared memory and on the link.
+    a time may use a channel. number: of the channel in shared memory and on the link.
     """
 
     def __init__(self, world: Peers, name: str, number: int) -> None:
@@ -56,19 +51,14 @@ class Channel:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"paddlebox-channel-{name}")
 
     def submit(self, call: Any, *arguments: Any) -> Future[Any]:
-        """Run a function on the thread of the channel."""
         return self._thread.submit(call, *arguments)
 
     def swap(self, out: Sequence[np.ndarray], into: Sequence[np.ndarray]) -> None:
-        """Send out[r] to rank r, and fill into[r] with what rank r sends.
+        """Send out[r] to rank r, and fill into[r] with what rank r sends. Both: (R) contiguous
+        arrays; those of `into` have the sizes and dtypes that the other ranks send.
 
-        Args:
-            out: (R) contiguous arrays. out[rank] is copied.
-            into: (R) contiguous arrays of the sizes and dtypes that the other ranks send.
-
-        Raises:
-            RankError: another rank has ended or left, or sends another size.
-            ValueError: an array of `into`, or within a host of `out`, is not contiguous.
+        Raises: RankError if another rank has ended or left, or sends another size; ValueError for
+        an array that is not contiguous.
         """
         hosts, memory = self._world.hosts, self._world.memory
         if len(hosts.ranks) == 1:
@@ -87,15 +77,13 @@ class Channel:
             np.copyto(room, found)
 
     def exchange(self, out: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """(R) what each rank sends to this one. The sizes are found on arrival.
+        """(R) what each rank sends to this one, as 1-d arrays, each at an address that 8 divides.
+        The sizes are found on arrival.
 
         Args:
             out: (R) arrays of one dtype, by receiver.
 
-        Returns: 1-d arrays of that dtype, each at an address that 8 divides.
-
-        Raises:
-            RankError: another rank has ended or left.
+        Raises: RankError if another rank has ended or left.
         """
         dtype = out[0].dtype
         return [
@@ -104,7 +92,6 @@ class Channel:
         ]
 
     def _all_to_all(self, out: list[np.ndarray]) -> list[np.ndarray]:
-        """`exchange` for bytes."""
         hosts, link, found = self._world.hosts, self._world.link, [_NOTHING] * len(out)
         if link is None:
             of_near = self._in_host([out[rank] for rank in hosts.near])
@@ -131,10 +118,8 @@ class Channel:
     def _to_relays(
         self, routes: Routes, out: list[np.ndarray]
     ) -> tuple[list[np.ndarray], list[tuple[np.ndarray, np.ndarray]]]:
-        """Give the ranks of this host what is for them, and what they pass on.
-
-        Returns: (L) the bytes for this rank, and (L) what this rank passes on (`to_hosts`).
-        """
+        """Give the ranks of this host what is for them, and what they pass on. Returns (L) the
+        bytes for this rank, and (L) what this rank passes on (`to_hosts`)."""
         me, far = routes.me, routes.far
         sending = [
             packed([out[rank], *(out[one] for one in of_rank)])
@@ -169,8 +154,7 @@ class Channel:
         Args:
             values: (n) float32, equal on all ranks of this host.
 
-        Raises:
-            RankError: another rank has ended or left, or sums another number of values.
+        Raises: RankError if another rank has ended or left, or sums another number of values.
         """
         hosts, link = self._world.hosts, self._world.link
         is_first, sending = hosts.rank == hosts.near[0], [_NOTHING] * len(hosts.near)

@@ -38,8 +38,7 @@ _Greeted: TypeAlias = "queue.SimpleQueue[tuple[tuple[int, int] | None, socket.so
 def read_secret(environment: Mapping[str, str] = os.environ) -> bytes:
     """The content of the file that PADDLEBOX_SECRET_FILE names; empty if it names none.
 
-    Raises:
-        ConfigError: the file cannot be read, others may read it, or it is too short.
+    Raises: ConfigError if the file cannot be read, others may read it, or it is too short.
     """
     name = environment.get(SECRET_FILE, "")
     if not name:
@@ -64,12 +63,7 @@ def _proof(key: bytes, side: bytes, hello: bytes, challenge: bytes) -> bytes:
 
 
 def _receive(connection: socket.socket, size: int, until: float) -> bytes:
-    """Exactly `size` bytes.
-
-    Raises:
-        ConnectionError: the connection ends before.
-        TimeoutError: they are not there at the time `until`.
-    """
+    """Exactly `size` bytes. Raises ConnectionError, or TimeoutError at the time `until`."""
     found = b""
     while len(found) < size:
         connection.settimeout(max(0.001, until - time.monotonic()))
@@ -84,7 +78,6 @@ class Connector:
     """Connects this rank with its peers.
 
     Args:
-        rank: number of this rank.
         names: (R) the name of each rank in errors, such as "rank 4 on host b".
         key: equal on all ranks of this job.
         limit_s: seconds until a peer that is missing is an error.
@@ -97,11 +90,7 @@ class Connector:
         self._refused = ""  # the last connection that did not prove itself
 
     def listen(self, address: str) -> str:
-        """Listen at an address of this host. Returns it with the port.
-
-        Raises:
-            RankError: this is no address of the host.
-        """
+        """Listen at an address of this host. Returns it with the port. Raises RankError."""
         self._address = address
         try:
             self._listener = socket.create_server((address, 0), backlog=4096)
@@ -119,8 +108,8 @@ class Connector:
             addresses: (R) what `listen` returned on each rank.
             wanted: the peer and the number of the channel of each connection.
 
-        Raises:
-            RankError: a peer cannot be reached, or does not prove that it belongs to this job.
+        Raises: RankError if a peer cannot be reached, or does not prove that it belongs to this
+        job.
         """
         until = time.monotonic() + self._limit_s
         found: dict[tuple[int, int], socket.socket] = {}
@@ -244,15 +233,12 @@ def connect(
     """Connect all ranks with their peers. Collective.
 
     Args:
-        rank: number of this rank.
-        names: (R) the name of each rank in errors.
+        names, limit_s: as for `Connector`.
         peers: the peers of this rank, by the number of a channel.
         address: the address of this host that the launcher names.
         gather: `Coordinator.gather`.
-        limit_s: seconds until a peer that is missing is an error.
 
-    Raises:
-        RankError: two peers cannot be connected. All ranks raise it, with the same text.
+    Raises: RankError, on all ranks with the same text, if two peers cannot be connected.
     """
     token = gather("token", os.urandom(16).hex())[0]
     connector = Connector(rank, names, read_secret() + bytes.fromhex(token), limit_s)

@@ -27,15 +27,13 @@ paddle = _native.paddle
 def sum_gradients(
     gradients: Sequence[Any], share: Any, *, on_gpu: bool = False, pushed: bool = False
 ) -> list[Any]:
-    """The gradients of the mean loss over the instances of all ranks.
+    """The gradients of the mean loss over the instances of all ranks, in dygraph and PIR programs.
 
-    It works in dygraph and in PIR programs. All gradients go into one message. From a GPU, it goes
-    through Paddle's NCCL.
+    All gradients go into one message. From a GPU, it goes through Paddle's NCCL.
 
     Args:
         gradients: float32 gradients of this rank's mean loss.
         share: (1) `SHARE`.
-        on_gpu: whether the gradients are on a GPU.
         pushed: whether `gradients` contain those of the anchors of all pulls (ops.py), so that the
             step has done all its pushes. Ranks of several hosts then exchange the gradients of rows
             at the same time.
@@ -124,9 +122,8 @@ class Average(DenseSync):
 def dense_sync(world: Coordinator, config: Config, *, weighted: bool) -> DenseSync:
     """The strategy of a config. weighted: whether instances have weights.
 
-    Raises:
-        ConfigError: with several ranks, a program of the old IR, click priors, or
-            `optimizer.averaging` with `ranks.sync_weight_step`.
+    Raises: ConfigError for a program of the old IR, click priors, or `optimizer.averaging` with
+    `ranks.sync_weight_step`, on several ranks.
     """
     if not isinstance(world, World):
         return OneRank(weighted=weighted)
@@ -152,10 +149,8 @@ def dense_sync(world: Coordinator, config: Config, *, weighted: bool) -> DenseSy
 
 
 def _all_sum(world: World, flat: np.ndarray) -> tuple[np.ndarray, int]:
-    """The sum over all ranks, in the order of ranks, and the bytes that this rank sent for it.
-
-    Each rank sums one part for all ranks.
-    """
+    """The sum over all ranks, in the order of ranks, and the bytes that this rank sent for it. Each
+    rank sums one part for all ranks."""
     channel = world.channels["step"]
     parts = np.array_split(np.ascontiguousarray(flat, np.float32), world.size)
     theirs = [np.empty_like(parts[world.rank]) for _ in parts]

@@ -37,10 +37,6 @@ class Exchange:
 
     Args:
         native: the core's table of this rank's range.
-        config: the config of that table.
-        world: the ranks.
-        options: how the ranks exchange.
-        traffic: counts sent bytes.
         late: whether late lines are trained.
     """
 
@@ -86,7 +82,6 @@ class Exchange:
     # ---- once a pass
 
     def begin(self, staged: ShardedPass) -> None:
-        """Start a pass."""
         self._stamp, self._residual = staged.stamp, None
         if staged.train and self._feedback:
             self._residual = Residual(self._gradient_format, staged.row_at_owner, staged.bounds)
@@ -144,7 +139,6 @@ class Exchange:
         Args:
             wanted: (steps, R) the int32 row ids that this rank needs from each owner.
             instances: (steps) int32, of this rank.
-            channel: the channel.
 
         Returns: (steps, R) the row ids of this rank that each rank needs, and (R, steps) instances.
         """
@@ -181,8 +175,6 @@ class Exchange:
         """Fetch some rows of a batch.
 
         Args:
-            step: the step.
-            channel: the channel.
             asked: (R) bool, by row of `step.asked`: the rows to send.
             own: (u) bool: the rows to fetch.
         """
@@ -201,7 +193,6 @@ class Exchange:
         """(sum of counts, P) float32 rows from their owners.
 
         Args:
-            channel: the channel.
             asked: (R) int32 rows of this rank to send to each rank.
             counts: (R) number of rows from each owner.
             bare: is filled in; None: send whole rows.

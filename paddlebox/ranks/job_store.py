@@ -43,11 +43,8 @@ class JobStore:
     """Exchanges messages between all ranks, by name.
 
     Args:
-        rank: number of this rank.
-        size: R, the number of ranks.
         check: called with a rank that is waited for, five times a second. It raises RankError if
             that rank has ended.
-        heartbeat: gets the rank that is waited for.
     """
 
     def __init__(
@@ -69,10 +66,9 @@ class JobStore:
 
         Until `end_start`, a rank that is awaited for JOIN_S after all have joined is an error.
 
-        Raises:
-            ConfigError: the first rank cannot listen at this address, or a rank was started twice.
-            RankError: another program listens at this address; a rank cannot reach the store, or
-                does not join within JOIN_S.
+        Raises: ConfigError if the first rank cannot listen at this address, or a rank was started
+        twice; RankError if another program listens there, or a rank does not reach the store within
+        JOIN_S.
         """
         host, port = os.environ["PADDLE_MASTER"].rsplit(":", 1)
         # Otherwise Paddle serves it.
@@ -156,9 +152,7 @@ class JobStore:
     @staticmethod
     def _open_paddles_client() -> None:
         """Open the client of the store that Paddle's own process groups use, in the first rank.
-
-        `init_parallel_env` would open a server there, at the address that is in use.
-        """
+        `init_parallel_env` would open a server there, at the address that is in use."""
         os.environ["PADDLE_TRAINER_ID"] = "1"
         try:
             paddle.base.core.create_or_get_global_tcp_store()
@@ -180,8 +174,7 @@ class JobStore:
     def end(self) -> None:
         """Say that this rank does not need the store any more. The last call of a rank.
 
-        The first rank, whose process serves the store, waits until all have said so, but at most
-        END_S: a rank that fails does not.
+        The first rank, which serves the store, waits until all have said so, but at most END_S.
         """
         if not self._is_open:
             return
@@ -194,18 +187,14 @@ class JobStore:
                 ended = client.add("paddlebox/ended", 0)
 
     def leave(self, why: str) -> None:
-        """Tell the other ranks that this one leaves the job."""
         client = self._client
         number = client.add("paddlebox/left", 1)
         told = f"rank {self._rank} has left the job: {why}"
         client.set(f"paddlebox/left/{number}", told.encode())
 
     def left(self) -> list[str]:
-        """What the ranks that have left said.
-
-        Raises:
-            RankError: the store does not answer: the first rank, which serves it, has ended.
-        """
+        """What the ranks that have left said. Raises RankError if the first rank, which serves the
+        store, has ended."""
         client = self._client
         try:
             count = client.add("paddlebox/left", 0)
@@ -249,11 +238,7 @@ class JobStore:
 
 
 def _serve(host: str, port: int) -> tuple[Any, int]:
-    """The server of a TCPStore that listens on one address. Returns it and its port.
-
-    Args:
-        port: 0 for a free one.
-    """
+    """A TCPStore server that listens on one address, and its port. port: 0 for a free one."""
     listener = socket.create_server((host, port), backlog=_BACKLOG)
     found = int(listener.getsockname()[1])
     return core.StoreServer(listener.detach()), found

@@ -24,12 +24,8 @@ core = _native.core
 def share_memory(world: Coordinator, channels: int) -> tuple[list[int], Any]:
     """Share memory with the ranks of this host. Collective.
 
-    Args:
-        world: the ranks.
-        channels: number of channels in the memory.
-
     Returns: the ranks that share it, and a HostGroup. If a rank of the host cannot share memory:
-        only this rank, and None. The ranks of the host then use the network.
+    only this rank, and None. The ranks of the host then use the network.
     """
     hosts = world.gather("host", _host())
     near = [rank for rank in range(world.size) if hosts[rank] == hosts[world.rank]]
@@ -103,8 +99,7 @@ def meet(gather: Gather) -> list[str]:
 
     Returns: (R) the name of each rank in errors, such as "rank 1 on host b".
 
-    Raises:
-        ConfigError: they do not. All ranks raise it.
+    Raises: ConfigError on all ranks.
     """
     try:
         secret = "a secret" if read_secret() else "no secret"
@@ -131,15 +126,9 @@ def meet(gather: Gather) -> list[str]:
 
 def check_same(config: Config, names: Sequence[str], gather: Gather) -> None:
     """Check that all ranks have one config, except for the keys of OF_HOST, and the same slots.
-    Collective.
+    Collective. names: as from `meet`.
 
-    Args:
-        config: the config of this rank.
-        names: as from `meet`.
-        gather: `Coordinator.gather`.
-
-    Raises:
-        ConfigError: they have not. All ranks raise it.
+    Raises: ConfigError on all ranks.
     """
     mine = {
         key: value

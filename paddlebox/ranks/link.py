@@ -31,7 +31,6 @@ class Hosts:
     """Which ranks share a host, as this rank sees it.
 
     Args:
-        rank: number of this rank.
         ranks: (H) the ranks of each host, ascending. Hosts are in the order of their first ranks.
     """
 
@@ -78,10 +77,8 @@ class Hosts:
         )
 
     def relayed(self, rank: int) -> list[int]:
-        """The numbers of the hosts with which a rank of this host exchanges messages.
-
-        The other hosts are shared out among the ranks of a host.
-        """
+        """The numbers of the hosts with which a rank of this host exchanges messages. The other
+        hosts are shared out among the ranks of a host."""
         at, count = self.near.index(rank), len(self.near)
         return [host for host in self._others if (self.here + host) % count == at]
 
@@ -100,16 +97,13 @@ class Link(Protocol):
     def exchange(
         self, channel: int, out: Mapping[int, Sequence[np.ndarray]]
     ) -> dict[int, np.ndarray]:
-        """Send a message to each peer, and get one from each. All ranks of the job call it.
+        """Send a message to each peer, and get one from each, as uint8. All ranks of the job call
+        it.
 
         Args:
-            channel: number of the channel.
             out: for each peer, contiguous arrays to send one after the other.
 
-        Returns: uint8, what each peer sent.
-
-        Raises:
-            RankError: a peer is gone, or has left the job.
+        Raises: RankError if a peer is gone, or has left the job.
         """
         ...
 

@@ -39,7 +39,7 @@ def pack_varints(values: np.ndarray) -> np.ndarray:
 
 
 def unpack_varints(packed: np.ndarray) -> np.ndarray:
-    """Unpack what `pack_varints` returned: (n) uint64."""
+    """(n) uint64."""
     ends = np.flatnonzero(packed < 128)
     starts = np.append(0, ends[:-1] + 1)[: len(ends)]
     sizes = ends - starts + 1
@@ -52,11 +52,8 @@ def unpack_varints(packed: np.ndarray) -> np.ndarray:
 
 
 def take_varints(message: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first `count` varints of a message, as uint64, and the bytes after them.
-
-    Raises:
-        ValueError: the message has fewer varints.
-    """
+    """The first `count` varints of a message, as uint64, and the bytes after them. Raises
+    ValueError if there are fewer."""
     if count == 0:
         return np.empty(0, np.uint64), message
     ends = np.flatnonzero(message[: _BYTES * count] < 128)
@@ -73,7 +70,7 @@ def pack_ids(ids: np.ndarray) -> np.ndarray:
 
 
 def unpack_ids(packed: np.ndarray) -> np.ndarray:
-    """Unpack what `pack_ids` returned: (n) int32."""
+    """(n) int32."""
     found = unpack_varints(packed).astype(np.int64)
     steps = (found >> 1) ^ -(found & 1)
     return np.cumsum(steps).astype(np.int32)
@@ -91,11 +88,8 @@ def packed(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def opened(message: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The sizes (count) int64 of the parts of a message, and their bytes.
-
-    Raises:
-        RankError: the message is not as long as its sizes say.
-    """
+    """The sizes (count) int64 of the parts of a message, and their bytes. Raises RankError if the
+    message is not as long as its sizes say."""
     try:
         sizes, data = take_varints(message, count)
     except ValueError as error:
@@ -107,7 +101,7 @@ def opened(message: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def unpacked(message: np.ndarray, count: int) -> list[np.ndarray]:
-    """(count) the parts of a message. Errors: see `opened`."""
+    """(count) the parts of a message. Raises as `opened`."""
     sizes, data = opened(message, count)
     return np.split(data, np.cumsum(sizes)[:-1]) if count else []
 
@@ -145,8 +139,7 @@ def from_hosts(
         counts: (H) the number of ranks of each host.
         local: L.
 
-    Raises:
-        RankError: as for `opened`.
+    Raises: as `opened`.
     """
     found: list[list[np.ndarray]] = [[] for _ in range(local)]
     for message, count in zip(messages, counts, strict=True):

@@ -26,13 +26,10 @@ _CHECKED_EVERY_S = 0.2
 
 
 class MpiLink:
-    """A `Link`.
+    """A `Link`. mpi: the module mpi4py.MPI.
 
-    Args:
-        mpi: the module mpi4py.MPI.
-        channels: number of channels.
-        store: of the job. MPI does not say that a rank has left, and not every launcher ends the
-            others.
+    store: of the job. MPI does not say that a rank has left, and not every launcher ends the
+    others.
     """
 
     def __init__(self, mpi: Any, channels: int, store: JobStore) -> None:

@@ -46,12 +46,8 @@ log = logging.getLogger("paddlebox")
 
 
 def group_of(hosts: Hosts, size: int) -> tuple[int, ...]:
-    """(g) the ranks of this rank's group, ascending.
-
-    Args:
-        hosts: which ranks share a host.
-        size: the fewest ranks of a group; all ranks form one group if there are fewer.
-    """
+    """(g) the ranks of this rank's group, ascending. size: the fewest ranks of a group; all ranks
+    form one group if there are fewer."""
     order = [
         of_host[place]
         for place in range(max(map(len, hosts.ranks)))
@@ -89,11 +85,8 @@ class RankParity:
     Every rank creates one, and all ranks call `offer` for the same commits.
 
     Args:
-        store: the store of this rank.
         name: of this rank in errors.
-        rank, size: as of `World`.
         group: the ranks of this rank's group.
-        channel: the channel for parity.
         free_bytes: how many bytes a new set may take.
     """
 
@@ -143,7 +136,6 @@ class RankParity:
             self._running.result()
 
     def close(self) -> None:
-        """May be called twice."""
         self._thread.shutdown()
 
     # ---- a set. All ranks run this together.
@@ -291,14 +283,8 @@ class RankParity:
 
 
 class Parity(Hook):
-    """Writes a parity set in the background after each commit.
-
-    Args:
-        table: the tables of this rank.
-        store: the folder of their store.
-        world: the ranks, joined with `ranks.parity`.
-        size: `ranks.parity`.
-    """
+    """Protects each commit by parity across ranks (`ranks.parity`), in the background. size:
+    `ranks.parity`."""
 
     def __init__(self, table: TableSet, store: Path, world: World, size: int) -> None:
         group = group_of(world.hosts, size)
@@ -346,7 +332,6 @@ class _Task(Closing):
     other ranks still count on its messages.
 
     Args:
-        number: of the set.
         part: this rank's files in it, without checksums.
         size: C.
         error: why this rank cannot take part; "" otherwise.
@@ -403,12 +388,8 @@ class _Task(Closing):
 
 
 def kept_sets(of_ranks: Sequence[Mapping[str, Sequence[int]]]) -> list[str]:
-    """The keys of the sets that a group keeps, by number.
-
-    Args:
-        of_ranks: (g) the sets of each rank of the group: key -> (bytes that the new version names,
-            all bytes).
-    """
+    """The keys of the sets that a group keeps, by number. of_ranks: (g) the sets of each rank of
+    the group: key -> (bytes that the new version names, all bytes)."""
     common = set.intersection(*(set(of_rank) for of_rank in of_ranks))
     return sorted(
         key

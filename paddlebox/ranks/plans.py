@@ -29,25 +29,16 @@ class Late(NamedTuple):
 
 
 class Changes:
-    """Tracks which rows of this owner the previous step changes.
-
-    Args:
-        rows: number of the owner's rows in this pass.
-        train: whether steps change rows.
-    """
+    """Tracks which rows of this owner the previous step changes. train: whether steps change
+    rows."""
 
     def __init__(self, rows: int, train: bool) -> None:
         self._changed, self._train = np.zeros(rows, np.bool_), train
         self._before: list[np.ndarray] = []
 
     def late(self, asked: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Find the late rows of the next step. Call it once per step, in order.
-
-        Args:
-            asked: (R) int32 rows that each rank needs, -1 for none.
-
-        Returns: (R) bool.
-        """
+        """(R) bool, the late rows of the next step. Call it once per step, in order. asked: (R)
+        int32 rows that each rank needs, -1 for none."""
         late = [self._changed[ids] & (ids >= 0) for ids in asked]
         if self._train:
             for ids in self._before:
@@ -64,14 +55,8 @@ def pack(late: Sequence[Sequence[np.ndarray]], rank: int) -> np.ndarray:
 
 
 def unpack(found: Sequence[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """Unpack what the owners packed.
-
-    Args:
-        found: (R) the bits of each owner.
-        counts: (steps, R) int64 number of rows that this rank needs from each owner.
-
-    Returns: (steps) (u) bool.
-    """
+    """(steps) (u) bool: what the owners packed. found: (R) the bits of each owner. counts: (steps,
+    R) int64 number of rows that this rank needs from each owner."""
     parts = [
         np.split(np.unpackbits(bits, count=int(of_owner.sum())), np.cumsum(of_owner)[:-1])
         for bits, of_owner in zip(found, counts.T, strict=True)

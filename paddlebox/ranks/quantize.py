@@ -55,7 +55,6 @@ class RowFormat:
         return rows
 
     def empty(self, count: int) -> np.ndarray:
-        """A buffer to receive `count` records in."""
         if not self.quantized:
             return np.empty((count, self.columns), np.float32)
         return np.empty((count, self.record_bytes), np.uint8)
@@ -68,7 +67,6 @@ class Residual:
     are sent to the owners.
 
     Args:
-        form: the format of gradients.
         rows: (K) int32 rows at their owners, -1 for none.
         bounds: (R + 1) the range of each owner in rows.
     """
@@ -85,11 +83,8 @@ class Residual:
         return packed
 
     def left(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """(R) the rows of each owner with remaining errors, and (R) these errors.
-
-        The errors are (n, P - 1) float32: the shows of the row's last gradient, then [embed_w,
-        embedx...].
-        """
+        """(R) the rows of each owner with remaining errors, and (R) these errors: (n, P - 1)
+        float32, the shows of the row's last gradient, then [embed_w, embedx...]."""
         rows, kept = [], []
         for rank in range(len(self._bounds) - 1):
             of_rank = slice(int(self._bounds[rank]), int(self._bounds[rank + 1]))
@@ -105,8 +100,7 @@ def sum_of_left(
     """The remaining errors of all ranks as gradients, added up in the order of ranks.
 
     Args:
-        rows: (R) rows of `Residual.left` of each rank.
-        left: (R) their errors.
+        rows, left: (R) each, from `Residual.left` of each rank.
         scaled: (P - 2) for each column from embed_w on, whether its rule divides a gradient by the
             shows of its push.
 

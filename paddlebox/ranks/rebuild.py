@@ -65,11 +65,8 @@ class Known:
 
 
 def look(stores: Mapping[int, Path], world: Coordinator) -> Known:
-    """Exchange what the ranks know of parity sets. Collective.
-
-    Args:
-        stores: the stores that this rank sees, by former rank.
-    """
+    """Exchange what the ranks know of parity sets. Collective. stores: that this rank sees, by
+    former rank."""
     mine = {str(rank): _summaries(store) for rank, store in stores.items()}
     agents, sets = dict[int, int](), dict[int, Any]()
     for agent, of_agent in enumerate(tell_all(world, mine)):
@@ -112,14 +109,12 @@ def rebuild(
     """Rebuild the store of a lost rank. Collective.
 
     Args:
-        lost: the number of the lost rank in the former job.
+        lost: number in the former job.
         key: the set that protects the version, as `Known.passes` says.
         to: on rank `by`, the folder of the store; it does not exist.
         by: the rank that writes the store.
-        stores: as for `look`.
 
-    Raises:
-        StoreError: on every rank, with the errors of all: a damaged file, or a full disk.
+    Raises: StoreError on every rank, with the errors of all: a damaged file, or a full disk.
     """
     needs = next(of[key][0] for of in known.sets.values() if key in of)
     folder, target = to.with_name(f"{to.name}.restoring"), None
@@ -201,10 +196,8 @@ class _Target:
         return found
 
     def finish(self, to: Path) -> None:
-        """Make the manifests, and give the store its name.
-
-        Raises: CorruptionError: the sets do not have all files of the version.
-        """
+        """Make the manifests, and give the store its name. Raises CorruptionError if the sets do
+        not have all files of the version."""
         stores = sorted({os.path.dirname(name) for name in self._made if is_manifest(name)})
         for inside in stores:
             for name in ("ssd", "dense"):
@@ -219,7 +212,7 @@ class _Target:
 
 class _Rebuilding:
     """One set. In each round, an agent sends a *part* for each holder to the agent of the holder:
-    the exclusive or of the blocks of its ranks. It sends the results of the round before to the
+    the exclusive or of the blocks of its ranks. It sends the results of the previous round to the
     rank that writes."""
 
     def __init__(
@@ -284,8 +277,8 @@ class _Rebuilding:
             ]
 
     def _exchange(self, row: int) -> list[list[np.ndarray]]:
-        """From each rank: the parts for the holders of which this rank is the agent, and on the
-        rank that writes its results of the row before."""
+        """Exchange one row of parity parts: by sender, the parts for this rank's holders. The rank
+        that writes also receives the results of the previous row."""
         out = [
             [self._part(holder, row) for holder in of_agent]
             + (self._results if agent == self._by else [])

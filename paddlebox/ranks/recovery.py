@@ -64,18 +64,13 @@ class Recovered:
 def agree(
     run_dir: Path, config: Config, record: VersionRecord | None, world: Coordinator
 ) -> Recovered | None:
-    """Agree on the position at which all ranks continue. Every rank calls it.
+    """Agree on the position at which all ranks continue. Collective.
 
-    A rank that lacks whole passes gets a new version that records the common position.
+    A rank that lacks whole passes gets a new version that records the common position. record: the
+    newest version of this rank.
 
-    Args:
-        run_dir: the run dir of this rank.
-        config: the config of the run.
-        record: the newest version of this rank.
-        world: the ranks.
-
-    Returns: the position; None if there is nothing to recover. All ranks then continue after
-        the last pass that every rank has committed.
+    Returns: the position; None if there is nothing to recover. All ranks then continue after the
+    last pass that every rank has committed.
     """
     mine = [record is not None, _position(record), _entries(record)]
     found = world.gather("position", mine)
@@ -118,12 +113,10 @@ def agree(
 
 
 def forget(run_dir: Path) -> None:
-    """Go back to the last complete version if the newest is partial.
+    """Go back to the last complete version if the newest is partial, in a job without partial
+    recovery.
 
-    Called by a job without partial recovery.
-
-    Raises:
-        ConfigError: no complete version is kept.
+    Raises: ConfigError if no complete version is kept.
     """
     store = run_dir / "store"
     if not (store / "manifest").is_dir():
@@ -217,8 +210,6 @@ class PartialRecovery(Hook):
     """Commits the open pass of this rank as it is when another rank dies.
 
     Args:
-        table: the table of this rank.
-        runners: the programs of the run.
         first: the description of the run for a store's first version (`commit_partial`).
         recovered: the position at which this start continues, in its first pass.
     """

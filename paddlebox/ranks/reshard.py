@@ -71,11 +71,9 @@ def send_parts(
         to: the folder for the parts that this rank gets.
 
     Returns: the stores that this rank got, by former rank. Each has the version as it was, with
-        fewer segments.
+    fewer segments.
 
-    Raises:
-        StoreError: on every rank, with the errors of all: a full disk, or a file that cannot be
-            read.
+    Raises: StoreError on every rank, with the errors of all.
     """
     mine, sending = dict[str, Any](), dict[int, list[tuple[str, int]]]()
     error: Exception | None = None
@@ -241,25 +239,17 @@ def write_range(
     options: TableOptions,
     heartbeat: Heartbeat = SILENT,
 ) -> int:
-    """Create the store of a key range from versions of one pass.
+    """Create the store of a key range from versions of one pass. Returns the number of rows of all
+    tables.
 
     Args:
         sources: (store, version) of the ranks that own keys of the range, in the order of ranks.
         configs: the tables, the default one first.
-        own: the range.
-        folder: the folder of the new store.
-        version: number of its first version.
+        version: number of the first version of the new store.
         ranks: the new number of ranks.
-        options: options of the tables.
-        heartbeat: gets the numbers of rows that were read.
 
-    Returns: the number of rows of all tables.
-
-    Raises:
-        StoreError: the versions do not belong together.
-        ConfigError: they have another layout.
-        OutOfSpaceError: the rows do not fit on the disk.
-        CorruptionError: a store is damaged.
+    Raises: StoreError if the versions do not belong together; ConfigError if they have another
+    layout; OutOfSpaceError; CorruptionError.
     """
     first = [_record(store, number) for store, number in sources]
     rows, tables = 0, dict[str, int]()

@@ -70,11 +70,7 @@ def check_sizes(
     record_bytes: int,
     columns: int = THIN,
 ) -> None:
-    """Check that each rank's message has the size that its bits say.
-
-    Raises:
-        RankError: one has not.
-    """
+    """Raises RankError if a rank's message does not have the size that its bits say."""
     expected = sizes_of(bare, counts, record_bytes, columns)
     for rank, (message, size) in enumerate(zip(messages, expected, strict=True)):
         if message.size != size:
@@ -84,14 +80,8 @@ def check_sizes(
 def joined(
     whole: np.ndarray, thin: np.ndarray, bare: np.ndarray, counts: Sequence[int]
 ) -> list[np.ndarray]:
-    """(R) messages.
-
-    Args:
-        whole: (w, any) records of the whole rows.
-        thin: (b, t) float32 columns of the bare rows.
-        bare: (n) bool.
-        counts: (R) rows of each message.
-    """
+    """(R) messages. whole: (w, any) records of the whole rows. thin: (b, t) float32 columns of the
+    bare rows. bare: (n) bool. counts: (R) rows of each message."""
     ends = np.cumsum(_bare_of(bare, counts))[:-1]
     thin_parts = np.split(_bytes(thin), ends)
     whole_parts = np.split(_bytes(whole), np.cumsum(counts)[:-1] - ends)

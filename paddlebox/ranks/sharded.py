@@ -78,8 +78,6 @@ class ShardedTable:
 
     Args:
         table: the table of this rank's range. Programs pull and push rows of all ranks.
-        world: the ranks.
-        exchange: the exchange of that table.
         inputs: the argument of `StepPlanner`.
     """
 

@@ -27,13 +27,8 @@ _WEIGHT = "box_weight"  # the input with the weights of instances
 
 
 class StepPlanner:
-    """Plans the steps of one table.
-
-    Args:
-        channel: the channel for planning.
-        exchange: the exchange of the table.
-        inputs: suffix of the names of the table's inputs in a feed (data/batches.py).
-    """
+    """Plans the steps of one table. inputs: suffix of the names of its inputs in a feed
+    (data/batches.py)."""
 
     def __init__(self, channel: Channel, exchange: Exchange, inputs: str) -> None:
         self._channel, self._exchange, self._world = channel, exchange, exchange.world
@@ -56,7 +51,6 @@ class StepPlanner:
 
         Args:
             steps: number of batches to return.
-            batches: the batches of this rank.
             idle_batch: makes a batch for a step for which this rank has none.
             plan: calls `self.plan` of all tables for some batches.
         """
@@ -90,7 +84,6 @@ class StepPlanner:
         needs from this one.
 
         Args:
-            staged: the pass.
             changes: `changes_of` that pass.
             own: batches of this rank.
             fill: batches of `idle_batch`, for more steps.

@@ -42,7 +42,6 @@ class Stepping:
     Args:
         channel: for exchanges that a step waits for.
         ahead: the channel for exchanges that run beside steps.
-        exchange: the exchange of the table.
         batch: the rows of a batch (`batch_rows`).
         inputs: the argument of `StepPlanner`.
     """
@@ -142,7 +141,6 @@ class Stepping:
             self._giving.result()
 
     def fetch_ahead(self, feed: Feed) -> None:
-        """Start to fetch the rows of a later step."""
         feed[self._rows] = self._ahead.submit(self._exchange.fetch, feed[self._step], self._ahead)
 
     def settle(self, most: int = 0) -> None:
@@ -186,7 +184,6 @@ class Stepping:
     def _bring_some(
         self, channel: Channel, step: Step, asked: list[np.ndarray], own: np.ndarray
     ) -> None:
-        """Fetch and fill in some rows. The arguments are those of `Exchange.fetch_some`."""
         mine = self._exchange.fetch_some(step, channel, asked, own)
         self._batch.fill(np.flatnonzero(own).astype(np.int32), 0, mine)
 

@@ -37,12 +37,7 @@ _LAST_WORDS_S = 1.0  # until a rank whose connection has ended says why
 
 
 class TcpLink:
-    """A `Link`. Its arguments come from `Connector.connect`.
-
-    Args:
-        names: (R) the name of each rank in errors.
-        connections: by peer and channel.
-    """
+    """A `Link`. names: (R) the name of each rank in errors. connections: by peer and channel."""
 
     def __init__(
         self, names: Sequence[str], connections: Mapping[tuple[int, int], socket.socket]
@@ -109,8 +104,7 @@ class TcpLink:
     def _wait(self, open_: Mapping[int, _Move]) -> float:
         """Wait until something can be moved, for a tenth of a second at most. Returns seconds.
 
-        Raises:
-            RankError: an awaited peer is gone, or this rank has left.
+        Raises: RankError if an awaited peer is gone, or this rank has left.
         """
         began, poller = time.perf_counter(), select.poll()
         controls = {}
@@ -201,12 +195,8 @@ def _length_of_text(told: bytes) -> int:
 
 
 class _Move:
-    """A message each way over a connection that does not block.
-
-    Args:
-        connection: the connection.
-        parts: contiguous arrays to send.
-    """
+    """A message each way over a connection that does not block. parts: contiguous arrays to
+    send."""
 
     def __init__(self, connection: socket.socket, parts: Sequence[np.ndarray]) -> None:
         self.connection = connection
@@ -230,11 +220,8 @@ class _Move:
         return sum(waits)
 
     def go(self) -> bool:
-        """Move what can be moved. Returns whether that is anything.
-
-        Raises:
-            OSError: the connection has ended.
-        """
+        """Move what can be moved. Returns whether that is anything. Raises OSError if the
+        connection has ended."""
         sent = self._try(self._send) if self._sending else False
         return (self._try(self._receive) if self._receiving else False) or sent
 

@@ -39,14 +39,8 @@ class BeforeLoading:
 
 
 def tell(channel: Exchange, size: int, mine: Any, to: Sequence[int]) -> list[Any]:
-    """(R) what ranks say to this one, as in JSON; None where a rank says nothing to it.
-
-    All ranks call it.
-
-    Args:
-        size: R.
-        to: the ranks that get `mine`.
-    """
+    """(R) what ranks say to this one, as in JSON; None where a rank says nothing to it. Collective.
+    to: the ranks that get `mine`."""
     text = np.frombuffer(json.dumps(mine).encode(), np.uint8)
     found = channel.exchange([text if one in to else NOTHING for one in range(size)])
     return [json.loads(of.tobytes()) if of.size else None for of in found]
@@ -67,9 +61,8 @@ def raise_together(
         folder: where this rank writes. If it is full, the error says how much is free.
         what: the beginning of the text.
 
-    Raises:
-        PaddleBoxError: of the type of the first rank that failed. It names each of them and its
-            host.
+    Raises: PaddleBoxError of the type of the first rank that failed. It names each of them and its
+    host.
     """
     kind, text = "", ""
     if error is not None:

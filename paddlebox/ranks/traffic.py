@@ -18,11 +18,9 @@ def ranks_per_node(size: int, given: int = 0) -> int:
     """The number of ranks per node. The first node has the first ranks, and so on.
 
     Args:
-        size: number of all ranks.
         given: `ranks.per_node`; 0: count the ranks on each host that the launcher names.
 
-    Raises:
-        ConfigError: nodes have different numbers of ranks.
+    Raises: ConfigError if nodes have different numbers of ranks.
     """
     if given:
         if size % given:
@@ -48,12 +46,7 @@ Sent = dict[str, Counter[str]]
 
 
 class Traffic:
-    """What this rank sends to others. What it sends to itself does not count.
-
-    Args:
-        rank: number of this rank.
-        per_node: ranks per node. The first node has the first ranks, and so on.
-    """
+    """What this rank sends to others. What it sends to itself does not count."""
 
     def __init__(self, rank: int, per_node: int) -> None:
         self._rank, self._per_node = rank, per_node
@@ -91,10 +84,8 @@ def traffic_of_pass(
     """What all ranks sent in a pass. Collective.
 
     Args:
-        before: `Traffic.now` at the start of the pass.
-        after: `Traffic.now` at its end.
+        before, after: `Traffic.now` at the start and at the end of the pass.
         gather: `Coordinator.gather_bytes`.
-        steps: number of steps.
         samples: number of samples on all ranks.
         own: other entries about this rank for `by_rank`.
     """

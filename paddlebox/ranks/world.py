@@ -46,13 +46,7 @@ _OF_THE_LAUNCHER = ("PADDLE_TRAINER_ID", "PADDLE_MASTER", "PADDLE_CURRENT_ENDPOI
 
 
 class World(Coordinator):
-    """Several ranks.
-
-    Args:
-        rank: number of this rank.
-        size: R, the number of ranks, at least 2.
-        heartbeat: reports the progress of this rank.
-    """
+    """Several ranks. size: R, at least 2."""
 
     def __init__(self, rank: int, size: int, heartbeat: Heartbeat = SILENT) -> None:
         super().__init__(heartbeat)
@@ -76,12 +70,9 @@ class World(Coordinator):
         Args:
             config: must be the same on all ranks, but for keys of a host (config/stored.py). None:
                 no check.
-            heartbeat: reports the progress of this rank.
 
-        Raises:
-            ConfigError: the environment lacks variables that the launcher sets, or ranks have
-                another build or config.
-            RankError: a rank does not join, or cannot be reached.
+        Raises: ConfigError if the environment lacks variables that the launcher sets, or ranks have
+        another build or config; RankError if a rank does not join, or cannot be reached.
         """
         mpi.adopt()
         names = ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")
