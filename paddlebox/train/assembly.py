@@ -63,11 +63,10 @@ class Run:
 
 
 def move_all_aside(run_dir: Path, world: Coordinator) -> None:
-    """Move the run dir aside on every node. Otherwise the stores on the other nodes would bring
-    the model back.
+    """Move the run dir aside on every node. Otherwise the stores on the other nodes would bring the
+    model back.
 
-    Raises:
-        StoreError: on every rank, if any rank cannot move it.
+    Raises: StoreError on every rank, if any rank cannot move it.
     """
     error = None
     for rank in range(world.size):  # in turns: ranks may see the same folder
@@ -118,11 +117,8 @@ def resume(
 def open_run(stack: ExitStack, run: Run, tests: Sequence[str]) -> tuple[Training, list[Hook]]:
     """Open the table, the programs, the dataset and the hooks of a run. `stack` closes them.
 
-    Args:
-        tests: files to evaluate after each pass.
-
     Returns: also the hooks that this rank runs. Their order matters: a hook sees what earlier hooks
-        added to the line of a pass.
+    added to the line of a pass.
     """
     config, world, store = run.config, run.world, run.run_dir / "store"
     trace = _enter(stack, Trace(config.trainer.trace) if config.trainer.trace else None)

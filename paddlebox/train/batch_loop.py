@@ -58,14 +58,12 @@ def of_all_ranks(
     *,
     weighted: bool = False,
 ) -> Measured:
-    """Merge the measurements of all ranks. Every rank calls it.
+    """Merge the measurements of all ranks. Collective.
 
     Args:
-        world: the ranks.
-        mine: the measurements of this rank. With several ranks its metrics are modified.
+        mine: of this rank. With several ranks its metrics are modified.
         specs: the metrics that the config names.
         tasks: (T) names of the tasks.
-        weighted: whether instances have weights.
     """
 
     def merged(mine: Measured, found: list[bytes]) -> Measured:
@@ -165,14 +163,11 @@ def run_pass(
     tasks: Sequence[str] = (),
     watched: Watched | None = None,
 ) -> PassResult:
-    """Run a step over every batch of the open pass. Every rank calls it.
+    """Run a step over every batch of the open pass. Collective.
 
     After an error in a batch the pass is abandoned, and the store stays at its last commit.
 
     Args:
-        dataset: the dataset with the open pass.
-        step: the step to run.
-        watch: called after each batch.
         label: name of the label's variable; None: `dataset.label_variable`.
         metrics: metrics to measure besides the usual ones.
         outputs: columns for `metrics` that the program computes, by name. Each step overwrites
@@ -221,16 +216,12 @@ def _step(
     """Run one batch.
 
     Args:
-        dataset: the dataset with the open pass.
-        step: the step to run.
-        feed: the batch.
         batch: its number, from 1.
         samples: number of samples in the batches before it.
 
     Returns: the number of instances in the batch that count, the loss and the logits.
 
-    Raises:
-        TrainingError: the step failed or its loss is not finite. The error names the batch.
+    Raises: TrainingError, which names the batch, if the step failed or its loss is not finite.
     """
     size = instances_of(feed)
     try:
@@ -316,7 +307,6 @@ class _Measured:
         """Add a batch.
 
         Args:
-            feed: the batch.
             columns: values by instance that the dataset read for metrics and `watched`.
             size: B, the number of instances.
             loss: mean loss of the batch: the sum of weight and loss of each instance, divided by B.
@@ -368,11 +358,8 @@ class _Measured:
         loss: float,
         logits: np.ndarray | None,
     ) -> None:
-        """Add the samples of a batch: neither context of sequences nor late lines.
-
-        Args:
-            trained: (B) bool.
-        """
+        """Add the samples of a batch: neither context of sequences nor late lines. trained: (B)
+        bool."""
         size, whole = int(np.count_nonzero(trained)), len(trained)
         if size:
             fed, outputs = (_rows(values, trained) for values in (feed, self._outputs))
@@ -406,7 +393,7 @@ class _Measured:
         )
 
     def result(self, dataset: Dataset, batches: int, seconds: float) -> PassResult:
-        """The result over all ranks. Every rank calls it."""
+        """The result over all ranks. Collective."""
         mine = Measured(
             self.samples,
             self._weight,
@@ -496,7 +483,6 @@ def train_from_dataset(
     Args:
         exe: a paddle.static.Executor.
         program: the program; without an optimizer it is only evaluated.
-        dataset: the dataset with the open pass.
         loss: scalar variable, fetched in every step; training stops if it is not finite.
         logits: (B, 1) variable; None: the result has no metrics.
         fetch_list: more variables to fetch in every step.
@@ -507,8 +493,6 @@ def train_from_dataset(
         metrics: metrics to measure besides the usual ones (docs/metrics.md). They may name slots,
             variables that are fed, and `outputs`.
         outputs: name -> variable with a value per instance, such as predictions of other tasks.
-
-    Returns: the result over the pass.
 
     Raises:
         TrainingError: a loss is not finite.

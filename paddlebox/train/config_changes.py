@@ -43,8 +43,7 @@ def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots:
     must be the same as in training: otherwise lookups miss rows, and no error shows it. So must the
     rate of negatives, for which predictions are corrected.
 
-    Raises:
-        ConfigError: values differ. The error lists them all.
+    Raises: ConfigError, which lists all values that differ.
     """
     wrong = []
     if not record.config:  # committed by a user's own program

@@ -31,10 +31,8 @@ class DenseProducts:
 
 
 def dense_products(config: Config) -> DenseProducts:
-    """Choose for the config of a run, on this machine.
-
-    Raises: ConfigError if bfloat16 is asked for by name and cannot be had.
-    """
+    """Choose for the config of a run, on this machine. Raises ConfigError if it names bfloat16 and
+    this machine lacks it."""
     wanted = config.trainer.dense_dtype
     by_paddle = f"float32 by Paddle {_native.paddle.__version__}"
     if config.hbm.place is not HbmPlace.HOST and not host_is_device():
@@ -69,7 +67,7 @@ def check_products(
 
     Args:
         before: the name that the newest commit stores; None: no commit, or it has no config.
-        of_ranks: the names of all ranks, in their order.
+        of_ranks: the names of all ranks.
     """
     now = dense_products(config).name
     differences = []

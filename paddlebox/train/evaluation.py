@@ -54,15 +54,14 @@ class PredictionDump:
     """Writes a dump file. It appears under its name only once it is complete.
 
     Args:
-        path: the file to write: Parquet if it ends with .parquet, else text.
+        path: Parquet if it ends with .parquet, else text.
         columns: slots to write besides label and prediction. An instance has one value per slot:
             the first feasign of a sparse slot (0 if none), or the first float of a dense slot.
         ins_ids: returns the ids of instances; None: the id is the number of the instance in the
             order of the files, from 0. Malformed lines are not counted; late lines are.
 
-    Raises:
-        ConfigError: `columns` names a column that every dump has.
-        StoreError: the file cannot be written.
+    Raises: ConfigError if `columns` names a column that every dump has; StoreError if the file
+    cannot be written.
     """
 
     def __init__(
@@ -167,8 +166,7 @@ def evaluate(
     phase, and "-as-served" with `as_served`.
 
     Args:
-        config: the config to evaluate with: a Config, a dict, or the path of a YAML file.
-        run_dir: the run dir.
+        config: a Config, a dict, or the path of a YAML file.
         world: the ranks. A model that R ranks trained is evaluated by R ranks.
         slots: the slots of the run; None: those in the file data.slots.
         dump: file to write the label and prediction of every instance to (`PredictionDump`).
@@ -272,9 +270,8 @@ def opened(
 
     Yields: the table, the runner with the dense state, and the version.
 
-    Raises:
-        StoreError: the run has no such commit.
-        ConfigError: the commit has another model or other slots.
+    Raises: StoreError if there is no such commit; ConfigError if it has another model or other
+    slots.
     """
     if not (run_dir / "store").is_dir():
         raise StoreError(
@@ -305,20 +302,14 @@ def evaluate_files(
     *,
     sizes: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Evaluate files with a runner and the current rows of a table. Every rank calls it.
+    """Evaluate files with a runner and the current rows of a table. Collective.
 
     Args:
-        config: the config of the run.
-        slots: its slots.
-        table: the table to read rows from.
-        runner: the model.
         files: the files to evaluate, which the ranks share.
         dump: receives the predictions.
         ins_id: read the instance ids from the data.
         phase: the phase that `runner` belongs to, for a run with phases.
         sizes: as for `Coordinator.share_files`.
-
-    Returns: samples, loss, metrics and calibration.
     """
     if dump is not None:  # without shuffling, because a dump has instances in the files' order
         in_order = config.data.model_copy(update={"shuffle": False})
@@ -361,13 +352,10 @@ def _dumping(
 
 
 def common_version(store: Path, world: Coordinator) -> int | None:
-    """The version to read so that all ranks read the same pass. Every rank calls it.
+    """The version of this rank after the newest pass that every rank has. Collective. None, which
+    means the newest version, if there is one rank.
 
-    Returns: this rank's version after the newest pass that every rank has; None, which means the
-        newest version, if there is one rank.
-
-    Raises:
-        StoreError: the ranks have no pass in common.
+    Raises: StoreError if the ranks have no pass in common.
     """
     if world.size == 1:
         return None
@@ -384,11 +372,7 @@ def common_version(store: Path, world: Coordinator) -> int | None:
 
 
 def check_same_ranks(run_dir: Path, record: VersionRecord | None, world: Coordinator) -> None:
-    """Check that a version was written by as many ranks as there are now.
-
-    Raises:
-        ConfigError: it was written by another number of ranks.
-    """
+    """Raises ConfigError if a version was written by another number of ranks than there are now."""
     ranks = ranks_of(record) if record is not None else world.size
     if ranks != world.size:
         raise ConfigError(

@@ -97,14 +97,8 @@ def run_by(rank: int, hooks: Iterable[Hook | None]) -> list[Hook]:
 
 
 class Alerts(Hook):
-    """Keeps status.json up to date and, on the first rank, raises alerts.
-
-    Args:
-        config: the config of the run.
-        rank: the rank of this process.
-        run_dir: the run dir of this rank.
-        recent: the last lines of metrics.jsonl from earlier starts.
-    """
+    """Keeps status.json up to date and, on the first rank, raises alerts. recent: the last lines of
+    metrics.jsonl from earlier starts."""
 
     def __init__(self, config: Config, rank: int, run_dir: Path, recent: Sequence[Line]) -> None:
         of_rank = config.alerts if rank == 0 else AlertsConfig()
@@ -132,12 +126,8 @@ class Alerts(Hook):
 
 
 class Evaluate(Hook):
-    """Evaluates passes and test files with the current rows and dense parameters.
-
-    Args:
-        training: the run.
-        tests: files to evaluate after each pass; empty: none.
-    """
+    """Evaluates passes and test files with the current rows and dense parameters. tests: files to
+    evaluate after each pass."""
 
     def __init__(self, training: Training, tests: Sequence[str]) -> None:
         self._training, self._tests = training, tests
@@ -184,10 +174,8 @@ class MetricsFile(Hook):
 
 
 def following(state: Mapping[str, Any], logloss: float) -> dict[str, Any]:
-    """The state after one more evaluation: the lowest logloss and the number of reductions.
-
-    It is empty before the first evaluation.
-    """
+    """The state after one more evaluation: the lowest logloss and the number of reductions. It is
+    empty before the first evaluation."""
     lowest, reductions = state.get("lowest"), int(state.get("reductions", 0))
     if lowest is None or math.isnan(lowest) or logloss < lowest:
         return {"lowest": logloss, "reductions": reductions}
@@ -195,10 +183,15 @@ def following(state: Mapping[str, Any], logloss: float) -> dict[str, Any]:
 
 
 class Plateau(Hook):
-    """The hook. It comes after the one that evaluates.
+    """Divides the learning rates by 10 when the test files stop to improve: `optimizer.schedule:
+    plateau`.
+
+    After each pass the run evaluates data.test_files. If their logloss is not below its lowest
+    value so far, the rates of the following passes are divided by 10. The line of each pass has the
+    state in `plateau`, and the commit of the pass has the state before it, so that a resumed run
+    goes on with it. The hook comes after the one that evaluates.
 
     Args:
-        runners: the programs whose learning rates are divided.
         rate_rows: multiplies the learning rates of all rows (`TableSet.set_rate`).
         last: the line of the last committed pass. If it is from the commit, `catch_up` follows.
     """

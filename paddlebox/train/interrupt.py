@@ -51,10 +51,8 @@ _held = False  # set inside `held`
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Install the signal handlers for the block; restore the previous ones after it.
-
-    A signal raises Stopped, and `check` raises it from then on. Use it in the main thread.
-    """
+    """Install the signal handlers for the block, in the main thread. A signal raises Stopped, and
+    `check` raises it from then on."""
     global _asked, _due
     _asked, _due = 0, False
 
@@ -95,11 +93,8 @@ def remembered() -> Iterator[None]:
 
 @contextmanager
 def finishing(grace_s: float) -> Iterator[None]:
-    """Let a signal wait for the end of the block, for up to `grace_s` seconds.
-
-    Raises:
-        Stopped: at the end of the block, if a signal came.
-    """
+    """Let a signal wait for the end of the block, for up to `grace_s` seconds. Raises Stopped at
+    the end of the block, if a signal came."""
     global _grace_s
     _grace_s = grace_s
     try:
@@ -113,10 +108,8 @@ def finishing(grace_s: float) -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Only store a first signal during the block, and cancel the time limit of `finishing`.
-
-    It protects the cleanup of a rank that is already ending with an error.
-    """
+    """Only store a first signal during the block, and cancel the time limit of `finishing`. It
+    protects the cleanup of a rank that is already ending with an error."""
     global _held
     signal.setitimer(signal.ITIMER_REAL, 0)
     _held = True
@@ -127,25 +120,18 @@ def held() -> Iterator[None]:
 
 
 def asked() -> bool:
-    """Whether a signal has asked the run to end."""
     return _asked != 0
 
 
 def check() -> None:
-    """Check for a signal. Every training step calls it.
-
-    Raises:
-        Stopped: a signal came since `remembered` began, and the run must stop now.
-    """
+    """Raises Stopped if a signal came since `remembered` began, and the run must stop now."""
     if _due:
         raise Stopped(_asked)
 
 
 def no_deadline() -> None:
-    """Cancel the time limit of `finishing`, because the pass is nearly over.
-
-    A second signal still ends the pass at once.
-    """
+    """Cancel the time limit of `finishing`, because the pass is nearly over. A second signal still
+    ends the pass at once."""
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -153,14 +139,13 @@ def no_deadline() -> None:
 
 
 def stop_together(table: TableSet) -> None:
-    """End all ranks after a pass if a signal has reached any of them. Every rank calls it.
+    """End all ranks after a pass if a signal has reached any of them. Collective.
 
     Each rank first commits the passes that have ended, and waits until the others have done so:
     mpiexec kills all ranks once the first one has ended.
 
-    Raises:
-        Stopped: on a rank that the signal did not reach. On a rank that it reached, this returns,
-            and the end of `finishing` raises Stopped.
+    Raises: Stopped on a rank that the signal did not reach. On a rank that it reached, this
+    returns, and the end of `finishing` raises Stopped.
     """
     if table.world.any("stop", asked()) and not table.world.commits_alone:
         table.wait_commit()
@@ -173,13 +158,10 @@ def stop_together(table: TableSet) -> None:
 
 @contextmanager
 def stopped_with_others(world: Coordinator) -> Iterator[None]:
-    """Treat an error that is caused by a stopped rank as a stop. Wraps a run.
+    """Raise Stopped in place of an error that is caused by a stopped rank. Wraps a run.
 
     A signal that reaches a rank between two passes ends it at once. Other ranks may have begun the
     next pass, and their exchanges with the stopped rank then fail.
-
-    Raises:
-        Stopped: in place of such an error.
     """
     try:
         yield

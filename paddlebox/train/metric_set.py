@@ -64,11 +64,7 @@ class _Native:
 
 
 class Auc(_Native):
-    """PaddleBox's set of metrics, plus the normalised entropy.
-
-    Args:
-        weighted: whether samples have weights, 1 by default, and labels in [0, 1].
-    """
+    """PaddleBox's set of metrics, plus the normalised entropy. weighted: as for `PassMetrics`."""
 
     def __init__(self, *, weighted: bool = False) -> None:
         super().__init__(_native.core.WeightedAuc() if weighted else _native.core.BucketAuc())
@@ -87,8 +83,6 @@ class Auc(_Native):
 
 
 class NanInf:
-    """Counts predictions that are NaN or infinite."""
-
     def __init__(self) -> None:
         self._counts = np.zeros(3, np.int64)  # NaN, infinite, all
 
@@ -114,15 +108,10 @@ class NanInf:
 
 
 def normalised_entropy(logloss: float, ctr: float) -> float | None:
-    """The log loss divided by the log loss of always predicting the mean click rate.
+    """The log loss divided by the log loss of always predicting the mean click rate; None if one
+    class is missing.
 
     From He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", 2014.
-
-    Args:
-        logloss: mean log loss of the predictions.
-        ctr: mean click rate.
-
-    Returns: the normalised entropy, or None if one class is missing.
     """
     if not 0 < ctr < 1:
         return None
@@ -144,12 +133,10 @@ def create_metric(method: MetricMethod, *, weighted: bool = False) -> Metric:
 
 
 class MetricSet:
-    """Accumulates the metrics of several specs, batch by batch.
+    """Accumulates the metrics of several specs, batch by batch. Their names must be distinct.
 
-    Args:
-        specs: the metrics; their names must be distinct.
-        weighted: whether instances have weights. auc uses them, and weighted_auc if it names no
-            other weight. The other methods count instances.
+    weighted: whether instances have weights. auc uses them, and weighted_auc if it names no other
+    weight. The other methods count instances.
     """
 
     def __init__(self, specs: Sequence[MetricConfig], *, weighted: bool = False) -> None:
@@ -176,9 +163,7 @@ class MetricSet:
             weights: (B) of the instances, if they have weights; with `factors`.
             factors: (B) for how many each instance stands, if negatives are sampled.
 
-        Raises:
-            ConfigError: a column is missing.
-            ValueError: a method does not accept a value.
+        Raises: ConfigError if a column is missing; ValueError if a method does not accept a value.
         """
         for name, (spec, metric) in self._metrics.items():
             predicted = {**columns, **(tasks or {})}
@@ -214,7 +199,6 @@ class MetricSet:
         return {name: metric.compute() for name, (_, metric) in self._metrics.items()}
 
     def merge(self, other: MetricSet) -> None:
-        """Add what another set of the same specs has accumulated."""
         for name, (_, metric) in self._metrics.items():
             metric.merge(other._metrics[name][1])
 
@@ -227,11 +211,7 @@ class MetricSet:
         }
 
     def load_state(self, state: State) -> None:
-        """Replace the state with one that `state` returned.
-
-        Raises:
-            ValueError: it is not a state of these metrics.
-        """
+        """Raises ValueError if it is not a state of these metrics."""
         for name, (_, metric) in self._metrics.items():
             prefix = f"{name}/"
             parts = {k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)}
@@ -239,15 +219,10 @@ class MetricSet:
 
 
 def check_columns(specs: Sequence[MetricConfig], slots: Slots, *, log_keys: bool = False) -> None:
-    """Check the columns of metrics for a run that trains a zoo model.
+    """Check the columns of metrics for a run that trains a zoo model. log_keys: whether the data
+    has log keys.
 
-    Args:
-        specs: the metrics that the config names.
-        slots: the slots of the run.
-        log_keys: whether the data has log keys.
-
-    Raises:
-        ConfigError: a metric names a column or prediction that does not exist.
+    Raises: ConfigError if a metric names a column or prediction that does not exist.
     """
     names = [slot.name for slot in slots.slots]
     for spec in specs:

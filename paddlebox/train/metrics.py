@@ -22,11 +22,8 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 class PassMetrics:
-    """PaddleBox's metrics of one task, accumulated batch by batch.
-
-    Args:
-        weighted: whether instances have weights, or labels between 0 and 1.
-    """
+    """PaddleBox's metrics of one task. weighted: whether instances have weights, or labels between
+    0 and 1."""
 
     def __init__(self, *, weighted: bool = False) -> None:
         self._auc = _native.core.WeightedAuc() if weighted else _native.core.BucketAuc()
@@ -35,13 +32,8 @@ class PassMetrics:
     def add(
         self, predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
     ) -> None:
-        """Add a batch.
-
-        Args:
-            predictions: probabilities, float32.
-            labels: 0 or 1, float32, of the same size; with `weighted` in [0, 1].
-            weights: of the same size; with `weighted` only. None: all are 1.
-        """
+        """Add a batch: float32 predictions and labels. Labels are 0 or 1; with `weighted` in [0,
+        1]. weights: with `weighted` only; None: all are 1."""
         columns = [predictions, labels]
         if self._weighted:
             columns.append(np.ones(np.size(labels)) if weights is None else weights)
@@ -53,7 +45,6 @@ class PassMetrics:
         return defined(self._auc.compute())
 
     def state(self) -> dict[str, np.ndarray]:
-        """The state as plain arrays, for `load_state`."""
         return dict(self._auc.state())
 
     def buckets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -70,25 +61,17 @@ class PassMetrics:
         return middle, negative.astype(np.float64), positive.astype(np.float64)
 
     def load_state(self, state: dict[str, np.ndarray]) -> None:
-        """Replace the state with one that `state` returned.
-
-        Raises:
-            ValueError: it is not a state of this metric.
-        """
+        """Raises ValueError if it is not a state of this metric."""
         self._auc.load_state(dict(state))
 
     def merge(self, other: PassMetrics) -> None:
-        """Add what `other` has accumulated. The order of merges does not change the result."""
+        """The order of merges does not change the result."""
         self._auc.merge(other._auc)
 
 
 class TaskMetrics:
-    """`PassMetrics` of each task. B = instances, T = tasks.
-
-    Args:
-        tasks: (T) names of the tasks; may be empty if there is one task.
-        weighted: whether instances have weights.
-    """
+    """`PassMetrics` of each task. B = instances, T = tasks. tasks: (T) names; may be empty if there
+    is one task."""
 
     def __init__(self, tasks: Sequence[str] = (), *, weighted: bool = False) -> None:
         self._of_task = {name: PassMetrics(weighted=weighted) for name in tasks or ("",)}
@@ -122,18 +105,13 @@ class TaskMetrics:
         }
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Replace the state with one that `state` returned.
-
-        Raises:
-            ValueError: it is not a state of these tasks.
-        """
+        """Raises ValueError if it is not a state of these tasks."""
         for task, metrics in self._of_task.items():
             prefix = f"{task}/"
             parts = {k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)}
             metrics.load_state(parts)
 
     def merge(self, other: TaskMetrics) -> None:
-        """Add what `other` has accumulated for the same tasks."""
         for task, metrics in self._of_task.items():
             metrics.merge(other._of_task[task])
 
@@ -169,12 +147,7 @@ def multiplied(weights: np.ndarray, factors: np.ndarray) -> np.ndarray:
 
 def warn_of_one_class(what: str, metrics: Mapping[str, Any]) -> None:
     """Log a warning for each task whose labels are all 0 or all 1, and for each metric that counts
-    nothing.
-
-    Args:
-        what: name of what was measured, such as "pass 3".
-        metrics: the result of `TaskMetrics.compute`, with those that the config names.
-    """
+    nothing. what: name of what was measured, such as "pass 3"."""
     for name, of in metrics.items():
         empty = metrics.get("size") and isinstance(of, dict) and of.get("size") == 0
         # If the pass has one class, its groups have no AUC either, and the warning below says so.
@@ -208,15 +181,11 @@ _MAIN = ("auc", "wuauc", "mae", "rate")
 
 
 def short_metrics(metrics: Mapping[str, Any], of: str = "") -> str:
-    """A short text of metrics, such as "AUC 0.7310, COPC 1.012, gauc 0.6822".
+    """A short text of metrics, such as "AUC 0.7310, COPC 1.012, gauc 0.6822"; empty if nothing was
+    measured.
 
-    It has AUC and COPC of each task, and one value of each metric that the config names.
-
-    Args:
-        metrics: the metrics of a pass; may be empty.
-        of: text to put before each value, such as the name of a phase.
-
-    Returns: the text; empty if nothing was measured.
+    It has AUC and COPC of each task, and one value of each metric that the config names. of: text
+    to put before each value, such as the name of a phase.
     """
     tasks = metrics.get("tasks") or ({"": metrics} if "auc" in metrics else {})
     parts = [

@@ -24,15 +24,7 @@ CALIBRATION_BINS = 20
 def write_environment(run_dir: Path, config: Config, store_threads: int) -> None:
     """Write RUN_DIR/environment.json: software versions, hardware and threads of this start.
 
-    It contains nothing that identifies the machine.
-
-    Args:
-        run_dir: the run dir.
-        config: the config of the run.
-        store_threads: threads of the store.
-
-    Raises:
-        StoreError: the file cannot be written.
+    It contains nothing that identifies the machine. Raises StoreError.
     """
     versions = {"paddlebox": __version__, "python": platform.python_version()}
     for package in ("paddlepaddle", "paddlepaddle-gpu", "numpy", "pyarrow", "lmdb"):
@@ -71,15 +63,14 @@ def _cpu_model() -> str:
 
 
 def calibration(metrics: PassMetrics, bins: int = CALIBRATION_BINS) -> list[list[float | int]]:
-    """A calibration curve: samples grouped by predicted probability, in groups of about equal size.
+    """A calibration curve: samples grouped by predicted probability, in at most `bins` groups of
+    about equal size.
 
-    Args:
-        metrics: of the pass. They hold predictions in a million buckets, so the mean predictions
-            are exact to within 5e-7.
-        bins: the greatest number of groups.
+    The metrics hold predictions in a million buckets, so the mean predictions are exact to within
+    5e-7.
 
     Returns: [samples, clicks, mean prediction] of each group, in ascending order of prediction.
-        With weights, the first two are sums of weights.
+    With weights, the first two are sums of weights.
     """
     middle, negative, positive = metrics.buckets()
     size = negative + positive

@@ -32,12 +32,8 @@ Line = dict[str, Any]  # the line of a pass
 
 
 class Lines:
-    """The last lines, and the totals of passes, samples and batches over all lines.
-
-    Args:
-        keep: how many of the last lines to keep; at least one is kept.
-        lines: lines to add first.
-    """
+    """The last lines of metrics.jsonl, and the totals over all lines. keep: how many to keep, at
+    least one."""
 
     def __init__(self, keep: int = 1, lines: Iterable[Line] = ()) -> None:
         self._recent: deque[Line] = deque(maxlen=max(1, keep))
@@ -80,7 +76,6 @@ def title(planned: PlannedPass, passes: int, again: bool = False) -> str:
     """The name of a pass in logs, such as "pass 3/10 (20240103)".
 
     Args:
-        planned: the pass.
         passes: how many passes the run has; 0 if it is a stream of hours.
         again: whether its files were trained before, so that its metrics are too good.
     """
@@ -93,7 +88,6 @@ def title(planned: PlannedPass, passes: int, again: bool = False) -> str:
 
 
 def begun(table: TableSet, title: str) -> Started:
-    """Record the state at the start of a pass."""
     counters_of = {member.name: member.counters() for member in table.members}
     return Started(
         title,
@@ -180,13 +174,10 @@ def ended(
     stats: PassStats,
     dense_sent_bytes: int,
 ) -> dict[str, Any]:
-    """The line of a pass that has just ended. Every rank calls it.
+    """The line of a pass that has just ended. Collective.
 
     Args:
-        table: the tables.
-        begin: the state at the start of the pass.
         outcome: the entries that `outcome` returned.
-        stats: the statistics of the feeder.
         dense_sent_bytes: bytes sent for dense parameters by this rank since the process started.
     """
     seconds = time.perf_counter() - begin.at
@@ -242,12 +233,7 @@ def written_a_day(table: TableSet, seconds: float) -> int:
 
 
 def log_pass(title: str, line: Mapping[str, Any]) -> None:
-    """Log one line for a pass; at level DEBUG, also all metrics, tier hits and stage times.
-
-    Args:
-        title: the title of the pass, from `title`.
-        line: the line of the pass, from `ended`.
-    """
+    """Log one line for a pass; at level DEBUG, also all metrics, tier hits and stage times."""
     of_phases = {phase: own["metrics"] for phase, own in line.get("phases", {}).items()}
     measured = of_phases or {"": line["metrics"]}
     parts = [f"loss {line['loss']:.4f}"]
@@ -277,14 +263,8 @@ def log_pass(title: str, line: Mapping[str, Any]) -> None:
 
 @contextmanager
 def progress(title: str, samples: int) -> Iterator[Any]:
-    """Show a progress bar if standard error is a terminal. Log lines appear above the bar.
-
-    Args:
-        title: text of the bar.
-        samples: total number of samples of the pass.
-
-    Yields: a `Watcher` that advances the bar.
-    """
+    """Show a progress bar if standard error is a terminal. Log lines appear above the bar. Yields a
+    `Watcher` that advances it. samples: of the pass."""
     with (
         tqdm(
             total=samples,

@@ -39,19 +39,16 @@ def check_pass(
     before: Sequence[Line],
     large: Mapping[str, tuple[float, str]] | None = None,
 ) -> None:
-    """Check a pass that was trained and has not ended.
+    """The guard (`checkpoint.guard`): checks of a trained pass before its commit.
 
     Args:
-        config: the config of the run.
-        number: the number of the pass.
         dense: the dense state after the pass.
         line: `metrics` and `before` of the pass, as in metrics.jsonl.
         before: the lines of the passes before it.
-        large: dense slot -> its largest value and the place of that value in the data. Such a
-            value may have made the dense state non-finite.
+        large: dense slot -> its largest value and the place of that value in the data. Such a value
+            may have made the dense state non-finite.
 
-    Raises:
-        GuardError: a check failed.
+    Raises: GuardError if a check failed.
     """
     for name, array in sorted(dense.items()):
         bad = array.size - int(np.count_nonzero(np.isfinite(array)))
@@ -81,8 +78,6 @@ class PassLoop:
     """Trains passes until none are left. Every rank runs it.
 
     Args:
-        training: the open table, dataset and programs.
-        passes: the source of passes.
         point: the resume point. The loop adds the line of each pass to `point.lines`.
         hooks: called in this order. The order is the same on every rank.
         trained: what the run of --init-from trained, as `repeats_source` takes it.
@@ -106,10 +101,7 @@ class PassLoop:
         passes.told = self._waits
 
     def run(self) -> None:
-        """Train all passes.
-
-        Raises: any error of a pass. That pass is abandoned and never committed.
-        """
+        """Train all passes. After an error, that pass is abandoned and never committed."""
         self._dataset.rescue = self._failed
         try:
             self._catch_up()
@@ -243,11 +235,7 @@ class PassLoop:
         return 0
 
     def _check(self, planned: PlannedPass, dense: Mapping[str, Any], line: Line) -> None:
-        """Run the guard (`checkpoint.guard`) on a trained pass.
-
-        Raises:
-            GuardError: the guard rejects the pass. The pass is abandoned.
-        """
+        """Run the guard. If it rejects the pass, the pass is abandoned. Raises GuardError."""
         large = self._dataset.stats.large
         try:
             check_pass(self._config, planned.number, dense, line, self._lines.recent, large)

@@ -38,12 +38,10 @@ class PlannedPass:
 
 
 def plan_passes(config: Config) -> list[PlannedPass]:
-    """The passes of a run: its training files in order, in groups of `data.files_per_pass`.
+    """The passes of a run: its training files in order, in groups of `data.files_per_pass`, for
+    each epoch. A pass never spans two days.
 
-    The list repeats for each epoch. A pass never spans two days.
-
-    Raises:
-        DataError: a file is missing or a pattern matches nothing; the error names it.
+    Raises: DataError, which names a file that is missing or a pattern that matches nothing.
     """
     files = expand(config.data.train_files)
     groups = []
@@ -62,11 +60,7 @@ def plan_passes(config: Config) -> list[PlannedPass]:
 
 def leave_out(passes: Sequence[PlannedPass], skipped: Mapping[str, int]) -> list[PlannedPass]:
     """The passes without the skipped files. Empty passes are dropped and the rest renumbered.
-
-    Args:
-        passes: the passes to filter.
-        skipped: file -> the number of the last pass that may still train it.
-    """
+    skipped: file -> the number of the last pass that may still train it."""
     kept: list[PlannedPass] = []
     for planned in passes:
         number = len(kept) + 1
@@ -85,11 +79,9 @@ def choose_skipped(
     Args:
         passes: the passes of the run, without the files in `skipped`.
         done: how many of them are trained.
-        skipped: the files that are left out already.
         patterns: names or globs, matched from the end of a path.
 
-    Raises:
-        ConfigError: a pattern matches no file that is still to be trained.
+    Raises: ConfigError if a pattern matches no file that is still to be trained.
     """
     left = dict.fromkeys(file for planned in passes[done:] for file in planned.files)
     chosen = dict(skipped)
@@ -127,11 +119,7 @@ def repeats(passes: Sequence[PlannedPass]) -> dict[int, int]:
 
 def repeats_source(planned: PlannedPass, trained: Collection[Mapping[str, Any]]) -> bool:
     """Whether a pass repeats a file or a day, or an hour if both have hours, of the run that this
-    one was filled from.
-
-    Args:
-        trained: what that run trained, as `warm_start.source.trained_by_source` returns it.
-    """
+    one was filled from. trained: as from `trained_by_source`."""
     files = {os.path.realpath(file) for file in planned.files}
     return any(
         not files.isdisjoint(one["files"])
@@ -156,17 +144,12 @@ def trained_before(passes: Sequence[PlannedPass]) -> set[int]:
 
 
 def check_click_priors(config: Config, passes: Sequence[PlannedPass], done: int) -> None:
-    """Check that instances with click priors cannot see their own clicks.
+    """Check that instances with click priors cannot see their own clicks. done: how many passes are
+    trained.
 
-    Args:
-        config: the config of the run.
-        passes: all passes of the run.
-        done: how many of them are trained.
-
-    Raises:
-        ConfigError: a pass that is not trained yet has a file twice, or files of earlier passes
-            besides others; or it repeats files, but their rows were not all counted, or the end of
-            a day has multiplied their counts.
+    Raises: ConfigError if a pass that is not trained yet has a file twice, or files of earlier
+    passes besides others; or it repeats files, but their rows were not all counted, or the end of a
+    day has multiplied their counts.
     """
     if not config.model.click_prior:
         return
@@ -211,12 +194,7 @@ def _check_same_date(config: Config, passes: Sequence[PlannedPass], number: int)
 
 
 def warn_of_repeats(passes: Sequence[PlannedPass], done: int) -> None:
-    """Log a warning if passes that are not trained yet repeat files.
-
-    Args:
-        passes: all passes of the run.
-        done: how many of them are trained; they cause no warning.
-    """
+    """Log a warning if passes that are not trained yet repeat files. done: how many are trained."""
     repeated = repeats(passes)
     left = [number for number in repeated if number > done]
     if not left:

@@ -88,11 +88,8 @@ class ModelProgram(ABC):
 
 
 class DenseSync:
-    """A strategy: what a training step does, and what is exchanged at the end of a pass.
-
-    Args:
-        weighted: whether instances have weights.
-    """
+    """How ranks agree on dense parameters: what a training step does, and what is exchanged at the
+    end of a pass. weighted: whether instances have weights."""
 
     def __init__(self, *, weighted: bool = False) -> None:
         self.weighted = weighted
@@ -146,8 +143,8 @@ def dense_width(config: Config, slots: Slots) -> int:
 def create_model_of(config: Config, slots: Slots) -> Any:
     """Build the zoo model of a config as a `paddle.nn.Layer`.
 
-    Raises: ConfigError as `create_model`, and as `dense_products`; also if the model has no
-        operators for the GPU of `hbm.place`.
+    Raises: ConfigError as `create_model` and `dense_products`, or if the model has no operators for
+    the GPU of `hbm.place`.
     """
     table_of_slot = slots.tables([table.name for table in config.tables])
     tables = [
@@ -184,12 +181,7 @@ def _compute_on_gpu(config: Config, model: Any) -> None:
 
 
 def create_optimizer(config: Config, parameters: Any = None) -> Any:
-    """Build the dense optimizer of a config.
-
-    Args:
-        config: the config of the run.
-        parameters: the parameters to train, in dygraph; None in a static program.
-    """
+    """Build the dense optimizer of a config. parameters: in dygraph; None in a static program."""
     optimizers = {
         OptimizerType.ADAM: paddle.optimizer.Adam,
         OptimizerType.SGD: paddle.optimizer.SGD,
@@ -207,11 +199,7 @@ def loss_and_logits(
     config: Config, model: Any, inputs: Mapping[str, Any], *, train: bool
 ) -> tuple[Any, Any]:
     """The mean loss and the logits (B, T) of a model. The logits are those of all instances; with
-    `data.negative_rate`, the loss of training is that of the instances that were kept.
-
-    Args:
-        inputs: the tensors of a batch, by name.
-    """
+    `data.negative_rate`, the loss of training is that of the instances that were kept."""
     late = inputs.get(LATE)
     trains_late = late is not None and train and bool(config.model.delayed)
     if trains_late:
@@ -279,20 +267,18 @@ def _own_loss(what: str, function: Callable[..., Any], *arguments: Any, **more: 
 
 
 def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None, late: Any = None) -> Any:
-    """The loss of a model, as a mean over instances.
+    """The loss of a model, as a mean over instances: its method `loss`, or the log loss.
 
-    It is the log loss, unless the model has a method `loss`. The push multiplies the gradients by
-    the number of instances. With weights, the loss is the sum of weight and loss of each instance,
-    divided by their number. So the push needs no sum of weights; the gradients of dense parameters
-    are scaled by it (`ranks.dense.SHARE`).
+    The push multiplies the gradients by the number of instances. With weights, the loss is the sum
+    of weight and loss of each instance, divided by their number. So the push needs no sum of
+    weights; the gradients of dense parameters are scaled by it (`SHARE`).
 
     Args:
         mask: (B, 1) factors of the instances: their weights, 0 for instances that add no loss;
             None: all are 1.
         late: (B, 1) the marks of late lines, if the model has a delayed task.
 
-    Raises:
-        ConfigError: there is a mask, and the model's `loss` takes none.
+    Raises: ConfigError if there is a mask, and the model's `loss` takes none.
     """
     if not hasattr(model, "loss"):
         return log_loss(logits, label, mask=mask)
@@ -312,11 +298,8 @@ def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None, late: Any =
 
 
 def check_same(expected: Mapping[str, Any], state: Mapping[str, np.ndarray]) -> None:
-    """Compare the names and shapes of a dense state with those of a model.
-
-    Raises:
-        CorruptionError: they differ. The error lists up to five differences.
-    """
+    """Compare the names and shapes of a dense state with those of a model. Raises CorruptionError,
+    which lists up to five differences."""
     shapes = {name: tuple(value.shape) for name, value in expected.items()}
     found = {name: tuple(array.shape) for name, array in state.items()}
     if shapes != found:

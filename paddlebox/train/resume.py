@@ -76,8 +76,8 @@ def cursor(
     """The cursor of a commit: its position in the data.
 
     The sizes and sampled hashes of local files show whether a file was modified after it was read.
-    Hashing all of the data would cost the feeder one core at full rate. It would gain little,
-    because a resumed run does not read the files again.
+    Hashing all of the data would cost the feeder one core at full rate, for files that a resumed
+    run does not read again.
 
     Args:
         plan: the hash that `chain` gives this pass.
@@ -109,9 +109,7 @@ def resume(
     """Find the resume point of a run dir, and go back to a version if asked to.
 
     Args:
-        run_dir: the run dir of this rank.
-        config: the config of the run.
-        slots: its slots.
+        run_dir: of this rank.
         passes: the passes of the config.
         back_to: a version's number, YYYYMMDD, YYYYMMDD/PASS, or a name; empty: the newest.
         skip: patterns of files to leave out from now on. A new version of kind "skip" stores them.
@@ -145,12 +143,8 @@ def resume_at(
     skip: Sequence[str] = (),
     known: Mapping[str, int] | None = None,
 ) -> ResumePoint:
-    """`resume` for passes that depend on the version. The other arguments are those of `resume`.
-
-    Args:
-        known_from: called with the version and the files to leave out. Returns the known passes,
-            beginning with the first pass of the run.
-    """
+    """`resume` for passes that depend on the version. known_from: called with the version and the
+    files to leave out. Returns the known passes, beginning with the first pass of the run."""
     store = run_dir / "store"
     if not store.is_dir():
         if back_to:
@@ -200,12 +194,8 @@ def resume_at(
 
 
 def check_unchanged(run_dir: Path, record: VersionRecord | None) -> None:
-    """Check that the newest version is the one from which the run goes on. The caller holds the
-    lock of the store.
-
-    Raises:
-        StoreError: another command has changed the store since.
-    """
+    """Raises StoreError if another command has changed the store since its newest version was read.
+    The caller holds the lock of the store."""
     data = run_dir / "store" / "manifest" / "data.mdb"
     head = None
     if data.is_file() and data.stat().st_size:
@@ -223,9 +213,7 @@ def check_unchanged(run_dir: Path, record: VersionRecord | None) -> None:
 def move_aside(run_dir: Path) -> None:
     """Rename a run dir to RUN_DIR.old-N, so that a new run can start. Deletes nothing.
 
-    Raises:
-        StoreLockedError: a run is using it.
-        StoreError: it cannot be renamed.
+    Raises: StoreLockedError if a run is using it; StoreError if it cannot be renamed.
     """
     if not run_dir.exists():
         return
@@ -346,18 +334,14 @@ def _log_skipped(skipped: Mapping[str, int]) -> None:
 
 
 def _rounds(config: Config) -> bool:
-    """Whether hbm.budget_bytes affects results.
-
-    It sets the number of parts of a pass, and rows of 16 bits are rounded once per part.
-    """
+    """Whether hbm.budget_bytes affects results: it sets the number of parts of a pass, and rows of
+    16 bits are rounded once per part."""
     return any(table.row_precision != "float32" for table in config.tables)
 
 
 def _keep_lines(run_dir: Path, passes: int) -> Lines:
-    """Read the lines of metrics.jsonl up to a pass; remove all others from the file.
-
-    Torn and repeated lines are removed too.
-    """
+    """Read the lines of metrics.jsonl up to a pass; remove all others, and torn and repeated
+    ones."""
     path = run_dir / "metrics.jsonl"
     found = _lines_of(path, passes)
     # The line of the newest pass may not have been written when the run ended.

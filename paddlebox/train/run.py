@@ -195,7 +195,6 @@ def _prepare(run: Run, lock: KeptLock) -> None:
 
 
 def _train(run: Run, tests: Sequence[str]) -> dict[str, Any]:
-    """Train all passes. Returns the contents of summary.json. tests: as for `open_run`."""
     started = time.perf_counter()
     with ExitStack() as stack:
         training, hooks = assembly.open_run(stack, run, tests)
@@ -243,11 +242,7 @@ def _log_start(run: Run, table: TableSet) -> None:
 
 
 def _check_trained(run: Run) -> None:
-    """Warn if the run trained few steps.
-
-    Raises:
-        TrainingError: the run trained no step at all.
-    """
+    """Warn if the run trained few steps. Raises TrainingError if it trained none."""
     config, lines = run.config, run.point.lines
     recovered = any("partial_recovery" in line for line in lines.recent)
     if lines.passes and not (lines.samples or recovered):

@@ -14,20 +14,10 @@ from paddlebox.store.run_config import SLOTS_FILE
 
 
 def summary_of(run_dir: Path, passes: int, version: int) -> dict[str, Any] | None:
-    """Read summary.json of a run that is complete.
+    """The contents of summary.json, or None if there is none for this number of committed passes.
 
     A merge or a change of the number of ranks may have raised the store's version since the file
-    was written. The version in the file is then updated.
-
-    Args:
-        run_dir: the run dir.
-        passes: number of committed passes.
-        version: the newest version of the store.
-
-    Returns: the summary, or None if there is none for this number of passes.
-
-    Raises:
-        StoreError: the file cannot be updated.
+    was written. The version in the file is then updated. Raises StoreError if it cannot be.
     """
     try:
         summary = json.loads((run_dir / "summary.json").read_text())
@@ -47,11 +37,7 @@ def dir_of(run_dir: Path, rank: int) -> Path:
 
 
 def own_dir(run_dir: Path, rank: int) -> Path:
-    """`dir_of` this rank. Creates its parent folders.
-
-    Raises:
-        StoreError: a folder cannot be created.
-    """
+    """`dir_of` this rank. Creates its parent folders. Raises StoreError."""
     own = dir_of(run_dir, rank)
     if rank > 0:
         for folder in (run_dir, own.parent):
@@ -67,11 +53,7 @@ def copies_of(config: Config, rank: int) -> str:
 
 
 def make_run_dir(run_dir: Path) -> None:
-    """Create a run dir if it does not exist.
-
-    Raises:
-        StoreError: the folder cannot be created.
-    """
+    """Create a run dir if it does not exist. Raises StoreError."""
     # Durably: a power cut must not take the folder with all that is committed in it.
     try:
         make_folder(str(run_dir), 0o700)
@@ -90,11 +72,7 @@ def write_slots(run_dir: Path, slots: Slots) -> None:
 
 
 def append_json(path: Path, value: Any) -> None:
-    """Append a line of JSON to a file, durably. The file is created if there is none.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    """Append a line of JSON to a file, durably. Creates the file. Raises StoreError."""
     try:
         new = not path.exists()
         with open(path, "a") as file:
@@ -108,9 +86,6 @@ def append_json(path: Path, value: Any) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file durably: a power cut leaves the old file or the new one.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    """Write a JSON file durably: a power cut leaves the old file or the new one. Raises
+    StoreError."""
     write_durably(str(path), json.dumps(value, indent=1).encode() + b"\n")

@@ -48,7 +48,6 @@ class Averages:
         self._own: dict[str, np.ndarray] | None = None
 
     def use_parameters(self) -> None:
-        """Put the trained parameters back into the program."""
         if self._own is not None:
             self._program.set(self._own)
             self._own = None
@@ -60,7 +59,6 @@ class Averages:
             self._program.set(self._averages)
 
     def add(self) -> None:
-        """Add the parameters after a training step."""
         self._steps += 1
         kept = np.float32(min(self._decay, self._steps / (self._steps + START)))
         for name, value in self._program.view().items():
@@ -103,10 +101,8 @@ class Runner:
         self._sync, self._averages = sync, averages
 
     def train_step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        """Run forward, backward and update on a batch.
-
-        Returns: the mean loss, and the logits (B, T) float32. Both are from before the update.
-        """
+        """Run forward, backward and update. Returns the mean loss, and the logits (B, T) float32,
+        both from before the update."""
         self._use_parameters()
         loss, logits, trained = self._sync.step(self.program, feed)
         if trained and self._averages is not None:
@@ -114,16 +110,14 @@ class Runner:
         return loss, logits
 
     def evaluate_step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        """Run forward on a batch. Returns the mean loss and the logits (B, T) float32."""
+        """Returns the mean loss and the logits (B, T) float32."""
         if self._averages is not None:
             self._averages.use_averages()
         return self.program.evaluate(feed)
 
     def finish_pass(self) -> None:
         """Exchange what ranks have not sent yet, after the last step and before the commit.
-
-        Every rank calls it.
-        """
+        Collective."""
         self._use_parameters()
         self._sync.finish_pass(self.program)
 
@@ -133,11 +127,7 @@ class Runner:
         return self._sync.sent_bytes
 
     def set_click_prior(self, prior: np.ndarray) -> None:
-        """Set the parameter of a model with click priors.
-
-        Args:
-            prior: (2, K) float32, as in paddlebox/models/click_prior.py. NaN: as before.
-        """
+        """Set the parameter of a model with click priors. prior: (2, K) float32. NaN: as before."""
         self._use_parameters()
         before = self.program.view()[CLICK_PRIOR]
         self.program.set({CLICK_PRIOR: np.where(np.isnan(prior), before, prior)})
@@ -151,11 +141,7 @@ class Runner:
         return self.program.state() | averages
 
     def load_dense_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Load what `dense_state` returned.
-
-        Raises:
-            CorruptionError: names or shapes do not match the model.
-        """
+        """Raises CorruptionError if names or shapes do not match the model."""
         self._use_parameters()
         if self._averages is None:
             self.program.load(state)
@@ -196,13 +182,9 @@ def own_share(feed: Feed) -> float:
 
 
 def build_runner(config: Config, slots: Slots, sync_of: SyncOf = one_rank) -> Runner:
-    """Build the model of a config as `trainer.program` says. Seeds Paddle with `config.seed`.
+    """Build the model of a config, or of one phase. Seeds Paddle with `config.seed`.
 
-    Args:
-        config: the config of the run, or of one phase.
-
-    Raises:
-        ConfigError: as `sync_of`; or rows on a GPU that this machine or build does not have.
+    Raises: ConfigError as `sync_of`; or rows on a GPU that this machine or build does not have.
     """
     check_place(config.hbm.place)
     sync = sync_of(config, weighted=slots.weight is not None)
@@ -214,10 +196,8 @@ def build_runner(config: Config, slots: Slots, sync_of: SyncOf = one_rank) -> Ru
 
 
 def seed_pass(seed: int, number: int) -> None:
-    """Seed Paddle for a pass from the run's seed and the number of the pass.
-
-    A resumed run then draws the same random numbers (dropout) as one that was never stopped.
-    """
+    """Seed Paddle for a pass from the run's seed and the number of the pass. A resumed run then
+    draws the same random numbers (dropout) as one that was never stopped."""
     paddle.seed(_native.core.mix(seed + number) % (1 << 63))
 
 
@@ -242,17 +222,14 @@ class Runners:
             runner.program.set_rate(self._rates[phase] * factor)
 
     def finish_pass(self) -> None:
-        """Finish a pass after its last step, before its commit. Every rank calls it."""
         for runner in self._of.values():
             runner.finish_pass()
 
     @property
     def dense_sent_bytes(self) -> int:
-        """Bytes of dense parameters and gradients that this rank has sent to other ranks."""
         return sum(runner.dense_sent_bytes for runner in self._of.values())
 
     def dense_state(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters and optimizer states of all programs, by name."""
         return {
             name: array
             for phase, runner in self._of.items()
@@ -260,11 +237,7 @@ class Runners:
         }
 
     def load_dense_state(self, state: State) -> None:
-        """Load what `dense_state` returned.
-
-        Raises:
-            CorruptionError: names or shapes do not match the models.
-        """
+        """Raises CorruptionError if names or shapes do not match the models."""
         for phase, runner in self._of.items():
             runner.load_dense_state(state_of(phase, state))
 

@@ -36,13 +36,8 @@ log = logging.getLogger("paddlebox")
 
 
 class Save(Hook):
-    """Writes the saves of a run.
-
-    Args:
-        config: the config of the run.
-        table: the tables to save.
-        saved: called after each save, in the thread that wrote it.
-    """
+    """Writes the saves that the config schedules (`save`), and copies them, while passes train.
+    saved: called after each save, in the thread that wrote it."""
 
     def __init__(self, config: Config, table: TableSet, saved: Callable[[], None]) -> None:
         extra = {
@@ -105,13 +100,8 @@ class Copy(Hook):
 
 
 class Publisher:
-    """The process that exports, and a thread that reads its reports.
-
-    Args:
-        saves: folder of the saves.
-        publish, bounds: sections of the config.
-        told: called for each export with the fields of `Served`, in the reading thread.
-    """
+    """The process that exports, and a thread that reads its reports. saves: folder of the saves.
+    told: called for each export with the fields of `Served`, in the reading thread."""
 
     def __init__(
         self,

@@ -23,7 +23,6 @@ def set_files(
     """Set the files of the next pass, and how the ranks share its instances.
 
     Args:
-        files: all files of the pass.
         sizes: as for `Coordinator.share_files`.
         train: whether the pass trains. With auto, ranks evaluate whole files.
     """

@@ -72,11 +72,7 @@ class Passes(Protocol):
 
 
 class Listed:
-    """The passes of `data.train_files`.
-
-    Args:
-        passes: all passes, from `plan_passes`.
-    """
+    """The passes of `data.train_files`, from `plan_passes`."""
 
     def __init__(self, passes: Sequence[PlannedPass]) -> None:
         self.listed, self._hashes = passes, [""]
@@ -112,21 +108,14 @@ class Listed:
 class Hourly:
     """One pass per hour of `data.path_template`.
 
-    An hour is taken once it is over by the clock and its files are complete. The run waits for
-    this at least `data.late_s` after the end of the hour. It also waits at least `data.late_s`, by
-    a monotonic clock, after it first looked for the hour. Then `data.missing_hour` decides. The
+    An hour is taken once it is over by the clock and its files are complete. The run waits for this
+    at least `data.late_s` after the end of the hour. It also waits at least `data.late_s`, by a
+    monotonic clock, after it first looked for the hour. Then `data.missing_hour` decides. The
     decision is stored with the next pass. A run that is killed before that decides again.
 
     All ranks call the same methods in the same order. While the first rank waits for an hour, it
     sends a message each time it looks for the files. So every rank notices within seconds if
-    another rank is gone.
-
-    Args:
-        config: the config of the run.
-        world: the ranks.
-        clock: `time.time`, or a replacement in tests.
-        steady: `time.monotonic`, or a replacement.
-        sleep: `time.sleep`, or a replacement.
+    another rank is gone. Tests replace clock, steady and sleep.
     """
 
     listed: Sequence[PlannedPass] = ()
@@ -341,11 +330,8 @@ class Hourly:
         return self._data.missing_hour != "wait"
 
     def _check_template(self, found: Log) -> None:
-        """Check that `data.path_template` matches anything.
-
-        Raises:
-            DataError: no hour from this one to the present is complete.
-        """
+        """Raises DataError if `data.path_template` matches nothing: no hour from this one to the
+        present is complete."""
         hour = self._next
         for _ in range(_PROBED_HOURS):
             if self._at_end(hour) or hour.end.timestamp() > self._clock():
@@ -360,11 +346,8 @@ class Hourly:
         )
 
     def _leave_out(self, found: Log) -> None:
-        """Leave the next hour out.
-
-        Raises:
-            DataError: data.missing_hour is stop, or too many hours in a row are missing.
-        """
+        """Leave the next hour out. Raises DataError if data.missing_hour is stop, or too many hours
+        in a row are missing."""
         what = f"hour {self._next.name} is missing, {self._data.late_s:g} s late: {found.why}"
         if self._data.missing_hour == "stop":
             raise DataError(f"{what}; data.missing_hour is stop: skip would go on without it")
@@ -389,10 +372,8 @@ class Hourly:
             self._said = now
 
     def _warn_of_changes(self) -> None:
-        """Warn if files of trained hours changed, or left-out hours arrived.
-
-        It checks the last `_WATCHED_HOURS` hours that this process trained, and as many left out.
-        """
+        """Warn if files of trained hours changed, or left-out hours arrived, among the last
+        `_WATCHED_HOURS` of each."""
         for at, before in enumerate(self._trained):
             others = changed(before)
             for file, now in others.items():
@@ -405,9 +386,5 @@ class Hourly:
 
 
 def passes_of(config: Config, world: Coordinator) -> Passes:
-    """The source of passes for a config.
-
-    Raises:
-        DataError: a file or pattern of `data.train_files` is missing; the error names it.
-    """
+    """The source of passes for a config. Raises DataError, which names a file that is missing."""
     return Hourly(config, world) if config.data.path_template else Listed(plan_passes(config))

@@ -45,9 +45,8 @@ def find_source(text: str, run_dir: Path) -> Source:
         text: RUN or RUN@VERSION.
         run_dir: the run dir of the new run.
 
-    Raises:
-        StoreError: there is no such run or version, or its config.json cannot be read.
-        ConfigError: the run is `run_dir` itself.
+    Raises: StoreError if there is no such run or version, or its config.json cannot be read;
+    ConfigError if the run is `run_dir` itself.
     """
     run, mark, name = text.rpartition("@")
     if not mark or Path(text).is_dir():
@@ -81,11 +80,8 @@ def find_source(text: str, run_dir: Path) -> Source:
 
 
 def resolve_version(run: Path, name: str) -> int | None:
-    """The version that a name stands for, in any form that --from takes; None: the newest.
-
-    Raises:
-        StoreError: there is no such version.
-    """
+    """The version that a name stands for, in any form that --from takes; None: the newest. Raises
+    StoreError if there is none."""
     if not name:
         return None
     with VersionStore.open_reader(run / "store") as manifest:
@@ -113,11 +109,7 @@ def open_tables(source: Source) -> Iterator[dict[str, list[TieredTable]]]:
 
 
 def check_same_source(source: Source, run_dir: Path) -> None:
-    """Check that a run that has versions was filled from this source.
-
-    Raises:
-        StoreError: it was filled from another source, or from none.
-    """
+    """Raises StoreError if a run that has versions was not filled from this source."""
     try:
         report = json.loads((run_dir / INIT_FILE).read_text())
         run, version = report["run"], report["version"]

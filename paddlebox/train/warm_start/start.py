@@ -71,11 +71,6 @@ def carry_dense(
     A parameter is carried if its name, shape and dtype are equal. The optimizer's state of a
     parameter is carried with the parameter if both runs use the same type of optimizer. The name of
     such a state begins with the name of its parameter.
-
-    Args:
-        old: the state of the source.
-        fresh: the initial state of the new model.
-        same_optimizer: whether both runs use the same type of optimizer.
     """
     names = {*old, *fresh}
     out = CarriedDense(dict(fresh))
@@ -108,10 +103,8 @@ def carry_dense(
 
 
 def _owner(name: str, names: set[str]) -> str | None:
-    """The parameter to which an optimizer state of this name belongs, or None.
-
-    It is the longest other name that this name begins with.
-    """
+    """The parameter to which an optimizer state of this name belongs, or None: the longest other
+    name that this name begins with."""
     parts = name.split("_")
     prefixes = ("_".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
     return next((prefix for prefix in prefixes if prefix in names), None)
@@ -206,19 +199,9 @@ def init_from(
 ) -> dict[str, Any]:
     """Fill the empty store and the model of a new run from another run.
 
-    Writes a report of what was carried, reset and dropped to run_dir/init.json. The default tables
-    of the two runs correspond; other tables correspond by name. After an error nothing is
-    committed.
-
-    Args:
-        source: the run to start from.
-        config: the config of the new run.
-        slots: its slots.
-        tables: its open tables, without rows.
-        runner: its programs.
-        run_dir: its run dir.
-
-    Returns: the report.
+    Writes a report of what was carried, reset and dropped to run_dir/init.json, and returns it. The
+    default tables of the two runs correspond; other tables correspond by name. After an error
+    nothing is committed.
 
     Raises:
         StoreError: the source cannot be read.
