@@ -30,7 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "build" / "same_results"
-ONE_THREAD = ("trainer.dense_threads=1", "store.threads=1", "data.threads=1")
+ONE_THREAD = ("trainer.dense_threads=1", "data.threads=1")
 GENERATED_ROWS = 100_000
 # Values of a pass that depend neither on time nor on the progress of a background commit.
 OF_A_PASS = (

@@ -122,7 +122,7 @@ def load(job: Job, at: Path) -> Any:
 
 
 _QUIET = (  # one thread per run and one version; neither changes what is learned
-    *("trainer.dense_threads=1", "store.threads=1", "data.threads=1"),
+    *("trainer.dense_threads=1", "data.threads=1"),
     "checkpoint.keep_versions=1",
 )
 

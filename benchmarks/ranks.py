@@ -320,7 +320,7 @@ def launched(
             *("-o", f"seed={seed}", *files, f"data.batch_size={STEP // ranks}"),
             *("table.embedx_dim=16", "model.hidden=[128,64]", "trainer.dense_threads=1"),
             # Without optimizer.averaging, which ranks.sync_weight_step excludes.
-            *("store.threads=1", "trainer.evaluate_after_pass=true", "optimizer.averaging=0"),
+            *("data.threads=1", "trainer.evaluate_after_pass=true", "optimizer.averaging=0"),
             *overrides,
         ],
         cwd=report.ROOT,

@@ -96,7 +96,7 @@ def settings(folder: Path, run_dir: Path) -> list[str]:
         "-c", CONFIG, "--run-dir", str(run_dir / "run"), "-o",
         f"data.train_files=[{folder}/data/train-*.txt]",
         f"data.test_files=[{folder}/data/test.txt]", "data.files_per_pass=4",
-        "trainer.dense_threads=1", "store.threads=1",
+        "trainer.dense_threads=1", "data.threads=1",
     ]  # fmt: skip
 
 

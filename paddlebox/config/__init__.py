@@ -16,7 +16,6 @@ from paddlebox.config.table import (
     Rule,
     RuleConfig,
     SsdConfig,
-    StoreConfig,
     TableConfig,
 )
 from paddlebox.config.trainer import (
@@ -57,7 +56,6 @@ __all__ = [
     "SlotType",
     "Slots",
     "SsdConfig",
-    "StoreConfig",
     "TableConfig",
     "TrainerConfig",
     "load_config",

@@ -38,21 +38,11 @@ _BOUNDS = {  # pydantic's error type: (words, key of the bound in the error's ct
     "less_than_equal": ("at most", "le"),
 }
 # Unknown keys whose work another key or a tool does, which the nearest name would not show.
-_PROMETHEUS = "use a rule of Prometheus: docs/runbook.md"
 _INSTEAD = {
     "alerts.command": "use the alerts at alerts.metrics_port: docs/runbook.md",
-    "alerts.max_bad_line_ratio": "use data.max_bad_line_ratio",
-    "alerts.max_serving_lag_s": _PROMETHEUS,
-    "alerts.min_free_bytes": _PROMETHEUS,
-    "alerts.min_instances_share": _PROMETHEUS,
-    "alerts.stall_s": _PROMETHEUS,
     "feeder.cache_dir": "set XDG_CACHE_HOME",
     "feeder.spill_dir": "set TMPDIR",
-    "publish.min_auc": "use the bounds of alerts, which the gate applies too",
-    "ranks.dense_top_k": "use ranks.sync_weight_step",
     "ranks.transport": "MPI is used if it started the ranks, else TCP",
-    "ranks.two_level": "use ranks.rows and ranks.gradients: int8",
-    "store.parity": "use ranks.parity, or checkpoint.copy_to",
     "trainer.visualdl": "tools/report.py shows a run",
 }
 _BOOLS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}

@@ -10,7 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from paddlebox.config.dates import DigitText, check_template, day_of, is_hourly, moment, zone_of
-from paddlebox.config.section import GIB, MIB, Bytes, Choice, ListOf, Section, Text, Unit
+from paddlebox.config.section import MIB, Bytes, Choice, ListOf, Section, Text, Unit
+
+#: A longer line is malformed: 50,000 feasigns fit into it.
+MAX_LINE_BYTES = MIB
 
 
 class MissingHour(StrEnum):
@@ -246,9 +249,6 @@ class DataConfig(StreamConfig):
     max_bad_line_ratio: Unit = Field(
         default=0.001, description="a pass fails if a larger share of its lines is malformed"
     )
-    max_line_bytes: Bytes = Field(
-        default=MIB, ge=1, le=GIB, description="a longer line is malformed"
-    )
     dedup_slots: Literal["off", "auto"] | ListOf[Text] = Field(
         default="off",
         description="sparse slots in which successive instances repeat a list, or one that grows, "
@@ -274,8 +274,8 @@ class DataConfig(StreamConfig):
         default=0,
         ge=0,
         le=1024,
-        description="threads that read and parse files; 1: also only one thread that packs "
-        "batches; 0: tuned during the run, at most 8",
+        description="threads that read and parse files, and threads of the store; 1: also only one "
+        "thread that packs batches; 0: at most 8, those that read are tuned during the run",
     )
     share: Text = Field(
         default="auto",

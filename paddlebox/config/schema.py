@@ -20,7 +20,7 @@ from paddlebox.config.data import DataConfig, FeederConfig, SequencesConfig
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.config.models import SEARCH_ID, AnyModelConfig
 from paddlebox.config.section import ListOf, Section
-from paddlebox.config.table import HbmConfig, MemConfig, SsdConfig, StoreConfig, TableConfig
+from paddlebox.config.table import HbmConfig, MemConfig, SsdConfig, TableConfig
 from paddlebox.config.trainer import OptimizerConfig, Phase, PhaseConfig, RanksConfig, TrainerConfig
 
 _WITH_PASSWORD = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@")
@@ -105,7 +105,6 @@ class Config(Section):
     hbm: HbmConfig = Field(default_factory=HbmConfig)
     mem: MemConfig = Field(default_factory=MemConfig)
     ssd: SsdConfig = Field(default_factory=SsdConfig)
-    store: StoreConfig = Field(default_factory=StoreConfig)
     data: DataConfig
     feeder: FeederConfig = Field(default_factory=FeederConfig)
     model: AnyModelConfig

@@ -19,7 +19,7 @@ from paddlebox.errors import ConfigError
 
 # Keys and sections that do not affect results, except for the order of float sums in dense layers.
 FREE = (
-    "name", "table.share", "hbm", "mem", "ssd", "store", "feeder", "checkpoint", "security",
+    "name", "table.share", "hbm", "mem", "ssd", "feeder", "checkpoint", "security",
     "data.slots",  # only the path is free: the contents of the file are compared
     "data.test_files", "data.dedup_slots", "data.threads",
     "trainer.dense_threads", "trainer.grace_s", "trainer.evaluate_after_pass",
@@ -45,13 +45,13 @@ TUNED = (
         for name in ("learning_rate", "l1", "l2")
     ),
     "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
-    "data.max_line_bytes", "data.share",
+    "data.share",
     # Not the user and the time, by which stored histories were made.
     *(f"data.sequences.{name}" for name in ("max_length", "split", "overlap", "history")),
 )  # fmt: skip
 # Keys that may differ between the ranks of a job. They affect only what a rank does by itself.
 OF_HOST = (
-    "name", "hbm", "mem", "ssd", "store", "feeder", "security", "alerts", "data.slots",
+    "name", "hbm", "mem", "ssd", "feeder", "security", "alerts", "data.slots",
     "data.threads", "trainer.dense_threads", "trainer.grace_s", "trainer.trace",
 )  # fmt: skip
 # If a config does not name these sections, it has none: the stored ones are not taken over, because

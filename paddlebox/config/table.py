@@ -1,5 +1,5 @@
 """Keys of `table` and of each of `extra_tables`: rows, their update rules and their lifetime; and
-of `hbm`, `mem`, `ssd` and `store`, the tiers that hold rows."""
+of `hbm`, `mem` and `ssd`, the tiers that hold rows."""
 
 from __future__ import annotations
 
@@ -46,14 +46,6 @@ class SsdConfig(Section):
     )
     disk_budget_bytes: Bytes = Field(
         default=0, ge=0, description="limit for the store's files; 0: the space on the disk"
-    )
-
-
-class StoreConfig(Section):
-    """Threads of the store."""
-
-    threads: int = Field(
-        default=0, ge=0, le=1024, description="threads of the store; 0: all cores, at most 8"
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import Format, KeySpace, Slots
 from paddlebox.config.check import did_you_mean
-from paddlebox.config.data import ShareBy
+from paddlebox.config.data import MAX_LINE_BYTES, ShareBy
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.pipeline import PackThreads, Threads
@@ -50,7 +50,7 @@ class LoadOptions:
     threads: int = 1
     key_space: KeySpace = KeySpace.SHARED
     max_bad_line_ratio: float = 0.001
-    max_line_bytes: int = 1 << 20
+    max_line_bytes: int = MAX_LINE_BYTES
     retries: int = RETRIES
     dedup_slots: str | Sequence[str] = "off"  # "off", "auto", or names of sparse slots
     shuffle_seed: int | None = None  # None: keep the order of the files

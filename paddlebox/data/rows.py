@@ -9,6 +9,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Config, DataConfig, Slots, SlotType
+from paddlebox.config.data import MAX_LINE_BYTES
 from paddlebox.data.columnar import count_rows as count_columnar
 from paddlebox.data.file_part import FilePart
 from paddlebox.data.instance_options import InstanceOptions
@@ -31,7 +32,7 @@ def count_rows(files: Sequence[str], data: DataConfig, at_most: int, lines_befor
             rows += count_columnar(path, data.format)
         else:
             lines = -lines_before
-            for chunk in read_chunks(path, line_bytes=data.max_line_bytes):
+            for chunk in read_chunks(path, line_bytes=MAX_LINE_BYTES):
                 lines += chunk.data.count(b"\n") + (not chunk.data.endswith(b"\n"))
                 if rows + lines >= at_most:
                     break
@@ -58,7 +59,6 @@ def dense_scales(
         format=data.format,
         slots=slots,
         batch_size=1,
-        max_line_bytes=data.max_line_bytes,
         instances=InstanceOptions(parse_logkey=data.logkey),
     )
     schema = options.schema()

@@ -24,14 +24,13 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
+from paddlebox.config.data import MAX_LINE_BYTES
 from paddlebox.data.listing import expand
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import DataError, PassError
 
 core = _native.core
 log = logging.getLogger(__name__)
-
-_MAX_LINE_BYTES = 1 << 20
 
 
 class SideTable:
@@ -85,14 +84,14 @@ class SideTable:
         parts, rows = [], 0
         for path in expand(patterns):
             line = 0
-            for chunk in read_chunks(path, line_bytes=_MAX_LINE_BYTES):
+            for chunk in read_chunks(path, line_bytes=MAX_LINE_BYTES):
                 try:
                     part, line = core.parse_side_text(
                         path,
                         chunk.data,
                         dim=self.dim,
                         numbered=not self._keyed,
-                        max_line_bytes=_MAX_LINE_BYTES,
+                        max_line_bytes=MAX_LINE_BYTES,
                         first_row=rows,
                         line=line,
                     )

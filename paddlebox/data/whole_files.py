@@ -41,7 +41,6 @@ def load_files(
         batch_size=batch_size,
         key_space=data.key_space,
         max_bad_line_ratio=data.max_bad_line_ratio,
-        max_line_bytes=data.max_line_bytes,
         tables=tables,
         instances=InstanceOptions(parse_logkey=data.logkey),
     )

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paddlebox.config import Config, Format, Slot, Slots
+from paddlebox.config.data import MAX_LINE_BYTES
 from paddlebox.data.columnar import read_pieces
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
@@ -48,7 +49,7 @@ def _chunks(path: str, config: Config, slots: Slots, looked: list[Slot]) -> Iter
     if data.pipe_command or data.parser:
         return
     if data.format is Format.CSV:
-        for chunk in read_chunks(path, line_bytes=data.max_line_bytes):
+        for chunk in read_chunks(path, line_bytes=MAX_LINE_BYTES):
             yield _of_csv(chunk.data.decode("utf-8", "replace"), slots, looked)
             return  # only the first one has the header
     elif data.format.is_columnar:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from paddlebox._native import core
 from paddlebox.config import Config, Format, KeySpace, Slots, SlotType
+from paddlebox.config.data import MAX_LINE_BYTES
 from paddlebox.errors import DataError
 
 CELL, VALUE = "\x1f", "\x1e"  # separators of cells, and of the values in a cell
@@ -164,7 +165,7 @@ class FieldParser:
             "criteo_tsv" if criteo else "csv",
             slots.of_serving().fields(),
             config.data.key_space is KeySpace.PER_SLOT,
-            config.data.max_line_bytes,
+            MAX_LINE_BYTES,
             ",|" if criteo else CELL + VALUE,
             csv_nulls=slots.csv.null,  # requests write missing values as the data does
         )

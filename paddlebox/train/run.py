@@ -183,7 +183,7 @@ def _prepare(run: Run, lock: KeptLock) -> None:
     check_unchanged(run.run_dir, point.record)
     write_json(run.run_dir / "config.json", json.loads(config.canonical_json()))
     write_slots(run.run_dir, run.slots)
-    write_environment(run.run_dir, config, threads_of(config.store.threads))
+    write_environment(run.run_dir, config, threads_of(config.data.threads))
     (run.run_dir / "summary.json").unlink(missing_ok=True)  # it marks a run as complete
     if run.world.rank == 0:
         warn_of_unshared(config, run.slots)

@@ -134,9 +134,9 @@ def test_a_mistake_is_named_with_its_path(tmp_path: Path, extra: str, expected: 
 
 
 def test_a_key_whose_work_another_key_or_a_tool_does_names_it(tmp_path: Path) -> None:
-    said = error_of(tmp_path, MINIMAL + "feeder: {cache_dir: c}\n", "ranks.two_level=true")
+    said = error_of(tmp_path, MINIMAL + "feeder: {cache_dir: c}\n", "trainer.visualdl=true")
     assert "feeder.cache_dir: unknown key; set XDG_CACHE_HOME" in said
-    assert "ranks.two_level (from -o): unknown key; use ranks.rows and ranks.gradients" in said
+    assert "trainer.visualdl (from -o): unknown key; tools/report.py shows a run" in said
 
 
 @pytest.mark.parametrize(

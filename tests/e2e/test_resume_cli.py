@@ -68,7 +68,7 @@ def test_new_files_are_trained_on_and_a_finished_run_is_reported(
     assert passes(run_dir) == [1, 2]
     done = trained(*arguments(data, run_dir, files="train-00[01]"))
     assert "all 2 passes are committed: nothing new to train" in done.stderr
-    trained(*arguments(data, run_dir, "store.threads=3", "mem.budget_bytes=1MiB"))
+    trained(*arguments(data, run_dir, "data.threads=3", "mem.budget_bytes=1MiB"))
     assert passes(run_dir) == [1, 2, 3, 4]
     assert digests(run_dir) == digests(unbroken)
     assert summary(run_dir)["samples"] == summary(unbroken)["samples"]

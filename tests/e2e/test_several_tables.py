@@ -86,7 +86,7 @@ def test_threads_and_budgets_show_nowhere(
 ) -> None:
     summary = json.loads((run_dir / "summary.json").read_text())
     small = ["hbm.budget_bytes=2MiB", "mem.budget_bytes=2MiB", "extra_tables.wide.share=1.0"]
-    threads = ["store.threads=4", "data.threads=4", f"trainer.program={program}"]
+    threads = ["data.threads=4", f"trainer.program={program}"]
     other, lines = trained(tmp_path / "r", overrides(wide_data, *small, *threads))
     assert min(line["parts"] for line in lines) > 1
     assert other["sparse_digest"] == summary["sparse_digest"]

@@ -107,5 +107,5 @@ def test_a_rank_with_other_slots_is_named_with_the_first_difference(tmp_path: Pa
 
 
 def test_keys_of_a_host_may_differ_between_ranks() -> None:
-    own = (["store.threads=1", "trainer.dense_threads=1"], ["store.threads=2"])
+    own = (["data.threads=1", "trainer.dense_threads=1"], ["data.threads=2"])
     assert _compared(*own) == ["", ""]

@@ -45,16 +45,14 @@ def train(in_new_process: Any, data: Path, tmp_path: Path) -> Any:
 
 @pytest.mark.slow
 def test_threads_memory_and_runs_do_not_show(train: Callable[..., Any]) -> None:
-    first = train("store.threads=1", "data.threads=1")
+    first = train("data.threads=1")
     # Else the smallest budget would prove nothing. How many hits each tier has depends on whether
     # the pass before last was still being committed when a pass was staged; 2,500 is the least.
     assert first["ssd_hits"] > 2000
     others = {
-        "run again": train("store.threads=1", "data.threads=1"),
-        "4 threads": train("store.threads=4", "data.threads=4"),
-        "2 threads, all in MEM": train(
-            "store.threads=2", "data.threads=2", "mem.budget_bytes=256MiB"
-        ),
+        "run again": train("data.threads=1"),
+        "4 threads": train("data.threads=4"),
+        "2 threads, all in MEM": train("data.threads=2", "mem.budget_bytes=256MiB"),
     }
     assert others["2 threads, all in MEM"]["ssd_hits"] == 0
     assert others["2 threads, all in MEM"]["mem_hits"] > 2000
