@@ -29,8 +29,8 @@ from paddlebox.ranks import rows_without_embedx as bare_rows
 from paddlebox.ranks.channel import DENSE
 from paddlebox.ranks.messages import pack_ids
 from paddlebox.ranks.plans import STEP, Step
-from paddlebox.store.staged import StagedPass
 from paddlebox.store.table_set import StagedSet
+from paddlebox.store.tiered_table import StagedPass
 from tests.ranks.threads import Counts, coordination
 
 core = _native.core

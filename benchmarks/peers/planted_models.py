@@ -152,7 +152,7 @@ class Trainer:
         Returns: for each epoch the AUC on each half of the held-out users; the number of dense
             parameters; seconds of training.
         """
-        from paddlebox.store.averages import SUFFIX
+        from paddlebox.store.files import AVERAGE_SUFFIX
         from paddlebox.store.table import Table, sorted_unique_keys
         from paddlebox.train.runner import build_runner
 
@@ -174,7 +174,7 @@ class Trainer:
                 epochs.append([self._auc(runner, feeds) for feeds in (chosen, tested)])
             averaged = runner.dense_state().items()  # of each parameter, and of statistics
             parameters = sum(
-                a.size for n, a in averaged if n.endswith(SUFFIX) and "batch_norm" not in n
+                a.size for n, a in averaged if n.endswith(AVERAGE_SUFFIX) and "batch_norm" not in n
             )
             table.end()
             table.commit()

@@ -32,11 +32,10 @@ from paddlebox.ranks import rebuild
 from paddlebox.ranks.reshard import SentVersion, overlapping, send_parts, write_range
 from paddlebox.ranks.telling import raise_together, tell_all
 from paddlebox.store import copies, files
-from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.coordinator import Coordinator, key_ranges
-from paddlebox.store.lock import StoreLock
+from paddlebox.store.locks import StoreLock
 from paddlebox.store.rank_stores import newest_after_passes
-from paddlebox.store.version_store import VersionStore
+from paddlebox.store.version_store import VersionStore, list_checkpoints
 from paddlebox.train.opening import table_options
 from paddlebox.train.run_dir import copies_of, dir_of, own_dir
 
@@ -518,7 +517,7 @@ def _check_may_go(
 def _check_replaceable(store: Path) -> None:
     """Raises: as `_check_may_go`."""
     StoreLock(str(store / "LOCK")).release()
-    for named in checkpoints(str(store)):
+    for named in list_checkpoints(str(store)):
         raise StoreError(
             f"{store}: version {named.version} has the name {named.name!r} and would be lost when "
             "the run continues with another number of ranks: copy it (tools/store.py copy), and "

@@ -23,7 +23,7 @@ from paddlebox.ranks.link import Hosts
 from paddlebox.ranks.telling import NOTHING, Exchange, tell
 from paddlebox.ranks.world import World
 from paddlebox.store.file_stream import Stream
-from paddlebox.store.leases import Lease, take_lease
+from paddlebox.store.locks import Lease, take_lease
 from paddlebox.store.parity_set import (
     ParitySet,
     Part,

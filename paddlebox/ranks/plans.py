@@ -18,7 +18,7 @@ import numpy as np
 
 from paddlebox.ranks.rows_without_embedx import Bare
 from paddlebox.store.coordinator import BESIDE
-from paddlebox.store.staged import StagedPass
+from paddlebox.store.tiered_table import StagedPass
 
 
 class Late(NamedTuple):

@@ -26,6 +26,7 @@ from paddlebox.ranks.telling import NOTHING, BeforeLoading, raise_together, tell
 from paddlebox.store import files
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.file_stream import Stream, StreamWriter
+from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.parity_set import (
     ParitySet,
     SetFile,
@@ -34,7 +35,6 @@ from paddlebox.store.parity_set import (
     hex_crc,
     is_manifest,
 )
-from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, unframe
 
 log = logging.getLogger("paddlebox")

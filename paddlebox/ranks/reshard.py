@@ -33,10 +33,9 @@ from paddlebox.store import files
 from paddlebox.store.coordinator import Coordinator, key_ranges
 from paddlebox.store.file_stream import Stream, StreamWriter
 from paddlebox.store.files import make_folder, table_folder
-from paddlebox.store.first_version import FirstVersion, commit_resharded
-from paddlebox.store.import_rows import import_rows, open_source
+from paddlebox.store.import_rows import FirstVersion, commit_resharded, import_rows, open_source
+from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
-from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.store.version_store import VersionStore

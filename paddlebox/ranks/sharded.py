@@ -31,8 +31,7 @@ from paddlebox.ranks.plans import ShardedPass
 from paddlebox.ranks.step_planner import StepPlanner
 from paddlebox.ranks.stepping import Stepping
 from paddlebox.store.coordinator import key_ranges
-from paddlebox.store.hbm_place import gpu_number, host_is_device
-from paddlebox.store.options import TableOptions
+from paddlebox.store.options import TableOptions, gpu_number, host_is_device
 from paddlebox.store.tiered_table import TieredTable
 
 if TYPE_CHECKING:

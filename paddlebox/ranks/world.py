@@ -35,9 +35,8 @@ from paddlebox.ranks.sharded import ShardedTable
 from paddlebox.ranks.stepping import Progress, with_next
 from paddlebox.ranks.traffic import Sent, Traffic, ranks_per_node, traffic_of_pass
 from paddlebox.store.coordinator import Coordinator, Feed, T
-from paddlebox.store.staged import StagedPass
 from paddlebox.store.table_set import StagedSet
-from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.tiered_table import StagedPass, TieredTable
 
 paddle, core = _native.paddle, _native.core
 

@@ -16,8 +16,7 @@ from paddlebox.saves.meta import BASE, OF_TABLE
 from paddlebox.saves.reader import Save, Served, chain_of, check_layout, open_save
 from paddlebox.saves.saver import layouts_of
 from paddlebox.saves.writer import SaveWriter, Shape
-from paddlebox.store.first_version import FirstVersion, commit_initial
-from paddlebox.store.import_rows import import_chunks
+from paddlebox.store.import_rows import FirstVersion, commit_initial, import_chunks
 from paddlebox.store.life import DECAY, numbered
 from paddlebox.store.table_set import TableSet
 

@@ -33,7 +33,7 @@ from paddlebox.models.scaled_dense import ScaledDense
 from paddlebox.nn import PooledSlots, PooledTables, TableSlots
 from paddlebox.nn.hstu import Continued, Tokens
 from paddlebox.nn.rows import use_padding
-from paddlebox.store.averages import averaged
+from paddlebox.store.files import averaged
 
 paddle = ops.paddle
 

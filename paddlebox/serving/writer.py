@@ -41,7 +41,7 @@ from paddlebox.serving.source import RunSource, SaveSource, Source, is_save, par
 from paddlebox.store import files
 from paddlebox.store.files import seal
 from paddlebox.store.life import ServeFilter, filters_text
-from paddlebox.store.lock import StoreLock
+from paddlebox.store.locks import StoreLock
 
 log = logging.getLogger(__name__)
 

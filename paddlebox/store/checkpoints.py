@@ -1,37 +1,119 @@
-"""Checkpoints: versions with a name, which stay until the name is removed.
+"""Gives names to versions, and finds the version that a user means.
 
-STORE/checkpoints/<name>/ holds hard links to the files of one version, in the same layout as the
-store, with the other tables of a set in tables/. The folder costs the disk space of files that the
-store would otherwise have removed. `VersionStore.prune` keeps the version of each such folder.
+A checkpoint is a version with a name, which stays until the name is removed
+(`VersionStore.prune`). STORE/checkpoints/<name>/ holds hard links to its files, in the same layout
+as the store, with the other tables of a set in tables/. The folder costs the disk space of files
+that the store would otherwise have removed.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+import shutil
 
+from paddlebox.config.dates import date_of
+from paddlebox.errors import StoreError
 from paddlebox.store import files
+from paddlebox.store.record import VersionRecord, frame
+from paddlebox.store.version_store import CHECKPOINTS, UNDER_WAY, VersionStore, list_checkpoints
 
-FOLDER = "checkpoints"
-UNDER_WAY = ".tmp"  # suffix of a name that is being added or removed
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    name: str
-    version: int
+# Not only digits, which name versions and days.
+_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
-def checkpoints(store: str) -> list[Checkpoint]:
-    """The named versions of a store, by name."""
-    folder = os.path.join(store, FOLDER)
+def give_name(store: str, record: VersionRecord, name: str) -> None:
+    """Names a kept version; a writer may have the store open. The caller holds a lease on the
+    version.
+
+    Raises: StoreError if the name is taken or not valid, or files cannot be linked.
+    """
+    if not _NAME.fullmatch(name) or name.endswith(UNDER_WAY):
+        raise StoreError(
+            f"{name!r} cannot name a checkpoint: expected letters, digits and _ . -, and not only "
+            "digits"
+        )
+    target = os.path.join(store, CHECKPOINTS, name)
+    taken = next((c for c in list_checkpoints(store) if c.name == name), None)
+    if taken is not None:
+        raise StoreError(
+            f"{store}: {name!r} is the name of version {taken.version}; choose another, or "
+            "`unname` it first"
+        )
+    under_way = target + UNDER_WAY
+    shutil.rmtree(under_way, ignore_errors=True)  # left by a process that died
     try:
-        names = sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
-    found = []
-    for name in names:
-        if not name.endswith(UNDER_WAY):
-            versions = files.manifest_versions(os.path.join(folder, name))
-            found += [Checkpoint(name, version) for version in versions[:1]]
-    return found
+        with files.store_errors(target, "make the named version"):
+            files.make_folder(under_way)
+            for inside, part in record.tables_in(store):
+                source, folder = os.path.join(store, inside), os.path.join(under_way, inside)
+                for path in part.data_files:
+                    link = os.path.join(folder, path)
+                    files.make_folder(os.path.dirname(link))
+                    os.link(os.path.join(source, path), link)
+                files.make_folder(folder)
+                for made, _, _ in os.walk(folder):
+                    files.sync_folder(made)
+                payload = frame(part.to_payload())
+                files.write_durably(files.manifest_path(folder, part.version), payload)
+            os.rename(under_way, target)
+            files.sync_folder(os.path.dirname(target))
+    except StoreError:
+        shutil.rmtree(under_way, ignore_errors=True)
+        raise
+
+
+def name_version(store: str, version: int, name: str) -> None:
+    """As `give_name`, with a lease on the version. For a store that this process has not opened.
+
+    Raises: StoreError, also if the version is not kept.
+    """
+    with VersionStore.open_reader(store) as manifest:
+        record = manifest.pin(version)
+        assert record is not None
+        give_name(store, record, name)
+
+
+def unname(store: str, name: str) -> int:
+    """Removes a name; returns its version, which the next commit may drop.
+
+    Raises: StoreError if there is no such name.
+    """
+    found = next((c for c in list_checkpoints(store) if c.name == name), None)
+    if found is None:
+        names = ", ".join(c.name for c in list_checkpoints(store)) or "none"
+        raise StoreError(f"{store}: no checkpoint {name!r}; there are: {names}")
+    folder = os.path.join(store, CHECKPOINTS, name)
+    os.rename(folder, folder + UNDER_WAY)
+    files.sync_folder(os.path.dirname(folder))
+    shutil.rmtree(folder + UNDER_WAY)
+    return found.version
+
+
+def find_version(manifest: VersionStore, what: str) -> int:
+    """The number of a version.
+
+    Args:
+        what: a number, YYYYMMDD (the newest version of that day), YYYYMMDD/PASS, or a name.
+
+    Raises: StoreError that lists the existing versions and names.
+    """
+    records = manifest.records()
+    named = {c.name: c.version for c in list_checkpoints(manifest.folder)}
+    day, _, number = what.partition("/")
+    if what in named:
+        return named[what]
+    found = [
+        record
+        for record in records
+        if what == str(record.version)
+        or (date_of(record.day) == day and number in ("", str(record.cursor.get("pass", 0))))
+    ]
+    if not found:
+        there = [f"{r.version} ({date_of(r.day) or 'no date'}/{r.pass_number})" for r in records]
+        raise StoreError(
+            f"{manifest.folder}: no version {what!r}; expected one of {', '.join(there)}"
+            + (f", and the names {', '.join(named)}" if named else "")
+        )
+    whole = [record for record in found if not record.is_partial]
+    return max(record.version for record in whole or found)

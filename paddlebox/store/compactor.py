@@ -1,23 +1,211 @@
 """Compactor: merges the segments of a store, in the background and on demand (compaction.py decides
-which)."""
+which), within the bytes that the disk and the budget of the store leave."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from paddlebox import _native
-from paddlebox.store import compaction
+from paddlebox.errors import OutOfSpaceError
+from paddlebox.store import compaction, files
 from paddlebox.store.compaction import Merge, Policy
-from paddlebox.store.compaction_thread import CompactionThread
-from paddlebox.store.disk_budget import DiskBudget
 from paddlebox.store.options import TableOptions
 from paddlebox.store.record import newly_written
 from paddlebox.store.version_store import VersionStore
 
-core = _native.core
+log = logging.getLogger("paddlebox")
+
 _ALL = 1 << 62  # bytes of inputs
+_BATCH_BYTES = 512 << 20  # inputs of one commit: about a second of work
+_PARALLEL_MERGES = min(8, len(os.sched_getaffinity(0)))
+_NICE = 10  # training goes first
+
+
+class DiskBudget:
+    """Args:
+    folder: the folder of the store.
+    budget_bytes: limit for all its files; 0: only the disk limits them.
+    """
+
+    def __init__(self, folder: Path, budget_bytes: int) -> None:
+        self.folder = folder
+        self.budget_bytes = budget_bytes
+
+    def free_bytes(self) -> int:
+        stat = os.statvfs(self.folder)
+        free = stat.f_bavail * stat.f_frsize
+        if self.budget_bytes:
+            free = min(free, self.budget_bytes - files.used_bytes(str(self.folder)))
+        return max(0, free)
+
+    def check_merge(self, segments: int, needed: int) -> None:
+        """Raises: OutOfSpaceError if this many segments, with `needed` bytes, cannot be merged."""
+        free = self.free_bytes()
+        if needed > free:
+            raise OutOfSpaceError(
+                f"{self.folder}: a merge of {segments} segments needs {needed} bytes, {free} are "
+                "free"
+            )
+
+    def holds_pass(self, rows: int, row_bytes: int, stored: int) -> bool:
+        """Whether `check_pass` would succeed."""
+        return sum(_of_pass(rows, row_bytes, stored)) <= self.free_bytes()
+
+    def check_pass(self, rows: int, row_bytes: int, stored: int) -> None:
+        """Checks that there is space to commit a pass, with a merge at the same time.
+
+        Args:
+            rows: of the pass.
+            row_bytes: bytes of a stored row.
+            stored: bytes in the store.
+
+        Raises: OutOfSpaceError.
+        """
+        needed, reserve = _of_pass(rows, row_bytes, stored)
+        free = self.free_bytes()
+        if needed + reserve > free:
+            budget = f", disk_budget_bytes {self.budget_bytes}" * bool(self.budget_bytes)
+            raise OutOfSpaceError(
+                f"{self.folder}: a pass of {rows} rows needs {needed} bytes to be committed and a "
+                f"merge {reserve}, {free} are free{budget}; the pass is not started. Make room"
+                f"{' or raise ssd.disk_budget_bytes' * bool(budget)}, and start again: the last "
+                "commit stands"
+            )
+        if self.budget_bytes and free < self.budget_bytes // 5:
+            log.warning(
+                "%s: %d of disk_budget_bytes %d are left", self.folder, free, self.budget_bytes
+            )
+
+
+def _of_pass(rows: int, row_bytes: int, stored: int) -> tuple[int, int]:
+    """Bytes of the segments of a pass, and of a merge of one range."""
+    return rows * (row_bytes + 8) * 11 // 10, stored // 64  # keys, filters, fences
+
+
+def _yield_to_training() -> None:
+    # On Linux each thread has its own priority.
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+
+
+class CompactionThread:
+    """Each time it is woken, it plans, merges and commits until nothing is due.
+
+    Args:
+        plan, merge, commit: as in `Compactor`.
+        cancel: ends the running merges soon.
+    """
+
+    def __init__(
+        self,
+        plan: Callable[[int], list[Merge]],
+        merge: Callable[[Merge, bool], dict[str, Any]],
+        commit: Callable[[list[tuple[Merge, dict[str, Any]]]], None],
+        cancel: Callable[[], None],
+    ) -> None:
+        self._plan, self._merge, self._commit, self._cancel = plan, merge, commit, cancel
+        self._mutex = threading.Condition()
+        self._due = False
+        self._busy = False
+        self._urgent = 0
+        self._closed = False
+        self._error: BaseException | None = None
+        self._pool = ThreadPoolExecutor(
+            _PARALLEL_MERGES, "paddlebox-merge", initializer=_yield_to_training
+        )
+        self._thread = threading.Thread(target=self._work, name="paddlebox-compact", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """A version was committed: starts the merges that are due."""
+        with self._mutex:
+            self._due = True
+            self._mutex.notify_all()
+
+    def raise_error(self) -> None:
+        """Raises the error of a merge in the background, once."""
+        with self._mutex:
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def wait_until(self, done: Callable[[], bool], why: Callable[[], str] | None = None) -> float:
+        """Makes merges urgent and waits until done() is true or no merge is left; logs why it
+        waits. Returns the seconds it waited. Raises the error of a merge in the background."""
+        if done():
+            return 0.0
+        started = time.perf_counter()
+        if why is not None:
+            log.warning("waiting for compaction: %s", why())
+        with self._mutex:
+            self._urgent += 1
+            self._due = True
+            self._mutex.notify_all()
+            try:
+                while not self._closed and self._error is None and (self._due or self._busy):
+                    self._mutex.wait(0.1)
+                    if done():
+                        break
+            finally:
+                self._urgent -= 1
+        self.raise_error()
+        return time.perf_counter() - started
+
+    def wait_idle(self) -> None:
+        """Waits until no merge is due. Raises the error of a merge in the background."""
+        self.wait_until(lambda: False)
+
+    def close(self) -> None:
+        """Cancels the running merges and waits for their end. May be called twice."""
+        with self._mutex:
+            self._closed = True
+            self._mutex.notify_all()
+        self._cancel()
+        self._thread.join()
+        self._pool.shutdown()
+        if self._error is not None:  # not raised yet; the store is intact, but not merged
+            log.error("compaction failed: %s", self._error)
+            self._error = None
+
+    def _work(self) -> None:
+        while True:
+            with self._mutex:
+                self._busy = False
+                self._mutex.notify_all()
+                self._mutex.wait_for(lambda: self._due or self._closed)
+                if self._closed:
+                    return
+                self._due, self._busy = False, True
+            try:
+                self._run()
+            except BaseException as error:
+                with self._mutex:
+                    if not self._closed:  # a cancelled merge is not an error
+                        self._error = error
+
+    def _run(self) -> None:
+        while not self._closed:
+            merges = self._plan(_BATCH_BYTES)
+            if not merges:
+                return
+            finished, errors = [], []
+            tasks = [self._pool.submit(self._merge, merge, self._urgent > 0) for merge in merges]
+            for merge, task in zip(merges, tasks, strict=True):
+                try:
+                    finished.append((merge, task.result()))
+                except Exception as error:
+                    errors.append(error)
+            if finished:
+                self._commit(finished)
+            if errors:
+                raise errors[0]
 
 
 class Compactor:

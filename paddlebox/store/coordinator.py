@@ -28,8 +28,7 @@ import numpy as np
 from paddlebox.config import Config
 from paddlebox.config.trainer import RanksConfig
 from paddlebox.heartbeat import SILENT, Heartbeat
-from paddlebox.store.staged import StagedPass
-from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.tiered_table import StagedPass, TieredTable
 
 Feed = dict[str, Any]
 T = TypeVar("T")

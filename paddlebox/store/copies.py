@@ -28,9 +28,8 @@ from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.heartbeat import SILENT, Heartbeat
 from paddlebox.store import files
 from paddlebox.store.files import crc32c
-from paddlebox.store.leases import Lease, take_lease
-from paddlebox.store.lock import KeptLock
-from paddlebox.store.rebuild import rebuild_from_files
+from paddlebox.store.locks import KeptLock, Lease, take_lease
+from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame, unframe
 from paddlebox.store.remote import BLOCK_BYTES, open_filesystem, shown
 

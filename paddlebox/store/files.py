@@ -414,3 +414,13 @@ def dense_digest(arrays: Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name} {array.dtype.str} {np.shape(arrays[name])}\n".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+# Averages of parameters in a dense state: `<name>_average` next to `<name>`.
+AVERAGE_SUFFIX = "_average"
+AVERAGED_STEPS = "averaged_steps"  # int64, one value: the number of steps in the averages
+
+
+def averaged(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A dense state for serving: averages replace the parameters that have one."""
+    return {name: state.get(name + AVERAGE_SUFFIX, value) for name, value in state.items()}

@@ -1,5 +1,5 @@
-"""ManifestDb: the LMDB environment of a manifest, a few values under keys, each with a CRC, and the
-checksum of LMDB's file (docs/formats/manifest.md)."""
+"""ManifestDb: the LMDB environment of a manifest, a few values under keys, each with a CRC; the
+checksum of LMDB's file; and the rebuilding of both (docs/formats/manifest.md)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,8 @@ import lmdb
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store import files
 from paddlebox.store.files import crc32c, guard_map, seal, unseal
-from paddlebox.store.record import VersionRecord
+from paddlebox.store.locks import StoreLock
+from paddlebox.store.record import VersionRecord, frame, unframe
 
 T = TypeVar("T")
 
@@ -26,7 +28,8 @@ _MAP_BYTES = 16 << 20  # address space, not disk; grows when needed
 _READ_TRIES = 5  # of a reader, because a writer may be committing
 _RETRY_SECONDS = 0.05
 REBUILD = (
-    "; to rebuild it from the MANIFEST files: paddlebox.store.rebuild.rebuild_from_files(folder)"
+    "; to rebuild it from the MANIFEST files: "
+    "paddlebox.store.manifest_db.rebuild_from_files(folder)"
 )
 
 _DATA, _NAME = "data.mdb", "data.sha256"
@@ -348,3 +351,101 @@ def journal_entry(record: VersionRecord, parent: VersionRecord | None) -> bytes:
         "bytes": written,
     }
     return json.dumps(entry, separators=(",", ":")).encode()
+
+
+# ---- rebuilding
+
+
+def rebuild_from_files(folder: str | os.PathLike[str]) -> VersionRecord:
+    """Replaces a damaged environment by one that is made from the intact MANIFEST files. Returns
+    the newest version.
+
+    A version is used if its MANIFEST file is intact and every file that it names has the right
+    size. The old environment stays as ``manifest.damaged-<n>``.
+
+    Raises:
+        StoreLockedError: a writer has the store open.
+        CorruptionError: no version can be used. The message says why, for each version.
+    """
+    folder = os.fspath(folder)
+    lock = StoreLock(os.path.join(folder, "LOCK"))
+    try:
+        whole: dict[int, bytes] = {}
+        wrong: list[str] = []
+        versions = files.manifest_versions(folder)
+        for version in versions:
+            try:
+                whole[version] = _payload(folder, version, newest=version == versions[-1])
+            except StoreError as error:
+                wrong.append(str(error))
+        if not whole:
+            raise CorruptionError(f"{folder}: no whole version: {'; '.join(wrong) or 'none'}")
+        newest = max(whole)
+        _replace(folder, newest, whole)
+        where = files.manifest_path(folder, newest)
+        return VersionRecord.from_payload(whole[newest], where)
+    finally:
+        lock.release()
+
+
+def _payload(folder: str, version: int, newest: bool) -> bytes:
+    path = files.manifest_path(folder, version)
+    try:
+        payload = unframe(files.read(path), path)
+    except CorruptionError:
+        copy = _copy_in_lmdb(folder, version) if newest else None
+        if copy is None:
+            raise
+        payload = copy
+    record = VersionRecord.from_payload(payload, path)
+    if record.version != version:
+        raise CorruptionError(f"{path}: holds version {record.version}")
+    missing = record.first_missing(folder)
+    if missing is not None:
+        raise CorruptionError(f"{path}: names {missing}")
+    return payload
+
+
+def _copy_in_lmdb(folder: str, version: int) -> bytes | None:
+    # Only if the newest version's file is damaged, because LMDB does not check its pages.
+    path = os.path.join(folder, "manifest")
+    try:
+        with (
+            lmdb.open(path, readonly=True, lock=False, create=False) as env,
+            env.begin() as txn,
+        ):
+            value = txn.get(version_key(version))
+            return unseal(value, path) if value is not None else None
+    except (lmdb.Error, OSError):
+        return None
+
+
+def _replace(folder: str, head: int, payloads: dict[int, bytes]) -> None:
+    fresh = os.path.join(folder, "manifest.tmp")
+    shutil.rmtree(fresh, ignore_errors=True)
+    files.make_folder(fresh)
+    size = sum(len(payload) for payload in payloads.values())
+    records: dict[int, VersionRecord] = {}
+    with lmdb.open(fresh, map_size=(16 << 20) + 4 * size) as env, env.begin(write=True) as txn:
+        for version, payload in payloads.items():
+            records[version] = record = VersionRecord.from_payload(payload, folder)
+            txn.put(version_key(version), seal(payload))
+            # A chain of saves can continue only if the journal has the commit of the last save.
+            entry = journal_entry(record, records.get(record.parent))
+            txn.put(journal_key(version), seal(entry))
+        crcs = {version: crc32c(payload) for version, payload in payloads.items()}
+        txn.put(HEAD, seal(head_payload(head, crcs)))
+    DbChecksum(fresh).write()
+    files.sync_folder(fresh)
+    for version, payload in payloads.items():
+        path = files.manifest_path(folder, version)
+        if files.read(path) != frame(payload):
+            files.write_durably(path, frame(payload))
+    current = os.path.join(folder, "manifest")
+    if os.path.isdir(current):
+        n = 1
+        while os.path.exists(f"{current}.damaged-{n}"):
+            n += 1
+        os.rename(current, f"{current}.damaged-{n}")
+    os.rename(fresh, current)
+    files.sync_folder(folder)

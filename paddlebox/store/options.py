@@ -1,19 +1,57 @@
-"""TableOptions: how to open a table, or a set of tables."""
+"""TableOptions: how to open a table, or a set of tables, and where the rows of an open pass are
+(`hbm.place`)."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paddlebox._native import core
 from paddlebox.config import HbmConfig, HbmPlace, MemConfig, SsdConfig
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.trainer import RanksConfig
+from paddlebox.errors import ConfigError
 from paddlebox.store.compaction import Policy
-from paddlebox.store.hbm_place import gpu_number, native_place
 
 #: The smallest budget of the MEM tier: enough for a table that is only read through.
 LEAST_MEM_BYTES = 1 << 20
+#: If this variable is `host`, a library that was built without CUDA accepts `hbm.place: gpu` and
+#: uses host memory in place of the GPU's. With it, tests run without a GPU.
+SWITCH = "PADDLEBOX_HBM_DEVICE"
+_SELECTED = "FLAGS_selected_gpus"
+
+
+def host_is_device() -> bool:
+    return os.environ.get(SWITCH) == "host"
+
+
+def gpu_number() -> int:
+    """The number of this process's GPU, from Paddle's launcher; 0 without a launcher."""
+    if host_is_device():
+        return 0
+    first = os.environ.get(_SELECTED, "").split(",")[0].strip()
+    return int(first) if first.isdigit() else 0
+
+
+def native_place(place: HbmPlace) -> str:
+    """The place as the native table names it: host, gpu, or host_as_gpu."""
+    if place is HbmPlace.HOST:
+        return "host"
+    return "host_as_gpu" if host_is_device() else "gpu"
+
+
+def check_place(place: HbmPlace) -> None:
+    """Raises: ConfigError if this build cannot have rows there."""
+    if place is HbmPlace.HOST:
+        return
+    if core.hbm_backend() == "cuda" or host_is_device():
+        return
+    raise ConfigError(
+        "hbm.place is gpu, and paddlebox was built without CUDA: install paddlepaddle-gpu and a "
+        "CUDA toolkit, and build it again (docs/gpu.md), or set hbm.place to host"
+    )
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def stored_config(run_dir: Path, version: str = "") -> Mapping[str, Any]:
 
     Raises: StoreError if there is no such version.
     """
-    from paddlebox.store.names import find_version
+    from paddlebox.store.checkpoints import find_version
     from paddlebox.store.version_store import VersionStore
 
     data = run_dir / "store" / "manifest" / "data.mdb"

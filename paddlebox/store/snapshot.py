@@ -8,7 +8,7 @@ from typing import Any
 
 from paddlebox.closing import Closing
 from paddlebox.errors import StoreError
-from paddlebox.store.leases import take_lease
+from paddlebox.store.locks import take_lease
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable

@@ -12,9 +12,8 @@ from paddlebox import _native
 from paddlebox.config import TableConfig
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.options import TableOptions
-from paddlebox.store.row_fields import fields_of_rows
-from paddlebox.store.staged import sorted_unique_keys
 from paddlebox.store.table_set import TableSet
+from paddlebox.store.tiered_table import sorted_unique_keys
 
 __all__ = ["Table", "sorted_unique_keys"]
 
@@ -133,3 +132,38 @@ class Table(TableSet):
     def reset_delta(self, saved: SaveFilter, until: Callable[[], None] | None = None) -> None:
         """As `TableLife.reset_delta`."""
         self.life.reset_delta(saved, until)
+
+
+def fields_of_rows(layout: Mapping[str, int], rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Split (n, words) float32 rows into named arrays.
+
+    Returns: slot uint16, has_embedx bool, show, click, delta_score float32, last_seen_day, life_seq
+        uint32 and embed_w float32 (n); embed_state, embedx_w, embedx_state float32 (n, width), and
+        if the layout has them expand_w, expand_state and counts.
+    """
+    words = rows.view(np.uint32)
+    fields = {
+        "slot": (words[:, 0] & 0xFFFF).astype(np.uint16),
+        "has_embedx": (words[:, 0] >> 16 & 1).astype(bool),
+        "show": rows[:, 1],
+        "click": rows[:, 2],
+        "delta_score": rows[:, 3],
+        "last_seen_day": words[:, 4],
+        "life_seq": words[:, 5],
+        "embed_w": rows[:, 6],
+    }
+    counts = rows.shape[1] - layout["counts"]
+    begin = 7
+    for name, width in (
+        ("embed_state", layout["embed_state"]),
+        ("embedx_w", layout["embedx_dim"]),
+        ("embedx_state", layout["embedx_state"]),
+    ):
+        fields[name] = rows[:, begin : begin + width]
+        begin += width
+    if layout["expand_dim"]:
+        fields["expand_w"] = rows[:, begin : begin + layout["expand_dim"]]
+        fields["expand_state"] = rows[:, begin + layout["expand_dim"] : counts]
+    if layout["counts"]:
+        fields["counts"] = rows[:, counts:]
+    return fields

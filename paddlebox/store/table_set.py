@@ -26,9 +26,8 @@ from paddlebox.store.open_tables import open_tables
 from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import sum_of_digests
 from paddlebox.store.record import VersionRecord
-from paddlebox.store.staged import StagedPass
 from paddlebox.store.table_life import TableLife
-from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.tiered_table import StagedPass, TieredTable
 from paddlebox.store.version_store import HISTORY
 
 

@@ -8,8 +8,9 @@ Letters: K = keys of a pass.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,92 @@ from paddlebox.errors import ConfigError, PassError, StoreError
 from paddlebox.store import life
 from paddlebox.store.committer import UnnamedPasses
 from paddlebox.store.compactor import Compactor
-from paddlebox.store.key_counts import KeyCounts
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.record import VersionRecord
-from paddlebox.store.staged import StagedPass
 from paddlebox.store.version_store import ADMISSION, OWN, VersionLink, VersionStore
 
 core = _native.core
 _CHUNK_ROWS = 1 << 17  # handed to a visitor at a time
+
+
+@dataclass(frozen=True)
+class StagedPass:
+    """K = keys it was staged with."""
+
+    stamp: int  # identifies the pass; batches carry it
+    rows: int
+    row_of_key: np.ndarray  # (K) int32, -1 if the key has no row (evaluation)
+    hits: Mapping[str, int]  # rows found in "hbm", "mem", "ssd", and created as "new"
+    train: bool = True
+    refused: int = 0  # keys that get no row yet: see TableSet.count_keys
+
+    @property
+    def own(self) -> StagedPass:
+        """The pass in the table of this rank's own range."""
+        return self
+
+
+def sorted_unique_keys(feasigns: np.ndarray) -> np.ndarray:
+    """(K) uint64 keys, ascending, of feasigns (any shape, uint64 or int64 bits) without
+    padding."""
+    flat = np.ascontiguousarray(feasigns).reshape(-1)
+    if flat.dtype not in (np.dtype(np.int64), np.dtype(np.uint64)):
+        raise ValueError(f"feasigns have dtype {flat.dtype}, expected uint64 or int64")
+    return np.asarray(core.sorted_unique_keys(flat.view(np.uint64)))
+
+
+class KeyCounts:
+    """Several passes may be counted before the first of them is committed; each commit gets the
+    counts up to its own pass.
+
+    Args:
+        native: the core's table, which has the filter that counts.
+    """
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self._mutex = threading.Lock()
+        self._counted = 0  # calls of count
+        self._before: dict[int, bytes] = {}  # count not committed yet -> the filter before it
+
+    def count(self, keys: np.ndarray, counts: np.ndarray) -> int:
+        """Returns the number of this count, for `after` and `take_back`."""
+        with self._mutex:
+            self._before[self._counted + 1] = self._native.admission_state()
+            self._native.count_keys(
+                np.ascontiguousarray(keys, np.uint64), np.ascontiguousarray(counts, np.uint32)
+            )
+            self._counted += 1
+            return self._counted
+
+    @property
+    def last(self) -> int:
+        """The number of the last count; 0 before the first."""
+        with self._mutex:
+            return self._counted
+
+    def take_back(self, counted: int) -> None:
+        """Undoes a count. Raises: PassError if it is not the last one."""
+        with self._mutex:
+            if counted != self._counted:
+                raise PassError(
+                    f"count {counted} is not the last one, {self._counted}: counts are taken back "
+                    "in the reverse order"
+                )
+            self._native.set_admission_state(self._before.pop(counted))
+            self._counted -= 1
+
+    def after(self, counted: int) -> np.ndarray:
+        """The filter after a count. The states before it are dropped."""
+        with self._mutex:
+            following = counted + 1
+            state = self._before.get(following)
+            if state is None:
+                state = self._native.admission_state()
+            for done in [number for number in self._before if number < following]:
+                del self._before[done]
+            return np.frombuffer(state, np.uint8)
 
 
 def _open_native(fields: Mapping[str, Any], segments: Sequence[Any]) -> Any:

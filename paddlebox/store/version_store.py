@@ -17,11 +17,9 @@ import numpy as np
 from paddlebox.closing import Closing
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.store import files
-from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.files import crc32c, read_dense, write_dense
-from paddlebox.store.leases import Lease, held_leases
 from paddlebox.store.life import DECAY, SHRINK
-from paddlebox.store.lock import StoreLock
+from paddlebox.store.locks import Lease, StoreLock, held_leases
 from paddlebox.store.manifest_db import (
     HEAD,
     REBUILD,
@@ -55,6 +53,8 @@ NOTHING_COMMITTED = "no version has been committed yet, expected one: train unti
 OWN = "paddlebox."
 ADMISSION = OWN + "admission"
 HISTORY = OWN + "history."  # then the name of an array of data/history.py
+CHECKPOINTS = "checkpoints"
+UNDER_WAY = ".tmp"  # suffix of a name that is being added or removed
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,27 @@ class VersionLink:
     named: Callable[[], Collection[int]] | None = None
     #: For another table that is trained: the version to go back to; 0: an empty table.
     version: int | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    name: str
+    version: int
+
+
+def list_checkpoints(store: str) -> list[Checkpoint]:
+    """The named versions of a store, by name."""
+    folder = os.path.join(store, CHECKPOINTS)
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    found = []
+    for name in names:
+        if not name.endswith(UNDER_WAY):
+            versions = files.manifest_versions(os.path.join(folder, name))
+            found += [Checkpoint(name, version) for version in versions[:1]]
+    return found
 
 
 class VersionStore(Closing):
@@ -456,7 +477,7 @@ class VersionStore(Closing):
         """
         with self._writing():
             self.version(version)
-            for checkpoint in checkpoints(self.folder):
+            for checkpoint in list_checkpoints(self.folder):
                 if checkpoint.version > version:
                     raise StoreError(
                         f"{self.folder}: version {checkpoint.version}, after version {version}, "
@@ -499,7 +520,7 @@ class VersionStore(Closing):
                 of_pass[-1], number = record.version, record.pass_number
             of_day = {record.day: record.version for record in records if record.day > 0}
             daily = [of_day[day] for day in sorted(of_day)[-keep_daily:]] if keep_daily else []
-            with_name = {checkpoint.version for checkpoint in checkpoints(self.folder)}
+            with_name = {checkpoint.version for checkpoint in list_checkpoints(self.folder)}
             chosen = {*of_pass[-keep:], *daily, *with_name, *pinned, *named}
             return self._drop([r for r in records if r.version not in chosen], records)
 

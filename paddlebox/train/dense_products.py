@@ -10,7 +10,7 @@ from pathlib import Path
 from paddlebox import _native
 from paddlebox.config import Config, DenseDtype, HbmPlace
 from paddlebox.errors import ConfigError
-from paddlebox.store.hbm_place import host_is_device
+from paddlebox.store.options import host_is_device
 
 log = logging.getLogger("paddlebox")
 

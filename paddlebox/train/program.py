@@ -24,7 +24,7 @@ from paddlebox.models.custom import custom_logits, described
 from paddlebox.nn import TableSlots, log_loss, use_products
 from paddlebox.nn.group_losses import jrc_loss, listwise_loss, pairwise_loss
 from paddlebox.nn.rows import use_padding
-from paddlebox.store.hbm_place import gpu_number, host_is_device
+from paddlebox.store.options import gpu_number, host_is_device
 from paddlebox.train.dense_products import dense_products
 
 paddle = ops.paddle

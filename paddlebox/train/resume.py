@@ -21,9 +21,9 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.stored import FREE, PASSES, TUNED, within
 from paddlebox.data.file_state import FileState, changed, state_of
 from paddlebox.errors import ConfigError, StoreError
+from paddlebox.store.checkpoints import find_version
 from paddlebox.store.files import write_durably
-from paddlebox.store.lock import KeptLock
-from paddlebox.store.names import find_version
+from paddlebox.store.locks import KeptLock
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore
 from paddlebox.train.config_changes import as_lines, description, differences, show_value

@@ -29,7 +29,7 @@ from paddlebox.data.listing import expand
 from paddlebox.errors import TrainingError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.files import dense_digest, make_folder
-from paddlebox.store.lock import KeptLock
+from paddlebox.store.locks import KeptLock
 from paddlebox.store.table_set import TableSet
 from paddlebox.train import assembly, pass_line, plan
 from paddlebox.train.assembly import Run

@@ -18,9 +18,9 @@ from paddlebox.data.batches import WEIGHT, Feed
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.options import JOIN, UPDATE
 from paddlebox.models.click_prior import CLICK_PRIOR
-from paddlebox.store.averages import STEPS, SUFFIX
 from paddlebox.store.coordinator import Coordinator
-from paddlebox.store.hbm_place import check_place
+from paddlebox.store.files import AVERAGE_SUFFIX, AVERAGED_STEPS
+from paddlebox.store.options import check_place
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.dygraph_program import DygraphProgram
 from paddlebox.train.program import RANK_OFFSET, SHARE, DenseSync, ModelProgram
@@ -73,22 +73,22 @@ class Averages:
 
     def state(self) -> dict[str, np.ndarray]:
         """Arrays of the dense state besides those of the program, by name."""
-        averages = {name + SUFFIX: value.copy() for name, value in self._averages.items()}
-        return {**averages, STEPS: np.array([self._steps], np.int64)}
+        averages = {name + AVERAGE_SUFFIX: value.copy() for name, value in self._averages.items()}
+        return {**averages, AVERAGED_STEPS: np.array([self._steps], np.int64)}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
         """Load from a dense state, of which the program has loaded its part. Averages that it lacks
         start at the parameters."""
         self._averages = {
-            name: np.array(state.get(name + SUFFIX, value))
+            name: np.array(state.get(name + AVERAGE_SUFFIX, value))
             for name, value in self._program.parameters().items()
         }
-        self._steps = int(state[STEPS][0]) if STEPS in state else 0
+        self._steps = int(state[AVERAGED_STEPS][0]) if AVERAGED_STEPS in state else 0
 
     @staticmethod
     def owns(name: str) -> bool:
         """Whether an array of a dense state is one of `state`."""
-        return name == STEPS or name.endswith(SUFFIX)
+        return name == AVERAGED_STEPS or name.endswith(AVERAGE_SUFFIX)
 
 
 class Runner:

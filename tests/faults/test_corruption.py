@@ -22,9 +22,8 @@ import pytest
 from paddlebox import _native
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store import manifest_db
-from paddlebox.store.manifest_db import DbChecksum
-from paddlebox.store.names import name_version
-from paddlebox.store.rebuild import rebuild_from_files
+from paddlebox.store.checkpoints import name_version
+from paddlebox.store.manifest_db import DbChecksum, rebuild_from_files
 from paddlebox.store.record import VersionRecord, unframe
 from paddlebox.store.table import Table
 from paddlebox.store.version_store import VersionStore

@@ -47,8 +47,8 @@ from paddlebox.saves.reader import chain_of, open_save
 from paddlebox.saves.saver import Saver
 from paddlebox.store import copies, parity_set
 from paddlebox.store.files import crc32c
+from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.parity_set import ParitySet, Part, SetFile, Writer, block_bytes, hex_crc
-from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import frame, unframe
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.tiered_table import stored_table

@@ -17,7 +17,7 @@ from paddlebox import ops
 from paddlebox._native import core, paddle
 from paddlebox.config import HbmPlace
 from paddlebox.errors import ConfigError, PassError, TrainingError
-from paddlebox.store.hbm_place import SWITCH, check_place
+from paddlebox.store.options import SWITCH, check_place
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.table_set import StagedSet
 from tests.support.fixtures import OpenTable

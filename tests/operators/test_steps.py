@@ -17,7 +17,7 @@ import numpy as np
 from paddlebox import ops
 from paddlebox._native import paddle
 from paddlebox.config import HbmPlace, TableConfig
-from paddlebox.store.hbm_place import SWITCH
+from paddlebox.store.options import SWITCH
 from paddlebox.store.table import Table, sorted_unique_keys
 
 kind, pulls, runs, place = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]

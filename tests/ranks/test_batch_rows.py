@@ -14,8 +14,7 @@ from paddlebox._native import core, paddle
 from paddlebox.config import HbmPlace, TableConfig
 from paddlebox.errors import PassError, TrainingError
 from paddlebox.ranks.sharded import batch_rows
-from paddlebox.store.hbm_place import SWITCH
-from paddlebox.store.options import TableOptions
+from paddlebox.store.options import SWITCH, TableOptions
 from paddlebox.store.table import sorted_unique_keys
 
 DIM, SLOTS, BATCH, ROWS = 5, 3, 16, 40

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paddlebox.store.hbm_place import SWITCH
+from paddlebox.store.options import SWITCH
 from tests.ranks.test_ranks import _passes, _train_each
 from tests.support.marks import long
 

@@ -13,9 +13,9 @@ from paddlebox import _native
 from paddlebox.config.load import load_config
 from paddlebox.errors import ConfigError
 from paddlebox.ranks import World, recovery
+from paddlebox.store.checkpoints import find_version
 from paddlebox.store.coordinator import ONE_RANK
 from paddlebox.store.life import numbered
-from paddlebox.store.names import find_version
 from paddlebox.store.rank_stores import newest_after_passes
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore

@@ -21,9 +21,9 @@ from paddlebox.ranks import World, adopt_stores, reshard
 from paddlebox.ranks.adopt_stores import Found, Sighting, _valid_move, take_over
 from paddlebox.ranks.recovery import agreed_passes
 from paddlebox.ranks.reshard import overlapping, write_range
+from paddlebox.store.compactor import DiskBudget
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.copies import copy_version
-from paddlebox.store.disk_budget import DiskBudget
 from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys

@@ -16,13 +16,12 @@ import pytest
 from paddlebox import ops
 from paddlebox.config import TableConfig
 from paddlebox.errors import CorruptionError, PassError, StoreError
-from paddlebox.store import copies, names
-from paddlebox.store.checkpoints import Checkpoint, checkpoints
+from paddlebox.store import checkpoints, copies
+from paddlebox.store.checkpoints import find_version
 from paddlebox.store.committer import When
 from paddlebox.store.files import dense_digest, used_bytes
-from paddlebox.store.names import find_version
 from paddlebox.store.table import Table, sorted_unique_keys
-from paddlebox.store.version_store import VersionStore
+from paddlebox.store.version_store import Checkpoint, VersionStore, list_checkpoints
 from paddlebox.tools.upkeep.cli import main
 from tests.conftest import tool
 from tests.support.inside import head_of
@@ -83,7 +82,7 @@ def store(tmp_path: Path) -> Path:
 class TestNames:
     def test_a_named_version_outlives_pruning_and_compaction(self, store: Path) -> None:
         expected = digests(store, 2)
-        names.name_version(str(store), 2, "good")
+        checkpoints.name_version(str(store), 2, "good")
         with open_store(store, keep_versions=1) as table:
             for number in (5, 6):
                 train(table, number)
@@ -94,15 +93,15 @@ class TestNames:
 
     def test_its_bytes_are_those_of_the_store_until_they_differ(self, store: Path) -> None:
         before = used_bytes(str(store))
-        names.name_version(str(store), 4, "good")
+        checkpoints.name_version(str(store), 4, "good")
         assert used_bytes(str(store)) - before < 4096  # a MANIFEST file
 
     def test_its_folder_holds_the_files_also_where_the_store_lost_them(
         self, store: Path, tmp_path: Path
     ) -> None:
-        from paddlebox.store.rebuild import rebuild_from_files
+        from paddlebox.store.manifest_db import rebuild_from_files
 
-        names.name_version(str(store), 3, "good")
+        checkpoints.name_version(str(store), 3, "good")
         expected = digests(store, 3)
         moved = tmp_path / "moved"
         shutil.copytree(store / "checkpoints" / "good", moved)
@@ -111,34 +110,34 @@ class TestNames:
         assert digests(moved) == expected
 
     def test_unnamed_it_goes_with_the_next_commit(self, store: Path) -> None:
-        names.name_version(str(store), 1, "good")
+        checkpoints.name_version(str(store), 1, "good")
         with open_store(store, keep_versions=1) as table:
             train(table, 5)
         assert versions(store) == [1, 5]
-        assert names.unname(str(store), "good") == 1
+        assert checkpoints.unname(str(store), "good") == 1
         with open_store(store, keep_versions=1) as table:
             train(table, 6)
         assert versions(store) == [6]
         assert not (store / "checkpoints" / "good").exists()
 
     def test_a_name_half_written_when_the_process_died_does_not_exist(self, store: Path) -> None:
-        names.name_version(str(store), 1, "good")
+        checkpoints.name_version(str(store), 1, "good")
         os.rename(store / "checkpoints" / "good", store / "checkpoints" / "good.tmp")
-        assert checkpoints(str(store)) == []
-        names.name_version(str(store), 2, "good")
-        assert checkpoints(str(store)) == [Checkpoint("good", 2)]
+        assert list_checkpoints(str(store)) == []
+        checkpoints.name_version(str(store), 2, "good")
+        assert list_checkpoints(str(store)) == [Checkpoint("good", 2)]
 
     @pytest.mark.parametrize("name", ["", "12", "a/b", "..", "a.tmp", "20240101"])
     def test_an_invalid_name_is_refused(self, store: Path, name: str) -> None:
         with pytest.raises(StoreError, match="cannot name a checkpoint"):
-            names.name_version(str(store), 1, name)
+            checkpoints.name_version(str(store), 1, name)
 
     def test_a_name_is_given_once(self, store: Path) -> None:
-        names.name_version(str(store), 1, "good")
+        checkpoints.name_version(str(store), 1, "good")
         with pytest.raises(StoreError, match="is the name of version 1"):
-            names.name_version(str(store), 2, "good")
+            checkpoints.name_version(str(store), 2, "good")
         with pytest.raises(StoreError, match="no checkpoint 'bad'; there are: good"):
-            names.unname(str(store), "bad")
+            checkpoints.unname(str(store), "bad")
 
     def test_beside_a_training_process(self, store: Path) -> None:
         with open_store(store, keep_versions=1) as table:
@@ -171,10 +170,10 @@ class TestGoingBack:
         assert digests(store) == digests(tmp_path / "other")
 
     def test_not_over_a_name_or_a_reader(self, store: Path) -> None:
-        names.name_version(str(store), 3, "good")
+        checkpoints.name_version(str(store), 3, "good")
         with VersionStore.open_writer(store) as manifest, pytest.raises(StoreError, match="'good'"):
             manifest.go_back(2)
-        names.unname(str(store), "good")
+        checkpoints.unname(str(store), "good")
         pid, ready, done = _reader(store)
         try:
             with (
@@ -189,7 +188,7 @@ class TestGoingBack:
         assert versions(store) == [1, 2, 3, 4]
 
     def test_versions_are_found_by_number_day_pass_and_name(self, store: Path) -> None:
-        names.name_version(str(store), 1, "good")
+        checkpoints.name_version(str(store), 1, "good")
         with VersionStore.open_reader(store) as manifest:
             found = {
                 what: find_version(manifest, what)

@@ -14,7 +14,7 @@ from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.saves import donefile
 from paddlebox.saves.meta import _FIELDS, FORMAT, _crc_of, _text_of, parse_meta
 from paddlebox.store import checked, copies, files
-from paddlebox.store.leases import held_leases
+from paddlebox.store.locks import held_leases
 from paddlebox.store.record import VersionRecord, frame
 from paddlebox.store.version_store import VersionStore
 from tests.fuzz import fuzz_files

@@ -13,8 +13,7 @@ import pytest
 from paddlebox import ops
 from paddlebox._native import core, paddle
 from paddlebox.errors import CorruptionError, OutOfSpaceError
-from paddlebox.store.first_version import FirstVersion, commit_initial
-from paddlebox.store.import_rows import import_rows, open_source
+from paddlebox.store.import_rows import FirstVersion, commit_initial, import_rows, open_source
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.tools.upkeep.report import row_fields
@@ -317,7 +316,7 @@ def test_a_store_that_is_being_trained_gives_its_last_commit(
 
 IMPORT = """
 import json, pathlib, sys
-from paddlebox.store.first_version import FirstVersion, commit_initial
+from paddlebox.store.import_rows import FirstVersion, commit_initial
 from paddlebox.store.import_rows import import_rows, open_source
 from paddlebox.store.table import Table
 folder = pathlib.Path(sys.argv[1])

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from paddlebox.errors import OutOfSpaceError, StoreLockedError
-from paddlebox.store.leases import Lease, held_leases, take_lease
-from paddlebox.store.lock import KeptLock, StoreLock
+from paddlebox.store.locks import KeptLock, Lease, StoreLock, held_leases, take_lease
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore
 

@@ -22,9 +22,9 @@ from paddlebox.errors import OutOfSpaceError, PassError, StoreError
 from paddlebox.store import life
 from paddlebox.store.committer import When
 from paddlebox.store.compaction import Merge, Policy
-from paddlebox.store.staged import sorted_unique_keys
 from paddlebox.store.table import Table
 from paddlebox.store.table_set import StagedSet
+from paddlebox.store.tiered_table import sorted_unique_keys
 
 FIRST_DAY = 20000
 DIM = 2

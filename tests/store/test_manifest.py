@@ -18,9 +18,8 @@ import pytest
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError, StoreLockedError
 from paddlebox.store import files, manifest_db
 from paddlebox.store.files import crc32c, crc32c_by_table, seal, unseal
-from paddlebox.store.leases import held_leases
-from paddlebox.store.manifest_db import head_payload
-from paddlebox.store.rebuild import rebuild_from_files
+from paddlebox.store.locks import held_leases
+from paddlebox.store.manifest_db import head_payload, rebuild_from_files
 from paddlebox.store.record import VersionRecord, frame, unframe, unreferenced
 from paddlebox.store.version_store import VersionStore
 from tests.support import processes

@@ -16,10 +16,9 @@ from paddlebox.config import TableConfig
 from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import OutOfSpaceError, PassError, StoreError
 from paddlebox.store.committer import When
-from paddlebox.store.staged import StagedPass, sorted_unique_keys
 from paddlebox.store.table import Table
 from paddlebox.store.table_set import StagedSet
-from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.tiered_table import StagedPass, TieredTable, sorted_unique_keys
 from paddlebox.train.assembly import ended_passes_committed
 from paddlebox.train.interrupt import Stopped
 from tests.store.commit_held import POINTS, Held

@@ -13,9 +13,9 @@ from paddlebox._native import paddle
 from paddlebox.config import TableConfig, load_slots
 from paddlebox.errors import ConfigError
 from paddlebox.store.coordinator import Coordinator
-from paddlebox.store.staged import sorted_unique_keys
 from paddlebox.store.table import Table
 from paddlebox.store.table_set import TableSet
+from paddlebox.store.tiered_table import sorted_unique_keys
 from paddlebox.train.opening import open_table
 from tests.support.configs import make_config, write_slots
 

@@ -243,7 +243,7 @@ def test_a_reader_keeps_the_versions_of_all_tables(
         first_two(group)
         digest = group.digest()
     # A reader's leases, without its tables: LMDB opens an environment once in a process.
-    from paddlebox.store.leases import Lease
+    from paddlebox.store.locks import Lease
 
     lease = Lease(str(tmp_path))
     lease.pin(2)
@@ -358,7 +358,7 @@ def test_stores_and_configs_that_do_not_fit_say_so(tmp_path: Path) -> None:
 def test_a_version_that_a_reader_holds_is_not_rewound_under_it(tmp_path: Path) -> None:
     with opened(tmp_path) as group:
         first_two(group)
-    from paddlebox.store.leases import Lease
+    from paddlebox.store.locks import Lease
 
     lease = Lease(str(tmp_path / "tables" / "wide"))
     lease.pin(2)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from paddlebox.errors import OutOfSpaceError, StoreError
-from paddlebox.store import copies, names
+from paddlebox.store import checkpoints, copies
 from paddlebox.store.committer import When
 from paddlebox.store.files import used_bytes
-from paddlebox.store.rebuild import rebuild_from_files
+from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.store.version_store import VersionStore
@@ -175,7 +175,7 @@ def test_a_named_version_stays_in_all_tables_and_opens_where_it_is_moved_to(
     store: Path, tmp_path: Path
 ) -> None:
     digest, used = digest_of(store, 2), used_bytes(str(store))
-    names.name_version(str(store), 2, "good")
+    checkpoints.name_version(str(store), 2, "good")
     links = [path for path in (store / "checkpoints").rglob("*") if path.name != path.stem]
     assert any("tables" in path.parts for path in links)
     assert used_bytes(str(store)) - used < 4096  # but for records, links take no room
@@ -189,7 +189,7 @@ def test_a_named_version_stays_in_all_tables_and_opens_where_it_is_moved_to(
     rebuild_from_files(moved)
     with opened(moved) as group:
         assert group.digest() == digest
-    names.unname(str(store), "good")
+    checkpoints.unname(str(store), "good")
     with opened(store, keep_versions=1) as group:
         train(group, THIRD, 6)
     assert versions(store) == [[6], [7]]

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from paddlebox.store.averages import averaged
+from paddlebox.store.files import averaged
 from paddlebox.train.program import ModelProgram
 from paddlebox.train.runner import START, Averages, OneRank, Runner
 from tests.conftest import tool

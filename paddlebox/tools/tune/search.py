@@ -34,7 +34,7 @@ from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, StoreError, StoreLockedError, TrainingError
 from paddlebox.launch import cpu
 from paddlebox.store.files import make_folder, write_durably
-from paddlebox.store.lock import StoreLock
+from paddlebox.store.locks import StoreLock
 
 if TYPE_CHECKING:
     import optuna

@@ -24,13 +24,12 @@ from paddlebox.config.slots import Slots, SlotType
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.serving.fields import CELL, CRITEO_COLUMNS, VALUE, Use, text_of
 from paddlebox.store import compaction, files
-from paddlebox.store.checkpoints import checkpoints
 from paddlebox.store.files import dense_digest
-from paddlebox.store.leases import held_leases
+from paddlebox.store.locks import held_leases
 from paddlebox.store.record import VersionRecord, only_in
-from paddlebox.store.row_fields import fields_of_rows
+from paddlebox.store.table import fields_of_rows
 from paddlebox.store.tiered_table import TieredTable, stored_table
-from paddlebox.store.version_store import VersionStore
+from paddlebox.store.version_store import VersionStore, list_checkpoints
 
 
 @contextmanager
@@ -85,7 +84,7 @@ def stat(folder: AnyPath) -> dict[str, Any]:
             "bytes_written": dict(head.bytes_written),
             "bytes_written_by_day": _by_day(journal),
             "versions": [_version(folder, record, records) for record in records],
-            "names": [asdict(c) for c in checkpoints(str(folder))],
+            "names": [asdict(c) for c in list_checkpoints(str(folder))],
             "leases": [{"pid": lease.pid, "version": lease.version} for lease in held],
         }
 

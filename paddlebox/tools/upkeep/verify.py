@@ -18,14 +18,13 @@ from paddlebox import _native
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import CorruptionError, PaddleBoxError, StoreError
 from paddlebox.store import files, parity_set
-from paddlebox.store.checkpoints import FOLDER, checkpoints
 from paddlebox.store.files import crc32c, read_dense
-from paddlebox.store.lock import KeptLock
+from paddlebox.store.locks import KeptLock
+from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.rank_stores import pass_of, ranks_of
-from paddlebox.store.rebuild import rebuild_from_files
 from paddlebox.store.record import VersionRecord, newly_written, unframe, unreferenced
-from paddlebox.store.version_store import VersionStore
+from paddlebox.store.version_store import CHECKPOINTS, VersionStore, list_checkpoints
 
 
 @dataclass(frozen=True)
@@ -152,8 +151,8 @@ def _is_sound(folder: Path, record: VersionRecord, name: str) -> bool:
 def names_damage(folder: Path) -> Iterator[Damage]:
     """The damage of the folders of named versions. Files that are links to those of the store are
     not read again."""
-    for checkpoint in checkpoints(str(folder)):
-        inside = os.path.join(FOLDER, checkpoint.name)
+    for checkpoint in list_checkpoints(str(folder)):
+        inside = os.path.join(CHECKPOINTS, checkpoint.name)
         own = folder / inside
         path = files.manifest_path(str(own), checkpoint.version)
         try:

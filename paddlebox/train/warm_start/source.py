@@ -14,9 +14,9 @@ from typing import Any
 from paddlebox.config import Config, KeySpace, Slot, Slots, load_slots
 from paddlebox.config.check import validate
 from paddlebox.errors import ConfigError, StoreError
+from paddlebox.store.checkpoints import find_version
 from paddlebox.store.files import table_folder
 from paddlebox.store.import_rows import open_source
-from paddlebox.store.names import find_version
 from paddlebox.store.rank_stores import rank_versions
 from paddlebox.store.run_config import SLOTS_FILE
 from paddlebox.store.tiered_table import TieredTable

@@ -19,8 +19,7 @@ from paddlebox.config import Config, Slots, TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.files import write_durably
-from paddlebox.store.first_version import FirstVersion, commit_initial
-from paddlebox.store.import_rows import Imported, import_rows
+from paddlebox.store.import_rows import FirstVersion, Imported, commit_initial, import_rows
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.train.config_changes import description

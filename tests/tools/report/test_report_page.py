@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paddlebox.store.lock import StoreLock
+from paddlebox.store.locks import StoreLock
 from paddlebox.tools.report.cli import report_main, run_page
 from paddlebox.tools.report.run import FINISHED, STOPPED, TRAINING, Run, read_run
 

@@ -20,7 +20,7 @@ import pytest
 
 from paddlebox.config import load_config
 from paddlebox.errors import ConfigError, StoreError, StoreLockedError, TrainingError
-from paddlebox.store.lock import StoreLock
+from paddlebox.store.locks import StoreLock
 from paddlebox.tools.tune import search as searches
 from paddlebox.tools.tune.cli import as_text
 from paddlebox.tools.tune.search import TRAIN as TRAIN_COMMAND
