@@ -23,8 +23,7 @@ _NAME = re.compile(r"(?!\d+$)[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def give_name(store: str, record: VersionRecord, name: str) -> None:
-    """Names a kept version; a writer may have the store open. The caller holds a lease on the
-    version.
+    """Names a kept version, on which the caller holds a lease; a writer may have the store open.
 
     Raises: StoreError if the name is taken or not valid, or files cannot be linked.
     """
@@ -64,10 +63,8 @@ def give_name(store: str, record: VersionRecord, name: str) -> None:
 
 
 def name_version(store: str, version: int, name: str) -> None:
-    """As `give_name`, with a lease on the version. For a store that this process has not opened.
-
-    Raises: StoreError, also if the version is not kept.
-    """
+    """As `give_name`, for a store that this process has not opened. Raises: StoreError, also if the
+    version is not kept."""
     with VersionStore.open_reader(store) as manifest:
         record = manifest.pin(version)
         assert record is not None
@@ -75,10 +72,8 @@ def name_version(store: str, version: int, name: str) -> None:
 
 
 def unname(store: str, name: str) -> int:
-    """Removes a name; returns its version, which the next commit may drop.
-
-    Raises: StoreError if there is no such name.
-    """
+    """Removes a name; returns its version, which the next commit may drop. Raises: StoreError if
+    there is no such name."""
     found = next((c for c in list_checkpoints(store) if c.name == name), None)
     if found is None:
         names = ", ".join(c.name for c in list_checkpoints(store)) or "none"
@@ -91,13 +86,8 @@ def unname(store: str, name: str) -> int:
 
 
 def find_version(manifest: VersionStore, what: str) -> int:
-    """The number of a version.
-
-    Args:
-        what: a number, YYYYMMDD (the newest version of that day), YYYYMMDD/PASS, or a name.
-
-    Raises: StoreError that lists the existing versions and names.
-    """
+    """The number of the version that `what` means: a number, YYYYMMDD (the newest version of that
+    day), YYYYMMDD/PASS, or a name. Raises: StoreError that lists the versions and names."""
     records = manifest.records()
     named = {c.name: c.version for c in list_checkpoints(manifest.folder)}
     day, _, number = what.partition("/")

@@ -79,18 +79,13 @@ class UnnamedPasses:
 
 class Background:
     """A thread that runs one call at a time. The caller calls `wait` before it starts the next
-    call, and so gets the error of the previous one.
-
-    Args:
-        name: the name of the thread.
-    """
+    call, and so gets the error of the previous one."""
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._running: Future[Any] | None = None
 
     def start(self, call: Callable[[], T]) -> Future[T]:
-        """Runs `call` on the thread. `wait` raises the error of the call."""
         future = self._thread.submit(call)
         self._running = future
         return future
@@ -137,15 +132,9 @@ class Committer:
         self.after_commit: list[Callable[[VersionRecord], None]] = []
 
     def write_pass(self, fields: PassFields, when: When, *, keep: bool = False) -> Future[int]:
-        """Writes the ended pass, and commits it together with the kept passes.
-
-        Args:
-            keep: write it only; a later commit names it.
-
-        Returns: the version of the first table; 0 without a folder, or with keep.
-
-        Raises: as `TableSet.commit`.
-        """
+        """Writes the ended pass, and commits it together with the kept passes. With `keep`, it is
+        only written, and a later commit names it. Returns the version of the first table; 0 without
+        a folder, or with `keep`. Raises: as `TableSet.commit`."""
         self.wait()
         if when is When.BACKGROUND and not keep:
             self._agree()
@@ -171,14 +160,9 @@ class Committer:
         return self.change_all([partial(self._write_kept, table) for table in self._tables])
 
     def change_all(self, calls: Sequence[Callable[[], T]]) -> T:
-        """Changes all tables as one.
-
-        Args:
-            calls: one for each table. If one of several calls fails, the tables no longer belong
-                together and accept no more passes or commits.
-
-        Returns: the result of the first table's call.
-        """
+        """Changes all tables as one, by a call for each. If one of several calls fails, the tables
+        no longer belong together and accept no more passes or commits. Returns the result of the
+        first table's call."""
         first, *others = calls
         try:
             for change in others:

@@ -58,8 +58,6 @@ _NONE: Dead = {}
 
 @dataclass(frozen=True)
 class Merge:
-    """One merge."""
-
     inputs: tuple[int, ...]  # ids of segments
     bytes: int  # of the inputs
     reason: str  # "depth" or "space"
@@ -67,8 +65,6 @@ class Merge:
 
 @dataclass(frozen=True)
 class Shape:
-    """The size and depth of a set of segments."""
-
     bytes: int
     live_bytes: int
     depth: int  # largest number of segments over one key
@@ -118,7 +114,6 @@ def plan(
     Args:
         segments: descriptors (docs/formats/manifest.md) of the newest version.
         live_rows: number of keys that have a row, dead ones included.
-        dead: the segments that have dead rows.
         limit: stop adding merges once their inputs reach this many bytes.
     """
     columns = Overlaps(segments)
@@ -223,7 +218,7 @@ class _Planner:
 
 
 class Hull:
-    """Segments that overlap directly or through others, and overlap no other segment of their age
+    """Segments that overlap directly or through others, and no other segment of their age
     window."""
 
     def __init__(self, members: np.ndarray, low: int, high: int, size: int) -> None:
@@ -245,12 +240,9 @@ class Hull:
 
 
 class Overlaps:
-    """The descriptors of segments, sorted by (sequence, min_key). An index is a position in this
-    order.
-
-    A plan over 24,000 segments, with up to twelve over one key, takes 2 s with this class. It took
-    19 s when each query looked at all segments.
-    """
+    """The descriptors of segments, sorted by (sequence, min_key); an index is a position in this
+    order. A plan over 24,000 segments, with up to twelve over one key, takes 2 s with this class,
+    and took 19 s when each query looked at all segments."""
 
     def __init__(self, segments: Sequence[Mapping[str, Any]]) -> None:
         ordered = sorted(segments, key=lambda s: (s["sequence"], s["min_key"]))

@@ -29,10 +29,7 @@ _NICE = 10  # training goes first
 
 
 class DiskBudget:
-    """Args:
-    folder: the folder of the store.
-    budget_bytes: limit for all its files; 0: only the disk limits them.
-    """
+    """budget_bytes: limit for all files of the store; 0: only the disk limits them."""
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         self.folder = folder
@@ -55,16 +52,11 @@ class DiskBudget:
             )
 
     def holds_pass(self, rows: int, row_bytes: int, stored: int) -> bool:
-        """Whether `check_pass` would succeed."""
         return sum(_of_pass(rows, row_bytes, stored)) <= self.free_bytes()
 
     def check_pass(self, rows: int, row_bytes: int, stored: int) -> None:
-        """Checks that there is space to commit a pass, with a merge at the same time.
-
-        Args:
-            rows: of the pass.
-            row_bytes: bytes of a stored row.
-            stored: bytes in the store.
+        """Checks that there is space to commit a pass, with a merge at the same time. row_bytes: of
+        a stored row; stored: bytes in the store.
 
         Raises: OutOfSpaceError.
         """
@@ -159,7 +151,7 @@ class CompactionThread:
         return time.perf_counter() - started
 
     def wait_idle(self) -> None:
-        """Waits until no merge is due. Raises the error of a merge in the background."""
+        """Waits until no merge is due. Raises: as `wait_until`."""
         self.wait_until(lambda: False)
 
     def close(self) -> None:
@@ -235,7 +227,6 @@ class Compactor:
         self.wake()
 
     def wake(self) -> None:
-        """A version was committed: starts the merges that are due."""
         if self._thread is not None:
             self._thread.wake()
 

@@ -44,11 +44,7 @@ def key_ranges(size: int) -> list[tuple[int, int]]:
 
 
 class Coordinator:
-    """One rank.
-
-    Args:
-        heartbeat: reports the progress of this rank.
-    """
+    """One rank. heartbeat: reports the progress of this rank."""
 
     rank: int = 0  # number of this rank
     size: int = 1  # R, the number of ranks
@@ -67,8 +63,7 @@ class Coordinator:
         """(R) the values of all ranks, in the order of ranks. Waits for all, without a time limit.
 
         Args:
-            what: name of the question.
-            mine: the value of this rank, as in JSON. It should be small.
+            what: name of the question. mine: small, as in JSON.
         """
         return [mine]
 
@@ -77,19 +72,15 @@ class Coordinator:
         self.gather(what, None)
 
     def any(self, what: str, mine: bool) -> bool:
-        """Whether a condition is true on any rank."""
         return any(self.gather(what, mine))
 
     def all(self, what: str, mine: bool) -> bool:
-        """Whether a condition is true on every rank."""
         return all(self.gather(what, mine))
 
     def min(self, what: str, mine: int) -> int:
-        """The smallest value of a rank."""
         return int(min(self.gather(what, mine)))
 
     def max(self, what: str, mine: int) -> int:
-        """The largest value of a rank."""
         return int(max(self.gather(what, mine)))
 
     def first(self, what: str, mine: Any) -> Any:
@@ -105,9 +96,7 @@ class Coordinator:
     @property
     def commits_alone(self) -> bool:
         """Whether a rank that ends with an error commits the passes that ended before the error.
-
-        Several ranks do not, because the others may not know of the error and would not commit.
-        """
+        Several ranks do not, because the others may not know of the error and would not commit."""
         return True
 
     def is_from_others(self, error: BaseException) -> bool:
@@ -127,27 +116,18 @@ class Coordinator:
     # ---- work
 
     def check_config(self, config: Config, back_to: str = "") -> None:
-        """Check options that several ranks restrict.
-
-        Raises:
-            ConfigError: the config, or the version `back_to` to go back to, works on one rank only.
-        """
+        """Raises: ConfigError if the config, or the version `back_to` to go back to, works on one
+        rank only."""
 
     def sizes_of(self, files: Sequence[str]) -> list[int]:
-        """The bytes of each file as the first rank finds them, 0 if it does not know. Collective.
-
-        One rank needs no sizes, and gets none.
-        """
+        """The bytes of each file as the first rank finds them, 0 if it does not know. One rank
+        needs no sizes, and gets none. Collective."""
         del files
         return []
 
     def share_files(self, files: Sequence[str], sizes: Sequence[int] = ()) -> list[str]:
-        """The files of a pass that this rank reads, in the order of the pass.
-
-        Args:
-            files: all files of the pass.
-            sizes: bytes of each file, equal on all ranks; if empty, local files are looked up.
-        """
+        """The files of a pass that this rank reads, in the order of the pass. sizes: bytes of each
+        file, equal on all ranks; if empty, local files are looked up."""
         return list(files)
 
     def loads(self, files: Sequence[str], sizes: Sequence[int] = ()) -> list[int]:
@@ -155,40 +135,26 @@ class Coordinator:
         return [0]
 
     def exchange_instances(self, out: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """(R) what each rank sends to this one. Collective, on the thread that loads a pass.
-
-        Args:
-            out: (R) uint8 arrays, by receiver.
-        """
+        """(R) what each rank sends to this one. out: (R) uint8 arrays, by receiver. Collective, on
+        the thread that loads a pass."""
         return list(out)
 
     def finish_staging(self, wait: Callable[[], None]) -> None:
-        """Wait until the next pass is staged. Call this before another pass is read.
-
-        Otherwise both would exchange rows at the same time. A single rank exchanges none, and does
-        not call `wait`.
-        """
+        """Wait until the next pass is staged, before another pass is read: both would exchange rows
+        at the same time. A single rank exchanges none, and does not call `wait`."""
 
     def merge(
         self, mine: T, encode: Callable[[T], bytes], merged: Callable[[T, list[bytes]], T]
     ) -> T:
-        """Merge the measurements of all ranks. Collective, like `gather_bytes`.
-
-        Args:
-            mine: the measurements of this rank.
-            encode: converts measurements to bytes.
-            merged: merges `mine` with the bytes of all ranks, in the order of ranks.
-        """
+        """The measurements of all ranks: `merged` gets `mine` and the bytes of all ranks, in the
+        order of ranks. Collective, like `gather_bytes`."""
         return mine
 
     # ---- tables: one set at a time. All methods except `drop` and `disconnect` are collective.
 
     def connect(self, tables: Sequence[TieredTable], options: RanksConfig) -> None:
-        """Connect the tables of this rank's key range with those of the other ranks.
-
-        Raises:
-            ConfigError: the options do not fit the number of ranks.
-        """
+        """Connect the tables of this rank's key range with those of the other ranks. Raises:
+        ConfigError if the options do not fit the number of ranks."""
 
     def stage(
         self,
@@ -219,9 +185,7 @@ class Coordinator:
         """The batches of an open part of a pass. Run each of them within `step`.
 
         Args:
-            staged: the part.
-            count: number of its batches on this rank.
-            batches: these batches.
+            count: number of the batches on this rank.
             idle_batch: makes a batch with one instance and no feature, for a rank that has none
                 left.
         """
@@ -258,10 +222,8 @@ class Coordinator:
 
         Args:
             before: `exchanged` at the start of the pass.
-            dense_bytes: bytes sent for dense parameters by this rank since the process started.
-            steps: number of steps of the pass.
-            samples: number of samples on all ranks.
-            instances: number of instances on this rank.
+            dense_bytes: sent for dense parameters by this rank since the process started.
+            steps, samples: of the pass, on all ranks. instances: on this rank.
         """
         return {}
 

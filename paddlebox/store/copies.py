@@ -50,10 +50,8 @@ def copy_version(
     label: str = "",
     stop: threading.Event | None = None,
 ) -> int:
-    """Copies a version; returns the bytes written. A lease or a name must keep its files.
-
-    Args:
-        label: default: `label_of`. stop: the copy is given up when it is set.
+    """Copies a version, whose files a lease or a name keeps; returns the bytes written. When
+    `stop` is set, the copy is given up.
 
     Raises: StoreError naming the file.
     """
@@ -110,11 +108,8 @@ def _copy_part(
 def restore(
     uri: str, run_dir: AnyPath, label: str = "", heartbeat: Heartbeat = SILENT
 ) -> VersionRecord:
-    """Makes RUN_DIR/store from a copied version; returns its record.
-
-    Args:
-        label: the label or name of the version; default: the highest version.
-        heartbeat: gets the files that are copied.
+    """Makes RUN_DIR/store from a copied version; returns its record. label: default: the highest
+    version.
 
     Raises: StoreError if there is a store already, or no such copy; CorruptionError if a file
         differs from the one that was copied.
@@ -168,10 +163,8 @@ def _restore_part(
 
 
 def copied_versions(uri: str, most: int = 16) -> list[tuple[str, VersionRecord]]:
-    """The newest copies: (label, record), in the order of passes; empty if nothing was copied.
-
-    Raises: StoreError; CorruptionError.
-    """
+    """The newest copies: (label, record), in the order of passes. Raises: StoreError;
+    CorruptionError."""
     source, base = open_filesystem(uri)
     with files.store_errors(shown(uri), "list copies"):
         found = source.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True))
@@ -229,11 +222,8 @@ class Copier:
             lease.release()
 
     def finish(self, head: VersionRecord | None) -> None:
-        """Waits for a running copy. Then copies the newest version if it is not copied yet. Nothing
-        may be committed meanwhile.
-
-        Raises: StoreError.
-        """
+        """Waits for a running copy, then copies the newest version if it is not copied yet. Nothing
+        may be committed meanwhile. Raises: StoreError."""
         if self._running is not None:
             self._running.result()
         if head is not None and head.version != self._copied:

@@ -17,12 +17,7 @@ File = tuple[str, int]  # path inside a store, bytes
 
 
 class Stream(Closing):
-    """Reads the files of a rank in a set as one sequence of bytes.
-
-    Args:
-        folder: the folder of the files.
-        of: the files, in order.
-    """
+    """Reads files of a folder as one sequence of bytes."""
 
     def __init__(self, folder: Path, of: Sequence[File]) -> None:
         self._folder, self._files = folder, of
@@ -60,13 +55,8 @@ class Stream(Closing):
 
 
 class StreamWriter(Closing):
-    """Writes the files of a stream, durably, as its bytes arrive.
-
-    Args:
-        folder: the folder of the files.
-        of: the files, in order.
-        wanted: the files to write; None: all.
-    """
+    """Writes the files of a stream below a folder, durably, as its bytes arrive. wanted: the files
+    to write; None: all."""
 
     def __init__(self, folder: Path, of: Sequence[File], wanted: set[str] | None) -> None:
         self._folder, self._files, self._wanted = folder, of, wanted

@@ -67,7 +67,6 @@ def manifest_versions(folder: str) -> list[int]:
 
 
 def read(path: str) -> bytes:
-    """The whole file."""
     with open(path, "rb") as file:
         return file.read()
 
@@ -105,11 +104,7 @@ def write_durably(path: str, data: bytes) -> None:
 
 def write_all_durably(folder: str, contents: Mapping[str, bytes]) -> None:
     """Writes files, name -> content, under temporary names, syncs and renames each, and syncs their
-    folder.
-
-    Raises:
-        OutOfSpaceError: the disk is full; an existing file of the same name is unchanged.
-    """
+    folder. Raises: OutOfSpaceError; an existing file of the same name is then unchanged."""
     for name, data in contents.items():
         path = os.path.join(folder, name)
         temporary = path + ".tmp"
@@ -206,11 +201,9 @@ def remove_empty_folders(folder: str) -> None:
 
 
 def crc32c(data: bytes) -> int:
-    """The CRC32C of data; ``crc32c(b"123456789") == 0xE3069283``.
-
-    It uses the native library if the process has loaded it. It does not load the library, because
-    that would import Paddle in tools that only read a few kilobytes of a store.
-    """
+    """The CRC32C (Castagnoli) of data; ``crc32c(b"123456789") == 0xE3069283``. It uses the native
+    library only if the process has loaded it: that would import Paddle in tools that read a few
+    kilobytes of a store."""
     native = getattr(sys.modules.get("paddlebox._native"), "core", None)
     if native is not None:
         return int(native.crc32c(data))
@@ -242,11 +235,7 @@ def seal(payload: bytes) -> bytes:
 
 
 def unseal(value: bytes, where: str) -> bytes:
-    """The payload of a sealed value.
-
-    Raises:
-        CorruptionError: the CRC differs.
-    """
+    """The payload of a sealed value. Raises: CorruptionError if the CRC differs."""
     expected = int.from_bytes(value[:4], "little")
     found = crc32c(value[4:])
     if len(value) < 4 or found != expected:
@@ -274,12 +263,8 @@ def guard_map(path: str | os.PathLike[str]) -> Any:
 
 
 def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, int]]:
-    """Writes the tensors durably into ``folder``, which is created.
-
-    Returns: file name -> {"bytes", "crc32c"}, for the version's record.
-
-    Raises: OutOfSpaceError, StoreError.
-    """
+    """Writes the tensors durably into ``folder``, which is created. Returns file name -> {"bytes",
+    "crc32c"}, for the version's record. Raises: OutOfSpaceError, StoreError."""
     if not arrays:
         return {}
     index: list[dict[str, Any]] = []
@@ -328,8 +313,7 @@ def read_dense(
 
     Args:
         named: as `write_dense` returned it.
-        wanted: whether to read the tensor of a name; the others are neither read nor checked. None:
-            all are read.
+        wanted: whether to read the array of a name; others are not checked either. None: all.
 
     Raises: CorruptionError naming the file, and the tensor; StoreError when a file is missing.
     """

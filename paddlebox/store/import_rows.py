@@ -33,11 +33,8 @@ class Imported:
 
 
 def open_source(folder: Path, version: int | None) -> TieredTable:
-    """Opens a store's newest version, or another one, for reading. The version stays until the
-    table is closed, also while the store is trained.
-
-    Raises: StoreError, CorruptionError.
-    """
+    """Opens a store's newest version, or another one, for reading. It stays until the table is
+    closed, also while the store is trained. Raises: StoreError, CorruptionError."""
     with VersionStore.open_reader(folder) as manifest:
         record = manifest.head if version is None else manifest.version(version)
     record = record or VersionRecord(0, 0, [], {"seed": 1}, 0)  # the table reports what is missing
@@ -112,9 +109,8 @@ def import_chunks(
     Args:
         chunks: (n) uint64 keys, ascending over all chunks, and (n, words) float32 rows
             (docs/formats/row.md) of target's layout.
-        most_rows: upper bound of the rows in chunks.
 
-    Raises: OutOfSpaceError before a row is written; CorruptionError; StoreError.
+    Raises: as `import_rows`.
     """
     _check_room(target, most_rows, "to be loaded")
     return list(_native.core.import_chunks(target.native, most_rows, iter(chunks)))
@@ -159,9 +155,6 @@ class FirstVersion:
 
 def commit_initial(tables: TableSet, of_each: Sequence[FirstVersion]) -> int:
     """Makes imported rows the first version of new stores. Returns the first table's version.
-
-    Args:
-        of_each: the content of each table.
 
     Raises: StoreError, OutOfSpaceError: a single table is empty as before; several tables are empty
         again when they are reopened.

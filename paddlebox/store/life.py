@@ -75,12 +75,8 @@ class ServeFilter:
 
 
 def serve_filter(config: LifeConfig, dated: bool, threshold: float | None = None) -> ServeFilter:
-    """The filter of a run's export.
-
-    Args:
-        threshold: keep rows with at least this score, with or without dates; 0 keeps all rows.
-            None: the config's threshold; without dates all rows, because they do not decay.
-    """
+    """The filter of a run's export. It keeps rows with at least this score; 0 keeps all rows. None:
+    the config's threshold; without dates all rows, because they do not decay."""
     if threshold is None and dated:
         return ServeFilter(config.base_threshold, config.delta_keep_days)
     return ServeFilter(threshold, config.delta_keep_days) if threshold else ServeFilter()

@@ -42,12 +42,10 @@ class Flock:
 
 
 class StoreLock:
-    """An exclusive flock on a file that names its holder; released when the process ends.
+    """An exclusive flock on a file that names its holder; released when the process ends. If this
+    process has a `KeptLock` on the file, the lock is lent from it.
 
-    If this process has a `KeptLock` on the file, the lock is lent from it.
-
-    Raises:
-        StoreLockedError: another process holds it; the message names its pid and host.
+    Raises: StoreLockedError: another process holds it; the message names its pid and host.
     """
 
     def __init__(self, path: str) -> None:
@@ -58,7 +56,6 @@ class StoreLock:
         self._flock = _lock(path)
 
     def release(self) -> None:
-        """Releases the lock. May be called twice."""
         if self._from is not None:
             self._from.lent = False
             self._from = None
@@ -68,11 +65,7 @@ class StoreLock:
 
 class KeptLock:
     """The lock of a store over several openings by this process, so that what one of them found
-    holds for the next. Use it in a `with` block.
-
-    Args:
-        store: the folder. It need not exist yet.
-    """
+    holds for the next. The folder need not exist yet. Use it in a `with` block."""
 
     def __init__(self, store: str | os.PathLike[str]) -> None:
         self._path = os.path.realpath(os.path.join(store, "LOCK"))
@@ -81,10 +74,7 @@ class KeptLock:
 
     def take(self) -> None:
         """Takes the lock if the folder exists and the lock is not held yet; also after the folder
-        was replaced by another one.
-
-        Raises: StoreLockedError, StoreError.
-        """
+        was replaced by another one. Raises: StoreLockedError, StoreError."""
         if self._is_held(self._path) or not os.path.isdir(os.path.dirname(self._path)):
             return
         self.release()
@@ -99,7 +89,7 @@ class KeptLock:
         return True
 
     def release(self) -> None:
-        """Releases the lock. May be called twice."""
+        """May be called twice."""
         if self._flock is not None:
             _kept.pop(self._path, None)
             self._flock.close()
@@ -180,13 +170,10 @@ class HeldLease:
 
 
 class Lease:
-    """A reader's lease. Not inherited by child processes.
+    """A reader's lease. Not inherited by child processes. On a read-only file system there is none:
+    reading goes on without it.
 
-    On a read-only file system there is none: reading goes on without it.
-
-    Raises:
-        StoreError: the folder cannot be written.
-        OutOfSpaceError: the disk is full.
+    Raises: StoreError if the folder cannot be written; OutOfSpaceError.
     """
 
     def __init__(self, store: str) -> None:
@@ -219,10 +206,7 @@ class Lease:
 
     def pin(self, version: int) -> None:
         """Names the version. The caller must then check that the version is still kept: the writer
-        may have dropped it just before.
-
-        Raises: OutOfSpaceError, StoreError.
-        """
+        may have dropped it just before. Raises: OutOfSpaceError, StoreError."""
         if self._flock.descriptor < 0:
             return
         try:
@@ -240,10 +224,8 @@ class Lease:
 
 
 def take_lease(store: str, version: int) -> Lease:
-    """Takes a lease on a version that cannot be dropped meanwhile.
-
-    Raises: OutOfSpaceError, StoreError.
-    """
+    """Takes a lease on a version that cannot be dropped meanwhile. Raises: OutOfSpaceError,
+    StoreError."""
     lease = Lease(store)
     try:
         lease.pin(version)

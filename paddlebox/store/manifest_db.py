@@ -78,9 +78,6 @@ class Values:
 class ManifestDb:
     """An open environment. Thread safe; it must not be used after a fork.
 
-    Args:
-        folder: the folder of the store. writable: for the store's only writer.
-
     Raises: StoreError if it is open in this process already, or LMDB or the system reports an
         error; CorruptionError.
     """
@@ -110,7 +107,7 @@ class ManifestDb:
         _open.add(self._owner)
 
     def put(self, pairs: list[tuple[bytes, bytes | None]]) -> None:
-        """One durable transaction: stores each payload, sealed. A payload of None removes its key.
+        """One durable transaction: stores each payload, sealed; None removes its key.
 
         Raises: OutOfSpaceError, StoreError; CorruptionError if the file was damaged before.
         """
@@ -133,10 +130,7 @@ class ManifestDb:
 
     def read(self, read: Callable[[Values], T]) -> T:
         """Calls read with the values of one moment. A reader tries again if they are damaged,
-        because a writer may be committing.
-
-        Raises: CorruptionError, StoreError.
-        """
+        because a writer may be committing. Raises: CorruptionError, StoreError."""
 
         def once() -> T:
             with self._env.begin() as txn:
@@ -211,15 +205,11 @@ class ManifestDb:
 
 
 class DbChecksum:
-    """Size and SHA-256 of ``data.mdb`` in a file beside it. LMDB does not check the pages that it
-    reads, and a damaged one can end the process.
-
-    Only the writer of the environment calls `transaction`. `check` may be called at any time, by
-    any process, and before LMDB opens the file.
-    """
+    """Size and SHA-256 of ``data.mdb`` in a file beside it: LMDB does not check the pages that it
+    reads, and a damaged one can end the process. Only the writer calls `transaction`; any process
+    may call `check` at any time, also before LMDB opens the file."""
 
     def __init__(self, folder: str) -> None:
-        """folder: of the LMDB environment."""
         self._data, self._path = os.path.join(folder, _DATA), os.path.join(folder, _NAME)
 
     def check(self) -> None:
@@ -246,10 +236,8 @@ class DbChecksum:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Lets the caller change the file, and then stores its new checksum. If the caller fails or
-        the process dies, there is no checksum until the next transaction.
-
-        Raises: OSError, OutOfSpaceError.
-        """
+        the process dies, there is no checksum until the next transaction. Raises: OSError,
+        OutOfSpaceError."""
         self._write(_UNKNOWN, durably=True)
         yield
         # Not synced: until this line is on the disk, the disk has the line of `_UNKNOWN`.
@@ -316,12 +304,8 @@ def journal_key(version: int) -> bytes:
 
 
 def head_payload(version: int, kept: Mapping[int, int]) -> bytes:
-    """The payload of "head": the newest version, and the kept versions.
-
-    Args:
-        kept: each kept version -> CRC32C of its payload. It shows whether a value was lost or
-            replaced by an older one.
-    """
+    """The payload of "head". kept: each kept version -> CRC32C of its payload, which shows whether
+    a value was lost or replaced by an older one."""
     named = {f"{number:012d}": crc for number, crc in sorted(kept.items())}
     return json.dumps({"version": version, "kept": named}, separators=(",", ":")).encode()
 
@@ -357,15 +341,11 @@ def journal_entry(record: VersionRecord, parent: VersionRecord | None) -> bytes:
 
 
 def rebuild_from_files(folder: str | os.PathLike[str]) -> VersionRecord:
-    """Replaces a damaged environment by one that is made from the intact MANIFEST files. Returns
+    """Replaces a damaged environment by one that is made from the intact MANIFEST files whose data
+    files all have the right size. The old environment stays as ``manifest.damaged-<n>``. Returns
     the newest version.
 
-    A version is used if its MANIFEST file is intact and every file that it names has the right
-    size. The old environment stays as ``manifest.damaged-<n>``.
-
-    Raises:
-        StoreLockedError: a writer has the store open.
-        CorruptionError: no version can be used. The message says why, for each version.
+    Raises: StoreLockedError; CorruptionError if no version can be used, with the reason for each.
     """
     folder = os.fspath(folder)
     lock = StoreLock(os.path.join(folder, "LOCK"))

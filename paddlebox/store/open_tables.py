@@ -26,13 +26,7 @@ def open_tables(
     settle: Callable[[], object],
 ) -> None:
     """Opens a table for each config, and appends it to `tables`. After an error the caller closes
-    the tables in this list.
-
-    Args:
-        options: the options of the set. settle: as in `TieredTable`.
-
-    Raises: as `TableSet`.
-    """
+    the tables in this list. settle: as in `TieredTable`. Raises: as `TableSet`."""
     if len(configs) == 1:
         rates = slot_rates[0] if slot_rates else ()
         tables.append(TieredTable(configs[0], options, slot_rates=rates, settle=settle))

@@ -29,9 +29,7 @@ def commit_partial(
         partial: goes into the version's cursor under this name.
         first: config, config_hash and cursor, for a store without a version.
 
-    Returns: None if no pass is open.
-
-    Raises: as `TableSet.commit`.
+    Returns: None if no pass is open. Raises: as `TableSet.commit`.
     """
     (table,) = tables.members
     tables.world.drop()

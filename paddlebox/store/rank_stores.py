@@ -35,12 +35,8 @@ def newest_after_passes(records: Sequence[VersionRecord]) -> dict[int, VersionRe
 
 
 def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, VersionRecord]]:
-    """(store, record) of each rank, in the order of ranks; one pair if there is one rank.
-
-    Args:
-        store: the store of the first rank.
-        version: a version of that store; None: the version after the newest pass that every rank
-            has committed.
+    """(store, record) of each rank, in the order of ranks. store: that of the first rank; version:
+    of that store; None: after the newest pass that every rank has committed.
 
     Raises: StoreError if nothing is committed, a rank's store is missing, or it does not keep a
         version of that pass; CorruptionError.

@@ -101,8 +101,8 @@ class VersionRecord:
         return None
 
     def tables_in(self, store: str) -> list[tuple[str, VersionRecord]]:
-        """(folder inside the store, record) of each table; the first table comes last. A copy made
-        in this order is complete when the last one is there.
+        """(folder inside the store, record) of each table; the first table comes last: a copy made
+        in this order is complete when it is there.
 
         Raises: OSError, CorruptionError: a MANIFEST file cannot be read, or is damaged.
         """
@@ -115,11 +115,8 @@ class VersionRecord:
         return [*parts, ("", self)]
 
     def to_payload(self) -> bytes:
-        """The record as JSON; equal records have equal bytes.
-
-        Raises:
-            StoreError: a field cannot be written as JSON.
-        """
+        """The record as JSON; equal records have equal bytes. Raises: StoreError if a field cannot
+        be written as JSON."""
         fields = {"format": FORMAT, **dataclasses.asdict(self)}
         try:
             text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -129,12 +126,8 @@ class VersionRecord:
 
     @classmethod
     def from_payload(cls, payload: bytes, where: str) -> VersionRecord:
-        """Reads the result of to_payload. ``where`` names the place in errors.
-
-        Raises:
-            CorruptionError: it is not a record.
-            StoreError: it has another format.
-        """
+        """The inverse of `to_payload`. ``where`` names the place in errors. Raises:
+        CorruptionError; StoreError for another format."""
         try:
             fields = json.loads(payload)
             found = fields.pop("format")
@@ -182,12 +175,7 @@ def frame(payload: bytes, version: int = FORMAT) -> bytes:
 
 
 def unframe(data: bytes, where: str) -> bytes:
-    """The payload of a MANIFEST file.
-
-    Raises:
-        CorruptionError: it is torn or damaged.
-        StoreError: it has another format.
-    """
+    """The payload of a MANIFEST file. Raises: CorruptionError; StoreError for another format."""
     line, _, payload = data.partition(b"\n")
     words = line.decode(errors="replace").split(" ")
     found = int(words[1]) if len(words) == 4 and words[1].isdecimal() else 0

@@ -24,11 +24,8 @@ CONFIG_FILE, SLOTS_FILE = "config.json", "slots.json"  # of a run dir
 
 def of_newest(run_dir: AnyPath, overrides: Sequence[str] = ()) -> tuple[Config, Slots]:
     """The config and slots of the newest commit. If it has none, because your own program made it,
-    those in RUN_DIR/config.json and slots.json are used.
-
-    Args:
-        overrides: "key.path=value", applied on top. An override of data.slots also changes the
-            slots.
+    those in RUN_DIR/config.json and slots.json are used. An override "key.path=value" of
+    data.slots also changes the slots.
 
     Raises: StoreError if there is no run, or it has no config; ConfigError for an override.
     """
@@ -44,11 +41,8 @@ def continuing(config: Config, run_dir: AnyPath) -> Config:
 
 
 def stored_config(run_dir: Path, version: str = "") -> Mapping[str, Any]:
-    """The config with which the newest commit, or another version, was trained; empty if it has
-    none, or there is no commit.
-
-    Raises: StoreError if there is no such version.
-    """
+    """The config of the newest commit, or of another version; empty if there is none. Raises:
+    StoreError if there is no such version."""
     from paddlebox.store.checkpoints import find_version
     from paddlebox.store.version_store import VersionStore
 
@@ -75,11 +69,8 @@ def of_version(
 
 
 def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
-    """The config of the last start: RUN_DIR/config.json. If there is none, as in a run dir that was
-    restored from a copy, the config of the newest commit.
-
-    Raises: as `of_newest`.
-    """
+    """The config of the last start: RUN_DIR/config.json; without it, as in a run dir that was
+    restored from a copy, that of the newest commit. Raises: as `of_newest`."""
     own = _own(run_dir)
     path = own / CONFIG_FILE
     try:

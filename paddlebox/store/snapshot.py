@@ -48,8 +48,8 @@ class _LeasedVersion(VersionStore):
 
 
 class Snapshot(Closing):
-    """The last commit of a set of tables, kept until `close`. `open` opens its rows; another thread
-    may call it. Opening reads filters and fences, 2 bytes per row.
+    """The last commit of a set of tables, kept until `close`. Another thread may call `open`, which
+    reads filters and fences, 2 bytes per row.
 
     Raises: StoreError for a table without a folder, or without a commit; OutOfSpaceError.
     """

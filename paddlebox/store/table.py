@@ -19,17 +19,8 @@ __all__ = ["Table", "sorted_unique_keys"]
 
 
 class Table(TableSet):
-    """A table, and the store in `TableOptions.folder`.
-
-    Args:
-        config: layout, accessor and rules.
-        options: how to open it; default: `TableOptions()`.
-        slot_rates: one factor for each sparse slot, by which the learning rates of its rows are
-            multiplied (`config.slot_learning_rates` has them by name). Empty: 1 for all.
-        changes: fields of `TableOptions` that differ from options, such as folder.
-
-    Raises: as `TableSet`.
-    """
+    """A table, and the store in `TableOptions.folder`. slot_rates: (S) as in `TableSet`
+    (`config.slot_learning_rates` has them by name). Raises: as `TableSet`."""
 
     def __init__(
         self,
@@ -86,15 +77,10 @@ class Table(TableSet):
     def rows_of_base(
         self, visit: Callable[[np.ndarray, np.ndarray], None], *, day: int | None = None
     ) -> SaveFilter:
-        """Calls visit with the rows of a base (PaddleBox's save mode 2), in the order of keys.
-
-        Args:
-            visit: as in `TieredTable.visit`.
-            day: the day of the save; default: the property `day`.
+        """Calls visit with the rows of a base (PaddleBox's save mode 2), in the order of keys;
+        visit and errors: as in `TieredTable.visit`. day: of the save; default: the property `day`.
 
         Returns: the filter that chose the rows; give it to `reset_delta` once they are saved.
-
-        Raises: as `TieredTable.visit`.
         """
         return self.first.visit(visit, self.first.save_filter(day=day))
 

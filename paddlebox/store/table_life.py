@@ -18,19 +18,15 @@ log = logging.getLogger("paddlebox")
 
 
 class TableLife:
-    """Args:
-    tables: the list may grow until the first event. committer: of these tables.
-
-    Letters: T = tables.
-    """
+    """Letters: T = tables. The list of tables may grow until the first event."""
 
     def __init__(self, tables: Sequence[TieredTable], committer: Committer) -> None:
         self._tables, self._committer = tables, committer
 
     def begin_day(self, day: int) -> bool:
         """Announces the day of the next pass. If it is later than the day of the last pass, the
-        earlier day ends (`shrink_table`) in each table. Returns True if a day ended. The call waits
-        for a commit in the background only if a day ends.
+        earlier day ends (`shrink_table`) in each table. Returns True if a day ended; only then it
+        waits for a commit in the background.
 
         Raises: as `append`; the error of a commit in the background that has failed.
         """
@@ -45,21 +41,14 @@ class TableLife:
 
     def reset_rows(self) -> None:
         """Gives all rows the weights of new rows, without embedx if they have none. Their counts
-        stay.
-
-        Raises: as `append`.
-        """
+        stay. Raises: as `append`."""
         self.append([[life.reset_rows()] for _ in self._tables])
 
     def shrink_table(self) -> bool:
         """Ends the day of the last pass: rows decay, then rows with a low score and rows that were
         unseen for long are deleted, as each table's ``life`` says. A day ends once, also if
-        training was killed and resumed. Without dates each call ends a day.
-
-        Returns: False if the day had ended before.
-
-        Raises: as `append`.
-        """
+        training was killed and resumed; without dates, with each call. Returns False if the day
+        had ended before. Raises: as `append`."""
         return self._end_day(self._tables)
 
     def _end_day(self, tables: Sequence[TieredTable]) -> bool:
@@ -83,11 +72,8 @@ class TableLife:
         return True
 
     def end_of_day(self, day: int, decay: float | None = None) -> None:
-        """Multiplies shows and clicks of all rows by decay; default: as ``life`` says.
-
-        Args:
-            day: since 1970-01-01. From now on it counts as ended.
-        """
+        """Multiplies shows and clicks of all rows by decay; default: as ``life`` says. From now on
+        the day, counted from 1970-01-01, has ended."""
         self.append([[life.decay(table.config.life, day, decay)] for table in self._tables])
 
     def shrink(
@@ -108,14 +94,8 @@ class TableLife:
         until: Callable[[], None] | None = None,
     ) -> None:
         """Resets delta_score of the rows in a save. Call it before the next pass, and after the
-        save is durable, unless `until` waits for that.
-
-        Args:
-            saved: (T) the filter of each table; for a single table, its filter alone.
-            until: as in `append`.
-
-        Raises: as `append`.
-        """
+        save is durable, unless `until` waits for that (see `append`). saved: (T) the filter of
+        each table; for a single table, its filter alone. Raises: as `append`."""
         of_each = [saved] if isinstance(saved, SaveFilter) else saved
         self.append([[life.after_save(own)] for own in of_each], until)
 

@@ -118,11 +118,9 @@ class TableSet(Closing):
         return self.first.head
 
     def slot_tables(self, slots: Slots) -> tuple[int, ...]:
-        """(S) the table of each sparse slot; empty for a single table.
-
-        Raises: ConfigError if a slot has another table than when the set was opened, or factors
-            of ids, which rows on a GPU do not have.
-        """
+        """(S) the table of each sparse slot; empty for a single table. Raises: ConfigError if a
+        slot has another table than when the set was opened, or factors of ids, which rows on a GPU
+        do not have."""
         if slots.factored and self.options.hbm_place is not HbmPlace.HOST:
             raise ConfigError(
                 f"hbm.place is {self.options.hbm_place.value}, but slots are weighted, or pooled "
@@ -241,10 +239,7 @@ class TableSet(Closing):
 
     def begin(self, staged: StagedSet) -> None:
         """Opens the staged pass: from now on operators read and write it. No table begins before
-        all have room.
-
-        Raises: as `TieredTable.make_room`.
-        """
+        all have room. Raises: as `TieredTable.make_room`."""
         for table, part in zip(self._tables, staged.parts, strict=True):
             table.make_room(part.own)
         for table, part in zip(self._tables, staged.parts, strict=True):
@@ -259,20 +254,14 @@ class TableSet(Closing):
 
     def set_rate(self, rate: float) -> None:
         """Multiplies the learning rates of all rows, from the next push on. It is 1 at first.
-
-        Raises: PassError for rows on a GPU, whose learning rates are fixed.
-        """
+        Raises: PassError for rows on a GPU, whose learning rates are fixed."""
         for table in self._tables:
             table.native.set_rate(rate)
 
     def end(self, pass_number: int = 0) -> None:
         """Ends the open pass. A training pass first waits for the commit of the previous pass; then
-        it is frozen until `commit`, `keep` or `spill` takes it.
-
-        Args:
-            pass_number: seed of the random rounding of 16-bit rows; a resumed run must use the same
-                number.
-        """
+        it is frozen until `commit`, `keep` or `spill` takes it. pass_number: seed of the random
+        rounding of 16-bit rows; a resumed run must use the same number."""
         self.world.end()
         self.wait_commit()
         for table in self._tables:
@@ -315,18 +304,12 @@ class TableSet(Closing):
     def keep(self, *, when: When = When.NOW, **fields: Any) -> Future[int]:
         """Takes the ended pass without a commit: its rows go to the SSD tier. The next `commit`
         includes the pass, or `commit_ended` commits it with these fields. After a crash before
-        that, the pass is lost.
-
-        Args: as in `commit`. The result of the future is 0.
-        """
+        that, the pass is lost. The result of the future is 0."""
         return self.committer.write_pass(PassFields(**fields), when, keep=True)
 
     def commit_ended(self) -> int:
         """Commits the passes that `keep` took, also after `abandon`. Every rank calls it. Returns
-        the version; 0 if there is nothing to commit.
-
-        Raises: as `commit`.
-        """
+        the version; 0 if there is nothing to commit. Raises: as `commit`."""
         return self.committer.write_kept()
 
     def wait_commit(self) -> float:
@@ -365,11 +348,7 @@ class TableSet(Closing):
 
     def digest(self) -> str:
         """Canonical digest of all (key, row) pairs of all tables and ranks: equal content has equal
-        digests. Waits for the commit in the background.
-
-        Raises: PassError while a pass is open, or has ended and was neither committed nor kept;
-            without a folder also while one is staged.
-        """
+        digests. Waits for the commit in the background. Raises: as `TieredTable.digest`."""
         digests = [
             sum_of_digests(self.world.gather("digest", table.digest())) for table in self._tables
         ]

@@ -62,11 +62,7 @@ def sorted_unique_keys(feasigns: np.ndarray) -> np.ndarray:
 
 class KeyCounts:
     """Several passes may be counted before the first of them is committed; each commit gets the
-    counts up to its own pass.
-
-    Args:
-        native: the core's table, which has the filter that counts.
-    """
+    counts up to its own pass. native: the core's table, which has the filter that counts."""
 
     def __init__(self, native: Any) -> None:
         self._native = native
@@ -224,14 +220,7 @@ class TieredTable(Closing):
         train: bool = True,
         day: int = 0,
     ) -> StagedPass:
-        """Brings the rows of these keys up into a pass table.
-
-        Args:
-            keys: (K) uint64, ascending, without padding.
-            slots, train, day: as in `TableSet.stage`.
-
-        Raises: as `TableSet.stage`.
-        """
+        """As `TableSet.stage`. keys: (K) uint64, ascending, without padding."""
         self.check_usable()
         if slots is None:
             slots = np.empty(0, np.uint16)
@@ -250,11 +239,7 @@ class TieredTable(Closing):
         )
 
     def count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
-        """As `TableSet.count_keys`.
-
-        Args:
-            keys: (K) uint64, ascending. counts: (K) uint32, occurrences of each in the pass.
-        """
+        """As `TableSet.count_keys`. keys: (K) uint64, ascending; counts: (K) uint32."""
         return self.counts.count(keys, counts)
 
     def make_room(self, staged: StagedPass) -> None:
@@ -283,12 +268,8 @@ class TieredTable(Closing):
         self.unnamed.parts.append(written)
 
     def refuse_passes(self, cause: BaseException | None = None) -> None:
-        """Accepts no more passes, as after `abandon`, because the rows in memory differ
-        from the rows of the store.
-
-        Args:
-            cause: the error that `PassError` then names.
-        """
+        """Accepts no more passes, as after `abandon`, because the rows in memory differ from the
+        rows of the store. cause: the error that `PassError` then names."""
         self.takes_passes, self._refused_for = False, cause
 
     def check_usable(self) -> None:
@@ -346,11 +327,8 @@ class TieredTable(Closing):
 
     def save_filter(self, *, delta: bool = False, day: int | None = None) -> SaveFilter:
         """The rows of a base (PaddleBox's save mode 2), or of a delta (save mode 1): those that
-        changed enough since a save. Waits for the commit in the background.
-
-        Args:
-            day: the day of the save; default: the property `day`.
-        """
+        changed enough since a save. day: of the save; default: the property `day`. Waits for the
+        commit in the background."""
         self._wait_usable()
         choose = life.delta_filter if delta else life.base_filter
         return choose(self.config.life, self.day if day is None else day)
@@ -359,9 +337,7 @@ class TieredTable(Closing):
         self, visit: Callable[[np.ndarray, np.ndarray], None], chosen: SaveFilter
     ) -> SaveFilter:
         """Calls visit with the rows that the filter chooses, in chunks, in the order of keys:
-        (n) uint64 feasigns and (n, words) float32 rows (docs/formats/row.md).
-
-        Returns: the filter.
+        (n) uint64 feasigns and (n, words) float32 rows (docs/formats/row.md). Returns the filter.
 
         Raises: PassError while a pass is open; without a folder also while one is staged.
         """
@@ -419,7 +395,6 @@ class TieredTable(Closing):
         self._settle()
 
     def counters(self) -> dict[str, int]:
-        """Counters since the table was opened, and the sizes of the tiers now."""
         return dict(self.native.counters())
 
     @property
@@ -427,7 +402,6 @@ class TieredTable(Closing):
         return int(self.native.row_bytes)
 
     def close(self) -> None:
-        """Closes the store. May be called twice."""
         if self._compactor is not None:
             self._compactor.close()
             self._compactor = None
@@ -441,11 +415,8 @@ class TieredTable(Closing):
 def stored_table(
     folder: Path, record: VersionRecord, name: str = "", **settings: Any
 ) -> TieredTable:
-    """Opens the table that a version's record describes.
-
-    Args:
-        name: default: as in the record. Tables of one process need different names.
-        settings: fields of `TableOptions`.
+    """Opens the table that a version's record describes. name: default: as in the record; tables of
+    one process need different names. settings: fields of `TableOptions`.
 
     Raises: as `TieredTable`; ConfigError if this version cannot read the layout of the record.
     """

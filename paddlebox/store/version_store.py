@@ -94,9 +94,7 @@ class VersionStore(Closing):
     """The versions of one writer or of a reader. Thread safe; not to be used after a fork.
 
     Every method raises StoreError if the store is closed or was opened before a fork, or if LMDB or
-    the system reports an error. It raises CorruptionError if bytes differ from those that were
-    written.
-
+    the system reports an error, and CorruptionError if bytes differ from those that were written.
     The store of a table without a folder has no versions; it holds events and days in memory.
     """
 
@@ -128,9 +126,8 @@ class VersionStore(Closing):
     def open_writer(cls, folder: str | os.PathLike[str]) -> VersionStore:
         """Opens the store in folder as its only writer. Creates the store if there is none.
 
-        Raises:
-            StoreLockedError: another process is the writer. The message has its pid.
-            CorruptionError: the newest version is damaged. The message names the next step.
+        Raises: StoreLockedError with the pid of another writer; CorruptionError if the newest
+            version is damaged, with the next step.
         """
         folder = os.fspath(folder)
         check_not_open(folder)
@@ -166,11 +163,7 @@ class VersionStore(Closing):
     @classmethod
     def open_reader(cls, folder: str | os.PathLike[str]) -> VersionStore:
         """Opens the store for reading, also while a writer has it open. Changes no byte of it.
-
-        Raises:
-            StoreError: there is no store.
-            CorruptionError: the newest version is damaged. The message names the next step.
-        """
+        Raises: StoreError if there is no store; CorruptionError, as `open_writer`."""
         folder = os.fspath(folder)
         data = os.path.join(folder, "manifest", "data.mdb")
         if not os.path.isfile(data) or os.path.getsize(data) == 0:
@@ -241,15 +234,9 @@ class VersionStore(Closing):
     # ---- reading
 
     def pin(self, version: int | None = None) -> VersionRecord | None:
-        """Keeps a version and its files until this reader is closed. Returns the record, or None in
-        a new store.
-
-        Args:
-            version: None: the newest.
-
-        Raises:
-            StoreError: the version is not kept, or no lease can be taken.
-        """
+        """Keeps a version (None: the newest) and its files until this reader is closed. Returns the
+        record, or None in a new store. Raises: StoreError if the version is not kept, or no lease
+        can be taken."""
         self._lease = self._lease or Lease(self.folder)
         while True:
             record = self.newest() if version is None else self.version(version)
@@ -280,7 +267,7 @@ class VersionStore(Closing):
         return self._db.read(read)
 
     def numbers(self) -> list[int]:
-        """The versions that are kept, oldest first."""
+        """The kept versions, oldest first."""
         return self._db.read(self._kept)
 
     def version(self, number: int) -> VersionRecord:
@@ -324,11 +311,8 @@ class VersionStore(Closing):
         return self.day > 0 or any(event["kind"] in (DECAY, SHRINK) for event in self.events)
 
     def read_dense(self, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
-        """Arrays of the dense state of the head; empty without a head.
-
-        Args:
-            wanted: whether to read the array of a name. The table's own ones begin with OWN.
-        """
+        """The arrays of the head's dense state whose names are wanted; empty without a head. The
+        table's own ones begin with OWN."""
         if self.head is None:
             return {}
         folder = Path(files.dense_folder(self.folder, self.head.dense_version))
@@ -383,9 +367,8 @@ class VersionStore(Closing):
     def append(self, record: VersionRecord) -> None:
         """Makes record the newest version, durably. Its files must be durable already.
 
-        Raises:
-            StoreError: it does not follow the newest version, or one of its files is missing.
-            OutOfSpaceError: the disk is full; the last commit stands.
+        Raises: StoreError if it does not follow the newest version, or one of its files is missing;
+            OutOfSpaceError: the last commit stands.
         """
         with self._writing():
             head = self.newest()
@@ -450,13 +433,10 @@ class VersionStore(Closing):
 
     def rewind(self, version: int) -> list[int]:
         """Makes `version` the newest version again and drops the later ones; 0 drops all versions.
+        Keeps later versions that only a merge made, because they hold the same rows. Returns the
+        dropped versions.
 
-        Keeps later versions that only a merge made, because they hold the same rows.
-
-        Returns: the numbers of the dropped versions.
-
-        Raises: StoreError: `version` is not kept, or a reader holds a lease on a version that would
-            be dropped.
+        Raises: StoreError if `version` is not kept, or a reader holds a lease on one to drop.
         """
         with self._writing():
             records = self.records()
@@ -472,8 +452,7 @@ class VersionStore(Closing):
         """Makes a kept version the newest again and drops all later ones; returns the dropped
         versions. New versions use their numbers again.
 
-        Raises:
-            StoreError: the version is not kept, or a later one has a name or is being read.
+        Raises: StoreError if the version is not kept, or a later one has a name or is being read.
         """
         with self._writing():
             self.version(version)
@@ -535,7 +514,7 @@ class VersionStore(Closing):
             return names
 
     def close(self) -> None:
-        """Closes it and lets the next writer in. May be called twice."""
+        """Lets the next writer in. May be called twice."""
         if self._opened is not None:
             self._opened.close()
         if self._lock is not None:
