@@ -55,7 +55,7 @@ def request(uri: str, retries: int, work: Callable[[], T]) -> T:
     Raises: DataError after the last attempt.
     """
     waits = [_FIRST_WAIT_S * 2**n for n in range(retries)]
-    return remote.tried(remote.shown(uri), "read", work, waits, time.sleep, DataError, _FINAL)
+    return remote.retry(remote.shown(uri), "read", work, waits, time.sleep, DataError, _FINAL)
 
 
 def filesystem_of(uri: str, retries: int) -> tuple[Any, str]:

@@ -26,10 +26,10 @@ from paddlebox.store.file_stream import Stream
 from paddlebox.store.locks import Lease, take_lease
 from paddlebox.store.parity_set import (
     ParitySet,
-    Part,
+    RankFiles,
     SetFile,
     SetFolder,
-    Writer,
+    SetWriter,
     block_bytes,
     hex_crc,
     is_manifest,
@@ -180,7 +180,7 @@ class RankParity:
         is_new = bool(error or fresh) or not self._is_protected(record, sets, kept)
         # The newest set has the manifests of the version that it protects.
         fresh += [(name, named[name]) for name in sorted(safe) if is_manifest(name)]
-        part = Part(record.version, pass_of(record), tuple(fresh), "")
+        part = RankFiles(record.version, pass_of(record), tuple(fresh), "")
         plans = self._tell_all([is_new, part.bytes])
         if not any(new for new, _ in plans):
             self._keep(kept, sets)
@@ -244,7 +244,7 @@ class RankParity:
         if any(told[rank][0] for rank in self._group):
             return None
         parts = {
-            rank: Part(
+            rank: RankFiles(
                 of["version"],
                 of["passes"],
                 tuple((name, count) for name, count in of["files"]),
@@ -337,10 +337,12 @@ class _Task(Closing):
         error: why this rank cannot take part; "" otherwise.
     """
 
-    def __init__(self, folder: SetFolder, number: int, part: Part, size: int, error: str) -> None:
+    def __init__(
+        self, folder: SetFolder, number: int, part: RankFiles, size: int, error: str
+    ) -> None:
         self._folder, self.number, self.part, self.size = folder, number, part, size
         self._stream: Stream | None = None
-        self._writer: Writer | None = None
+        self._writer: SetWriter | None = None
         self._at = 0
         self.error = error
         self.written = 0

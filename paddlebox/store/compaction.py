@@ -64,7 +64,7 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class Shape:
+class StoreShape:
     bytes: int
     live_bytes: int
     depth: int  # largest number of segments over one key
@@ -87,11 +87,11 @@ def live_rows_within(segments: Sequence[Mapping[str, Any]], counted: int) -> int
     return min(max(counted, int(np.bincount(at, columns.rows).max())), total)
 
 
-def shape(segments: Sequence[Mapping[str, Any]], live_rows: int, dead: Dead = _NONE) -> Shape:
+def shape(segments: Sequence[Mapping[str, Any]], live_rows: int, dead: Dead = _NONE) -> StoreShape:
     """Bytes, live bytes and depth of a version's segments. The arguments are those of `plan`."""
     columns = Overlaps(segments)
     live = round(_live_bytes(columns, live_rows, dead))
-    return Shape(int(columns.bytes.sum()), live, columns.deepest())
+    return StoreShape(int(columns.bytes.sum()), live, columns.deepest())
 
 
 def _live_bytes(columns: Overlaps, live_rows: int, dead: Dead) -> float:

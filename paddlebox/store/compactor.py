@@ -17,7 +17,7 @@ from paddlebox.errors import OutOfSpaceError
 from paddlebox.store import compaction, files
 from paddlebox.store.compaction import Merge, Policy
 from paddlebox.store.options import TableOptions
-from paddlebox.store.record import newly_written
+from paddlebox.store.record import with_stamps
 from paddlebox.store.version_store import VersionStore
 
 log = logging.getLogger("paddlebox")
@@ -88,21 +88,11 @@ def _yield_to_training() -> None:
 
 
 class CompactionThread:
-    """Each time it is woken, it plans, merges and commits until nothing is due.
+    """Each time it is woken, it plans, merges and commits until nothing is due. cancel: ends the
+    running merges soon."""
 
-    Args:
-        plan, merge, commit: as in `Compactor`.
-        cancel: ends the running merges soon.
-    """
-
-    def __init__(
-        self,
-        plan: Callable[[int], list[Merge]],
-        merge: Callable[[Merge, bool], dict[str, Any]],
-        commit: Callable[[list[tuple[Merge, dict[str, Any]]]], None],
-        cancel: Callable[[], None],
-    ) -> None:
-        self._plan, self._merge, self._commit, self._cancel = plan, merge, commit, cancel
+    def __init__(self, compactor: Compactor, cancel: Callable[[], None]) -> None:
+        self._compactor, self._cancel = compactor, cancel
         self._mutex = threading.Condition()
         self._due = False
         self._busy = False
@@ -184,18 +174,21 @@ class CompactionThread:
 
     def _run(self) -> None:
         while not self._closed:
-            merges = self._plan(_BATCH_BYTES)
+            merges = self._compactor.plan(_BATCH_BYTES)
             if not merges:
                 return
             finished, errors = [], []
-            tasks = [self._pool.submit(self._merge, merge, self._urgent > 0) for merge in merges]
+            tasks = [
+                self._pool.submit(self._compactor.merge, merge, self._urgent > 0)
+                for merge in merges
+            ]
             for merge, task in zip(merges, tasks, strict=True):
                 try:
                     finished.append((merge, task.result()))
                 except Exception as error:
                     errors.append(error)
             if finished:
-                self._commit(finished)
+                self._compactor.record(finished)
             if errors:
                 raise errors[0]
 
@@ -221,9 +214,7 @@ class Compactor:
         self._dead: compaction.Dead = {}  # as of the last plan
         self._thread: CompactionThread | None = None
         if options.compaction is not None:
-            self._thread = CompactionThread(
-                self.plan, self.merge, self.commit, native.cancel_merges
-            )
+            self._thread = CompactionThread(self, native.cancel_merges)
         self.wake()
 
     def wake(self) -> None:
@@ -280,10 +271,10 @@ class Compactor:
         self.budget.check_merge(len(merge.inputs), merge.bytes)
         return dict(self._native.merge(list(merge.inputs), urgent))
 
-    def commit(self, finished: list[tuple[Merge, dict[str, Any]]]) -> None:
+    def record(self, finished: list[tuple[Merge, dict[str, Any]]]) -> None:
         """Commits a version with the outputs of merges in place of their inputs."""
         gone = {id_ for merge, _ in finished for id_ in merge.inputs}
-        made = newly_written(s for _, result in finished for s in result["segments"])
+        made = with_stamps(s for _, result in finished for s in result["segments"])
         with self._versions.committing:
             last = self._versions.last
             segments = [*(s for s in last.segments if s["id"] not in gone), *made]
@@ -303,12 +294,12 @@ class Compactor:
             self._thread = None
 
     def _make(self, merges: list[Merge]) -> None:
-        self.commit([(merge, self.merge(merge, True)) for merge in merges])
+        self.record([(merge, self.merge(merge, True)) for merge in merges])
 
-    def _shape(self) -> compaction.Shape:
+    def _shape(self) -> compaction.StoreShape:
         head = self._versions.head
         if head is None:
-            return compaction.Shape(0, 0, 0)
+            return compaction.StoreShape(0, 0, 0)
         return compaction.shape(head.segments, head.live_rows, self._dead)
 
     def _over_ceiling(self) -> bool:

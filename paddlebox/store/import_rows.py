@@ -16,7 +16,7 @@ from paddlebox import _native
 from paddlebox.errors import OutOfSpaceError
 from paddlebox.store.committer import with_counts
 from paddlebox.store.coordinator import ALL_KEYS
-from paddlebox.store.record import VersionRecord, newly_written
+from paddlebox.store.record import VersionRecord, with_stamps
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable, stored_table
 from paddlebox.store.version_store import VersionStore
@@ -179,7 +179,7 @@ def _commit(table: TieredTable, kind: str, own: FirstVersion) -> int:
     with table.versions.committing:
         record = table.versions.record(
             kind,
-            segments=newly_written(own.segments),
+            segments=with_stamps(own.segments),
             live_rows=sum(segment["rows"] for segment in own.segments),
             bytes_written={kind: sum(segment["bytes"] for segment in own.segments)},
             dense=with_counts(table, own.dense),

@@ -40,7 +40,7 @@ _NAME = re.compile(r"(\d{12,})\.set")
 
 
 @dataclass(frozen=True)
-class Part:
+class RankFiles:
     """The files of one rank in a set."""
 
     version: int  # of its store; the set protects it
@@ -60,7 +60,7 @@ class ParitySet:
     number: int
     block_bytes: int  # C
     sets: tuple[str, ...]  # keys of the sets with the other files of the versions
-    parts: Mapping[int, Part]  # by rank
+    parts: Mapping[int, RankFiles]  # by rank
 
     @functools.cached_property
     def group(self) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class ParitySet:
     def of(fields: Mapping[str, Any]) -> ParitySet:
         """The inverse of `fields`."""
         parts = {
-            int(rank): Part(
+            int(rank): RankFiles(
                 int(of["version"]),
                 int(of["pass"]),
                 tuple((checked.inside(name), checked.number(n, name)) for name, n in of["files"]),
@@ -270,14 +270,14 @@ class SetFile(Closing):
         return self.path.with_suffix("")
 
     @property
-    def own(self) -> Part:
+    def own(self) -> RankFiles:
         return self.set.parts[self.rank]
 
     def close(self) -> None:
         self._file.close()
 
 
-class Writer(Closing):
+class SetWriter(Closing):
     """Writes a rank's file of a set under a temporary name; `SetFolder.publish` renames it."""
 
     def __init__(self, path: Path) -> None:
@@ -382,9 +382,9 @@ class SetFolder:
         """The folder of `link`."""
         return self._temporary(number)
 
-    def writer(self, number: int) -> Writer:
+    def writer(self, number: int) -> SetWriter:
         files.make_folder(str(self.path))
-        return Writer(self._temporary(number, ".set"))
+        return SetWriter(self._temporary(number, ".set"))
 
     def publish(self, number: int) -> None:
         """Give the links, and then the file, of a written set their names, durably.

@@ -20,7 +20,7 @@ FORMAT = 2
 _MAGIC = "PBXMANIFEST"
 
 
-def newly_written(segments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def with_stamps(segments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Descriptors for the record that first names these segments. Each gets a unique `stamp`,
     because a store that went back may write other rows, with the same keys, under the same name."""
     return [{**segment, "stamp": secrets.token_hex(8)} for segment in segments]

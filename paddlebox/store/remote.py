@@ -49,7 +49,7 @@ def open_filesystem(place: str) -> tuple[Any, str]:
         raise StoreError(f"{shown(place)}: cannot be opened: {why}") from None
 
 
-def tried(
+def retry(
     where: str,
     action: str,
     work: Callable[[], T],
@@ -118,7 +118,7 @@ class RemoteFolder:
                         return bytes(stream.read())
             return None
 
-        return self._tried(name, "read", read)
+        return self._retry(name, "read", read)
 
     def sizes(self, folder: str) -> dict[str, int]:
         """The files at any depth below a folder: path relative to it -> bytes."""
@@ -132,7 +132,7 @@ class RemoteFolder:
                 if info.type == fs.FileType.File
             }
 
-        return self._tried(folder, "list", listed)
+        return self._retry(folder, "list", listed)
 
     def put(self, local: Path, name: str) -> None:
         """Copy a local file here. After an error there may be a part of it."""
@@ -147,7 +147,7 @@ class RemoteFolder:
                     self.moved_bytes += len(block)
             self._check_size(name, size)
 
-        self._tried(name, "copy", put)
+        self._retry(name, "copy", put)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file as a whole. After an error, `read` returns its earlier or new content."""
@@ -158,7 +158,7 @@ class RemoteFolder:
             self._check_size(f"{name}.tmp", len(content))
             self._move(f"{name}.tmp", name)
 
-        self._tried(name, "write", write)
+        self._retry(name, "write", write)
 
     def get(self, name: str, local: Path, size: int) -> None:
         """Copy a file of `size` bytes to local disk, durably. Raises: OutOfSpaceError."""
@@ -169,7 +169,7 @@ class RemoteFolder:
             _check_bytes(name, found, size)
 
         files.make_folder(str(local.parent))
-        self._tried(name, "copy", get)
+        self._retry(name, "copy", get)
 
     def remove(self, folder: str) -> None:
         """Remove a folder with its content, if there is one."""
@@ -178,7 +178,7 @@ class RemoteFolder:
             if self._system.get_file_info(self._path(folder)).type == fs.FileType.Directory:
                 self._system.delete_dir(self._path(folder))
 
-        self._tried(folder, "remove", remove)
+        self._retry(folder, "remove", remove)
 
     def _path(self, name: str) -> str:
         return f"{self._base}/{name}"
@@ -214,12 +214,12 @@ class RemoteFolder:
         self._system.move(new, target)
         self._system.delete_file(old)
 
-    def _tried(self, name: str, action: str, work: Callable[[], T]) -> T:
+    def _retry(self, name: str, action: str, work: Callable[[], T]) -> T:
         def attempt() -> T:
             self._check_stop(name)
             return work()
 
-        return tried(f"{self.place}/{name}", action, attempt, WAITS_S, self._pause)
+        return retry(f"{self.place}/{name}", action, attempt, WAITS_S, self._pause)
 
     def _pause(self, wait_s: float) -> None:
         if self._stop is None:

@@ -35,10 +35,10 @@ from paddlebox.store.manifest_db import (
 from paddlebox.store.record import (
     VersionRecord,
     frame,
-    newly_written,
     only_in,
     unframe,
     unreferenced,
+    with_stamps,
 )
 
 if TYPE_CHECKING:  # the options import Paddle, which tools that only read versions need not
@@ -345,7 +345,7 @@ class VersionStore(Closing):
             # The newest settings, for tools that open the store without a config.
             last, changes = self.last, {"events": self.events, "layout": self.layout, **changes}
             if parts is not None:
-                written = newly_written(segment for part in parts for segment in part["segments"])
+                written = with_stamps(segment for part in parts for segment in part["segments"])
                 changes |= {
                     "segments": [*last.segments, *written],
                     "live_rows": last.live_rows + sum(part["new_rows"] for part in parts),

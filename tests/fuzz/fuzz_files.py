@@ -48,7 +48,14 @@ from paddlebox.saves.saver import Saver
 from paddlebox.store import copies, parity_set
 from paddlebox.store.files import crc32c
 from paddlebox.store.manifest_db import rebuild_from_files
-from paddlebox.store.parity_set import ParitySet, Part, SetFile, Writer, block_bytes, hex_crc
+from paddlebox.store.parity_set import (
+    ParitySet,
+    RankFiles,
+    SetFile,
+    SetWriter,
+    block_bytes,
+    hex_crc,
+)
 from paddlebox.store.record import frame, unframe
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.tiered_table import stored_table
@@ -120,14 +127,14 @@ def _make_rank_parity(folder: Path, store: Path, sizes: dict[str, int]) -> None:
     content = b"".join((store / name).read_bytes() for name in sizes)
     size = block_bytes(2, len(content))
     blocks = [content[at : at + size] for at in range(0, len(content), size)]
-    part = Part(2, 2, tuple(sizes.items()), "".join(map(hex_crc, blocks)))
+    part = RankFiles(2, 2, tuple(sizes.items()), "".join(map(hex_crc, blocks)))
     whole = ParitySet(1, size, (), {0: part, 1: part})
     folder.mkdir()
     for name in sizes:
         path = folder / "000000000001" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(store / name, path)
-    with Writer(folder / "000000000001.set") as writer:
+    with SetWriter(folder / "000000000001.set") as writer:
         for block in blocks:
             writer.append(block)
         writer.finish(0, whole)

@@ -31,7 +31,7 @@ from paddlebox.store.files import crc32c
 from paddlebox.store.options import TableOptions
 from paddlebox.store.parity_set import (
     ParitySet,
-    Part,
+    RankFiles,
     SetFile,
     SetFolder,
     block_bytes,
@@ -896,7 +896,7 @@ def test_a_group_has_one_rank_of_each_host() -> None:
 def test_blocks_go_to_the_other_ranks_in_turn() -> None:
     name, blocks = files.manifest_path("", 1), (7, 3, 0)
     parts = {
-        rank: Part(1, 1, ((name, size),), "0" * 8 * blocks[rank])
+        rank: RankFiles(1, 1, ((name, size),), "0" * 8 * blocks[rank])
         for rank, size in enumerate((25, 9, 0))
     }
     one = ParitySet(7, 4, (), parts)

@@ -504,7 +504,7 @@ def merge_sequence(table: Table, sequence: int) -> None:
     ids = tuple(s["id"] for s in table.head.segments if s["sequence"] == sequence)
     merge = Merge(ids, 0, "test")
     merging = table.first.compactor
-    merging.commit([(merge, merging.merge(merge, True))])
+    merging.record([(merge, merging.merge(merge, True))])
 
 
 def test_a_row_counts_once_however_often_it_died(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from paddlebox.store.locks import KeptLock
 from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.rank_stores import pass_of, ranks_of
-from paddlebox.store.record import VersionRecord, newly_written, unframe, unreferenced
+from paddlebox.store.record import VersionRecord, unframe, unreferenced, with_stamps
 from paddlebox.store.version_store import CHECKPOINTS, VersionStore, list_checkpoints
 
 
@@ -347,7 +347,7 @@ def _rewrite(
     written = _native.core.write_segment(
         str(folder / "ssd"), spec, np.concatenate(keys), np.concatenate(rows)
     )
-    return newly_written([written])
+    return with_stamps([written])
 
 
 def _set_aside(folder: Path, file: str) -> None:
