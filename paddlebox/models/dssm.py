@@ -22,9 +22,8 @@ from paddlebox.config.models import DssmConfig
 from paddlebox.config.slots import INTERCEPT
 from paddlebox.errors import ConfigError
 from paddlebox.models.inputs import Inputs
-from paddlebox.nn.functional import exp, log, matmul, sqrt, sum_over
+from paddlebox.nn.functional import exp, log, log_loss, matmul, sqrt, sum_over
 from paddlebox.nn.linear import Linear
-from paddlebox.nn.log_loss import log_loss
 from paddlebox.nn.mlp import Tower
 
 paddle = ops.paddle

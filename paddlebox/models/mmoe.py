@@ -14,8 +14,7 @@ from paddlebox.config.models import MmoeConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
-from paddlebox.nn.experts import Gate
-from paddlebox.nn.mlp import Tower
+from paddlebox.nn.mlp import ExpertGate, Tower
 
 paddle = ops.paddle
 
@@ -26,7 +25,7 @@ class MMoE(TaskModel):
         experts = [Tower(self.width, config.hidden, config.dropout) for _ in range(config.experts)]
         tasks = range(self.outputs)
         self.experts = paddle.nn.LayerList(experts)
-        self.gates = paddle.nn.LayerList([Gate(self.width, config.experts) for _ in tasks])
+        self.gates = paddle.nn.LayerList([ExpertGate(self.width, config.experts) for _ in tasks])
         self.towers = paddle.nn.LayerList(
             [MLP(experts[0].width, config.tower, config.dropout) for _ in tasks]
         )

@@ -18,8 +18,7 @@ from paddlebox.config.models import PleConfig
 from paddlebox.models.inputs import Inputs
 from paddlebox.models.task_model import TaskModel
 from paddlebox.nn import MLP
-from paddlebox.nn.experts import Gate
-from paddlebox.nn.mlp import Tower
+from paddlebox.nn.mlp import ExpertGate, Tower
 
 paddle = ops.paddle
 
@@ -35,8 +34,8 @@ class _Level(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has
         own, shared = config.task_experts, config.experts
         self.own = paddle.nn.LayerList([experts(own) for _ in range(tasks)])
         self.shared = experts(shared)
-        self.gates = paddle.nn.LayerList([Gate(inputs, own + shared) for _ in range(tasks)])
-        self.shared_gate = None if last else Gate(inputs, own * tasks + shared)
+        self.gates = paddle.nn.LayerList([ExpertGate(inputs, own + shared) for _ in range(tasks)])
+        self.shared_gate = None if last else ExpertGate(inputs, own * tasks + shared)
         self.width = self.shared[0].width
 
     def forward(self, of_task: list[Any], of_all: Any) -> tuple[list[Any], Any]:

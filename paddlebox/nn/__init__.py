@@ -9,9 +9,8 @@ from paddlebox.nn.fields import (
     vectors_of,
     weights_of,
 )
-from paddlebox.nn.functional import pairs_of, sigmoid, sum_over, take
+from paddlebox.nn.functional import log_loss, pairs_of, sigmoid, sum_over, take
 from paddlebox.nn.linear import Linear, use_products
-from paddlebox.nn.log_loss import log_loss
 from paddlebox.nn.mlp import MLP, Tower
 from paddlebox.nn.pooled_slots import PooledSlots, PooledTables, TableSlots
 

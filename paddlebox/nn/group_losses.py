@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddlebox._native import paddle
-from paddlebox.nn.functional import exp, log, matmul, max_of_rows
-from paddlebox.nn.log_loss import log_loss
+from paddlebox.nn.functional import exp, log, log_loss, matmul, max_of_rows
 
 _NOT_COUNTED = 1e9  # is subtracted from logits that do not count; their exponential is 0 then
 _BESIDE_ZERO = 1e-30  # for groups whose factors are all 0

@@ -1,4 +1,4 @@
-"""The dense network of most CTR models."""
+"""The dense network of most CTR models, and the gate that mixes several."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from paddlebox import ops
+from paddlebox.nn.functional import sum_over
 from paddlebox.nn.linear import Linear, stacked
 
 paddle = ops.paddle
@@ -49,3 +50,21 @@ class MLP(Tower):
     def forward(self, x: Any) -> Any:
         """x: (B, inputs). Returns (B, 1)."""
         return self._through(x, self.output)
+
+
+class ExpertGate(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+    """sum_e softmax(G x)_e f_e; G has no bias, as in the papers of MMoE and PLE.
+
+    Letters: B = instances, N = inputs of the gate, E = experts, H = width of an expert's output.
+    """
+
+    def __init__(self, inputs: int, experts: int) -> None:
+        super().__init__()
+        self.select = Linear(inputs, experts, bias_attr=False)
+        self.experts = experts
+
+    def forward(self, x: Any, experts: Sequence[Any]) -> Any:
+        """x: (B, N); experts: E tensors (B, H). Returns (B, H)."""
+        weights = paddle.nn.functional.softmax(self.select(x), axis=-1)
+        weights = paddle.reshape(weights, [-1, self.experts, 1])
+        return sum_over(paddle.stack(list(experts), axis=1) * weights, 1)
