@@ -50,16 +50,13 @@ _PAGE = "docs/config.md describes the keys"
 
 
 def validate(model: type[M], values: Any, source: str, overridden: Set[str] = frozenset()) -> M:
-    """Validate values as a model.
+    """Validate plain data, as from YAML or JSON, as a model.
 
     Args:
-        model: the model.
-        values: plain data, as from YAML or JSON.
         source: name of the origin of the values for messages, usually a file.
         overridden: dotted paths that come from the command line; messages mark them.
 
-    Raises:
-        ConfigError: values are wrong. The error lists all of them, one per line.
+    Raises: ConfigError that lists all wrong values, one per line.
     """
     try:
         made: M = model.__pydantic_validator__.validate_python(values)
@@ -282,14 +279,8 @@ def _leaves(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def did_you_mean(unknown: Iterable[str], names: Iterable[str]) -> str:
-    """A hint such as "; did you mean 'user'?" for the first unknown name that is similar to one.
-
-    Args:
-        unknown: the unknown names.
-        names: the known names.
-
-    Returns: the hint; "" if no name is similar.
-    """
+    """A hint such as "; did you mean 'user'?" for the first unknown name that is similar to one of
+    `names`; "" if none is."""
     known = list(names)
     for name in unknown:
         near = difflib.get_close_matches(name, known, n=1)

@@ -29,8 +29,7 @@ def load_named(named: str, key: str) -> Any:
         named: `module:name`, or `path/to/file.py:name` with a path relative to the current folder.
         key: the key of the config, for messages.
 
-    Raises:
-        ConfigError: there is nothing of that name, or the code fails while it is loaded.
+    Raises: ConfigError.
     """
     where, colon, name = named.rpartition(":")
     if not colon or not where or not name:
@@ -51,10 +50,7 @@ def load_named(named: str, key: str) -> Any:
 def check_callable(found: Any, what: str, *names: str) -> None:
     """Check that code of the user can be called with these positional arguments.
 
-    Args:
-        what: the key of the config and its value, for messages.
-
-    Raises: ConfigError.
+    `what` is the key of the config and its value. Raises: ConfigError.
     """
     expected = f"{what}: expected a function ({', '.join(names)})"
     if not callable(found):

@@ -29,10 +29,9 @@ DigitText = Annotated[str, BeforeValidator(_number_to_text)]  # YAML reads 20240
 
 
 def day_of(date: str) -> int:
-    """The day number of a date; at least 1, because 0 means that no date is known.
+    """The day number of a date YYYYMMDD; at least 1, because 0 means that no date is known.
 
-    Raises:
-        ValueError: it is not a date YYYYMMDD, or not after 19700101.
+    Raises: ValueError.
     """
     try:
         if len(date) != 8 or not date.isdecimal():
@@ -82,11 +81,7 @@ def render(template: str, at: datetime) -> str:
 
 
 def check_template(template: str) -> None:
-    """Check a template.
-
-    Raises:
-        ValueError: it has fields other than {date} and {hour}, or is the same for two days.
-    """
+    """Raises: ValueError for fields other than {date} and {hour}, or if two days are the same."""
     rest = _FIELD.sub("", template)
     if "{" in rest or "}" in rest:
         raise ValueError(
@@ -102,11 +97,7 @@ def is_hourly(template: str) -> bool:
 
 
 def zone_of(name: str) -> tzinfo:
-    """The time zone of a name.
-
-    Raises:
-        ValueError: the tz database does not have the name.
-    """
+    """The time zone of a name of the tz database. Raises: ValueError."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
@@ -116,13 +107,8 @@ def zone_of(name: str) -> tzinfo:
 
 
 def moment(text: str, zone: tzinfo) -> datetime:
-    """The beginning of the day YYYYMMDD, or of the hour YYYYMMDDHH.
-
-    If two hours have the same name, it is the beginning of the first.
-
-    Raises:
-        ValueError: the text has another form or is not a date.
-    """
+    """The beginning of the day YYYYMMDD, or of the hour YYYYMMDDHH; of two hours with the same
+    name, of the first. Raises: ValueError."""
     day, hour = text[:8], text[8:] or "00"
     if len(text) not in (8, 10) or not hour.isdecimal() or int(hour) > 23:
         raise ValueError(f"expected YYYYMMDD or YYYYMMDDHH, found {text!r}")

@@ -40,12 +40,7 @@ class Key(NamedTuple):
 
 
 def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]:
-    """Describe every key of a model, in the order of the schema.
-
-    Args:
-        model: the model.
-        prefix: text to put before each path.
-    """
+    """Every key of a model, in the order of the schema. `prefix` comes before each path."""
     for name, field in model.model_fields.items():
         sections = sections_of(field.annotation)
         if len(sections) > 1:

@@ -40,15 +40,7 @@ class Fields:
         return replace(self, sequences=moved, click_priors=floats)
 
     def check(self, names: Sequence[str], key: str) -> None:
-        """Check that names are slots.
-
-        Args:
-            names: the names.
-            key: the key of the config that holds them, for messages.
-
-        Raises:
-            ConfigError: a name is neither a sparse nor a dense slot.
-        """
+        """Raises: ConfigError, with the key of the config, if a name is no sparse or dense slot."""
         known = [*self.cells, *self.dense]
         for name in names:
             if name not in known:
@@ -58,14 +50,9 @@ class Fields:
 
 
 def fields_of(slots: Slots, sequences: Sequence[str] = ()) -> Fields:
-    """The positions of slots that all belong to one table.
+    """The positions of slots of one table. The ids of `sequences` are fed one by one.
 
-    Args:
-        slots: the slots.
-        sequences: sparse slots whose ids are fed one by one.
-
-    Raises:
-        ConfigError: a sequence is not a sparse slot, or has no max_length.
+    Raises: ConfigError if a sequence is not a sparse slot, or has no max_length.
     """
     at = 0
     cells = {}

@@ -61,14 +61,9 @@ for _tag, _pattern, _first in _SCALARS:
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Parse YAML text.
+    """Parse YAML text; `source` is its origin in messages.
 
-    Args:
-        text: the text.
-        source: name of its origin, for messages.
-
-    Raises:
-        ConfigError: it is not YAML, or a key is given twice. The error has source and line.
+    Raises: ConfigError with source and line if it is not YAML, or if a key is given twice.
     """
     try:
         # _Loader changes only the scalars of SafeLoader: it builds plain data only.
@@ -101,11 +96,7 @@ def _explained(error: yaml.MarkedYAMLError) -> str:
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read the mapping in a YAML file. An empty file is an empty mapping.
-
-    Raises:
-        ConfigError: the file cannot be read, is not UTF-8 or YAML, or does not hold a mapping.
-    """
+    """Read the mapping in a YAML file; an empty file is an empty mapping. Raises: ConfigError."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -132,7 +123,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Load a config file and apply overrides.
+    """Load a config file.
 
     Args:
         path: a YAML file. Paths in it are relative to the current folder, as on a command line.
@@ -148,16 +139,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 
 
 def config_of(values: dict[str, Any], overrides: Iterable[str], source: str) -> Config:
-    """`load_config` for values that have been read already.
-
-    Args:
-        values: the content of the file; it is modified in place.
-        overrides: as for `load_config`.
-        source: name of the file, for messages.
-
-    Raises:
-        ConfigError: as for `load_config`.
-    """
+    """`load_config` for the content of a file, which is modified in place."""
     overridden = {_apply(values, override) for override in overrides}
     return validate(Config, values, source, overridden)
 

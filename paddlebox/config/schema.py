@@ -29,11 +29,7 @@ _WITH_PASSWORD = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@")
 def refuse_passwords(fields: Any) -> None:
     """Check that no text is a URI with a password, such as s3://name:password@bucket.
 
-    Args:
-        fields: plain data.
-
-    Raises:
-        ValueError: there is such a text. The error names its key but does not show its value.
+    Raises: ValueError that names the key, but does not show the value.
     """
     found = list(dict.fromkeys(_keys(fields, "")))
     if found:

@@ -19,8 +19,7 @@ KIB, MIB, GIB = _UNITS["KiB"], _UNITS["MiB"], _UNITS["GiB"]
 def parse_bytes(value: Any) -> Any:
     """Parse a size: "64MiB" becomes 67108864. A value that is not text is returned as it is.
 
-    Raises:
-        ValueError: the text is not a number with a unit, or not a whole number of bytes.
+    Raises: ValueError.
     """
     if not isinstance(value, str):
         return value

@@ -345,12 +345,10 @@ class Slots(Section):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """(T) names of the labels."""
         return tuple(slot.name for slot in self.labels)
 
     @property
     def dense(self) -> tuple[Slot, ...]:
-        """The dense slots."""
         return tuple(slot for slot in self.slots if slot.type is SlotType.DENSE)
 
     @property
@@ -371,7 +369,6 @@ class Slots(Section):
 
     @property
     def sparse(self) -> tuple[Slot, ...]:
-        """(S) the sparse slots."""
         return tuple(slot for slot in self.slots if slot.type is SlotType.SPARSE)
 
     @property
@@ -422,14 +419,10 @@ class Slots(Section):
         return self.model_copy(update={"slots": tuple(s for s in self.slots if s not in left_out)})
 
     def positions(self, sequences: Sequence[str]) -> tuple[int, ...]:
-        """(S) the number of cells of each sparse slot: max_length for sequences, 1 for others.
+        """(S) the number of cells of each sparse slot: max_length for sequences, whose ids are fed
+        one by one, and 1 for others.
 
-        Args:
-            sequences: names of the sparse slots whose ids are fed one by one.
-
-        Raises:
-            ConfigError: a name is not a sparse slot, or its slot has no max_length, or it is
-                weighted or has a pooling.
+        Raises: ConfigError if a sequence is no sparse slot, has no max_length or has factors.
         """
         names = [slot.name for slot in self.sparse]
         for name in sequences:
@@ -452,13 +445,9 @@ class Slots(Section):
         return tuple((s.max_length or 1) if s.name in sequences else 1 for s in self.sparse)
 
     def tables(self, names: Sequence[str]) -> tuple[int, ...]:
-        """(S) the index of the table to which each sparse slot belongs.
+        """(S) the index in `names`, the default table first, of the table of each sparse slot.
 
-        Args:
-            names: names of the tables, the default one first.
-
-        Raises:
-            ConfigError: a slot names a table that does not exist, or a table has no slots.
+        Raises: ConfigError if a slot names a table that does not exist, or a table has no slots.
         """
         for slot in self.sparse:
             if slot.table is not None and slot.table not in names:
@@ -595,12 +584,7 @@ def _known(first: str, name: str, usable: Iterable[str], kind: str) -> None:
 def load_slots(path: str | Path, *, labelled: bool = True) -> Slots:
     """Load slots.yaml. If it has no sparse slot, an intercept is added.
 
-    Args:
-        labelled: whether there must be a label.
-
-    Raises:
-        ConfigError: the file cannot be read, a key or value is wrong, a name is given twice, or
-            there is no label, or there are only labels.
+    Raises: ConfigError, also if `labelled` and there is no label.
     """
     slots = validate(Slots, read_yaml(path), str(path))
     if labelled and not slots.labels:

@@ -69,15 +69,7 @@ S = TypeVar("S", bound=Section)
 
 
 def read_config(stored: Mapping[str, Any], source: str) -> Config:
-    """Validate a config that a run has stored.
-
-    Args:
-        stored: the values.
-        source: name of their origin, for messages.
-
-    Raises:
-        ConfigError: this version cannot read it. The error lists all wrong keys and values.
-    """
+    """Validate a config that a run has stored. Raises: ConfigError with all wrong keys."""
     try:
         return validate(Config, stored, source)
     except ConfigError as error:
@@ -97,18 +89,8 @@ def within(key: str, keys: Sequence[str]) -> bool:
 
 
 def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Config:
-    """Complete a config with stored values.
-
-    Keys that the config does not name and that affect what a run learns get their stored values.
-
-    Args:
-        config: the config that continues the run.
-        stored: the config of a version.
-        source: name of the origin of the stored config, for messages.
-
-    Raises:
-        ConfigError: this version cannot read the stored config.
-    """
+    """The config that continues a run, with the values of a stored one for those keys that it does
+    not name and that affect what the run learns. Raises: as `read_config`."""
     old = read_config(stored, source)
 
     def is_free(key: str) -> bool:
@@ -130,8 +112,6 @@ def continued(config: S, stored: Section, is_free: Callable[[str], bool], prefix
     """A section with stored values for the keys that it does not name, or names as auto.
 
     Args:
-        config: the section.
-        stored: the stored section, of the same type.
         is_free: whether a key, given as a dotted path, never takes its stored value.
         prefix: path of the section, with a dot at the end.
     """
