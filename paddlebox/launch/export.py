@@ -136,47 +136,43 @@ def _chosen(arguments: Any) -> dict[str, Any]:
 def _export(arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
     from paddlebox.serving.writer import export, export_ensemble
 
-    precision = arguments.precision or "float32"
+    options: dict[str, Any] = {"precision": arguments.precision or "float32", "gate": gate}
     if arguments.others:
-        runs = [_lazily(path, arguments, chosen) for path in (arguments.path, *arguments.others)]
-        return export_ensemble(runs, arguments.out, precision=precision, gate=gate)
-    if arguments.from_save is not None:
-        opened = _save_at(arguments.from_save, arguments, chosen)
-    else:
-        opened = _run_at(arguments.path, arguments, chosen)
-    with opened as source:
-        made = export(source, arguments.out, precision=precision, gate=gate)
-        if arguments.from_save is None:
-            log.info("%s: %s", arguments.out, source.told())
-        return made
-
-
-@contextlib.contextmanager
-def _lazily(path: Path, arguments: Any, chosen: dict[str, Any]) -> Iterator[Any]:
-    """A run that is opened when the context is entered."""
-    with _run_at(path, arguments, chosen) as source:
-        yield source
-        log.info("%s: %s", path, source.told())
+        paths = (arguments.path, *arguments.others)
+        runs = [_logged(path, path, arguments, chosen) for path in paths]
+        return export_ensemble(runs, arguments.out, **options)
+    path = arguments.from_save or arguments.path
+    with _logged(path, arguments.out, arguments, chosen) as source:
+        return export(source, arguments.out, **options)
 
 
 def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
-    from paddlebox.serving.source import is_save
     from paddlebox.serving.writer import MOST_DELETED, filters_of
 
     newest = writer.newest()
     kept = filters_of(newest) if newest is not None else None
-    most_deleted = 1.0 if arguments.force else MOST_DELETED
-    is_run = not is_save(arguments.apply)
-    if is_run:
-        opened = _run_at(arguments.apply, arguments, chosen, kept)
-    else:
-        opened = _save_at(arguments.apply, arguments, chosen)
-    with opened as source:
-        precision = arguments.precision
-        made = writer.apply(source, precision=precision, gate=gate, most_deleted=most_deleted)
-        if is_run:
-            log.info("%s: %s", arguments.path, source.told())
-        return made
+    options: dict[str, Any] = {
+        "gate": gate,
+        "most_deleted": 1.0 if arguments.force else MOST_DELETED,
+    }
+    with _logged(arguments.apply, arguments.path, arguments, chosen, kept) as source:
+        return writer.apply(source, precision=arguments.precision, **options)
+
+
+@contextlib.contextmanager
+def _logged(
+    path: Path, name: Path, arguments: Any, chosen: dict[str, Any], kept: Any = None
+) -> Iterator[Any]:
+    """A run or a save, opened when the context is entered. At its end, what a run left out is
+    logged after `name`."""
+    from paddlebox.serving.source import is_save
+
+    if arguments.from_save is not None or (arguments.out is None and is_save(path)):
+        yield _save_at(path, arguments, chosen)
+        return
+    with _run_at(path, arguments, chosen, kept) as source:
+        yield source
+        log.info("%s: %s", name, source.summary())
 
 
 def _run_at(path: Path, arguments: Any, chosen: dict[str, Any], kept: Any = None) -> Any:
@@ -202,4 +198,4 @@ def _save_at(path: Path, arguments: Any, chosen: dict[str, Any]) -> Any:
             raise ConfigError(f"--{name} is for a run; {path} is a save, which has its own")
     if Phase(arguments.phase) is Phase.JOIN:
         raise ConfigError(f"--phase join is for a run; {path} is a save, which serves update")
-    return contextlib.nullcontext(SaveSource(path, whole=arguments.out is not None))
+    return SaveSource(path, whole=arguments.out is not None)

@@ -98,7 +98,7 @@ def check_same_form(path: Path, record: Generation, newest: Generation | None) -
 
 def check_same_phase(path: Path, old: Config, new: Config) -> None:
     """Raises: ConfigError if the file serves another phase of the run."""
-    joins = [one.phases[Phase.JOIN].model for one in (old, new) if one.phases]
+    joins = [config.phases[Phase.JOIN].model for config in (old, new) if config.phases]
     if old.model != new.model and (old.model in joins or new.model in joins):
         raise ConfigError(
             f"{path}: serves one phase of the run, and this is the program of the other: use the "
@@ -128,8 +128,7 @@ def check_member(number: int, first: tuple[Config, Slots], source: Any) -> None:
                 f"{what}: expected {name} {value}, as in the first model, found {found[name]}: the "
                 "models of an ensemble read the same instances; export this run by itself"
             )
-    unlike = _unlike(first[1], source.slots)
-    if unlike:
+    if unlike := _unlike(first[1], source.slots):
         raise ConfigError(
             f"{what}: expected the slots of the first model, found others: {', '.join(unlike)}: "
             "the models of an ensemble read the same instances; train them with one slots.yaml"
@@ -155,13 +154,13 @@ def _of_histories(config: Config) -> dict[str, Any]:
 
 def _unlike(first: Slots, second: Slots) -> list[str]:
     """The parts of slots.yaml in which two models differ."""
-    one, other = first.of_serving(), second.of_serving()
-    of_one, of_other = ({slot.name: slot for slot in slots.slots} for slots in (one, other))
-    named = [n for n in {**of_one, **of_other} if of_one.get(n) != of_other.get(n)]
+    served = first.of_serving(), second.of_serving()
+    one, other = ({slot.name: slot for slot in slots.slots} for slots in served)
+    named = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     # Serving ignores the others, but only those of the model.
     beside, of_both = ({slot.name for slot in slots.beside} for slots in (first, second))
     named += sorted(beside ^ of_both)
-    if one != other and not named:
+    if served[0] != served[1] and not named:
         named = ["csv, tags or the order of the slots"]
     return named
 
@@ -215,9 +214,8 @@ class Gate:
         auc = f"{metrics['auc']:.6f}" if metrics["auc"] >= 0 else "not defined"
         wrong = self._wrong(metrics, shown, loaded)
         if wrong:
-            raise TrainingError(
-                f"{name}: {wrong}: it is not shown; readers keep the current version"
-            )
+            kept = "it is not shown; readers keep the current version"
+            raise TrainingError(f"{name}: {wrong}: {kept}")
         log.info("%s: AUC %s, COPC %.4f", name, auc, metrics["copc"])
         return metrics
 

@@ -118,15 +118,13 @@ class Server:
         is closed. Raises: Refused."""
         most = self._options.max_connections_per_client
         if self._of_client[client] >= most:
-            raise Refused(
-                503, "too_many_connections", f"expected at most {most} connections of a client"
-            )
+            why = f"expected at most {most} connections of a client"
+            raise Refused(503, "too_many_connections", why)
         if len(self._connections) >= self._most:
-            idle = next((one for one in self._connections if not one.busy), None)
+            idle = next((known for known in self._connections if not known.busy), None)
             if idle is None:
-                raise Refused(
-                    503, "too_many_connections", f"all {self._most} connections are in use"
-                )
+                why = f"all {self._most} connections are in use"
+                raise Refused(503, "too_many_connections", why)
             self.disconnected(idle)
             idle.drop()
         self._connections[connection] = client
@@ -213,40 +211,33 @@ class Server:
     async def _predict(self, request: web.Request) -> web.Response:
         deadline = asyncio.get_running_loop().time() + self._options.timeout_s
         if request.content_type != "application/json":
-            raise Refused(
-                415,
-                "unsupported_media_type",
-                f"expected Content-Type application/json, found {request.content_type}",
-            )
+            why = f"expected Content-Type application/json, found {request.content_type}"
+            raise Refused(415, "unsupported_media_type", why)
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding != "identity":
-            raise Refused(
-                415, "unsupported_encoding", f"expected no Content-Encoding, found {encoding}"
-            )
+            why = f"expected no Content-Encoding, found {encoding}"
+            raise Refused(415, "unsupported_encoding", why)
         body = await self._body(request, deadline)
         done = self._submitted(body)
         try:
             async with asyncio.timeout_at(deadline):
                 payload, instances = await asyncio.wrap_future(done)
         except TimeoutError:
-            raise Refused(
-                504, "timeout", f"no prediction within {self._options.timeout_s:g} s"
-            ) from None
+            why = f"no prediction within {self._options.timeout_s:g} s"
+            raise Refused(504, "timeout", why) from None
         self._row["instances"] += instances
         return web.Response(body=payload, content_type="application/json")
 
     async def _body(self, request: web.Request, deadline: float) -> bytes:
-        limit = self._options.max_body_bytes
-        found = request.content_length
-        if found is not None and found > limit:  # without reading it
-            raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=found)
+        limit, size = self._options.max_body_bytes, request.content_length
+        if size is not None and size > limit:  # without reading it
+            raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=size)
         try:
             async with asyncio.timeout_at(deadline):
                 return await request.read()
         except TimeoutError:
-            raise Refused(
-                408, "timeout", f"the body did not come within {self._options.timeout_s:g} s"
-            ) from None
+            why = f"the body did not come within {self._options.timeout_s:g} s"
+            raise Refused(408, "timeout", why) from None
         except (HttpProcessingError, ClientError, web.RequestPayloadError) as error:
             raise Refused(400, "malformed_body", f"the body cannot be read: {error}") from None
 
@@ -254,11 +245,8 @@ class Server:
         """Queue a prediction. A cancelled one that has not started is never run."""
         with self._lock:
             if self._waiting >= self._options.max_queue:
-                raise Refused(
-                    503,
-                    "overloaded",
-                    f"{self._options.max_queue} requests are waiting already; try again later",
-                )
+                waiting = f"{self._options.max_queue} requests are waiting already"
+                raise Refused(503, "overloaded", f"{waiting}; try again later")
             self._waiting += 1
             self._row["waiting"] = self._waiting
 
@@ -280,12 +268,9 @@ class Server:
         finite = np.isfinite(predictions)
         infinite = np.flatnonzero(~(finite if finite.ndim == 1 else finite.all(axis=1)))
         if len(infinite):  # from dense values near the limits of float32
-            raise Refused(
-                422,
-                "not_finite",
-                "the model gives no finite prediction for these values",
-                f"{'candidates' if generation.reads_users else 'instances'}[{infinite[0]}]",
-            )
+            member = "candidates" if generation.reads_users else "instances"
+            why = "the model gives no finite prediction for these values"
+            raise Refused(422, "not_finite", why, f"{member}[{infinite[0]}]")
         answer = {
             "predictions": _by_task(predictions, generation.slots.tasks),
             "version": generation.record.version,
@@ -297,8 +282,7 @@ class Server:
         most = self._options.max_batch
         if not self._predictor.reads_users:
             return self._predictor.answer(parse_request(body, most))
-        asked = parse_user_request(body, most)
-        return self._predictor.answer_user(asked.history, asked.candidates, asked.user, asked.after)
+        return self._predictor.answer_user(*parse_user_request(body, most))
 
     async def _health(self, _: web.Request) -> web.Response:
         if self._ended is not None:
@@ -306,16 +290,15 @@ class Server:
         try:
             self._predictor.check()
         except CorruptionError:
-            raise Refused(
-                503, "damaged", "the file is cut short; the server's log says how"
-            ) from None
+            why = "the file is cut short; the server's log says how"
+            raise Refused(503, "damaged", why) from None
         except StoreError:  # another file has its name: the one that was opened still predicts
             pass
         config, _ = self._predictor.model
-        found = {"status": "ready", "version": self._predictor.version, "model": config.name}
+        health = {"status": "ready", "version": self._predictor.version, "model": config.name}
         if self._predictor.trouble:
-            found["status"], found["reason"] = "stale", "the log says why no version is followed"
-        return web.json_response(found)
+            health |= {"status": "stale", "reason": "the log says why no version is followed"}
+        return web.json_response(health)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         self.look()
@@ -379,11 +362,7 @@ class _Connection(RequestHandler):
             return resp, True
 
     def handle_error(
-        self,
-        request: Any,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: Any, status: int = 500, exc: Any = None, message: str | None = None
     ) -> web.StreamResponse:
         super().handle_error(request, status, exc, message)  # logs it
         if exc is not None:
@@ -407,11 +386,8 @@ class _Connection(RequestHandler):
         response, transport = self._server.refuse(refused), self.transport
         self._timer = None
         if transport is not None and isinstance(response.body, bytes):
-            headers = {
-                **response.headers,
-                "Content-Length": str(len(response.body)),
-                "Connection": "close",
-            }
+            size = str(len(response.body))
+            headers = {**response.headers, "Content-Length": size, "Connection": "close"}
             lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
             start = f"HTTP/1.1 {refused.status} {response.reason}\r\n"
             transport.write("".join([start, *lines, "\r\n"]).encode() + response.body)
@@ -427,10 +403,8 @@ class _Connection(RequestHandler):
 
 
 def _response_of(refused: Refused, headers: Mapping[str, str] | None = None) -> web.Response:
-    more = _RETRY if refused.status == 503 else {}
-    return web.json_response(
-        refused.body(), status=refused.status, headers={**(headers or {}), **more}
-    )
+    headers = {**(headers or {}), **(_RETRY if refused.status == 503 else {})}
+    return web.json_response(refused.body(), status=refused.status, headers=headers)
 
 
 def _of_http(error: web.HTTPException, request: web.BaseRequest) -> Refused:
@@ -449,10 +423,8 @@ def _said(error: web.HTTPException, request: web.BaseRequest) -> str:
         expected = ", ".join(sorted(error.allowed_methods))
         return f"{request.path}: expected {expected}, found {request.method}"
     if isinstance(error, web.HTTPNotFound):
-        return (
-            "there are POST /predict, GET /healthz, GET /metrics and GET /openapi.json; found "
-            f"{request.path[:80]}"
-        )
+        paths = "POST /predict, GET /healthz, GET /metrics and GET /openapi.json"
+        return f"there are {paths}; found {request.path[:80]}"
     return error.text or error.reason
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from paddlebox.config import Config, Format, Slot, Slots, SlotType
 from paddlebox.errors import DataError, HistoryMissing
@@ -42,10 +41,8 @@ class Refused(Exception):  # noqa: N818  # most are errors of the client, not of
         return {"error": {"code": self.code, "message": self.message, "where": self.where}}
 
 
-@dataclass(frozen=True)
-class UserRequest:
-    """A request about the history of a user. The fields are the arguments of
-    `Predictor.predict_user`."""
+class UserRequest(NamedTuple):
+    """A request about the history of a user: the arguments of `Predictor.predict_user`."""
 
     history: list[dict[str, Any]]
     candidates: list[dict[str, Any]]
@@ -71,12 +68,8 @@ def parse_user_request(body: bytes, max_instances: int) -> UserRequest:
         _wrong("user", "a string or an integer", user)
     if type(after) is not int or after < 0:
         _wrong("after", "a number of events, 0 or more", after)
-    return UserRequest(
-        _instances(request, "history", max_instances),
-        _instances(request, "candidates", max_instances),
-        str(user),
-        after,
-    )
+    history, candidates = (_instances(request, name, max_instances) for name in names[2:])
+    return UserRequest(history, candidates, str(user), after)
 
 
 def _members(
@@ -90,25 +83,19 @@ def _members(
     except RecursionError:
         raise Refused(400, "malformed_json", "the body is nested too deeply") from None
     except ValueError as error:
-        raise Refused(
-            400, "malformed_json", f"the body is not JSON in UTF-8, found: {error}; expected {form}"
-        ) from None
+        why = f"the body is not JSON in UTF-8, found: {error}; expected {form}"
+        raise Refused(400, "malformed_json", why) from None
     if type(request) is not dict:
         members = " and ".join(repr(name) for name in needed)
         _wrong("", f"an object with a member {members}, {form}", request)
     for name in request:
         if name not in known:
-            raise Refused(
-                422,
-                "unknown_member",
-                f"expected {' and '.join(map(repr, known))} and nothing else, found {_short(name)}",
-                name[:40],
-            )
+            expected = f"expected {' and '.join(map(repr, known))} and nothing else"
+            raise Refused(422, "unknown_member", f"{expected}, found {_short(name)}", name[:40])
     for name in needed:
         if name not in request:
-            raise Refused(
-                422, "missing_member", f"expected a member {name!r}, found none: send {form}"
-            )
+            why = f"expected a member {name!r}, found none: send {form}"
+            raise Refused(422, "missing_member", why)
     return dict(request)
 
 
@@ -117,22 +104,17 @@ def _instances(request: dict[str, Any], member: str, max_instances: int) -> list
     if type(instances) is not list:
         _wrong(member, "an array of objects", instances)
     if len(instances) > max_instances:
-        raise Refused(
-            422,
-            "too_many_instances",
-            f"expected at most {max_instances} {member}, found {len(instances)}: send several "
-            "requests",
-            member,
-        )
+        why = f"expected at most {max_instances} {member}, found {len(instances)}"
+        raise Refused(422, "too_many_instances", f"{why}: send several requests", member)
     for number, fields in enumerate(instances):
         if type(fields) is not dict:
             _wrong(f"{member}[{number}]", "an object from slot to value", fields)
         for name, value in fields.items():
             if type(value) is list:
-                for place, one in enumerate(value):
-                    if type(one) not in _ONE:
+                for place, part in enumerate(value):
+                    if type(part) not in _ONE:
                         where = f"{member}[{number}].{name[:40]}[{place}]"
-                        _wrong(where, "a string or a number", one)
+                        _wrong(where, "a string or a number", part)
             elif value is not None and type(value) not in _ONE:
                 where = f"{member}[{number}].{name[:40]}"
                 _wrong(where, "a string, a number, an array of them, or null", value)
@@ -145,21 +127,16 @@ def bad_field(error: DataError | UnicodeEncodeError) -> Refused:
         return Refused(409, "history_missing", str(error), "after")
     if isinstance(error, UnicodeEncodeError):
         return Refused(422, "bad_field", "a string contains an unpaired surrogate")
-    found = _PLACE.match(str(error))
     where = "user" if str(error).startswith("user:") else ""
-    if found:
-        where = f"{_MEMBER[found[1]]}[{found[2]}]"
-        where += f".{found[3]}" if found[3] is not None else ""
+    if place := _PLACE.match(str(error)):
+        where = f"{_MEMBER[place[1]]}[{place[2]}]"
+        where += f".{place[3]}" if place[3] is not None else ""
     return Refused(422, "bad_field", str(error), where)
 
 
 def _wrong(where: str, expected: str, found: Any) -> NoReturn:
-    raise Refused(
-        422,
-        "wrong_type",
-        f"{where or 'the body'}: expected {expected}, found {_TYPES[type(found)]}",
-        where,
-    )
+    what = f"{where or 'the body'}: expected {expected}, found {_TYPES[type(found)]}"
+    raise Refused(422, "wrong_type", what, where)
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -290,16 +267,11 @@ def page(config: Config, slots: Slots, max_instances: int, package_version: str)
     """The page, in OpenAPI 3.1. max_instances: the most instances in a request."""
     users = config.model.reads_sequences
     kinds = {"history": "Event", "candidates": "Candidate"} if users else {"instances": "Instance"}
-    request = _object(
-        **{
-            member: {
-                "type": "array",
-                "maxItems": max_instances,
-                "items": {"$ref": f"#/components/schemas/{kind}"},
-            }
-            for member, kind in kinds.items()
-        }
-    )
+    request = _object()
+    for member, kind in kinds.items():
+        items = {"$ref": f"#/components/schemas/{kind}"}
+        request["properties"][member] = {"type": "array", "maxItems": max_instances, "items": items}
+        request["required"].append(member)
     if users:
         request["properties"] |= {
             "user": {"anyOf": [{"type": "string", "maxLength": MOST_NAME}, {"type": "integer"}]},

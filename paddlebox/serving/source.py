@@ -228,7 +228,7 @@ class RunSource(Closing):
             self._others.callback(tables[-1].close)
         return tables
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """A sentence about the rows that the last visit left out, and the effect of that."""
         live = sum(part.live for part in self.parts.values())
         left_out = sum(part.left_out for part in self.parts.values())
