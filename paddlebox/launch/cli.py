@@ -55,8 +55,8 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         config = _config_to_train(arguments)
         now = time.strftime("%Y%m%d-%H%M%S")
         run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{now}"
-        begun = config if arguments.fresh else run_config.continuing(config, run_dir)
-        prepare(begun.trainer, arguments.verbose)
+        started = config if arguments.fresh else run_config.continuing(config, run_dir)
+        prepare(started.trainer, arguments.verbose)
         from paddlebox.train import interrupt
         from paddlebox.train.run import train
 

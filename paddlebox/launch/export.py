@@ -150,18 +150,18 @@ def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | 
     from paddlebox.serving.writer import MOST_DELETED, filters_of
 
     newest = writer.newest()
-    kept = filters_of(newest) if newest is not None else None
+    filters = filters_of(newest) if newest is not None else None
     options: dict[str, Any] = {
         "gate": gate,
         "most_deleted": 1.0 if arguments.force else MOST_DELETED,
     }
-    with _logged(arguments.apply, arguments.path, arguments, chosen, kept) as source:
+    with _logged(arguments.apply, arguments.path, arguments, chosen, filters) as source:
         return writer.apply(source, precision=arguments.precision, **options)
 
 
 @contextlib.contextmanager
 def _logged(
-    path: Path, name: Path, arguments: Any, chosen: dict[str, Any], kept: Any = None
+    path: Path, name: Path, arguments: Any, chosen: dict[str, Any], filters: Any = None
 ) -> Iterator[Any]:
     """A run or a save, opened when the context is entered. At its end, what a run left out is
     logged after `name`."""
@@ -170,17 +170,17 @@ def _logged(
     if arguments.from_save is not None or (arguments.out is None and is_save(path)):
         yield _save_at(path, arguments, chosen)
         return
-    with _run_at(path, arguments, chosen, kept) as source:
+    with _run_at(path, arguments, chosen, filters) as source:
         yield source
         log.info("%s: %s", name, source.summary())
 
 
-def _run_at(path: Path, arguments: Any, chosen: dict[str, Any], kept: Any = None) -> Any:
+def _run_at(path: Path, arguments: Any, chosen: dict[str, Any], filters: Any = None) -> Any:
     """Open a run as a source. kept: the filters of the newest version of the export file."""
     from paddlebox.serving.source import RunSource
     from paddlebox.train.config_changes import check_evaluated
 
-    source = RunSource(path, **chosen, filters=kept)
+    source = RunSource(path, **chosen, filters=filters)
     try:
         check_evaluated(path, source.head, source.config, source.slots)
         source.choose(Phase(arguments.phase))

@@ -114,8 +114,8 @@ def _ended(workers: dict[int, int]) -> dict[int, int]:
     """Exit codes of the workers that have ended, by process id."""
     codes = {}
     for pid in workers:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
             codes[pid] = os.waitstatus_to_exitcode(status)
     return codes
 

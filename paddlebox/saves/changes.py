@@ -148,8 +148,8 @@ def write_changes(
         of_base = asdict(replace(chosen, min_delta_score=0.0))
         index = Index(chain)
         for keys in keys_in(segments):
-            found, rows = table.lookup(core.feasigns_of(keys), of_base)
-            _write_changes(writer, chosen, keys[found], rows[found], *index.lookup(keys))
+            exist, rows = table.lookup(core.feasigns_of(keys), of_base)
+            _write_changes(writer, chosen, keys[exist], rows[exist], *index.lookup(keys))
         return chosen
     served = Served(chain, world.key_range)
 
@@ -179,9 +179,9 @@ def _write_changes(
     same = np.zeros(len(keys), bool)
     if len(known):
         at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        found = known[at] == keys
-        bits, served = rows[found].view(np.uint32), as_served[at[found]].view(np.uint32)
-        same[found] = (bits == served).all(axis=1)  # so NaNs with equal bits count as equal
+        served_too = known[at] == keys
+        bits, served = rows[served_too].view(np.uint32), as_served[at[served_too]].view(np.uint32)
+        same[served_too] = (bits == served).all(axis=1)  # so NaNs with equal bits count as equal
     changed = grown & ~same
     writer.add(keys[changed], rows[changed])
     writer.delete(known[~_in(known, keys)])
@@ -200,5 +200,5 @@ def _in(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
     if len(keys) == 0:
         return np.zeros(len(values), bool)
     at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
-    found: np.ndarray = keys[at] == values
-    return found
+    inside: np.ndarray = keys[at] == values
+    return inside

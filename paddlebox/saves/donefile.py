@@ -94,8 +94,8 @@ def claim(out: Path, name: str) -> Path:
     # the folder. Temporary folders are saves that a dead writer did not finish.
     if (out / name / META).exists():
         shutil.rmtree(out / name)
-    for begun in (out / name).parent.glob(".*.tmp"):
-        shutil.rmtree(begun)
+    for unfinished in (out / name).parent.glob(".*.tmp"):
+        shutil.rmtree(unfinished)
     return out / name
 
 

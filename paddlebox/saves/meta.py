@@ -65,49 +65,49 @@ def parse_meta(content: bytes, path: str) -> dict[str, Any]:
     """Check the content of a meta.json. path: for messages. Raises: StoreError if it has another
     format; CorruptionError."""
     try:
-        found = json.loads(content)
-        missing = [name for name in (*_FIELDS, "format", "crc32c") if name not in found]
-        crc = _crc_of(found)
+        fields = json.loads(content)
+        missing = [name for name in (*_FIELDS, "format", "crc32c") if name not in fields]
+        crc = _crc_of(fields)
     except (ValueError, TypeError, AttributeError) as error:
         raise CorruptionError(f"{path}: not the record of a save: {error}") from error
-    if crc != found.get("crc32c"):
-        raise CorruptionError(f"{path}: has CRC32C {crc:#010x}, expected {found.get('crc32c')}")
-    if found.get("format") != FORMAT:
+    if crc != fields.get("crc32c"):
+        raise CorruptionError(f"{path}: has CRC32C {crc:#010x}, expected {fields.get('crc32c')}")
+    if fields.get("format") != FORMAT:
         raise StoreError(
-            f"{path}: has format {found.get('format')}, expected {FORMAT}: read it with the "
+            f"{path}: has format {fields.get('format')}, expected {FORMAT}: read it with the "
             "version of paddlebox that wrote it"
         )
-    if content != _text_of(found):  # the CRC does not cover the spaces between the fields
+    if content != _text_of(fields):  # the CRC does not cover the spaces between the fields
         raise CorruptionError(
-            f"{path}: expected {len(_text_of(found))} bytes as it was written, "
+            f"{path}: expected {len(_text_of(fields))} bytes as it was written, "
             f"found {len(content)} others with the same fields"
         )
     if missing:
         raise CorruptionError(f"{path}: lacks {', '.join(missing)}")
     try:
-        _check(found)
+        _check(fields)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise CorruptionError(f"{path}: not the record of a save: {error!r}") from error
-    return dict(found)
+    return dict(fields)
 
 
-def _check(found: Mapping[str, Any]) -> None:
+def _check(fields: Mapping[str, Any]) -> None:
     """Raises: an error if a name or a number cannot be one of a save."""
-    parent, layout = found["parent"], found["layout"]
-    if found["kind"] not in (BASE, DELTA, BATCH) or (found["kind"] == DELTA) != bool(parent):
-        raise ValueError(f"kind is {found['kind']!r}, parent {parent!r}")
-    for name in (found["name"], found["base"], *([parent["name"]] if parent else ())):
+    parent, layout = fields["parent"], fields["layout"]
+    if fields["kind"] not in (BASE, DELTA, BATCH) or (fields["kind"] == DELTA) != bool(parent):
+        raise ValueError(f"kind is {fields['kind']!r}, parent {parent!r}")
+    for name in (fields["name"], fields["base"], *([parent["name"]] if parent else ())):
         check_name(name)
     if parent:
         checked.number(parent["crc32c"], "crc32c of the parent", 2**32 - 1)
     for name in ("version", "day", "pass_number", "key", "words", "rows", "deleted"):
-        checked.number(found[name], name)
-    checked.number(found["layout_fingerprint"], "layout_fingerprint", 2**64 - 1)
+        checked.number(fields[name], name)
+    checked.number(fields["layout_fingerprint"], "layout_fingerprint", 2**64 - 1)
     for part in ("segments", "deletions"):
-        checked.segments(found[part], stamped=False)
+        checked.segments(fields[part], stamped=False)
     for part in ("dense", "files"):
-        checked.files(found[part])
-    for name, of in found.get("tables", {}).items():
+        checked.files(fields[part])
+    for name, of in fields.get("tables", {}).items():
         checked.number(of["rows"], f"rows of {checked.name(name, 'a table')}")
         checked.number(of["deleted"], f"deleted rows of {name}")
         checked.number(of["crc32c"], f"crc32c of {name}", 2**32 - 1)

@@ -173,13 +173,13 @@ def check_layout(
     """Compare the layouts of a save with the expected ones of `where`: table name -> a mapping with
     `layout_fingerprint` and `layout`, as in meta.json. Raises: ConfigError if tables, widths or
     rules differ."""
-    found = {table: part.meta for table, part in save.parts.items()}
-    if sorted(found) != sorted(expected):
+    layouts = {table: part.meta for table, part in save.parts.items()}
+    if sorted(layouts) != sorted(expected):
         raise ConfigError(
-            f"{save.folder}: has tables {', '.join(sorted(found))}, {where} has "
+            f"{save.folder}: has tables {', '.join(sorted(layouts))}, {where} has "
             f"{', '.join(sorted(expected))}: {hint}"
         )
-    for table, meta in found.items():
+    for table, meta in layouts.items():
         ours, theirs = _meaning(meta), _meaning(expected[table])
         for name, value in ours.items():
             if value != theirs[name]:
@@ -249,21 +249,21 @@ class Served:
         rows, in key order."""
         keys = [np.empty(0, np.uint64)]
         rows = [np.empty((0, self._words), np.float32)]
-        kept = [np.empty(0, bool)]
+        has_row = [np.empty(0, bool)]
         for cursor in self._cursors:  # oldest first
             for some, of_them in cursor.take(limit):
                 keys.append(some)
-                kept.append(np.full(len(some), of_them is not None))
+                has_row.append(np.full(len(some), of_them is not None))
                 if of_them is None:
                     of_them = np.zeros((len(some), self._words), np.float32)
                 rows.append(of_them)
         if len(keys) == 2:  # only one save has keys here, as is usual for a base
-            return keys[1][kept[1]], rows[1][kept[1]]
+            return keys[1][has_row[1]], rows[1][has_row[1]]
         all_keys = np.concatenate(keys)
         order = np.argsort(all_keys, kind="stable")  # stable: among equal keys the newest is last
         sorted_keys = all_keys[order]
         last = np.append(sorted_keys[1:] != sorted_keys[:-1], True)[: len(order)]
-        chosen = order[last & np.concatenate(kept)[order]]
+        chosen = order[last & np.concatenate(has_row)[order]]
         return all_keys[chosen], np.concatenate(rows)[chosen]
 
     def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -147,8 +147,8 @@ class RemoteSaves:
 
 def _files_of(folder: Path) -> list[str]:
     """The files of a save, relative to its folder, without its meta.json."""
-    found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return [path for path in found if path != META]
+    paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return [path for path in paths if path != META]
 
 
 class SaveCopier:

@@ -307,10 +307,10 @@ def _check_all_rows_same(table: TieredTable, parent: Save) -> None:
     """Raises: StoreError if an event has changed all rows since a save. A delta with a threshold
     does not have them, because their delta_score has not grown."""
     later = table.events[parent.parts[table.name].meta["events"] :]
-    found = {event["kind"] for event in later} & {RESET_ROWS, WEIGHT_DECAY}
-    if found and table.config.life.delta_threshold > 0:
+    kinds = {event["kind"] for event in later} & {RESET_ROWS, WEIGHT_DECAY}
+    if kinds and table.config.life.delta_threshold > 0:
         raise StoreError(
-            f"table '{table.name}': {' and '.join(sorted(found))} changed all rows since "
+            f"table '{table.name}': {' and '.join(sorted(kinds))} changed all rows since "
             f"{parent.name}, but a delta has only rows of passes: save a base"
         )
 

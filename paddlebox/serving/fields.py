@@ -34,13 +34,13 @@ _NO_INTEGER = re.compile(r"slot ('[^']*'): '(.*)' is not a decimal feasign.*", r
 def _explained(reason: str, with_default: Container[str]) -> str:
     """Reword a parser's message for the sender of a request. with_default: the dense slots that
     have a default."""
-    found = _NO_INTEGER.fullmatch(reason)
-    if found is not None and (step := _integer_instead(found[2])):
-        return f"slot {found[1]}: expected an integer, found {found[2]!r}: {step}"
-    found = _NO_NUMBER.fullmatch(reason)
-    if found is None:
+    match = _NO_INTEGER.fullmatch(reason)
+    if match is not None and (step := _integer_instead(match[2])):
+        return f"slot {match[1]}: expected an integer, found {match[2]!r}: {step}"
+    match = _NO_NUMBER.fullmatch(reason)
+    if match is None:
         return reason
-    slot, value = found.groups()
+    slot, value = match.groups()
     if value == "'nan'" and slot[1:-1] in with_default:
         return (
             f"slot {slot}: expected a finite number, found {value}: leave the field out, or send "
@@ -117,10 +117,10 @@ def _is_missing(value: Any) -> bool:
 
 
 def _id_text(text: str, use: Use, columnar: bool) -> str:
-    found = _NEGATIVE.fullmatch(text) if use is Use.ID and columnar else None
-    if found is None or int(found[1]) < -(2**63):
+    match = _NEGATIVE.fullmatch(text) if use is Use.ID and columnar else None
+    if match is None or int(match[1]) < -(2**63):
         return text
-    return f"{int(found[1]) % 2**64}{found[2] or ''}"
+    return f"{int(match[1]) % 2**64}{match[2] or ''}"
 
 
 def _bool_text(value: bool, use: Use, columnar: bool) -> str:
@@ -221,7 +221,7 @@ class FieldParser:
         if isinstance(instances, Mapping):
             raise DataError("instances: expected a list of instances, found one: write [instance]")
         text = "\n".join(
-            [self._line(f"{what} {number}", one) for number, one in enumerate(instances)]
+            [self._line(f"{what} {number}", fields) for number, fields in enumerate(instances)]
         )
         try:
             encoded = text.encode()
@@ -273,8 +273,8 @@ class FieldParser:
             and getattr(value, "ndim", True)
         ):
             # A missing id of a list is no feasign; a dense slot has no missing values in a list.
-            there = [one for one in value if use is Use.NUMBER or not _is_missing(one)]
-            text = VALUE.join([self._one(one, use) for one in there])
+            present = [part for part in value if use is Use.NUMBER or not _is_missing(part)]
+            text = VALUE.join([self._one(part, use) for part in present])
         else:
             text = self._one(value, use)
             if place in self._lists and isinstance(value, str) and text not in self._nulls:

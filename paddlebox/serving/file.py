@@ -199,15 +199,15 @@ class ExportFile(Closing):
                 "FILE makes one"
             )
         with _lock:
-            held = _open.get(self._key)
-            if held is not None and (write or held.write):
+            shared = _open.get(self._key)
+            if shared is not None and (write or shared.write):
                 raise StoreError(
                     f"{self.path}: is already open in this process; write to it from another one"
                 )
-            if held is None:
-                held = _open[self._key] = self._opened(write, create)
-            held.users += 1
-            self._held: _Open | None = held
+            if shared is None:
+                shared = _open[self._key] = self._opened(write, create)
+            shared.users += 1
+            self._held: _Open | None = shared
 
     def _opened(self, write: bool, create: bool) -> _Open:
         with system_errors(self.path, "open"):
@@ -224,18 +224,18 @@ class ExportFile(Closing):
                 max_dbs=0,
             )
             try:
-                held = _Open(env, write, Pages(self.path), guard_map(self.path))
+                opened = _Open(env, write, Pages(self.path), guard_map(self.path))
             except BaseException:
                 env.close()
                 raise
             try:
                 if write:
-                    newest = max(held.pages.metas(), key=lambda meta: meta.transaction)
-                    held.pages.check(newest, free=True)
+                    newest = max(opened.pages.metas(), key=lambda meta: meta.transaction)
+                    opened.pages.check(newest, free=True)
             except BaseException:
-                held.close()
+                opened.close()
                 raise
-            return held
+            return opened
 
     @property
     def env(self) -> Any:
@@ -257,20 +257,20 @@ class ExportFile(Closing):
         """Begin a read transaction. Its values are buffers into the map, valid until it ends.
         Raises: CorruptionError; StoreError."""
         self.check_process()
-        held = self._file
+        file = self._file
         with system_errors(self.path, "read"):
-            if held.write:
-                return held.env.begin(buffers=True)
+            if file.write:
+                return file.env.begin(buffers=True)
             for _ in range(_READ_TRIES):
                 self.check_whole()
-                txn = held.env.begin(buffers=True)
+                txn = file.env.begin(buffers=True)
                 try:
-                    states = held.pages.metas()
+                    states = file.pages.metas()
                     state = next((s for s in states if s.transaction == txn.id()), None)
                     if state is not None:
-                        if state != held.checked:
-                            held.pages.check(state, free=False)
-                            held.checked = state
+                        if state != file.checked:
+                            file.pages.check(state, free=False)
+                            file.checked = state
                         return txn
                 except BaseException:
                     txn.abort()
@@ -281,20 +281,20 @@ class ExportFile(Closing):
     def check_whole(self) -> None:
         """Raises: CorruptionError if another process has cut the open file short, or StoreError if
         it was replaced. What was read from the map before may be zeros then."""
-        held = self._file
-        size = held.pages.size
-        if size < held.bytes or (held.guard is not None and held.guard.shrunk):
+        file = self._file
+        size = file.pages.size
+        if size < file.bytes or (file.guard is not None and file.guard.shrunk):
             raise CorruptionError(
-                f"{self.path}: is cut short: expected {held.bytes} bytes, found {size}; {_REPLACED}"
+                f"{self.path}: is cut short: expected {file.bytes} bytes, found {size}; {_REPLACED}"
             )
-        held.bytes = size
-        if not held.pages.is_at(self.path):
+        file.bytes = size
+        if not file.pages.is_at(self.path):
             raise StoreError(f"{self.path}: is not the file that was opened; {_REPLACED}")
 
     def check_map(self) -> None:
         """Raises: CorruptionError if a read went behind the end of the file, and gave zeros."""
-        held = self._file
-        if held.guard is not None and held.guard.shrunk:
+        file = self._file
+        if file.guard is not None and file.guard.shrunk:
             self.check_whole()
 
     def sealed(self, txn: Any, key: bytes) -> bytes:
@@ -346,13 +346,13 @@ class ExportFile(Closing):
 
     def of_version(self, txn: Any, version: int) -> Generation:
         """The newest generation of a version. Raises: StoreError if the file does not keep it."""
-        kept = {generation.version: generation for generation in self.generations(txn)}
-        if version not in kept:
+        by_version = {generation.version: generation for generation in self.generations(txn)}
+        if version not in by_version:
             raise StoreError(
                 f"{self.path}: version {version} is not kept; the kept versions are "
-                f"{', '.join(map(str, kept)) or 'none'}"
+                f"{', '.join(map(str, by_version)) or 'none'}"
             )
-        return kept[version]
+        return by_version[version]
 
     def _known(self, kind: Any, fields: dict[str, Any]) -> dict[str, Any]:
         names = {known.name for known in dataclasses.fields(kind)}
@@ -371,8 +371,8 @@ class ExportFile(Closing):
         if os.getpid() != self._key[0]:
             return
         with _lock:
-            held = _open[self._key]
-            held.users -= 1
-            if held.users == 0:
-                held.close()
+            shared = _open[self._key]
+            shared.users -= 1
+            if shared.users == 0:
+                shared.close()
                 del _open[self._key]

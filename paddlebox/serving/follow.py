@@ -87,10 +87,12 @@ class Follower:
         if not self._path.exists():
             return saves[at:]
         with Writer(self._path) as writer:
-            _, kept = writer.generations()
-        held = kept[-1].save["name"] if kept and kept[-1].save is not None else ""
+            _, generations = writer.generations()
+        newest = (
+            generations[-1].save["name"] if generations and generations[-1].save is not None else ""
+        )
         names = [done.name for done in saves]
-        after = saves[names.index(held) + 1 :] if held in names else saves[-1:]
+        after = saves[names.index(newest) + 1 :] if newest in names else saves[-1:]
         return [done for done in after if done.name not in self._refused]
 
     def catch_up(self) -> list[Served]:
@@ -198,7 +200,7 @@ def _catch_up(follower: Follower, answers: TextIO) -> bool:
         try:
             results, failed = follower.catch_up(), follower.failed
         except StoreLockedError as error:
-            held = error
+            locked = error
             time.sleep(_LOCKED_S)
             continue
         except Exception as error:  # the next try may succeed
@@ -206,5 +208,5 @@ def _catch_up(follower: Follower, answers: TextIO) -> bool:
         for served in results:
             print(json.dumps(asdict(served)), file=answers, flush=True)
         return not failed
-    log.error("publish: %s", held)
+    log.error("publish: %s", locked)
     return False

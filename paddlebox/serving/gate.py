@@ -25,24 +25,24 @@ from paddlebox.serving.generation import OpenGeneration
 
 def check_follows(path: Path, meta: Mapping[str, Any], newest: Generation | None) -> None:
     """Raises: StoreError if a version does not follow the newest one of the file."""
-    found = meta["version"]
+    version = meta["version"]
     if newest is None:
         if meta["kind"] != "base":
             raise StoreError(
                 f"{path}: holds no version yet, expected a base first, found the "
-                f"{meta['kind']} of version {found}"
+                f"{meta['kind']} of version {version}"
             )
         return
     if meta.get("save") is not None and _save_follows(path, meta, newest):
         return
     follows = meta.get("follows")
-    if found <= newest.version or (follows is not None and follows != newest.version):
+    if version <= newest.version or (follows is not None and follows != newest.version):
         after = f", which follows version {follows}" if follows is not None else ""
         raise StoreError(
             f"{path}: holds version {newest.version}, expected one that follows it, found "
-            f"the {meta['kind']} of version {found}{after}"
+            f"the {meta['kind']} of version {version}{after}"
             + "; there is nothing new until the next commit"
-            * (found == newest.version)
+            * (version == newest.version)
         )
 
 
@@ -71,10 +71,10 @@ def _save_follows(path: Path, meta: Mapping[str, Any], newest: Generation) -> bo
 def new_parts(path: Path, of_tables: Mapping[str, Any], config: Config, slots: Slots) -> list[Part]:
     """Parts without layers. Raises: ConfigError if the tables are not those of the config."""
     names = [table.name for table in config.tables]
-    found = list(of_tables)
-    if len(found) != len(names) or found[1:] != names[1:]:
+    tables = list(of_tables)
+    if len(tables) != len(names) or tables[1:] != names[1:]:
         raise ConfigError(
-            f"{path}: rows are of tables {', '.join(found)}, the config has {', '.join(names)}"
+            f"{path}: rows are of tables {', '.join(tables)}, the config has {', '.join(names)}"
         )
     of_slot = slots.tables(names)
     return [
@@ -237,8 +237,8 @@ class Gate:
         if shown is not None:
             now, name = _evaluate(shown, loaded), "COPC relative to the current version"
             usual, copc = now["auc"], copc / now["copc"] if now["copc"] > 0 else math.inf
-        found = self.bounds.broken(auc, copc, usual, "that of the current version", name)
-        return "; ".join(message for _, message in found)
+        broken = self.bounds.broken(auc, copc, usual, "that of the current version", name)
+        return "; ".join(message for _, message in broken)
 
 
 def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float]:

@@ -180,8 +180,8 @@ def _field(slot: Slot, criteo: bool) -> dict[str, Any]:
         integer = (slot.column or slot.name)[0] == "I"
         return {"anyOf": [_CRITEO_INTEGER if integer else _CRITEO_TOKEN, {"type": "null"}]}
     if slot.type is SlotType.SPARSE:
-        one = _TEXT if slot.hash else _WEIGHTED if slot.weighted else _FEASIGN
-        return {"anyOf": [*one["anyOf"], {"type": "array", "items": one}, {"type": "null"}]}
+        schema = _TEXT if slot.hash else _WEIGHTED if slot.weighted else _FEASIGN
+        return {"anyOf": [*schema["anyOf"], {"type": "array", "items": schema}, {"type": "null"}]}
     vector = {"type": "array", "items": _FLOAT, "minItems": slot.dim, "maxItems": slot.dim}
     forms: list[dict[str, Any]] = [vector]
     if slot.dim == 1:
@@ -226,8 +226,10 @@ def _instance(config: Config, slots: Slots) -> dict[str, Any]:
 
 
 def _prediction(slots: Slots) -> dict[str, Any]:
-    one = {"type": "number", "minimum": 0, "maximum": 1}
-    return one if len(slots.tasks) == 1 else _object(**dict.fromkeys(slots.tasks, one))
+    probability = {"type": "number", "minimum": 0, "maximum": 1}
+    return (
+        probability if len(slots.tasks) == 1 else _object(**dict.fromkeys(slots.tasks, probability))
+    )
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:

@@ -92,10 +92,10 @@ class _TableRows:
     """The rows of one table that a filter keeps, as a part. of_ranks: the table of each rank, in
     key order."""
 
-    def __init__(self, of_ranks: Sequence[TieredTable], kept: ServeFilter) -> None:
+    def __init__(self, of_ranks: Sequence[TieredTable], chosen: ServeFilter) -> None:
         self.layout = of_ranks[0].versions.layout
         self._of_ranks = of_ranks
-        self._kept = kept
+        self._kept = chosen
         self.live = self.left_out = 0  # rows in the last visit
 
     def visit(self, callback: Visit) -> None:
@@ -180,8 +180,8 @@ class RunSource(Closing):
         if filters is None or len(filters) != len(members):
             filters = self.default_filters
         self.parts = {
-            table.name: _TableRows([table, *(of_rank[number] for of_rank in of_others)], kept)
-            for number, (table, kept) in enumerate(zip(members, filters, strict=True))
+            table.name: _TableRows([table, *(of_rank[number] for of_rank in of_others)], chosen)
+            for number, (table, chosen) in enumerate(zip(members, filters, strict=True))
         }
         self.head = head
         self._phase = Phase.UPDATE
@@ -219,11 +219,11 @@ class RunSource(Closing):
     ) -> list[TieredTable]:
         """Open the tables of another rank."""
         tables = []
-        for number, one in enumerate(fields):
-            folder = Path(table_folder(str(store), one.name)) if number else store
-            version = record.tables[one.name] if number else record.version
+        for number, table in enumerate(fields):
+            folder = Path(table_folder(str(store), table.name)) if number else store
+            version = record.tables[table.name] if number else record.version
             # The names of the tables in a process must be unique.
-            named = one.model_copy(update={"name": f"{one.name} of {folder}"})
+            named = table.model_copy(update={"name": f"{table.name} of {folder}"})
             tables.append(TieredTable(named, replace(options, folder=folder, version=version)))
             self._others.callback(tables[-1].close)
         return tables
@@ -299,8 +299,8 @@ class _SavedRows:
 
 
 def _filters_of(save: Save) -> list[ServeFilter]:
-    found = [part.meta["filter"] for part in save.parts.values()]
-    return [ServeFilter(one["min_score"], one["max_unseen_days"]) for one in found]
+    filters = [part.meta["filter"] for part in save.parts.values()]
+    return [ServeFilter(fields["min_score"], fields["max_unseen_days"]) for fields in filters]
 
 
 class SaveSource:
@@ -329,7 +329,9 @@ class SaveSource:
             "filters": _filters_of(self._save),
         }
         self.parts = {
-            table: _SavedRows([one.parts[table] for one in chain], self.meta["kind"] == BASE)
+            table: _SavedRows(
+                [of_chain.parts[table] for of_chain in chain], self.meta["kind"] == BASE
+            )
             for table in self._save.parts  # as in Config.tables: the other tables by name
         }
         self.config: Config | None = None

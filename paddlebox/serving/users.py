@@ -163,8 +163,8 @@ class UserScorer:
                 f"after: expected at most {count}, the events of user {user!r} that are kept here, "
                 f"found {after}: send the whole history, and after 0"
             )
-        kept = after - held.first
-        return Held(held.first, held.events.between(0, kept), held.known[:kept])
+        count_kept = after - held.first
+        return Held(held.first, held.events.between(0, count_kept), held.known[:count_kept])
 
     def _joined(self, held: Held, new: Events) -> tuple[Held, Events]:
         """The events that candidates see, with the keys and values that stay valid, and the events
@@ -201,11 +201,11 @@ class UserScorer:
         return {name: value for name, value in fields.items() if name != self._time}
 
     def _times(self, instances: Sequence[Mapping[str, Any]], what: str) -> np.ndarray:
-        found = [
+        times = [
             _integer(fields.get(self._time), f"{what} {number}: field {self._time!r}")
             for number, fields in enumerate(instances)
         ]
-        return np.array(found, np.int64)
+        return np.array(times, np.int64)
 
     def _label(self, number: int, fields: Mapping[str, Any]) -> float:
         for name in self._label_names:
@@ -218,11 +218,11 @@ def _integer(value: Any, where: str) -> int:
     try:
         if isinstance(value, bool):
             raise TypeError
-        found = int(value) if isinstance(value, str) else operator.index(value)
+        number = int(value) if isinstance(value, str) else operator.index(value)
     except (TypeError, ValueError):
-        found = -1
-    if 0 <= found <= _MOST_TIME:
-        return found
+        number = -1
+    if 0 <= number <= _MOST_TIME:
+        return number
     raise DataError(
         f"{where}: expected a time, an integer from 0 to 2^63 - 1, found {_shown(value)}"
     )
@@ -230,11 +230,11 @@ def _integer(value: Any, where: str) -> int:
 
 def _number(value: Any, where: str) -> float:
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if math.isfinite(found) and abs(found) <= 3.4e38:
-        return found
+        number = math.nan
+    if math.isfinite(number) and abs(number) <= 3.4e38:
+        return number
     raise DataError(f"{where}: expected the label of the event, a number, found {_shown(value)}")
 
 

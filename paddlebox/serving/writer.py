@@ -180,8 +180,8 @@ class Writer(Closing):
     def rollback(self) -> Generation:
         """Return to the version before the current one, until the next `apply`. Raises: StoreError
         if the file has no earlier version."""
-        _, kept = self.generations()
-        before = [g for g in kept if g.generation < self._head.current]
+        _, generations = self.generations()
+        before = [g for g in generations if g.generation < self._head.current]
         if not before:
             raise StoreError(
                 f"{self.path}: no version before generation {self._head.current} is kept"
@@ -310,8 +310,8 @@ class Writer(Closing):
         with system_errors(self.path, "write"), self._file.env.begin(write=True) as txn:
             if record is not None:
                 txn.put(generation_key(record.generation), sealed_json(dataclasses.asdict(record)))
-            kept = [g.generation for g in self._file.generations(txn)]
-            for old in [g for g in kept if g < head.newest][:-KEPT]:
+            numbers = [g.generation for g in self._file.generations(txn)]
+            for old in [g for g in numbers if g < head.newest][:-KEPT]:
                 if old != head.current:
                     txn.delete(generation_key(old))
             txn.put(HEAD, sealed_json(dataclasses.asdict(head)))
@@ -323,8 +323,8 @@ class Writer(Closing):
         """Remove layers and models that no generation names. They are of removed
         generations, or of writers that died."""
         with self._file.read() as txn:
-            kept = self._file.generations(txn)
-        of_models = [model for g in kept for model in g.models]
+            generations = self._file.generations(txn)
+        of_models = [model for g in generations for model in g.models]
         named = {
             b"layer/": {layer for m in of_models for part in m.parts for layer in part.layers},
             b"model/": {m.model for m in of_models},
@@ -373,8 +373,8 @@ def filters_of(record: Generation) -> list[ServeFilter] | None:
 
 
 def _kept_rows(record: Generation) -> str:
-    kept = filters_of(record)
-    return "rows by an unknown filter" if kept is None else filters_text(kept)
+    filters = filters_of(record)
+    return "rows by an unknown filter" if filters is None else filters_text(filters)
 
 
 def export(

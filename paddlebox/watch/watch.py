@@ -211,7 +211,7 @@ class Watch:
 
     def passed(self, line: Mapping[str, Any]) -> None:
         """Report that a pass has ended. line: its line of metrics.jsonl."""
-        found = dict(of_pass(self._config, line, [*self._before]))
+        fired = dict(of_pass(self._config, line, [*self._before]))
         with self._lock:
             self._before.append(line)
             self._figures["passes"] += 1
@@ -222,7 +222,7 @@ class Watch:
             if self._publishes:
                 since = line.get("written_at") or self._figures["ended_at"]
                 self._written_at[line["pass"]] = since
-        self._set(OF_A_PASS, found, line)
+        self._set(OF_A_PASS, fired, line)
         self._wake.set()
 
     def served(self, pass_number: int, name: str, at: float, refused: str = "") -> float | None:
@@ -284,20 +284,20 @@ class Watch:
             why = (isinstance(error, OSError) and error.strerror) or repr(error)
             log.error("%s: status.json cannot be written: %s", self._run_dir, why)
 
-    def _set(self, names: Sequence[str], found: Mapping[str, str], line: Mapping[str, Any]) -> None:
+    def _set(self, names: Sequence[str], fired: Mapping[str, str], line: Mapping[str, Any]) -> None:
         """Update the state of the named alerts: those in found fire, the others are resolved."""
         at = f"pass {line['pass']}: " if "pass" in line else ""
         with self._lock:
             for name in names:
-                held, now = self._alerts.pop(name, None), found.get(name)
+                before, now = self._alerts.pop(name, None), fired.get(name)
                 if now is not None:
                     self._alerts[name] = at + now
-                if name == "failed" or (held is None) == (now is None):
+                if name == "failed" or (before is None) == (now is None):
                     continue
                 if now is not None:
                     log.warning("alert %s, firing: %s (docs/runbook.md)", name, at + now)
                 else:
-                    log.info("alert %s, resolved: %s (docs/runbook.md)", name, held)
+                    log.info("alert %s, resolved: %s (docs/runbook.md)", name, before)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -50,10 +50,10 @@ def slot_figures(
     count = len(slots.sparse)
     lengths = np.diff(offsets).reshape(loaded.size, count)
     if places is not None:
-        kept = np.zeros(loaded.size, bool)
-        kept[places] = True
-        feasigns = feasigns[kept.repeat(lengths.sum(axis=1))]
-        lengths = lengths[kept]
+        counts = np.zeros(loaded.size, bool)
+        counts[places] = True
+        feasigns = feasigns[counts.repeat(lengths.sum(axis=1))]
+        lengths = lengths[counts]
     size = len(lengths)
     slot_of = np.tile(np.arange(count), size).repeat(lengths.reshape(-1))
     tables = loaded.options.tables or (0,) * count
@@ -81,16 +81,16 @@ def slot_figures(
 def _of_rows(table: TieredTable, unique: np.ndarray, occurrences: np.ndarray) -> dict[str, Any]:
     order = np.argsort(_native.core.keys_of(unique))  # a lookup needs the order of keys
     unique, occurrences = unique[order], occurrences[order]
-    found, rows = table.lookup(unique)
+    has_row, rows = table.lookup(unique)
     layout = dict(table.native.layout)
-    rows = rows[found]
+    rows = rows[has_row]
     has_embedx = (rows.view(np.uint32)[:, 0] >> 16) & 1 == 1
     first = 7 + layout["embed_state"]  # docs/formats/row.md
     embedx = rows[has_embedx, first : first + layout["embedx_dim"]]
     keeps = table.config.embed.rule in _SUMS_OF_SQUARES
     return {
-        "new": _mean(~found, occurrences),
-        "new_unique": _mean(~found),
+        "new": _mean(~has_row, occurrences),
+        "new_unique": _mean(~has_row),
         "embed_w": _mean(np.abs(rows[:, 6])),
         "has_embedx": _mean(has_embedx),
         "embedx": _mean(np.linalg.norm(embedx, axis=1)),

@@ -78,7 +78,7 @@ def _measure(path: str, size: int, seconds: float, free: int) -> DiskRates:
         begin = time.perf_counter()
         os.fdatasync(descriptor)
         write_s += time.perf_counter() - begin
-        there = written * _REQUEST
+        size_written = written * _REQUEST
 
         def read(number: int, buffer: mmap.mmap) -> bool:
             if number >= written:
@@ -87,14 +87,14 @@ def _measure(path: str, size: int, seconds: float, free: int) -> DiskRates:
             return True
 
         def read_page(number: int, buffer: mmap.mmap) -> bool:
-            place = random.Random(number).randrange(there // _PAGE) * _PAGE
+            place = random.Random(number).randrange(size_written // _PAGE) * _PAGE
             os.preadv(descriptor, [memoryview(buffer)[:_PAGE]], place)
             return True
 
         done, read_s = _in_threads(read, _SEQUENTIAL_DEPTH, seconds)
         pages, pages_s = _in_threads(read_page, _RANDOM_DEPTH, seconds)
         return DiskRates(
-            write_bytes_per_s=there / write_s,
+            write_bytes_per_s=size_written / write_s,
             read_bytes_per_s=done * _REQUEST / read_s,
             random_reads_per_s=pages / pages_s,
             fsync_s=_sync_s(descriptor),
@@ -254,8 +254,8 @@ def read_facts(
 
 def chosen_of(text: str) -> str | None:
     """The chosen word: "madvise" in "always [madvise] never"."""
-    _, found, rest = text.partition("[")
-    return rest.partition("]")[0] if found else None
+    _, bracket, rest = text.partition("[")
+    return rest.partition("]")[0] if bracket else None
 
 
 def filesystem_of(mountinfo: str, folder: Path) -> str:
@@ -263,12 +263,12 @@ def filesystem_of(mountinfo: str, folder: Path) -> str:
     best, kind = -1, ""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
-        fields, found = before.split(), after.split()
-        if len(fields) < 5 or not found:
+        fields, types = before.split(), after.split()
+        if len(fields) < 5 or not types:
             continue
         mount = Path(fields[4].replace("\\040", " "))
         if folder.is_relative_to(mount) and len(mount.parts) >= best:
-            best, kind = len(mount.parts), found[0]
+            best, kind = len(mount.parts), types[0]
     return kind
 
 

@@ -41,8 +41,8 @@ def findings(facts: Facts) -> list[Finding]:
     """All findings, the worst first."""
     checks = [*_software(facts), *_processor(facts), *_settings(facts), *_memory(facts)]
     checks += [*_disk(facts), *_open_files(facts)]
-    found = [Finding(*check[1:]) for check in checks if check[0]]
-    return sorted(found, key=lambda finding: list(Level).index(finding.level))
+    results = [Finding(*check[1:]) for check in checks if check[0]]
+    return sorted(results, key=lambda finding: list(Level).index(finding.level))
 
 
 def _software(facts: Facts) -> list[Check]:

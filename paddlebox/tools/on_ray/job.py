@@ -116,10 +116,10 @@ class Job:
             return
         self.trial = self.trial and rank.stage == "start"
         if self.phase == "run" and rank.stage == "step" and rank.code is None:
-            looks = self._looks.setdefault(number, deque())
-            looks.append((self.clock(), rank.state != "S"))
-            while looks[0][0] < self.clock() - _SLOW_S:
-                looks.popleft()
+            samples = self._looks.setdefault(number, deque())
+            samples.append((self.clock(), rank.state != "S"))
+            while samples[0][0] < self.clock() - _SLOW_S:
+                samples.popleft()
 
     def lose(self, number: int, why: str) -> None:
         """Handle the loss of the actor of a rank."""

@@ -178,8 +178,8 @@ class Reservation:
             return len(chosen) >= self._demand.least
         # Of a train_on_ray.py that was killed, Ray frees the CPUs some seconds later.
         earlier = {*self.nodes} & {node.id for node in nodes}
-        kept = len(earlier & {*chosen})
-        return len(chosen) >= self._wanted and kept >= min(len(earlier), self._wanted)
+        remaining = len(earlier & {*chosen})
+        return len(chosen) >= self._wanted and remaining >= min(len(earlier), self._wanted)
 
     def _patience(self) -> str:
         if self._wanted == self._demand.least:

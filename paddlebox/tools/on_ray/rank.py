@@ -214,25 +214,25 @@ def _state(pid: int) -> str:
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:  # the process has ended in the meantime
-        return found
+        return children
     for thread in threads:
         with contextlib.suppress(OSError):
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    return found
+            children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return children
 
 
 def _descendants(pid: int) -> list[int]:
     """The living descendants, children before their parents."""
-    found = []
+    living = []
     for child in _children(pid):
-        found += _descendants(child)
+        living += _descendants(child)
         if _state(child) not in ("", "Z"):
-            found.append(child)
-    return found
+            living.append(child)
+    return living
 
 
 LOOK_S = 0.2  # the time between two looks at a job

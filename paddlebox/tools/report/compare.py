@@ -64,10 +64,10 @@ def _read_text(path: Path, lines: list[str]) -> Predictions:
     ids, labels, values = [], [], []
     for at_line, line in enumerate(lines, 1):
         name, *fields = line.split("\t")
-        found = dict(f.split(":1:", 1) for f in fields if ":1:" in f)
+        values_of = dict(f.split(":1:", 1) for f in fields if ":1:" in f)
         try:
-            labels.append(float(found["label"]))
-            values.append(float(found["prediction"]))
+            labels.append(float(values_of["label"]))
+            values.append(float(values_of["prediction"]))
         except (KeyError, ValueError) as error:
             raise DataError(
                 f"{path}:{at_line}: expected <ins_id>, label:1:…, prediction:1:…, found "
@@ -77,13 +77,13 @@ def _read_text(path: Path, lines: list[str]) -> Predictions:
     return Predictions(np.array(ids), np.array(labels, np.float32), np.array(values, np.float32))
 
 
-def same_instances(one: Predictions, other: Predictions) -> str:
+def same_instances(first: Predictions, second: Predictions) -> str:
     """The reason why two dumps cannot be compared; "" if they can."""
-    if len(one.ids) != len(other.ids):
-        return f"one dump has {len(one.ids)} instances, the other {len(other.ids)}"
-    if not np.array_equal(one.ids, other.ids) or not np.array_equal(one.labels, other.labels):
+    if len(first.ids) != len(second.ids):
+        return f"one dump has {len(first.ids)} instances, the other {len(second.ids)}"
+    if not np.array_equal(first.ids, second.ids) or not np.array_equal(first.labels, second.labels):
         return "their instances or labels differ, or have another order"
-    if len(one.ids) == 0 or one.labels.min() == one.labels.max():
+    if len(first.ids) == 0 or first.labels.min() == first.labels.max():
         return "there are no instances of both classes"
     return ""
 

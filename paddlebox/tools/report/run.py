@@ -139,9 +139,9 @@ def _read_trace(run: Run) -> None:
         run.missing["trace"] = "no trace was written: train with --trace FILE"
         return
     for path in (Path(named), run.folder / Path(named).name):
-        found = _json(path)
-        if isinstance(found, dict):
-            events = found.get("traceEvents", [])
+        trace = _json(path)
+        if isinstance(trace, dict):
+            events = trace.get("traceEvents", [])
             threads = {e.get("tid"): e["args"]["name"] for e in events if e.get("ph") == "M"}
             run.trace = [
                 {**e, "thread": threads.get(e["tid"], str(e["tid"]))}
@@ -299,14 +299,14 @@ def flat(
     values: Mapping[str, Any], model: type[BaseModel] | None = Config, prefix: str = ""
 ) -> dict[str, Any]:
     """Dotted key -> value. The schema decides what is a section; other dicts are values."""
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     for name, value in values.items():
         section = _section(model, name, value)
         if section is not None:
-            found |= flat(value, section, f"{prefix}{name}.")
+            keys |= flat(value, section, f"{prefix}{name}.")
         else:
-            found[prefix + name] = value
-    return found
+            keys[prefix + name] = value
+    return keys
 
 
 def defaults(

@@ -185,8 +185,8 @@ def rank_figures(run: Run) -> list[Figure]:
     counts = Counter(found[0] for found in slow.values() if found is not None)
 
     def behind(line: Line, rank: int) -> float | None:
-        found = slow[line["pass"]]
-        return found[1] if found is not None and found[0] == rank else None
+        slowest = slow[line["pass"]]
+        return slowest[1] if slowest is not None and slowest[0] == rank else None
 
     samples = _by_rank(
         run,

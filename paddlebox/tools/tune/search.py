@@ -68,8 +68,8 @@ def parse_tries(given: Sequence[str]) -> dict[str, list[str]]:
     tries: dict[str, list[str]] = {}
     for text in given:
         key, equals, values = (part.strip() for part in text.partition("="))
-        found = parse_yaml(f"[{values}]", f"--try {key}") if equals else []
-        if not key or not found:
+        parsed = parse_yaml(f"[{values}]", f"--try {key}") if equals else []
+        if not key or not parsed:
             raise ConfigError(
                 f"--try {text!r}: expected KEY=VALUE,VALUE with at least one value, found "
                 f"{'none' if key and equals else 'no key or no ='}: write for example "
@@ -80,7 +80,7 @@ def parse_tries(given: Sequence[str]) -> dict[str, list[str]]:
         for own in (*_CHOSEN, *(fixed.partition("=")[0] for fixed in FIXED)):
             if key == own or key.startswith(f"{own}.") or own.startswith(f"{key}."):
                 raise ConfigError(f"--try {key}: the search sets {own} itself: try another key")
-        tries[key] = [json.dumps(value) for value in found]
+        tries[key] = [json.dumps(value) for value in parsed]
     return tries
 
 
@@ -377,7 +377,7 @@ def _arguments(
 
     def made(files: Sequence[str], more: Sequence[str]) -> tuple[Config, dict[str, Any]]:
         named = {"train": files, "test": rungs.judged}
-        given = [f"data.{kind}_files={json.dumps(found)}" for kind, found in named.items()]
+        given = [f"data.{kind}_files={json.dumps(paths)}" for kind, paths in named.items()]
         return config_of_trial(options.config, options.overrides, trials[number], [*given, *more])
 
     whole, _ = made(rungs.trained[-1], ())
@@ -401,8 +401,11 @@ def _values_of_all_rows(config: Config) -> list[str]:
     from paddlebox.train.plan import plan_passes
     from paddlebox.train.settle import chosen
 
-    found = chosen(config, load_slots(config.data.slots), plan_passes(config))
-    return [f"data.batch_size={found.data.batch_size}", f"trainer.epochs={found.trainer.epochs}"]
+    settled = chosen(config, load_slots(config.data.slots), plan_passes(config))
+    return [
+        f"data.batch_size={settled.data.batch_size}",
+        f"trainer.epochs={settled.trainer.epochs}",
+    ]
 
 
 def _threads(config: Config, jobs: int) -> list[str]:

@@ -95,15 +95,15 @@ def verify_store(folder: Path, _: argparse.Namespace) -> Result:
             bar.total = total
             bar.update(done - bar.n)
 
-        found = verify(folder, progress)
+        findings = verify(folder, progress)
     lines = [
-        *(f"damaged: {damage.message}" for damage in found.damage),
-        *(f"unreferenced: {name}" for name in found.unreferenced),
-        *([f"unprotected: {found.unprotected}"] if found.unprotected else []),
-        f"{len(found.versions)} versions, {found.segments} segments, {found.bytes:,} bytes read: "
-        + (f"{len(found.damage)} damaged" if found.damage else "no damage"),
+        *(f"damaged: {damage.message}" for damage in findings.damage),
+        *(f"unreferenced: {name}" for name in findings.unreferenced),
+        *([f"unprotected: {findings.unprotected}"] if findings.unprotected else []),
+        f"{len(findings.versions)} versions, {findings.segments} segments, {findings.bytes:,} "
+        f"bytes read: {f'{len(findings.damage)} damaged' if findings.damage else 'no damage'}",
     ]
-    return (DAMAGED if found.damage else SOUND), asdict(found), lines
+    return (DAMAGED if findings.damage else SOUND), asdict(findings), lines
 
 
 def lookup(folder: Path, arguments: argparse.Namespace) -> Result:
@@ -160,38 +160,38 @@ def dump(folder: Path, arguments: argparse.Namespace) -> Result:
 
 def show_life(folder: Path, arguments: argparse.Namespace) -> Result:
     tried = {name: getattr(arguments, name) for name in LIFE_SETTINGS}
-    found = life(
+    figures = life(
         folder,
         version=arguments.version,
         day=arguments.date,
         settings={name: value for name, value in tried.items() if value is not None},
     )
-    rows, s, gone = found["rows"], found["settings"], found["deleted_by_day_end"]
+    rows, s, gone = figures["rows"], figures["settings"], figures["deleted_by_day_end"]
 
     def share(count: int) -> str:
         return f"{count:,} of {rows:,} rows ({count / max(rows, 1):.1%})"
 
     lines = [
-        f"{found['store']}: version {found['version']}, {found['date'] or 'no date'}",
+        f"{figures['store']}: version {figures['version']}, {figures['date'] or 'no date'}",
         "",
         f"a day's end would delete {share(gone['rows'])}: {gone['by_score']:,} with a score below "
         f"{s['delete_threshold']:g} after a decay of {s['show_click_decay_rate']:g}, "
         f"{gone['by_unseen_days']:,} unseen for more than {s['delete_after_unseen_days']} days",
-        f"a base would hold        {share(found['kept_by']['base'])}: score at least "
+        f"a base would hold        {share(figures['kept_by']['base'])}: score at least "
         f"{s['base_threshold']:g}, unseen for at most {s['delta_keep_days']} days",
-        f"a delta would hold       {share(found['kept_by']['delta'])}: also delta_score at least "
+        f"a delta would hold       {share(figures['kept_by']['delta'])}: also delta_score at least "
         f"{s['delta_threshold']:g}",
     ]
-    for name, bins in found["histograms"].items():
+    for name, bins in figures["histograms"].items():
         table: list[Sequence[Any]] = [(f"{name} from", "rows", "rows below")]
         below = 0
         for entry in bins:
             table.append((f"{entry['from']:g}", f"{entry['rows']:,}", f"{below:,}"))
             below += entry["rows"]
         lines += ["", *aligned(table)]
-    events = [("event", "kind", "date", "what"), *(_event(event) for event in found["events"])]
-    lines += ["", *(aligned(events) if found["events"] else ["no life events yet"])]
-    return SOUND, found, lines
+    events = [("event", "kind", "date", "what"), *(_event(event) for event in figures["events"])]
+    lines += ["", *(aligned(events) if figures["events"] else ["no life events yet"])]
+    return SOUND, figures, lines
 
 
 def _event(event: dict[str, Any]) -> tuple[Any, ...]:
@@ -284,12 +284,12 @@ def restore(arguments: argparse.Namespace) -> Result:
     record = copies.restore(arguments.uri, arguments.run_dir, arguments.version)
     store = arguments.run_dir / "store"
     others = [verify(store / table_folder("", table)) for table in record.tables]
-    found = verify(store)
-    found.damage += [damage for other in others for damage in other.damage]
-    value = {"version": record.version, "pass": record.pass_number, **asdict(found)}
-    lines = [f"damaged: {damage.message}" for damage in found.damage]
+    findings = verify(store)
+    findings.damage += [damage for other in others for damage in other.damage]
+    value = {"version": record.version, "pass": record.pass_number, **asdict(findings)}
+    lines = [f"damaged: {damage.message}" for damage in findings.damage]
     lines.append(f"{store}: version {record.version}, pass {record.pass_number}")
-    return (DAMAGED if found.damage else SOUND), value, lines
+    return (DAMAGED if findings.damage else SOUND), value, lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -363,27 +363,27 @@ def _parser() -> argparse.ArgumentParser:
             command.set_defaults(run=run)
         return command.add_argument
 
-    kept: dict[str, Any] = {"type": int, "metavar": "N"}
-    kept["help"] = "a kept version; default: the newest"
+    version: dict[str, Any] = {"type": int, "metavar": "N"}
+    version["help"] = "a kept version; default: the newest"
     add("stat", stat, "Versions, rows, bytes and readers.")
-    add("digest", digest, "Digests of all rows and of the dense state.")("--version", **kept)
+    add("digest", digest, "Digests of all rows and of the dense state.")("--version", **version)
     about = "Verifies every checksum, key and reference; exit code 1 if there is damage."
     add("verify", verify_store, about)
     option = add("lookup", lookup, "The rows of some feasigns.")
     option("values", nargs="+", metavar="FEASIGN", help="a feasign; with --slot a value")
     option("--slot", metavar="NAME", help="look up values of this slot, as in the data")
-    option("--version", **kept)
+    option("--version", **version)
     option = add("dump", dump, "Writes all rows to a Parquet file.")
     option("--out", type=Path, required=True, metavar="FILE.parquet")
     only = "only rows of this slot; its index in a store without names"
     option("--slot", metavar="NAME", help=only)
-    option("--version", **kept)
+    option("--version", **version)
     about = "Life events, and the effect of the end of a day or a save now."
     option = add("life", show_life, about)
     option("--date", type=_day, metavar="YYYYMMDD", help="default: the version's day")
     for name, kind in LIFE_SETTINGS.items():
         option(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=f"try another {name}")
-    option("--version", **kept)
+    option("--version", **version)
     option = add("compact", compact, "Merges the segments that are due for compaction.")
     option("--full", action="store_true", help="merge until no two segments overlap")
     about = "Drops damaged rows, or rebuilds the manifest. Without --yes it only lists the damage."

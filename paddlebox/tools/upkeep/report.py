@@ -58,7 +58,7 @@ def stat(folder: AnyPath) -> dict[str, Any]:
         head = newest(manifest)
         records = manifest.records()
         journal = manifest.journal()
-        held = [lease for lease in held_leases(str(folder)) if lease.pid != os.getpid()]
+        others = [lease for lease in held_leases(str(folder)) if lease.pid != os.getpid()]
         shape = compaction.shape(head.segments, head.live_rows)
         opened = [
             _native.core.SegmentFile(str(folder / "ssd" / s["file"]), s).shape
@@ -85,7 +85,7 @@ def stat(folder: AnyPath) -> dict[str, Any]:
             "bytes_written_by_day": _by_day(journal),
             "versions": [_version(folder, record, records) for record in records],
             "names": [asdict(c) for c in list_checkpoints(str(folder))],
-            "leases": [{"pid": lease.pid, "version": lease.version} for lease in held],
+            "leases": [{"pid": lease.pid, "version": lease.version} for lease in others],
         }
 
 
@@ -145,11 +145,11 @@ def lookup(
     with open_version(folder, version) as table:
         assert table.head is not None
         layout = dict(table.native.layout)
-        found = []
+        answers = []
         for feasign in feasigns:
             key = int(_native.core.mix(feasign))
             here, rows = table.native.lookup(np.array([feasign], np.uint64))
-            found.append(
+            answers.append(
                 {
                     "feasign": feasign,
                     "key": f"{key:#018x}",
@@ -158,7 +158,7 @@ def lookup(
                     "copies": _copies(as_path(folder, "folder"), table.head, key),
                 }
             )
-        return found
+        return answers
 
 
 def _copies(folder: Path, record: VersionRecord, key: int) -> list[dict[str, Any]]:
@@ -204,8 +204,8 @@ def dump(
                 def write(feasigns: np.ndarray, rows: np.ndarray) -> None:
                     nonlocal written
                     if slot is not None:
-                        kept = (rows.view(np.uint32)[:, 0] & 0xFFFF) == slot
-                        feasigns, rows = feasigns[kept], rows[kept]
+                        of_slot = (rows.view(np.uint32)[:, 0] & 0xFFFF) == slot
+                        feasigns, rows = feasigns[of_slot], rows[of_slot]
                     writer.write_table(_columns(feasigns, fields_of_rows(layout, rows)))
                     written += len(feasigns)
 
@@ -270,7 +270,7 @@ def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list
     column = slots.sparse[place].column or slot
     use = Use.TEXT if slots.sparse[place].hash else Use.ID
     columnar = Format(data["format"]).is_columnar or bool(data.get("parser"))
-    found = []
+    all_feasigns = []
     for value in values:
         text = text_of(value, use, columnar)
         text = '"' + text.replace('"', '""') + '"' if text[:1] == '"' and not criteo else text
@@ -285,8 +285,8 @@ def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list
         made = [int(feasign) for feasign in feasigns[offsets[place] : offsets[place + 1]]]
         if not made:
             raise ConfigError(f"slot {slot!r}: {value!r} is not a feasign")
-        found += made
-    return found
+        all_feasigns += made
+    return all_feasigns
 
 
 def index_of(record: VersionRecord, slot: str) -> int:

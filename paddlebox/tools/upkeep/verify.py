@@ -53,27 +53,27 @@ class Findings:
 def verify(folder: AnyPath, progress: Callable[[int, int], None] | None = None) -> Findings:
     """Read a store completely. It does not stop at damage. progress: called with (number of
     segments done, number of all segments)."""
-    folder, found = as_path(folder, "folder"), Findings()
-    records = _records(folder, found)
-    found.versions = sorted(record.version for record in records)
+    folder, findings = as_path(folder, "folder"), Findings()
+    records = _records(folder, findings)
+    findings.versions = sorted(record.version for record in records)
     segments = {s["id"]: s for record in records for s in record.segments}
     for done, segment in enumerate(segments.values()):
-        found.damage += segment_damage(folder, segment)
-        found.segments += 1
-        found.bytes += segment["bytes"]
+        findings.damage += segment_damage(folder, segment)
+        findings.segments += 1
+        findings.bytes += segment["bytes"]
         if progress is not None:
             progress(done + 1, len(segments))
     for record in records:
-        found.damage += dense_damage(folder, record)
-    found.damage += parity_damage(folder)
-    found.unprotected = unprotected(folder, records[-1]) if records else ""
-    found.damage += names_damage(folder)
-    found.unreferenced = [
+        findings.damage += dense_damage(folder, record)
+    findings.damage += parity_damage(folder)
+    findings.unprotected = unprotected(folder, records[-1]) if records else ""
+    findings.damage += names_damage(folder)
+    findings.unreferenced = [
         name
         for name in unreferenced(str(folder), records)
-        if not name.startswith("MANIFEST-") or not _damaged(found, name)
+        if not name.startswith("MANIFEST-") or not _damaged(findings, name)
     ]
-    return found
+    return findings
 
 
 def segment_damage(folder: Path, descriptor: dict[str, Any]) -> Iterator[Damage]:
@@ -112,9 +112,9 @@ def unprotected(folder: Path, newest: VersionRecord) -> str:
     """Which passes have no parity set, if the run has parity. A job that was ended between a commit
     and its set leaves such a pass, and so does a set that was removed."""
     sets, _ = SetFolder(folder).open_sets()
-    for one in sets:
-        one.close()
-    protected = max((one.own.passes for one in sets), default=0)
+    for parity in sets:
+        parity.close()
+    protected = max((parity.own.passes for parity in sets), default=0)
     with_parity = newest.config.get("config", {}).get("ranks", {}).get("parity", 0)
     if not (sets or with_parity) or ranks_of(newest) == 1 or protected >= pass_of(newest):
         return ""
@@ -162,10 +162,10 @@ def names_damage(folder: Path) -> Iterator[Damage]:
             continue
         linked = {name for name in record.data_files if _linked(folder, own, name)}
         apart = [s for s in record.segments if os.path.join("ssd", s["file"]) not in linked]
-        found = [damage for segment in apart for damage in segment_damage(own, segment)]
+        damaged = [damage for segment in apart for damage in segment_damage(own, segment)]
         if not linked.issuperset(replace(record, segments=[]).data_files):
-            found += dense_damage(own, record)
-        for damage in found:
+            damaged += dense_damage(own, record)
+        for damage in damaged:
             yield replace(damage, file=os.path.join(inside, damage.file))
 
 
@@ -176,7 +176,7 @@ def _linked(folder: Path, own: Path, name: str) -> bool:
         return False
 
 
-def _records(folder: Path, found: Findings) -> list[VersionRecord]:
+def _records(folder: Path, findings: Findings) -> list[VersionRecord]:
     """The versions on which LMDB and the MANIFEST files agree; if there are none, the versions of
     the intact MANIFEST files."""
     records: dict[int, VersionRecord] = {}
@@ -186,21 +186,21 @@ def _records(folder: Path, found: Findings) -> list[VersionRecord]:
                 try:
                     records[number] = manifest.version(number)
                 except CorruptionError as error:
-                    found.damage.append(Damage(file="manifest", message=str(error)))
+                    findings.damage.append(Damage(file="manifest", message=str(error)))
     except StoreError as error:
-        found.damage.append(Damage(file="manifest", message=str(error)))
+        findings.damage.append(Damage(file="manifest", message=str(error)))
     if not records:
         for number in files.manifest_versions(str(folder)):
             path = files.manifest_path(str(folder), number)
             try:
                 records[number] = VersionRecord.from_payload(unframe(files.read(path), path), path)
             except StoreError as error:
-                found.damage.append(Damage(file=os.path.basename(path), message=str(error)))
+                findings.damage.append(Damage(file=os.path.basename(path), message=str(error)))
     return [records[number] for number in sorted(records)]
 
 
-def _damaged(found: Findings, name: str) -> bool:
-    return any(name in (damage.file, os.path.basename(damage.file)) for damage in found.damage)
+def _damaged(findings: Findings, name: str) -> bool:
+    return any(name in (damage.file, os.path.basename(damage.file)) for damage in findings.damage)
 
 
 _ASIDE = "damaged"
@@ -269,8 +269,8 @@ def _repair(folder: Path, yes: bool) -> Repair:
         return result
     with VersionStore.open_writer(folder) as manifest:
         segments = [s for s in record.segments if s["id"] not in damaged]
-        kept = manifest.records()
-        next_id = max(s["id"] for one in kept for s in one.segments) + 1
+        records = manifest.records()
+        next_id = max(s["id"] for one in records for s in one.segments) + 1
         for number, (segment, found) in enumerate(damaged.values()):
             segments += _rewrite(folder, segment, found, next_id + number)
         lost = sum(part.rows for part in result.lost)
@@ -282,7 +282,7 @@ def _repair(folder: Path, yes: bool) -> Repair:
         manifest.append(mended)
         if not files.is_of_set(str(folder)):  # otherwise the first table refers to versions
             sound = {segment["id"] for segment in record.segments} - damaged.keys()
-            whole = [one.version for one in kept if _is_whole(folder, one, sound)]
+            whole = [one.version for one in records if _is_whole(folder, one, sound)]
             manifest.prune(keep=1, named=whole)
         result.version = mended.version
     return result
@@ -296,13 +296,13 @@ def _is_whole(folder: Path, record: VersionRecord, sound: Collection[int]) -> bo
 
 
 def _lost(
-    folder: Path, record: VersionRecord, segment: dict[str, Any], found: list[Damage]
+    folder: Path, record: VersionRecord, segment: dict[str, Any], damages: list[Damage]
 ) -> list[Lost]:
     lost = []
-    for damage in found:
+    for damage in damages:
         low, high = segment["min_key"], segment["max_key"]
         if damage.block is not None:
-            low, high = _interval(folder, segment, damage.block, {d.block for d in found})
+            low, high = _interval(folder, segment, damage.block, {d.block for d in damages})
         older = tuple(
             s["file"]
             for s in record.segments
@@ -326,15 +326,15 @@ def _interval(
 
 
 def _rewrite(
-    folder: Path, segment: dict[str, Any], found: list[Damage], new_id: int
+    folder: Path, segment: dict[str, Any], damages: list[Damage], new_id: int
 ) -> list[dict[str, Any]]:
     """Write the intact blocks of a segment as a new segment. Returns the descriptor of the new
     segment, or an empty list if no block is intact."""
-    if any(damage.block is None for damage in found):
+    if any(damage.block is None for damage in damages):
         return []
     file = _native.core.SegmentFile(str(folder / "ssd" / segment["file"]), segment)
     shape = file.shape
-    bad = {damage.block for damage in found}
+    bad = {damage.block for damage in damages}
     keys, rows = [], []
     for block in range(shape["blocks"]):
         if block not in bad:
