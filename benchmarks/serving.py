@@ -41,7 +41,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +76,8 @@ class Drawn:
             "version": version,
             "day": 0,
             "pass_number": version,
-            "layout": self.config.table.model_dump(mode="json"),
         }
+        self.layout, self.parts = self.config.table.model_dump(mode="json"), {"": self}
         random = np.random.default_rng(version)
         chosen = np.arange(1, rows + 1, dtype=np.uint64)
         if share < 1:
@@ -92,7 +92,7 @@ class Drawn:
     def deleted(self) -> tuple[()]:
         return ()
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def visit(self, take: Callable[[np.ndarray, np.ndarray], None]) -> None:
         dim = self.config.table.embedx_dim
         for first in range(0, len(self.feasigns), 1 << 16):
             chunk = self.feasigns[first : first + (1 << 16)]
@@ -100,7 +100,7 @@ class Drawn:
             rows[:, 0].view(np.uint32)[:] = 1 << 16  # the row has an embedx
             rows[:, 1] = 9
             rows[:, 2] = 2
-            yield chunk, rows
+            take(chunk, rows)
 
 
 def peer(source: Drawn, folder: Path) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ class Delta:
 
         table.go_to(version)
         self._drawn, self._table = drawn, table
+        self.layout, self.parts = drawn.layout, {"": self}
         self.config, self.slots = drawn.config, drawn.slots
         kind = "base" if version == 1 else "delta"
         self.meta = {**drawn.meta, "kind": kind, "version": version, "follows": version - 1}
@@ -76,7 +77,7 @@ class Delta:
             drawn = chance(self._table.feasigns, self._table.version)
             yield self._table.feasigns[(drawn >= SHARE) & (drawn < SHARE + GONE)]
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def visit(self, take: Callable[[np.ndarray, np.ndarray], None]) -> None:
         dim = self._table.dim
         for first in range(0, len(self.feasigns), 1 << 16):
             chunk = self.feasigns[first : first + (1 << 16)]
@@ -86,7 +87,7 @@ class Delta:
             rows[:, 1] = 9
             rows[:, 6] = weights[:, 0]
             rows[:, 8 : 8 + dim] = weights[:, 1:]
-            yield chunk, rows
+            take(chunk, rows)
 
 
 def write_versions(path: Path, drawn: Any, seconds: float) -> None:

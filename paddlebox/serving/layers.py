@@ -20,7 +20,7 @@ from paddlebox.serving.file import (
     system_errors,
 )
 from paddlebox.serving.generation import OpenRows
-from paddlebox.serving.source import each_chunk, embed_state_words
+from paddlebox.serving.source import embed_state_words
 from paddlebox.store.files import seal
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Layers:
     def write(
         self, rows: Any, is_delta: bool, number: int, record: Generation, newest: Generation | None
     ) -> tuple[int, int, int]:
-        """Write a layer of table `number`. rows: the part of the table, from `parts_of`. Returns
+        """Write a layer of table `number`. rows: a `Part` of a source. Returns
         the number of the layer; the number of rows that a delta adds, or that a base has; and the
         number of live rows of `newest` that the layer deletes."""
         writer = core.LayerWriter(
@@ -102,7 +102,7 @@ class Layers:
                     deleted = int(old.contains(np.concatenate(gone)).sum()) if old else 0
             elif old is not None:
                 writer.against(old)
-            each_chunk(rows, take)
+            rows.visit(take)
             writer.finish()
         puts.finish_layer(writer, layer)
         if not is_delta:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -35,57 +35,42 @@ from paddlebox.store.tiered_table import TieredTable
 Visit = Callable[[np.ndarray, np.ndarray], None]
 
 
+class Part(Protocol):
+    """The rows of one table. Letters: n = rows of a chunk."""
+
+    layout: Mapping[str, Any]  # as in `VersionRecord.layout`
+
+    def visit(self, callback: Visit) -> None:
+        """Call with each chunk: (n) uint64 feasigns in key order and (n, words) float32 rows
+        (docs/formats/row.md)."""
+
+    def deleted(self) -> Iterable[np.ndarray]:
+        """Chunks of (n) uint64 feasigns that a delta deletes; none for a base."""
+
+
 class Source(Protocol):
-    """A base or a delta to write into an export file. Letters: n = rows of a chunk.
+    """A base or a delta to write into an export file.
 
     `meta` has:
         kind: "base" or "delta".
         version, day, pass_number.
-        layout: as in `VersionRecord.layout`.
         follows: optional, for a delta: the version that it changes.
         save: for a save: {name, crc32c}.
         follows_save: for a save: the {name, crc32c} of a delta's parent; None for a base.
         filters: optional: for each table, the `ServeFilter` that chose the rows of the source.
 
-    Rows come in chunks: (n) uint64 feasigns in key order and (n, words) float32 rows
-    (docs/formats/row.md). The source is iterable, or has `visit(callback)`.
-
     A source with a new model has `config` and `slots`. The first source of a file must have them.
-    A source of several tables has `parts`: table name -> an object with the `layout`, the rows and
-    the `deleted()` of that table, in the order of `Config.tables`.
     """
 
     @property
     def meta(self) -> Mapping[str, Any]: ...
 
-    def deleted(self) -> Iterable[np.ndarray]:
-        """Chunks of (n) uint64 feasigns that a delta deletes; none for a base."""
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """Table name -> its `Part`, in the order of `Config.tables`."""
 
     def dense(self) -> Mapping[str, np.ndarray]:
         """The dense state, variable name -> array."""
-
-
-class _Whole:
-    """Presents a source of one table as its only part."""
-
-    def __init__(self, source: Source) -> None:
-        self.layout = source.meta["layout"]
-        self.deleted = source.deleted
-        self.visit = lambda visit: each_chunk(source, visit)
-
-
-def parts_of(source: Any) -> Mapping[str, Any]:
-    """The part of each table, by table name; by "" if there is only one table."""
-    parts: Mapping[str, Any] | None = getattr(source, "parts", None)
-    return parts if parts is not None and len(parts) > 1 else {"": _Whole(source)}
-
-
-def each_chunk(source: Any, visit: Visit) -> None:
-    if hasattr(source, "visit"):
-        source.visit(visit)
-        return
-    for feasigns, rows in source:
-        visit(feasigns, rows)
 
 
 class _TableRows:
@@ -190,7 +175,6 @@ class RunSource(Closing):
             "version": head.version,
             "day": self._table.day,
             "pass_number": head.pass_number,
-            "layout": head.layout,
             "dense_version": head.dense_version,
             "filters": filters,
         }
@@ -245,9 +229,6 @@ class RunSource(Closing):
         """Visit the rows of the first table."""
         next(iter(self.parts.values())).visit(callback)
 
-    def deleted(self) -> Iterable[np.ndarray]:
-        return ()
-
     def dense(self) -> Mapping[str, np.ndarray]:
         return state_of(self._phase, self._table.load_dense())
 
@@ -257,15 +238,8 @@ class RunSource(Closing):
 
 
 # State words for an embedding of one float (docs/formats/row.md).
-_EMBED_STATE = {
-    "naive": 0,
-    "adagrad": 1,
-    "std_adagrad": 1,
-    "adagrad_v2": 1,
-    "adam": 4,
-    "shared_adam": 4,
-    "ftrl": 2,
-}
+_EMBED_STATE = {"naive": 0, "adagrad": 1, "std_adagrad": 1, "adagrad_v2": 1, "ftrl": 2}
+_EMBED_STATE |= {"adam": 4, "shared_adam": 4}
 
 
 def embed_state_words(layout: Mapping[str, Any]) -> int:
@@ -287,12 +261,10 @@ class _SavedRows:
         self.layout = chain[-1].meta["layout"]
         self._chain, self._is_base = chain, is_base
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        if len(self._chain) == 1:
-            yield from self._chain[0]
-            return
-        for keys, rows in Served(self._chain).chunks():
-            yield core.feasigns_of(keys), rows
+    def visit(self, callback: Visit) -> None:
+        rows_of = self._chain[0] if len(self._chain) == 1 else Served(self._chain)
+        for keys, rows in rows_of.chunks():
+            callback(core.feasigns_of(keys), rows)
 
     def deleted(self) -> Iterable[np.ndarray]:
         return () if self._is_base else self._chain[-1].deleted()
@@ -323,7 +295,6 @@ class SaveSource:
             "version": save["version"],
             "day": save["day"],
             "pass_number": save["pass_number"],
-            "layout": save["layout"],
             "save": {"name": save["name"], "crc32c": save["crc32c"]},
             "follows_save": parent,
             "filters": _filters_of(self._save),
@@ -346,13 +317,6 @@ class SaveSource:
                 f"{path}: was saved without {' and '.join(_MODEL_FILES)}, which describe the model "
                 "to serve; saves of save.out have them"
             )
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The rows of the first table."""
-        return iter(next(iter(self.parts.values())))
-
-    def deleted(self) -> Iterable[np.ndarray]:
-        return next(iter(self.parts.values())).deleted()
 
     def dense(self) -> Mapping[str, np.ndarray]:
         return self._save.dense()

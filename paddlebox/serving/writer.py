@@ -37,7 +37,7 @@ from paddlebox.serving.gate import (
 )
 from paddlebox.serving.generation import OpenGeneration, read_model
 from paddlebox.serving.layers import Layers, Puts
-from paddlebox.serving.source import RunSource, SaveSource, Source, is_save, parts_of
+from paddlebox.serving.source import RunSource, SaveSource, Source, is_save
 from paddlebox.store import files
 from paddlebox.store.files import seal
 from paddlebox.store.life import ServeFilter, filters_text
@@ -211,8 +211,7 @@ class Writer(Closing):
     ) -> Generation:
         """Write the data of a generation. No record names it yet, so readers do not see it."""
         model, config, slots = self._write_model(source, newest)
-        of_tables = parts_of(source)
-        parts = new_parts(self.path, of_tables, config, slots)
+        parts = new_parts(self.path, source.parts, config, slots)
         cells, dense_width = program.form(config, slots)
         record = Generation(
             generation=self._next(),
@@ -235,7 +234,7 @@ class Writer(Closing):
         is_delta = source.meta["kind"] == "delta"
         before = [part.rows for part in (parts if newest is None else newest.parts)]
         deleted = 0
-        for number, rows in enumerate(of_tables.values()):
+        for number, rows in enumerate(source.parts.values()):
             below = newest.parts[number].layers if newest is not None else []
             layer, added, gone = self._layers.write(rows, is_delta, number, record, newest)
             live = before[number] * is_delta + added - gone * is_delta

@@ -73,9 +73,14 @@ class Rows:
         self.config, self.slots = run.config, run.slots
         self.meta = {**run.meta, "kind": kind, "version": version, "follows": follows}
         self.weights = weights
-        self.dense = run.dense
+        self.dense, self.parts = run.dense, {"": self}
+        self.layout = next(iter(run.parts.values())).layout
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def visit(self, callback: Callable[[np.ndarray, np.ndarray], None]) -> None:
+        for chunk, rows in self.chunks():
+            callback(chunk, rows)
+
+    def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         order = sorted(self.weights, key=self._core.mix)
         for first in range(0, len(order), 1000):
             chunk = order[first : first + 1000]

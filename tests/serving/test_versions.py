@@ -213,8 +213,8 @@ def _keys(path: Path) -> list[bytes]:
 class _Dying(Rows):
     """Kills its process when half of it is written."""
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for number, chunk in enumerate(super().__iter__()):
+    def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for number, chunk in enumerate(super().chunks()):
             if number == 80:
                 os.kill(os.getpid(), signal.SIGKILL)
             yield chunk
