@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -241,23 +241,29 @@ class Gate:
         return "; ".join(message for _, message in broken)
 
 
+def batches(loaded: LoadedPass, weighted: bool) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Batches of loaded files, each as a batch of training and as arguments of
+    `Predictor.predict_feasigns`. weighted: whether the model has weighted slots."""
+    instances, slots = loaded.instances, loaded.options.slots
+    rows = np.full(instances.unique_keys, -1, np.int32)
+    _, features = task_columns(slots)
+    for begin in range(0, loaded.size, _BATCH):
+        end = min(loaded.size, begin + _BATCH)
+        batch = instances.pack_batch(begin, end, rows, 0, slots.feed_dense_width)
+        dense = np.ascontiguousarray(batch["dense"][:, features])
+        weights = instances.pack_weights(begin, end) if weighted else None
+        yield batch, (*instances.pack_feasigns(begin, end), dense, weights)
+
+
 def _evaluate(generation: OpenGeneration, loaded: LoadedPass) -> dict[str, float]:
     slots = loaded.options.slots
     beside, soft = columns_beside(slots), generation.config.model.runs_code
     weight = beside[slots.weight.name] if slots.weight is not None else None
     late = beside[slots.late.name] if slots.late is not None else None
     auc = core.BucketAuc() if weight is None and not soft else core.WeightedAuc()
-    instances = loaded.instances
-    rows = np.full(instances.unique_keys, -1, np.int32)
-    _, features = task_columns(slots)
-    for begin in range(0, loaded.size, _BATCH):
-        end = min(loaded.size, begin + _BATCH)
-        batch = instances.pack_batch(begin, end, rows, 0, slots.feed_dense_width)
-        feasigns, offsets = instances.pack_feasigns(begin, end)
-        dense = np.ascontiguousarray(batch["dense"][:, features])
-        of_ids = instances.pack_weights(begin, end) if generation.slots.weighted else None
-        predictions = generation.predict_feasigns(feasigns, offsets, dense, of_ids)
-        first = np.ascontiguousarray(predictions.reshape(end - begin, -1)[:, 0])
+    for batch, arguments in batches(loaded, bool(generation.slots.weighted)):
+        predictions = generation.predict_feasigns(*arguments)
+        first = np.ascontiguousarray(predictions.reshape(len(batch["dense"]), -1)[:, 0])
         columns = [first, batch["label"].reshape(-1)]
         if weight is not None:
             columns.append(batch["dense"][:, weight])

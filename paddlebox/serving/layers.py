@@ -60,6 +60,13 @@ class Puts:
         self._values, self._bytes = [], 0
 
 
+def _writer(record: Generation, number: int, state_words: int, above_others: bool) -> Any:
+    """A native writer of a layer of table `number`, of rows with so many words of the optimizer."""
+    width, counts = record.parts[number].embedx_dim, record.counts
+    more = record.more_counts
+    return core.LayerWriter(width, counts, record.precision, state_words, above_others, more)
+
+
 class Layers:
     """Writes layers. Readers do not see them until a generation names them. next_number: returns an
     unused number for a layer."""
@@ -73,14 +80,7 @@ class Layers:
         """Write a layer of table `number`. rows: a `Part` of a source. Returns
         the number of the layer; the number of rows that a delta adds, or that a base has; and the
         number of live rows of `newest` that the layer deletes."""
-        writer = core.LayerWriter(
-            record.parts[number].embedx_dim,
-            record.counts,
-            record.precision,
-            embed_state_words(rows.layout),
-            newest is not None,
-            record.more_counts,
-        )
+        writer = _writer(record, number, embed_state_words(rows.layout), newest is not None)
         layer, puts = self._next_number(), Puts(self._file)
         added = deleted = 0
         old = None  # the rows of the newest version
@@ -121,9 +121,7 @@ class Layers:
                 return part
             whole = 2 * sum(rows[:-1]) > rows[-1]
             cursor = core.ServeCursor(opened.table, 0, len(rows) if whole else len(rows) - 1)
-            writer = core.LayerWriter(
-                part.embedx_dim, record.counts, record.precision, 0, not whole, record.more_counts
-            )
+            writer = _writer(record, number, 0, not whole)
             layer, puts = self._next_number(), Puts(self._file)
             while not cursor.done:
                 writer.merge(cursor, whole, _TRANSACTION_BYTES)

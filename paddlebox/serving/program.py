@@ -192,49 +192,33 @@ class UserProgram:
         return made[0].reshape(-1), made[1][: len(new)]
 
 
-class _FedSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Replaces `PooledSlots` in a model: returns slots that were pulled before. scaled: whether the
-    model scales its dense features first, so that they differ from INPUT."""
+class _Fed(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
+    """Replaces `PooledSlots` or `PooledTables` in a model: returns slots that were pulled before.
+    scaled: whether the model scales its dense features first, so that they differ from INPUT."""
 
-    def __init__(self, pulled: PooledSlots, scaled: bool) -> None:
+    def __init__(self, pulled: Any, scaled: bool) -> None:
         super().__init__()
-        self._scaled = scaled
-        self.slots, self.embedx_dim, self.use_cvm = pulled.slots, pulled.embedx_dim, pulled.use_cvm
-        self.width = pulled.width
+        self._scaled, self._tables = scaled, isinstance(pulled, PooledTables)
+        self.width = self.all_width = pulled.width
+        if not self._tables:
+            self.slots, self.embedx_dim = pulled.slots, pulled.embedx_dim
+            self.use_cvm, self.all_width = pulled.use_cvm, pulled.slots * pulled.width
 
     def forward(self, ids: Any, *rest: Any, dense: Any | None = None) -> Any:
-        """ids: all of INPUT. rest: offsets, show_click and plan of `PooledSlots`, and dense if the
-        model wants it after the slots."""
-        behind = rest[3] if len(rest) == 4 else dense
+        """ids: all of INPUT; for `PooledTables` in place of the first table's ids. rest: the other
+        arguments of the replaced layer, and dense if the model wants it after the slots."""
+        ids = ids[0][0] if self._tables else ids
+        behind = rest[-1] if len(rest) == (2 if self._tables else 4) else dense
         if behind is not None and not self._scaled:
             return ids
-        pooled = paddle.slice(ids, [1], [0], [self.slots * self.width])
+        pooled = paddle.slice(ids, [1], [0], [self.all_width])
         if behind is not None:
             return paddle.concat([pooled, behind], axis=1)
-        return paddle.reshape(pooled, [-1, self.slots, self.width])
+        return pooled if self._tables else paddle.reshape(pooled, [-1, self.slots, self.width])
 
 
-class _FedTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]
-    """Replaces `PooledTables` in a model. scaled: as for `_FedSlots`."""
-
-    def __init__(self, pulled: PooledTables, scaled: bool) -> None:
-        super().__init__()
-        self.width = pulled.width
-        self._scaled = scaled
-
-    def forward(self, batches: Any, *rest: Any, dense: Any | None = None) -> Any:
-        """batches: as for `PooledTables`, with all of INPUT in place of the first table's ids.
-        rest: show_click, and dense if the model wants it after the slots."""
-        ids = batches[0][0]
-        behind = rest[1] if len(rest) == 2 else dense
-        if behind is not None and not self._scaled:
-            return ids
-        pooled = paddle.slice(ids, [1], [0], [self.width])
-        return pooled if behind is None else paddle.concat([pooled, behind], axis=1)
-
-
-def _replace(model: Any, pulling: type, fed: type, scaled: bool) -> Any:
-    """Replace the only layer of class `pulling` in a model by one of class `fed`, and return it."""
+def _replace(model: Any, pulling: type, scaled: bool) -> _Fed:
+    """Replace the only layer of class `pulling` in a model, and return the new one."""
     layers = {name: sub for name, sub in model.named_sublayers() if isinstance(sub, pulling)}
     if len(layers) != 1:
         raise ConfigError(
@@ -243,7 +227,7 @@ def _replace(model: Any, pulling: type, fed: type, scaled: bool) -> Any:
         )
     [(name, pulled)] = layers.items()
     *above, last = name.split(".")
-    layer = fed(pulled, scaled)
+    layer = _Fed(pulled, scaled)
     functools.reduce(getattr, above, model).add_sublayer(last, layer)
     return layer
 
@@ -331,11 +315,8 @@ def _build(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
     model, more = _model(config, slots), len(config.tables) - 1
     use_padding(model)
     scaled = bool(config.model.dense_scales) or config.model.click_prior
-    if more:
-        pooled_width = _replace(model, PooledTables, _FedTables, scaled).width
-    else:
-        fed = _replace(model, PooledSlots, _FedSlots, scaled)
-        pooled_width = fed.slots * fed.width
+    fed = _replace(model, PooledTables if more else PooledSlots, scaled)
+    pooled_width = fed.all_width
     _, dense_width = form(config, slots)
     dense_width += 2 * len(click_slots(config.model, slots))
     packed = fed_input = paddle.static.data(INPUT, [-1, pooled_width + dense_width], "float32")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib.util
 import json
 import logging
 import math
@@ -14,7 +12,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import TCPServer, ThreadingMixIn
 from statistics import fmean
 from typing import Any
 
@@ -58,52 +58,44 @@ def _measured(line: Mapping[str, Any], name: str) -> float:
 _METRICS = ("auc", "copc", "logloss", "actual_ctr", "predicted_ctr")
 
 
-class Page:
-    """Serves the page on the loopback interface, in a thread of its own, until `close`. text:
-    returns the content of the page. Raises: ConfigError if aiohttp is not installed, or the port is
-    in use."""
+class Page(ThreadingMixIn, TCPServer):
+    """Serves http://127.0.0.1:PORT/metrics, in threads of its own, until `close`. text: returns the
+    content of the page. Raises: ConfigError if the port is in use."""
+
+    allow_reuse_address, daemon_threads = True, True
 
     def __init__(self, port: int, text: Callable[[], str]) -> None:
-        if importlib.util.find_spec("aiohttp") is None:
-            raise ConfigError("alerts.metrics_port needs aiohttp: pip install 'paddlebox[serve]'")
-        self._text, self._loop = text, asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="paddlebox-metrics", daemon=True
-        )
-        self._thread.start()
-        opened = asyncio.run_coroutine_threadsafe(self._open(port), self._loop)
+        self.text = text
         try:
-            self._runner = opened.result()
+            super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
-            self._end()
             raise ConfigError(
                 f"alerts.metrics_port {port}: cannot listen at 127.0.0.1: {error.strerror}"
             ) from error
-
-    async def _open(self, port: int) -> Any:
-        from aiohttp import web
-
-        async def metrics(_: web.Request) -> web.Response:
-            return web.Response(text=self._text(), headers={"Content-Type": _TYPE})
-
-        app = web.Application()
-        app.router.add_get("/metrics", metrics)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        return runner
+        threading.Thread(target=self.serve_forever, name="paddlebox-metrics", daemon=True).start()
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
-        self._end()
-
-    def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self.shutdown()
+        self.server_close()
 
 
-_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+class _Handler(BaseHTTPRequestHandler):
+    timeout = 10.0  # seconds that a client may take to send its request
+    server: Page
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404)
+            return
+        content = self.server.text().encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Keep requests out of the log."""
 
 
 def text_of(figures: Mapping[str, Any], alerts: Mapping[str, str], state: str) -> str:

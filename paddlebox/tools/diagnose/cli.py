@@ -21,8 +21,6 @@ from paddlebox.launch.process import guarded, prepare
 from paddlebox.store.files import store_errors
 from paddlebox.tools.columns import aligned
 
-_BATCH = 4096
-
 
 def diagnose_main(argv: Sequence[str] | None = None) -> int:
     """Run tools/diagnose.py. Returns the exit code (docs/running.md)."""
@@ -30,22 +28,14 @@ def diagnose_main(argv: Sequence[str] | None = None) -> int:
         "Shows figures of each slot of a run, its calibration by the values of a slot, and how "
         "predictions of an export differ from those of training. The run does not change."
     )
-    parser.add_argument(
-        "--slice", dest="slice_slot", default="", metavar="SLOT", help="COPC by values of this slot"
-    )
-    parser.add_argument(
-        "--threshold",
-        type=float,
-        metavar="SCORE",
-        help="the --threshold of the export (tools/export.py); 0: all rows",
-    )
-    parser.add_argument(
-        "--top", type=int, default=20, metavar="N", help="with --slice: show N values (20)"
-    )
-    parser.add_argument(
-        "--no-serving", action="store_true", help="do not compare with an export, which needs "
-        "space in the folder for temporary files"
-    )  # fmt: skip
+    option = parser.add_argument
+    about = "COPC by values of this slot"
+    option("--slice", dest="slice_slot", default="", metavar="SLOT", help=about)
+    about = "the --threshold of the export (tools/export.py); 0: all rows"
+    option("--threshold", type=float, metavar="SCORE", help=about)
+    option("--top", type=int, default=20, metavar="N", help="with --slice: show N values (20)")
+    about = "do not compare with an export, which needs space in the folder for temporary files"
+    option("--no-serving", action="store_true", help=about)
     arguments = shared.parsed(parser, argv)
 
     def run() -> None:
@@ -74,18 +64,11 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
         "Measures the importance of each slot: the AUC that is lost if its values are replaced by "
         "those of other instances. The run does not change."
     )
-    parser.add_argument(
-        "--group",
-        action="append",
-        default=[],
-        nargs="+",
-        metavar="SLOT",
-        help="slots to replace together; can be given several times; default: each slot by itself",
-    )
-    parser.add_argument("--repeats", type=int, default=3, help="draws per group (3)")
-    parser.add_argument(
-        "--pool", type=int, default=10_000, help="instances to draw values from (10000)"
-    )
+    option = parser.add_argument
+    about = "slots to replace together; can be given several times; default: each slot by itself"
+    option("--group", **shared.MANY, nargs="+", metavar="SLOT", help=about)
+    option("--repeats", type=int, default=3, help="draws per group (3)")
+    option("--pool", type=int, default=10_000, help="instances to draw values from (10000)")
     arguments = shared.parsed(parser, argv)
 
     def run() -> None:
@@ -234,14 +217,12 @@ def diagnose(
 
 def _serve(run_dir: Path, version: int, threshold: float | None, loaded: Any) -> np.ndarray | str:
     """The predictions of an export for all instances, or the reason why it cannot be exported."""
-    from paddlebox.data.positions import task_columns
+    from paddlebox.serving.gate import batches
     from paddlebox.serving.predictor import Predictor
     from paddlebox.serving.source import RunSource
     from paddlebox.serving.writer import export
 
-    instances, slots = loaded.instances, loaded.options.slots
-    _, features = task_columns(slots)
-    rows = np.full(instances.unique_keys, -1, np.int32)
+    weighted = bool(loaded.options.slots.weighted)
     try:
         # Its log lines are about a temporary file.
         logging.getLogger("paddlebox.serving").setLevel(logging.WARNING)
@@ -250,14 +231,9 @@ def _serve(run_dir: Path, version: int, threshold: float | None, loaded: Any) ->
             with RunSource(run_dir, version=version, threshold=threshold) as source:
                 export(source, path)
             with Predictor(path, follow_s=0) as predictor:
-                parts = []
-                for begin in range(0, loaded.size, _BATCH):
-                    end = min(loaded.size, begin + _BATCH)
-                    feasigns, offsets = instances.pack_feasigns(begin, end)
-                    packed = instances.pack_batch(begin, end, rows, 0, slots.feed_dense_width)
-                    dense = np.ascontiguousarray(packed["dense"][:, features])
-                    of_ids = instances.pack_weights(begin, end) if slots.weighted else None
-                    parts.append(predictor.predict_feasigns(feasigns, offsets, dense, of_ids))
+                parts = [
+                    predictor.predict_feasigns(*given) for _, given in batches(loaded, weighted)
+                ]
     except ConfigError as error:  # show the other figures
         return str(error)
     return np.concatenate(parts).reshape(loaded.size, -1)[:, 0]

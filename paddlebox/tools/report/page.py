@@ -27,6 +27,8 @@ Rows = Sequence[Sequence[str]]
 MAX_POINTS = 400  # points of a curve
 MAX_BARS = 120
 TONES = 8  # colours in page.css
+# The page loads nothing, even if a name in the data contains HTML.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
@@ -291,29 +293,6 @@ def gantt(lanes: Sequence[str], spans: Sequence[Span], value: Format) -> str:
         rows += f"<div class=lane><b>{esc(lane)}</b><div>{marks}</div></div>"
     below = _labels("left", ((100 * x / length, value(x)) for x in ticks(0, length, 6)))
     return f"<div class=gantt>{rows}<div class=xs aria-hidden=true>{below}</div></div>"
-
-
-def split_bars(
-    rows: Sequence[tuple[str, Sequence[float]]], names: Sequence[tuple[str, int]], value: Format
-) -> str:
-    """One horizontal bar for each row, made of several parts."""
-    longest = max((sum(parts) for _, parts in rows), default=0) or 1
-    out = ""
-    for name, parts in rows:
-        marks, left = "", 0.0
-        for part, (_, tone) in zip(parts, names, strict=True):
-            width = 100 * part / longest
-            if width > 0:
-                marks += f'<i class="bar f{tone}" style="left:{left:.3f}%;width:{width:.3f}%"></i>'
-            left += width
-        shown = [(label, value(part)) for part, (label, _) in zip(parts, names, strict=True)]
-        tip = _tip(name, shown)
-        out += f'<div class=lane data-tip="{tip}"><b>{esc(name)}</b><div>{marks}</div></div>'
-    return legend([(name, tone, False) for name, tone in names]) + f"<div class=gantt>{out}</div>"
-
-
-# The page loads nothing, even if a name in the data contains HTML.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)

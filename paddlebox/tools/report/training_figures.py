@@ -20,7 +20,6 @@ from paddlebox.tools.report.page import (
     gantt,
     legend,
     missing,
-    split_bars,
 )
 from paddlebox.tools.report.run import Line, Run, number
 
@@ -270,13 +269,19 @@ def _stages(run: Run) -> Figure:
     }
     if not any(sum(parts) for parts in sums.values()):
         return missing(title, "the stages of the passes were not timed" if run.lines else NO_PASS)
-    names = [("work", 3), ("waits for the stage before", 6), ("waits for the stage after", 8)]
+    kinds = [("work", 3), ("waits for the stage before", 6), ("waits for the stage after", 8)]
+    bars_of = [
+        Span(stage, sum(parts[:at]), sum(parts[: at + 1]), tone, f"{stage}\n{name}\t{seconds}")
+        for stage, parts in sums.items()
+        for at, (name, tone) in enumerate(kinds)
+        if (seconds := text.seconds(parts[at])) != "0 s"
+    ]
     return Figure(
         title,
         "Thread seconds of all passes. A stage that waits for the stage after it is not the "
         "bottleneck.",
-        split_bars(list(sums.items()), names, text.seconds),
-        ["stage", *(name for name, _ in names)],
+        legend([(*kind, False) for kind in kinds]) + gantt(STAGES, bars_of, text.seconds),
+        ["stage", *(name for name, _ in kinds)],
         [[stage, *map(text.seconds, parts)] for stage, parts in sums.items()],
         wide=True,
     )
