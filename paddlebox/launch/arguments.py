@@ -88,15 +88,8 @@ def add_files(parser: argparse.ArgumentParser) -> None:
 def parsed(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None, *, needs_run: bool = True
 ) -> argparse.Namespace:
-    """Parse a command line.
-
-    Args:
-        parser: a parser with the shared arguments.
-        needs_run: whether RUN_DIR is required.
-
-    Returns: the arguments. `run_dir` holds RUN_DIR or --run-dir, or None if neither is given;
-        `overrides` is a flat list.
-    """
+    """Parse a command line. In the arguments, `run_dir` holds RUN_DIR or --run-dir, or None if
+    neither is given, and `overrides` is a flat list. needs_run: whether RUN_DIR is required."""
     arguments = parse(parser, argv)
     overrides = [*itertools.chain(*arguments.override)]
     named = [path for path in (arguments.run_dir, arguments.named_run_dir) if path is not None]
@@ -117,15 +110,12 @@ def parsed(
 
 
 def config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:
-    """The config and slots to read a run with, after the overrides.
+    """The config and slots to read a run with, after the overrides: those of -c if it is given,
+    else those that the run has stored. With -c, the slots are None: they are in its file
+    data.slots.
 
-    They are those of -c if it is given, else those that the run has stored. With -c, the slots are
-    None: they are in its file data.slots.
-
-    Raises:
-        ConfigError: the config is wrong.
-        StoreError: the run cannot be read.
-        DataError: a stored relative path points to no file.
+    Raises: ConfigError; StoreError if the run cannot be read; DataError if a stored relative path
+        points to no file.
     """
     if arguments.config is not None:
         config = load_config(arguments.config, arguments.overrides)

@@ -135,12 +135,10 @@ def choose(
     values of the user.
 
     Args:
-        program: `trainer.program`.
         local_world_size: ranks that share the cores of this machine.
         dense_threads: OpenMP threads of the dense part; 0: half this rank's cores, at most 4.
 
-    Raises:
-        ConfigError: the environment asks for another program than the config.
+    Raises: ConfigError if the environment asks for another program than `trainer.program`.
     """
     chosen: dict[str, Setting] = {}
     if cpu.vendor == "AuthenticAMD":
@@ -177,16 +175,9 @@ def apply(
     cpu: CpuInfo | None = None,
 ) -> list[str]:
     """Apply the settings that `choose` returns, except those that the environment already has.
+    Returns lines for the log.
 
-    Args:
-        env: the environment to modify.
-        cpu: the processor; None: that of this machine.
-
-    Returns: lines for the log.
-
-    Raises:
-        PassError: Paddle is already imported, so the settings would have no effect.
-        ConfigError: the environment asks for another program than the config.
+    Raises: PassError if Paddle is already imported, so that they would have no effect; ConfigError.
     """
     if "paddle" in sys.modules:
         raise PassError(

@@ -49,15 +49,13 @@ def keep_workers(
     are ended, because none can serve. At the end each worker gets SIGTERM. A worker that has not
     ended after `grace_s` and two more seconds is killed. A signal that comes again, two seconds or
     more after the first one, kills all at once. The first SIGINT and the first SIGTERM mean the
-    same stop, whenever they come: a terminal and a service manager may both send one.
+    same stop: a terminal and a service manager may both send one.
 
     Args:
-        count: number of workers.
         work: runs a worker, given its number, and returns its exit code. At the call SIGTERM is
             blocked. The worker unblocks the signal once it is able to end.
         ever_ready: whether any worker has ever been ready.
         close: called when no more workers will be started.
-        grace_s: seconds that workers have to end.
 
     Returns: the exit code: 0 after SIGTERM, 130 after SIGINT; 1 if a worker failed or was killed.
     """

@@ -24,12 +24,9 @@ log = logging.getLogger("paddlebox")
 
 
 def load_save(save: Save | AnyPath, tables: TableSet) -> int:
-    """Fill an empty table, or set of tables, with the rows that the save's chain serves.
-
-    This makes the first version of the store, with the dense state of the save.
-    docs/box_wrapper.md lists the state that a save does not have.
-
-    Returns: the number of rows.
+    """Fill an empty table, or set of tables, with the rows that the save's chain serves. This makes
+    the first version of the store, with the dense state of the save. docs/box_wrapper.md lists the
+    state that a save does not have. Returns the number of rows.
 
     Raises: StoreError if a table is not empty or has no folder of its own, or a save of the chain
         is missing; ConfigError if tables, widths or rules differ; OutOfSpaceError; CorruptionError.

@@ -38,14 +38,12 @@ core = _native.core
 
 
 class Saver:
-    """Saves the committed rows of a set of tables in OUT.
-
-    No pass may be open.
+    """Saves the committed rows of a set of tables in OUT, the folder with the donefiles and one
+    folder for each day. No pass may be open.
 
     Args:
-        out: OUT, the folder with the donefiles and one folder for each day.
         extra: files to put into each save, name -> content, such as slots.yaml and config.json.
-        dense: the dense state, name -> array; None: the dense state of the newest commit.
+        dense: the dense state, name -> array; None: that of the newest commit.
     """
 
     def __init__(
@@ -65,12 +63,8 @@ class Saver:
     # ---- the three kinds
 
     def base(self, name: str = "", *, day: int | None = None) -> Save:
-        """Save a base, which starts a new chain.
-
-        Args:
-            name: default `<day>/base`.
-            day: the day up to which unseen days count, in days since 1970-01-01; default: the day
-                of each table.
+        """Save a base, which starts a new chain. name: default `<day>/base`. day: up to which
+        unseen days count, in days since 1970-01-01; default: that of each table.
 
         Raises: StoreError if a save of this name exists; OutOfSpaceError; PassError while a pass is
             open.
@@ -128,12 +122,9 @@ class Saver:
     # ---- in parallel with training
 
     def later(self, kind: str, name: str) -> Callable[[], Save]:
-        """Prepare a `base` or `delta` of the newest commit, to run while the next pass trains.
-
-        Call the returned function exactly once: the files of the version are kept until it ends.
-        The caller also has to call `reset_delta`.
-
-        Returns: the function that writes the save. It raises the errors of `base` or `delta`.
+        """Prepare a `base` or `delta` of the newest commit, to run while the next pass trains. Call
+        the returned function exactly once, because the files of the version are kept until it ends,
+        and also `reset_delta`.
 
         Raises: StoreError if a save of this name exists, or a table has no commit.
         """
@@ -357,12 +348,8 @@ class BackgroundSaves:
     def due(self, number: int = 0, date: str = "") -> dict[str, Any] | None:
         """Start the save that is due after the last pass. Call it before the next pass begins.
 
-        It waits for the previous save. It waits for the commit of the pass only if a save may be
-        due.
-
-        Args:
-            number, date: number and date of the pass, if known. With both, the method can often
-                return without waiting for the commit.
+        It waits for the previous save, and for the commit of the pass only if a save may be due. If
+        the number and the date of the pass are known, it can often return without this.
 
         Returns: name, kind and `waited_s` in seconds; None if no save is due.
         """

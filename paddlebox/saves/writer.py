@@ -111,14 +111,8 @@ class SaveWriter:
     def __init__(
         self, target: Path, shapes: Sequence[Shape], world: Coordinator = ONE_RANK
     ) -> None:
-        """Create the temporary folder.
-
-        Args:
-            target: the folder of the save. It must not exist; its parents are created.
-            shapes: of each table, in the order of the tables.
-
-        Raises: StoreError if a rank does not see the folder that the first rank created.
-        """
+        """Create the temporary folder. target: the folder of the save, which must not exist.
+        Raises: StoreError if a rank does not see the folder that the first rank created."""
         self._target = target
         self._folder = target.parent / f".{target.name}.tmp"
         self._world, rank = world, world.rank
@@ -143,17 +137,13 @@ class SaveWriter:
         dense: Mapping[str, np.ndarray],
         extra: Mapping[str, bytes],
     ) -> Path:
-        """Complete the save durably: write meta.json last, then rename the folder.
-
-        When this method returns, on any rank, the save exists.
+        """Complete the save durably: write meta.json last, then rename the folder. When this method
+        returns, on any rank, the save exists.
 
         Args:
             fields: those of meta.json that do not describe the files written here.
             of_tables: those that differ between tables, in the order of `parts`.
-            dense: name -> array.
-            extra: other files, name -> content.
-
-        Returns: the folder of the save.
+            dense, extra: name -> array or content.
 
         Raises: OutOfSpaceError, StoreError. There is no save after an error.
         """

@@ -83,11 +83,8 @@ def doctor_main(argv: Sequence[str] | None = None) -> int:
 
 
 def examine(folder: AnyPath, disk_bytes: int) -> dict[str, Any]:
-    """Examine this machine.
-
-    Args:
-        folder: a folder on the disk of the run dirs.
-        disk_bytes: the most bytes to write in it; 0: do not measure the disk.
+    """Examine this machine, with a folder on the disk of the run dirs. disk_bytes: the most bytes
+    to write in it; 0: do not measure the disk.
 
     Returns: `works`, `facts`, `findings`, `settings` (the environment variables that a run sets)
         and `budgets`.

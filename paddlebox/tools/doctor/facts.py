@@ -215,12 +215,8 @@ class Facts:
 def read_facts(
     folder: Path, disk: DiskRates | None, *, vendor: str, flags: frozenset[str], cores: int
 ) -> Facts:
-    """Read the facts about this machine and process. It imports Paddle, if possible.
-
-    Args:
-        folder: the folder whose file system is examined.
-        vendor, flags, cores: as in `launch.cpu.CpuInfo`.
-    """
+    """Read the facts about this machine and process, and the file system of a folder. It imports
+    Paddle, if possible."""
     paddle, problem, vector_path, dense_types = _native()
     memory = _memory(file_text("/proc/meminfo"))
     limit, used = _memory_limit()

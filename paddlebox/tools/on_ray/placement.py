@@ -102,14 +102,8 @@ class Places:
 
 class Reservation:
     """The nodes of a job: a placement group with one bundle for each node, and another one for the
-    nodes of each growth.
-
-    The number of nodes changes between `demand.least` and `demand.most`.
-
-    Args:
-        interrupted: whether to stop waiting.
-        say: called with lines of the log.
-    """
+    nodes of each growth. Their number changes between `demand.least` and `demand.most`.
+    interrupted: whether to stop waiting. say: called with lines of the log."""
 
     def __init__(
         self,
@@ -133,16 +127,11 @@ class Reservation:
         self._look_at = 0.0
 
     def hold(self, until: float) -> bool:
-        """Reserve nodes, unless the reserved ones are alive.
+        """Reserve nodes, unless the reserved ones are alive. Returns False if it was interrupted.
 
         For `settle_s`, it waits for as many nodes as the job had, and for room on these nodes. Then
         others and fewer are enough, and also nodes on which the ranks have failed if there are too
-        few others.
-
-        Args:
-            until: value of time.monotonic() at which to give up.
-
-        Returns: False if it was interrupted.
+        few others. At the time.monotonic() `until` it gives up.
 
         Raises: RankError if Ray has not enough resources.
         """
@@ -236,12 +225,9 @@ class Reservation:
         self._remember()
 
     def undo_growth(self, failed: Container[int]) -> list[str]:
-        """Go back to the nodes before an unconfirmed growth, and refuse the nodes that failed.
-
-        It does not go back after the loss of one of these nodes, or if only they have failed.
-
-        Args:
-            failed: places of the nodes that failed, in the order of ranks; empty: unknown.
+        """Go back to the nodes before an unconfirmed growth, and refuse the nodes that failed: at
+        these places in the order of ranks, or all new ones if none is known. It does not go back
+        after the loss of one of the former nodes, or if only they have failed.
 
         Returns: the addresses of the refused nodes; empty if it does not go back.
         """

@@ -50,18 +50,11 @@ class Team:
     def assemble(
         self, environment: Mapping[str, str], limit_s: float, check: Callable[[], bool]
     ) -> bool:
-        """Wait for all actors, and tell each the addresses of all.
+        """Wait for all actors, and tell each the addresses of all. check: called while it waits;
+        returns whether to go on, and may raise RankError. Returns False if `check` did.
 
-        Args:
-            environment: of the ranks, without the variables of Paddle's launcher.
-            limit_s: seconds to wait.
-            check: called while it waits. Returns whether to go on, and may raise RankError.
-
-        Returns: False if `check` returned it.
-
-        Raises:
-            RankError: an actor could not be started.
-            ConfigError: its constructor failed, so that another try would fail too.
+        Raises: RankError if an actor could not be started; ConfigError if its constructor failed,
+            so that another try would fail too.
         """
         asked = [actor.endpoints.remote() for actor in self._actors]
         endpoints = self._answers(asked, limit_s, check)

@@ -180,7 +180,7 @@ IN_STEPS = ("step", "dense")
 def read_run(folder: AnyPath) -> Run:
     """Read the run whose first rank has this folder. The counts of ranks whose folders do not exist
     here, because they ran on another machine, are left out; `missing` names these ranks. Raises:
-    the errors of `read_one`."""
+    StoreError."""
     folder = as_path(folder, "folder")
     first = read_one(folder)
     if first.size == 1:

@@ -55,13 +55,8 @@ def by_pass(
     draw: Callable[..., str] = curves,
     **options: Any,
 ) -> Figure:
-    """A figure over the passes of a run. Curves without values are left out.
-
-    Args:
-        why: the reason if passes have no values; "": NO_PASS.
-        draw: `curves` or `bars`.
-        options: of `draw`.
-    """
+    """A figure over the passes of a run, drawn as `curves` or `bars`. Curves without values are
+    left out. why: the reason if passes have no values; "": NO_PASS. options: of `draw`."""
     passes = [line["pass"] for line in run.lines]
     series = [Series(name, [of(line) for line in run.lines], tone) for name, tone, of in parts]
     if draw is bars:

@@ -59,12 +59,9 @@ class Rungs:
 
 
 def parse_tries(given: Sequence[str]) -> dict[str, list[str]]:
-    """The values of each --try KEY=VALUE,VALUE. A value is YAML, and is returned as JSON.
-
-    Raises:
-        ConfigError: a --try has no key or no values, is given twice, or names a key that the search
-            sets itself.
-    """
+    """The values of each --try KEY=VALUE,VALUE. A value is YAML, and is returned as JSON. Raises:
+    ConfigError if a --try has no key or no values, is given twice, or names a key that the search
+    sets itself."""
     tries: dict[str, list[str]] = {}
     for text in given:
         key, equals, values = (part.strip() for part in text.partition("="))
@@ -90,7 +87,6 @@ def find_rungs(
     """Divide files, in the order of time, into those that are trained and those that judge.
 
     Args:
-        files: the training files of the config.
         a_pass: `data.files_per_pass`. A rung but the last ends with a pass.
         trials: the number of trials.
         factor: a rung has this times the passes of the one before.
@@ -98,8 +94,7 @@ def find_rungs(
         count: the number of rungs; 0: as many as leave two trials in the last, if the files
             are enough.
 
-    Raises:
-        ConfigError: there are too few files.
+    Raises: ConfigError if there are too few files.
     """
     a_pass = a_pass or 1
     needed = (factor ** max(0, count - 1) - 1) * a_pass + 1
@@ -131,10 +126,7 @@ def make_trials(
     path: Path, overrides: Sequence[str], combinations: Sequence[Mapping[str, str]]
 ) -> list[Mapping[str, str]]:
     """The values of each trial: none, and the combinations that differ from the config itself.
-
-    Raises:
-        ConfigError: a combination is not a valid config. The error names it.
-    """
+    Raises: ConfigError that names a combination which is not a valid config."""
     trials: dict[str, Mapping[str, str]] = {}
     for values in ({}, *combinations):
         config, _ = config_of_trial(path, overrides, values, ["data.test_files=[judging]"])
@@ -145,13 +137,8 @@ def make_trials(
 def config_of_trial(
     path: Path, overrides: Sequence[str], values: Mapping[str, str], more: Sequence[str]
 ) -> tuple[Config, dict[str, Any]]:
-    """The config of a trial, and the values that it names.
-
-    Args:
-        overrides: those of all trials.
-        values: those of the trial, as JSON.
-        more: overrides to apply last.
-    """
+    """The config of a trial, and the values that it names. values: those of the trial, as JSON.
+    overrides: of all trials. more: overrides to apply last."""
     named = read_yaml(path)
     given = [*overrides, *as_overrides(values), *FIXED, *more]
     source = f"{path}, trial of {' '.join(as_overrides(values)) or 'the config'}"
@@ -206,11 +193,7 @@ class Result:
 def tune(
     options: Options, environment: Mapping[str, str], train: Sequence[str] = TRAIN
 ) -> list[Result]:
-    """Run a search, or go on with the search in the folder.
-
-    Args:
-        environment: of the training commands.
-        train: the training command, see `TRAIN`.
+    """Run a search, or go on with the search in the folder. environment: of the training commands.
 
     Returns: a result of each trial, best first: those with more files first, then by logloss.
 
@@ -417,11 +400,8 @@ def _threads(config: Config, jobs: int) -> list[str]:
 
 
 def _trained(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
-    """Train a trial. Returns logloss and AUC on the judging files.
-
-    Raises:
-        TrainingError: it failed. The end of its log is in the log.
-    """
+    """Train a trial. Returns logloss and AUC on the judging files. Raises: TrainingError after the
+    end of its log was logged."""
     run_dir = Path(command[-1])
     path = run_dir.parent / "log"
     with open(path, "ab") as printed:

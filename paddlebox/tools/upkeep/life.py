@@ -63,14 +63,9 @@ def life(
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The life events of a version, and how many rows a base and a delta would hold and the end of
-    a day would delete, with these settings. Reads every row, and changes nothing.
-
-    Args:
-        day: the day of these events; None: the day of the version.
-        settings: fields of LifeConfig that differ from those of the version.
-
-    Raises: ConfigError for invalid settings.
-    """
+    a day would delete, with these settings: fields of LifeConfig that differ from those of the
+    version. day: default: that of the version. Reads every row, and changes nothing. Raises:
+    ConfigError."""
     with open_version(folder, version) as table:
         assert table.head is not None
         day = table.day if day is None else day

@@ -180,16 +180,9 @@ def dump(
     slot: int | None = None,
     others: Sequence[tuple[AnyPath, int]] = (),
 ) -> int:
-    """Write the rows of a version to a Parquet file, in the order of keys, in bounded memory.
-
-    Args:
-        slot: write only rows of this slot; None: all rows.
-        others: (store, version) of the other ranks, in order.
-
-    Returns: the number of rows.
-
-    Raises: StoreError if the file cannot be written.
-    """
+    """Write the rows of a version to a Parquet file, in the order of keys, in bounded memory. slot:
+    only rows of this one. others: (store, version) of the other ranks, in order. Returns the number
+    of rows. Raises: StoreError if the file cannot be written."""
     out = as_path(out, "out")
     with open_version(folder, version) as table:
         layout = dict(table.native.layout)
