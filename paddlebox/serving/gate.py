@@ -214,8 +214,8 @@ class Gate:
         auc = f"{metrics['auc']:.6f}" if metrics["auc"] >= 0 else "not defined"
         wrong = self._wrong(metrics, shown, loaded)
         if wrong:
-            kept = "it is not shown; readers keep the current version"
-            raise TrainingError(f"{name}: {wrong}: {kept}")
+            effect = "it is not shown; readers keep the current version"
+            raise TrainingError(f"{name}: {wrong}: {effect}")
         log.info("%s: AUC %s, COPC %.4f", name, auc, metrics["copc"])
         return metrics
 

@@ -260,11 +260,9 @@ class Predictor(Closing):
                     return
                 trouble = str(error) or type(error).__name__
                 if trouble != self.trouble:  # each reason once
-                    told, trace = (
-                        "still predicting with the old version",
-                        not isinstance(error, PaddleBoxError),
-                    )
-                    log.error("%s: %s: %s", self.path, told, trouble, exc_info=trace)
+                    trace = not isinstance(error, PaddleBoxError)
+                    text = "%s: still predicting with the old version: %s"
+                    log.error(text, self.path, trouble, exc_info=trace)
                 self.trouble, wait = trouble, min(2 * wait, max(seconds, _MOST_WAIT_S))
 
     @contextlib.contextmanager

@@ -5,6 +5,7 @@ The folder of each rank has its own counts, times and store (docs/ranks.md)."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -101,12 +102,10 @@ def _lines(path: Path) -> list[Line]:
         return []
     lines = []
     for text in texts:
-        try:
+        with contextlib.suppress(ValueError):  # the last line may be incomplete
             line = json.loads(text)
-        except ValueError:  # the last line may be incomplete
-            continue
-        if isinstance(line, dict) and isinstance(line.get("pass"), int):
-            lines.append(line)
+            if isinstance(line, dict) and isinstance(line.get("pass"), int):
+                lines.append(line)
     return lines
 
 
@@ -118,8 +117,7 @@ def is_locked(path: Path) -> bool:
         locks = Path("/proc/locks").read_text().splitlines()
     except OSError:
         return False
-    words = [line.split() for line in locks]
-    return any("FLOCK" in w and any(x.endswith(f":{inode}") for x in w) for w in words)
+    return any("FLOCK" in line and f":{inode} " in line for line in locks)
 
 
 def _read_store(run: Run, store: Path) -> None:
