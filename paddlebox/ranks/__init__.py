@@ -3,7 +3,7 @@
 world.py                the coordinator of several ranks
 joining.py              checks when ranks join, and memory that the ranks of a host share
 job_store.py            small messages between all ranks
-telling.py              messages and errors of all ranks before tables are open
+small_messages.py       messages and errors of all ranks before tables are open
 channel.py              exchanges of arrays between all ranks
 messages.py             the bytes of messages
 link.py                 which ranks share a host, and what carries messages between hosts

@@ -30,7 +30,7 @@ from paddlebox.config import Config
 from paddlebox.errors import ConfigError, CorruptionError, PaddleBoxError, StoreError
 from paddlebox.ranks import rebuild
 from paddlebox.ranks.reshard import SentVersion, overlapping, send_parts, write_range
-from paddlebox.ranks.telling import raise_together, tell_all
+from paddlebox.ranks.small_messages import raise_together, send_to_all
 from paddlebox.store import copies, files
 from paddlebox.store.coordinator import Coordinator, key_ranges
 from paddlebox.store.locks import StoreLock
@@ -120,9 +120,9 @@ def take_over(root: Path, config: Config, world: Coordinator, back_to: str = "")
     mine = _together(world, root, lambda: look(own_dir(root, world.rank) / "store"))
     marks = _marks(root)
     fields_of_mine = asdict(mine) if mine is not None else None
-    told = world.gather("store", [fields_of_mine, marks.get(world.rank)])
-    found = [_from_fields(fields) if fields is not None else None for fields, _ in told]
-    own_marks = dict(enumerate(mark for _, mark in told))
+    seen_by_ranks = world.gather("store", [fields_of_mine, marks.get(world.rank)])
+    found = [_from_fields(fields) if fields is not None else None for fields, _ in seen_by_ranks]
+    own_marks = dict(enumerate(mark for _, mark in seen_by_ranks))
     are_elsewhere = any(mark != own_marks.get(rank) for rank, mark in marks.items())
     left = world.any("left", are_elsewhere or _has_leftovers(root))
     if not left and all(one is None or one.ranks in (0, world.size) for one in found):
@@ -416,7 +416,7 @@ def _move(
         from_stores = _together(world, folder, sources)
         version, rows = _write_own(config, world, from_stores, stores, folder)
         texts = _together(world, root, lambda: _texts(seen, agents, world.rank))
-        texts = {name: text for of in tell_all(world, texts) for name, text in of.items()}
+        texts = {name: text for of in send_to_all(world, texts) for name, text in of.items()}
         if world.rank in seen:
             texts = {}  # its folder has them
         _together(world, folder, lambda: _finish_own(folder, texts))
@@ -569,13 +569,13 @@ def _bring_back(
     ranks can go to."""
     lost = [rank for rank, one in enumerate(found) if one is None]
     there = {rank: one for rank, one in enumerate(found) if one is not None}
-    begun = any(one.ranks for one in there.values())
+    has_commits = any(one.ranks for one in there.values())
     own = own_dir(root, world.rank)
     mine = there.get(world.rank)
     stores = {world.rank: own / "store"} if mine is not None else {}
     if not lost and not back_to and len({max(one.can_go_to()) for one in there.values()}) > 1:
         _check_up_to_date(root, there, rebuild.look(stores, world))
-    if not lost or not begun:
+    if not lost or not has_commits:
         return
     known = rebuild.look(stores, world)
     sets = {rank: known.passes(rank) for rank in lost}
@@ -682,7 +682,7 @@ def _rebuild(
         texts.update(_texts(stores, known.agents, world.rank))
 
     _together(world, folder, prepare, what)
-    arrived = tell_all(world, texts)
+    arrived = send_to_all(world, texts)
 
     def write() -> None:
         for found in arrived if world.rank == by else ():

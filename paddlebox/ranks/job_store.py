@@ -189,8 +189,8 @@ class JobStore:
     def leave(self, why: str) -> None:
         client = self._client
         number = client.add("paddlebox/left", 1)
-        told = f"rank {self._rank} has left the job: {why}"
-        client.set(f"paddlebox/left/{number}", told.encode())
+        text = f"rank {self._rank} has left the job: {why}"
+        client.set(f"paddlebox/left/{number}", text.encode())
 
     def left(self) -> list[str]:
         """What the ranks that have left said. Raises RankError if the first rank, which serves the

@@ -20,7 +20,7 @@ from paddlebox.closing import Closing
 from paddlebox.errors import OutOfSpaceError, StoreError
 from paddlebox.ranks.channel import PARITY
 from paddlebox.ranks.link import Hosts
-from paddlebox.ranks.telling import NOTHING, Exchange, tell
+from paddlebox.ranks.small_messages import NOTHING, AllToAll, send
 from paddlebox.ranks.world import World
 from paddlebox.store.file_stream import Stream
 from paddlebox.store.locks import Lease, take_lease
@@ -97,7 +97,7 @@ class RankParity:
         rank: int,
         size: int,
         group: tuple[int, ...],
-        channel: Exchange,
+        channel: AllToAll,
         free_bytes: Callable[[], int],
     ) -> None:
         self._free_bytes = free_bytes
@@ -159,7 +159,7 @@ class RankParity:
         newest, of_sets = _tried(lambda: max(self._folder.numbers(), default=0), 0)
         error = error or of_files or of_sets
         held = {one.set.key: self._held(one, named) for one in sets}
-        found = self._tell_all(
+        found = self._send_to_all(
             {
                 "version": record.version if record is not None else 0,
                 "group": self._group,
@@ -181,7 +181,7 @@ class RankParity:
         # The newest set has the manifests of the version that it protects.
         fresh += [(name, named[name]) for name in sorted(safe) if is_manifest(name)]
         part = RankFiles(record.version, pass_of(record), tuple(fresh), "")
-        plans = self._tell_all([is_new, part.bytes])
+        plans = self._send_to_all([is_new, part.bytes])
         if not any(new for new, _ in plans):
             self._keep(kept, sets)
             return
@@ -240,8 +240,8 @@ class RankParity:
     def _agreed(self, task: _Task, kept: tuple[str, ...], crcs: str) -> ParitySet | None:
         """The set, as all ranks of the group write it; None if one of them has failed."""
         part = {**asdict(task.part), "crcs": crcs}
-        told = self._tell([bool(task.error), part], self._group)
-        if any(told[rank][0] for rank in self._group):
+        parts_of = self._send([bool(task.error), part], self._group)
+        if any(parts_of[rank][0] for rank in self._group):
             return None
         parts = {
             rank: RankFiles(
@@ -250,13 +250,13 @@ class RankParity:
                 tuple((name, count) for name, count in of["files"]),
                 of["crcs"],
             )
-            for rank, (_, of) in ((rank, told[rank]) for rank in self._group)
+            for rank, (_, of) in ((rank, parts_of[rank]) for rank in self._group)
         }
         return ParitySet(task.number, task.size, kept, parts)
 
     def _end(self, task: _Task, sets: Sequence[SetFile], kept: Sequence[str]) -> None:
         """When all ranks have written, remove the sets that are not kept; else the new one."""
-        ended = self._tell_all(f"{self._name}: {task.error}" if task.error else "")
+        ended = self._send_to_all(f"{self._name}: {task.error}" if task.error else "")
         errors = list(dict.fromkeys(text for text in ended if text))
         if errors and self._rank == 0:
             log.warning("parity of ranks is not complete: %s", "; ".join(errors))
@@ -275,11 +275,11 @@ class RankParity:
         if error:  # the next commit tries it again
             log.warning("%s: sets that are not needed stay: %s", self._folder.path, error)
 
-    def _tell(self, mine: Any, to: Sequence[int]) -> list[Any]:
-        return tell(self._channel, self._size, mine, to)
+    def _send(self, mine: Any, to: Sequence[int]) -> list[Any]:
+        return send(self._channel, self._size, mine, to)
 
-    def _tell_all(self, mine: Any) -> list[Any]:
-        return self._tell(mine, range(self._size))
+    def _send_to_all(self, mine: Any) -> list[Any]:
+        return self._send(mine, range(self._size))
 
 
 class Parity(Hook):
@@ -288,7 +288,7 @@ class Parity(Hook):
 
     def __init__(self, table: TableSet, store: Path, world: World, size: int) -> None:
         group = group_of(world.hosts, size)
-        self._table, self._world, self._told = table, world, Figures()
+        self._table, self._world, self._reported = table, world, Figures()
         self._parity = RankParity(
             store,
             f"rank {world.rank}, {store}",
@@ -314,8 +314,8 @@ class Parity(Hook):
         self._parity.offer(self._table.head)
 
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
-        now, before = asdict(self._parity.figures), asdict(self._told)
-        self._told = Figures(**now)
+        now, before = asdict(self._parity.figures), asdict(self._reported)
+        self._reported = Figures(**now)
         line["rank_parity"] = {name: value - before[name] for name, value in now.items()}
 
     def end(self) -> None:

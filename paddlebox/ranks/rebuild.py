@@ -22,7 +22,7 @@ import numpy as np
 
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.ranks.parity import xor_of
-from paddlebox.ranks.telling import NOTHING, BeforeLoading, raise_together, tell, tell_all
+from paddlebox.ranks.small_messages import NOTHING, BeforeLoading, raise_together, send, send_to_all
 from paddlebox.store import files
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.file_stream import Stream, StreamWriter
@@ -69,7 +69,7 @@ def look(stores: Mapping[int, Path], world: Coordinator) -> Known:
     former rank."""
     mine = {str(rank): _summaries(store) for rank, store in stores.items()}
     agents, sets = dict[int, int](), dict[int, Any]()
-    for agent, of_agent in enumerate(tell_all(world, mine)):
+    for agent, of_agent in enumerate(send_to_all(world, mine)):
         for name, of_rank in of_agent.items():
             rank = int(name)
             if rank not in agents or agent == rank:  # nodes may hold outdated folders of others
@@ -245,7 +245,7 @@ class _Rebuilding:
         mine = next((one.set.fields() for one in self._held.values()), None)
         first = min(self._known.agents[r] for r, of in self._known.sets.items() if key in of)
         to = range(self._world.size) if self._world.rank == first else ()
-        found = tell(BeforeLoading(self._world), self._world.size, mine, to)
+        found = send(BeforeLoading(self._world), self._world.size, mine, to)
         return ParitySet.of(found[first])
 
     def run(self) -> Exception | None:

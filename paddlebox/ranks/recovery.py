@@ -90,8 +90,8 @@ def agree(
     }
     # An entry is needed even if no rank is behind: the line of the pass counts only samples from
     # here on, and the entry holds the number of samples before.
-    told = any((entry["pass"], entry["step"]) == (at.passes + 1, at.step) for entry in entries)
-    if behind or (at.step and not told):
+    has_entry = any((entry["pass"], entry["step"]) == (at.passes + 1, at.step) for entry in entries)
+    if behind or (at.step and not has_entry):
         entries.append(
             {"pass": at.passes + 1, "step": at.step, "samples": at.samples, "went_back": behind}
         )

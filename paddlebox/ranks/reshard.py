@@ -28,7 +28,7 @@ import numpy as np
 from paddlebox.config import HbmPlace, TableConfig
 from paddlebox.errors import StoreError
 from paddlebox.heartbeat import SILENT, Heartbeat
-from paddlebox.ranks.telling import NOTHING, raise_together, tell_all
+from paddlebox.ranks.small_messages import NOTHING, raise_together, send_to_all
 from paddlebox.store import files
 from paddlebox.store.coordinator import Coordinator, key_ranges
 from paddlebox.store.file_stream import Stream, StreamWriter
@@ -89,9 +89,9 @@ def send_parts(
     except (StoreError, OSError) as failed:
         mine, sending, error = {}, {}, failed
     raise_together(world, error, to)
-    told = tell_all(world, mine)
-    coming = [of.get(str(world.rank), {}) for of in told]
-    rounds = max((_rounds(parts) for of in told for parts in of.values()), default=0)
+    parts_of_ranks = send_to_all(world, mine)
+    coming = [of.get(str(world.rank), {}) for of in parts_of_ranks]
+    rounds = max((_rounds(parts) for of in parts_of_ranks for parts in of.values()), default=0)
     raise_together(world, _exchange(sending, coming, rounds, to, world), to)
     try:
         found = {

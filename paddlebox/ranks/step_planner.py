@@ -109,11 +109,11 @@ class StepPlanner:
         late: list[Late | None] = [None] * len(feeds)
         if changes is not None:
             asked_late = [changes.late(of_step) for of_step in asked]
-            told = self._exchange.all_to_all(
+            late_bits = self._exchange.all_to_all(
                 channel, "ids", [pack(asked_late, rank) for rank in range(self._world.size)]
             )
             counts = np.array([np.diff(cut) for cut in cuts], np.int64)
-            late = [Late(*each) for each in zip(asked_late, unpack(told, counts), strict=True)]
+            late = [Late(*each) for each in zip(asked_late, unpack(late_bits, counts), strict=True)]
         for number, feed in enumerate(feeds):
             push = None
             if staged.train:

@@ -58,7 +58,7 @@ class TcpLink:
             lambda: dict.fromkeys(COUNTERS, 0.0)
         )
         self._lock = threading.Lock()  # guards the reading of control
-        self._told: defaultdict[int, bytes] = defaultdict(bytes)  # by peer: read from control
+        self._last_words: defaultdict[int, bytes] = defaultdict(bytes)  # by peer: read from control
         self._gone: dict[int, str] = {}  # by peer: the error for this rank
         self._dead: set[int] = set()  # peers whose control has ended without a text
         self._left = ""
@@ -136,14 +136,14 @@ class TcpLink:
             except BlockingIOError:
                 return
             except OSError as error:  # no probe was answered, or the connection was reset
-                if len(self._told[peer]) <= _TEXT_LENGTH.size:
+                if len(self._last_words[peer]) <= _TEXT_LENGTH.size:
                     self._gone[peer] = self._lost(peer, str(error.strerror))
                     return
-                found = b""  # what it has told so far is the reason
-            self._told[peer] += found
-            told, head = self._told[peer], _TEXT_LENGTH.size
-            if len(told) > head and (not found or len(told) >= head + _length_of_text(told)):
-                text = told[head:].decode(errors="replace")
+                found = b""  # what it has said so far is the reason
+            self._last_words[peer] += found
+            words, head = self._last_words[peer], _TEXT_LENGTH.size
+            if len(words) > head and (not found or len(words) >= head + _length_of_text(words)):
+                text = words[head:].decode(errors="replace")
                 self._gone[peer] = f"{self._names[peer]} has left the job: {text}"
             elif not found:  # its last messages may still be on their way; then the channels end
                 self._dead.add(peer)
@@ -190,8 +190,8 @@ class TcpLink:
             connection.close()
 
 
-def _length_of_text(told: bytes) -> int:
-    return int(_TEXT_LENGTH.unpack_from(told)[0])
+def _length_of_text(words: bytes) -> int:
+    return int(_TEXT_LENGTH.unpack_from(words)[0])
 
 
 class _Move:

@@ -22,7 +22,7 @@ from paddlebox.errors import PaddleBoxError
 from paddlebox.ranks import World, adopt_stores, recovery
 from paddlebox.ranks.dense import dense_sync
 from paddlebox.ranks.parity import Parity
-from paddlebox.ranks.telling import raise_together
+from paddlebox.ranks.small_messages import raise_together
 from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.table_set import TableSet

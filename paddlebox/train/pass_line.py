@@ -87,7 +87,7 @@ def title(planned: PlannedPass, passes: int, again: bool = False) -> str:
     return f"pass {planned.number}{f'/{passes}' if passes else ''}{f' ({when})' if when else ''}"
 
 
-def begun(table: TableSet, title: str) -> Started:
+def at_start(table: TableSet, title: str) -> Started:
     counters_of = {member.name: member.counters() for member in table.members}
     return Started(
         title,

@@ -98,7 +98,7 @@ class PassLoop:
         self._repeated, self._trained = repeats(point.plan), trained
         self._warned = False
         self._trained_before = trained_before(point.plan)
-        passes.told = self._waits
+        passes.on_wait = self._waits
 
     def run(self) -> None:
         """Train all passes. After an error, that pass is abandoned and never committed."""
@@ -150,7 +150,7 @@ class PassLoop:
             before |= hook.before_pass(planned)
         again = self._repeats(planned) is not None
         title = pass_line.title(planned, len(self._point.plan), again)
-        begin = pass_line.begun(self._table, title)
+        begin = pass_line.at_start(self._table, title)
         self._world.heartbeat.stage("load", f"pass {planned.number}")
         if self._config.trainer.reset_rows:
             before |= {"resets": self._reset_rows(planned)}

@@ -70,7 +70,7 @@ def hashes_of(passes: Sequence[PlannedPass]) -> list[str]:
 def cursor(
     plan: str,
     line: Mapping[str, Any],
-    told: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] | None = None,
     skipped: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """The cursor of a commit: its position in the data.
@@ -82,7 +82,7 @@ def cursor(
     Args:
         plan: the hash that `chain` gives this pass.
         line: the entries of the pass's line of metrics.jsonl that are known before the commit.
-        told: more such entries, from before the pass was trained.
+        more: more such entries, from before the pass was trained.
         skipped: the files that later passes leave out.
     """
     states = [state_of(file) for file in line["files"]]
@@ -92,7 +92,7 @@ def cursor(
         "bytes": [state.bytes if state else None for state in states],
         "samples": [state.sample if state else None for state in states],
         # As text: a metric may be NaN, which a record cannot hold.
-        "line": json.dumps({**line, **(told or {})}),
+        "line": json.dumps({**line, **(more or {})}),
         **({"skipped": dict(skipped)} if skipped else {}),
     }
 

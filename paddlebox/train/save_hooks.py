@@ -101,17 +101,17 @@ class Copy(Hook):
 
 class Publisher:
     """The process that exports, and a thread that reads its reports. saves: folder of the saves.
-    told: called for each export with the fields of `Served`, in the reading thread."""
+    report: called for each export with the fields of `Served`, in the reading thread."""
 
     def __init__(
         self,
         saves: str,
         publish: PublishConfig,
         bounds: AlertsConfig,
-        told: Callable[[Mapping[str, Any]], None],
+        report: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._arguments = [saves, publish.model_dump_json(), bounds.model_dump_json()]
-        self._told = told
+        self._report = report
         self._start()  # also exports saves that an earlier, killed run did not export
 
     def _start(self) -> None:
@@ -154,7 +154,7 @@ class Publisher:
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self._told(json.loads(line))
+            self._report(json.loads(line))
 
 
 class Publish(Hook):

@@ -44,7 +44,7 @@ MAX_MISSING_HOURS = 24  # in a row; more of them stop a run
 class Passes(Protocol):
     """The passes that a run still has to train, in order."""
 
-    told: Callable[[str], None]  # called at each look for an hour, with what the run waits for
+    on_wait: Callable[[str], None]  # called at each look for an hour, with what the run waits for
     listed: Sequence[PlannedPass]  # all passes, from the first; empty for a stream
 
     def resume(
@@ -77,7 +77,7 @@ class Listed:
     def __init__(self, passes: Sequence[PlannedPass]) -> None:
         self.listed, self._hashes = passes, [""]
         self._left: deque[PlannedPass] = deque()
-        self.told: Callable[[str], None] = lambda _: None
+        self.on_wait: Callable[[str], None] = lambda _: None
 
     def resume(
         self,
@@ -129,7 +129,7 @@ class Hourly:
         steady: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._world, self._looks = world, world.rank == 0
+        self._world, self._is_first = world, world.rank == 0
         self._data = config.data
         self._zone = zone_of(self._data.time_zone)
         self._clock, self._steady, self._sleep = clock, steady, sleep
@@ -146,7 +146,7 @@ class Hourly:
         self._trained: deque[dict[str, FileState]] = deque(maxlen=_WATCHED_HOURS)
         self._left_out: deque[Hour] = deque(maxlen=_WATCHED_HOURS)
         self._warned = False  # of an hour with fewer files than ranks
-        self.told: Callable[[str], None] = lambda _: None
+        self.on_wait: Callable[[str], None] = lambda _: None
 
     # ---- resume
 
@@ -165,7 +165,9 @@ class Hourly:
             del skipped
             done = self._go_to(run_dir, record)
             trained = [PlannedPass(number + 1, 1, ()) for number in range(done)]
-            found = self._from_first(self._present_files() if self._looks else None) if skip else []
+            found = (
+                self._from_first(self._present_files() if self._is_first else None) if skip else []
+            )
             present = [PlannedPass(0, 1, files) for files in found]
             return trained + present, [self._plan] * done
 
@@ -220,18 +222,18 @@ class Hourly:
     # ---- the next pass
 
     def ready(self) -> PlannedPass | None:
-        return self._agree(self._take_ready() if self._looks else None)
+        return self._agree(self._take_ready() if self._is_first else None)
 
     def wait(self) -> PlannedPass | None:
-        return self._agree(self._wait_for_next() if self._looks else None)
+        return self._agree(self._wait_for_next() if self._is_first else None)
 
     def _agree(self, found: PlannedPass | None) -> PlannedPass | None:
         """The pass that the first rank found. found: on the first rank, that pass; else None."""
         message = self._from_first({"pass": asdict(found) if found is not None else None})
         while "waits" in message:
-            self.told(message["waits"])
+            self.on_wait(message["waits"])
             message = self._from_first(None)
-        if self._looks or message["pass"] is None:
+        if self._is_first or message["pass"] is None:
             self._warn_of_few(found)
             return found
         return PlannedPass(**message["pass"])
@@ -363,7 +365,7 @@ class Hourly:
 
     def _say(self, found: Log) -> None:
         text = f"hour {self._next.name}: waits, {found.why}"
-        self.told(text)
+        self.on_wait(text)
         self._from_first({"waits": text})
         now = self._steady()
         if not self._said or now - self._said >= _SAID_EVERY_S:

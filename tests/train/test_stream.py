@@ -113,7 +113,7 @@ def test_an_hour_is_taken_once_it_is_over_and_not_before(world: World) -> None:
     hourly = world.hourly()
     assert hourly.ready() is None  # its files are there, but it goes on
     waited: list[str] = []
-    hourly.told = waited.append
+    hourly.on_wait = waited.append
     planned = taken(hourly.wait())
     assert files(planned) == ["20240101/00"]
     assert list(planned.sizes) == [4]
@@ -147,7 +147,7 @@ def test_it_looks_often_at_first_and_then_every_ten_seconds(world: World) -> Non
     world.at_hour("2024010102")
     looks: list[float] = []
     hourly = world.hourly(late_s=100.0, missing_hour="stop")
-    hourly.told = lambda _: looks.append(world.steady)
+    hourly.on_wait = lambda _: looks.append(world.steady)
     world.write("20240101/01")
     with pytest.raises(DataError, match="is missing"):
         hourly.wait()

@@ -87,7 +87,7 @@ def test_a_poll_that_finds_nothing_reaches_all_ranks_and_decides_nothing(logs: L
     told: list[list[str]] = [[] for _ in range(RANKS)]
 
     def wait(hourly: Hourly) -> int:
-        hourly.told = told[hourly._world.rank].append
+        hourly.on_wait = told[hourly._world.rank].append
         planned = hourly.wait()
         assert planned is not None
         return planned.number

@@ -22,7 +22,7 @@ from paddlebox.store.coordinator import Coordinator
 NOTHING = np.empty(0, np.uint8)
 
 
-class Exchange(Protocol):
+class AllToAll(Protocol):
     """An all-to-all, as of a `Channel`."""
 
     def exchange(self, out: Sequence[np.ndarray]) -> list[np.ndarray]: ...
@@ -38,7 +38,7 @@ class BeforeLoading:
         return self.world.exchange_instances(out)
 
 
-def tell(channel: Exchange, size: int, mine: Any, to: Sequence[int]) -> list[Any]:
+def send(channel: AllToAll, size: int, mine: Any, to: Sequence[int]) -> list[Any]:
     """(R) what ranks say to this one, as in JSON; None where a rank says nothing to it. Collective.
     to: the ranks that get `mine`."""
     text = np.frombuffer(json.dumps(mine).encode(), np.uint8)
@@ -46,9 +46,9 @@ def tell(channel: Exchange, size: int, mine: Any, to: Sequence[int]) -> list[Any
     return [json.loads(of.tobytes()) if of.size else None for of in found]
 
 
-def tell_all(world: Coordinator, mine: Any) -> list[Any]:
+def send_to_all(world: Coordinator, mine: Any) -> list[Any]:
     """(R) what each rank says, as in JSON. Collective; no pass may be loaded meanwhile."""
-    return tell(BeforeLoading(world), world.size, mine, range(world.size))
+    return send(BeforeLoading(world), world.size, mine, range(world.size))
 
 
 def raise_together(
