@@ -7,7 +7,8 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,87 +26,17 @@ from paddlebox.data.batches import (
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.findings import large_inputs
 from paddlebox.errors import DataError, TrainingError
-from paddlebox.store.coordinator import Coordinator
 from paddlebox.train import interrupt
 from paddlebox.train.metric_set import MetricSet, State
 from paddlebox.train.metrics import (
     PassMetrics,
     TaskMetrics,
     multiplied,
+    parts_of,
     sigmoid,
     warn_of_one_class,
 )
 from paddlebox.train.observe import calibration
-
-
-class Measured(NamedTuple):
-    """Sums and metrics over a pass."""
-
-    samples: int
-    weight: float  # of the samples; without weights their number
-    loss_sum: float
-    scored: bool  # there were logits to measure
-    usual: TaskMetrics
-    named: MetricSet
-    left_out: int = 0  # instances that are no samples: context of sequences, late lines
-
-
-def of_all_ranks(
-    world: Coordinator,
-    mine: Measured,
-    specs: Sequence[MetricConfig],
-    tasks: Sequence[str],
-    *,
-    weighted: bool = False,
-) -> Measured:
-    """Merge the measurements of all ranks. Collective.
-
-    Args:
-        mine: of this rank. With several ranks its metrics are modified.
-        specs: the metrics that the config names.
-        tasks: (T) names of the tasks.
-    """
-
-    def merged(mine: Measured, found: list[bytes]) -> Measured:
-        samples, weight, loss_sum, scored, left_out = 0, 0.0, 0.0, False, 0
-        for rank, theirs in enumerate(found):
-            sums, usual_state, named_state = _from_bytes(theirs)
-            samples, loss_sum = samples + int(sums[0]), loss_sum + sums[1]
-            scored, weight = scored or bool(sums[2]), weight + sums[3]
-            left_out += int(sums[4])
-            if rank != world.rank:
-                usual = TaskMetrics(tasks, weighted=weighted)
-                named = MetricSet(specs, weighted=weighted)
-                usual.load_state(usual_state)
-                named.load_state(named_state)
-                mine.usual.merge(usual)
-                mine.named.merge(named)
-        return Measured(samples, weight, loss_sum, scored, mine.usual, mine.named, left_out)
-
-    return world.merge(mine, _to_bytes, merged)
-
-
-def _to_bytes(mine: Measured) -> bytes:
-    arrays: State = {f"usual/{part}": array for part, array in mine.usual.state().items()}
-    arrays |= {f"named/{part}": array for part, array in mine.named.state().items()}
-    sums = [mine.samples, mine.loss_sum, mine.scored, mine.weight, mine.left_out]
-    arrays["sums"] = np.array(sums, np.float64)
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # its keywords are arrays
-    return buffer.getvalue()
-
-
-def _from_bytes(data: bytes) -> tuple[list[float], State, State]:
-    """[samples, sum of losses, scored, weight, left out], and the states of usual and named
-    metrics."""
-    parts: dict[str, State] = {"usual": {}, "named": {}}
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        sums: list[float] = arrays["sums"].tolist()
-        for name in set(arrays.files) - {"sums"}:
-            kind, part = name.split("/", 1)
-            parts[kind][part] = arrays[name]
-    return sums, parts["usual"], parts["named"]
-
 
 # One step: takes a feed; returns the loss before the update and the logits (B, T), or None if the
 # program has no logits.
@@ -393,29 +324,50 @@ class _Measured:
         )
 
     def result(self, dataset: Dataset, batches: int, seconds: float) -> PassResult:
-        """The result over all ranks. Collective."""
-        mine = Measured(
-            self.samples,
-            self._weight,
-            self._loss_sum,
-            self._scored,
-            self.usual,
-            self._named,
-            self.left_out,
-        )
-        found = of_all_ranks(
-            dataset._table.world, mine, self._metrics, self._tasks, weighted=self._weights.any
-        )
-        usual = found.usual.compute() if found.scored else {}
+        """The result over all ranks, whose sums this object then has. Collective."""
+        world = dataset._table.world
+        world.merge(self, _Measured._to_bytes, partial(_Measured._merge, world.rank))
+        usual = self.usual.compute() if self._scored else {}
         return PassResult(
             batches,
-            found.samples,
-            found.loss_sum / found.weight if found.weight else 0.0,
+            self.samples,
+            self._loss_sum / self._weight if self._weight else 0.0,
             seconds,
-            {**usual, **found.named.compute()},
-            calibration(found.usual.first) if found.scored else [],
-            found.left_out if dataset._slots.late is not None else None,
+            {**usual, **self._named.compute()},
+            calibration(self.usual.first) if self._scored else [],
+            self.left_out if dataset._slots.late is not None else None,
         )
+
+    def _to_bytes(self) -> bytes:
+        arrays: State = {f"usual/{part}": array for part, array in self.usual.state().items()}
+        arrays |= {f"named/{part}": array for part, array in self._named.state().items()}
+        sums = [self.samples, self._loss_sum, self._scored, self._weight, self.left_out]
+        buffer = io.BytesIO()
+        np.savez(buffer, sums=np.array(sums, np.float64), **arrays)  # type: ignore[arg-type]
+        return buffer.getvalue()
+
+    @staticmethod
+    def _merge(rank: int, mine: _Measured, of_ranks: Sequence[bytes]) -> _Measured:
+        total = np.zeros(5)
+        for other, data in enumerate(of_ranks):
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                state = dict(arrays)
+            total += state.pop("sums")
+            if other == rank:
+                continue
+            usual = TaskMetrics(mine._tasks, weighted=mine._weights.any)
+            named = MetricSet(mine._metrics, weighted=mine._weights.any)
+            usual.load_state(parts_of(state, "usual/"))
+            named.load_state(parts_of(state, "named/"))
+            mine.usual.merge(usual)
+            mine._named.merge(named)
+        mine.samples, mine.left_out = int(total[0]), int(total[4])
+        mine._loss_sum, mine._weight, mine._scored = (
+            float(total[1]),
+            float(total[3]),
+            bool(total[2]),
+        )
+        return mine
 
 
 def _cause(dataset: Dataset, feed: Feed) -> str:

@@ -14,7 +14,7 @@ from paddlebox.config.check import did_you_mean
 from paddlebox.config.metrics import CMATCH_RANK, MetricConfig, MetricMethod
 from paddlebox.data.batches import LOG_KEYS
 from paddlebox.errors import ConfigError
-from paddlebox.train.metrics import defined, multiplied
+from paddlebox.train.metrics import NativeMetric, PassMetrics, multiplied, parts_of
 
 _FLOAT32_INTEGERS = 2**24  # float32 holds each integer up to it
 
@@ -25,7 +25,7 @@ Columns = Mapping[str, np.ndarray]  # name -> (B) values
 class Metric(Protocol):
     """An accumulator. The order of additions and merges does not change its state."""
 
-    def add(self, predictions: np.ndarray, labels: np.ndarray, third: np.ndarray | None) -> None:
+    def add(self, predictions: np.ndarray, labels: np.ndarray, third: np.ndarray | None, /) -> None:
         """Add (n) float32 predictions and labels, float64 labels of continuous, and the (n) values
         of the method's own column: uint64 groups of wuauc, float32 weights of weighted_auc."""
 
@@ -38,44 +38,14 @@ class Metric(Protocol):
     def load_state(self, state: State) -> None: ...
 
 
-class _Native:
-    """A metric of the native library (ops/metric)."""
-
-    def __init__(self, native: Any) -> None:
-        self._native = native
-
-    def add(self, predictions: np.ndarray, labels: np.ndarray, third: np.ndarray | None) -> None:
-        if third is None:
-            self._native.add(predictions, labels)
-        else:
-            self._native.add(third, predictions, labels)
-
-    def compute(self) -> dict[str, Any]:
-        return defined(self._native.compute())
-
-    def merge(self, other: _Native) -> None:
-        self._native.merge(other._native)
-
-    def state(self) -> State:
-        return dict(self._native.state())
-
-    def load_state(self, state: State) -> None:
-        self._native.load_state(dict(state))
+class _Native(NativeMetric):
+    def add(self, predictions: np.ndarray, labels: np.ndarray, third: np.ndarray | None, /) -> None:
+        columns = [] if third is None else [third]
+        self._native.add(*columns, predictions, labels)
 
 
-class Auc(_Native):
-    """PaddleBox's set of metrics, plus the normalised entropy. weighted: as for `PassMetrics`."""
-
-    def __init__(self, *, weighted: bool = False) -> None:
-        super().__init__(_native.core.WeightedAuc() if weighted else _native.core.BucketAuc())
-        self._weighted = weighted
-
-    def add(self, predictions: np.ndarray, labels: np.ndarray, third: np.ndarray | None) -> None:
-        if not self._weighted:
-            self._native.add(predictions, labels)
-            return
-        weights = np.ones(len(labels), np.float32) if third is None else third
-        self._native.add(predictions, labels, weights)
+class Auc(PassMetrics):
+    """`PassMetrics`, plus the normalised entropy."""
 
     def compute(self) -> dict[str, Any]:
         values = super().compute()
@@ -213,9 +183,7 @@ class MetricSet:
     def load_state(self, state: State) -> None:
         """Raises ValueError if it is not a state of these metrics."""
         for name, (_, metric) in self._metrics.items():
-            prefix = f"{name}/"
-            parts = {k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)}
-            metric.load_state(parts)
+            metric.load_state(parts_of(state, f"{name}/"))
 
 
 def check_columns(specs: Sequence[MetricConfig], slots: Slots, *, log_keys: bool = False) -> None:

@@ -21,12 +21,33 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     return np.asarray(1.0 / (1.0 + np.exp(-clipped)), np.float32)
 
 
-class PassMetrics:
-    """PaddleBox's metrics of one task. weighted: whether instances have weights, or labels between
-    0 and 1."""
+class NativeMetric:
+    """A metric of ops/metric. The order of merges does not change its state."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+
+    def compute(self) -> dict[str, Any]:
+        return defined(self._native.compute())
+
+    def merge(self, other: NativeMetric) -> None:
+        self._native.merge(other._native)
+
+    def state(self) -> dict[str, np.ndarray]:
+        return dict(self._native.state())
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Raises ValueError if it is not a state of this metric."""
+        self._native.load_state(dict(state))
+
+
+class PassMetrics(NativeMetric):
+    """PaddleBox's metrics of one task: auc (None if one class is missing), bucket_error, mae, rmse,
+    actual_ctr, predicted_ctr, copc, logloss and size. weighted: whether instances have weights, or
+    labels between 0 and 1."""
 
     def __init__(self, *, weighted: bool = False) -> None:
-        self._auc = _native.core.WeightedAuc() if weighted else _native.core.BucketAuc()
+        super().__init__(_native.core.WeightedAuc() if weighted else _native.core.BucketAuc())
         self._weighted = weighted
 
     def add(
@@ -37,20 +58,12 @@ class PassMetrics:
         columns = [predictions, labels]
         if self._weighted:
             columns.append(np.ones(np.size(labels)) if weights is None else weights)
-        self._auc.add(*(np.ascontiguousarray(one, np.float32).reshape(-1) for one in columns))
-
-    def compute(self) -> dict[str, Any]:
-        """The metrics: auc (None if one class is missing), bucket_error, mae, rmse, actual_ctr,
-        predicted_ctr, copc, logloss and size."""
-        return defined(self._auc.compute())
-
-    def state(self) -> dict[str, np.ndarray]:
-        return dict(self._auc.state())
+        self._native.add(*(np.ascontiguousarray(one, np.float32).reshape(-1) for one in columns))
 
     def buckets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The buckets of predictions that are not empty, as float64 arrays: the middle of each, and
         its sums of negatives and positives."""
-        state = self._auc.state()
+        state = self._native.state()
         count = int(np.reshape(state["counts" if self._weighted else "buckets"], -1)[0])
         middle = (np.asarray(state["bucket"]) + 0.5) / count
         negative, positive = (np.asarray(state[name]) for name in ("negative", "positive"))
@@ -59,14 +72,6 @@ class PassMetrics:
                 of[0::2].astype(np.float64) * 2.0**-64 + of[1::2] for of in (negative, positive)
             )
         return middle, negative.astype(np.float64), positive.astype(np.float64)
-
-    def load_state(self, state: dict[str, np.ndarray]) -> None:
-        """Raises ValueError if it is not a state of this metric."""
-        self._auc.load_state(dict(state))
-
-    def merge(self, other: PassMetrics) -> None:
-        """The order of merges does not change the result."""
-        self._auc.merge(other._auc)
 
 
 class TaskMetrics:
@@ -107,9 +112,7 @@ class TaskMetrics:
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Raises ValueError if it is not a state of these tasks."""
         for task, metrics in self._of_task.items():
-            prefix = f"{task}/"
-            parts = {k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)}
-            metrics.load_state(parts)
+            metrics.load_state(parts_of(state, f"{task}/"))
 
     def merge(self, other: TaskMetrics) -> None:
         for task, metrics in self._of_task.items():
@@ -121,6 +124,11 @@ class TaskMetrics:
             return self.first.compute()
         of_task = {name: metrics.compute() for name, metrics in self._of_task.items()}
         return {**next(iter(of_task.values())), "tasks": of_task}
+
+
+def parts_of(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The arrays whose names have a prefix, without it."""
+    return {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
 
 
 def defined(values: Mapping[str, float]) -> dict[str, Any]:
