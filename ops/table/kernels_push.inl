@@ -1,9 +1,10 @@
 // The push of a batch into the rows of a pass. kernels.inl includes it.
 //
-// PushAs goes through the rows of a batch in tiles. Merge sums the gradients of a tile's rows over the
-// places of the batch that read them. Then the update rule changes each row: AdaGrad, the default, in
-// loops over the tile (ReadAdaGrad, ApplyAdaGrad), any other rule row by row (ApplyRules). On several
-// ranks, AddMerged adds them to the sums that are sent to the owners of the rows instead.
+// PushAs goes through the rows of a batch in tiles. Merge sums the gradients of a tile's rows over
+// the places of the batch that read them. Then the update rule changes each row: AdaGrad, the
+// default, in loops over the tile (ReadAdaGrad, ApplyAdaGrad), any other rule row by row
+// (ApplyRules). On several ranks, AddMerged adds them to the sums that are sent to the owners of
+// the rows instead.
 
 // The merged push of a tile of rows, and the fields of these rows that AdaGrad reads.
 template <int kDim>

@@ -30,9 +30,15 @@ RECORD = VersionRecord(1, 0, [SEGMENT], {}, 1, dense={"dense.bin": {"bytes": 2, 
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"dense": {name: {"bytes": 1}}} for name in ("/etc/x", "../x", "..", ".", "", "a\0b")),
+        *(
+            {"dense": {name: {"bytes": 1, "crc32c": 1}}}
+            for name in ("/etc/x", "../x", "..", ".", "", "a\0b")
+        ),
         *({"tables": {name: 1}} for name in ("/etc", "../..", "a/b")),
-        *({"dense": {"dense.bin": {"bytes": size}}} for size in (-1, 1.0, True, 2**63)),
+        *(
+            {"dense": {"dense.bin": {"bytes": size, "crc32c": 1}}}
+            for size in (-1, 1.0, True, 2**63)
+        ),
         *({"segments": [SEGMENT | {"file": name}]} for name in ("../../x", "seg-1.seg")),
         *({"segments": [SEGMENT | {"stamp": stamp}]} for stamp in ("../../x", "", "0" * 99)),
         {"segments": [SEGMENT | {"rows": 2**63}]},
