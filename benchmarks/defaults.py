@@ -141,10 +141,8 @@ def train_and_predict(job: Job, at: Path, out: Path) -> None:
     with opening.open_table(config, run_dir / "store", slots=slots, read_only=True) as table:
         runner = build_runner(config, slots)
         runner.load_dense_state(table.load_dense())
-        dataset = opening.create_dataset(config, slots, table)
-        dataset.set_test_mode(True)
-        dataset.set_filelist(list(config.data.test_files))
-        dataset.load_into_memory()
+        dataset = opening.create_dataset(config, slots, table, test=True)
+        dataset.preload(config.data.test_files)
         dataset.begin_pass()
         for feed in dataset.batches():
             found.append(np.hstack([runner.evaluate_step(feed)[1], feed["box_label"]]))
@@ -167,8 +165,7 @@ def judge_peers(job: Job, at: Path, out: Path) -> None:
     parts: list[tuple[np.ndarray, ...]] = []
     with opening.open_table(config, Path(tempfile.mkdtemp(dir=out.parent)) / "store") as table:
         dataset = opening.create_dataset(config, slots, table)
-        dataset.set_filelist([*config.data.train_files, *config.data.test_files])
-        dataset.load_into_memory()
+        dataset.preload([*config.data.train_files, *config.data.test_files])
         dataset.begin_pass()
         for feed in dataset.batches():
             names = ("box_ids", "box_offsets", "box_dense", "box_label")

@@ -234,8 +234,7 @@ class Trainer:
 
     def _preload(self) -> None:
         if self.passes:
-            self.dataset.set_filelist(self.passes[0].files)
-            self.dataset.preload_into_memory()
+            self.dataset.preload(self.passes[0].files)
 
     def train(self, count: int) -> dict[str, Any]:
         """Trains the next passes like a training run: meanwhile the next pass is staged, and the
@@ -253,7 +252,6 @@ class Trainer:
             stats = self.dataset.stats
             samples += run_pass(self.dataset, self.runner.train_step).samples
             self.dataset.end_pass()
-            self.dataset.release_memory()
             for tier, rows in stats.hits.items():
                 hits[tier] += rows
             for stage, seconds in stats.wait_s.items():

@@ -79,10 +79,8 @@ config = config.model_copy(update={"data": data})
 with opening.open_table(config, Path(run_dir, "store"), read_only=True) as table:
     runner = build_runner(config, slots)
     runner.load_dense_state(table.load_dense())
-    dataset = opening.create_dataset(config, slots, table)
-    dataset.set_test_mode(True)
-    dataset.set_filelist([test])
-    dataset.load_into_memory()
+    dataset = opening.create_dataset(config, slots, table, test=True)
+    dataset.preload([test])
     dataset.begin_pass()
     out = [(runner.evaluate_step(feed)[1], feed["box_label"]) for feed in dataset.batches()]
     dataset.end_pass()

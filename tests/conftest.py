@@ -80,13 +80,13 @@ def write_lines(tmp_path: Path) -> WriteLines:
 def open_dataset(open_table: OpenTable) -> Iterator[OpenDataset]:
     """Opens datasets that the test's end closes: open_dataset(arguments of open_table, **arguments
     of init)."""
-    from paddlebox.data.dataset import InMemoryDataset
+    from paddlebox.compat.upstream import UpstreamDataset
     from tests.support.instances import SLOTS
 
-    opened: list[InMemoryDataset] = []
+    opened: list[UpstreamDataset] = []
 
-    def make(table: dict[str, Any] | None = None, **init: Any) -> InMemoryDataset:
-        dataset = InMemoryDataset(open_table(**(table or {})), seed=1)
+    def make(table: dict[str, Any] | None = None, **init: Any) -> UpstreamDataset:
+        dataset = UpstreamDataset(open_table(**(table or {})), seed=1)
         dataset.init(**{"slots": SLOTS, "batch_size": 32, **init})
         opened.append(dataset)
         return dataset

@@ -51,15 +51,15 @@ class Pulls:
     def __init__(
         self, name: str, path: Path, batch: int, dedup: Any, sequences: tuple[str, ...]
     ) -> None:
+        from paddlebox.compat.upstream import UpstreamDataset
         from paddlebox.config import Format, KeySpace, TableConfig, load_slots
-        from paddlebox.data.dataset import InMemoryDataset
         from paddlebox.store.table import Table
 
         slots = load_slots(SLOTS)
         self._cells = sum(slots.positions(sequences))
         table = TableConfig(name=name, embedx_dim=16)
         self._table = Table(table, hbm_budget_bytes=1 << 28, mem_budget_bytes=1 << 28)
-        self._dataset = InMemoryDataset(self._table)
+        self._dataset = UpstreamDataset(self._table)
         self._dataset.init(
             slots=slots,
             batch_size=batch,

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 from paddlebox.compat.box_metrics import BoxMetric, Columns, Measuring
 from paddlebox.compat.box_saves import BoxSaves
 from paddlebox.compat.datasets import InMemoryDataset, InputTableDataset
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config.dates import day_of
-from paddlebox.data.dataset import Dataset
 from paddlebox.errors import ConfigError, PassError, StoreError
 from paddlebox.saves.meta import BASE, BATCH, DELTA
 from paddlebox.saves.reader import Save
@@ -48,7 +48,7 @@ class BoxWrapper:
     def __init__(
         self,
         table: TableSet,
-        dataset: Dataset | None = None,
+        dataset: UpstreamDataset | None = None,
         *,
         extra: Mapping[str, bytes] | None = None,
         spool: str = "",
@@ -200,7 +200,7 @@ class BoxWrapper:
         if not slot_eval:
             raise ValueError("initialize_auc_runner: expected at least one group of slots")
         for slots in (*slot_eval, slot_list):
-            dataset._options.sparse_numbers("initialize_auc_runner", slots)  # checks the names
+            dataset.options.load.sparse_numbers("initialize_auc_runner", slots)  # checks the names
         dataset.set_fea_eval(pool_size)
         dataset.slots_shuffled = self.flip_phase
         self._groups, self._group = len(slot_eval), len(slot_eval) - 1
@@ -333,7 +333,7 @@ class BoxWrapper:
         )
 
     def _phase(self) -> int:
-        return self._group if self._groups else self._feeder("the phase")._options.phase
+        return self._group if self._groups else self._feeder("the phase").options.phase
 
     # ---- reports
 
@@ -440,7 +440,7 @@ class BoxWrapper:
             )
         return dataset
 
-    def _feeder(self, call: str) -> Dataset:
+    def _feeder(self, call: str) -> UpstreamDataset:
         if self._dataset is None:
             raise PassError(f"{call}: the wrapper has no dataset: BoxWrapper(table, dataset)")
         return self._dataset

@@ -1,7 +1,7 @@
 """PaddleBox's dataset classes, and their factory.
 
-Each is one of our datasets with the methods of `UpstreamDataset`, and with PaddleBox's orders: page
-views are shuffled, and a pass may be read more than once.
+Each is an `UpstreamDataset` with PaddleBox's orders: page views are shuffled, and a pass may be
+read more than once.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import numpy as np
 
 from paddlebox.compat.page_views import alone, make_page_views, no_ranks, shuffle_seed
-from paddlebox.compat.settings import UpstreamDataset
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config.code import calling, check_callable, load_named
 from paddlebox.config.data import ShareBy
-from paddlebox.data import dataset as ours
-from paddlebox.data import queue_dataset
 from paddlebox.data.batches import Feed, instances_of
+from paddlebox.data.dataset import Dataset
 from paddlebox.data.listing import expand
 from paddlebox.data.options import JOIN
 from paddlebox.data.passes import Pass
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 _EARLIER = -1  # in Pass.trained: the pass was read before, so its shows and clicks have counted
 
 
-class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
-    """PaddleBox's InMemoryDataset: `paddlebox.data.dataset.InMemoryDataset` with all of its names.
+class InMemoryDataset(UpstreamDataset):
+    """PaddleBox's InMemoryDataset.
 
     Args:
         table: the table, or set of tables, whose rows the passes use.
@@ -54,19 +54,11 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
 
     # ---- loading
 
-    def preload_into_memory(self, thread_num: int | None = None) -> None:
-        self._check_ready()
-        super().preload_into_memory(thread_num)
-
-    def _preload_into_disk(self, call: str, path: str) -> None:
-        self._check_ready()
-        super()._preload_into_disk(call, path)
-
     def begin_pass(self) -> None:
         """Open the loaded pass, and wait until its rows are staged. From then on another dataset of
         the table may load its pass.
 
-        Raises: as the first batch of `paddlebox.data.dataset.InMemoryDataset`; the pass is
+        Raises: as the first batch of `paddlebox.data.dataset.Dataset`; the pass is
             abandoned then.
         """
         super().begin_pass()
@@ -101,22 +93,22 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
         Raises: PassError without set_parse_logkey, or if there is no pass; OutOfSpaceError if the
             pass is over the HBM budget.
         """
-        if self._options.enable_pv_merge:
+        if self.options.enable_pv_merge:
             self._make_page_views()
         else:
             self._shuffle_instances("preprocess_instance")
 
     def postprocess_instance(self) -> None:
         """Undo `preprocess_instance`. The pass is then shuffled by instance."""
-        if self._options.enable_pv_merge:
-            super().postprocess_instance()
+        if self.options.enable_pv_merge:
+            self.undo_page_views()
         else:
             self._shuffle_instances("postprocess_instance")
 
     def _make_page_views(self) -> None:
         make_page_views(
             self._arranger,
-            self._options,
+            self.options,
             by_search_id=self._merge_by_sid,
             shuffle=self._shuffles_views,
             call=self._reads.total(),
@@ -126,11 +118,11 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
         chosen = self._arranger._arrangeable(call)
         chosen.check_in_one_part(call)
         load = chosen.loaded.options
-        seed = shuffle_seed(self._options, chosen, self._reads.total())
+        seed = shuffle_seed(self.options, chosen, self._reads.total())
         if chosen.loaded.sequences is not None:
             chosen.loaded.arrange_alone(seed)
         else:
-            load.instances.arrange(chosen.loaded.instances, load.slots, seed)
+            load.arrange(chosen.loaded.instances, seed)
 
     def slots_shuffle(self, slots: Sequence[str]) -> None:
         super().slots_shuffle(sorted(slots))
@@ -148,19 +140,19 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
         current = self._stager.current
         if current is None or current.feeding:
             return super().batches()
-        counted = self._options.counted_slots
+        counted = self.options.counted_slots
         if self._was_read(current):
-            self._options.counted_slots = ()
+            self.options.counted_slots = ()
         try:
             feeds = super().batches()
         finally:
-            self._options.counted_slots = counted
-        self._reads[self._options.phase] += 1
+            self.options.counted_slots = counted
+        self._reads[self.options.phase] += 1
         return self._completed(feeds, current)
 
     def _was_read(self, current: Pass) -> bool:
         """Whether the pass was read in this phase before. Then it may be read again."""
-        phase = self._options.phase
+        phase = self.options.phase
         if phase not in current.trained:
             return False
         if current.train and not self._warned:
@@ -176,7 +168,7 @@ class InMemoryDataset(UpstreamDataset, ours.InMemoryDataset):
 
     def _completed(self, feeds: Iterator[Feed], current: Pass) -> Iterator[Feed]:
         """The batches, with the rank offset that PaddleBox gives them."""
-        name, views = self._options.rank_offset, current.views is not None
+        name, views = self.options.rank_offset, current.views is not None
         ranked = views and current.loaded.sequences is None
         for feed in feeds:
             size = instances_of(feed)
@@ -205,13 +197,14 @@ class PadBoxSlotDataset(BoxPSDataset):
 
     def __init__(self, table: TableSet, *, seed: int = 0) -> None:
         super().__init__(table, seed=seed)
-        self._options.shuffle = True
+        self.options.change({"shuffle": True})
         self._polls = True
 
     def disable_shuffle(self, disable: bool = True) -> None:
         """Set whether the passes that are loaded from now on keep the order of the files, and join
         the order of search ids."""
-        self._options.shuffle = self._shuffles_views = not disable
+        self._shuffles_views = not disable
+        self.options.change({"shuffle": not disable})
 
     def disable_polling(self, disable: bool = True) -> None:
         """Set whether each rank reads all files of the lists that are set from now on. By default,
@@ -230,22 +223,23 @@ class PadBoxSlotDataset(BoxPSDataset):
     def _check_ready(self) -> None:
         """As in PaddleBox, ranks that shuffle exchange what they read from their own files."""
         super()._check_ready()
-        chosen = self._options.share
+        load = self.options.load
         if self._merge_by_uid:
             return
-        if self._table.world.size > 1 and (chosen.by is ShareBy.FILES or chosen.own_files):
+        if self.ranks > 1 and (load.share.by is ShareBy.FILES or load.share.own_files):
             by, slot = self._shuffled_by()
             share = Share(ShareBy(by), slot, own_files=True)
-            self._options.share = share if self._options.shuffle else NOT_SHARED
+            share = share if load.data.shuffle else NOT_SHARED
+            self.options.load = replace(load, share=share)
 
     def _shuffled_by(self) -> tuple[str, str]:
         """What keeps instances together, as for `global_shuffle`."""
-        instances = self._options.initialised().instances
-        if instances.shuffle_by != "instance":
-            return instances.shuffle_by, instances.shuffle_slot
-        if instances.merge_size is not None:
+        load = self.options.load
+        if load.shuffle_by != "instance":
+            return load.shuffle_by, load.shuffle_slot
+        if load.merge_size is not None:
             return "ins_id", ""
-        return ("search_id" if self._options.enable_pv_merge else "instance"), ""
+        return ("search_id" if self.options.enable_pv_merge else "instance"), ""
 
     def set_archivefile(self, archive: bool = False) -> None:
         if archive:
@@ -256,7 +250,7 @@ class PadBoxSlotDataset(BoxPSDataset):
 
     def preprocess_instance(self) -> None:
         """Group the pass into page views. Without set_enable_pv_merge, nothing happens."""
-        if self._options.enable_pv_merge:
+        if self.options.enable_pv_merge:
             super().preprocess_instance()
 
     def postprocess_instance(self) -> None:
@@ -266,7 +260,7 @@ class PadBoxSlotDataset(BoxPSDataset):
             self._undo_page_views()
 
     def batches(self) -> Iterator[Feed]:
-        current, options = self._stager.current, self._options
+        current, options = self._stager.current, self.options
         if current is not None and not current.feeding:
             if options.enable_pv_merge and options.phase == JOIN:
                 if current.views is None or self._reads[JOIN]:
@@ -328,7 +322,7 @@ class InputTableDataset(PadBoxSlotDataset):
         Raises: ConfigError if it cannot be loaded, or commands are not allowed.
         """
         if index_parser:
-            self._check_allowed("index_parser", index_parser)
+            self.options.load.check_allowed("index_parser", index_parser)
             found = load_named(index_parser, "index_parser")
             check_callable(found, f"index_parser {index_parser!r}", "content")
         self._index_parser = index_parser
@@ -365,14 +359,80 @@ class InputTableDataset(PadBoxSlotDataset):
         self.input_table.set_values(keys, np.concatenate(values))
 
 
-class QueueDataset(UpstreamDataset, queue_dataset.QueueDataset):
-    """`paddlebox.data.queue_dataset.QueueDataset` with all names of PaddleBox's QueueDataset."""
+class QueueDataset(UpstreamDataset):
+    """Streams a list of files. Nothing is loaded first: `train_from_dataset` reads, trains and
+    commits.
+
+    Rows must be staged before they train, and the rows that files need are not known before the
+    files are read. So the stream is divided into windows, and each window is a pass. A window has
+    one file, or as many as `set_window_files` sets. While one window trains, the next is read,
+    parsed and staged, so that memory holds two windows. Each window commits a version when it ends.
+    If a window fails, the store stays at the window before.
+
+        dataset.set_filelist(files)
+        paddlebox.train_from_dataset(exe, program, dataset, loss=loss)   # once per file list
+    """
 
     _feed_type = "MultiSlotDataFeed"
 
-    def _preload(self, files: list[str]) -> None:
-        self._check_ready()
-        super()._preload(files)
+    def __init__(self, table: TableSet, *, seed: int = 0) -> None:
+        super().__init__(table, seed=seed)
+        self._window_files = 1
+
+    def set_window_files(self, files: int) -> None:
+        """Set the number of files in a window. In larger windows more files share staged rows;
+        smaller windows begin to train sooner."""
+        if files < 1:
+            raise ValueError(f"set_window_files: expected at least 1, found {files}")
+        self._window_files = files
+
+    def batches(self) -> Iterator[Feed]:
+        """The batches of the file list, in order. Each is returned once.
+
+        Raises: PassError without a file list, or if it was streamed already.
+        """
+        files, self._filelist = self._filelist, []
+        if not files:
+            raise PassError("there is nothing to stream: set_filelist is missing")
+        step = self._window_files
+        windows = [files[at : at + step] for at in range(0, len(files), step)]
+        return self._stream(windows)
+
+    def _stream(self, windows: list[list[str]]) -> Iterator[Feed]:
+        self._load(windows[0])
+        for following in [*windows[1:], None]:
+            Dataset.begin_pass(self)
+            if following is not None:
+                self._load(following)
+            yield from super().batches()
+            Dataset.end_pass(self)
+
+    def abandon_pass(self, error: BaseException | None = None) -> None:
+        """Discard the open window, if there is one."""
+        if self._stager.current is not None:
+            super().abandon_pass(error)
+
+
+def _refusal(call: str) -> Callable[..., NoReturn]:
+    """A method that raises a PassError, because a stream has no passes."""
+
+    def refuse(self: QueueDataset, *arguments: Any, **named: Any) -> NoReturn:
+        del self, arguments, named
+        raise PassError(
+            f"{call}: a QueueDataset streams and has no passes to load: call only "
+            "train_from_dataset, or use an InMemoryDataset"
+        )
+
+    refuse.__name__ = call
+    return refuse
+
+
+# Calls that a program written for InMemoryDataset may make.
+for _call in (
+    *("preload_into_memory", "load_into_memory", "preload_into_disk", "load_into_disk"),
+    *("begin_pass", "end_pass"),
+):
+    setattr(QueueDataset, _call, _refusal(_call))
 
 
 class FileInstantDataset(QueueDataset):

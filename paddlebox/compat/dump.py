@@ -13,6 +13,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.data.dataset import Dataset
+from paddlebox.data.sequences import PassSequences
 from paddlebox.errors import PassError, StoreError
 
 _MOST_BYTES = 1 << 31  # of a file; then the next one begins
@@ -142,15 +143,19 @@ class TrainingDump:
     def _rows(self, begin: int, end: int) -> np.ndarray:
         """The rows of the instances [begin, end) in their batch. A batch of sequences of users has
         other rows too, of instances that are only context."""
-        sequences = self._dataset._open_sequences
+        sequences = self._sequences()
         return np.arange(end - begin) if sequences is None else sequences.rows(begin, end)
 
     def _ids(self, begin: int, end: int) -> list[str]:
-        if self._dataset._open_sequences is not None:
-            return self._dataset.trained_ids(begin, end)
-        if "ins_id" in self._dataset._options.initialised().instances.tags:
-            return self._dataset.ins_ids(begin, end)
-        return [str(number) for number in range(begin, end)]
+        sequences, places = self._sequences(), np.arange(begin, end)
+        if sequences is not None:
+            places = sequences.trained_places(begin, end)
+        return self._dataset.ids_at(places)
+
+    def _sequences(self) -> PassSequences | None:
+        """The sequences of users of the open pass, if it has them."""
+        current = self._dataset._stager.current
+        return current.loaded.sequences if current is not None else None
 
     def _wanted(self, ins_id: str) -> bool:
         if self._mode == BY_ID:

@@ -41,7 +41,7 @@ def make_page_views(
     instances, seed = chosen.loaded.instances, shuffle_seed(options, chosen, call)
     if by_search_id:
         instances.arrange_by("search_id" if shuffle else "page_views", seed)
-        chosen.loaded.cut_views(options.pv_batch_size)
+        chosen.loaded.cut_views(options.load.data.pv_batch_size)
         chosen.views = list(instances.page_view_starts())
         return
     if isinstance(instances, SpillingInstances):
@@ -55,7 +55,7 @@ def make_page_views(
 
 def shuffle_seed(options: DatasetOptions, chosen: Pass, call: int) -> int:
     """The seed of a shuffle. The first one has the seed of the shuffle while a pass is loaded."""
-    seed = options.seed + chosen.number
+    seed = options.load.seed + chosen.number
     return seed if call == 0 else (_native.core.mix(seed) + call) % (1 << 64)
 
 

@@ -1,25 +1,31 @@
-"""UpstreamDataset: the settings of PaddleBox's datasets that ours do not have.
+"""The settings of PaddleBox's datasets. They build the options of ours.
 
-docs/upstream_names.md says of each what it does here. A setting that has no effect here is
-accepted, so that a program runs unchanged; a setting whose effect would be missed raises a
-ConfigError.
+docs/upstream_names.md says of each name of PaddleBox what it does here, and docs/dataset.md lists
+ours. A setting that has no effect here is accepted, so that a program runs unchanged; a setting
+whose effect would be missed raises a ConfigError. Unless its docstring says otherwise, a setting
+applies to the passes that are loaded after the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from paddlebox.compat.derived_slots import slots_of
-from paddlebox.config import Format, Slots, SlotType, load_slots
-from paddlebox.config.data import ShareBy, Split
+from paddlebox.config import DataConfig, Format, KeySpace, Slots, load_slots
+from paddlebox.config.data import MAX_LINE_BYTES, Split
+from paddlebox.config.dates import day_of
+from paddlebox.data.cache import open_cache
 from paddlebox.data.dataset import Dataset
-from paddlebox.data.options import LoadOptions
+from paddlebox.data.options import JOIN, UPDATE, LoadOptions, TakePriors
+from paddlebox.data.pipe import TIMEOUT_S
+from paddlebox.data.pipeline import load_threads
 from paddlebox.data.sequences import SequenceOptions
-from paddlebox.data.share import Share
-from paddlebox.errors import ConfigError, PassError
+from paddlebox.data.sources import RETRIES
+from paddlebox.errors import ConfigError
 from paddlebox.store.table_set import TableSet
 
 FEED_TYPES = (
@@ -27,14 +33,11 @@ FEED_TYPES = (
     *("PaddleBoxDataFeed", "SlotPaddleBoxDataFeed", "InputTableDataFeed"),
     "MultiSlotFileInstantDataFeed",
 )
-_BATCH_SIZE = 32  # PaddleBox's default
-_NO_SLOTS = Slots(slots=())
-_DISTRIBUTED = ("merge_size", "parse_ins_id", "parse_content", "fea_eval", "candidate_size")
-_TUNING = ("fleet_send_batch_size", "fleet_send_sleep_seconds")
+NO_SLOTS = Slots(slots=())
 
 
-class UpstreamDataset(Dataset):
-    """The base of the datasets in datasets.py.
+class Settings(Dataset):
+    """A dataset whose options are set one by one.
 
     Args:
         table: the table, or set of tables, whose rows the passes use.
@@ -44,15 +47,24 @@ class UpstreamDataset(Dataset):
     _feed_type = "MultiSlotInMemoryDataFeed"
 
     def __init__(self, table: TableSet, *, seed: int = 0) -> None:
-        super().__init__(table, seed=seed)
         # PaddleBox's setters may be called in any order, so there are options from the beginning.
-        self._options.load = LoadOptions(Format.MULTISLOT, _NO_SLOTS, _BATCH_SIZE)
+        data = DataConfig.model_construct(
+            format=Format.MULTISLOT,
+            slots="",
+            batch_size=32,  # PaddleBox's default
+            key_space=KeySpace.SHARED,
+            threads=1,
+        )
+        super().__init__(LoadOptions(data, NO_SLOTS, seed), table)
+        self._filelist: list[str] = []
+        self._day = 0  # of the passes that are loaded next, in days since 1970
         self._has_slots = False  # whether init was given slots
         self._uid_slot = ""
         self._shuffle_by_uid = False
         self._merge_by_sid = True
         self._merge_by_uid = False
         self._needs_time = False
+        self._own_sequences: SequenceOptions | None = None  # of set_sequences
         # The options of sequences, which apply with _merge_by_uid.
         self._sequence_names: dict[tuple[str, str], str] = {}  # (input, kind) -> variable
         self._sequences = SequenceOptions("", in_join=True, by_count=True, shuffle_pieces=True)
@@ -64,9 +76,30 @@ class UpstreamDataset(Dataset):
         self,
         *,
         slots: Slots | Path | str | None = None,
+        data_format: Format | str = Format.MULTISLOT,
         batch_size: int = 1,
+        thread_num: int = 1,
         use_var: Sequence[Any] | None = None,
         label: str = "",
+        key_space: KeySpace | str = KeySpace.SHARED,
+        max_bad_line_ratio: float = 0.001,
+        max_line_bytes: int = MAX_LINE_BYTES,
+        retries: int = RETRIES,
+        drop_last: bool = False,
+        pipe_command: str = "",
+        pipe_timeout_s: float = TIMEOUT_S,
+        parser: str = "",
+        allow_commands: bool = False,
+        dedup_slots: str | Sequence[str] = "off",
+        sequences: Sequence[str] = (),
+        click_slots: Sequence[int] = (),
+        budget_bytes: int = 0,
+        spill_dir: Path | str = "",
+        cache_bytes: int = 0,
+        cache_dir: Path | str = "",
+        pack_threads: int = 0,
+        negative_rate: float = 1.0,
+        exact: Sequence[str] = (),
         input_type: int = 0,
         fs_name: str = "",
         fs_ugi: str = "",
@@ -78,30 +111,72 @@ class UpstreamDataset(Dataset):
         parse_logkey: bool | None = None,
         merge_by_sid: bool | None = None,
         enable_pv_merge: bool | None = None,
-        **options: Any,
     ) -> None:
-        """Set the options that a dataset needs, with the arguments of Paddle 3's `init`. Call it
-        before the other setters: it resets how lines are parsed, and the batch size.
+        """Set the options that a dataset needs: arguments of Paddle 3's `init`, and those of
+        sections `data` and `feeder` of docs/config.md. Call it before the other setters: it resets
+        how lines are parsed, and the batch size.
 
         Args:
-            slots: as in our `init`, but they need no label; None: `use_var` are the slots of a
-                line, as in PaddleBox.
-            label: as for `set_use_var`.
-            options: the other arguments of our `init`.
+            slots: the columns, or the path of a slots.yaml; they need no label. None: `use_var` are
+                the slots of a line, as in PaddleBox.
+            thread_num, pack_threads: the number of threads; 0: chosen while running, up to the
+                number of cores but at most 8, and half as many for pack_threads
+                (data/pipeline.py). Results do not depend on it.
+            use_var, label: as for `set_use_var`.
+            allow_commands: as in section `security` of the config. Without it pipe_command and
+                parser are errors.
+            sequences: sparse slots with a max_length whose ids the packed inputs hold one by one
+                (data/positions.py).
+            click_slots: positions of the sparse slots whose shows and clicks follow the dense
+                features in the packed inputs (data/click_counts.py).
+            exact: dense slots, labels after the first, weights and counts whose values metrics read
+                as they are in the data, not rounded to float32 and before clip and log1p.
 
         The remaining arguments are as in the methods of the same name.
         """
         if isinstance(slots, Path | str):
             slots = load_slots(slots, labelled=False)
-        super().init(slots=slots or _NO_SLOTS, batch_size=batch_size, **options)
-        self._has_slots = slots is not None
+        before = self.options.load
+        data: dict[str, Any] = {
+            "format": Format(data_format),
+            "batch_size": batch_size,
+            "threads": thread_num,
+            "key_space": KeySpace(key_space),
+            "max_bad_line_ratio": max_bad_line_ratio,
+            "dedup_slots": dedup_slots,
+            "pipe_command": pipe_command,
+            "parser": parser,
+            "logkey": False,
+            "drop_last": drop_last,
+            "negative_rate": negative_rate,
+        }
+        self.set_load(
+            LoadOptions(
+                before.data.model_copy(update=data),
+                slots or NO_SLOTS,
+                before.seed,
+                before.test,
+                sequences=tuple(sequences),
+                click_slots=tuple(click_slots),
+                exact=tuple(exact),
+                budget_bytes=budget_bytes,
+                spill_dir=Path(spill_dir) if spill_dir else None,
+                cache=open_cache(cache_dir, cache_bytes),
+                max_line_bytes=max_line_bytes,
+                retries=retries,
+                allow_commands=allow_commands,
+                share=before.share,
+            )
+        )
+        self._has_slots, self._own_sequences = slots is not None, None
+        self.options.set_threads(thread_num, pack_threads)
+        self.set_pipe_timeout(pipe_timeout_s)
         self.set_input_type(input_type)
         self.set_download_cmd(download_cmd)
         if fs_name or fs_ugi:
             self.set_hdfs_config(fs_name, fs_ugi)
         if data_feed_type:
             self.set_feed_type(data_feed_type)
-        self.set_queue_num(queue_num)
         if rank_offset is not None:
             self.set_rank_offset(rank_offset)
         if pv_batch_size is not None:
@@ -112,12 +187,15 @@ class UpstreamDataset(Dataset):
             self.set_merge_by_sid(merge_by_sid)
         if enable_pv_merge is not None:
             self.set_enable_pv_merge(enable_pv_merge)
+        self.options.use_var = None
         if use_var:
             self.set_use_var(use_var, label)
 
     def set_use_var(self, variables: Sequence[Any] | None, label: str = "") -> None:
-        """Set the variables to feed. If `init` was not given slots, they are also the slots of a
-        line, in this order: a float variable is a dense slot, an integer variable a sparse one.
+        """Set the variables to feed, named like slots or packed inputs. If `init` was not given
+        slots, they are also the slots of a line, in this order: a float variable is a dense slot,
+        an integer variable a sparse one. In dygraph use `paddle.static.InputSpec` for the name,
+        shape and dtype.
 
         Args:
             variables: None: all packed inputs.
@@ -125,47 +203,35 @@ class UpstreamDataset(Dataset):
                 whose value is the click of `box_show_click`. "": there is none: the program makes
                 its targets and clicks from any slot.
 
-        Raises: ValueError for an object that is not a variable; ConfigError for a label that is not
-            among the variables, or packed inputs without a label.
+        Raises: ValueError for an object that is not a variable, such as a name; ConfigError for a
+            label that is not among the variables, or packed inputs without a label.
         """
-        super().set_use_var(variables)
+        for var in (variables,) if isinstance(variables, str) else variables or ():
+            if not all(hasattr(var, part) for part in ("name", "shape", "dtype")):
+                raise ValueError(
+                    f"set_use_var: expected variables, found {var!r} ({type(var).__name__}): pass "
+                    "what paddle.static.data returned in your static program, or in dygraph "
+                    'paddle.static.InputSpec([None, 1], "int64", NAME)'
+                )
         if variables is not None and not self._has_slots:
-            others = (self._options.rank_offset, *self._options.user_sequences)
-            slots = slots_of(variables, label, others)
-            load = replace(self._options.initialised(), slots=slots)
-            load = replace(load, tables=self._table.slot_tables(slots))
-            load.check()
-            self._options.load = load
+            others = (self.options.rank_offset, *self.options.user_sequences)
+            self.set_load(replace(self.options.load, slots=slots_of(variables, label, others)))
+        self.options.use_var = list(variables) if variables is not None else None
 
-    def _check_ready(self) -> None:
-        """Call it before a pass is loaded. With page views by user, ranks exchange the instances
-        of their own files. Raises: PassError if there are no slots."""
-        if self._options.initialised().slots is _NO_SLOTS:
-            raise PassError("the dataset has no slots yet: init or set_use_var is missing")
-        time = self._sequences.time if self._needs_time else ""
-        self.set_sequences(self._uid_sequences() if self._merge_by_uid else None, time=time)
-        chosen = self._options.share
-        own_files = chosen.by is ShareBy.FILES or chosen.own_files
-        if self._merge_by_uid and own_files and self._table.world.size > 1:
-            by, slot = self._options.initialised().kept_together
-            self._options.share = Share(ShareBy(by), slot, own_files=True)
+    # ---- files and batches
 
-    def _uid_sequences(self) -> SequenceOptions:
-        """The options of sequences. Raises: ConfigError without the slot of the user."""
-        user = self._sequences.user or self._uid_slot
-        if not user:
-            raise ConfigError(
-                "set_merge_by_uid: expected the slot of the user, found none: call "
-                "set_merge_by_uid(..., user=NAME), or _set_uid_slot(NAME)"
-            )
-        return replace(self._sequences, user=user)
+    def set_batch_size(self, batch_size: int) -> None:
+        self.options.change({"batch_size": batch_size})
 
-    # ---- settings
+    def set_thread(self, thread_num: int) -> None:
+        """Set the number of threads that read, parse and key; 0: chosen while running."""
+        self.options.change({"threads": thread_num})
+        self.options.load_threads = load_threads(thread_num)
 
     def set_filelist(self, filelist: Sequence[str]) -> None:
         """Set the files: paths, folders, globs, URIs, or paths that begin with `hdfs:` after
         `set_hdfs_config`."""
-        super().set_filelist([self._resolved(path) for path in filelist])
+        self._filelist = [self._resolved(path) for path in filelist]
 
     def _resolved(self, path: str) -> str:
         if path.startswith("hdfs:/") and "://" not in path and self._hdfs:
@@ -189,6 +255,22 @@ class UpstreamDataset(Dataset):
             )
         user = fs_ugi.partition(",")[0]
         self._hdfs = f"hdfs://{user}@{host}" if user else f"hdfs://{host}"
+
+    def set_date(self, date: str) -> None:
+        """Set the day of the passes that are loaded from now on, as YYYYMMDD.
+
+        The day before ends when the first pass of a later day begins. A pass that trains at the
+        time of this call still belongs to the day before.
+        """
+        try:
+            self._day = day_of(date)
+        except ValueError as error:
+            raise ValueError(f"set_date: {error}") from None
+
+    def set_test_mode(self, test: bool) -> None:
+        """Set whether passes that are loaded from now on only evaluate. Then unknown feasigns read
+        as zeros, and no row changes."""
+        self.options.change(test=test)
 
     def set_download_cmd(self, download_cmd: str) -> None:
         if download_cmd.strip() not in ("", "cat"):
@@ -216,38 +298,154 @@ class UpstreamDataset(Dataset):
             )
         self._feed_type = data_feed_type
 
+    # ---- tags at the beginning of a line
+
+    def set_parse_ins_id(self, parse_ins_id: bool = True) -> None:
+        """Read an id of each instance. MultiSlot lines begin with `1 <ins_id>`.
+
+        In CSV, Parquet and Arrow files, `tags` of slots.yaml names the columns of the id, the text
+        and the log key.
+        """
+        self.options.change(parse_ins_id=parse_ins_id)
+
+    def set_parse_content(self, parse_content: bool = True) -> None:
+        """Read a text of each instance. MultiSlot lines have `1 <content>`, after the ins_id."""
+        self.options.change(parse_content=parse_content)
+
+    def set_parse_logkey(self, parse_logkey: bool = True) -> None:
+        """Read a log key of each instance, an id that holds cmatch, rank and search id. MultiSlot
+        lines have `1 <logkey>`, after ins_id and content. A line with an invalid log key is
+        malformed."""
+        self.options.change({"logkey": parse_logkey})
+
+    # ---- which instances there are
+
+    def set_sample_rate(self, sample_rate: float) -> None:
+        """Keep only this share of the instances. They are chosen by a hash of the seed and the
+        ins_id, or of the number of the instance if it has no id. The choice does not depend on the
+        number of threads."""
+        if not 0 <= sample_rate <= 1:
+            raise ValueError(f"set_sample_rate: expected a share in [0, 1], found {sample_rate}")
+        self.options.change(sample_rate=float(sample_rate))
+
+    def set_merge_by_lineid(self, merge_size: int = 2) -> None:
+        """Merge all instances with the same ins_id into one.
+
+        An id is dropped if it does not have merge_size instances (0: any number), or if two of its
+        instances have the same sparse slot. For a dense slot or the label, the last value that is
+        not zero counts. The merged instances are in the order of the first line of each id.
+        """
+        if merge_size < 0:
+            raise ValueError(f"set_merge_by_lineid: expected merge_size >= 0, found {merge_size}")
+        self.options.change(merge_size=merge_size)
+
+    def set_pipe_command(self, pipe_command: str) -> None:
+        """Set a shell command that filters each text file after decompression. `cat` and "" mean no
+        command.
+
+        Raises: ConfigError if commands are not allowed.
+        """
+        self.options.change({"pipe_command": pipe_command})
+
+    def set_pipe_timeout(self, seconds: float) -> None:
+        """Set the timeout: a pipe_command that reads and writes nothing for this long is killed."""
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise ValueError(f"set_pipe_timeout: expected seconds above 0, found {seconds}")
+        self.options.change(pipe_timeout_s=float(seconds))
+
+    def set_so_parser_name(self, parser: str) -> None:
+        """Set a parser plugin for text; "" means none.
+
+        Args:
+            parser: the path of a .so with the interface of ops/feed/text/plugin.h, or
+                `module:function`, a Python function from bytes to a dict of columns.
+
+        Raises: ConfigError if commands are not allowed, or the parser cannot be loaded.
+        """
+        self.options.change({"parser": parser})
+
+    # ---- page views and phases
+
+    def set_rank_offset(self, rank_offset: str) -> None:
+        """Set the name of the variable that takes RankOffset, (B, 7) int32, the input of
+        rank_attention. Batches of page views have it; datasets with passes give -1 everywhere in
+        other batches."""
+        self.options.rank_offset = rank_offset
+
+    def set_pv_batch_size(self, pv_batch_size: int) -> None:
+        """Set the number of page views in a batch of the join phase."""
+        if pv_batch_size < 1:
+            raise ValueError(f"set_pv_batch_size: expected at least 1, found {pv_batch_size}")
+        self.options.change({"pv_batch_size": pv_batch_size})
+
+    def set_enable_pv_merge(self, enable_pv_merge: bool = True) -> None:
+        """Set whether the join phase trains on page views, which `preprocess_instance` makes."""
+        self.options.enable_pv_merge = enable_pv_merge
+
     def set_merge_by_sid(self, merge_by_sid: bool = True) -> None:
         """Set whether a page view consists of the instances of one search id. If not, each instance
         is a page view."""
         self._merge_by_sid = merge_by_sid
 
-    def desc(self) -> str:
-        """The settings as the text of Paddle's DataFeedDesc."""
-        from paddle.base.proto import data_feed_pb2
-
-        options, load = self._options, self._options.initialised()
-        made = data_feed_pb2.DataFeedDesc(
-            name=self._feed_type,
-            batch_size=load.batch_size,
-            pipe_command=load.instances.pipe_command or "cat",
-            rank_offset=options.rank_offset,
-            pv_batch_size=options.pv_batch_size,
-            so_parser_name=load.instances.parser,
-        )
-        made.multi_slot_desc.uid_slot = self._uid_slot
-        used = {var.name for var in options.use_var} if options.use_var is not None else None
-        for slot in load.slots.slots if load.slots is not _NO_SLOTS else ():
-            sparse = slot.type is SlotType.SPARSE
-            made.multi_slot_desc.slots.add(
-                name=slot.name,
-                type="uint64" if sparse else "float",
-                is_dense=not sparse,
-                is_used=used is None or slot.name in used,
-                shape=[] if sparse else [-1, slot.dim],
+    def set_current_phase(self, current_phase: int) -> None:
+        """Set the phase of the batches that are read from now on: 1 for join, 0 for update."""
+        if current_phase not in (JOIN, UPDATE):
+            raise ValueError(
+                f"set_current_phase: expected 1 (join) or 0 (update), found {current_phase}"
             )
-        return str(made)
+        self.options.phase = current_phase
 
-    # ---- shuffles by user
+    def flip_phase(self) -> None:
+        """Switch from join to update, or back."""
+        self.options.phase = UPDATE if self.options.phase == JOIN else JOIN
+
+    # ---- what batches have
+
+    def set_counted_slots(self, slots: Sequence[str] | None) -> None:
+        """Set the sparse slots whose shows and clicks are counted by the batches that are read from
+        now on. The embeddings of the other slots are still trained.
+
+        Args:
+            slots: None: all slots in the first phase of a pass, none in the second, so that the
+                second phase does not count the same instances again.
+        """
+        if slots is not None:
+            self.options.load.sparse_numbers("set_counted_slots", slots)  # checks the names
+        self.options.counted_slots = None if slots is None else tuple(slots)
+
+    def set_read_slots(
+        self, slots: Sequence[str] = (), sequences: Sequence[str] | None = None
+    ) -> None:
+        """As `DatasetOptions.set_read_slots`."""
+        self.options.set_read_slots(slots, sequences)
+
+    def set_group(self, name: str) -> None:
+        """As `DatasetOptions.set_group`."""
+        self.options.set_group(name)
+
+    def set_soft_labels(self, soft: bool) -> None:
+        """Set whether metrics take labels between 0 and 1. The usual metrics then have the formulas
+        of weighted_auc."""
+        self.options.soft_labels = soft
+
+    def set_click_priors(self, take: TakePriors | None = None, *, repeated: bool = False) -> None:
+        """Set how passes that begin to train from now on treat click priors
+        (data/click_counts.py).
+
+        Args:
+            take: called with the priors of each part of a pass before its first batch.
+            repeated: whether the instances of these passes were trained before. Then they see other
+                counts, and are not counted again.
+        """
+        self.options.take_priors, self.options.repeated = take, repeated
+
+    def set_fea_eval(self, record_candidate_size: int, fea_eval: bool = True) -> None:
+        """Allow `slots_shuffle`. It draws from a pool of record_candidate_size instances."""
+        if record_candidate_size < 1:
+            raise ValueError(
+                f"set_fea_eval: expected record_candidate_size >= 1, found {record_candidate_size}"
+            )
+        self.options.pool_size = record_candidate_size if fea_eval else 0
 
     def _set_uid_slot(self, uid_slot: str) -> None:
         """Set the slot of the user, for `_set_shuffle_by_uid`."""
@@ -257,52 +455,16 @@ class UpstreamDataset(Dataset):
         """Set whether shuffles keep the instances of a user together."""
         self._shuffle_by_uid = enable_shuffle_uid
 
-    def local_shuffle(self, by: str = "", *, slot: str = "") -> None:
-        """As our `local_shuffle`. by: "": "slot" after `_set_shuffle_by_uid`, else "instance"."""
-        if not by and self._shuffle_by_uid:
-            by, slot = "slot", self._uid_slot
-        super().local_shuffle(by or "instance", slot=slot)
-
-    def global_shuffle(
-        self, fleet: Any = None, thread_num: int = 12, *, by: str = "", slot: str = ""
-    ) -> None:
-        """As our `global_shuffle`. by: as for `local_shuffle`."""
-        super().global_shuffle(fleet, thread_num, by=by, slot=slot)
-
-    # ---- accepted without effect
-
-    def set_queue_num(self, queue_num: int) -> None:
-        """Accepted without effect: there is one queue of batches."""
-
-    def set_fleet_send_batch_size(self, fleet_send_batch_size: int = 1024) -> None:
-        """Accepted without effect: there is no parameter server."""
-
-    def set_fleet_send_sleep_seconds(self, fleet_send_sleep_seconds: int = 0) -> None:
-        """Accepted without effect: there is no parameter server."""
-
-    def set_generate_unique_feasigns(self, generate_uni_feasigns: bool, shard_num: int) -> None:
-        """Accepted without effect: the unique feasigns of a pass are always computed."""
-
-    def generate_local_tables_unlock(
-        self,
-        table_id: int,
-        fea_dim: int,
-        read_thread_num: int,
-        consume_thread_num: int,
-        shard_num: int,
-    ) -> None:
-        """Accepted without effect: the rows of a pass are staged before it begins."""
-
-    def _set_trainer_num(self, trainer_num: int) -> None:
-        """Accepted without effect: the launcher sets the number of ranks."""
-
-    def _set_use_ps_gpu(self, use_ps_gpu: Any) -> None:
-        """Accepted without effect: there is no parameter server."""
-
-    def _set_heter_ps(self, enable_heter_ps: bool = False) -> None:
-        """Accepted without effect: there is no parameter server."""
-
     # ---- sequences of users
+
+    def set_sequences(self, sequences: SequenceOptions | None) -> None:
+        """Set how the instances of users are trained as sequences; None: one by one.
+
+        Raises: ConfigError if the data has no times, or other options do not allow sequences.
+            Nothing changes then.
+        """
+        self.options.change(user_sequences=sequences)
+        self._own_sequences = sequences
 
     def set_merge_by_uid(
         self,
@@ -391,84 +553,9 @@ class UpstreamDataset(Dataset):
     def _feed_sequences(self, taken: str, name: str, kind: str = "show") -> None:
         """Feed an input of sequences to a variable, in place of an earlier one of the same kind."""
         self._sequence_names[taken, kind] = name
-        self._options.user_sequences = {
+        self.options.user_sequences = {
             name: of for (of, _), name in self._sequence_names.items() if name
         }
-
-    # ---- refused
-
-    def set_graph_config(self, config: Any) -> NoReturn:
-        raise ConfigError(
-            "set_graph_config: there is no graph training: PGLBox is not part of this"
-        )
-
-    def tdm_sample(self, *arguments: Any, **named: Any) -> NoReturn:
-        raise ConfigError("tdm_sample: there are no tree models (TDM, JTM)")
-
-    def _prepare_to_run(self) -> NoReturn:
-        raise ConfigError(
-            "_prepare_to_run: Paddle's executor cannot read this dataset: call "
-            "`paddlebox.train_from_dataset(exe, program, dataset, loss=loss)`"
-        )
-
-    # ---- Paddle 3: settings by keyword, and setters with an underscore
-
-    def update_settings(self, **settings: Any) -> None:
-        """Change settings. The keywords are those of `init` and `_init_distributed_settings`.
-
-        Raises: ConfigError for an unknown keyword.
-        """
-        hdfs = {key: settings.pop(key) for key in ("fs_name", "fs_ugi") if key in settings}
-        if hdfs:
-            self.set_hdfs_config(hdfs.get("fs_name", ""), hdfs.get("fs_ugi", ""))
-        distributed = {
-            key: settings.pop(key) for key in (*_DISTRIBUTED, *_TUNING) if key in settings
-        }
-        setters: dict[str, Callable[[Any], None]] = {
-            "batch_size": self.set_batch_size,
-            "thread_num": self.set_thread,
-            "use_var": self.set_use_var,
-            "pipe_command": self.set_pipe_command,
-            "input_type": self.set_input_type,
-            "download_cmd": self.set_download_cmd,
-            "data_feed_type": self.set_feed_type,
-            "queue_num": self.set_queue_num,
-        }
-        _check_known("update_settings", settings, (*setters, *_DISTRIBUTED, *_TUNING))
-        for key, value in settings.items():
-            setters[key](value)
-        self._init_distributed_settings(**distributed)
-
-    def _init_distributed_settings(self, **settings: Any) -> None:
-        """Set ids, merging and slots_shuffle. Raises: ConfigError for an unknown keyword."""
-        _check_known("_init_distributed_settings", settings, (*_DISTRIBUTED, *_TUNING))
-        if settings.get("merge_size", -1) > 0:
-            self.set_merge_by_lineid(settings["merge_size"])
-        if "parse_ins_id" in settings:
-            self.set_parse_ins_id(settings["parse_ins_id"])
-        if "parse_content" in settings:
-            self.set_parse_content(settings["parse_content"])
-        if settings.get("fea_eval"):
-            self.set_fea_eval(settings.get("candidate_size", 10000))
-
-    def _set_feed_type(self, data_feed_type: str) -> None:
-        self.set_feed_type(data_feed_type)
-
-    _set_batch_size = Dataset.set_batch_size
-    _set_thread = Dataset.set_thread
-    _set_pipe_command = Dataset.set_pipe_command
-    _set_merge_by_lineid = Dataset.set_merge_by_lineid
-    _set_merge_by_sid = set_merge_by_sid
-    _set_use_var = set_use_var
-    _set_input_type = set_input_type
-    _set_hdfs_config = set_hdfs_config
-    _set_download_cmd = set_download_cmd
-    _set_queue_num = set_queue_num
-    _set_fleet_send_batch_size = set_fleet_send_batch_size
-    _set_fleet_send_sleep_seconds = set_fleet_send_sleep_seconds
-    _set_generate_unique_feasigns = set_generate_unique_feasigns
-    _generate_local_tables_unlock = generate_local_tables_unlock
-    _desc = desc
 
 
 def _times(call: str, given: tuple[int, int]) -> tuple[int, int] | None:
@@ -479,9 +566,3 @@ def _times(call: str, given: tuple[int, int]) -> tuple[int, int] | None:
     if not 0 <= begin < end:
         raise ConfigError(f"{call}: expected 0 <= begin < end, found ({begin}, {end})")
     return begin, end
-
-
-def _check_known(call: str, settings: Collection[str], known: Collection[str]) -> None:
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        raise ConfigError(f"{call}: {', '.join(unknown)}: expected {', '.join(known)}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import wait
+from dataclasses import replace
 from typing import Any
 
 from paddlebox import _native
 from paddlebox.config.data import ShareBy
 from paddlebox.data.batches import LOG_KEYS
-from paddlebox.data.instance_options import SHUFFLES
 from paddlebox.data.loader import split
-from paddlebox.data.options import DatasetOptions, LoadOptions
+from paddlebox.data.options import SHUFFLES, DatasetOptions, LoadOptions
 from paddlebox.data.pass_loader import PassLoader
 from paddlebox.data.passes import Pass
 from paddlebox.data.share import Share
@@ -37,11 +37,6 @@ class Arranger:
 
     # ---- page views
 
-    def page_views(self) -> int:
-        """The number of page views of the open pass, or of the loaded one if none is open."""
-        chosen = self._stager.current or self._stager.next
-        return len(chosen.views) - 1 if chosen is not None and chosen.views is not None else 0
-
     def make_page_views(self) -> None:
         if not self._options.enable_pv_merge:
             raise PassError("preprocess_instance: set_enable_pv_merge(True) is missing")
@@ -58,12 +53,12 @@ class Arranger:
             return
         instances = chosen.loaded.instances
         instances.arrange_by("page_views", 0)
-        chosen.loaded.cut_views(self._options.pv_batch_size)
+        chosen.loaded.cut_views(self._options.load.data.pv_batch_size)
         chosen.views = instances.page_view_starts()
 
     def make_sequences(self, chosen: Pass, seed: int | None) -> None:
         """Make the sequences of users the page views. seed: shuffles; None: the order of files."""
-        count = self._options.pv_batch_size
+        count = self._options.load.data.pv_batch_size
         sequences = chosen.loaded.arrange_sequences(seed=seed, views_a_batch=count)
         assert sequences.plan is not None
         chosen.views = sequences.plan.starts.tolist()
@@ -73,7 +68,7 @@ class Arranger:
         chosen = self._arrangeable("postprocess_instance")
         if chosen.views is None:
             raise PassError("the pass is not in page views: preprocess_instance is missing")
-        seed = self._options.seed + chosen.number
+        seed = self._options.load.seed + chosen.number
         if chosen.loaded.sequences is not None:
             chosen.loaded.arrange_alone(seed)
         else:
@@ -88,14 +83,16 @@ class Arranger:
         elif group in LOG_KEYS:
             instances.arrange_by("search_id", seed)
         else:
-            instances.arrange_by("slot", seed, *self._options.sparse_numbers("set_group", [group]))
+            instances.arrange_by(
+                "slot", seed, *self._options.load.sparse_numbers("set_group", [group])
+            )
 
     # ---- values of slots
 
     def shuffle_slots(self, slots: Sequence[str]) -> None:
         if not self._options.pool_size:
             raise PassError("slots_shuffle: set_fea_eval is missing")
-        numbers = self._options.sparse_numbers("slots_shuffle", slots)
+        numbers = self._options.load.sparse_numbers("slots_shuffle", slots)
         chosen = self._arrangeable("slots_shuffle")
         if chosen.loaded.sequences is not None:
             raise PassError("slots_shuffle: expected a pass without sequences of users")
@@ -103,7 +100,7 @@ class Arranger:
             raise PassError("slots_shuffle: the pass has been trained already: end_pass is missing")
         chosen.check_in_one_part("slots_shuffle")
         chosen.replacements += 1
-        seed = _native.core.mix(self._options.seed + chosen.number) + chosen.replacements
+        seed = _native.core.mix(self._options.load.seed + chosen.number) + chosen.replacements
         chosen.loaded.instances.replace_slots(numbers, self._options.pool_size, seed % (1 << 64))
         chosen.trained.clear()
 
@@ -123,17 +120,12 @@ class Arranger:
     # ---- shuffles
 
     def shuffle(self, by: str, slot: str) -> None:
-        options = self._options.initialised()
-        _check_shuffle(options, by, slot)
-        before = options.instances
-        changed = not self._options.shuffle or (by, slot) != (
-            before.shuffle_by,
-            before.shuffle_slot,
-        )
+        load = self._options.load
+        _check_shuffle(load, by, slot)
+        changed = not load.data.shuffle or (by, slot) != (load.shuffle_by, load.shuffle_slot)
         if changed and self._loader.busy:
             raise PassError("local_shuffle: a pass is being loaded: wait_preload_done is missing")
-        self._options.shuffle = True
-        self._options.set_instances(shuffle_by=by, shuffle_slot=slot)
+        self._options.change({"shuffle": True}, shuffle_by=by, shuffle_slot=slot)
         if changed and self._stager.next is not None:
             self._shuffle_loaded(self._stager.next)
 
@@ -147,11 +139,12 @@ class Arranger:
                 "it with world=World.join() (docs/ranks.md)"
             )
         share = Share(ShareBy(by), slot, own_files=True)
-        if ranks == 1 or share == self._options.share:
+        load = self._options.load
+        if ranks == 1 or share == load.share:
             return
         if self._loader.busy:
             raise PassError("global_shuffle: a pass is being loaded: wait_preload_done is missing")
-        self._options.share = share
+        self._options.load = replace(load, share=share)
         if self._stager.next is not None:
             self._loader.reload()
 
@@ -164,11 +157,11 @@ class Arranger:
             raise PassError(
                 "local_shuffle: the pass is in page views; shuffle before preprocess_instance"
             )
-        options, loaded = self._options.initialised(), chosen.loaded
+        loaded = chosen.loaded
         with self._stager.rearranging(chosen):
-            seed = chosen.shuffle_seed = self._options.seed + chosen.number
+            seed = chosen.shuffle_seed = self._options.load.seed + chosen.number
             if loaded.sequences is None:
-                options.instances.arrange(loaded.instances, options.slots, seed)
+                self._options.load.arrange(loaded.instances, seed)
             elif not loaded.sequences.options.in_join:
                 loaded.arrange_sequences(seed=seed)
             if len(loaded.ranges) > 1:
@@ -180,12 +173,12 @@ class Arranger:
 def _check_shuffle(options: LoadOptions, by: str, slot: str) -> None:
     if by not in SHUFFLES:
         raise ValueError(f"local_shuffle: expected by {', '.join(SHUFFLES)}, found {by!r}")
-    names = [sparse.name for sparse in options.slots.sparse]
+    names = options.sparse_names()
     if (by == "slot") != bool(slot) or (slot and slot not in names):
         raise ValueError(
             f"local_shuffle: slot {slot!r}: expected one of {', '.join(names)} with by='slot'"
         )
-    tags = options.instances.tags
+    tags = options.tags
     if by == "search_id" and "logkey" not in tags:
         raise PassError("local_shuffle by search_id: set_parse_logkey(True) is missing")
     if by == "ins_id" and not tags & {"ins_id", "logkey"}:

@@ -158,7 +158,10 @@ class Told:
             return
         self._overlaps = True  # only the first pass is checked
         # Criteo's ids contain the column. A sequence shares the ids of its item slot.
-        if options.key_space is not KeySpace.SHARED or options.format is Format.CRITEO_TSV:
+        if (
+            options.data.key_space is not KeySpace.SHARED
+            or options.data.format is Format.CRITEO_TSV
+        ):
             return
         found = list(overlaps(options.slots, sample, frozenset(options.sequences)))
         if not found:

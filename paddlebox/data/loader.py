@@ -23,8 +23,10 @@ from paddlebox.data.file_part import FilePart
 from paddlebox.data.findings import Findings
 from paddlebox.data.history import History
 from paddlebox.data.options import EXACT_FLOATS, LoadOptions
-from paddlebox.data.pipeline import InOrder, StageTimes, Threads
-from paddlebox.data.reader import read_chunks
+from paddlebox.data.pipe import piped
+from paddlebox.data.pipeline import InOrder, StageTimes, Threads, load_threads
+from paddlebox.data.plugins import is_library, parsed_by
+from paddlebox.data.reader import CHUNK_BYTES, read_chunks
 from paddlebox.data.sequences import PassSequences, SequenceContext, UserTimes
 from paddlebox.data.sharing import OwnChunk, Place, ReadPart, plan
 from paddlebox.data.spill import SpillingInstances, indexed, new_instances
@@ -97,7 +99,7 @@ class LoadedPass:
         plan = self.sequences.plan if self.sequences is not None else None
         if self.sequences is not None and plan is not None:
             before = plan.ends
-            plan.cut(self.options.batch_size, views_a_batch * self.sequences.options.by_count)
+            plan.cut(self.options.data.batch_size, views_a_batch * self.sequences.options.by_count)
             if not np.array_equal(before, plan.ends):
                 place(self.instances, plan.order, plan.ends)
         elif isinstance(self.instances, SpillingInstances):
@@ -121,7 +123,9 @@ class LoadedPass:
         """
         assert self.sequences is not None
         count = views_a_batch * self.sequences.options.by_count
-        plan = self.sequences.arrange(self.options.batch_size, seed=seed, sequences_a_batch=count)
+        plan = self.sequences.arrange(
+            self.options.data.batch_size, seed=seed, sequences_a_batch=count
+        )
         place(self.instances, plan.order, plan.ends)
         return self.sequences
 
@@ -175,7 +179,7 @@ def read(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[Parsable
 
     Raises: DataError that names the file if it cannot be read.
     """
-    if options.cache is None or not options.instances.cacheable:
+    if options.cache is None or not options.cacheable:
         return _read_source(part, options, schema)
     parsing = options.parsing()
     if not part.is_whole:
@@ -184,23 +188,24 @@ def read(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[Parsable
 
 
 def _read_source(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
-    path = part.path
-    if options.format.is_columnar:
-        column = options.instances.time_column
-        return read_pieces(path, options.format, schema, options.retries, part, column)
-    wanted = options.instances
-    csv = options.format is Format.CSV and not wanted.parser
+    path, data = part.path, options.data
+    if data.format.is_columnar:
+        return read_pieces(path, data.format, schema, options.retries, part, options.time)
+    csv, command = data.format is Format.CSV and not data.parser, options.pipe_command
+    seconds = options.pipe_timeout_s
     chunks = read_chunks(
         path,
         line_bytes=options.max_line_bytes,
         retries=options.retries,
         header_for=schema if csv and options.slots.csv.header else None,
-        through=wanted.filter_of(path),
+        through=(lambda b: piped(path, b, command, seconds, CHUNK_BYTES)) if command else None,
         skip=options.slots.csv.skip if csv else 0,
         delimiter=options.slots.csv.delimiter,
         part=part,
     )
-    return wanted.chunks(chunks, options.slots)
+    if not data.parser or is_library(data.parser):
+        return chunks
+    return parsed_by(data.parser, chunks, options.slots)
 
 
 def load(
@@ -212,7 +217,7 @@ def load(
     times: StageTimes | None = None,
     threads: Threads | None = None,
     world: Coordinator = ONE_RANK,
-    seed: int = 0,
+    number: int = 0,
     context: SequenceContext | None = None,
 ) -> LoadedPass:
     """Read and parse the files of one pass. The order of the instances does not depend on the
@@ -224,8 +229,9 @@ def load(
         max_rows: the most unique keys of a part (`max_pass_rows` of the table, or of each table).
         cancelled: once it is set, loading ends soon with CancelledError.
         times: the times of the stages read, parse and key are added to it.
-        threads: the number of threads, which may change; None: options.threads.
-        world, seed: the ranks, and the seed by which they share the instances.
+        threads: the number of threads, which may change; None: data.threads.
+        world: the ranks.
+        number: of the pass, from which the ranks draw how they share the instances.
         context: of the sequences of the pass; None: there is no history.
 
     Raises: DataError for a missing file or too many malformed lines; OutOfSpaceError if the pass
@@ -234,18 +240,17 @@ def load(
     """
     core.release_thread_affinity()
     schema = options.schema()
-    files, parts, exchange = plan(filelist, options, world, seed)
+    files, parts, exchange = plan(filelist, options, world, options.seed + number)
     instances = _empty_instances(options, schema)
-    csv = options.format is Format.CSV and not options.instances.parser
+    csv = options.data.format is Format.CSV and not options.data.parser
     bad = BadLines(
-        options.max_bad_line_ratio, options.slots.csv if csv else None, schema.column_names
+        options.data.max_bad_line_ratio, options.slots.csv if csv else None, schema.column_names
     )
     findings = Findings()
     wanted = options.user_sequences
-    timed = bool(options.instances.time_column)
-    found = UserTimes(wanted, options.slots, schema) if timed else None
+    found = UserTimes(wanted, options.slots, schema) if options.time else None
     times = times or StageTimes()
-    threads = threads or Threads(options.threads, options.threads)
+    threads = threads or load_threads(options.data.threads)
     started, hits = time.perf_counter(), _cache_hits(options)
 
     def own(chunks: Iterable[tuple[str, OwnChunk]]) -> Iterator[OwnChunk]:
@@ -326,15 +331,16 @@ def _empty_instances(options: LoadOptions, schema: Any) -> Any:
     instances = new_instances(
         schema.sparse_slots,
         schema.dense_width,
-        options.batch_size,
-        options.budget_bytes if options.instances.may_spill else 0,
+        options.data.batch_size,
+        options.budget_bytes if options.may_spill else 0,
         options.spill_dir,
         options.dedup(),
         options.to_disk,
         options.tables,
         options.slots.poolings(),
     )
-    options.instances.begin(instances)
+    if options.sample_rate < 1:
+        instances.set_sampling(options.sample_rate, options.seed)
     return instances
 
 
@@ -385,7 +391,7 @@ def _parsed(
         for file, part in parts:
             for number, chunk in enumerate(read(part, options, schema)):
                 place = Place(file, part.number, number)
-                if options.format.is_columnar:  # a part has each `parts`-th piece of the file
+                if options.data.format.is_columnar:  # a part has each `parts`-th piece of the file
                     place = Place(file, 0, part.number + part.parts * number)
                 yield place, not part.is_whole, chunk
 
@@ -410,8 +416,7 @@ def _parsed(
 
 def _sample_negatives(columns: Any, options: LoadOptions, schema: Any, path: str) -> None:
     try:
-        seed = options.negative_seed % (1 << 64)
-        columns.sample_negatives(schema, options.negative_rate, seed)
+        columns.sample_negatives(schema, options.negative_rate, options.seed % (1 << 64))
     except ValueError as error:
         raise DataError(f"{path}: {error}; set data.negative_rate: 1") from None
 
@@ -420,15 +425,30 @@ def _arranged(
     instances: Any, options: LoadOptions, threads: Threads, sequences: PassSequences | None
 ) -> Any:
     """Merge, shuffle and index the instances."""
-    dims = [slot.dim for slot in options.slots.feed_dense]
-    options.instances.merge(instances, [*dims, *([EXACT_FLOATS] * len(options.exact))])
+    if options.merge_size is not None:
+        _merge(instances, options, options.merge_size)
     if sequences is not None:
         if not sequences.options.in_join:
-            plan = sequences.arrange(options.batch_size, seed=options.shuffle_seed)
+            plan = sequences.arrange(options.data.batch_size, seed=options.shuffle_seed)
             place(instances, plan.order, plan.ends)
+    elif options.shuffle_seed is not None and options.shuffle_by == "instance":
+        instances.shuffle(options.shuffle_seed)
     elif options.shuffle_seed is not None:
-        options.instances.shuffle(instances, options.slots, options.shuffle_seed)
+        options.arrange(instances, options.shuffle_seed)
     return indexed(instances, core.ThreadPool(threads.now))
+
+
+def _merge(instances: Any, options: LoadOptions, size: int) -> None:
+    """Merge the instances of each id."""
+    dims = [slot.dim for slot in options.slots.feed_dense]
+    dropped = instances.merge_by_ins_id(size, [*dims, *([EXACT_FLOATS] * len(options.exact))])
+    if dropped:
+        log.warning(
+            "merge_by_lineid: %d instances are dropped: their id does not have %s instances, "
+            "or two of them have the same slot",
+            dropped,
+            size or "mergeable",
+        )
 
 
 def place(instances: Any, order: np.ndarray, ends: np.ndarray | None = None) -> None:
@@ -451,7 +471,8 @@ def batch_ends(
     """The place where each batch of a pass ends. size: the number of places."""
     if sequences is not None and sequences.plan is not None:
         return [int(end) for end in sequences.plan.ends]
-    return [min(at + options.batch_size, size) for at in range(0, size, options.batch_size)]
+    step = options.data.batch_size
+    return [min(at + step, size) for at in range(0, size, step)]
 
 
 def split(
@@ -465,6 +486,6 @@ def split(
     try:
         if sequences is not None:
             return list(instances.split_at(limits, batch_ends(instances.size, options, sequences)))
-        return list(instances.split(limits, options.batch_size))
+        return list(instances.split(limits, options.data.batch_size))
     except ValueError as error:
         raise OutOfSpaceError(f"hbm.budget_bytes: {error}") from error

@@ -1,73 +1,127 @@
-"""The options of a dataset: how files become instances (`LoadOptions`), and everything else
-(`DatasetOptions`).
+"""The options of a dataset: how files become instances (`LoadOptions`), and which inputs and orders
+its batches have (`DatasetOptions`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paddlebox._native import core
-from paddlebox.config import Format, KeySpace, Slots
+from paddlebox.config import DataConfig, Format, KeySpace, Slots
 from paddlebox.config.check import did_you_mean
 from paddlebox.config.data import MAX_LINE_BYTES, ShareBy
+from paddlebox.config.models import SEARCH_ID
+from paddlebox.config.slots import Csv
+from paddlebox.data.batches import LOG_KEYS
 from paddlebox.data.cache import ParsedCache
-from paddlebox.data.instance_options import InstanceOptions
-from paddlebox.data.pipeline import PackThreads, Threads
-from paddlebox.data.plugins import is_library
+from paddlebox.data.pipe import TIMEOUT_S
+from paddlebox.data.pipeline import PackThreads, Threads, load_threads, pack_threads
+from paddlebox.data.plugins import is_library, load_function
 from paddlebox.data.reader import CHUNK_BYTES
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.share import NOT_SHARED, Share
 from paddlebox.data.sources import RETRIES
-from paddlebox.errors import ConfigError, PassError
+from paddlebox.errors import ConfigError
 
 JOIN, UPDATE = 1, 0  # the phases
 EXACT_FLOATS: int = core.EXACT_FLOATS  # whose sum is an exact value (ops/feed/text/schema.h)
+#: What a shuffle keeps together.
+SHUFFLES = ("instance", "ins_id", "search_id", "slot")
 #: Receives the click rate and the strength of each slot with click priors, (2, K) float32.
 TakePriors = Callable[[np.ndarray], None]
-
-# Fields of LoadOptions that do not affect how a line is parsed.
-_NOT_PARSING = {
-    *("batch_size", "threads", "max_bad_line_ratio", "retries"),
-    *("dedup_slots", "shuffle_seed", "budget_bytes", "spill_dir", "to_disk", "cache", "tables"),
-    *("instances", "sequences", "user_sequences", "share", "click_slots"),
-    *("negative_rate", "negative_seed"),
-}
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How files become instances. The fields are as in section `data` of the config."""
+    """How files become the instances of a pass: section `data` of a config, and the rest."""
 
-    format: Format
+    data: DataConfig  # but not its files, passes and dates
     slots: Slots
-    batch_size: int
-    threads: int = 1
-    key_space: KeySpace = KeySpace.SHARED
-    max_bad_line_ratio: float = 0.001
-    max_line_bytes: int = MAX_LINE_BYTES
-    retries: int = RETRIES
-    dedup_slots: str | Sequence[str] = "off"  # "off", "auto", or names of sparse slots
-    shuffle_seed: int | None = None  # None: keep the order of the files
-    instances: InstanceOptions = field(default_factory=InstanceOptions)
+    seed: int = 0  # for sampling, shuffling and sharing
+    test: bool = False  # whether passes evaluate
+    # What models and metrics need.
+    sequences: tuple[str, ...] = ()  # sparse slots whose ids are fed one by one
+    click_slots: tuple[int, ...] = ()  # (K) positions of the sparse slots with click priors
+    user_sequences: SequenceOptions | None = None  # None: instances are trained one by one
+    # Slots that the feeder holds as floats, and whose first values metrics need as they were read.
+    exact: tuple[str, ...] = ()
+    # Memory and disk.
     budget_bytes: int = 0  # feeder.budget_bytes; 0: no limit
     spill_dir: Path | None = None  # None: the system's folder for temporary files
     to_disk: bool = False  # keep the pass in spill_dir, whatever its size
     cache: ParsedCache | None = None
+    # What only programs set.
+    parse_ins_id: bool = False
+    parse_content: bool = False
+    time_column: str = ""  # of the times, without user_sequences; "": not parsed
+    sample_rate: float = 1.0
+    merge_size: int | None = None  # instances per id that are merged; 0: any number; None: no merge
+    shuffle_by: str = "instance"  # one of SHUFFLES
+    shuffle_slot: str = ""
+    max_line_bytes: int = MAX_LINE_BYTES  # a longer line is malformed
+    pipe_timeout_s: float = TIMEOUT_S
+    retries: int = RETRIES
+    allow_commands: bool = False  # whether pipe commands and parser plugins may run
+    # What a dataset sets.
     tables: tuple[int, ...] = ()  # (S) the table of each sparse slot; empty: there is one table
-    sequences: tuple[str, ...] = ()  # sparse slots whose ids are fed one by one
     share: Share = NOT_SHARED  # among several ranks
-    click_slots: tuple[int, ...] = ()  # (K) positions of the sparse slots with click priors
-    user_sequences: SequenceOptions | None = None  # None: instances are trained one by one
-    negative_rate: float = 1.0  # share of the instances with label 0 that a training pass keeps
-    negative_seed: int = 0
-    # Slots that the feeder holds as floats, and whose first values metrics need as they were read.
-    exact: tuple[str, ...] = ()
+    shuffle_seed: int | None = None  # None: keep the order of the files
+
+    @property
+    def negative_rate(self) -> float:
+        """The share of the instances with label 0 that a pass keeps."""
+        return 1.0 if self.test else self.data.negative_rate
+
+    @property
+    def pipe_command(self) -> str:
+        command = self.data.pipe_command.strip()
+        return "" if command == "cat" else command
+
+    @property
+    def time(self) -> str:
+        """The column of the times; "": they are not parsed."""
+        return self.time_column if self.user_sequences is None else self.user_sequences.time
+
+    @property
+    def tags(self) -> set[str]:
+        """The ids, texts, log keys and times that are parsed."""
+        wanted = {"logkey"} if self.data.logkey else set()
+        # A log key serves as the id.
+        if self.parse_ins_id or (self.merge_size is not None and not self.data.logkey):
+            wanted.add("ins_id")
+        if self.time:
+            wanted.add("time")
+        return wanted | ({"content"} if self.parse_content else set())
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether the parsed cache may hold the files. It cannot store tags, and cannot tell
+        whether a command or a parser has changed."""
+        return not (self.tags or self.pipe_command or self.data.parser)
+
+    @property
+    def may_spill(self) -> bool:
+        """Whether a pass can be kept on disk. Sampled or merged instances cannot."""
+        return self.merge_size is None and self.sample_rate >= 1
+
+    @property
+    def kept_together(self) -> tuple[str, str]:
+        """What keeps instances on one rank in a global shuffle, and its slot."""
+        if self.user_sequences is not None:
+            return "slot", self.user_sequences.user
+        return self.shuffle_by, self.shuffle_slot
+
+    @property
+    def held_width(self) -> int:
+        """The floats of an instance that the feeder holds: those of its slots, then the exact
+        values."""
+        return self.slots.feed_dense_width + EXACT_FLOATS * len(self.exact)
 
     def dedup(self) -> bool | list[int]:
         """`dedup_slots` for the native code: False for off, True for auto, otherwise the positions
@@ -75,52 +129,138 @@ class LoadOptions:
 
         Raises: ConfigError for a name that is not a sparse slot.
         """
-        if isinstance(self.dedup_slots, str):
-            if self.dedup_slots not in ("off", "auto"):
-                raise ConfigError(
-                    f"dedup_slots: expected off, auto or names, found {self.dedup_slots!r}"
-                )
-            return self.dedup_slots == "auto"
-        names = [slot.name for slot in self.slots.sparse]
-        unknown = [name for name in self.dedup_slots if name not in names]
+        wanted = self.data.dedup_slots
+        if isinstance(wanted, str):
+            if wanted not in ("off", "auto"):
+                raise ConfigError(f"dedup_slots: expected off, auto or names, found {wanted!r}")
+            return wanted == "auto"
+        names = self.sparse_names()
+        unknown = [name for name in wanted if name not in names]
         if unknown:
             raise ConfigError(
                 f"dedup_slots: {', '.join(unknown)}: not a sparse slot; expected {', '.join(names)}"
                 + did_you_mean(unknown, names)
             )
-        return [names.index(name) for name in self.dedup_slots]
+        return [names.index(name) for name in wanted]
 
-    def check_factors(self) -> None:
+    def sparse_names(self) -> list[str]:
+        """Names of the sparse slots, in the order of the columns."""
+        return [slot.name for slot in self.slots.sparse]
+
+    def sparse_numbers(self, call: str, slots: Sequence[str]) -> list[int]:
+        """Positions of these slots among the sparse slots. Raises: ValueError, naming the call, for
+        a name that is not a sparse slot."""
+        names = self.sparse_names()
+        unknown = [slot for slot in slots if slot not in names]
+        if unknown:
+            raise ValueError(
+                f"{call}: {', '.join(unknown)}: not a sparse slot; expected {', '.join(names)}"
+                + did_you_mean(unknown, names)
+            )
+        return [names.index(slot) for slot in slots]
+
+    def arrange(self, instances: Any, seed: int) -> None:
+        """Shuffle indexed instances."""
+        at = self.sparse_names().index(self.shuffle_slot) if self.shuffle_by == "slot" else 0
+        instances.arrange_by(self.shuffle_by, seed, at)
+
+    # ---- checks
+
+    def check(self, ranks: int = 1) -> None:
+        """Load the parser plugin, so that its error is raised here and not in a thread.
+
+        Raises: ConfigError for options that contradict each other, code that is not allowed, or a
+            plugin that cannot be loaded.
+        """
+        self.slots.check_format(self.data.format)
+        self._check_code()
+        self._check_tags()
+        self._check_factors()
+        self.slots.positions(self.sequences)
+        self._check_user_sequences(ranks)
+        self._check_negatives()
+        self.dedup()
+        try:
+            self.schema()
+        except ValueError as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(str(error)) from error
+
+    def _check_code(self) -> None:
+        command, parser = self.pipe_command, self.data.parser
+        if is_library(command.rpartition("|")[2].strip()):
+            raise ConfigError(
+                f"pipe_command {command!r} ends with a parser plugin: give it to set_so_parser_name"
+            )
+        self.check_allowed("pipe_command", command)
+        self.check_allowed("parser", parser)
+        if self.data.format.is_columnar and (command or parser):
+            name = "pipe_command" if command else "parser"
+            raise ConfigError(f"{name} is for text, data.format is {self.data.format.value}")
+        if parser and self.slots.csv != Csv():
+            raise ConfigError("csv is given, but a parser plugin reads the lines")
+        if parser and not is_library(parser):
+            load_function(parser)
+
+    def check_allowed(self, name: str, code: str) -> None:
+        """Raises: ConfigError for code that may not run. name: of its option."""
+        if code and not self.allow_commands:
+            raise ConfigError(
+                f"{name} {code!r} runs code, which is off: set security.allow_commands: true, "
+                "or init(allow_commands=True), if you trust its author"
+            )
+
+    def _check_tags(self) -> None:
+        data = self.data
+        tagged = data.format.is_columnar or data.format in (Format.MULTISLOT, Format.CSV)
+        if self.tags and (not tagged or data.parser):
+            found = f"parser {data.parser}" if data.parser else data.format.value
+            names = {"time": "data.sequences.time (set_merge_by_uid, set_need_time_info)"}
+            tags = ", ".join(names.get(tag, tag) for tag in sorted(self.tags))
+            raise ConfigError(
+                f"{tags}: only data.format multislot, csv, parquet and arrow can have these, found "
+                f"{found}"
+            )
+
+    def _check_factors(self) -> None:
         """Raises: ConfigError for weighted or pooled slots with dedup_slots, or weighted slots with
         a parser plugin."""
         names = ", ".join(self.slots.factored)
         if names and self.dedup() is not False:
             raise ConfigError(
-                f"dedup_slots is {self.dedup_slots}, but slots are weighted, or pooled by mean or "
-                f"sqrtn: {names}: leave dedup_slots off"
+                f"dedup_slots is {self.data.dedup_slots}, but slots are weighted, or pooled by "
+                f"mean or sqrtn: {names}: leave dedup_slots off"
             )
-        if self.slots.weighted and self.instances.parser:
+        if self.slots.weighted and self.data.parser:
             raise ConfigError(
-                f"parser {self.instances.parser}: a parser plugin has no weights, but slots are "
+                f"parser {self.data.parser}: a parser plugin has no weights, but slots are "
                 f"weighted: {', '.join(self.slots.weighted)}: take the parser out"
             )
 
-    def check_sequences(self) -> None:
-        """Raises: ConfigError if a sequence is not a sparse slot or has no max_length."""
-        self.slots.positions(self.sequences)
-
-    def check_user_sequences(self) -> None:
+    def _check_user_sequences(self, ranks: int) -> None:
         """Raises: ConfigError if the user is no sparse slot, instances are sampled, merged or
-        shuffled by groups, or there are click priors."""
-        if self.instances.time_column and not self.instances.may_spill:
+        shuffled by groups, there are click priors, drop_last, or histories on several ranks."""
+        wanted = self.user_sequences
+        if self.time and not self.may_spill:
             raise ConfigError(
                 "data.sequences (set_merge_by_uid, set_need_time_info): instances that are sampled "
                 "or merged have no times: omit set_sample_rate and set_merge_by_lineid"
             )
-        if self.user_sequences is None:
+        if wanted is None:
             return
-        self.user_sequences.slot(self.slots)
-        if self.user_sequences.history.length and self.slots.weighted:
+        if self.data.drop_last:
+            raise ConfigError(
+                "data.drop_last with sequences of users: a batch has any number of instances: "
+                "leave drop_last off"
+            )
+        if wanted.history.length and ranks > 1:
+            raise ConfigError(
+                f"data.sequences.history: expected one rank, found {ranks}: a user may be on "
+                "another rank in the next pass: set history.length: 0"
+            )
+        wanted.slot(self.slots)
+        if wanted.history.length and self.slots.weighted:
             raise ConfigError(
                 "data.sequences.history keeps ids without weights, but slots are weighted: "
                 f"{', '.join(self.slots.weighted)}: leave one of them out"
@@ -130,16 +270,28 @@ class LoadOptions:
                 "data.sequences with click priors (init: click_slots): an instance may be in "
                 "several pieces, which would count its click several times: leave one of them out"
             )
-        tags = sorted(self.instances.tags - {"time"})
-        if self.user_sequences.history.length and tags:
+        tags = sorted(self.tags - {"time"})
+        if wanted.history.length and tags:
             raise ConfigError(
                 f"data.sequences.history keeps slots and times, but not {', '.join(tags)}: leave "
                 "one of them out"
             )
-        if self.instances.shuffle_by != "instance":
+        if self.shuffle_by != "instance":
             raise ConfigError(
-                f"local_shuffle by {self.instances.shuffle_by}: with data.sequences "
-                "(set_merge_by_uid), users are shuffled: call local_shuffle() without arguments"
+                f"local_shuffle by {self.shuffle_by}: with data.sequences (set_merge_by_uid), "
+                "users are shuffled: call local_shuffle() without arguments"
+            )
+
+    def _check_negatives(self) -> None:
+        """Raises: ConfigError if negatives are sampled, but there is not one label."""
+        rate = self.data.negative_rate
+        if not 0 < rate <= 1:
+            raise ConfigError(f"negative_rate: expected a share above 0, at most 1, found {rate}")
+        if rate < 1 and len(self.slots.tasks) != 1:
+            raise ConfigError(
+                f"data.negative_rate {rate}: expected one label, whose negatives are "
+                f"sampled, found {', '.join(self.slots.tasks) or 'none'}: remove negative_rate, or "
+                "the other labels"
             )
 
     def check_share(self, ranks: int) -> None:
@@ -156,57 +308,28 @@ class LoadOptions:
             "global_shuffle() if each sets its own"
         )
 
-    @property
-    def kept_together(self) -> tuple[str, str]:
-        """What keeps instances on one rank in a global shuffle, and its slot."""
-        if self.user_sequences is not None:
-            return "slot", self.user_sequences.user
-        return self.instances.shuffle_by, self.instances.shuffle_slot
-
-    def check_negatives(self) -> None:
-        """Raises: ConfigError if negatives are sampled, but there is not one label."""
-        if not 0 < self.negative_rate <= 1:
-            raise ConfigError(
-                f"negative_rate: expected a share above 0, at most 1, found {self.negative_rate}"
-            )
-        if self.negative_rate < 1 and len(self.slots.tasks) != 1:
-            raise ConfigError(
-                f"data.negative_rate {self.negative_rate}: expected one label, whose negatives are "
-                f"sampled, found {', '.join(self.slots.tasks) or 'none'}: remove negative_rate, or "
-                "the other labels"
-            )
-
-    def check(self) -> None:
-        """Raises: ConfigError or ValueError for options that contradict each other."""
-        self.slots.check_format(self.format)
-        self.check_factors()
-        self.check_sequences()
-        self.check_user_sequences()
-        self.check_negatives()
-        self.dedup()
-        self.schema()
-
-    @property
-    def held_width(self) -> int:
-        """The floats of an instance that the feeder holds: those of its slots, then the exact
-        values."""
-        return self.slots.feed_dense_width + EXACT_FLOATS * len(self.exact)
+    # ---- the native code
 
     def parsing(self) -> dict[str, Any]:
         """Everything that affects how a line is parsed, for the key of the parsed cache."""
-        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_PARSING}
         unused = {"table", "of", "pooling"}
-        slots = self.slots.model_dump(mode="json", exclude={"slots": {"__all__": unused}})
-        return {**chosen, "slots": slots, "chunk_bytes": CHUNK_BYTES}
+        return {
+            "format": self.data.format,
+            "slots": self.slots.model_dump(mode="json", exclude={"slots": {"__all__": unused}}),
+            "key_space": self.data.key_space,
+            "max_line_bytes": self.max_line_bytes,
+            "exact": self.exact,
+            "chunk_bytes": CHUNK_BYTES,
+        }
 
     def schema(self) -> Any:
         """The native FeedSchema. Raises: ValueError for slots that the format cannot hold."""
-        parser, csv = self.instances.parser, self.slots.csv
+        parser, csv = self.data.parser, self.slots.csv
         like = {"type": "dense", "dim": EXACT_FLOATS, "column": ""}
         exact = [{"name": f"{name} exact", "exact_of": name, **like} for name in self.exact]
         arguments = (
             [*self.slots.fields(), *exact],
-            self.key_space is KeySpace.PER_SLOT,
+            self.data.key_space is KeySpace.PER_SLOT,
             self.max_line_bytes,
             csv.delimiter + csv.list_separator,
         )
@@ -215,107 +338,119 @@ class LoadOptions:
             return core.FeedSchema("plugin", *arguments, {}, os.path.abspath(parser))
         if parser:  # a Python function returns columns by name
             return core.FeedSchema("parquet", *arguments)
-        columns = {**self.slots.tags.model_dump(), "time": self.instances.time_column}
-        tags = {tag: columns[tag] for tag in self.instances.tags}
+        columns = {**self.slots.tags.model_dump(), "time": self.time}
+        tags = {tag: columns[tag] for tag in self.tags}
         return core.FeedSchema(
-            self.format.value, *arguments, tags, csv_columns=csv.columns, csv_nulls=csv.null
+            self.data.format.value, *arguments, tags, csv_columns=csv.columns, csv_nulls=csv.null
         )
 
 
 @dataclass
 class DatasetOptions:
-    """The current settings of one dataset. A pass keeps the `load` that it was loaded with; the
-    other fields are read when they are needed.
+    """The current options of a dataset. A pass keeps the `load` that it was loaded with; the other
+    fields are read when they are needed.
     """
 
-    seed: int = 0  # for shuffling and sampling
-    load: LoadOptions | None = None  # None: init has not been called
-    filelist: list[str] = field(default_factory=list)  # paths, folders, globs, URIs
-    day: int = 0  # of the passes that are loaded next, in days since 1970
-    test_mode: bool = False  # whether these passes evaluate
-    shuffle: bool = False  # whether they are shuffled, as load.instances says
-    share: Share = NOT_SHARED  # how several ranks share them
+    load: LoadOptions
+    ranks: int = 1
     load_threads: Threads = field(default_factory=lambda: Threads(1, 1))
     pack_threads: PackThreads = field(default_factory=lambda: PackThreads(1, 1))
-    allow_commands: bool = False  # whether pipe commands and parser plugins may run
-    drop_last: bool = False  # whether training drops a last batch that is not full
     use_var: Sequence[Any] | None = None  # variables to feed; None: all packed inputs
     enable_pv_merge: bool = False  # whether the join phase trains on page views
-    pv_batch_size: int = 32  # page views in a batch
     phase: int = JOIN  # or UPDATE
     rank_offset: str = ""  # name of the variable that takes RankOffset; "": none
-    pool_size: int = 0  # instances that slots_shuffle draws from; 0: set_fea_eval not called
+    pool_size: int = 0  # instances that slots_shuffle draws from; 0: it is not allowed
     read_slots: tuple[str, ...] = ()  # slots in the packed inputs; empty: all
     sequences: tuple[str, ...] | None = None  # the sequences among them; None: those of load
     group: str = ""  # sparse slot or log key by which a loss groups instances; "": none
-    soft_labels: bool = False  # whether metrics take labels between 0 and 1
+    # Whether metrics take labels between 0 and 1. The usual metrics then have the formulas of
+    # weighted_auc.
+    soft_labels: bool = False
     # Slots whose shows and clicks count; None: all in the first phase of a pass, then none.
     counted_slots: tuple[str, ...] | None = None
-    # Whether the instances of the open pass were trained in an earlier pass, with click priors.
+    # Click priors (data/click_counts.py): whether the instances of the open pass were trained in an
+    # earlier pass. Then they see other counts, and are not counted again.
     repeated: bool = False
-    take_priors: TakePriors | None = None  # called when a part begins to train
+    take_priors: TakePriors | None = None  # called with the priors before a part begins to train
     # Names of variables -> the inputs of sequences (batches.SEQUENCES) that they take.
     user_sequences: dict[str, str] = field(default_factory=dict)
 
-    def initialised(self) -> LoadOptions:
-        """`load`. Raises: PassError before init."""
-        if self.load is None:
-            raise PassError("the dataset has no slots yet: init is missing")
-        return self.load
+    def __post_init__(self) -> None:
+        self.set_threads(self.load.data.threads)
 
-    def set_instances(self, **changed: Any) -> None:
-        """Change fields of `InstanceOptions`.
+    def set_threads(self, threads: int, pack: int | None = None) -> None:
+        """Set the number of threads that read, parse and key, and of those that pack; 0: chosen
+        while running. pack: None: 1 if `threads` is 1."""
+        self.load_threads = load_threads(threads)
+        self.pack_threads = pack_threads(int(threads == 1) if pack is None else pack)
 
-        Raises: ConfigError for options that contradict each other; ValueError for a plugin that
-            cannot be loaded.
+    def change(self, data: Mapping[str, Any] | None = None, **fields: Any) -> None:
+        """Replace keys of section `data`, and fields of `load`.
+
+        Raises: ConfigError if the options then contradict each other. Nothing changes then.
         """
-        load = self.initialised()
-        self.set_load(replace(load, instances=replace(load.instances, **changed)))
-
-    def set_load(self, load: LoadOptions) -> None:
-        """Set `load`, of which `instances` or `user_sequences` changed. Raises: as
-        `set_instances`."""
-        load.instances.check(load.format, load.slots)
-        load.check_factors()
-        load.check_user_sequences()
-        load.schema()  # loads the plugin, so that its error is raised here and not in a thread
+        changed = self.load.data.model_copy(update=dict(data or {}))
+        load = replace(self.load, data=changed, **fields)
+        load.check(self.ranks)
         self.load = load
 
-    def set_share(self, by: str, slot: str) -> None:
-        """Raises: ConfigError for an unknown value or slot, or an id that is not parsed."""
+    def set_share(self, by: str, slot: str = "") -> None:
+        """Set how ranks share instances. Raises: ConfigError for an unknown value or slot, or an id
+        that is not parsed."""
         known = [str(one) for one in ShareBy if one is not ShareBy.AUTO]
         if by not in known or (by == ShareBy.SLOT) != bool(slot):
             raise ConfigError(
                 f"share {by!r}, slot {slot!r}: expected one of {', '.join(known)}, and a slot with "
                 "slot only"
             )
-        if slot and slot not in self.sparse_names():
+        names = self.load.sparse_names()
+        if slot and slot not in names:
             raise ConfigError(
-                f"share: slot {slot!r}: not a sparse slot; expected "
-                + ", ".join(self.sparse_names())
-                + did_you_mean([slot], self.sparse_names())
+                f"share: slot {slot!r}: not a sparse slot; expected {', '.join(names)}"
+                + did_you_mean([slot], names)
             )
-        tags = self.initialised().instances.tags
         needed = {ShareBy.INS_ID: {"ins_id", "logkey"}, ShareBy.SEARCH_ID: {"logkey"}}
-        if by in needed and not tags & needed[ShareBy(by)]:
+        if by in needed and not self.load.tags & needed[ShareBy(by)]:
             raise ConfigError(
                 f"share by {by}: instances have no {by}: set_parse_ins_id(True) or "
                 "set_parse_logkey(True) is missing (data.logkey in a config)"
             )
-        self.share = Share(ShareBy(by), slot)
+        self.load = replace(self.load, share=Share(ShareBy(by), slot))
 
-    def sparse_names(self) -> list[str]:
-        """Names of the sparse slots, in the order of the columns."""
-        return [slot.name for slot in self.initialised().slots.sparse]
+    def set_read_slots(
+        self, slots: Sequence[str] = (), sequences: Sequence[str] | None = None
+    ) -> None:
+        """Set the slots in the packed inputs of the batches that are read from now on.
 
-    def sparse_numbers(self, call: str, slots: Sequence[str]) -> list[int]:
-        """Positions of these slots among the sparse slots. Raises: ValueError, naming the call, for
-        a name that is not a sparse slot."""
-        names = self.sparse_names()
-        unknown = [slot for slot in slots if slot not in names]
-        if unknown:
-            raise ValueError(
-                f"{call}: {', '.join(unknown)}: not a sparse slot; expected {', '.join(names)}"
-                + did_you_mean(unknown, names)
+        Args:
+            slots: sparse slots. The others read as if they were empty, and get no gradient. Empty:
+                all slots are read.
+            sequences: the slots among them whose ids are fed one by one; None: those of `load`.
+
+        Raises: ConfigError for `slots` with dedup_slots, because lists and ids are then shared.
+        """
+        load = self.load
+        load.sparse_numbers("set_read_slots", slots)  # checks the names
+        if slots and load.dedup() is not False:
+            raise ConfigError(
+                f"dedup_slots is {load.data.dedup_slots}, but a model reads only "
+                f"{', '.join(slots)}: leave dedup_slots off, or let the model read all slots"
             )
-        return [names.index(slot) for slot in slots]
+        load.slots.positions(tuple(sequences or ()))
+        self.read_slots = tuple(slots)
+        self.sequences = None if sequences is None else tuple(sequences)
+
+    def set_group(self, name: str) -> None:
+        """Set the groups whose instances a loss compares, which batches have as box_group: equal
+        values of a sparse slot, or "search_id" for page views; "": none.
+
+        Raises: ConfigError if log keys are not parsed; ValueError for an unknown slot.
+        """
+        if name == SEARCH_ID and not self.load.data.logkey:
+            raise ConfigError(
+                "group search_id: instances have no search id: set_parse_logkey(True) is missing "
+                "(data.logkey in a config)"
+            )
+        if name not in ("", SEARCH_ID):
+            self.load.sparse_numbers("set_group", [name])  # checks the name
+        self.group = LOG_KEYS[0] if name == SEARCH_ID else name

@@ -92,7 +92,7 @@ class PassFeeder:
         if current.trained:
             current.check_in_one_part("a second phase")
         if current.views is not None:
-            current.loaded.cut_views(options.pv_batch_size)  # it may have changed
+            current.loaded.cut_views(options.load.data.pv_batch_size)  # it may have changed
         elif current.loaded.waits_for_join:
             current.check_in_one_part("sequences of the join phase")
             current.loaded.arrange_alone(current.shuffle_seed)
@@ -115,17 +115,18 @@ class PassFeeder:
 
     def _counted_now(self, current: Pass) -> list[bool]:
         """For each sparse slot, whether its shows and clicks count; empty: all count."""
-        names, counted = self._options.sparse_names(), self._options.counted_slots
+        names, counted = self._options.load.sparse_names(), self._options.counted_slots
         if counted is not None:
             return [name in counted for name in names]
         again = self._options.repeated and bool(current.loaded.options.click_slots)
         return [False] * len(names) if current.trained or again else []
 
     def _warn_of_no_batch(self, current: Pass) -> None:
-        views, options = current.views, self._options
+        views, data = current.views, self._options.load.data
         found = len(views) - 1 if views is not None else current.loaded.size
-        size = options.pv_batch_size if views is not None else current.loaded.options.batch_size
-        if options.drop_last and current.train and 0 < found < size:
+        own = current.loaded.options.data
+        size = data.pv_batch_size if views is not None else own.batch_size
+        if data.drop_last and current.train and 0 < found < size:
             log.warning(
                 "pass %d trains nothing: its %d %s are fewer than the batch size %d, and drop_last "
                 "drops a short batch: set drop_last to false, or give a pass more files",
@@ -197,7 +198,7 @@ class PassFeeder:
     def _slots_that_count(self) -> list[int]:
         """Positions of the sparse slots whose shows and clicks the first training of instances
         adds to rows."""
-        names, options = self._options.sparse_names(), self._options
+        names, options = self._options.load.sparse_names(), self._options
         counted = {*(names if options.counted_slots is None else options.counted_slots)}
         counted &= {*(options.read_slots or names)}
         return [number for number, name in enumerate(names) if name in counted]
@@ -258,7 +259,8 @@ class PassFeeder:
 
     def _spans(self, current: Pass, part: Part) -> list[tuple[int, int]]:
         """The batches [begin, end) of a part."""
-        size, views = current.loaded.options.batch_size, current.views
+        size, views = current.loaded.options.data.batch_size, current.views
+        data = self._options.load.data
         if current.loaded.sequences is not None:
             return current.loaded.sequence_spans(part)
         if views is None:
@@ -266,10 +268,10 @@ class PassFeeder:
             spans = [(begin, min(begin + size, part.end)) for begin in starts]
             short = part.end == current.loaded.size and part.end % size > 0
         else:
-            size, count = self._options.pv_batch_size, len(views) - 1
+            size, count = data.pv_batch_size, len(views) - 1
             spans = [(views[at], views[min(at + size, count)]) for at in range(0, count, size)]
             short = count % size > 0
-        return spans[:-1] if self._options.drop_last and short and current.train else spans
+        return spans[:-1] if data.drop_last and short and current.train else spans
 
     # ---- the end
 

@@ -6,9 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from copy import copy
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -17,12 +15,12 @@ from paddlebox.data.findings import Told
 from paddlebox.data.loader import load
 from paddlebox.data.options import DatasetOptions, LoadOptions
 from paddlebox.data.passes import Pass, PassStats, Wait
-from paddlebox.data.pipeline import BEFORE, LoadThreads, StageTimes
+from paddlebox.data.pipeline import BEFORE, LoadThreads, StageTimes, Threads
 from paddlebox.data.sequences import SequenceContext
 from paddlebox.data.side_table import SideTables
 from paddlebox.data.stager import Stager
 from paddlebox.data.trace import Tracer
-from paddlebox.errors import ConfigError, PassError
+from paddlebox.errors import PassError
 from paddlebox.store.table_set import TableSet
 
 
@@ -53,9 +51,13 @@ class PassLoader:
         return self._loading is not None
 
     def preload(
-        self, options: LoadOptions, files: Sequence[str], tracer: Tracer | None = None
+        self,
+        options: LoadOptions,
+        files: Sequence[str],
+        day: int = 0,
+        tracer: Tracer | None = None,
     ) -> None:
-        """Begin to load a pass of these files.
+        """Begin to load a pass of these files. day: in days since 1970.
 
         Raises: PassError if a pass is loaded already, or there are no files; ValueError if the
             variables of `use_var` cannot be fed; ConfigError if ranks would share the instances of
@@ -71,49 +73,25 @@ class PassLoader:
             check_use_var(
                 wanted.use_var, options.slots, wanted.rank_offset, names, wanted.user_sequences
             )
-        rate = 1.0 if wanted.test_mode else options.negative_rate
-        options = replace(
-            options, share=wanted.share, negative_rate=rate, negative_seed=wanted.seed
-        )
         options.check_share(self._table.world.size)
         self._side_tables.begin_feed_pass()
         self.passes_loaded += 1
         number = self.passes_loaded
-        if wanted.shuffle:
-            options = replace(options, shuffle_seed=wanted.seed + number)
-        times = StageTimes(tracer, number)
-        settings = copy(wanted)  # later changes do not affect this pass
-        self._loading = self._thread.submit(self._load, list(files), options, settings, times)
+        if options.data.shuffle:
+            options = replace(options, shuffle_seed=options.seed + number)
+        times, threads = StageTimes(tracer, number), wanted.load_threads
+        self._loading = self._thread.submit(self._load, list(files), options, day, threads, times)
 
-    def reload(self, tracer: Tracer | None = None) -> None:
+    def reload(self) -> None:
         """Load the loaded pass again, to memory or disk as before, with the options as they are
         now."""
-        dropped = self._stager.take_back().loaded
+        taken = self._stager.take_back()
         self._side_tables.drop_feed_pass()
         self.passes_loaded -= 1
-        before = dropped.options
-        options = self._options.initialised()
-        options = replace(options, to_disk=before.to_disk, spill_dir=before.spill_dir)
-        self.preload(options, dropped.files, tracer)
+        before = taken.loaded.options
+        options = replace(self._options.load, to_disk=before.to_disk, spill_dir=before.spill_dir)
+        self.preload(options, taken.loaded.files, taken.day)
         self.wait()
-
-    def on_disk(self, call: str, path: str) -> LoadOptions:
-        """The options for a pass that is written to local disk.
-
-        Args:
-            call: the name of the public call, for the error.
-            path: the folder; "" for spill_dir.
-
-        Raises: ConfigError if instances are sampled or merged.
-        """
-        options = self._options.initialised()
-        if not options.instances.may_spill:
-            raise ConfigError(
-                f"{call}: instances that are sampled or merged stay in memory: call "
-                f"{call.replace('disk', 'memory')}, or omit set_sample_rate and set_merge_by_lineid"
-            )
-        folder = Path(path) if path else options.spill_dir
-        return replace(options, to_disk=True, spill_dir=folder)
 
     def wait(self) -> None:
         """Wait until the pass is read and parsed. Raises: the error of loading."""
@@ -158,9 +136,14 @@ class PassLoader:
         self._thread.shutdown()
 
     def _load(
-        self, files: list[str], options: LoadOptions, settings: DatasetOptions, times: StageTimes
+        self,
+        files: list[str],
+        options: LoadOptions,
+        day: int,
+        threads: Threads,
+        times: StageTimes,
     ) -> Pass:
-        train, threads = not settings.test_mode, settings.load_threads
+        train = not options.test
         loaded = load(
             files,
             options,
@@ -169,7 +152,7 @@ class PassLoader:
             times=times,
             threads=threads,
             world=self._table.world,
-            seed=settings.seed + times.pass_number,
+            number=times.pass_number,
             context=self._context(options, train),
         )
         loaded.in_parts(self._table.world.max("parts", len(loaded.ranges)))
@@ -179,7 +162,7 @@ class PassLoader:
         made = Pass(
             loaded,
             train,
-            settings.day,
+            day,
             stats,
             times.pass_number,
             free_ns=time.perf_counter_ns(),

@@ -9,6 +9,7 @@ wall times, summed over the threads of the stage.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -307,3 +308,22 @@ class PackThreads(Threads):
                     self.more()
                 waited, since = batches.waited_ns, now
             yield batch
+
+
+_MAX_THREADS = 8  # if they are chosen while running
+_MAX_PACK_THREADS = 4
+
+
+def _cores(most: int) -> int:
+    return max(1, min(most, len(os.sched_getaffinity(0))))
+
+
+def load_threads(number: int) -> Threads:
+    """The threads that read, parse and key. number: 0: chosen while running, at most 8."""
+    return Threads(number, number) if number else LoadThreads(_cores(_MAX_THREADS))
+
+
+def pack_threads(number: int) -> PackThreads:
+    """The threads that pack batches. number: 0: chosen while running, at most half the cores."""
+    most = max(1, _cores(2 * _MAX_PACK_THREADS) // 2)
+    return PackThreads(number or 1, number or most)

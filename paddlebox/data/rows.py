@@ -12,7 +12,6 @@ from paddlebox.config import Config, DataConfig, Slots, SlotType
 from paddlebox.config.data import MAX_LINE_BYTES
 from paddlebox.data.columnar import count_rows as count_columnar
 from paddlebox.data.file_part import FilePart
-from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import read
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
@@ -54,13 +53,7 @@ def dense_scales(
 
     Raises: DataError that names a file if it cannot be read.
     """
-    data = config.data
-    options = LoadOptions(
-        format=data.format,
-        slots=slots,
-        batch_size=1,
-        instances=InstanceOptions(parse_logkey=data.logkey),
-    )
+    options = LoadOptions(config.data, slots)
     schema = options.schema()
     parts: list[np.ndarray] = []
     for path in files:

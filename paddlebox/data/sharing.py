@@ -145,10 +145,10 @@ def _difference(of_ranks: Sequence[dict[str, str]]) -> RankError:
 
 def _files_of(paths: Sequence[str], options: LoadOptions, ranks: int) -> list[_File]:
     """The files, and whether each of them is read in parts by several ranks."""
-    if options.share.own_files or options.instances.pipe_command:
+    if options.share.own_files or options.pipe_command:
         return [_File(path, 0, 0, in_parts=False) for path in paths]
-    if options.format.is_columnar:
-        pieces = [count_pieces(path, options.format, options.retries) for path in paths]
+    if options.data.format.is_columnar:
+        pieces = [count_pieces(path, options.data.format, options.retries) for path in paths]
         in_parts = is_even(_loads(pieces, ranks))
         return [_File(path, n, 0, in_parts) for path, n in zip(paths, pieces, strict=True)]
     return [_text(path, options.retries) for path in paths]

@@ -1,8 +1,8 @@
 """Side tables: small read-only matrices, loaded for each pass. N = rows, D = columns.
 
 `ReplicaCache` holds rows by number; the operator `pull_cache_value` reads them. `InputTable` holds
-rows by string key; `lookup_input` reads them. `InMemoryDataset.add_side_table` adds a side table to
-a dataset, which then makes these calls. Without a dataset:
+rows by string key; `lookup_input` reads them. `add_side_table` of a dataset adds a side table,
+and the dataset then makes these calls. Without a dataset:
 
     cache = ReplicaCache("user_vectors", 16)
     cache.set_filelist(["users.txt"])     # for the passes that are fed from now on

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paddlebox.config import Config, Slots
-from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import LoadOptions
+from paddlebox.data.pipeline import Threads
 from paddlebox.errors import ConfigError
 
 _ALL_KEYS = (1 << 31) - 1
@@ -35,13 +35,8 @@ def load_files(
         raise ConfigError(
             f"{reader} without data.pipe_command and data.parser, but the config sets one of them"
         )
-    options = LoadOptions(
-        format=data.format,
-        slots=slots,
-        batch_size=batch_size,
-        key_space=data.key_space,
-        max_bad_line_ratio=data.max_bad_line_ratio,
-        tables=tables,
-        instances=InstanceOptions(parse_logkey=data.logkey),
-    )
-    return load(list(files), options, [_ALL_KEYS] * (max(tables, default=0) + 1))
+    # As they are: without dedup_slots, which would change how lists are held.
+    plain = {"batch_size": batch_size, "dedup_slots": "off"}
+    options = LoadOptions(data.model_copy(update=plain), slots, test=True, tables=tables)
+    most = [_ALL_KEYS] * (max(tables, default=0) + 1)
+    return load(list(files), options, most, threads=Threads(1, 1))

@@ -53,8 +53,7 @@ def _chunks(path: str, config: Config, slots: Slots, looked: list[Slot]) -> Iter
             yield _of_csv(chunk.data.decode("utf-8", "replace"), slots, looked)
             return  # only the first one has the header
     elif data.format.is_columnar:
-        options = LoadOptions(format=data.format, slots=slots, batch_size=1)
-        for piece in read_pieces(path, data.format, options.schema()):
+        for piece in read_pieces(path, data.format, LoadOptions(data, slots).schema()):
             for batch in piece.batches():
                 yield _of_batch(batch, looked)
 

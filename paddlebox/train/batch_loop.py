@@ -335,7 +335,7 @@ class _Measured:
             seconds,
             {**usual, **self._named.compute()},
             calibration(self.usual.first) if self._scored else [],
-            self.left_out if dataset._slots.late is not None else None,
+            self.left_out if dataset.options.load.slots.late is not None else None,
         )
 
     def _to_bytes(self) -> bytes:
@@ -372,7 +372,7 @@ class _Measured:
 
 def _cause(dataset: Dataset, feed: Feed) -> str:
     """A text about inputs large enough to explain a failed step; "" if there are none."""
-    named = large_inputs(dataset._slots, feed)
+    named = large_inputs(dataset.options.load.slots, feed)
     if not named:
         return ""
     return f" In it, {named}: clip: [low, high] or log1p: true in slots.yaml bounds such values"

@@ -42,7 +42,7 @@ from paddlebox.train.metrics import format_metrics, short_metrics, warn_of_one_c
 from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots
 from paddlebox.train.run_dir import own_dir, write_json
 from paddlebox.train.runner import Runner, build_runner, enter
-from paddlebox.train.shares import set_files
+from paddlebox.train.shares import files_of
 
 log = logging.getLogger("paddlebox")
 
@@ -314,14 +314,10 @@ def evaluate_files(
     if dump is not None:  # without shuffling, because a dump has instances in the files' order
         in_order = config.data.model_copy(update={"shuffle": False})
         config = config.model_copy(update={"data": in_order})
-    with feeding(create_dataset(config, slots, table)) as dataset:
-        if ins_id:
-            dataset.set_parse_ins_id(True)
+    with feeding(create_dataset(config, slots, table, test=True, ins_id=ins_id)) as dataset:
         if dump is not None:
             dump.ins_ids = dataset.ids_at
-        dataset.set_test_mode(True)
-        set_files(dataset, config, table.world, files, sizes, train=False)
-        dataset.load_into_memory()
+        dataset.preload(files_of(dataset, config, table.world, files, sizes, train=False))
         dataset.begin_pass()
         if phase is Phase.JOIN:
             enter(dataset, config, phase)

@@ -16,7 +16,9 @@ from paddlebox.config.check import did_you_mean
 from paddlebox.config.data import ShareBy
 from paddlebox.config.fields import click_slots
 from paddlebox.config.models import IN_GROUPS, SEARCH_ID
-from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.cache import open_cache
+from paddlebox.data.dataset import Dataset
+from paddlebox.data.options import LoadOptions
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.zeros import zero_ids
 from paddlebox.errors import ConfigError
@@ -293,46 +295,42 @@ def _slot_rates(config: Config, table: TableConfig, slots: Slots) -> list[float]
     return [rates.get(name, 1.0) for name in names]
 
 
-def create_dataset(config: Config, slots: Slots, table: TableSet) -> InMemoryDataset:
-    """Create the dataset of a config; with phases, as the update phase needs it."""
-    dataset = InMemoryDataset(table, seed=config.seed)
-    dataset.init(
-        slots=slots,
-        data_format=config.data.format,
-        batch_size=config.data.batch_size or _BATCH_SIZE,
-        thread_num=config.data.threads,
-        pack_threads=int(config.data.threads == 1),
-        key_space=config.data.key_space,
-        max_bad_line_ratio=config.data.max_bad_line_ratio,
-        drop_last=config.data.drop_last,
-        pipe_command=config.data.pipe_command,
-        parser=config.data.parser,
-        allow_commands=config.security.allow_commands,
-        dedup_slots=config.data.dedup_slots,
-        sequences=config.model.sequences,
-        click_slots=click_slots(config.model, slots),
-        budget_bytes=config.feeder.budget_bytes,
-        cache_bytes=config.feeder.cache_bytes,
-        negative_rate=config.data.negative_rate,
+def create_dataset(
+    config: Config, slots: Slots, table: TableSet, *, test: bool = False, ins_id: bool = False
+) -> Dataset:
+    """Create the dataset of a config; with phases, as the update phase needs it.
+
+    Args:
+        test: whether its passes evaluate.
+        ins_id: whether it parses ids of instances.
+    """
+    data, model = config.data, config.model
+    group = model.loss_group if data.shuffle else ""
+    load = LoadOptions(
+        data.model_copy(update={"batch_size": data.batch_size or _BATCH_SIZE}),
+        slots,
+        config.seed,
+        test,
+        sequences=model.sequences,
+        click_slots=click_slots(model, slots),
+        user_sequences=SequenceOptions.of(data.sequences, in_join=bool(config.phases)),
         exact=exact_columns(config.metrics, slots),
+        budget_bytes=config.feeder.budget_bytes,
+        cache=open_cache("", config.feeder.cache_bytes),
+        parse_ins_id=ins_id,
+        shuffle_by=SEARCH_ID if group == SEARCH_ID else "slot" if group else "instance",
+        shuffle_slot="" if group == SEARCH_ID else group,
+        allow_commands=config.security.allow_commands,
     )
-    if config.data.logkey:
-        dataset.set_parse_logkey(True)
-    dataset.set_sequences(SequenceOptions.of(config.data.sequences, in_join=bool(config.phases)))
-    group = config.model.loss_group
-    if config.data.shuffle and group:
-        slot = "" if group == SEARCH_ID else group
-        dataset.local_shuffle("slot" if slot else SEARCH_ID, slot=slot)
-    elif config.data.shuffle:
-        dataset.local_shuffle()
-    dataset.set_read_slots(config.model.slots)
-    dataset.set_group(group)
-    dataset.set_soft_labels(config.model.runs_code)
+    dataset = Dataset(load, table)
+    dataset.options.set_read_slots(model.slots)
+    dataset.options.set_group(model.loss_group)
+    dataset.options.soft_labels = model.runs_code
     return dataset
 
 
 @contextmanager
-def feeding(dataset: InMemoryDataset) -> Iterator[InMemoryDataset]:
+def feeding(dataset: Dataset) -> Iterator[Dataset]:
     """Close the dataset at the end of the block."""
     try:
         yield dataset

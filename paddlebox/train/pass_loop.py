@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from paddlebox.config import Config, Phase
-from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.config.dates import day_of
+from paddlebox.data.dataset import Dataset
 from paddlebox.errors import GuardError
 from paddlebox.train import interrupt, pass_line, resume
 from paddlebox.train.batch_loop import PassResult, Watcher, run_pass
@@ -24,7 +25,7 @@ from paddlebox.train.pass_line import Line
 from paddlebox.train.plan import PlannedPass, repeats, repeats_source, trained_before
 from paddlebox.train.resume import ResumePoint
 from paddlebox.train.runner import Runners, Training, enter, seed_pass
-from paddlebox.train.shares import set_files
+from paddlebox.train.shares import files_of
 from paddlebox.train.stream import Passes
 from paddlebox.watch.watch import of_quality
 
@@ -127,10 +128,9 @@ class PassLoop:
     def _preloaded(self, planned: PlannedPass | None) -> PlannedPass | None:
         """Start to load the files of a pass, if there is one."""
         if planned is not None:
-            if planned.date:
-                self._dataset.set_date(planned.date)
-            set_files(self._dataset, self._config, self._world, planned.files, planned.sizes)
-            self._dataset.preload_into_memory()
+            dataset, day = self._dataset, day_of(planned.date) if planned.date else 0
+            files = files_of(dataset, self._config, self._world, planned.files, planned.sizes)
+            dataset.preload(files, day)
         return planned
 
     def _next_one(self) -> PlannedPass | None:
@@ -193,8 +193,8 @@ class PassLoop:
         stats = dataset.stats
         seed_pass(config.seed, planned.number)
         if config.model.click_prior:
-            repeated = planned.number in self._trained_before
-            dataset.set_click_priors(runners.of(Phase.UPDATE).set_click_prior, repeated=repeated)
+            dataset.options.repeated = planned.number in self._trained_before
+            dataset.options.take_priors = runners.of(Phase.UPDATE).set_click_prior
         with pass_line.progress(begin.title, stats.samples) as watch:
             result, of_phases = _train_with_each(config, dataset, runners, watch)
         interrupt.no_deadline()
@@ -208,7 +208,6 @@ class PassLoop:
         # Ranks may differ, because a signal may have reached only some of them.
         due = self._world.any("due", _is_due(config, planned, following))
         dataset.end_pass(commit=due)
-        dataset.release_memory()
         line = pass_line.ended(self._table, begin, outcome, stats, runners.dense_sent_bytes)
         pass_line.log_pass(begin.title, line)
         line |= before
@@ -251,7 +250,7 @@ class PassLoop:
 
 
 def _train_with_each(
-    config: Config, dataset: InMemoryDataset, runners: Runners, watch: Watcher | None
+    config: Config, dataset: Dataset, runners: Runners, watch: Watcher | None
 ) -> tuple[PassResult, dict[str, dict[str, Any]]]:
     """Train the open pass with each program.
 

@@ -15,7 +15,7 @@ from paddlebox import _native, ops
 from paddlebox.config import Config, ModelConfig, Phase, Program, Slots
 from paddlebox.config.trainer import state_of, stored_names
 from paddlebox.data.batches import WEIGHT, Feed
-from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.dataset import Dataset
 from paddlebox.data.options import JOIN, UPDATE
 from paddlebox.models.click_prior import CLICK_PRIOR
 from paddlebox.store.coordinator import Coordinator
@@ -250,11 +250,11 @@ class Training:
     slots: Slots
     world: Coordinator
     table: TableSet
-    dataset: InMemoryDataset
+    dataset: Dataset
     runners: Runners
 
 
-def enter(dataset: InMemoryDataset, config: Config, phase: Phase) -> None:
+def enter(dataset: Dataset, config: Config, phase: Phase) -> None:
     """Set up the open pass for a phase: its order, its slots and its counted slots.
 
     The show and click of an instance are counted once per slot: in update, or in join for slots
@@ -262,22 +262,23 @@ def enter(dataset: InMemoryDataset, config: Config, phase: Phase) -> None:
     slots of update too, these features would contain the labels that update is about to predict.
     """
     model = config.phases[phase].model
-    dataset.set_read_slots(model.slots, model.sequences)
-    dataset.set_group(model.loss_group)
-    dataset.set_soft_labels(model.runs_code)
+    options = dataset.options
+    options.set_read_slots(model.slots, model.sequences)
+    options.set_group(model.loss_group)
+    options.soft_labels = model.runs_code
     if phase is Phase.JOIN:
         update = {*_read(config.phases[Phase.UPDATE].model, dataset)}
-        dataset.set_counted_slots([name for name in _read(model, dataset) if name not in update])
-        dataset.set_enable_pv_merge(True)
-        dataset.set_pv_batch_size(config.data.pv_batch_size)
-        dataset.set_rank_offset(RANK_OFFSET if model.page_views else "")
-        dataset.set_current_phase(JOIN)
-        dataset.preprocess_instance()
+        own = _read(model, dataset)
+        options.counted_slots = tuple(name for name in own if name not in update)
+        options.enable_pv_merge = True
+        options.rank_offset = RANK_OFFSET if model.page_views else ""
+        options.phase = JOIN
+        dataset.make_page_views()
     else:
-        dataset.set_counted_slots(_read(model, dataset))
-        dataset.set_current_phase(UPDATE)
-        dataset.postprocess_instance()
+        options.counted_slots = _read(model, dataset)
+        options.phase = UPDATE
+        dataset.undo_page_views()
 
 
-def _read(model: ModelConfig, dataset: InMemoryDataset) -> tuple[str, ...]:
+def _read(model: ModelConfig, dataset: Dataset) -> tuple[str, ...]:
     return model.slots or tuple(dataset.sparse_names)

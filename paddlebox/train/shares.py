@@ -11,7 +11,7 @@ from paddlebox.data.share import is_even
 from paddlebox.store.coordinator import Coordinator
 
 
-def set_files(
+def files_of(
     dataset: Dataset,
     config: Config,
     world: Coordinator,
@@ -19,8 +19,8 @@ def set_files(
     sizes: Sequence[int] = (),
     *,
     train: bool = True,
-) -> None:
-    """Set the files of the next pass, and how the ranks share its instances.
+) -> Sequence[str]:
+    """The files that this rank reads for the next pass. Sets how the ranks share its instances.
 
     Args:
         sizes: as for `Coordinator.share_files`.
@@ -28,9 +28,8 @@ def set_files(
     """
     sizes = sizes or world.sizes_of(files)
     by, slot = share_of(config, world, files, sizes) if train else _evaluated(config)
-    dataset.set_share(by, slot=slot)
-    whole = by is ShareBy.FILES
-    dataset.set_filelist(world.share_files(files, sizes) if whole else files)
+    dataset.options.set_share(by, slot)
+    return world.share_files(files, sizes) if by is ShareBy.FILES else files
 
 
 def share_of(

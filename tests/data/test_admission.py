@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config import Format, TableConfig
-from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.loader import load
-from paddlebox.data.options import LoadOptions
 from paddlebox.store.table import Table
 from tests.data.test_protocol import push_ones
 from tests.support.fixtures import WriteLines
 from tests.support.instances import SLOTS, multislot_lines
+from tests.support.options import load_options
 
 MIB = 1 << 20
 CONFIG = TableConfig.model_validate(
@@ -42,7 +42,7 @@ def trained(
     """Trains one pass a file, each loaded while the one before trains, or after it. Returns the
     digest, the rows, the most parts of a pass, and the refused feasigns of the last one."""
     with Table(CONFIG, folder=folder, **{"mem_budget_bytes": MIB, **(table or {})}) as opened:
-        dataset = InMemoryDataset(opened, seed=1)
+        dataset = UpstreamDataset(opened, seed=1)
         dataset.init(slots=SLOTS, batch_size=16, **init)
         parts = []
         dataset.set_filelist(files[:1])
@@ -88,7 +88,7 @@ def test_a_loaded_pass_that_is_given_up_is_not_counted(tmp_path: Path, files: li
     with Table(CONFIG, folder=tmp_path / "a", mem_budget_bytes=MIB) as table:
         native = table.first.native
         before = native.admission_state()
-        dataset = InMemoryDataset(table, seed=1)
+        dataset = UpstreamDataset(table, seed=1)
         dataset.init(slots=SLOTS, batch_size=16)
         dataset.set_filelist(files[:1])
         dataset.load_into_memory()
@@ -105,7 +105,7 @@ def test_a_loaded_pass_that_is_given_up_is_not_counted(tmp_path: Path, files: li
 def test_counts_are_those_of_the_occurrences_in_memory_and_spilled(files: list[str]) -> None:
     found = []
     for budget in (0, MIB):
-        options = LoadOptions(Format.MULTISLOT, SLOTS, 16, threads=2, budget_bytes=budget)
+        options = load_options(Format.MULTISLOT, SLOTS, 16, threads=2, budget_bytes=budget)
         loaded = load(files, options, 1 << 30)
         keys, counts, _ = loaded.key_counts()
         found.append((keys, counts))

@@ -21,9 +21,9 @@ import pytest
 from paddlebox._native import core
 from paddlebox.config import Format, Slots
 from paddlebox.data.columnar import _plain_type, _uses, as_read
-from paddlebox.data.options import LoadOptions
 from paddlebox.data.zeros import zero_ids
 from tests.support.configs import make_config
+from tests.support.options import load_options
 
 DAY = datetime.date(2024, 2, 29)
 #: The row of the table -> types, with three values of each.
@@ -80,7 +80,7 @@ def schema_of(slot: dict[str, Any]) -> Any:
     own = {"name": "y" if "weight_column" in slot else "x", **slot}
     click = [] if slot["type"] == "label" else [{"name": "click", "type": "label"}]
     slots = Slots.model_validate({"slots": [*click, own]}, strict=False)
-    return LoadOptions(Format.PARQUET, slots, 1).schema()
+    return load_options(Format.PARQUET, slots, 1).schema()
 
 
 def batch_of(column: Any) -> Any:
@@ -205,7 +205,7 @@ def test_hash_gives_the_ids_of_the_csv_file_that_pyarrow_writes(
         kind = pa.large_binary() if pa.types.is_binary_view(type_) else kind
         pa.csv.write_csv(pa.table({"x": column.cast(kind)}), file)
         lines = [line.strip('"') for line in file.getvalue().decode().splitlines()[1:]]
-        csv = LoadOptions(
+        csv = load_options(
             Format.CSV,
             Slots.model_validate(
                 {"slots": [{"name": "x", "type": "sparse", "hash": True}]}, strict=False
@@ -261,7 +261,7 @@ def test_a_column_that_is_hashed_and_read_as_numbers_keeps_its_type() -> None:
         {"name": "id", "type": "sparse", "hash": True, "column": "x"},
     ]
     slots = Slots.model_validate({"slots": fields}, strict=False)
-    schema = LoadOptions(Format.PARQUET, slots, 1).schema()
+    schema = load_options(Format.PARQUET, slots, 1).schema()
     assert not refusal(schema, pa.int64())
     error = refusal(schema, pa.float64())
     assert re.search("slot 'id': expected values with a text .*found double", error)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from paddlebox._native import core
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config import TableConfig
 from paddlebox.data.click_counts import FOLDS, estimate, seed_of
-from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.errors import ConfigError, PassError
 from paddlebox.store.table import Table
@@ -73,7 +73,7 @@ class Run:
     def __init__(self, folder: Path, table: dict[str, Any] | None = None, **init: Any) -> None:
         options = {"folder": folder, "mem_budget_bytes": MIB, **(table or {})}
         self.table = Table(CONFIG, **options)
-        self.dataset = InMemoryDataset(self.table, seed=1)
+        self.dataset = UpstreamDataset(self.table, seed=1)
         self.dataset.init(slots=SLOTS, batch_size=16, click_slots=[0, 1], **init)
         self.priors: list[np.ndarray] = []
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from paddlebox._native import core
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config import Slots, load_config
-from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.pipe import piped
 from paddlebox.errors import ConfigError, DataError
 from tests.support.fixtures import OpenDataset, WriteLines
@@ -25,20 +25,20 @@ from tests.support.instances import SLOTS, multislot_lines
 OPS = Path(__file__).resolve().parents[2] / "ops"
 
 
-def load(dataset: InMemoryDataset, *files: str | Path) -> InMemoryDataset:
+def load(dataset: UpstreamDataset, *files: str | Path) -> UpstreamDataset:
     dataset.set_filelist([str(file) for file in files])
     dataset.load_into_memory()
     return dataset
 
 
-def batches(dataset: InMemoryDataset) -> list[dict[str, Any]]:
+def batches(dataset: UpstreamDataset) -> list[dict[str, Any]]:
     dataset.begin_pass()
     found = list(dataset.batches())
     dataset.end_pass()
     return found
 
 
-def ids(dataset: InMemoryDataset) -> tuple[list[int], list[float]]:
+def ids(dataset: UpstreamDataset) -> tuple[list[int], list[float]]:
     """The number of ids of each segment, and the labels."""
     (batch,) = batches(dataset)
     return batch["box_offsets"].tolist(), batch["box_label"][:, 0].tolist()

@@ -15,11 +15,11 @@ from paddlebox.config import Format, Slots
 from paddlebox.config.slots import Csv
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import LoadedPass, load
-from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.serving.fields import FieldParser
 from tests.support.configs import make_config, make_slots
+from tests.support.options import load_options
 
 
 def slots_of(**csv: Any) -> Slots:
@@ -34,10 +34,10 @@ def slots_of(**csv: Any) -> Slots:
 def read(
     path: Path, cache: ParsedCache | None = None, ratio: float = 0.001, **csv: Any
 ) -> LoadedPass:
-    options = LoadOptions(
+    options = load_options(
         Format.CSV, slots_of(**csv), batch_size=8, max_bad_line_ratio=ratio, cache=cache
     )
-    options.slots.check_format(options.format)
+    options.slots.check_format(options.data.format)
     return load([str(path)], options, 1 << 20)
 
 
@@ -282,7 +282,7 @@ def test_the_text_of_a_cell_is_served_as_it_is_trained(
     ]
     text = "\n".join(lines).replace("|", separator) + "\n0,n/a,,5" + separator + "6,n/a\n"
     path = written(text)
-    options = LoadOptions(Format.CSV, slots, batch_size=8)
+    options = load_options(Format.CSV, slots, batch_size=8)
     trained = load([str(path)], options, 1 << 20).instances
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))

@@ -10,12 +10,12 @@ import pytest
 
 from paddlebox.config import Format
 from paddlebox.data.loader import LoadedPass, load
-from paddlebox.data.options import LoadOptions
 from paddlebox.errors import ConfigError
 from paddlebox.store.table import sorted_unique_keys
 from tests.data.test_spill import check_same
 from tests.support.fixtures import OpenDataset, WriteLines
 from tests.support.instances import SLOTS
+from tests.support.options import load_options
 
 # A user, then two words that stay for three lines.
 SESSIONS = [f"1 0 2 0 0 1 {line} 2 {line // 3 + 1} 9" for line in range(1, 3000)]
@@ -24,7 +24,7 @@ SESSIONS = [f"1 0 2 0 0 1 {line} 2 {line // 3 + 1} 9" for line in range(1, 3000)
 def loaded(tmp_path: Path, **options: object) -> LoadedPass:
     path = tmp_path / "sessions"
     path.write_text("".join(f"{line}\n" for line in SESSIONS))
-    given = LoadOptions(Format.MULTISLOT, SLOTS, 100, **options)  # type: ignore[arg-type]
+    given = load_options(Format.MULTISLOT, SLOTS, 100, **options)
     return load([str(path)], given, 1 << 30)
 
 
@@ -89,7 +89,7 @@ def test_a_name_that_is_not_a_sparse_slot_is_refused(
     with pytest.raises(ConfigError, match="not a sparse slot; expected user, words"):
         open_dataset(dedup_slots=slots)
     with pytest.raises(ConfigError, match="expected off, auto or names, found 'on'"):
-        LoadOptions(Format.MULTISLOT, SLOTS, 1, dedup_slots="on").dedup()
+        load_options(Format.MULTISLOT, SLOTS, 1, dedup_slots="on").dedup()
 
 
 @pytest.mark.parametrize("how", ["with a plan", "without", "feasigns"])

@@ -15,7 +15,7 @@ from paddlebox._native import core
 from paddlebox.config import Format, Slots
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.data.findings import Findings, Told
-from paddlebox.data.options import EXACT_FLOATS, LoadOptions
+from paddlebox.data.options import EXACT_FLOATS
 from paddlebox.errors import ConfigError
 from paddlebox.serving.fields import FieldParser
 from paddlebox.train.metric_set import MetricSet, exact_columns
@@ -23,6 +23,7 @@ from paddlebox.train.metrics import warn_of_one_class
 from paddlebox.train.opening import create_dataset, feeding
 from tests.support.configs import make_config
 from tests.support.fixtures import OpenTable
+from tests.support.options import load_options
 
 #: Neighbours as float32, some also as double.
 BOUNDARIES = (0.1, 16777217, 1700000300, 2**53 + 1, 2**63 + 1, 2**64 - 1)
@@ -54,7 +55,7 @@ def lines(form: str, values: list[Any]) -> bytes:
 
 
 def parsed(form: str, values: list[Any], of: Slots, exact: tuple[str, ...]) -> Any:
-    schema = LoadOptions(Format(form), of, 1, exact=exact).schema()
+    schema = load_options(Format(form), of, 1, exact=exact).schema()
     if form != "parquet":
         return core.parse_chunk(schema, lines(form, values))
     batches = []
@@ -105,12 +106,12 @@ def test_values_are_exact_in_each_format_and_on_each_path(form: str, path: str) 
 
 def test_a_default_is_exact(tmp_path: Path) -> None:
     of = slots(default=16777217, clip=[0, 1])
-    schema = LoadOptions(Format.CSV, of, 1, exact=("ts",)).schema()
+    schema = load_options(Format.CSV, of, 1, exact=("ts",)).schema()
     dense, buckets = columns(core.parse_chunk(schema, b"0,1|2,,5\n0,1|2,16777217,5\n"))
     assert exact_of(dense, 3) == [16777217, 16777217]
     assert buckets[0] == buckets[1]
     batch = {"click": [0], "pair": [[1, 2]], "ts": pa.nulls(1), "user": [5]}
-    schema = LoadOptions(Format.PARQUET, of, 1, exact=("ts",)).schema()
+    schema = load_options(Format.PARQUET, of, 1, exact=("ts",)).schema()
     dense, same = columns(core.parse_columns(schema, [pa.record_batch(batch)]))
     assert exact_of(dense, 3) == [16777217]
     assert same == buckets[:1]
@@ -121,7 +122,7 @@ def test_an_integer_that_float32_rounds_is_warned_of_once(
     form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     of, found, told = slots(), Findings(), Told()
-    options = LoadOptions(Format(form), of, 1)
+    options = load_options(Format(form), of, 1)
     for values in ([1.5, 20_000_000], [1700000001, 20_000_001], [20_000_003]):
         chunk = parsed(form, values, of, ())
         found.add(of, lambda line: f"x:{line + 1}", chunk)
@@ -141,7 +142,7 @@ def test_what_the_model_does_not_read_rounded_is_not_warned_of() -> None:
 def test_negatives_are_sampled_alike_whatever_metrics_measure() -> None:
     kept = []
     for exact in ((), ("ts",)):
-        options = LoadOptions(Format.CSV, slots(), 1, exact=exact)
+        options = load_options(Format.CSV, slots(), 1, exact=exact)
         chunk = parsed("csv", list(range(200)), slots(), exact)
         chunk.sample_negatives(options.schema(), 0.5, 7)
         kept.append(columns(chunk)[0][:, 2].tolist())
@@ -219,4 +220,4 @@ def test_a_run_keeps_what_its_metrics_read(open_table: OpenTable) -> None:
         metrics=[{"name": "m", "mask": {"ts": [1], "user": [2]}}],
     )
     with feeding(create_dataset(config, slots(), open_table())) as dataset:
-        assert dataset._options.initialised().exact == ("ts",)
+        assert dataset.options.load.exact == ("ts",)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paddlebox import _native
-from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.data.dataset import Dataset
 from paddlebox.train.opening import create_dataset
 from tests.data.test_parsed_cache import settled
 from tests.support.configs import make_config
@@ -23,12 +23,12 @@ KIB = 1 << 10
 @pytest.fixture
 def with_feeder(
     open_table: OpenTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., InMemoryDataset]]:
+) -> Iterator[Callable[..., Dataset]]:
     """with_feeder(**keys of `feeder`): a dataset of a config."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    opened: list[InMemoryDataset] = []
+    opened: list[Dataset] = []
 
-    def make(**feeder: Any) -> InMemoryDataset:
+    def make(**feeder: Any) -> Dataset:
         config = make_config(data={"format": "multislot", "batch_size": 100}, feeder=feeder)
         opened.append(create_dataset(config, SLOTS, open_table({"name": f"of {len(opened)}"})))
         return opened[-1]
@@ -47,17 +47,16 @@ def files(write_lines: WriteLines) -> list[Path]:
     ]
 
 
-def load(dataset: InMemoryDataset, *files: Path) -> Any:
+def load(dataset: Dataset, *files: Path) -> Any:
     """Loads a pass of the files, and drops it. Returns its figures."""
-    dataset.set_filelist([str(file) for file in files])
-    dataset.load_into_memory()
+    dataset.preload([str(file) for file in files])
     dataset.begin_pass()
     dataset.abandon_pass()
     return dataset.stats
 
 
 def test_instances_over_budget_bytes_go_to_disk(
-    with_feeder: Callable[..., InMemoryDataset],
+    with_feeder: Callable[..., Dataset],
     files: list[Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -76,7 +75,7 @@ def test_instances_over_budget_bytes_go_to_disk(
 
 
 def test_a_cache_holds_parsed_files_up_to_cache_bytes(
-    with_feeder: Callable[..., InMemoryDataset],
+    with_feeder: Callable[..., Dataset],
     files: list[Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -14,10 +14,10 @@ from paddlebox.config import Format
 from paddlebox.config.slots import Csv
 from paddlebox.data.columnar import count_pieces, read_pieces
 from paddlebox.data.file_part import FilePart
-from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import DataError
 from tests.support.instances import SLOTS
+from tests.support.options import load_options
 
 
 def lines_of(path: Path, part: FilePart, chunk_bytes: int) -> list[bytes]:
@@ -66,7 +66,7 @@ def test_each_part_of_csv_knows_the_header(
     text = "\n".join([*head, "click,user,age,words", *body]) + "\n"
     path.write_text(text, encoding="utf-8-sig" if bom else "utf-8")
     slots = SLOTS.model_copy(update={"csv": Csv(skip=skip)})
-    schema = LoadOptions(Format.CSV, slots, 1).schema()
+    schema = load_options(Format.CSV, slots, 1).schema()
     found = []
     for number in range(parts):
         part = FilePart(str(path), number, parts)
@@ -98,7 +98,7 @@ def test_row_groups_are_dealt_to_the_parts(folder: Path) -> None:
     }
     pq.write_table(pa.table(columns), path, row_group_size=2)
     assert count_pieces(path, Format.PARQUET) == 5
-    schema = LoadOptions(Format.PARQUET, SLOTS, 1).schema()
+    schema = load_options(Format.PARQUET, SLOTS, 1).schema()
     numbers = [
         [
             piece.number

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather
 
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config import Slots
-from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.findings import large_inputs
 from paddlebox.data.passes import PassStats
 from paddlebox.errors import DataError, TrainingError
@@ -29,17 +29,17 @@ def slots_of(*sparse: dict[str, Any], price: dict[str, Any] | None = None) -> Sl
 
 
 @pytest.fixture
-def opened(open_dataset: OpenDataset) -> Callable[..., InMemoryDataset]:
+def opened(open_dataset: OpenDataset) -> Callable[..., UpstreamDataset]:
     """As open_dataset, several times: each over a table of its own."""
     numbers = itertools.count()
 
-    def make(**init: Any) -> InMemoryDataset:
+    def make(**init: Any) -> UpstreamDataset:
         return open_dataset({"fields": {"name": f"t{next(numbers)}"}}, **init)
 
     return make
 
 
-def load(dataset: InMemoryDataset, *files: str | Path) -> PassStats:
+def load(dataset: UpstreamDataset, *files: str | Path) -> PassStats:
     dataset.set_filelist([str(file) for file in files])
     dataset.load_into_memory()
     dataset.begin_pass()
@@ -71,7 +71,7 @@ def files_of(tmp_path: Path, data_format: str, prices: list[float]) -> tuple[Pat
 
 @pytest.mark.parametrize("data_format", ["csv", "arrow"])
 def test_a_dense_value_that_no_network_can_take_is_named_with_slot_file_and_line(
-    opened: Callable[..., InMemoryDataset], tmp_path: Path, data_format: str
+    opened: Callable[..., UpstreamDataset], tmp_path: Path, data_format: str
 ) -> None:
     path, first = files_of(tmp_path, data_format, [1.0, 2.0, 1e30, 3.0])
     named = rf"{path}:{first + 2}: slot 'price': 1e\+30 is beyond 1e\+15.* log1p: true"
@@ -84,7 +84,7 @@ def test_a_dense_value_that_no_network_can_take_is_named_with_slot_file_and_line
 
 @pytest.mark.parametrize("data_format", ["csv", "arrow"])
 def test_large_dense_values_are_warned_of_once_with_file_and_line(
-    opened: Callable[..., InMemoryDataset],
+    opened: Callable[..., UpstreamDataset],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     data_format: str,
@@ -101,7 +101,7 @@ def test_large_dense_values_are_warned_of_once_with_file_and_line(
 
 
 def test_a_loss_that_is_not_finite_is_put_down_to_a_large_input(
-    opened: Callable[..., InMemoryDataset], write_lines: WriteLines
+    opened: Callable[..., UpstreamDataset], write_lines: WriteLines
 ) -> None:
     file = write_lines("a.csv", ["click,price,user", "1,2,1", "0,5e12,2"])
     dataset = opened(slots=slots_of(), data_format="csv")
@@ -122,7 +122,7 @@ def test_large_inputs_are_found_in_variables_of_a_program_too() -> None:
 
 
 def test_lists_cut_by_max_length_are_counted_and_reported_once(
-    opened: Callable[..., InMemoryDataset],
+    opened: Callable[..., UpstreamDataset],
     write_lines: WriteLines,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -170,7 +170,7 @@ def collisions(
 
 
 def test_small_integers_of_two_slots_that_collide_are_warned_of_once(
-    opened: Callable[..., InMemoryDataset],
+    opened: Callable[..., UpstreamDataset],
     write_lines: WriteLines,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

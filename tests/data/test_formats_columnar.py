@@ -15,9 +15,9 @@ import pytest
 from paddlebox._native import core
 from paddlebox.config import Format, KeySpace, Slots, load_slots
 from paddlebox.data.loader import LoadedPass, load
-from paddlebox.data.options import LoadOptions
 from paddlebox.errors import DataError
 from tests.support.configs import make_slots
+from tests.support.options import load_options
 
 TOP = 2**64 - 1
 SLOTS: dict[str, list[dict[str, Any]]] = {
@@ -75,7 +75,7 @@ def load_file(
 ) -> LoadedPass:
     chosen = of or slots()
     chosen.check_format(data_format)
-    return load([str(path)], LoadOptions(data_format, chosen, 16, **options), 1 << 30)
+    return load([str(path)], load_options(data_format, chosen, 16, **options), 1 << 30)
 
 
 def contents(loaded: LoadedPass) -> list[Any]:
@@ -360,7 +360,7 @@ def test_a_file_that_changes_between_its_pieces_is_an_error(
     from paddlebox.data.columnar import read_pieces
 
     path = write(table(rows(300)), data_format, 100)
-    schema = LoadOptions(data_format, slots(), 16).schema()
+    schema = load_options(data_format, slots(), 16).schema()
     pieces = list(read_pieces(str(path), data_format, schema))
     assert [piece.parse(schema).instances for piece in pieces] == [100, 100, 100]
     size = path.stat().st_size
@@ -377,7 +377,7 @@ def test_a_file_that_is_cut_between_its_pieces_is_an_error_and_no_signal(
     from paddlebox.data.columnar import read_pieces
 
     path = write(table(rows(3000)), data_format, 1000)
-    schema = LoadOptions(data_format, slots(), 16).schema()
+    schema = load_options(data_format, slots(), 16).schema()
     pieces = list(read_pieces(str(path), data_format, schema))
     size = path.stat().st_size
     with path.open("r+b") as file:
@@ -532,7 +532,7 @@ def test_hashed_text_that_is_not_utf_8_is_a_malformed_row(tmp_path: Path, type_:
     if type_ == pa.string():  # a writer may not check it
         texts = pa.Array.from_buffers(type_, 3, texts.buffers())
     pq.write_table(pa.table({"click": [0, 1, 0], "city": texts}), tmp_path / "a.parquet")
-    options = LoadOptions(Format.PARQUET, slots, 2, max_bad_line_ratio=0.5)
+    options = load_options(Format.PARQUET, slots, 2, max_bad_line_ratio=0.5)
     loaded = load([str(tmp_path / "a.parquet")], options, 1000)
     assert (loaded.size, loaded.bad_lines) == (2, 1)
 

@@ -24,12 +24,12 @@ from pyarrow import fs
 from paddlebox.config import Format
 from paddlebox.data.listing import expand
 from paddlebox.data.loader import load
-from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import DataError
 from paddlebox.store import remote as file_systems
 from tests.data.test_hostile_folder import CRITEO_SLOTS
 from tests.support.instances import SLOTS
+from tests.support.options import load_options
 
 LINES = b"".join(b"1 1 2 0.5 1.5 1 %d 2 %d 4\n" % (i + 1, i * 7919 % 65521) for i in range(20000))
 
@@ -196,7 +196,7 @@ def test_a_container_that_is_not_read_is_named_for_every_format(tmp_path: Path, 
     path.write_bytes(content)
     for data_format in TEXT_FORMATS:
         slots = CRITEO_SLOTS if data_format == "criteo_tsv" else SLOTS
-        options = LoadOptions(Format(data_format), slots, 2, max_bad_line_ratio=1.0)
+        options = load_options(Format(data_format), slots, 2, max_bad_line_ratio=1.0)
         expected = rf"{file}: expected text, found {name.partition(' of ')[0]}.*: [a-z]+"
         with pytest.raises(DataError, match=expected):
             load([str(path)], options, 1 << 20)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.data.batches import Feed
-from paddlebox.data.dataset import InMemoryDataset
 from tests.support.configs import make_slots
 from tests.support.fixtures import OpenDataset, WriteLines
 
@@ -49,7 +49,7 @@ def _or_none(values: Any) -> list[int]:
     return [int(value) for value in values] or [999]
 
 
-def train(dataset: InMemoryDataset, path: str, shuffled: bool) -> tuple[str, str, str, int]:
+def train(dataset: UpstreamDataset, path: str, shuffled: bool) -> tuple[str, str, str, int]:
     """Trains two passes with a loss of all cells, and evaluates a third. Returns what was pulled,
     the lengths of the histories, the digest, and the number of rows that were read."""
     paddle = pytest.importorskip("paddle")

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddlebox._native import core
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config.data import HistoryConfig, Split
-from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.history import History, Tails
 from paddlebox.data.loader import LoadedPass
 from paddlebox.data.sequences import SequenceContext, SequenceOptions
@@ -217,7 +217,7 @@ def test_arrays_of_another_layout_or_length_are_refused() -> None:
 
 def positions_of(table: Table, file: str, *, test: bool = False) -> list[int]:
     """The positions of one batch."""
-    dataset = InMemoryDataset(table, seed=1)
+    dataset = UpstreamDataset(table, seed=1)
     dataset.init(slots=SLOTS, batch_size=10)
     dataset.set_sequences(SequenceOptions("user", history=HistoryConfig(length=1)))
     dataset.set_test_mode(test)
@@ -271,7 +271,7 @@ def test_a_load_that_fails_leaves_no_history(
     tmp_path: Path, open_table: OpenTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (file,) = write_passes(tmp_path, [[(7, 1), (7, 2)]])
-    dataset = InMemoryDataset(open_table(), seed=1)
+    dataset = UpstreamDataset(open_table(), seed=1)
     dataset.init(slots=SLOTS, batch_size=10)
     dataset.set_sequences(SequenceOptions("user", history=HistoryConfig(length=1)))
     dataset.set_filelist([file])

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from paddlebox._native import core
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config import Format
 from paddlebox.data import reader
-from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.loader import load as load_pass
-from paddlebox.data.options import LoadOptions
 from paddlebox.data.passes import PassStats
 from paddlebox.errors import DataError
 from tests.support.configs import make_slots
 from tests.support.fixtures import OpenDataset, WriteLines
 from tests.support.instances import SLOTS
+from tests.support.options import load_options
 
 GOOD = "1 1 2 0.5 1.5 1 7 2 3 4"
 
@@ -40,7 +40,7 @@ HOSTILE = {
 }
 
 
-def load(dataset: InMemoryDataset, *files: str | Path) -> PassStats:
+def load(dataset: UpstreamDataset, *files: str | Path) -> PassStats:
     dataset.set_filelist([str(file) for file in files])
     dataset.load_into_memory()
     dataset.begin_pass()
@@ -73,7 +73,7 @@ def test_a_pass_with_too_many_fails(
 def test_each_file_has_its_own_share_of_bad_lines(write_lines: WriteLines) -> None:
     def load(*files: str) -> tuple[int, int]:
         loaded = load_pass(
-            list(files), LoadOptions(Format.MULTISLOT, SLOTS, 2, max_bad_line_ratio=0.1), 1 << 20
+            list(files), load_options(Format.MULTISLOT, SLOTS, 2, max_bad_line_ratio=0.1), 1 << 20
         )
         return loaded.lines, loaded.bad_lines
 
@@ -108,7 +108,7 @@ def test_text_that_is_not_utf_8_is_a_malformed_line_that_says_how_to_convert_it(
         head = [b"click,city,user"] * (data_format is Format.CSV)
         path = write_lines("a.txt", [])
         Path(path).write_bytes(b"\n".join([*head, *lines]))
-        return load_pass([path], LoadOptions(data_format, NAMED, 2), 1 << 20)
+        return load_pass([path], load_options(data_format, NAMED, 2), 1 << 20)
 
     assert load("北京".encode()).bad_lines == 0
     for text in ("北京".encode("gbk"), "Köln".encode("latin-1"), "北京".encode()[:-1]):
@@ -120,7 +120,7 @@ def test_text_that_is_not_utf_8_is_a_malformed_line_that_says_how_to_convert_it(
 
 
 def test_what_is_utf_8_is_what_python_decodes() -> None:
-    schema, rng = LoadOptions(Format.MULTISLOT, NAMED, 2).schema(), random.Random(7)
+    schema, rng = load_options(Format.MULTISLOT, NAMED, 2).schema(), random.Random(7)
     starts = ["a" * 40, "é", "北京", "\ud7ff", "\ue000", "😀", "\U0010ffff"]
     lines = []
     for _ in range(4000):

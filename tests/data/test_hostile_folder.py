@@ -25,6 +25,7 @@ from paddlebox.data.options import LoadOptions
 from paddlebox.errors import DataError
 from tests.support.configs import make_slots
 from tests.support.instances import SLOTS
+from tests.support.options import load_options
 
 CRITEO_SLOTS = make_slots(
     click={"type": "label", "column": "label"}, I1="dense", C1="sparse", C2="sparse"
@@ -182,7 +183,7 @@ CASES = [
 def options(data_format: Format, **more: Any) -> LoadOptions:
     slots = CRITEO_SLOTS if data_format is Format.CRITEO_TSV else SLOTS
     settings = {"max_bad_line_ratio": 0.5, "max_line_bytes": 4000, "threads": 2, **more}
-    return LoadOptions(format=data_format, slots=slots, batch_size=2, **settings)
+    return load_options(data_format=data_format, slots=slots, batch_size=2, **settings)
 
 
 def write_text(path: Path, data_format: Format, lines: list[str], end: str = "\n") -> str:

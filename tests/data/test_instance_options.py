@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.data.reader import read_chunks
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError
 from tests.support.fixtures import OpenDataset, WriteLines
@@ -26,18 +26,18 @@ def lines_with_ids(count: int, ids: int) -> list[str]:
     return [f"1 id{k % ids} 1 0 2 0 0 1 {k + 1} 1 {k + 1001}" for k in range(count)]
 
 
-def users(dataset: InMemoryDataset) -> list[int]:
+def users(dataset: UpstreamDataset) -> list[int]:
     found = [user for batch in dataset.batches() for user in batch["user"][:, 0].tolist()]
     dataset.end_pass()
     return found
 
 
-def load(dataset: InMemoryDataset, *files: str) -> None:
+def load(dataset: UpstreamDataset, *files: str) -> None:
     dataset.set_filelist(files)
     dataset.load_into_memory()
 
 
-def opened(open_dataset: OpenDataset, name: str, **init: Any) -> InMemoryDataset:
+def opened(open_dataset: OpenDataset, name: str, **init: Any) -> UpstreamDataset:
     return open_dataset({"fields": {"name": name}}, use_var=[USER, WORDS], batch_size=16, **init)
 
 
@@ -283,14 +283,14 @@ class TestCache:
 class TestSlotsShuffle:
     def evaluation(
         self, open_dataset: OpenDataset, write_lines: WriteLines, **table: Any
-    ) -> InMemoryDataset:
+    ) -> UpstreamDataset:
         dataset = open_dataset(table, use_var=[USER, WORDS], batch_size=16)
         dataset.set_test_mode(True)
         lines = [f"1 0 2 0 0 1 {k + 1} 2 {k + 101} {k + 201}" for k in range(40)]
         load(dataset, write_lines("a.txt", lines))
         return dataset
 
-    def words(self, dataset: InMemoryDataset) -> list[Any]:
+    def words(self, dataset: UpstreamDataset) -> list[Any]:
         batches = list(dataset.batches())
         assert [u for batch in batches for u in batch["user"][:, 0]] == list(range(1, 41))
         return [word for batch in batches for word in batch["words"].tolist()]
@@ -343,5 +343,5 @@ def test_paddle_3s_names_with_an_underscore_are_the_same(open_dataset: OpenDatas
     dataset = open_dataset()
     dataset._set_parse_logkey(True)
     dataset._set_pv_batch_size(3)
-    assert dataset._options.initialised().instances.parse_logkey
-    assert dataset._options.pv_batch_size == 3
+    data = dataset.options.load.data
+    assert (data.logkey, data.pv_batch_size) == (True, 3)

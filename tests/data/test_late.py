@@ -11,10 +11,10 @@ import pytest
 from paddlebox.config import Format, Slots
 from paddlebox.data.batches import LATE, MASK, METRIC_COLUMN, WEIGHT, BatchInputs, Feed
 from paddlebox.data.loader import load
-from paddlebox.data.options import LoadOptions
 from paddlebox.data.packer import BatchPacker
 from paddlebox.errors import ConfigError, DataError
 from tests.support.configs import make_config, make_slots
+from tests.support.options import load_options
 
 SLOTS = make_slots(
     click="label",
@@ -33,7 +33,7 @@ COUNTS = ("buy", "cart")
 def packed(folder: Path, inputs: BatchInputs, text: str = LINES, slots: Slots = SLOTS) -> Feed:
     path = folder / "data.csv"
     path.write_text(text)
-    of = load([str(path)], LoadOptions(Format.CSV, slots, 8), 1 << 30)
+    of = load([str(path)], load_options(Format.CSV, slots, 8), 1 << 30)
     rows = np.arange(of.instances.unique_keys, dtype=np.int32)
     return BatchPacker(of, rows, [1], inputs).pack(0, of.size)
 

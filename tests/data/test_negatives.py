@@ -25,6 +25,7 @@ from paddlebox.ranks.world import World
 from tests.ranks.threads import coordination
 from tests.support.configs import make_config, make_slots
 from tests.support.fixtures import OpenDataset
+from tests.support.options import load_options
 
 ROWS, RATE = 2000, 0.3
 SLOTS = make_slots(click="label", age="dense", user={}, item={})
@@ -53,8 +54,8 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def options(data_format: Format = Format.MULTISLOT, **more: object) -> LoadOptions:
-    given = {"negative_rate": RATE, "negative_seed": 5, **more}
-    return LoadOptions(data_format, SLOTS, 64, **given)  # type: ignore[arg-type]
+    given = {"negative_rate": RATE, "seed": 5, **more}
+    return load_options(data_format, SLOTS, 64, **given)
 
 
 def items(of: LoadedPass) -> list[int]:
@@ -80,7 +81,7 @@ def test_all_clicks_and_a_share_of_the_others_are_kept(text: list[str]) -> None:
     deviation = (negatives * RATE * (1 - RATE)) ** 0.5
     assert abs(len(found) - len(clicks) - negatives * RATE) < 4 * deviation
     assert kept(text, options(negative_rate=1.0)) == [item for *_, item in every]
-    assert kept(text, options(negative_seed=6)) != found
+    assert kept(text, options(seed=6)) != found
 
 
 def test_the_choice_depends_on_no_place(text: list[str], tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_ranks_keep_what_one_rank_keeps(text: list[str], share: Share) -> None:
 
     def on(world: World) -> LoadedPass:
         own = text[world.rank :: world.size] if share is NOT_SHARED else text
-        return load(own, wanted, 1 << 30, world=world, seed=3)
+        return load(own, wanted, 1 << 30, world=world, number=3)
 
     found = [items(of) for of in coordination(2, on)]
     assert all(found)
@@ -159,13 +160,13 @@ def test_an_evaluation_sees_all_instances(text: list[str], open_dataset: OpenDat
         rates.append(dataset.negative_rate)
         list(dataset.batches())
         dataset.end_pass()
-    assert sizes == [2 * ROWS, len(kept(text, options(negative_seed=1)))]
+    assert sizes == [2 * ROWS, len(kept(text, options(seed=1)))]
     assert rates == [1.0, 1.0, RATE, RATE]
 
 
 def test_negatives_are_those_of_one_label() -> None:
     two = make_slots(click="label", buy="label", user={})
-    wanted = LoadOptions(Format.MULTISLOT, two, 64, negative_rate=0.5)
+    wanted = load_options(Format.MULTISLOT, two, 64, negative_rate=0.5)
     with pytest.raises(ConfigError, match="expected one label, whose negatives are sampled, found"):
         wanted.check()
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.errors import ConfigError, DataError, OutOfSpaceError, PassError
 from tests.support.fixtures import OpenDataset, WriteLines
 from tests.support.inside import head_of, table_of
@@ -41,13 +41,13 @@ def var(name: str, width: int = 1, dtype: str = "int64") -> SimpleNamespace:
     return SimpleNamespace(name=name, shape=(-1, width), dtype=dtype, lod_level=0)
 
 
-def users(dataset: InMemoryDataset) -> list[list[int]]:
+def users(dataset: UpstreamDataset) -> list[list[int]]:
     """The users of each batch."""
     return [batch["user"][:, 0].tolist() for batch in dataset.batches()]
 
 
 @pytest.fixture
-def opened(open_dataset: OpenDataset, write_lines: WriteLines) -> InMemoryDataset:
+def opened(open_dataset: OpenDataset, write_lines: WriteLines) -> UpstreamDataset:
     dataset = open_dataset(batch_size=4, use_var=[var("user")])
     dataset.set_parse_logkey(True)
     dataset.set_enable_pv_merge(True)
@@ -57,7 +57,7 @@ def opened(open_dataset: OpenDataset, write_lines: WriteLines) -> InMemoryDatase
     return dataset
 
 
-def test_the_join_phase_has_batches_of_page_views_by_search_id(opened: InMemoryDataset) -> None:
+def test_the_join_phase_has_batches_of_page_views_by_search_id(opened: UpstreamDataset) -> None:
     assert opened.get_pv_data_size() == 0
     opened.preprocess_instance()
     assert opened.get_pv_data_size() == 3
@@ -66,7 +66,7 @@ def test_the_join_phase_has_batches_of_page_views_by_search_id(opened: InMemoryD
     opened.end_pass()
 
 
-def test_rank_offset_holds_the_ranks_within_the_page_view(opened: InMemoryDataset) -> None:
+def test_rank_offset_holds_the_ranks_within_the_page_view(opened: UpstreamDataset) -> None:
     opened.set_rank_offset("rank_offset")
     opened.begin_pass()
     opened.preprocess_instance()
@@ -82,7 +82,7 @@ def test_rank_offset_holds_the_ranks_within_the_page_view(opened: InMemoryDatase
     opened.end_pass()
 
 
-def test_rank_attention_takes_it_as_it_is(opened: InMemoryDataset) -> None:
+def test_rank_attention_takes_it_as_it_is(opened: UpstreamDataset) -> None:
     from paddlebox import ops
     from paddlebox._native import paddle
 
@@ -107,7 +107,7 @@ def test_rank_attention_takes_it_as_it_is(opened: InMemoryDataset) -> None:
     assert found[1] == [6 * 11 + 3 * 13, 6 * 31 + 3 * 33, 6 * 11 + 3 * 13]  # users 1, 3, 6
 
 
-def test_the_update_phase_is_shuffled_instances_of_the_same_pass(opened: InMemoryDataset) -> None:
+def test_the_update_phase_is_shuffled_instances_of_the_same_pass(opened: UpstreamDataset) -> None:
     opened.preprocess_instance()
     opened.begin_pass()
     users(opened)
@@ -143,7 +143,7 @@ def test_the_update_phase_shuffles_the_groups_of_a_loss(
     assert found != sorted(found)
 
 
-def test_log_keys_can_be_fed(opened: InMemoryDataset) -> None:
+def test_log_keys_can_be_fed(opened: UpstreamDataset) -> None:
     opened.set_use_var([var("user"), var("box_search_id"), var("box_cmatch_rank")])
     opened.set_enable_pv_merge(False)
     opened.begin_pass()
@@ -266,7 +266,7 @@ class TestOutOfOrder:
         with pytest.raises(PassError, match="preprocess_instance is missing"):
             dataset.postprocess_instance()
 
-    def test_in_a_pass_of_page_views(self, opened: InMemoryDataset) -> None:
+    def test_in_a_pass_of_page_views(self, opened: UpstreamDataset) -> None:
         opened.preprocess_instance()
         with pytest.raises(PassError, match="page views"):
             opened.local_shuffle()

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paddlebox.config import Format, KeySpace, Slots
+from paddlebox.config import DataConfig, Format, KeySpace, Slots
+from paddlebox.config.data import StreamConfig
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import LoadOptions
@@ -26,6 +28,7 @@ from tests.data.test_formats_columnar import contents
 from tests.support.configs import make_slots
 from tests.support.fixtures import OpenDataset, WriteLines
 from tests.support.instances import SLOTS, multislot_lines
+from tests.support.options import load_options
 
 GIB = 1 << 30
 
@@ -46,9 +49,21 @@ def write(path: Path, lines: list[str]) -> Path:
     return settled(path)
 
 
+# Options with which files are not cached, and those that do not affect how a line is parsed.
+UNCACHED = """
+pipe_command parser logkey parse_ins_id parse_content time_column user_sequences merge_size
+"""
+NOT_PARSING = """
+train_files test_files files_per_pass date files_per_day batch_size max_bad_line_ratio dedup_slots
+pv_batch_size shuffle threads share drop_last negative_rate sequences
+data seed test click_slots budget_bytes spill_dir to_disk cache sample_rate shuffle_by shuffle_slot
+pipe_timeout_s retries allow_commands tables shuffle_seed
+"""
+
+
 def loaded(path: Path, cache: ParsedCache | None, **options: Any) -> LoadedPass:
-    given = {"format": Format.MULTISLOT, "slots": SLOTS, "batch_size": 16, "threads": 2}
-    return load([str(path)], LoadOptions(**{**given, **options}, cache=cache), 1 << 30)
+    given = {"data_format": Format.MULTISLOT, "slots": SLOTS, "batch_size": 16, "threads": 2}
+    return load([str(path)], load_options(**{**given, **options}, cache=cache), 1 << 30)
 
 
 def unread(path: Path) -> None:
@@ -95,8 +110,8 @@ class TestSecondReading:
         two = make_slots(click="label", user="sparse")
         for path, options in (
             (zipped, {}),
-            (csv, {"format": Format.CSV}),
-            (tmp_path / "a.parquet", {"format": Format.PARQUET, "slots": two}),
+            (csv, {"data_format": Format.CSV}),
+            (tmp_path / "a.parquet", {"data_format": Format.PARQUET, "slots": two}),
         ):
             settled(path)
             first = contents(loaded(path, cache, **options))
@@ -111,7 +126,7 @@ class TestSecondReading:
         assert contents(again) == contents(
             load(
                 [str(write(tmp_path / "b", multislot_lines(500)))],
-                LoadOptions(Format.MULTISLOT, SLOTS, 7, shuffle_seed=3),
+                load_options(Format.MULTISLOT, SLOTS, 7, shuffle_seed=3),
                 1 << 30,
             )
         )
@@ -180,9 +195,11 @@ class TestOldOrForeign:
         assert cache.hits == 0
 
     def test_every_option_is_of_parsing_unless_it_is_known_not_to_be(self) -> None:
-        parsing = LoadOptions(Format.MULTISLOT, SLOTS, 1).parsing()
-        known = {"format", "slots", "key_space", "max_line_bytes", "chunk_bytes", "exact"}
-        assert set(parsing) == known
+        parsing = set(load_options(Format.MULTISLOT, SLOTS, 1).parsing())
+        options = {*DataConfig.model_fields} - {*StreamConfig.model_fields}
+        options |= {field.name for field in fields(LoadOptions)}
+        assert parsing - options == {"chunk_bytes"}
+        assert options - parsing == {*UNCACHED.split(), *NOT_PARSING.split()}
 
     def test_a_file_changed_this_moment_is_not_kept(
         self, tmp_path: Path, cache: ParsedCache
@@ -303,7 +320,7 @@ class TestFolder:
         self, tmp_path: Path, cache: ParsedCache
     ) -> None:
         path = write(tmp_path / "a", several_chunks())
-        schema = LoadOptions(Format.MULTISLOT, SLOTS, 16).schema()
+        schema = load_options(Format.MULTISLOT, SLOTS, 16).schema()
         other = ParsedCache(cache.folder, GIB)
         both = [
             each.parts(str(path), {}, lambda: read_chunks(str(path))) for each in (cache, other)
@@ -327,9 +344,9 @@ from pathlib import Path
 from paddlebox.config import Format, Slots
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import load
-from paddlebox.data.options import LoadOptions
+from tests.support.options import load_options
 path, folder, slots = sys.argv[1:]
-options = LoadOptions(Format.MULTISLOT, Slots.model_validate(json.loads(slots)), 16,
+options = load_options(Format.MULTISLOT, Slots.model_validate(json.loads(slots)), 16,
                       cache=ParsedCache(Path(folder), 1 << 30))
 done = load([path], options, 1 << 30)
 print(json.dumps([done.size, done.instances.unique_keys, done.files_from_cache]))

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.data.pipeline import (
     AFTER,
     BEFORE,
@@ -183,7 +183,7 @@ def test_a_trainer_that_waits_for_batches_gets_more_packers_and_one_that_does_no
     assert threads.now == 3  # looked at after 32, 64 and 96
 
 
-def train(dataset: InMemoryDataset, *files: str) -> list[dict[str, Any]]:
+def train(dataset: UpstreamDataset, *files: str) -> list[dict[str, Any]]:
     """The batches of two passes, the second loaded beside the first."""
     fed = []
     dataset.set_filelist(list(files))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paddlebox.compat import QueueDataset
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.data.batches import PACKED
-from paddlebox.data.dataset import InMemoryDataset
-from paddlebox.data.queue_dataset import QueueDataset
 from paddlebox.errors import DataError, OutOfSpaceError, PassError
 from paddlebox.store.table import Table, sorted_unique_keys
 from tests.support.fixtures import OpenDataset, OpenTable, WriteLines
@@ -19,13 +19,13 @@ from tests.support.inside import head_of, table_of
 from tests.support.instances import multislot_lines
 
 
-def load(dataset: InMemoryDataset, *files: str) -> None:
+def load(dataset: UpstreamDataset, *files: str) -> None:
     dataset.set_filelist(files)
     dataset.load_into_memory()
     dataset.begin_pass()
 
 
-def push_ones(dataset: InMemoryDataset | QueueDataset, batch: dict[str, Any]) -> np.ndarray:
+def push_ones(dataset: UpstreamDataset | QueueDataset, batch: dict[str, Any]) -> np.ndarray:
     """A push of gradient 0.01 for every segment, as a program's backward would do it."""
     from paddlebox import ops
     from paddlebox._native import paddle
@@ -40,7 +40,7 @@ def push_ones(dataset: InMemoryDataset | QueueDataset, batch: dict[str, Any]) ->
     return out.numpy()
 
 
-def train(dataset: InMemoryDataset, *files: str) -> list[np.ndarray]:
+def train(dataset: UpstreamDataset, *files: str) -> list[np.ndarray]:
     load(dataset, *files)
     outs = [push_ones(dataset, batch) for batch in dataset.batches()]
     dataset.end_pass()
@@ -74,11 +74,11 @@ class TestOutOfOrder:
     def test_each_call_names_the_one_that_is_missing(
         self, open_table: OpenTable, write_lines: WriteLines
     ) -> None:
-        from paddlebox.data.dataset import InMemoryDataset
+        from paddlebox.compat.upstream import UpstreamDataset
         from tests.support.instances import SLOTS
 
-        dataset = InMemoryDataset(open_table())
-        with pytest.raises(PassError, match="init is missing"):
+        dataset = UpstreamDataset(open_table())
+        with pytest.raises(PassError, match="init or set_use_var is missing"):
             dataset.preload_into_memory()
         dataset.init(slots=SLOTS, batch_size=8)
         with pytest.raises(PassError, match="set_filelist is missing"):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlebox.data.queue_dataset import QueueDataset
+from paddlebox.compat import QueueDataset
 from paddlebox.errors import DataError, PassError
 from tests.data.test_protocol import push_ones, train
 from tests.support.fixtures import OpenDataset, OpenTable, WriteLines

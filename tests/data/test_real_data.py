@@ -9,7 +9,7 @@ import pytest
 
 from paddlebox.config import Format, KeySpace, Slots, load_slots
 from paddlebox.data.loader import load
-from paddlebox.data.options import LoadOptions
+from tests.support.options import load_options
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +48,7 @@ def test_real_rows_have_no_bad_line(
         pytest.skip(f"{file} is absent")
     if isinstance(slots, str):
         slots = load_slots(ROOT / slots)
-    options = LoadOptions(data_format, slots, 512, threads=2, key_space=KeySpace.PER_SLOT)
+    options = load_options(data_format, slots, 512, threads=2, key_space=KeySpace.PER_SLOT)
     loaded = load([str(file)], options, max_rows=1 << 30)
     if rows is None:
         rows = len(file.read_text().splitlines())

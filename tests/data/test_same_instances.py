@@ -18,11 +18,11 @@ from paddlebox.config import Format
 from paddlebox.data import cache as cache_module
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import load
-from paddlebox.data.options import LoadOptions
 from paddlebox.store import remote as file_systems
 from tests.data.test_formats_columnar import contents
 from tests.data.test_formats_sources import FailingHandler
 from tests.support.instances import SLOTS, multislot_lines
+from tests.support.options import load_options
 
 GIB = 1 << 30
 
@@ -50,7 +50,7 @@ def files(tmp_path: Path) -> list[str]:
 def digest(files: list[str], cache: ParsedCache | None, **options: Any) -> str:
     """Of all columns, in the order in which they are trained."""
     given = {"threads": 2, "shuffle_seed": 5, "retries": 2, **options}
-    loaded = load(files, LoadOptions(Format.MULTISLOT, SLOTS, 16, cache=cache, **given), 1 << 30)
+    loaded = load(files, load_options(Format.MULTISLOT, SLOTS, 16, cache=cache, **given), 1 << 30)
     return hashlib.sha256(repr(contents(loaded)).encode()).hexdigest()
 
 

@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 
 from paddlebox.config import Format, KeySpace, Slots
 from paddlebox.config.data import HistoryConfig, Split
-from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import LoadedPass, load
-from paddlebox.data.options import LoadOptions
 from paddlebox.data.sequences import SequenceContext, SequenceOptions
 from paddlebox.errors import ConfigError, DataError, OutOfSpaceError
 from tests.support.configs import make_slots
+from tests.support.options import load_options
 
 SLOTS = make_slots(click="label", user={}, item={})
 Event = tuple[int, int]  # user (0: none) and time; its item is its number from 1
@@ -52,14 +51,14 @@ def loaded(
     **options: Any,
 ) -> LoadedPass:
     wanted = SequenceOptions(**{"user": "user", **options})
-    given = LoadOptions(
+    given = load_options(
         data_format,
         slots,
         batch_size,
         key_space=key_space,
         shuffle_seed=shuffle_seed,
         budget_bytes=budget_bytes,
-        instances=InstanceOptions(time_column=wanted.time),
+        time_column=wanted.time,
         user_sequences=wanted,
     )
     given.check()
@@ -506,10 +505,10 @@ def test_a_dataset_without_times_stays_as_it_is(open_dataset: Any) -> None:
         label="label", **dict.fromkeys(names[0], "dense"), **dict.fromkeys(names[1], "sparse")
     )
     dataset = open_dataset(slots=slots, data_format=Format.CRITEO_TSV)
-    before = dataset._options.load
+    before = dataset.options.load
     with pytest.raises(ConfigError, match=r"data\.sequences\.time \(set_merge_by_uid"):
         dataset.set_sequences(SequenceOptions("C1"))
-    assert dataset._options.load is before
+    assert dataset.options.load is before
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,12 @@ def open_group() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def feeding(open_table: Any) -> Iterator[Callable[..., Any]]:
     """feeding(table or group, slots, **init) -> dataset; closed before the tables."""
-    from paddlebox.data.dataset import InMemoryDataset
+    from paddlebox.compat.upstream import UpstreamDataset
 
     opened = []
 
-    def make(table: Any, slots: Slots, **init: Any) -> InMemoryDataset:
-        dataset = InMemoryDataset(table, seed=1)
+    def make(table: Any, slots: Slots, **init: Any) -> UpstreamDataset:
+        dataset = UpstreamDataset(table, seed=1)
         dataset.init(**{"slots": slots, "batch_size": 32, **init})
         opened.append(dataset)
         return dataset

@@ -17,13 +17,13 @@ import pytest
 from paddlebox import _native
 from paddlebox.config import Format
 from paddlebox.data.loader import LoadedPass, load
-from paddlebox.data.options import LoadOptions
 from paddlebox.data.spill import SpillingInstances
 from paddlebox.errors import OutOfSpaceError
 from tests.conftest import run_python
 from tests.support.fixtures import OpenDataset
 from tests.support.instances import SLOTS, multislot_lines
 from tests.support.marks import long
+from tests.support.options import load_options
 
 core = _native.core
 MIB = 1 << 20
@@ -47,7 +47,7 @@ def files(tmp_path_factory: Any) -> list[str]:
 
 def loaded(files: list[str], budget: int, batch_size: int, **options: Any) -> LoadedPass:
     max_rows = options.pop("max_rows", 1 << 30)
-    given = LoadOptions(
+    given = load_options(
         Format.MULTISLOT, SLOTS, batch_size, threads=2, budget_bytes=budget, **options
     )
     return load(files, given, max_rows)
@@ -61,7 +61,7 @@ def trained(of: LoadedPass) -> list[Any]:
         seen += [chosen.begin, chosen.end, part.keys, part.slots, part.positions]
         rows = np.full(of.instances.unique_keys, -1, np.int32)
         rows[part.positions] = np.arange(len(part.positions), dtype=np.int32)
-        size = of.options.batch_size
+        size = of.options.data.batch_size
         for begin in range(part.begin, part.end, size):
             end = min(begin + size, part.end)
             seen += of.instances.pack_batch(begin, end, rows, 7, 2).values()

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config import Slots
 from paddlebox.config.fields import fields_of
-from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.data.positions import Positions, task_columns
 from paddlebox.errors import ConfigError, DataError
 from tests.support.configs import make_slots
@@ -33,7 +33,7 @@ LINES = [
 ]
 
 
-def batches(dataset: InMemoryDataset, path: Path, lines: list[str]) -> list[dict[str, Any]]:
+def batches(dataset: UpstreamDataset, path: Path, lines: list[str]) -> list[dict[str, Any]]:
     path.write_text("\n".join(lines) + "\n")
     dataset.set_filelist([str(path)])
     dataset.load_into_memory()
@@ -45,8 +45,8 @@ def batches(dataset: InMemoryDataset, path: Path, lines: list[str]) -> list[dict
 def feeding(open_table: Any) -> Any:
     table, opened = open_table(), []
 
-    def make(slots: Slots = SLOTS, **init: Any) -> InMemoryDataset:
-        dataset = InMemoryDataset(table)
+    def make(slots: Slots = SLOTS, **init: Any) -> UpstreamDataset:
+        dataset = UpstreamDataset(table)
         opened.append(dataset)
         dataset.init(slots=slots, batch_size=2, thread_num=1, **init)
         return dataset
@@ -57,7 +57,7 @@ def feeding(open_table: Any) -> Any:
 
 
 def test_labels_are_columns_in_the_order_of_the_slots_and_dense_holds_features_alone(
-    feeding: Callable[..., InMemoryDataset], tmp_path: Path
+    feeding: Callable[..., UpstreamDataset], tmp_path: Path
 ) -> None:
     first, second = batches(feeding(), tmp_path / "a", LINES)
     np.testing.assert_array_equal(first["box_label"], [[1, 0], [0, 1]])
@@ -69,7 +69,7 @@ def test_labels_are_columns_in_the_order_of_the_slots_and_dense_holds_features_a
 
 
 def test_a_label_of_a_second_task_outside_0_and_1_is_an_error_that_names_it(
-    feeding: Callable[..., InMemoryDataset], tmp_path: Path
+    feeding: Callable[..., UpstreamDataset], tmp_path: Path
 ) -> None:
     wrong = LINES[1].replace("1 1 2 7 8", "1 3 2 7 8")
     with pytest.raises(DataError, match=r"'buy' of instance 1 of the pass is 3"):
@@ -77,7 +77,7 @@ def test_a_label_of_a_second_task_outside_0_and_1_is_an_error_that_names_it(
 
 
 def test_each_id_of_a_sequence_has_its_own_place_in_order_and_lengths_follow_the_features(
-    feeding: Callable[..., InMemoryDataset], tmp_path: Path
+    feeding: Callable[..., UpstreamDataset], tmp_path: Path
 ) -> None:
     plain = feeding()
     pooled = batches(plain, tmp_path / "a", LINES)[0]
@@ -107,7 +107,7 @@ def test_rows_learn_the_same_from_places_as_from_their_sum(open_table: Any, tmp_
     digests = []
     for sequences in ([], ["history"]):
         table = open_table()
-        dataset = InMemoryDataset(table)
+        dataset = UpstreamDataset(table)
         dataset.init(slots=SLOTS, batch_size=3, thread_num=1, sequences=sequences)
         (feed,) = batches(dataset, tmp_path / "a", LINES)
         cells = (len(feed["box_offsets"]) - 1) // 3
@@ -137,7 +137,7 @@ def test_rows_learn_the_same_from_places_as_from_their_sum(open_table: Any, tmp_
     ],
 )
 def test_sequences_that_cannot_be_are_refused(
-    feeding: Callable[..., InMemoryDataset], arguments: dict[str, Any], expected: str
+    feeding: Callable[..., UpstreamDataset], arguments: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
         feeding(**arguments)

@@ -17,14 +17,13 @@ from paddlebox.config import Format, HbmPlace, Slots
 from paddlebox.config.data import HistoryConfig, Split
 from paddlebox.data.batches import BatchInputs, Feed, check_use_var
 from paddlebox.data.cache import ParsedCache
-from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import LoadedPass, load
-from paddlebox.data.options import LoadOptions
 from paddlebox.data.packer import BatchPacker
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.errors import ConfigError, DataError
 from tests.support.configs import make_slots
 from tests.support.fixtures import OpenDataset
+from tests.support.options import load_options
 
 CLICK, USER = [1, 0, 1], [7, 8, 9]
 TAGS = [[(1, 3.0), (2, 1.0)], [], [(2, 0.25), (3, 4.0), (2, 0.0)]]
@@ -78,7 +77,7 @@ def write(folder: Path, data_format: Format, tags: Any = TAGS) -> str:
 
 
 def loaded(path: str, data_format: Format, slots: Slots, **options: Any) -> LoadedPass:
-    return load([path], LoadOptions(data_format, slots, 8, **options), 1 << 30)
+    return load([path], load_options(data_format, slots, 8, **options), 1 << 30)
 
 
 def packed(of: LoadedPass, inputs: BatchInputs | None = None) -> Feed:
@@ -163,7 +162,7 @@ def test_files_without_ids_go_to_disk_beside_those_with_weights(tmp_path: Path) 
     slots = make_slots(click="label", tags={"weighted": True, "default": 9})
     (tmp_path / "a.csv").write_text("click,tags\n1,5:3|6:4\n0,7:2\n")
     (tmp_path / "b.csv").write_text("click,tags\n1,\n0,\n")
-    options = LoadOptions(Format.CSV, slots, 8, shuffle_seed=3)
+    options = load_options(Format.CSV, slots, 8, shuffle_seed=3)
     to_disk: dict[str, Any] = {"to_disk": True, "spill_dir": tmp_path, "budget_bytes": 1 << 16}
     for disk in ({}, to_disk):
         for files in ("ab", "ba"):
@@ -243,16 +242,16 @@ def test_slots_that_contradict_each_other_are_refused(slots: Any, expected: str)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"format": Format.CRITEO_TSV}, "weighted, but criteo_tsv has no weights"),
-        ({"format": Format.PARQUET}, "expected weight_column, the name of the column"),
+        ({"data_format": Format.CRITEO_TSV}, "weighted, but criteo_tsv has no weights"),
+        ({"data_format": Format.PARQUET}, "expected weight_column, the name of the column"),
         ({"dedup_slots": "auto"}, "dedup_slots is auto, but slots are weighted, or pooled"),
         ({"sequences": ("tags",)}, "sequence 'tags': expected a slot without weighted and pooling"),
     ],
 )
 def test_what_weights_do_not_work_with_is_refused(options: Any, expected: str) -> None:
-    fields = {"format": Format.CSV, "slots": slots_of(max_length=3), "batch_size": 8, **options}
+    given = {"data_format": Format.CSV, **options}
     with pytest.raises(ConfigError, match=expected):
-        LoadOptions(**fields).check()
+        load_options(slots=slots_of(max_length=3), batch_size=8, **given).check()
 
 
 def test_a_weight_column_is_for_columnar_files_only() -> None:
@@ -284,8 +283,7 @@ def test_plugins_and_rows_on_a_gpu_have_no_factors(
 def test_histories_of_users_have_no_weights() -> None:
     history = HistoryConfig(length=3)
     sequences = SequenceOptions("user", "time", Split.DIRECT, 4, history=history)
-    instances = InstanceOptions(time_column="time")
-    options = LoadOptions(Format.CSV, slots_of(), 8, user_sequences=sequences, instances=instances)
+    options = load_options(Format.CSV, slots_of(), 8, user_sequences=sequences)
     with pytest.raises(ConfigError, match="history keeps ids without weights"):
         options.check()
     pooled = make_slots(click="label", user={}, tags={"pooling": "mean"})

@@ -14,10 +14,10 @@ import pytest
 from paddlebox.config import Format
 from paddlebox.data.batches import METRIC_COLUMN, WEIGHT, BatchInputs, Feed
 from paddlebox.data.loader import LoadedPass, load
-from paddlebox.data.options import LoadOptions
 from paddlebox.data.packer import BatchPacker
 from paddlebox.errors import DataError
 from tests.support.configs import make_slots
+from tests.support.options import load_options
 
 SLOTS = make_slots(
     click="label", age="dense", w="weight", buy="label", size={"type": "dense", "dim": 2}, user={}
@@ -62,7 +62,7 @@ def write(folder: Path, data_format: Format, weights: Sequence[float | None]) ->
 
 
 def loaded(path: str, data_format: Format, bad: float = 0.0) -> LoadedPass:
-    return load([path], LoadOptions(data_format, SLOTS, 8, max_bad_line_ratio=bad), 1 << 30)
+    return load([path], load_options(data_format, SLOTS, 8, max_bad_line_ratio=bad), 1 << 30)
 
 
 def packed(of: LoadedPass, inputs: BatchInputs | None = None) -> Feed:

@@ -11,9 +11,9 @@ import pytest
 
 from paddlebox.config import load_config, load_slots
 from paddlebox.data.loader import load
-from paddlebox.data.options import LoadOptions
 from tests.conftest import ROOT
 from tests.data.test_formats_columnar import contents
+from tests.support.options import load_options
 from tests.support.processes import tool
 
 CONFIG = "configs/dcn_v2_criteo_x1.yaml"
@@ -43,7 +43,8 @@ def test_every_cell_of_criteo_x1_is_read(tmp_path: Path) -> None:
     config = load_config(ROOT / CONFIG)
     slots = load_slots(ROOT / config.data.slots)
     slots.check_format(config.data.format)
-    loaded = load([str(tmp_path / "train.csv")], LoadOptions(config.data.format, slots, 4), 1 << 20)
+    options = load_options(config.data.format, slots, 4)
+    loaded = load([str(tmp_path / "train.csv")], options, 1 << 20)
     labels, dense, feasigns, offsets = contents(loaded)
     assert np.ravel(labels).tolist() == [float(row[0]) for row in cells]
     numbers = np.array([row[1:14] for row in cells], dtype=np.float32)

@@ -40,7 +40,6 @@ from paddlebox import ops
 from paddlebox.config import Format, TableConfig
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import load
-from paddlebox.data.options import LoadOptions
 from paddlebox.errors import PaddleBoxError
 from paddlebox.saves.meta import META, _crc_of, _text_of
 from paddlebox.saves.reader import chain_of, open_save
@@ -62,6 +61,7 @@ from paddlebox.store.tiered_table import stored_table
 from paddlebox.store.version_store import VersionStore
 from tests.data.test_formats_columnar import contents
 from tests.support.instances import SLOTS, multislot_lines
+from tests.support.options import load_options
 
 _CPU_S, _WALL_S = 20, 300  # for one file
 _BUDGET = 1 << 30  # bytes of the feeder, and of the parsed cache
@@ -186,14 +186,8 @@ def read_rank_parity(folder: Path) -> Any:
 
 def _loaded(file: Path, cache: ParsedCache | None = None, bad_ratio: float = 0.0) -> Any:
     """The lines of a file, those that are bad, and all instances."""
-    options = LoadOptions(
-        format=Format.CSV if ".csv" in file.name else Format.MULTISLOT,
-        slots=SLOTS,
-        batch_size=16,
-        threads=2,
-        max_bad_line_ratio=bad_ratio,
-        cache=cache,
-    )
+    form = Format.CSV if ".csv" in file.name else Format.MULTISLOT
+    options = load_options(form, SLOTS, 16, threads=2, max_bad_line_ratio=bad_ratio, cache=cache)
     found = load([str(file)], options, _BUDGET)
     return found.lines, found.bad_lines, found.size, contents(found)
 

@@ -66,14 +66,14 @@ def run(world: Any) -> dict[str, Any]:
         found["own files"] = read(dataset)
 
         dataset = opened("InMemoryDataset")
-        dataset.set_filelist(dataset._options.filelist[world.rank :: world.size])
+        dataset.set_filelist(dataset._filelist[world.rank :: world.size])
         dataset.load_into_memory()
         found["loaded"] = dataset.get_memory_data_size()
         dataset.global_shuffle()
         found["shuffled"] = read(dataset)
 
         dataset = opened("InMemoryDataset")
-        dataset.set_filelist(dataset._options.filelist[world.rank :: world.size])
+        dataset.set_filelist(dataset._filelist[world.rank :: world.size])
         dataset.global_shuffle()
         dataset.load_into_memory()
         found["shuffled before"] = read(dataset)

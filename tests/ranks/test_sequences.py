@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,20 @@ import pytest
 from paddlebox.config import Format
 from paddlebox.config.data import HistoryConfig, ShareBy, Split
 from paddlebox.data import loader
-from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import LoadedPass, load
-from paddlebox.data.options import LoadOptions
+from paddlebox.data.options import DatasetOptions, LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.share import Share
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.world import World
 from paddlebox.store.coordinator import Coordinator
-from paddlebox.train.shares import set_files
+from paddlebox.train.shares import files_of
 from tests.ranks.launched import run_launched, summary
 from tests.ranks.threads import coordination
 from tests.support.configs import make_config, make_slots, write_config, write_slots
 from tests.support.fixtures import OpenDataset
+from tests.support.options import load_options
 
 PASSES, ROWS, USERS = 2, 800, 40
 BY_USER = Share(ShareBy.SLOT, "user")
@@ -57,13 +58,13 @@ def written(folder: Path, name: str, rows: Sequence[str]) -> str:
 
 def loaded_by(ranks: int, files: Sequence[str], **options: Any) -> list[LoadedPass]:
     """The pass of each rank."""
-    given = {"format": Format.MULTISLOT, "batch_size": 64, "threads": 2, **options}
+    given = {"data_format": Format.MULTISLOT, "batch_size": 64, "threads": 2, **options}
     given |= {"slots": make_slots(click="label", user="sparse", item="sparse")}
-    given |= {"instances": InstanceOptions(time_column="time"), "user_sequences": CUT}
-    wanted = LoadOptions(share=BY_USER, **given)
+    given |= {"time_column": "time", "user_sequences": CUT}
+    wanted = load_options(share=BY_USER, **given)
 
     def on(world: World) -> LoadedPass:
-        return load(files, wanted, 1 << 30, world=world, seed=3)
+        return load(files, wanted, 1 << 30, world=world, number=3)
 
     return coordination(ranks, on)
 
@@ -150,23 +151,14 @@ def test_a_share_that_divides_users_is_refused(
     assert dataset.get_memory_data_size() == ROWS
 
 
-class Settings:
-    """Keeps what a dataset is told."""
-
-    def set_share(self, by: ShareBy, *, slot: str) -> None:
-        self.share = by, slot
-
-    def set_filelist(self, files: Sequence[str]) -> None:
-        self.files = files
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("train", [True, False])
 def test_each_rank_of_a_run_reads_all_files_and_trains_its_users(train: bool) -> None:
     config = make_config(data={"sequences": {"user": "user"}})
-    dataset: Any = Settings()
-    set_files(dataset, config, TwoRanks(), ["a", "b"], [1, 1], train=train)
-    assert (dataset.share, dataset.files) == ((ShareBy.SLOT, "user"), ["a", "b"])
+    slots = make_slots(click="label", user="sparse", item="sparse")
+    dataset: Any = SimpleNamespace(options=DatasetOptions(LoadOptions(config.data, slots)))
+    files = files_of(dataset, config, TwoRanks(), ["a", "b"], [1, 1], train=train)
+    assert (dataset.options.load.share, files) == (Share(ShareBy.SLOT, "user"), ["a", "b"])
 
 
 @pytest.mark.slow

@@ -20,9 +20,7 @@ import pytest
 from paddlebox.config import Format
 from paddlebox.config.data import ShareBy
 from paddlebox.data import loader, sharing
-from paddlebox.data.instance_options import InstanceOptions
 from paddlebox.data.loader import load
-from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.data.share import Share
 from paddlebox.data.sources import open_source
@@ -30,6 +28,7 @@ from paddlebox.errors import ConfigError, DataError, OutOfSpaceError, RankError
 from paddlebox.ranks.world import World
 from tests.ranks.threads import coordination
 from tests.support.configs import make_slots
+from tests.support.options import load_options
 
 SLOTS = make_slots(click="label", user="sparse", words="sparse")
 ROWS, USERS, VIEWS, CHUNK_BYTES, BATCH = 3000, 90, 400, 4096, 16
@@ -75,12 +74,12 @@ def loaded_by(
     **options: Any,
 ) -> list[list[Instance]]:
     """The instances of each rank, in their order. per_host: ranks of a host; 0: all."""
-    given = {"instances": InstanceOptions(parse_logkey=True), "threads": 2, **options}
-    chosen = LoadOptions(Format.MULTISLOT, SLOTS, BATCH, share=share, **given)
+    given = {"logkey": True, "threads": 2, **options}
+    chosen = load_options(Format.MULTISLOT, SLOTS, BATCH, share=share, **given)
 
     def on(world: World) -> list[Instance]:
         own = files[world.rank :: world.size] if share.own_files else files
-        found = load(own, chosen, 1 << 30, world=world, seed=seed)
+        found = load(own, chosen, 1 << 30, world=world, number=seed)
         return told(found.instances)
 
     return coordination(ranks, on, per_host)
@@ -236,11 +235,11 @@ def test_row_groups_feed_all_ranks(tmp_path: Path, row_group: int, even: bool) -
         "logkey": pa.array([told[0] for _, told in INSTANCES]),
     }
     pq.write_table(pa.table(columns), path, row_group_size=row_group)
-    options = LoadOptions(
+    options = load_options(
         Format.PARQUET,
         SLOTS,
         16,
-        instances=InstanceOptions(parse_logkey=True),
+        logkey=True,
         share=Share(ShareBy.BYTES),
     )
     of_ranks = coordination(
@@ -265,11 +264,11 @@ def errors_of(
     said: dict[int, DataError | RankError | OutOfSpaceError] = {}
 
     def on(world: World) -> None:
-        chosen = LoadOptions(
+        chosen = load_options(
             Format.MULTISLOT,
             SLOTS,
             BATCH,
-            instances=InstanceOptions(parse_logkey=True),
+            logkey=True,
             **{"share": Share(by, own_files=by is not ShareBy.BYTES), **options[world.rank]},
         )
         try:

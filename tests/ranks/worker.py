@@ -52,9 +52,9 @@ SLOTS: dict[str, Any] = {
 
 
 def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
+    from paddlebox.compat.upstream import UpstreamDataset
     from paddlebox.config import load_slots
     from paddlebox.config.load import load_config
-    from paddlebox.data.dataset import InMemoryDataset
     from paddlebox.ranks.dense import dense_sync
     from paddlebox.train.batch_loop import run_pass
     from paddlebox.train.opening import open_table
@@ -80,7 +80,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
         of_shard = shard.stepping
         of_shard.begin_to_give = _counting(begun, of_shard, during=settings.get("during_sum", True))
     with table:
-        dataset = InMemoryDataset(table, seed=config.seed)
+        dataset = UpstreamDataset(table, seed=config.seed)
         dataset.init(
             slots=slots,
             data_format=config.data.format,

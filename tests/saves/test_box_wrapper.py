@@ -69,11 +69,11 @@ def test_dataset_calls_reach_the_dataset() -> None:
         box = paddlebox.BoxWrapper(table, dataset)
         box.set_phase(0)
         box.flip_phase()
-        assert dataset._options.phase == 1
+        assert dataset.options.phase == 1
         box.set_test_mode(True)
-        assert dataset._options.test_mode
+        assert dataset.options.load.test
         box.set_date("20240102")
-        assert dataset._options.day == FIRST_DAY + 1
+        assert dataset._day == FIRST_DAY + 1
 
 
 def test_a_merged_chain_is_a_base_that_deltas_go_on_from(tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ import pytest
 from paddlebox._native import core
 from paddlebox.config import Format, Slots
 from paddlebox.data.columnar import as_read
-from paddlebox.data.options import LoadOptions
 from paddlebox.errors import DataError
 from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.request import parse_request
 from paddlebox.store.record import VersionRecord
 from paddlebox.tools.upkeep.report import feasigns_of
 from tests.support.configs import make_config
+from tests.support.options import load_options
 
 COUNT = 10_000
 SLOTS = Slots.model_validate(
@@ -47,7 +47,7 @@ def ids_of(chunk: Any, slot: int) -> list[list[int]]:
 
 
 def trained(column: Any, slot: str) -> list[list[int]]:
-    schema = LoadOptions(Format.PARQUET, SLOTS, 1).schema()
+    schema = load_options(Format.PARQUET, SLOTS, 1).schema()
     columns = {"click": pa.array([1] * len(column)), "user": None, "word": None}
     columns = {name: pa.nulls(len(column)) if c is None else c for name, c in columns.items()}
     batch = as_read(pa.record_batch({**columns, slot: column}), schema)
@@ -179,5 +179,5 @@ def test_a_float_is_an_error_in_each_slot_of_ids(form: str) -> None:
 def test_text_formats_have_no_negative_id_and_the_error_names_what_may_be_meant() -> None:
     with pytest.raises(DataError, match=r"if 2\^64-1 is meant, send 18446744073709551615"):
         served([-1], "user", "csv")
-    chunk = core.parse_chunk(LoadOptions(Format.CSV, SLOTS, 1).schema(), b"1,-1,a\n")
+    chunk = core.parse_chunk(load_options(Format.CSV, SLOTS, 1).schema(), b"1,-1,a\n")
     assert chunk.bad_lines == 1

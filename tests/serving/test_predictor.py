@@ -54,10 +54,8 @@ slots = load_slots(config.data.slots)
 with opening.open_table(config, Path(sys.argv[1], "store"), read_only=True) as table:
     runner = build_runner(config, slots)
     runner.load_dense_state(table.load_dense())
-    dataset = opening.create_dataset(config, slots, table)
-    dataset.set_test_mode(True)
-    dataset.set_filelist([sys.argv[2]])
-    dataset.load_into_memory()
+    dataset = opening.create_dataset(config, slots, table, test=True)
+    dataset.preload([sys.argv[2]])
     dataset.begin_pass()
     out = []
     for feed in dataset.batches():

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config import TableConfig
-from paddlebox.data.dataset import InMemoryDataset
 from paddlebox.errors import OutOfSpaceError, PassError, StoreError
 from paddlebox.store.committer import When
 from paddlebox.store.table import Table
@@ -154,7 +154,7 @@ def test_arrays_that_the_next_pass_changes_are_committed_as_they_were(tmp_path: 
     path = tmp_path / "pass.txt"
     path.write_text("".join(f"{line}\n" for line in multislot_lines(100)))
     with open_table(tmp_path / "s") as table:
-        dataset = InMemoryDataset(table)
+        dataset = UpstreamDataset(table)
         dataset.init(slots=SLOTS, batch_size=32)
         dataset.dense_state = lambda: {"w": weights}
         dataset.set_filelist([str(path)])

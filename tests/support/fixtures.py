@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # at run time, this file must not import Paddle
-    from paddlebox.data.dataset import InMemoryDataset
+    from paddlebox.compat.upstream import UpstreamDataset
     from paddlebox.store.table import Table
 
 OpenTable = Callable[..., "Table"]
-OpenDataset = Callable[..., "InMemoryDataset"]
+OpenDataset = Callable[..., "UpstreamDataset"]
 WriteLines = Callable[[str, Sequence[str]], str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paddlebox.data.dataset import InMemoryDataset
+    from paddlebox.compat.upstream import UpstreamDataset
     from paddlebox.data.passes import Pass
     from paddlebox.store.record import VersionRecord
     from paddlebox.store.table import Table
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from paddlebox.store.version_store import VersionStore
 
 
-def table_of(dataset: InMemoryDataset) -> Table:
+def table_of(dataset: UpstreamDataset) -> Table:
     """The only table of a dataset."""
     from paddlebox.store.table import Table
 
@@ -28,7 +28,7 @@ def head_of(table: TableSet | TieredTable) -> VersionRecord:
     return table.head
 
 
-def loaded_pass(dataset: InMemoryDataset) -> Pass:
+def loaded_pass(dataset: UpstreamDataset) -> Pass:
     """The pass that is loaded and has not begun."""
     assert dataset._stager.next is not None
     return dataset._stager.next

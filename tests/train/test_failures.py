@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from paddlebox._native import core
-from paddlebox.data.dataset import InMemoryDataset
+from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.errors import OutOfSpaceError, PassError, StoreLockedError, TrainingError
 from paddlebox.store.table import Table
 from paddlebox.train.batch_loop import run_pass
@@ -35,7 +35,7 @@ def reopened(open_table: OpenTable, folder: Path) -> tuple[Table, int, str]:
 @pytest.fixture
 def committed(
     open_dataset: OpenDataset, write_lines: WriteLines, tmp_path: Path
-) -> tuple[InMemoryDataset, str, str]:
+) -> tuple[UpstreamDataset, str, str]:
     """A dataset after one committed pass, the file of a next one, and the digest."""
     dataset = open_dataset({"folder": tmp_path / "store"})
     train(dataset, write_lines("a.txt", multislot_lines(100)))
@@ -44,7 +44,7 @@ def committed(
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_stops_at_the_last_commit(
-    committed: tuple[InMemoryDataset, str, str], open_table: OpenTable, tmp_path: Path, loss: float
+    committed: tuple[UpstreamDataset, str, str], open_table: OpenTable, tmp_path: Path, loss: float
 ) -> None:
     dataset, file, digest = committed
     load(dataset, file)
@@ -65,7 +65,7 @@ def test_a_loss_that_is_not_finite_stops_at_the_last_commit(
 
 
 def test_an_error_in_a_step_stops_at_the_last_commit(
-    committed: tuple[InMemoryDataset, str, str], open_table: OpenTable, tmp_path: Path
+    committed: tuple[UpstreamDataset, str, str], open_table: OpenTable, tmp_path: Path
 ) -> None:
     dataset, file, digest = committed
     load(dataset, file)
@@ -77,7 +77,7 @@ def test_an_error_in_a_step_stops_at_the_last_commit(
 
 @pytest.mark.parametrize("bytes_left", [0, 3000])
 def test_a_full_disk_leaves_the_last_commit_and_training_can_go_on_later(
-    committed: tuple[InMemoryDataset, str, str],
+    committed: tuple[UpstreamDataset, str, str],
     open_table: OpenTable,
     tmp_path: Path,
     bytes_left: int,
@@ -100,7 +100,7 @@ def test_a_full_disk_leaves_the_last_commit_and_training_can_go_on_later(
 
 
 def test_a_full_disk_under_the_dense_state(
-    committed: tuple[InMemoryDataset, str, str],
+    committed: tuple[UpstreamDataset, str, str],
     open_table: OpenTable,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -125,7 +125,7 @@ def test_a_full_disk_under_the_dense_state(
 
 @pytest.mark.slow  # a process that imports Paddle
 def test_a_second_writer_names_the_first(
-    committed: tuple[InMemoryDataset, str, str], open_table: OpenTable, tmp_path: Path
+    committed: tuple[UpstreamDataset, str, str], open_table: OpenTable, tmp_path: Path
 ) -> None:
     code = f"""
 from paddlebox.config import TableConfig

@@ -79,7 +79,7 @@ class TestAucRunner:
         self, opened: Any, open_table: OpenTable
     ) -> None:
         from paddlebox import compat
-        from paddlebox.data.dataset import InMemoryDataset
+        from paddlebox.compat.upstream import UpstreamDataset
 
         box = box_of(opened)
         with pytest.raises(ValueError, match="initialize_auc_runner: usr: not a sparse slot"):
@@ -87,7 +87,7 @@ class TestAucRunner:
         with pytest.raises(ValueError, match="expected at least one group"):
             box.initialize_auc_runner([], 4, 1000, [])
         table = open_table(fields={"name": "other"})
-        other = InMemoryDataset(table)
+        other = UpstreamDataset(table)
         with pytest.raises(PassError, match="initialize_auc_runner: expected a dataset with pass"):
             compat.BoxWrapper(table, other).initialize_auc_runner([["a"]], 1, 1, [])
         other.close()

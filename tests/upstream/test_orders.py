@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,7 +90,7 @@ class TestPadBoxSlotDataset:
         orders = []
         for seed in (1, 1, 2):
             dataset = open_upstream("PadBoxSlotDataset", use_var=[var("user")])
-            dataset._options.seed = seed
+            dataset.options.load = replace(dataset.options.load, seed=seed)
             load(dataset, file)
             orders.append(flat(users(dataset)))
             dataset.end_pass()
@@ -241,10 +242,10 @@ class TestPadBoxSlotDataset:
         dataset._table.world = Coordinator()
         dataset._table.world.rank, dataset._table.world.size = 1, 2
         dataset.set_filelist(["a", "b", "c", "d"])
-        assert dataset._options.filelist == ["b", "d"]
+        assert dataset._filelist == ["b", "d"]
         dataset.disable_polling(True)
         dataset.set_filelist(["a", "b", "c"])
-        assert dataset._options.filelist == ["a", "b", "c"]
+        assert dataset._filelist == ["a", "b", "c"]
 
 
 class TestMultiSlotDataset:
@@ -436,7 +437,7 @@ def test_two_datasets_that_are_preloaded_in_turn_train_one_table(
     files = [write_lines(f"{i}.txt", page_lines(3, first=1 + 2 * i)) for i in range(4)]
     one = with_pages(open_upstream, "PadBoxSlotDataset", table={"folder": tmp_path / "store"})
     other = compat.PadBoxSlotDataset(one._table, seed=1)
-    other.init(slots=one._slots, batch_size=4)
+    other.init(slots=one.options.load.slots, batch_size=4)
     other.set_parse_logkey(True)
     other.set_enable_pv_merge(True)
     one.set_use_var(None)

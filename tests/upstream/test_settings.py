@@ -143,15 +143,10 @@ class TestPaddle3:
             merge_by_sid=False,
             enable_pv_merge=True,
         )
-        options = dataset._options
-        assert (options.rank_offset, options.pv_batch_size, options.enable_pv_merge) == (
-            "r",
-            6,
-            True,
-        )
-        assert options.load.instances.parse_logkey
+        options, data = dataset.options, dataset.options.load.data
+        assert (options.rank_offset, options.enable_pv_merge) == ("r", True)
+        assert (data.pv_batch_size, data.logkey, data.batch_size) == (6, True, 4)
         assert dataset._merge_by_sid is False
-        assert options.load.batch_size == 4
 
     def test_update_settings_and_distributed_settings(self, open_upstream: OpenUpstream) -> None:
         dataset = open_upstream("InMemoryDataset", batch_size=4)
@@ -171,14 +166,11 @@ class TestPaddle3:
             fs_name="hdfs://nn:9000",
             fs_ugi="me,secret",
         )
-        load = dataset._options.load
-        assert (load.batch_size, dataset._options.pool_size) == (7, 100)
-        assert (load.instances.merge_size, load.instances.parse_content) == (3, True)
+        load = dataset.options.load
+        assert (load.data.batch_size, dataset.options.pool_size) == (7, 100)
+        assert (load.merge_size, load.parse_content) == (3, True)
         dataset.update_settings(merge_size=-1, fea_eval=True)
-        assert (dataset._options.load.instances.merge_size, dataset._options.pool_size) == (
-            3,
-            10000,
-        )
+        assert (dataset.options.load.merge_size, dataset.options.pool_size) == (3, 10000)
         for call in (dataset.update_settings, dataset._init_distributed_settings):
             with pytest.raises(ConfigError, match="batch_sizes: expected "):
                 call(batch_sizes=3)
@@ -207,7 +199,7 @@ class TestSettings:
         dataset = open_upstream("PadBoxSlotDataset")
         dataset.set_hdfs_config("hdfs://nn:9000", "me,secret")
         dataset.set_filelist(["hdfs:/logs/a", "/local/b", "hdfs://other:1/c", "s3://d/e"])
-        assert dataset._options.filelist == [
+        assert dataset._filelist == [
             *("hdfs://me@nn:9000/logs/a", "/local/b", "hdfs://other:1/c", "s3://d/e")
         ]
         for name in ("afs://host:1", "", "nn:9000"):

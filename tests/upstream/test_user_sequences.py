@@ -4,6 +4,7 @@ hand."""
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -197,7 +198,7 @@ def test_ranges_of_times_choose_what_trains_and_what_is_tested(
 
 def shuffled(open_upstream: OpenUpstream, file: str, seed: int, sort: bool) -> list[list[int]]:
     dataset = opened(open_upstream, "PadBoxSlotDataset")
-    dataset._options.seed = seed
+    dataset.options.load = replace(dataset.options.load, seed=seed)
     dataset.set_merge_by_uid(True, 1, 2, user="user")
     dataset.set_shuffle_and_sort(sort)
     load(dataset, file)

@@ -181,10 +181,8 @@ def diagnose(
         tables = table.slot_tables(slots)
         loaded = load_files(config, slots, files, 1 << 16, "diagnose reads files", tables)
         ordered = config.model_copy(update={"data": in_order})
-        with feeding(create_dataset(ordered, slots, table)) as dataset:
-            dataset.set_test_mode(True)
-            dataset.set_filelist(files)
-            dataset.load_into_memory()
+        with feeding(create_dataset(ordered, slots, table, test=True)) as dataset:
+            dataset.preload(files)
             dataset.begin_pass()
             step = runner.evaluate_step
             measured = run_pass(dataset, step, tasks=dataset.tasks, watched=collected)

@@ -165,6 +165,8 @@ def slot_importance(
     """
     if repeats < 1:
         raise ConfigError(f"repeats: expected at least 1, found {repeats}")
+    if pool < 1:
+        raise ConfigError(f"pool: expected at least 1, found {pool}")
     if not config.data.test_files:
         raise ConfigError(
             "data.test_files: expected files to evaluate on, found none: name them with --files"
@@ -181,12 +183,10 @@ def slot_importance(
     files = expand(config.data.test_files)
     with (
         opened(config, run_dir, slots) as (table, runner, version),
-        feeding(create_dataset(config, slots, table)) as dataset,
+        feeding(create_dataset(config, slots, table, test=True)) as dataset,
     ):
-        dataset.set_test_mode(True)
-        dataset.set_fea_eval(pool)
-        dataset.set_filelist(files)
-        dataset.load_into_memory()
+        dataset.options.pool_size = pool
+        dataset.preload(files)
         dataset.begin_pass()
         whole = run_pass(dataset, runner.evaluate_step, tasks=dataset.tasks)
         if whole.metrics["auc"] is None:
