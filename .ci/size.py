@@ -1,6 +1,10 @@
-"""Prints how large the project is.
+"""Prints how large the project is. Fails only if the spine breaks its rules.
 
     python .ci/size.py
+
+The spine is the numbered list of files below "The spine" in CONTRIBUTING.md: the way of one pass
+from the command to durable rows. It has at most 12 files of 3,500 lines together, and they import
+only each other and the leaf modules that the section names.
 
 A line of code is one that is neither blank nor comment nor docstring. A docstring is any string
 that is a statement of its own. The core is config, data, store, train, nn, models and the Python
@@ -16,7 +20,9 @@ from __future__ import annotations
 import ast
 import io
 import re
+import sys
 import tokenize
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +31,7 @@ PACKAGE = ROOT / "paddlebox"
 CORE = ("config", "data", "store", "train", "nn", "models")
 NATIVE = {".cc", ".cu", ".h", ".inl"}
 LONG = 800  # lines of a file
+SPINE_FILES, SPINE_LINES = 12, 3500
 NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     tokenize.ENDMARKER,
@@ -79,6 +86,69 @@ def config_keys() -> tuple[int, int]:
     return len(shared), len(single)
 
 
+def spine(text: str) -> tuple[list[str], list[str]]:
+    """The files of the spine, and the leaf modules and folders of headers that they may use.
+
+    Args:
+        text: CONTRIBUTING.md.
+    """
+    section = text.partition("\n### The spine\n")[2].partition("\n#")[0]
+    listed, _, leaves = section.partition("\nLeaf modules: ")
+    return re.findall(r"^\d+\. `(\S+)`", listed, re.MULTILINE), re.findall(r"`(\S+)`", leaves)
+
+
+def uses(path: Path) -> Iterator[str]:
+    """The modules of the project that a file imports, or the headers that it includes."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        yield from (f"ops/{name}" for name in re.findall(r'^#include "(\S+)"', text, re.MULTILINE))
+        return
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Import(names=names):
+                found = [name.name for name in names]
+            case ast.ImportFrom(module=str(module), names=names):
+                found = [
+                    whole if any(file.exists() for file in files_of(whole)) else module
+                    for whole in (f"{module}.{name.name}" for name in names)
+                ]
+            case _:
+                continue
+        yield from (name for name in found if name.partition(".")[0] == PACKAGE.name)
+
+
+def files_of(module: str) -> tuple[Path, Path]:
+    path = ROOT.joinpath(*module.split("."))
+    return path.with_suffix(".py"), path / "__init__.py"
+
+
+def check_spine() -> list[str]:
+    """What is wrong with the spine."""
+    files, leaves = spine((ROOT / "CONTRIBUTING.md").read_text())
+    paths = [ROOT / file for file in files]
+    missing = [file for file, path in zip(files, paths, strict=True) if not path.is_file()]
+    if missing or not files:
+        return [
+            f"CONTRIBUTING.md: the spine names no file {name}" for name in missing or ["at all"]
+        ]
+    lines = sum(len(path.read_text().splitlines()) for path in paths)
+    wrong = []
+    if len(files) > SPINE_FILES or lines > SPINE_LINES:
+        wrong.append(
+            f"the spine has {len(files)} files with {lines} lines, expected at most {SPINE_FILES} "
+            f"with {SPINE_LINES}"
+        )
+    own = {file.removesuffix(".py").replace("/", ".") for file in files} | {*files}
+    for file, path in zip(files, paths, strict=True):
+        for name in dict.fromkeys(uses(path)):
+            within = any(
+                name == leaf or name.startswith((f"{leaf}.", f"{leaf}/")) for leaf in leaves
+            )
+            if name not in own and not within:
+                wrong.append(f"{file}: uses {name}, neither of the spine nor a leaf module")
+    return wrong
+
+
 def report() -> list[str]:
     modules = [measure(path) for path in sorted(PACKAGE.rglob("*.py"))]
     lines = sum(module.lines for module in modules)
@@ -107,3 +177,4 @@ def report() -> list[str]:
 
 if __name__ == "__main__":
     print("\n".join(report()))
+    sys.exit("\n".join(check_spine()) or None)

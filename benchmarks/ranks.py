@@ -53,7 +53,6 @@ table: {{embedx_dim: {DIM}, embedx_threshold: 0}}
 data: {{format: multislot, slots: SLOTS_FILE, train_files: [unused], files_per_pass: 1}}
 model: {{type: dnn, hidden: [400, 400, 400]}}
 trainer: {{dense_threads: 1}}
-store: {{threads: 1}}
 """
 
 

@@ -2,85 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from paddlebox import ops
 from paddlebox.config.metrics import MetricConfig
-from paddlebox.data.batches import (
-    LOG_KEYS,
-    MASK,
-    WEIGHT,
-    Feed,
-    instances_of,
-    is_flat,
-    take_metric_columns,
-)
+from paddlebox.data.batches import LOG_KEYS, MASK, Feed, instances_of, take_metric_columns
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.findings import large_inputs
-from paddlebox.errors import DataError, TrainingError
+from paddlebox.errors import TrainingError
 from paddlebox.train import interrupt
-from paddlebox.train.metric_set import MetricSet, State
-from paddlebox.train.metrics import (
-    PassMetrics,
-    TaskMetrics,
-    multiplied,
-    parts_of,
-    sigmoid,
-    warn_of_one_class,
-)
-from paddlebox.train.observe import calibration
+from paddlebox.train.measured import Measured, PassResult, Watched, Weights
+from paddlebox.train.metrics import PassMetrics, warn_of_one_class
 
 # One step: takes a feed; returns the loss before the update and the logits (B, T), or None if the
 # program has no logits.
 Step = Callable[[Feed], tuple[float, np.ndarray | None]]
 # Called after each batch with: batches so far, samples so far, loss of the batch, metrics so far.
 Watcher = Callable[[int, int, float, PassMetrics], None]
-
-
-class Watched(Protocol):
-    """Receives the predictions of every batch. B = instances."""
-
-    columns: Sequence[str]  # names of the slots or log keys to pass to `add`
-
-    def add(
-        self,
-        predictions: np.ndarray,
-        labels: np.ndarray,
-        columns: Mapping[str, np.ndarray],
-        places: np.ndarray,
-    ) -> None:
-        """Receive the samples of a batch.
-
-        Args:
-            predictions: (B) float32 probabilities of the first task.
-            labels: (B) labels of the first task.
-            columns: (B) values by name. With several tasks it also has label_<task> and
-                prediction_<task> of every task.
-            places: (B) numbers of the instances among all that the batches have, in their order.
-        """
-
-
-@dataclass
-class PassResult:
-    """The result of running a step over all batches of a pass."""
-
-    batches: int
-    samples: int
-    mean_loss: float  # over samples, by their weights
-    seconds: float
-    # The usual metrics by name; empty without logits. With several tasks, the entry "tasks" holds
-    # the metrics of each task. A metric that the config names is a dict under its name.
-    metrics: dict[str, Any]
-    calibration: list[list[float | int]] = field(default_factory=list)  # observe.calibration
-    late_lines: int | None = None  # not among the samples; None: the data has no slot of type late
 
 
 def run_pass(
@@ -111,8 +54,8 @@ def run_pass(
         DataError: a label is between 0 and 1, without `dataset.soft_labels` and weights.
         PassError: no pass is open, or it has been trained already. Nothing changes then.
     """
-    weights = _Weights(bool(dataset.weight_column), dataset.negative_rate, dataset.soft_labels)
-    measured = _Measured(label or dataset.label_variable, metrics, outputs, tasks, watched, weights)
+    weights = Weights(bool(dataset.weight_column), dataset.negative_rate, dataset.soft_labels)
+    measured = Measured(label or dataset.label_variable, metrics, outputs, tasks, watched, weights)
     known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
     own = dataset.mask_column | dataset.weight_column
     dataset.metric_columns = sorted(measured.columns(known) | own)
@@ -175,244 +118,12 @@ def _step(
     return size, loss, logits
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """The weights of instances in metrics."""
-
-    of_instances: bool = False  # whether the data has weights
-    negative_rate: float = 1.0  # a kept negative stands for 1 / negative_rate of them
-    soft_labels: bool = False  # whether labels may be between 0 and 1
-
-    @property
-    def any(self) -> bool:
-        """Whether metrics have the formulas of weighted_auc."""
-        return self.of_instances or self.negative_rate < 1 or self.soft_labels
-
-    def factors(self, labels: np.ndarray) -> np.ndarray | None:
-        """(B) for how many instances each stands; None: for itself. labels: (B)."""
-        if self.negative_rate >= 1:
-            return None
-        return np.where(labels == 0, np.float32(1 / self.negative_rate), np.float32(1))
-
-
-class _Measured:
-    """Metrics over the batches of a pass so far. The arguments are those of `run_pass`."""
-
-    def __init__(
-        self,
-        label: str | None,
-        metrics: Sequence[MetricConfig],
-        outputs: Mapping[str, np.ndarray] | None,
-        tasks: Sequence[str],
-        watched: Watched | None,
-        weights: _Weights = _Weights(),
-    ) -> None:
-        self.usual, self.samples = TaskMetrics(tasks, weighted=weights.any), 0
-        self.left_out = 0  # instances that are no samples
-        self.batch_loss = 0.0  # the mean loss of the last batch
-        self._weights, self._weight = weights, 0.0
-        self._label, self._metrics, self._outputs = (
-            label,
-            metrics,
-            {} if outputs is None else outputs,
-        )
-        self._tasks, self._watched = tasks, watched
-        self._named = MetricSet(metrics, weighted=weights.any)
-        self._loss_sum, self._scored = 0.0, False
-
-    def columns(self, known: set[str]) -> set[str]:
-        """The columns to read: those of `watched`, and those in `known` that metrics need."""
-        wanted = set[str]().union(*(spec.columns for spec in self._metrics))
-        return (wanted & known) | set(self._watched.columns if self._watched is not None else ())
-
-    def add(
-        self,
-        feed: Feed,
-        columns: Mapping[str, np.ndarray],
-        size: int,
-        loss: float,
-        logits: np.ndarray | None,
-        outputs: Mapping[str, np.ndarray] | None = None,
-        chosen: np.ndarray | None = None,
-    ) -> None:
-        """Add a batch.
-
-        Args:
-            columns: values by instance that the dataset read for metrics and `watched`.
-            size: B, the number of instances.
-            loss: mean loss of the batch: the sum of weight and loss of each instance, divided by B.
-            logits: (B, T), or None if the step returns none.
-            outputs: of these instances; None: those of the step.
-            chosen: (B) their rows in the batch that was fed; None: they are all of it.
-        """
-        begin = self.samples + self.left_out
-        own = columns.get(WEIGHT) if self._weights.of_instances else None
-        weight = size if own is None else float(own.sum(dtype=np.float64))
-        self.samples += size
-        self._weight += weight
-        self._loss_sum += loss * size
-        if own is not None:
-            loss = loss * size / weight if weight else 0.0
-        self.batch_loss = loss
-        factors = None
-        if self._label in feed:
-            factors = self._weights.factors(np.asarray(feed[self._label]).reshape(size, -1)[:, 0])
-        weights = own if factors is None else factors if own is None else multiplied(own, factors)
-        predicted = sigmoid(logits) if logits is not None else None
-        if predicted is not None and self._label is not None:
-            self._score(predicted, np.asarray(feed[self._label]), weights)
-            if self._watched is not None:
-                labels = np.asarray(feed[self._label])
-                places = begin + (np.arange(size) if chosen is None else chosen)
-                _show(self._watched, predicted, labels, columns, self._tasks, places)
-        if self._metrics:
-            computed = self._outputs if outputs is None else outputs
-            self._add_named(feed, columns, size, predicted, computed, weights, factors)
-
-    def _score(self, predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
-        try:
-            self.usual.add(predicted, labels, weights)
-        except ValueError as error:
-            if np.isin(labels, (0, 1)).all():
-                raise
-            raise DataError(
-                f"{error}: write labels as 0 or 1, or set model.loss to a function of your own, "
-                "with which labels may be between 0 and 1"
-            ) from None
-        self._scored = True
-
-    def add_trained(
-        self,
-        trained: np.ndarray,
-        feed: Feed,
-        columns: Mapping[str, np.ndarray],
-        loss: float,
-        logits: np.ndarray | None,
-    ) -> None:
-        """Add the samples of a batch: neither context of sequences nor late lines. trained: (B)
-        bool."""
-        size, whole = int(np.count_nonzero(trained)), len(trained)
-        if size:
-            fed, outputs = (_rows(values, trained) for values in (feed, self._outputs))
-            of_columns = {name: array[trained] for name, array in columns.items()}
-            predicted = logits.reshape(whole, -1)[trained] if logits is not None else None
-            chosen = np.flatnonzero(trained)
-            self.add(fed, of_columns, size, loss * whole / size, predicted, outputs, chosen)
-        self.left_out += whole - size
-
-    def _add_named(
-        self,
-        feed: Feed,
-        columns: Mapping[str, np.ndarray],
-        size: int,
-        predicted: np.ndarray | None,
-        outputs: Mapping[str, np.ndarray],
-        weights: np.ndarray | None,
-        factors: np.ndarray | None,
-    ) -> None:
-        of_tasks = predicted.reshape(size, -1) if predicted is not None else None
-        labels = np.asarray(feed[self._label]).reshape(size, -1) if self._label in feed else None
-        self._named.add(
-            of_tasks[:, 0] if of_tasks is not None else None,
-            labels[:, 0] if labels is not None else None,
-            {**_first_columns({**feed, **outputs}, size), **columns},
-            {name: of_tasks[:, at] for at, name in enumerate(self._tasks)}
-            if of_tasks is not None
-            else {},
-            weights,
-            factors,
-        )
-
-    def result(self, dataset: Dataset, batches: int, seconds: float) -> PassResult:
-        """The result over all ranks, whose sums this object then has. Collective."""
-        world = dataset._table.world
-        world.merge(self, _Measured._to_bytes, partial(_Measured._merge, world.rank))
-        usual = self.usual.compute() if self._scored else {}
-        return PassResult(
-            batches,
-            self.samples,
-            self._loss_sum / self._weight if self._weight else 0.0,
-            seconds,
-            {**usual, **self._named.compute()},
-            calibration(self.usual.first) if self._scored else [],
-            self.left_out if dataset.options.load.slots.late is not None else None,
-        )
-
-    def _to_bytes(self) -> bytes:
-        arrays: State = {f"usual/{part}": array for part, array in self.usual.state().items()}
-        arrays |= {f"named/{part}": array for part, array in self._named.state().items()}
-        sums = [self.samples, self._loss_sum, self._scored, self._weight, self.left_out]
-        buffer = io.BytesIO()
-        np.savez(buffer, sums=np.array(sums, np.float64), **arrays)  # type: ignore[arg-type]
-        return buffer.getvalue()
-
-    @staticmethod
-    def _merge(rank: int, mine: _Measured, of_ranks: Sequence[bytes]) -> _Measured:
-        total = np.zeros(5)
-        for other, data in enumerate(of_ranks):
-            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                state = dict(arrays)
-            total += state.pop("sums")
-            if other == rank:
-                continue
-            usual = TaskMetrics(mine._tasks, weighted=mine._weights.any)
-            named = MetricSet(mine._metrics, weighted=mine._weights.any)
-            usual.load_state(parts_of(state, "usual/"))
-            named.load_state(parts_of(state, "named/"))
-            mine.usual.merge(usual)
-            mine._named.merge(named)
-        mine.samples, mine.left_out = int(total[0]), int(total[4])
-        mine._loss_sum, mine._weight, mine._scored = (
-            float(total[1]),
-            float(total[3]),
-            bool(total[2]),
-        )
-        return mine
-
-
 def _cause(dataset: Dataset, feed: Feed) -> str:
     """A text about inputs large enough to explain a failed step; "" if there are none."""
     named = large_inputs(dataset.options.load.slots, feed)
     if not named:
         return ""
     return f" In it, {named}: clip: [low, high] or log1p: true in slots.yaml bounds such values"
-
-
-def _show(
-    watched: Watched,
-    predictions: np.ndarray,
-    labels: np.ndarray,
-    columns: Mapping[str, np.ndarray],
-    tasks: Sequence[str],
-    places: np.ndarray,
-) -> None:
-    """Pass a batch to `watched`. predictions, labels: (B, T). places: (B)."""
-    predictions = predictions.reshape(len(labels), -1)
-    labels = labels.reshape(len(labels), -1)
-    of_tasks: dict[str, np.ndarray] = {}
-    for at, name in enumerate(tasks if len(tasks) > 1 else ()):
-        of_tasks |= {f"label_{name}": labels[:, at], f"prediction_{name}": predictions[:, at]}
-    watched.add(predictions[:, 0], labels[:, 0], {**columns, **of_tasks}, places)
-
-
-def _rows(values: Mapping[str, Any], chosen: np.ndarray) -> dict[str, np.ndarray]:
-    """The chosen rows of each array that has one row per instance; the others are left out."""
-    arrays = {name: np.asarray(value) for name, value in values.items() if not is_flat(name)}
-    return {
-        name: array[chosen]
-        for name, array in arrays.items()
-        if array.ndim >= 1 and len(array) == len(chosen)
-    }
-
-
-def _first_columns(values: Mapping[str, Any], size: int) -> dict[str, np.ndarray]:
-    """The first column of each array that has one row per instance; the others are left out."""
-    arrays = {name: np.asarray(value) for name, value in values.items()}
-    return {
-        name: array.reshape(size, -1)[:, 0]
-        for name, array in arrays.items()
-        if array.ndim >= 1 and len(array) == size and array.size > 0
-    }
 
 
 def train_from_dataset(

@@ -15,7 +15,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from paddlebox.data.passes import PassStats
 from paddlebox.data.pipeline import AFTER, BEFORE, WORK
 from paddlebox.store.table_set import TableSet
-from paddlebox.train.batch_loop import PassResult
+from paddlebox.train.measured import PassResult
 from paddlebox.train.metrics import (
     PassMetrics,
     format_auc,

@@ -19,8 +19,9 @@ from paddlebox.config.dates import day_of
 from paddlebox.data.dataset import Dataset
 from paddlebox.errors import GuardError
 from paddlebox.train import interrupt, pass_line, resume
-from paddlebox.train.batch_loop import PassResult, Watcher, run_pass
+from paddlebox.train.batch_loop import Watcher, run_pass
 from paddlebox.train.hooks import Hook
+from paddlebox.train.measured import PassResult
 from paddlebox.train.pass_line import Line
 from paddlebox.train.plan import PlannedPass, repeats, repeats_source, trained_before
 from paddlebox.train.resume import ResumePoint

@@ -34,7 +34,6 @@ def test_two_ranks_train_what_one_rank_does(tmp_path: Path) -> None:
         },
         model=model,
         trainer={"dense_threads": 1},
-        store={"threads": 1},
     )
     for ranks, batch in ((1, 8192), (2, 4096)):
         same = ("seed=3", "trainer.epochs=3", f"data.batch_size={batch}")

@@ -55,7 +55,6 @@ def _configured(
         model={"hidden": [16, 8], "use_cvm": True},
         optimizer={"averaging": 0.0},
         trainer={"program": program},
-        store={"threads": 2},
         mem={"budget_bytes": "32MiB"},
         table={**usual, **(table or {})},
         ranks=yaml.safe_load(options),

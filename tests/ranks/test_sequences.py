@@ -179,7 +179,6 @@ def test_two_ranks_train_each_instance_once(tmp_path: Path) -> None:
         },
         model={"type": "dnn", "hidden": [8]},
         trainer={"dense_threads": 1},
-        store={"threads": 1},
     )
     done = run_launched(2, "train", tmp_path / "run", config, "seed=3")
     assert done.returncode == 0, done.stderr

@@ -51,7 +51,6 @@ def config(tmp_path: Path) -> Path:
         model={"type": "shared_bottom", "hidden": [8], "delayed_task": "buy"},
         optimizer={"averaging": 0.0},
         trainer={"dense_threads": 1},
-        store={"threads": 1},
     )
 
 

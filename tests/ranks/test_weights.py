@@ -45,7 +45,6 @@ def config(tmp_path: Path) -> Path:
         model={"type": "dnn", "hidden": [8]},
         optimizer={"averaging": 0.0},
         trainer={"dense_threads": 1, "epochs": EPOCHS},
-        store={"threads": 1},
     )
 
 

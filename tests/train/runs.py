@@ -86,7 +86,6 @@ class Runs:
             model={"type": "deepfm", "hidden": [8, 8], "use_cvm": True},
             optimizer={"learning_rate": 0.01, "averaging": 0.0},
             trainer={"dense_threads": 1},
-            store={"threads": 1},
         )
 
     def job(

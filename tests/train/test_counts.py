@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlebox.train.batch_loop import _Measured
+from paddlebox.train.measured import Measured
 from tests.conftest import tool
 from tests.support import processes
 from tests.support.configs import write_config, write_slots
@@ -56,7 +56,6 @@ def folder(tmp_path: Path) -> Path:
         },
         model={"type": "mmoe", "hidden": [8], "tower": [4], "experts": 2, "delayed_task": "buy"},
         trainer={"dense_threads": 1},
-        store={"threads": 1},
     )
     return tmp_path
 
@@ -108,7 +107,7 @@ class Seen:
 
 def test_instances_that_are_left_out_shift_no_other() -> None:
     seen, labels = Seen(), np.array([[1], [0], [1]], np.float32)
-    measured = _Measured("box_label", (), None, (), seen)
+    measured = Measured("box_label", (), None, (), seen)
     for trained in ([1, 0, 1], [0, 0, 0], [0, 1, 1]):
         feed = {"box_label": labels}
         measured.add_trained(np.array(trained) > 0, feed, {}, 1.0, labels)

@@ -63,7 +63,6 @@ def test_a_run_ends_the_same_and_reads_fewer_rows(tmp_path: Path, model: str, pr
             "program": program,
             "evaluate_after_pass": True,
         },
-        store={"threads": 1},
     )
     found = {
         name: train(tmp_path, f"run-{number}", f"data.dedup_slots={name}")

@@ -65,7 +65,6 @@ def folder(tmp_path: Path) -> Path:
         optimizer={"averaging": 0.0, "learning_rate": 0.02},
         trainer={"dense_threads": 1, "epochs": 2},
         metrics=[{"name": "page", "method": "wuauc", "group": "page"}],
-        store={"threads": 1},
     )
     return tmp_path
 

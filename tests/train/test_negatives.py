@@ -43,7 +43,6 @@ def folder(tmp_path: Path) -> Path:
         optimizer={"averaging": 0.0, "learning_rate": 0.02},
         trainer={"dense_threads": 1, "epochs": 4},
         metrics=[{"name": "named"}, {"name": "scaled", "method": "weighted_auc", "weight": "w"}],
-        store={"threads": 1},
     )
     return tmp_path
 

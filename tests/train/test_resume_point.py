@@ -90,7 +90,7 @@ def resume_point(
     [
         {"name": "other"},
         {"mem__budget_bytes": 1 << 21, "hbm__budget_bytes": 1 << 21},
-        {"store__threads": 3, "data__threads": 2, "trainer__dense_threads": 1},
+        {"data__threads": 2, "trainer__dense_threads": 1},
         {"checkpoint__every": 3, "trainer__grace_s": 1.0},
         {"data__slots": "elsewhere.yaml", "data__test_files": ["t"]},
     ],

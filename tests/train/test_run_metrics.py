@@ -11,7 +11,8 @@ import pytest
 
 from paddlebox.config import Slots
 from paddlebox.config.metrics import MetricConfig
-from paddlebox.train.batch_loop import _Measured, run_pass
+from paddlebox.train.batch_loop import run_pass
+from paddlebox.train.measured import Measured
 from paddlebox.train.metrics import format_metrics, warn_of_one_class
 from tests.data.test_protocol import load, push_ones
 from tests.support.fixtures import OpenDataset, WriteLines
@@ -149,7 +150,7 @@ def test_an_output_wins_over_a_variable_of_its_name_and_a_scalar_is_left_out() -
     outputs = {"second": labels, "scalar": np.array(0.5, np.float32)}
     for trained in (None, mask):
         specs = [MetricConfig(name="task", prediction="second")]
-        found = _Measured("click", specs, outputs, (), None)
+        found = Measured("click", specs, outputs, (), None)
         logits = np.zeros((4, 1), np.float32)
         if trained is None:
             found.add(feed, {}, 4, 0.5, logits)

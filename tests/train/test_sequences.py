@@ -48,7 +48,6 @@ def folder(tmp_path: Path) -> Path:
         model={"type": "dnn", "hidden": [8]},
         optimizer={"averaging": 0.0},
         trainer={"dense_threads": 1},
-        store={"threads": 1},
     )
     return tmp_path
 

@@ -42,7 +42,6 @@ def folder(tmp_path: Path) -> Path:
         model={"type": "lr"},
         optimizer={"averaging": 0.0},
         trainer={"dense_threads": 1, "epochs": 2},
-        store={"threads": 1},
     )
     return tmp_path
 

@@ -41,7 +41,6 @@ def folder(tmp_path: Path) -> Path:
         model={"type": "dnn", "hidden": [8], "dense_scale": "none"},
         optimizer={"averaging": 0.0},
         trainer={"dense_threads": 1, "epochs": 3},
-        store={"threads": 1},
     )
     return tmp_path
 
