@@ -24,16 +24,16 @@ from paddlebox.store.version_store import VersionStore
 from paddlebox.launch import cpu
 jobs = json.loads(sys.argv[1])
 cpu.apply(load_config(jobs[0][0], jobs[0][1]).trainer.program, 1)
-from paddlebox.store import first_version
+from paddlebox.store import import_rows
 from paddlebox.train import run
 from paddlebox.train.warm_start import start
 answers = []
 for file, overrides, run_dir, source, death in jobs:
     if death == "before the commit":
-        first_version._commit = lambda *args: os._exit(9)
+        import_rows._commit = lambda *args: os._exit(9)
     if death == "between the tables":
-        commit = first_version._commit
-        first_version._commit = lambda table, *args: (
+        commit = import_rows._commit
+        import_rows._commit = lambda table, *args: (
             commit(table, *args) if table.name == "wide" else os._exit(9)
         )
     if death == "after the commit":
