@@ -87,14 +87,18 @@ def config_keys() -> tuple[int, int]:
 
 
 def spine(text: str) -> tuple[list[str], list[str]]:
-    """The files of the spine, and the leaf modules and folders of headers that they may use.
+    """The files of the spine, and the leaf modules and headers that they may use.
 
     Args:
         text: CONTRIBUTING.md.
     """
     section = text.partition("\n### The spine\n")[2].partition("\n#")[0]
     listed, _, leaves = section.partition("\nLeaf modules: ")
-    return re.findall(r"^\d+\. `(\S+)`", listed, re.MULTILINE), re.findall(r"`(\S+)`", leaves)
+    whole, *of_packages = re.split(r"; of\s+`(\S+)`:", leaves.partition("\n\n")[0])
+    names = re.findall(r"`(\S+)`", whole)
+    for package, chunk in zip(of_packages[::2], of_packages[1::2], strict=True):
+        names += [f"{package}.{name}" for name in re.findall(r"`(\S+)`", chunk)]
+    return re.findall(r"^\d+\. `(\S+)`", listed, re.MULTILINE), names
 
 
 def uses(path: Path) -> Iterator[str]:
