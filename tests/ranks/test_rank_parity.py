@@ -785,7 +785,7 @@ def test_a_job_with_ranks_parity_protects_its_newest_commit(make: Callable[[int]
         budget = SimpleNamespace(free_bytes=lambda: 1 << 40)
         table: Any = SimpleNamespace(
             first=SimpleNamespace(compactor=SimpleNamespace(budget=budget)),
-            queue=SimpleNamespace(after_commit=[]),
+            committer=SimpleNamespace(after_commit=[]),
             head=ranks.head(world.rank),
         )
         hook = assembly.parity_of(of_run, table)

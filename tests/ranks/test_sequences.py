@@ -121,8 +121,8 @@ def test_columns_are_shared_with_their_times(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     columns = {name: rows[:, at] for at, name in enumerate(names)}
     pq.write_table(pa.table(columns), path, row_group_size=100)
-    one = loaded_by(1, [str(path)], format=Format.PARQUET)
-    found = sequences(loaded_by(3, [str(path)], format=Format.PARQUET))
+    one = loaded_by(1, [str(path)], data_format=Format.PARQUET)
+    found = sequences(loaded_by(3, [str(path)], data_format=Format.PARQUET))
     expected = sequences(one)
     assert sorted(expected.pop(0)) == sorted(found.pop(0))
     assert found == expected
@@ -140,6 +140,7 @@ def test_a_share_that_divides_users_is_refused(
     dataset.set_filelist([written(tmp_path, "rows.txt", lines(1))])
     dataset.set_sequences(CUT)
     monkeypatch.setattr(dataset._table, "world", TwoRanks())
+    monkeypatch.setattr(dataset.options, "ranks", 2)
     for by, slot, found in (("files", "", "files"), ("slot", "item", "slot item")):
         dataset.set_share(by, slot=slot)
         with pytest.raises(ConfigError, match=rf"2 ranks share .* by {found}; expected slot user"):
