@@ -211,7 +211,8 @@ class Committer:
                 native.publish(written["segments"])
             self._after_commit(table)
             return version
-        native.publish(written["segments"])
+        with unnamed.given_back(parts):
+            native.publish(written["segments"])
         if keep:
             unnamed.kept += whole
             unnamed.fields = fields

@@ -258,6 +258,36 @@ class TestKept:
                 train(table, number)
         assert digests(store) == digests(tmp_path / "other")
 
+    def test_parts_of_one_that_is_not_published_are_kept_by_another_try(
+        self, tmp_path: Path
+    ) -> None:
+        def parts(table: Table) -> None:
+            push(table, 1)
+            table.spill()
+            push(table, 2)
+
+        with open_store(tmp_path / "a") as table:
+            parts(table)
+            native = table.first.native
+
+            class Full:
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(native, name)
+
+                def publish(self, segments: Any) -> None:
+                    table.first.native = native
+                    raise StoreError("full")
+
+            table.first.native = Full()
+            with pytest.raises(StoreError, match="full"):
+                table.keep(**fields(2))
+            table.keep(**fields(2))
+            table.commit_ended()
+        with open_store(tmp_path / "b") as table:
+            parts(table)
+            table.commit(**fields(2))
+        assert digests(tmp_path / "a") == digests(tmp_path / "b")
+
     def test_a_day_that_ends_is_committed_with_its_passes(self, tmp_path: Path) -> None:
         with open_store(tmp_path / "a") as table:
             push(table, 1)
