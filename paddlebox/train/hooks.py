@@ -51,11 +51,11 @@ class Hook:
         """Called while the run waits for the data of the next pass. text: what it waits for."""
 
     def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
-        """Called before the rows of a pass are fetched. Returns entries to add to its line."""
+        """Called when the files of a pass are there. Returns entries to add to its line."""
         return {}
 
     def pass_begins(self, planned: PlannedPass) -> None:
-        """Called when the rows of a pass are here, before its first step."""
+        """Called when a pass is open, before its first batch."""
 
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
         """Called when a pass has ended. It is committed, or a later commit will include it.
@@ -115,8 +115,9 @@ class Alerts(Hook):
     def waits(self, text: str) -> None:
         self.watch.doing("waits", text)
 
-    def pass_begins(self, planned: PlannedPass) -> None:
+    def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
         self.watch.doing("trains", planned.hour or f"pass {planned.number}")
+        return {}
 
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
         self.watch.passed(line)

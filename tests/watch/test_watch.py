@@ -15,9 +15,12 @@ import pytest
 
 from paddlebox.config.checkpoint import AlertsConfig
 from paddlebox.errors import ConfigError
+from paddlebox.train.hooks import Alerts
+from paddlebox.train.plan import PlannedPass
 from paddlebox.watch import watch as rules
 from paddlebox.watch.watch import Watch
 from tests.conftest import PATIENCE_S
+from tests.support.configs import make_config
 from tests.support.processes import free_port
 
 
@@ -139,6 +142,16 @@ def test_status_json_follows_the_state_at_once(
     with Watch(config(), run_dir) as watch:
         watch.doing("waits", "hour x")
         eventually(lambda: status(run_dir)["text"] == "hour x")
+
+
+def test_a_run_no_longer_waits_when_the_files_of_a_pass_are_there(run_dir: Path) -> None:
+    """Before they are read."""
+    with Alerts(make_config(), 0, run_dir, []) as hook:
+        hook.waits("hour x")
+        eventually(lambda: status(run_dir)["state"] == "waits")
+        assert hook.before_pass(PlannedPass(7, 1, ["a"])) == {}
+        eventually(lambda: status(run_dir)["state"] == "trains")
+        assert status(run_dir)["text"] == "pass 7"
 
 
 def test_a_mean_is_over_24_passes(run_dir: Path) -> None:
