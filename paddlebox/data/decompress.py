@@ -57,7 +57,17 @@ _HEAD_BYTES = 16
 
 
 def codec_of(source: Source) -> str | None:
-    """ "gzip", "zstd", "bz2", "xz" or None. Seeks the source to its beginning."""
+    """ "gzip", "zstd", "bz2", "xz" or None. Seeks the source to its beginning.
+
+    Raises: DataError if the file is empty and has the name of a compression: what compresses
+        nothing writes some bytes, so the file was cut short.
+    """
+    name = _COMPRESSED.get(_suffix(source.path))
+    if source.size == 0 and name is not None:
+        raise DataError(
+            f"{source.path}: expected a stream of {name}, found an empty file; fetch or write it "
+            "again, or remove it"
+        )
     head = source.read(_HEAD_BYTES)
     source.seek(0)
     return next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
@@ -90,13 +100,6 @@ def read_blocks(source: Source, block_bytes: int) -> Iterator[bytes]:
         damaged, if other bytes follow it, or if the file changes while it is read.
     """
     codec = codec_of(source)
-    if source.size == 0 and _suffix(source.path) in _COMPRESSED:
-        # What compresses nothing writes some bytes, so this file was cut short.
-        name = _COMPRESSED[_suffix(source.path)]
-        raise DataError(
-            f"{source.path}: expected a stream of {name}, found an empty file; fetch or write it "
-            "again, or remove it"
-        )
     if codec is None:
         while block := source.read(block_bytes):
             yield block

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paddlebox.config import Format
+from paddlebox.data import sharing
 from paddlebox.data.loader import load
 from paddlebox.data.options import LoadOptions
 from paddlebox.errors import DataError
@@ -278,6 +279,8 @@ def test_an_empty_file_is_an_error_only_with_the_name_of_a_compression(
         DataError, match=rf"b.txt.{suffix}: expected a stream of .*, found an empty"
     ):
         load([good, str(tmp_path / f"b.txt.{suffix}")], options(Format.MULTISLOT), 1000)
+    with pytest.raises(DataError, match="found an empty file"):  # as ranks that share it find it
+        sharing._text(str(tmp_path / f"b.txt.{suffix}"), 1)
 
 
 @pytest.mark.parametrize("data_format", [*TEXT, *COLUMNAR], ids=lambda f: f.value)
