@@ -266,7 +266,7 @@ class UpstreamDataset(Settings):
         current = self._stager.current
         if current is None:
             raise PassError("ins_ids: no pass is open: begin_pass is missing")
-        if "ins_id" not in self.options.load.tags:
+        if "ins_id" not in current.loaded.options.tags:
             raise PassError("ins_ids: set_parse_ins_id(True) is missing")
         return list(current.loaded.instances.ins_ids(begin, end))
 

@@ -281,7 +281,7 @@ class Dataset:
         if current is None:
             raise PassError("ids_at: no pass is open: begin_pass is missing")
         sequences = current.loaded.sequences
-        if "ins_id" not in self.options.load.tags:
+        if "ins_id" not in current.loaded.options.tags:
             numbers = places if sequences is None else sequences.numbers(places)
             return [str(number) for number in numbers.tolist()]
         of_place = current.loaded.instances.ins_ids

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paddlebox.compat.upstream import UpstreamDataset
@@ -143,6 +144,22 @@ def test_sampling_keeps_all_instances_of_an_id_or_none(
     assert dataset.get_memory_data_size() == 0
     with pytest.raises(ValueError, match=r"a share in \[0, 1\], found 2"):
         dataset.set_sample_rate(2)
+
+
+def test_the_ids_of_an_open_pass_are_as_it_was_parsed(
+    open_dataset: OpenDataset, write_lines: WriteLines
+) -> None:
+    """Options that are set while it is open hold for the next pass."""
+    file, place = write_lines("a.txt", lines_with_ids(3, 3)), np.arange(1)
+    for parsed in (True, False):
+        dataset = opened(open_dataset, f"ids-{parsed}")
+        dataset.set_parse_ins_id(parsed)
+        load(dataset, file if parsed else write_lines("b.txt", multislot_lines(3)))
+        dataset.begin_pass()
+        expected = dataset.ids_at(place)
+        assert (expected == ["0"]) == (not parsed)
+        dataset.set_parse_ins_id(not parsed)
+        assert dataset.ids_at(place) == expected
 
 
 class TestLocalShuffle:
