@@ -64,6 +64,8 @@ class InMemoryDataset(UpstreamDataset):
         super().begin_pass()
         current = self._stager.current
         assert current is not None
+        if not current.loaded.ranges:  # no instances
+            return
         try:
             current.open = self._feeder._begin_part(current)
         except BaseException as error:

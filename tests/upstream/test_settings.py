@@ -49,6 +49,18 @@ class TestSlotsOfVariables:
         assert first["words"].tolist() == [[8, 9, 0], [8, 0, 0]]
         assert second["user"].tolist() == [[4]]
 
+    def test_a_pass_without_instances_has_no_batches(
+        self, open_upstream: OpenUpstream, write_lines: WriteLines
+    ) -> None:
+        dataset = open_upstream("InMemoryDataset")
+        dataset.set_use_var(VARIABLES, label="click")
+        for lines, batches in (([], 0), (["1 1 2 0.5 1.5 1 7 2 8 9"], 1)):
+            dataset.set_filelist([write_lines(f"{batches}.txt", lines)])
+            dataset.load_into_memory()
+            dataset.begin_pass()
+            assert len(list(dataset.batches())) == batches
+            dataset.end_pass()
+
     def test_made_inputs_are_no_slots(self, open_upstream: OpenUpstream) -> None:
         dataset = open_upstream("PadBoxSlotDataset")
         dataset.set_parse_logkey(True)
