@@ -132,6 +132,11 @@ class Settings(Dataset):
             exact: dense slots, labels after the first, weights and counts whose values metrics read
                 as they are in the data, not rounded to float32 and before clip and log1p.
 
+            max_line_bytes: a longer line is malformed.
+            retries: how often a remote file is tried again.
+            spill_dir, cache_dir: folders of a pass that is larger than budget_bytes, and of parsed
+                files; "": TMPDIR and XDG_CACHE_HOME choose them.
+
         The remaining arguments are as in the methods of the same name.
         """
         if isinstance(slots, Path | str):
@@ -373,7 +378,8 @@ class Settings(Dataset):
         self.options.rank_offset = rank_offset
 
     def set_pv_batch_size(self, pv_batch_size: int) -> None:
-        """Set the number of page views in a batch of the join phase."""
+        """Set the number of page views in a batch of the join phase, also of a pass that is loaded.
+        """
         if pv_batch_size < 1:
             raise ValueError(f"set_pv_batch_size: expected at least 1, found {pv_batch_size}")
         self.options.change({"pv_batch_size": pv_batch_size})

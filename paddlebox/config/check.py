@@ -42,7 +42,11 @@ _INSTEAD = {
     "alerts.command": "use the alerts at alerts.metrics_port: docs/runbook.md",
     "feeder.cache_dir": "set XDG_CACHE_HOME",
     "feeder.spill_dir": "set TMPDIR",
+    "data.max_line_bytes": "a line has at most 1 MiB",
     "ranks.transport": "MPI is used if it started the ranks, else TCP",
+    "store": "data.threads is the number of threads",
+    "table.click_coeff": "the score of a click is 1",
+    "table.nonclk_coeff": "the score of a show without a click is 0.1",
     "trainer.visualdl": "tools/report.py shows a run",
 }
 _BOOLS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}

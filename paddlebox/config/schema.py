@@ -53,7 +53,6 @@ def _keys(value: Any, key: str) -> Iterator[str]:
 
 
 MAX_TABLES = 64
-_MOST_GROUPED = 8192  # instances; an array of all pairs then has 256 MiB
 _TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]  # names a folder
 
 

@@ -347,8 +347,8 @@ class LoadOptions:
 
 @dataclass
 class DatasetOptions:
-    """The current options of a dataset. A pass keeps the `load` that it was loaded with; the other
-    fields are read when they are needed.
+    """The current options of a dataset. A pass keeps the `load` that it was loaded with, except for
+    drop_last and pv_batch_size. These, and the other fields, are read when they are needed.
     """
 
     load: LoadOptions
