@@ -126,6 +126,10 @@ def files_of(module: str) -> tuple[Path, Path]:
     return path.with_suffix(".py"), path / "__init__.py"
 
 
+def within(name: str, leaf: str) -> bool:
+    return name == leaf or name.startswith(f"{leaf}.")
+
+
 def check_spine() -> list[str]:
     """What is wrong with the spine."""
     files, leaves = spine((ROOT / "CONTRIBUTING.md").read_text())
@@ -142,13 +146,16 @@ def check_spine() -> list[str]:
             f"the spine has {len(files)} files with {lines} lines, expected at most {SPINE_FILES} "
             f"with {SPINE_LINES}"
         )
+    used = {name for path in paths for name in uses(path)}
+    wrong += [
+        f"CONTRIBUTING.md: no file of the spine uses the leaf module {leaf}"
+        for leaf in leaves
+        if not any(within(name, leaf) for name in used)
+    ]
     own = {file.removesuffix(".py").replace("/", ".") for file in files} | {*files}
     for file, path in zip(files, paths, strict=True):
         for name in dict.fromkeys(uses(path)):
-            within = any(
-                name == leaf or name.startswith((f"{leaf}.", f"{leaf}/")) for leaf in leaves
-            )
-            if name not in own and not within:
+            if name not in own and not any(within(name, leaf) for leaf in leaves):
                 wrong.append(f"{file}: uses {name}, neither of the spine nor a leaf module")
     return wrong
 

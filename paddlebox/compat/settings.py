@@ -378,8 +378,7 @@ class Settings(Dataset):
         self.options.rank_offset = rank_offset
 
     def set_pv_batch_size(self, pv_batch_size: int) -> None:
-        """Set the number of page views in a batch of the join phase, also of a pass that is loaded.
-        """
+        """Set the number of page views in a batch of the join phase, also in a loaded pass."""
         if pv_batch_size < 1:
             raise ValueError(f"set_pv_batch_size: expected at least 1, found {pv_batch_size}")
         self.options.change({"pv_batch_size": pv_batch_size})

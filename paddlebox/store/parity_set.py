@@ -35,7 +35,6 @@ _PAGE = 4096
 _FORMAT = 1
 _MAGIC = b"PBXRANKP"
 _TAIL = struct.Struct("<QII8s")  # index_bytes, crc, version, magic
-_CHECKED = _TAIL.size - 12  # the bytes of the tail before the CRC
 _NAME = re.compile(r"(\d{12,})\.set")
 
 

@@ -117,7 +117,8 @@ class VersionStore(Closing):
 
     @property
     def _db(self) -> ManifestDb:
-        assert self._opened is not None
+        if self._opened is None:
+            raise StoreError(f"{self.folder or 'a store in memory'}: has no versions here")
         return self._opened
 
     # ---- opening

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +18,7 @@ from paddlebox.config.models import IN_GROUPS, SEARCH_ID
 from paddlebox.data.cache import open_cache
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.options import LoadOptions
+from paddlebox.data.pipeline import load_threads
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.zeros import zero_ids
 from paddlebox.errors import ConfigError
@@ -29,7 +29,6 @@ from paddlebox.train.metric_set import check_columns, exact_columns
 
 log = logging.getLogger("paddlebox")
 
-_MAX_THREADS = 8  # the most threads of the store, if the config does not name a number
 _LOOKED_ROWS = 20_000  # rows to search for ids of 0, which are dropped
 _BATCH_SIZE = 512  # if data.batch_size is auto and no run has chosen a size
 
@@ -339,5 +338,5 @@ def feeding(dataset: Dataset) -> Iterator[Dataset]:
 
 
 def threads_of(wanted: int) -> int:
-    """The number of threads. wanted: the configured one; 0: one per available core, up to 8."""
-    return wanted or min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+    """The number of threads of the store. wanted: `data.threads`."""
+    return load_threads(wanted).most

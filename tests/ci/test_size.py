@@ -64,12 +64,18 @@ def test_the_spine_has_a_limit_and_imports_only_what_it_names(
         "Leaf modules: `paddlebox.errors`; of `paddlebox.c`: `d`.\n\n### More\n3. `paddlebox/x.py`"
     )
     (package / "a.py").write_text("from paddlebox import b\nfrom paddlebox.c.d import e\n")
+    (package / "b.py").write_text("from paddlebox.errors import X\n")
     assert size.check_spine() == []
     (package / "b.py").write_text("from paddlebox.errors import X\nfrom paddlebox.c import f\n")
     assert size.check_spine() == [
         "paddlebox/b.py: uses paddlebox.c, neither of the spine nor a leaf module"
     ]
+    (package / "b.py").write_text("from paddlebox.errors import X\n")
+    (package / "a.py").write_text("")
+    assert size.check_spine() == [
+        "CONTRIBUTING.md: no file of the spine uses the leaf module paddlebox.c.d"
+    ]
     (package / "b.py").write_text("\n" * 3501)
-    assert "2 files with 3503 lines, expected at most 12 with 3500" in size.check_spine()[0]
+    assert "2 files with 3501 lines, expected at most 12 with 3500" in size.check_spine()[0]
     (package / "b.py").unlink()
     assert size.check_spine() == ["CONTRIBUTING.md: the spine names no file paddlebox/b.py"]

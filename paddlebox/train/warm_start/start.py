@@ -23,6 +23,7 @@ from paddlebox.store.import_rows import FirstVersion, Imported, commit_initial, 
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.train.config_changes import description
+from paddlebox.train.program import RATE
 from paddlebox.train.runner import Runners
 from paddlebox.train.warm_start.source import (
     DEFAULT_TABLE,
@@ -36,9 +37,6 @@ from paddlebox.train.warm_start.source import (
 )
 
 log = logging.getLogger("paddlebox")
-
-# Prefix of Paddle's variables that hold the dense learning rate. It comes from the new config.
-_RATE = "learning_rate_"
 
 
 @dataclass
@@ -77,7 +75,7 @@ def carry_dense(
         owner = _owner(name, names)
         before, now = old.get(name), fresh.get(name)
         why = ""
-        if name.startswith(_RATE):
+        if name.startswith(RATE):  # it comes from the new config
             why = "the config's"
         elif before is None:
             why = "not in the source"
