@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -62,10 +64,12 @@ class Page(ThreadingMixIn, TCPServer):
     """Serves http://127.0.0.1:PORT/metrics, in threads of its own, until `close`. text: returns the
     content of the page. Raises: ConfigError if the port is in use."""
 
-    allow_reuse_address, daemon_threads = True, True
+    allow_reuse_address, daemon_threads, request_queue_size = True, True, 100
+    most_connections = 8  # a thread of the trainer for each; others are closed at once
 
     def __init__(self, port: int, text: Callable[[], str]) -> None:
         self.text = text
+        self._free = threading.BoundedSemaphore(self.most_connections)
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -78,10 +82,44 @@ class Page(ThreadingMixIn, TCPServer):
         self.shutdown()
         self.server_close()
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could start
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        if not isinstance(sys.exception(), OSError):  # a client that went away
+            log.exception("/metrics: no answer")
+
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = 10.0  # seconds that a client may take to send its request
+    most_s = 10.0  # that a client may take
     server: Page
+
+    def setup(self) -> None:
+        super().setup()
+        self._end = threading.Timer(self.most_s, self._hang_up)
+        self._end.daemon = True
+        self._end.start()
+
+    def finish(self) -> None:
+        self._end.cancel()
+        super().finish()
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] != "/metrics":

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import math
+import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.train.hooks import Alerts
 from paddlebox.train.plan import PlannedPass
 from paddlebox.watch import watch as rules
-from paddlebox.watch.watch import Watch
+from paddlebox.watch.watch import Page, Watch
 from tests.conftest import PATIENCE_S
 from tests.support.configs import make_config
 from tests.support.processes import free_port
@@ -218,6 +221,30 @@ def test_figures_for_prometheus_on_the_loopback_interface(run_dir: Path) -> None
     assert values['paddlebox_train_alert{alert="auc_drop"}'] == "0"
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics")
+
+
+def test_slow_clients_take_few_threads_and_not_for_long(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("paddlebox.watch.watch._Handler.most_s", 0.5)
+    port = free_port()
+
+    def is_served() -> bool:
+        try:
+            return bool(urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read())
+        except OSError:
+            return False
+
+    with Watch(config(metrics_port=port), run_dir), ExitStack() as stack:
+        before = threading.active_count()
+        for _ in range(50):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            client.sendall(b"GET /met")
+        eventually(lambda: threading.active_count() - before >= Page.most_connections)
+        time.sleep(0.1)  # for the other clients
+        assert threading.active_count() - before <= 2 * Page.most_connections
+        eventually(is_served)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_every_alert_has_its_section_in_the_runbook() -> None:
