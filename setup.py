@@ -57,7 +57,7 @@ FLAGS = [
     *os.environ.get("PADDLEBOX_CXXFLAGS", "").split(),  # of a build with sanitizers
 ]
 
-# --fmad=false: no fused multiply-add in device code either (docs/gpu.md). 2810: nvcc warns of a
+# --fmad=false: no fused multiply-add in device code either (docs/design.md). 2810: nvcc warns of a
 # dropped result when a [[nodiscard]] class is assigned.
 NVCC_FLAGS = [
     *("-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr", "--extended-lambda"),

@@ -133,9 +133,6 @@ def mem_tier(run: Run) -> str:
     return table(["M finds a second", *columns], rows)
 
 
-_OF_PAGES = ("page_auc", "auc", "copc")  # means over the seeds
-
-
 def two_nodes(run: Run) -> str:
     rows = [
         [link, number(of["samples_per_s"]), number(of["bytes_between_nodes_a_sample"])]

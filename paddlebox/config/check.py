@@ -47,6 +47,11 @@ _INSTEAD = {
     "store": "data.threads is the number of threads",
     "table.click_coeff": "the score of a click is 1",
     "table.nonclk_coeff": "the score of a show without a click is 0.1",
+    **{
+        f"table.{part}.{name}": "it is a constant: docs/migration.md"
+        for part in ("embed", "embedx")
+        for name in ("beta1", "beta2", "epsilon", "max_bound", "min_bound")
+    },
     "trainer.visualdl": "tools/report.py shows a run",
 }
 _BOOLS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}

@@ -176,7 +176,7 @@ def _logged(
 
 
 def _run_at(path: Path, arguments: Any, chosen: dict[str, Any], filters: Any = None) -> Any:
-    """Open a run as a source. kept: the filters of the newest version of the export file."""
+    """Open a run as a source. filters: those of the newest version of the export file."""
     from paddlebox.serving.source import RunSource
     from paddlebox.train.config_changes import check_evaluated
 

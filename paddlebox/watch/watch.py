@@ -315,7 +315,7 @@ class Watch:
             log.error("%s: status.json cannot be written: %s", self._run_dir, why)
 
     def _set(self, names: Sequence[str], fired: Mapping[str, str], line: Mapping[str, Any]) -> None:
-        """Update the state of the named alerts: those in found fire, the others are resolved."""
+        """Update the state of the named alerts: those in `fired` fire, the others are resolved."""
         at = f"pass {line['pass']}: " if "pass" in line else ""
         with self._lock:
             for name in names:

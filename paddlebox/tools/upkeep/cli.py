@@ -1,4 +1,4 @@
-"""The command line of tools/store.py. A command returns an exit code."""
+"""The command line of tools/store.py. A command returns a `Result`."""
 
 from __future__ import annotations
 
