@@ -34,7 +34,14 @@ class _Before:
 def before_point(table: TieredTable, point: str, act: Callable[[], None]) -> None:
     """Calls act, on the thread that commits, whenever a commit of this table comes to the point."""
     if point == "record":
-        table.versions.record = _Before(table.versions, "record", act).record  # type: ignore[method-assign]
+        record = table.versions.record
+
+        def of_pass(kind: str, **fields: Any) -> Any:
+            if kind == "pass":  # merges make versions too, on their own thread
+                act()
+            return record(kind, **fields)
+
+        table.versions.record = of_pass  # type: ignore[method-assign]
     else:
         table.native = _Before(table.native, point, act)
 
