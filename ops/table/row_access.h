@@ -7,9 +7,9 @@
 // rows as they were before the step. The pushes are added up by row, and the rules are applied once
 // to the sums, so a program with a pull for each slot trains like one with a single pull of all
 // slots. Paddle runs the pushes of a program on several threads, in any order: the sums do not
-// depend on the order (RowAccess::PushOfStep).
+// depend on the order (RowAccess::BeginPush).
 //
-// Thread safety: operators may call BeginPull and PushOfStep from any thread. All other functions
+// Thread safety: operators may call BeginPull and BeginPush from any thread. All other functions
 // must not run at the same time as a push.
 //
 // Letters: D = embedx_dim, E = expand_dim, n = counts besides show and click, P = 3 + n + D columns
@@ -18,7 +18,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,6 +53,25 @@ struct OpenRows {
   float* merged_late = nullptr;    // (rows), the same for GradientView::late
   DecayClock* clock = nullptr;     // if the rows have weight decay
   std::shared_ptr<const void> hold;
+};
+
+class RowAccess;
+
+// A push of a step, from RowAccess::BeginPush on. No other push or pull of the rows runs meanwhile.
+class StepPush {
+ public:
+  StepPush(RowAccess* rows, std::unique_lock<std::shared_mutex> lock)
+      : rows_(rows), lock_(std::move(lock)) {}
+  StepPush() = default;  // of an error
+  StepPush(StepPush&&) = default;
+  StepPush& operator=(StepPush&&) = delete;
+  ~StepPush();
+  // Call it after the push has succeeded. The last push of a step applies the pushes that are held.
+  Status End();
+
+ private:
+  RowAccess* rows_ = nullptr;
+  std::unique_lock<std::shared_mutex> lock_;
 };
 
 // The error of a push after BatchTable::EndPushes.
@@ -144,16 +162,17 @@ class RowAccess {
   // Begins a pull of an operator, which must hold the lock until it has read the rows. A pull after
   // a push begins a new step: it first applies what is left of the step before.
   Result<std::shared_lock<std::shared_mutex>> BeginPull();
-  // Runs `push`, which makes one of the pushes above, as a push of this step. If the step has one
-  // pull, the push is applied at once. If it has more, the merged push is held until there are as
-  // many pushes as pulls, or until EndStep. A push beyond the number of pulls is a step of its own.
-  Status PushOfStep(const std::function<Status()>& push);
+  // Begins a push of this step: the caller makes one of the pushes above and then calls
+  // StepPush::End. If the step has one pull, the push is applied at once. If it has more, the merged
+  // push is held until there are as many pushes as pulls, or until EndStep. A push beyond the number
+  // of pulls is a step of its own.
+  Result<StepPush> BeginPush();
   // Adds up the pushes that are held and applies them. Whoever reads the open rows by another way
   // than an operator calls this first.
   Status EndStep();
   // Drops the pushes that are held.
   void DropStep();
-  // Within PushOfStep: the push is held. Rows on a device are then pushed from the host's memory.
+  // Within a StepPush: the push is held. Rows on a device are then pushed from the host's memory.
   bool holding() const { return holding_; }
 
   AccessCounters access_counters() const;
@@ -184,6 +203,7 @@ class RowAccess {
   Status PlanOf(const OpenRows& open, const int32_t* ids, size_t n, std::vector<int32_t>* plan);
 
  private:
+  friend class StepPush;
   // A push of this step that was merged by row and not applied yet.
   struct HeldPush {
     std::vector<int32_t> rows;  // (u) ascending

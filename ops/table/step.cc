@@ -33,17 +33,25 @@ Result<std::shared_lock<std::shared_mutex>> RowAccess::BeginPull() {
   }
 }
 
-Status RowAccess::PushOfStep(const std::function<Status()>& push) {
-  const std::lock_guard<std::shared_mutex> lock(step_mutex_);
+Result<StepPush> RowAccess::BeginPush() {
+  std::unique_lock<std::shared_mutex> lock(step_mutex_);
   if (pushes_ >= pulls_) PBX_RETURN_IF_ERROR(EndStepLocked());  // a step without a pull
   ++pushes_;
-  if (pulls_ <= 1) return push();
-  holding_ = true;
-  const Status status = push();
-  holding_ = false;
-  held_expand_.clear();
-  PBX_RETURN_IF_ERROR(status);
-  return pushes_ < pulls_ ? Status::Ok() : EndStepLocked();
+  holding_ = pulls_ > 1;
+  return Result<StepPush>(StepPush(this, std::move(lock)));
+}
+
+StepPush::~StepPush() {
+  if (!lock_.owns_lock()) return;
+  rows_->holding_ = false;
+  rows_->held_expand_.clear();
+}
+
+Status StepPush::End() {
+  const bool last = rows_->holding_ && rows_->pushes_ >= rows_->pulls_;
+  rows_->holding_ = false;
+  rows_->held_expand_.clear();
+  return last ? rows_->EndStepLocked() : Status::Ok();
 }
 
 Status RowAccess::EndStep() {

@@ -75,26 +75,27 @@ Tensor PullRows(const char* op, const Tensor& ids, const Tensor& anchor, int siz
   return out;
 }
 
-Status PushInStep(RowAccess* table, const Tensor& ids, const Tensor& grad, Part part) {
+Status PushRows(const Tensor& ids, const Tensor& grad, Part part) {
   const int64_t size = grad.shape().empty() ? 0 : grad.shape().back();
+  std::shared_ptr<RowAccess> table;
+  PBX_RETURN_IF_ERROR(TableOf(size, part, &table));
+  Result<StepPush> push = table->BeginPush();
+  if (!push.ok()) return push.status();
   const Shape expected = PullShape(ids.shape(), static_cast<int>(size));
+  const bool extended = part == Part::kExtended;
   if (table->device() != nullptr) {
-    return PushOnDevice(*table, ids, grad, expected, part == Part::kExtended);
+    PBX_RETURN_IF_ERROR(PushOnDevice(*table, ids, grad, expected, extended));
+    return push.value().End();
   }
   PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
   std::vector<int32_t> rows;
-  PBX_RETURN_IF_ERROR(TranslateIds(ids, table, &rows));
+  PBX_RETURN_IF_ERROR(TranslateIds(ids, table.get(), &rows));
   PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", expected));
   const float batch = ids.shape().empty() ? 1.0f : static_cast<float>(ids.shape()[0]);
-  return part == Part::kExtended
-             ? table->PushExtended(rows.data(), rows.size(), grad.data<float>(), batch)
-             : table->Push(rows.data(), rows.size(), grad.data<float>(), batch);
-}
-
-Status PushRows(const Tensor& ids, const Tensor& grad, Part part) {
-  std::shared_ptr<RowAccess> table;
-  PBX_RETURN_IF_ERROR(TableOf(grad.shape().empty() ? 0 : grad.shape().back(), part, &table));
-  return table->PushOfStep([&] { return PushInStep(table.get(), ids, grad, part); });
+  const auto push_rows = extended ? &RowAccess::PushExtended : &RowAccess::Push;
+  PBX_RETURN_IF_ERROR(
+      (table.get()->*push_rows)(rows.data(), rows.size(), grad.data<float>(), batch));
+  return push.value().End();
 }
 
 Tensor PushBack(const char* op, const Tensor& ids, const Tensor& anchor, const Tensor& grad,
@@ -210,18 +211,6 @@ Tensor PullPooled(const char* op, const std::string& table, const PooledInputs& 
   return out;
 }
 
-Status PushPooledInStep(RowAccess* rows, const PooledInputs& inputs, const Tensor& grad) {
-  if (rows->device() != nullptr) return PushPooledOnDevice(*rows, inputs, grad);
-  Pooled pooled;
-  PBX_RETURN_IF_ERROR(CheckOnHost(rows, inputs, &pooled));
-  const BatchIds& batch = pooled.batch;
-  PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
-  PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", PooledShape(*rows, batch)));
-  return rows->PushPooled(batch.ids, batch.nnz, batch.offsets, batch.instances, batch.slots,
-                          batch.use_cvm, inputs.show_click.data<float>(), pooled.plan,
-                          pooled.plan_size, grad.data<float>(), batch.dense_width, batch.shared);
-}
-
 Tensor PushPooled(const char* op, const std::string& table, const PooledInputs& inputs,
                   const Tensor& grad) {
   Tensor zeros;
@@ -230,7 +219,22 @@ Tensor PushPooled(const char* op, const std::string& table, const PooledInputs& 
     if (!found.ok()) return found.status();
     RowAccess* const rows = found.value().get();
     zeros = ZerosLike(inputs.anchor);
-    return rows->PushOfStep([&] { return PushPooledInStep(rows, inputs, grad); });
+    Result<StepPush> push = rows->BeginPush();
+    if (!push.ok()) return push.status();
+    if (rows->device() != nullptr) {
+      PBX_RETURN_IF_ERROR(PushPooledOnDevice(*rows, inputs, grad));
+      return push.value().End();
+    }
+    Pooled pooled;
+    PBX_RETURN_IF_ERROR(CheckOnHost(rows, inputs, &pooled));
+    const BatchIds& batch = pooled.batch;
+    PBX_RETURN_IF_ERROR(Expect(grad, "Out@GRAD", DataType::FLOAT32));
+    PBX_RETURN_IF_ERROR(ExpectShape(grad, "Out@GRAD", PooledShape(*rows, batch)));
+    PBX_RETURN_IF_ERROR(
+        rows->PushPooled(batch.ids, batch.nnz, batch.offsets, batch.instances, batch.slots,
+                         batch.use_cvm, inputs.show_click.data<float>(), pooled.plan,
+                         pooled.plan_size, grad.data<float>(), batch.dense_width, batch.shared));
+    return push.value().End();
   });
   return zeros;
 }

@@ -71,7 +71,10 @@ Status Apply(Table* table, const One& push) {
 }
 
 Status InStep(Table* table, const One& push) {
-  return table->PushOfStep([&] { return Apply(table, push); });
+  Result<StepPush> begun = table->BeginPush();
+  if (!begun.ok()) return begun.status();
+  PBX_RETURN_IF_ERROR(Apply(table, push));
+  return begun.value().End();
 }
 
 void PullTimes(Table* table, size_t n) {
@@ -259,22 +262,25 @@ TEST(a_rank_sends_the_sums_of_a_step) {
   const Keys keys = {KeyOf(5), KeyOf(9)};
   const int32_t ids[] = {0, 1, 1};
   const Floats grad(3 * kWidth, 0.5f);
+  const auto push = [&]() -> Status {
+    Result<StepPush> begun = batch.BeginPush();
+    if (!begun.ok()) return begun.status();
+    PBX_RETURN_IF_ERROR(batch.Push(ids, 3, grad.data(), 2.0f));
+    return begun.value().End();
+  };
   for (int step = 0; step < 3; ++step) {
     CHECK_OK(batch.Prepare(1, keys.data(), keys.size(), false));
     CHECK_OK(batch.Open());
     CHECK_OK(batch.BeginPull().status());
     CHECK_OK(batch.BeginPull().status());
-    for (int i = 0; i < (step == 0 ? 2 : 1); ++i) {
-      CHECK_OK(batch.PushOfStep([&] { return batch.Push(ids, 3, grad.data(), 2.0f); }));
-    }
+    for (int i = 0; i < (step == 0 ? 2 : 1); ++i) { CHECK_OK(push()); }
     if (step == 1) continue;  // the batch is dropped with the push that is held
     CHECK_OK(batch.EndPushes());
     const float* const merged = batch.merged();
     CHECK_EQ(merged[0], step == 0 ? 1.0f : 0.5f);
     CHECK_EQ(merged[2], step == 0 ? 2.0f : 1.0f);
     CHECK_EQ(merged[kWidth + 2], step == 0 ? 4.0f : 2.0f);
-    CHECK_CODE(batch.PushOfStep([&] { return batch.Push(ids, 3, grad.data(), 2.0f); }),
-               Code::kFailedPrecondition);
+    CHECK_CODE(push(), Code::kFailedPrecondition);
   }
 }
 
