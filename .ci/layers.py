@@ -76,6 +76,8 @@ PYTHON = {
 RUN = {"assembly", "run"}
 # Product tooling: may use the whole core, but the core may not use it.
 PYTHON["tools"] = {*PYTHON, "tools"}
+# The command starts any of them.
+PYTHON["__main__"] = {*PYTHON, "__main__"}
 # The package itself only exports names, which it loads on first use. Nothing inside may use it.
 FACADE = "__init__"
 NO_PADDLE = {"config", "errors", "heartbeat", "mpi", "_paddle_version"}

@@ -350,7 +350,6 @@ def _run(store: Path, arguments: argparse.Namespace) -> Result:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="tools/store.py",
         description="Shows the content of a store, verifies it, and repairs it.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
