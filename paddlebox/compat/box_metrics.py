@@ -33,22 +33,15 @@ _KINDS = {
     "GPUContinueMultiMaskCalculator": MetricMethod.CONTINUOUS,
     "NanInfCalculator": MetricMethod.NAN_INF,
 }
-# The values of a message, in PaddleBox's order.
-_VALUES = {
-    MetricMethod.AUC: (
-        *("auc", "bucket_error", "mae", "rmse", "actual_ctr", "predicted_ctr", "copc", "size"),
+_OF_CLICKS = ("auc", "bucket_error", "mae", "rmse", "actual_ctr", "predicted_ctr", "copc")
+# The call that reads a metric, and its values in PaddleBox's order.
+_MESSAGES = {
+    MetricMethod.AUC: ("get_metric_msg", (*_OF_CLICKS, "size")),
+    MetricMethod.WEIGHTED_AUC: ("get_metric_msg", (*_OF_CLICKS, "weight")),
+    MetricMethod.CONTINUOUS: (
+        *("get_continue_metric_msg", ("mae", "rmse", "actual_value", "predicted_value", "size")),
     ),
-    MetricMethod.WEIGHTED_AUC: (
-        *("auc", "bucket_error", "mae", "rmse", "actual_ctr", "predicted_ctr", "copc", "weight"),
-    ),
-    MetricMethod.CONTINUOUS: ("mae", "rmse", "actual_value", "predicted_value", "size"),
-    MetricMethod.NAN_INF: ("nan", "inf", "rate", "size"),
-}
-_GETTERS = {
-    MetricMethod.AUC: "get_metric_msg",
-    MetricMethod.WEIGHTED_AUC: "get_metric_msg",
-    MetricMethod.CONTINUOUS: "get_continue_metric_msg",
-    MetricMethod.NAN_INF: "get_nan_inf_metric_msg",
+    MetricMethod.NAN_INF: ("get_nan_inf_metric_msg", ("nan", "inf", "rate", "size")),
 }
 
 
@@ -127,11 +120,8 @@ class BoxMetric:
         self._state = create_metric(self.kind)
 
     def add(self, columns: Columns) -> None:
-        """Add a batch.
-
-        Raises: ConfigError if a column is missing; ValueError for a value that the method does not
-            accept.
-        """
+        """Add a batch. Raises: ConfigError if a column is missing; ValueError for a value that the
+        method does not accept."""
         missing = [name for name in self.columns if name not in columns]
         if missing:
             raise ConfigError(
@@ -178,15 +168,11 @@ class BoxMetric:
         return matches & ((packed & np.uint64(0xFF)) == int(rank)) if rank else matches
 
     def message(self, getter: str, world: Coordinator) -> list[float]:
-        """The values over all ranks, in PaddleBox's order. Resets the metric. Collective.
-
-        Args:
-            getter: the name of the call.
-
-        Raises: ConfigError if the values of this method have another getter.
-        """
-        if getter != _GETTERS[self.kind]:
-            raise ConfigError(f"{getter}: metric {self.name!r} is read by {_GETTERS[self.kind]}")
+        """The values over all ranks, in PaddleBox's order. Resets the metric. Collective. Raises:
+        ConfigError if another call than `getter` reads this metric."""
+        own_getter, names = _MESSAGES[self.kind]
+        if getter != own_getter:
+            raise ConfigError(f"{getter}: metric {self.name!r} is read by {own_getter}")
         merged = self._state
         self.reset()
         for rank, theirs in enumerate(world.gather_bytes(_to_bytes(merged))):
@@ -194,7 +180,7 @@ class BoxMetric:
                 merged.merge(_from_bytes(theirs, self.kind))
         values = merged.compute()
         # An AUC of None has one class only, for which PaddleBox returns -0.5.
-        return [-0.5 if values[n] is None else float(values[n]) for n in _VALUES[self.kind]]
+        return [-0.5 if values[name] is None else float(values[name]) for name in names]
 
 
 def _is_integer(text: str) -> bool:
@@ -212,13 +198,8 @@ def columns_of(arrays: Mapping[str, Any], size: int) -> dict[str, np.ndarray]:
 
 
 class Measuring:
-    """An executor that keeps what metrics need of the step that it ran last.
-
-    Args:
-        exe: a paddle.static.Executor.
-        outputs: name -> variable, fetched in every step.
-        take: receives the columns of a batch.
-    """
+    """A paddle.static.Executor that keeps what metrics need of the step that it ran last. outputs:
+    name -> variable, fetched in every step. take: receives the columns of a batch."""
 
     def __init__(
         self, exe: Any, outputs: Mapping[str, Any], take: Callable[[Columns], None]

@@ -40,14 +40,7 @@ class _Found(StrEnum):
 
 
 class BoxSaves:
-    """Writes and reads the saves of a table.
-
-    Args:
-        table: the table, or set of tables.
-        extra: files to put into each save, name -> content.
-        spool: a local folder of this job, which all ranks share, for saves at URIs; "": there are
-            none. It keeps the newest chain of each URI, which the next delta needs.
-    """
+    """Writes and reads the saves of a table, with the arguments of `BoxWrapper`."""
 
     def __init__(self, table: TableSet, extra: Mapping[str, bytes] | None, spool: str) -> None:
         self._table, self._extra = table, extra
@@ -59,18 +52,12 @@ class BoxSaves:
         self._place(path)
 
     def write(self, path: str, kind: str, write: Callable[[Saver, str], Save]) -> str:
-        """Write a save. It is complete at path when this returns.
+        """Write a save of a kind with `write`, which gets the saver of OUT and the name. It is
+        complete at path, which is returned absolute.
 
         If the copy to a URI fails, the save is in the spool, and the same call copies it, if no
         pass has ended since. A batch of the last pass that is at the URI already is not written
         again.
-
-        Args:
-            path: OUT/<day>/<name>.
-            kind: of the save.
-            write: writes the save, with the saver of OUT and the name.
-
-        Returns: path, absolute.
         """
         place = self._place(path)
         saver = self._saver(place)
@@ -120,14 +107,8 @@ class BoxSaves:
         self._clear(place)
 
     def _on_first(self, what: str, work: Callable[[], Any]) -> Any:
-        """What `work` returns on the first rank, which alone runs it. If it fails, all ranks raise.
-
-        Args:
-            what: name of the question.
-            work: returns a value as in JSON.
-
-        Raises: the error of `work`; on the other ranks, StoreError with its text.
-        """
+        """What `work` returns on the first rank, which alone runs it, as in JSON. If it fails, all
+        ranks raise its error, as a StoreError on the others. what: name of the question."""
         world, found, failed = self._table.world, None, None
         if world.rank == 0:
             try:

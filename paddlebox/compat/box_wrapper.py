@@ -6,11 +6,12 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from paddlebox.compat.box_metrics import BoxMetric, Columns, Measuring
 from paddlebox.compat.box_saves import BoxSaves
 from paddlebox.compat.datasets import InMemoryDataset, InputTableDataset
+from paddlebox.compat.stubs import idle, refused
 from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config.dates import day_of
 from paddlebox.errors import ConfigError, PassError, StoreError
@@ -27,19 +28,15 @@ _BUCKETS = 1_000_000  # of an AUC
 
 
 class BoxWrapper:
-    """PaddleBox's calls for a table and the dataset that feeds it. Its own state is the metrics and
-    the phase of an AucRunner; all else is in the table, the dataset and the donefiles.
+    """PaddleBox's calls for a table and the dataset that feeds it.
 
-    The path of a save is OUT/<day>/<name>, such as OUT/20240101/base or OUT/20240101/delta-3. The
-    donefiles are in OUT. OUT is a local folder, or with a spool a URI that pyarrow.fs opens. Every
-    call that saves raises ValueError for a path of another form, and PassError while a pass is
-    open. It can also raise StoreError and OutOfSpaceError, and ConfigError for a URI without a
-    spool.
+    The path of a save is OUT/<day>/<name>, such as OUT/20240101/base. The donefiles are in OUT, a
+    local folder, or with a spool a URI that pyarrow.fs opens. A call that saves returns its path,
+    absolute. It raises ValueError for a path of another form, ConfigError for a URI without a
+    spool, PassError while a pass is open, StoreError and OutOfSpaceError.
 
     Args:
-        table: the table, or group of tables, to save.
-        dataset: the dataset that the calls for phases, metrics and test mode reach; without it they
-            raise PassError.
+        dataset: for phases, metrics and test mode; without it their calls raise PassError.
         extra: files to put into each save, name -> content, such as slots.yaml and config.json.
         spool: a local folder of this job, which all ranks share, for saves at URIs. Each is written
             there and copied; the newest chain of each URI stays there for the next delta. Options
@@ -64,15 +61,8 @@ class BoxWrapper:
     # ---- saves
 
     def save_base(self, batch_model_path: str, xbox_model_path: str, date: str = "") -> str:
-        """Save every row to batch_model_path, and the base to xbox_model_path.
-
-        Args:
-            batch_model_path: "" saves only the base.
-            date: YYYYMMDD. The unseen days of a row are counted up to this day. "": the day of the
-                last pass.
-
-        Returns: xbox_model_path as an absolute path or a URI.
-        """
+        """Save every row to batch_model_path, unless it is "", and the base to xbox_model_path.
+        date: YYYYMMDD, up to which the unseen days of a row count; "": the day of the last pass."""
         day = day_of(date) if date else None
         self._saves.check(xbox_model_path)
         if batch_model_path:
@@ -80,46 +70,25 @@ class BoxWrapper:
         return self._saves.write(xbox_model_path, BASE, partial(Saver.base, day=day))
 
     def save_delta(self, xbox_model_path: str) -> str:
-        """Save the changes since the last save in the same OUT, including deletions.
-
-        Returns: xbox_model_path as an absolute path or a URI.
-        """
+        """Save the changes since the last save in the same OUT, including deletions."""
         return self._saves.write(xbox_model_path, DELTA, Saver.delta)
 
     def merge_model(self, path: str, out_path: str) -> str:
-        """Merge a save and its chain into one base at out_path.
-
-        Args:
-            path: a base or a delta.
-
-        Returns: out_path as an absolute path or a URI.
-        """
+        """Merge a base or delta, with its chain, into one base at out_path."""
         return self.merge_multi_models([path], out_path)
 
     def merge_multi_models(self, paths: Sequence[str], out_path: str) -> str:
-        """Merge several models of one layout into one base at out_path.
-
-        If several models have a feasign, the base gets the row of the last one. If the copy to a
-        URI fails, use another name for the next attempt.
-
-        Returns: out_path as an absolute path or a URI.
-        """
+        """Merge several models of one layout into one base at out_path. If several have a feasign,
+        the base gets the row of the last one. If the copy to a URI fails, use another name for the
+        next attempt."""
         if not paths:
             raise ValueError("merge_multi_models: expected at least one path of a save")
         return self._saves.merge(paths, out_path)
 
     def load_model(self, path: str) -> int:
-        """Fill an empty table from a save and its chain, as its first commit.
-
-        Afterwards `Table.load_dense` returns the dense state of the save.
-
-        Args:
-            path: a base, a delta or a batch.
-
-        Returns: the number of rows.
-
-        Raises: the errors of `load_save`.
-        """
+        """Fill an empty table from a base, delta or batch and its chain, as its first commit, and
+        return the number of rows. `Table.load_dense` then returns its dense state. Raises: the
+        errors of `load_save`."""
         return self._saves.load(path)
 
     def last_save(self, out: str) -> Save | None:
@@ -129,10 +98,8 @@ class BoxWrapper:
     # ---- the table
 
     def load_ssd2mem(self, date: str) -> bool:
-        """Check the date, and return whether there is a commit to continue from.
-
-        It loads nothing: rows are read from SSD when a pass that needs them is staged.
-        """
+        """Check the date, and return whether there is a commit to continue from. It loads nothing:
+        rows are read from SSD when a pass that needs them is staged."""
         day_of(date)
         return self._table.head is not None
 
@@ -184,15 +151,10 @@ class BoxWrapper:
         pool_size: int,
         slot_list: Sequence[str],
     ) -> None:
-        """Evaluate the importance of slots. From now on, the phases number the groups, and each
-        `slots_shuffle` of the dataset moves on to the next one, beginning with 0. Metrics with that
-        phase measure the group.
-
-        Args:
-            slot_eval: the groups of slots.
-            thread_num: without effect on results.
-            pool_size: the number of instances of a pass from which `slots_shuffle` draws values.
-            slot_list: the sparse slots; only their names are checked.
+        """Evaluate the importance of groups of slots, slot_eval. From now on, the phases number the
+        groups, each `slots_shuffle` of the dataset moves on to the next one, beginning with 0, and
+        metrics with that phase measure the group. pool_size: the number of instances of a pass from
+        which `slots_shuffle` draws values. Of slot_list only the names are checked.
 
         Raises: ValueError for an unknown slot, or without groups; PassError if the dataset is not
             one of paddlebox.compat that has passes.
@@ -228,7 +190,6 @@ class BoxWrapper:
 
         Args:
             method: the name of a calculator, such as AucCalculator or MaskAucCalculator.
-            name: the name for `get_metric_msg` and its relatives.
             label_varname, pred_varname, cmatch_rank_varname, mask_varname: names of fed variables
                 or of outputs; with MultiTask several predictions, with MultiMask several masks,
                 separated by blanks. A value of cmatch_rank_varname is cmatch << 32 | rank.
@@ -236,8 +197,7 @@ class BoxWrapper:
             cmatch_rank_group: "222_1 223_2"; "222 223" with ignore_rank; with MultiMask the values
                 of the masks.
             mode_collect_in_gpu, max_batch_size: without effect.
-            sample_scale_varnam: for AucCalculator, the name of the instances' weights; "": each
-                weight is 1. (The name is PaddleBox's.)
+            sample_scale_varnam: for AucCalculator, the instances' weights; "": each is 1.
 
         Raises: ConfigError for a method, number of buckets or weight that is not supported, a name
             that exists, or lists that do not fit each other.
@@ -266,11 +226,8 @@ class BoxWrapper:
 
     def get_metric_msg(self, name: str) -> list[float]:
         """[auc, bucket_error, mae, rmse, actual ctr, predicted ctr, copc, size] since the last
-        call. An AUC without one of the classes is -0.5. With weights, size is their sum. Every
-        rank calls it.
-
-        Raises: ConfigError for an unknown name, or a metric of another kind.
-        """
+        call. An AUC without one of the classes is -0.5. With weights, size is their sum. Every rank
+        calls it. Raises: ConfigError for an unknown name, or a metric of another kind."""
         return self._message("get_metric_msg", name)
 
     def get_continue_metric_msg(self, name: str) -> list[float]:
@@ -289,15 +246,9 @@ class BoxWrapper:
         return self._metrics[name].message(getter, self._table.world)
 
     def add_data(self, columns: Columns) -> None:
-        """Add a batch to the metrics of the current phase. `train_from_dataset` calls it; call it
-        in a loop of your own.
-
-        Args:
-            columns: name -> (B) labels, predictions, masks.
-
-        Raises: ConfigError if a column is missing; ValueError for a value that a method does not
-            accept, such as a prediction outside of [0, 1].
-        """
+        """Add a batch, name -> (B) labels, predictions, masks, to the metrics of the current phase,
+        in a loop of your own. Raises: ConfigError if a column is missing; ValueError for a value
+        that a method does not accept, such as a prediction outside of [0, 1]."""
         for metric in self._metrics.values():
             if metric.phase == self._phase():
                 metric.add(columns)
@@ -312,15 +263,10 @@ class BoxWrapper:
         watch: Watcher | None = None,
         **options: Any,
     ) -> PassResult:
-        """`paddlebox.train_from_dataset` over the dataset of the wrapper. It adds each batch to the
-        metrics of the current phase.
-
-        Args:
-            outputs: name -> variable of the program with a value per instance, for metrics that
-                name it. Fed variables need not be listed.
-            watch: called after each batch.
-            options: the other arguments of `paddlebox.train_from_dataset`.
-        """
+        """`paddlebox.train_from_dataset`, with its arguments, over the dataset of the wrapper. It
+        adds each batch to the metrics of the current phase. outputs: name -> variable of the
+        program with a value per instance, for metrics that name it; fed variables need not be
+        listed."""
         measuring = Measuring(exe, outputs or {}, self.add_data)
 
         def watched(batches: int, samples: int, *rest: Any) -> None:
@@ -339,11 +285,8 @@ class BoxWrapper:
     # ---- reports
 
     def set_batch_max_ins_number(self, max_ins: int) -> None:
-        """Count from now on how many batches of page views have how many instances.
-
-        Args:
-            max_ins: without effect on the count; 0 or less changes nothing, as in PaddleBox.
-        """
+        """Count from now on how many batches of page views have how many instances. A max_ins of 0
+        or less changes nothing, as in PaddleBox."""
         if max_ins > 0:
             self._own("set_batch_max_ins_number").batch_instances = Counter()
 
@@ -358,11 +301,8 @@ class BoxWrapper:
         return counts
 
     def print_device_info(self, span: float) -> None:
-        """Log what the last pass waited for, and the tiers in which its rows were found.
-
-        Args:
-            span: the seconds that the program measured, for the log.
-        """
+        """Log what the last pass waited for, and the tiers in which its rows were found. span: the
+        seconds that the program measured, for the log."""
         stats = self._feeder("print_device_info").stats
         waits = ", ".join(f"{what} {seconds:.3f}" for what, seconds in stats.wait_s.items())
         tiers = ", ".join(f"{tier} {rows}" for tier, rows in stats.hits.items())
@@ -384,16 +324,9 @@ class BoxWrapper:
         model_path: str,
         lr_map: Mapping[str, float],
     ) -> None:
-        """Load a model into an empty table.
-
-        Args:
-            conf_file: must be empty: a `TableConfig` configures the table.
-            slot_vector, slot_omit_in_feedpass: without effect: slots.yaml has the slots.
-            model_path: as for `load_model`; "": nothing is loaded.
-            lr_map: must be empty: the optimizer has the learning rates of dense parameters.
-
-        Raises: ConfigError, and the errors of `load_model`.
-        """
+        """`load_model` of model_path, unless it is "". conf_file and lr_map must be empty
+        (ConfigError); slot_vector and slot_omit_in_feedpass have no effect: slots.yaml has the
+        slots."""
         if conf_file or lr_map:
             raise ConfigError(
                 f"initialize_gpu_and_load_model: expected no conf_file and no lr_map, found "
@@ -413,23 +346,16 @@ class BoxWrapper:
             )
         dataset.set_input_table_dim(dim)
 
-    def set_dataset_name(self, name: str) -> None:
-        """Accepted without effect, as in PaddleBox."""
-
-    def release_pool(self) -> None:
-        """Accepted without effect: there is no pool of instances."""
-
-    def feed_pass(self, date: int, feasgin_to_box: Sequence[int]) -> NoReturn:
-        raise ConfigError(
-            "feed_pass: a pass is loaded by its dataset, which also collects its keys (PaddleBox "
-            "calls this method deprecated)"
-        )
-
-    def init_afs_api(self, fs_name: str, fs_ugi: str, conf_path: str) -> NoReturn:
-        raise ConfigError(
-            "init_afs_api: afs is not public: name files by URIs (hdfs://, s3://, gs://), which "
-            "pyarrow.fs opens"
-        )
+    set_dataset_name = idle("as in PaddleBox")
+    release_pool = idle("there is no pool of instances")
+    feed_pass = refused(
+        "feed_pass: a pass is loaded by its dataset, which also collects its keys (PaddleBox calls "
+        "this method deprecated)"
+    )
+    init_afs_api = refused(
+        "init_afs_api: afs is not public: name files by URIs (hdfs://, s3://, gs://), which "
+        "pyarrow.fs opens"
+    )
 
     def _own(self, call: str) -> InMemoryDataset:
         """The dataset, if it is one of paddlebox.compat that has passes."""

@@ -10,11 +10,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from paddlebox.compat.page_views import alone, make_page_views, no_ranks, shuffle_seed
+from paddlebox.compat.stubs import refused
 from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config.code import calling, check_callable, load_named
 from paddlebox.config.data import ShareBy
@@ -415,26 +416,16 @@ class QueueDataset(UpstreamDataset):
             super().abandon_pass(error)
 
 
-def _refusal(call: str) -> Callable[..., NoReturn]:
-    """A method that raises a PassError, because a stream has no passes."""
-
-    def refuse(self: QueueDataset, *arguments: Any, **named: Any) -> NoReturn:
-        del self, arguments, named
-        raise PassError(
-            f"{call}: a QueueDataset streams and has no passes to load: call only "
-            "train_from_dataset, or use an InMemoryDataset"
-        )
-
-    refuse.__name__ = call
-    return refuse
-
-
 # Calls that a program written for InMemoryDataset may make.
 for _call in (
     *("preload_into_memory", "load_into_memory", "preload_into_disk", "load_into_disk"),
     *("begin_pass", "end_pass"),
 ):
-    setattr(QueueDataset, _call, _refusal(_call))
+    _why = (
+        f"{_call}: a QueueDataset streams and has no passes to load: call only "
+        "train_from_dataset, or use an InMemoryDataset"
+    )
+    setattr(QueueDataset, _call, refused(_why, PassError))
 
 
 class FileInstantDataset(QueueDataset):

@@ -6,14 +6,12 @@ import random
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 import numpy as np
 
 from paddlebox import _native
 from paddlebox.data.dataset import Dataset
-from paddlebox.data.sequences import PassSequences
 from paddlebox.errors import PassError, StoreError
 
 _MOST_BYTES = 1 << 31  # of a file; then the next one begins
@@ -32,27 +30,23 @@ class TrainingDump:
             )
 
     The files are FOLDER/part-<rank>-00000-<number>; a file ends at 2 GiB. They have one line for
-    each instance, and one line for each parameter after each batch:
+    each instance, and one line for each parameter after each batch, from 0 in each call of
+    train_from_dataset:
 
         <ins_id>\\t<variable>:<n>:<value>:<value>...
         (<batch>,<parameter>,<n>):<value>:<value>...
 
     Instances that are only context, in sequences of users, have no lines. Floats have nine
-    significant digits. int64 is written as uint64, as feasigns are. Without
-    set_parse_ins_id the id is the number of the instance in the pass. Batches count from 0. Each
-    call of train_from_dataset begins with the first instance and batch again.
+    significant digits. int64 is written as uint64, as feasigns are. Without set_parse_ins_id the id
+    is the number of the instance in the pass.
 
     Args:
         folder: where to write; it is created. Files of an earlier dump in it are an error.
-        dataset: the dataset that trains.
-        fields: name -> variable of the program with one row for each instance, (B, ...). A variable
-            of a PIR program has no name of its own.
-        program: the program of `params`.
-        params: names of parameters.
+        fields: name -> variable of the program with one row for each instance, (B, ...).
+        params: names of parameters of `program`.
         mode: which instances are written. 0: all; 1: those whose id has a CRC-32 divisible by
             `interval` (PaddleBox uses another hash); 2: one of `interval`, drawn at random with a
             fixed seed.
-        interval: see `mode`; without effect for mode 0.
 
     Raises: ValueError for a mode, an interval or a parameter that does not exist; StoreError if a
         file cannot be written.
@@ -87,39 +81,24 @@ class TrainingDump:
         self._open_next()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()  # every batch was flushed
             self._file = None
 
     def take(self, values: Sequence[Any]) -> None:
-        """Keep the values of a step, for `write`. The argument `fetch_handler` of
-        train_from_dataset.
-
-        Args:
-            values: the values of `fields`, in their order.
-        """
+        """Keep the values of `fields` of a step, for `write`: the `fetch_handler` of
+        train_from_dataset."""
         self._taken = [np.asarray(value) for value in values]
 
     def write(self, batches: int, samples: int, *_: Any) -> None:
-        """Write the last step. The argument `watch` of train_from_dataset, which does not call it
-        for a step in which only other ranks have instances.
-
-        Args:
-            batches: number of batches so far.
-            samples: number of instances so far.
-
-        Raises: ValueError if a value has not one row for each instance.
-        """
+        """Write the last step: the `watch` of train_from_dataset, which does not call it for a step
+        in which only other ranks have instances. batches, samples: their numbers so far. Raises:
+        ValueError if a value has not one row for each instance."""
         self._check_open()
         begin = self._instances if batches > self._batches else 0
         size, self._instances, self._batches = samples - begin, samples, batches
-        rows = self._rows(begin, begin + size)
+        rows, ids = self._rows(begin, begin + size)
         size = max(size, int(rows.max(initial=-1)) + 1)
         for name, array in zip(self._names, self._taken, strict=True):
             if array.ndim == 0 or len(array) < size:
@@ -128,7 +107,6 @@ class TrainingDump:
                     f"found shape {array.shape}"
                 )
         arrays = [array[rows] for array in self._taken]
-        ids = self._ids(begin, begin + len(rows))
         written = [row for row, ins_id in enumerate(ids) if self._wanted(ins_id)]
         columns = [
             [f"\t{name}:{text.count(':')}{text}" for text in _texts(array[written])]
@@ -140,22 +118,15 @@ class TrainingDump:
             (text,) = _texts(array.reshape(1, -1))
             self._write(f"({batches - 1},{name},{array.size}){text}\n")
 
-    def _rows(self, begin: int, end: int) -> np.ndarray:
-        """The rows of the instances [begin, end) in their batch. A batch of sequences of users has
-        other rows too, of instances that are only context."""
-        sequences = self._sequences()
-        return np.arange(end - begin) if sequences is None else sequences.rows(begin, end)
-
-    def _ids(self, begin: int, end: int) -> list[str]:
-        sequences, places = self._sequences(), np.arange(begin, end)
-        if sequences is not None:
-            places = sequences.trained_places(begin, end)
-        return self._dataset.ids_at(places)
-
-    def _sequences(self) -> PassSequences | None:
-        """The sequences of users of the open pass, if it has them."""
+    def _rows(self, begin: int, end: int) -> tuple[np.ndarray, list[str]]:
+        """The rows of the instances [begin, end) in their batch, and their ids. A batch of
+        sequences of users has other rows too, of instances that are only context."""
         current = self._dataset._stager.current
-        return current.loaded.sequences if current is not None else None
+        if current is None or current.loaded.sequences is None:
+            return np.arange(end - begin), self._dataset.ids_at(np.arange(begin, end))
+        sequences = current.loaded.sequences
+        ids = self._dataset.ids_at(sequences.trained_places(begin, end))
+        return sequences.rows(begin, end), ids
 
     def _wanted(self, ins_id: str) -> bool:
         if self._mode == BY_ID:

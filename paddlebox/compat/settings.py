@@ -1,15 +1,14 @@
 """The settings of PaddleBox's datasets. They build the options of ours.
 
-docs/upstream_names.md says of each name of PaddleBox what it does here, and docs/dataset.md lists
-ours. A setting that has no effect here is accepted, so that a program runs unchanged; a setting
-whose effect would be missed raises a ConfigError. Unless its docstring says otherwise, a setting
-applies to the passes that are loaded after the call.
+docs/upstream_names.md says of each name what it does here. A setting without effect is accepted, so
+that a program runs unchanged; one whose effect would be missed raises a ConfigError. Unless its
+docstring says otherwise, a setting applies to the passes that are loaded after the call.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,32 +111,26 @@ class Settings(Dataset):
         merge_by_sid: bool | None = None,
         enable_pv_merge: bool | None = None,
     ) -> None:
-        """Set the options that a dataset needs: arguments of Paddle 3's `init`, and those of
-        sections `data` and `feeder` of docs/config.md. Call it before the other setters: it resets
-        how lines are parsed, and the batch size.
+        """Set the options that a dataset needs: those of Paddle 3's `init`, of sections `data` and
+        `feeder` of docs/config.md, and of the methods `set_<argument>`. Call it before the other
+        setters: it resets how lines are parsed, and the batch size.
 
         Args:
             slots: the columns, or the path of a slots.yaml; they need no label. None: `use_var` are
                 the slots of a line, as in PaddleBox.
             thread_num, pack_threads: the number of threads; 0: chosen while running, up to the
-                number of cores but at most 8, and half as many for pack_threads
-                (data/pipeline.py). Results do not depend on it.
-            use_var, label: as for `set_use_var`.
-            allow_commands: as in section `security` of the config. Without it pipe_command and
-                parser are errors.
-            sequences: sparse slots with a max_length whose ids the packed inputs hold one by one
-                (data/positions.py).
+                number of cores but at most 8, and half as many for pack_threads. Results do not
+                depend on it.
+            allow_commands: without it, pipe_command and parser are errors.
+            sequences: sparse slots with a max_length whose ids the packed inputs hold one by one.
             click_slots: positions of the sparse slots whose shows and clicks follow the dense
-                features in the packed inputs (data/click_counts.py).
+                features in the packed inputs.
             exact: dense slots, labels after the first, weights and counts whose values metrics read
                 as they are in the data, not rounded to float32 and before clip and log1p.
-
             max_line_bytes: a longer line is malformed.
             retries: how often a remote file is tried again.
             spill_dir, cache_dir: folders of a pass that is larger than budget_bytes, and of parsed
                 files; "": TMPDIR and XDG_CACHE_HOME choose them.
-
-        The remaining arguments are as in the methods of the same name.
         """
         if isinstance(slots, Path | str):
             slots = load_slots(slots, labelled=False)
@@ -180,33 +173,30 @@ class Settings(Dataset):
         self.set_download_cmd(download_cmd)
         if fs_name or fs_ugi:
             self.set_hdfs_config(fs_name, fs_ugi)
-        if data_feed_type:
-            self.set_feed_type(data_feed_type)
-        if rank_offset is not None:
-            self.set_rank_offset(rank_offset)
-        if pv_batch_size is not None:
-            self.set_pv_batch_size(pv_batch_size)
-        if parse_logkey is not None:
-            self.set_parse_logkey(parse_logkey)
-        if merge_by_sid is not None:
-            self.set_merge_by_sid(merge_by_sid)
-        if enable_pv_merge is not None:
-            self.set_enable_pv_merge(enable_pv_merge)
+        given: tuple[tuple[Callable[[Any], None], Any], ...] = (
+            (self.set_feed_type, data_feed_type or None),
+            (self.set_rank_offset, rank_offset),
+            (self.set_pv_batch_size, pv_batch_size),
+            (self.set_parse_logkey, parse_logkey),
+            (self.set_merge_by_sid, merge_by_sid),
+            (self.set_enable_pv_merge, enable_pv_merge),
+        )
+        for setter, value in given:
+            if value is not None:
+                setter(value)
         self.options.use_var = None
         if use_var:
             self.set_use_var(use_var, label)
 
     def set_use_var(self, variables: Sequence[Any] | None, label: str = "") -> None:
-        """Set the variables to feed, named like slots or packed inputs. If `init` was not given
-        slots, they are also the slots of a line, in this order: a float variable is a dense slot,
-        an integer variable a sparse one. In dygraph use `paddle.static.InputSpec` for the name,
-        shape and dtype.
+        """Set the variables to feed, named like slots or packed inputs; None: all packed inputs. If
+        `init` was not given slots, they are also the slots of a line, in this order: a float
+        variable is a dense slot, an integer variable a sparse one. In dygraph use
+        `paddle.static.InputSpec`.
 
         Args:
-            variables: None: all packed inputs.
             label: without slots, the name of the variable that is the label, a number in [0, 1]
-                whose value is the click of `box_show_click`. "": there is none: the program makes
-                its targets and clicks from any slot.
+                whose value is the click of `box_show_click`. "": there is none.
 
         Raises: ValueError for an object that is not a variable, such as a name; ConfigError for a
             label that is not among the variables, or packed inputs without a label.
@@ -244,14 +234,8 @@ class Settings(Dataset):
         return path
 
     def set_hdfs_config(self, fs_name: str, fs_ugi: str) -> None:
-        """Set the file system of paths that begin with `hdfs:`.
-
-        Args:
-            fs_name: hdfs://HOST:PORT.
-            fs_ugi: USER,PASSWORD; only the user is used.
-
-        Raises: ConfigError for another file system.
-        """
+        """Set the file system of paths that begin with `hdfs:`. fs_name: hdfs://HOST:PORT. fs_ugi:
+        USER,PASSWORD; only the user is used. Raises: ConfigError for another file system."""
         scheme, _, host = fs_name.partition("://")
         if scheme != "hdfs" or not host or "@" in host:
             raise ConfigError(
@@ -262,19 +246,15 @@ class Settings(Dataset):
         self._hdfs = f"hdfs://{user}@{host}" if user else f"hdfs://{host}"
 
     def set_date(self, date: str) -> None:
-        """Set the day of the passes that are loaded from now on, as YYYYMMDD.
-
-        The day before ends when the first pass of a later day begins. A pass that trains at the
-        time of this call still belongs to the day before.
-        """
+        """Set the day, YYYYMMDD, of the passes that are loaded from now on. The day before ends
+        when the first of them begins; a pass that trains now still belongs to it."""
         try:
             self._day = day_of(date)
         except ValueError as error:
             raise ValueError(f"set_date: {error}") from None
 
     def set_test_mode(self, test: bool) -> None:
-        """Set whether passes that are loaded from now on only evaluate. Then unknown feasigns read
-        as zeros, and no row changes."""
+        """Set whether passes only evaluate: unknown feasigns read as zeros, and no row changes."""
         self.options.change(test=test)
 
     def set_download_cmd(self, download_cmd: str) -> None:
@@ -293,10 +273,7 @@ class Settings(Dataset):
             )
 
     def set_feed_type(self, data_feed_type: str) -> None:
-        """Check the name of a feed. All of them read the format of `init`.
-
-        Raises: ConfigError for an unknown name.
-        """
+        """Only checks the name (ConfigError): all feeds read the format of `init`."""
         if data_feed_type not in FEED_TYPES:
             raise ConfigError(
                 f"set_feed_type: expected one of {', '.join(FEED_TYPES)}, found {data_feed_type!r}"
@@ -306,11 +283,8 @@ class Settings(Dataset):
     # ---- tags at the beginning of a line
 
     def set_parse_ins_id(self, parse_ins_id: bool = True) -> None:
-        """Read an id of each instance. MultiSlot lines begin with `1 <ins_id>`.
-
-        In CSV, Parquet and Arrow files, `tags` of slots.yaml names the columns of the id, the text
-        and the log key.
-        """
+        """Read an id of each instance. MultiSlot lines begin with `1 <ins_id>`; in columnar files
+        `tags` of slots.yaml names the columns of id, text and log key."""
         self.options.change(parse_ins_id=parse_ins_id)
 
     def set_parse_content(self, parse_content: bool = True) -> None:
@@ -326,55 +300,44 @@ class Settings(Dataset):
     # ---- which instances there are
 
     def set_sample_rate(self, sample_rate: float) -> None:
-        """Keep only this share of the instances. They are chosen by a hash of the seed and the
-        ins_id, or of the number of the instance if it has no id. The choice does not depend on the
-        number of threads."""
+        """Keep only this share of the instances, chosen by a hash of the seed and the ins_id, or of
+        the number of the instance if it has no id."""
         if not 0 <= sample_rate <= 1:
             raise ValueError(f"set_sample_rate: expected a share in [0, 1], found {sample_rate}")
         self.options.change(sample_rate=float(sample_rate))
 
     def set_merge_by_lineid(self, merge_size: int = 2) -> None:
-        """Merge all instances with the same ins_id into one.
-
-        An id is dropped if it does not have merge_size instances (0: any number), or if two of its
-        instances have the same sparse slot. For a dense slot or the label, the last value that is
-        not zero counts. The merged instances are in the order of the first line of each id.
-        """
+        """Merge all instances with the same ins_id into one, in the order of the first line of each
+        id. An id is dropped if it does not have merge_size instances (0: any number), or if two of
+        its instances have the same sparse slot. For a dense slot or the label, the last value that
+        is not zero counts."""
         if merge_size < 0:
             raise ValueError(f"set_merge_by_lineid: expected merge_size >= 0, found {merge_size}")
         self.options.change(merge_size=merge_size)
 
     def set_pipe_command(self, pipe_command: str) -> None:
-        """Set a shell command that filters each text file after decompression. `cat` and "" mean no
-        command.
-
-        Raises: ConfigError if commands are not allowed.
-        """
+        """Set a shell command that filters each text file after decompression; `cat` and "": none.
+        Raises: ConfigError if commands are not allowed."""
         self.options.change({"pipe_command": pipe_command})
 
     def set_pipe_timeout(self, seconds: float) -> None:
-        """Set the timeout: a pipe_command that reads and writes nothing for this long is killed."""
+        """A pipe_command that reads and writes nothing for this long is killed."""
         if not (math.isfinite(seconds) and seconds > 0):
             raise ValueError(f"set_pipe_timeout: expected seconds above 0, found {seconds}")
         self.options.change(pipe_timeout_s=float(seconds))
 
     def set_so_parser_name(self, parser: str) -> None:
-        """Set a parser plugin for text; "" means none.
-
-        Args:
-            parser: the path of a .so with the interface of ops/feed/text/plugin.h, or
-                `module:function`, a Python function from bytes to a dict of columns.
-
-        Raises: ConfigError if commands are not allowed, or the parser cannot be loaded.
+        """Set a parser plugin for text, the path of a .so with the interface of
+        ops/feed/text/plugin.h or `module:function`, a Python function from bytes to a dict of
+        columns; "": none. Raises: ConfigError if commands are not allowed, or it cannot be loaded.
         """
         self.options.change({"parser": parser})
 
     # ---- page views and phases
 
     def set_rank_offset(self, rank_offset: str) -> None:
-        """Set the name of the variable that takes RankOffset, (B, 7) int32, the input of
-        rank_attention. Batches of page views have it; datasets with passes give -1 everywhere in
-        other batches."""
+        """Set the variable that takes RankOffset, (B, 7) int32, the input of rank_attention. In
+        batches that are not page views, datasets with passes give -1 everywhere."""
         self.options.rank_offset = rank_offset
 
     def set_pv_batch_size(self, pv_batch_size: int) -> None:
@@ -388,8 +351,7 @@ class Settings(Dataset):
         self.options.enable_pv_merge = enable_pv_merge
 
     def set_merge_by_sid(self, merge_by_sid: bool = True) -> None:
-        """Set whether a page view consists of the instances of one search id. If not, each instance
-        is a page view."""
+        """Set whether a page view is the instances of one search id, or else each instance."""
         self._merge_by_sid = merge_by_sid
 
     def set_current_phase(self, current_phase: int) -> None:
@@ -408,12 +370,8 @@ class Settings(Dataset):
 
     def set_counted_slots(self, slots: Sequence[str] | None) -> None:
         """Set the sparse slots whose shows and clicks are counted by the batches that are read from
-        now on. The embeddings of the other slots are still trained.
-
-        Args:
-            slots: None: all slots in the first phase of a pass, none in the second, so that the
-                second phase does not count the same instances again.
-        """
+        now on; the embeddings of the others are still trained. None: all slots in the first phase
+        of a pass, none in the second, which would count the same instances again."""
         if slots is not None:
             self.options.load.sparse_numbers("set_counted_slots", slots)  # checks the names
         self.options.counted_slots = None if slots is None else tuple(slots)
@@ -429,19 +387,13 @@ class Settings(Dataset):
         self.options.set_group(name)
 
     def set_soft_labels(self, soft: bool) -> None:
-        """Set whether metrics take labels between 0 and 1. The usual metrics then have the formulas
-        of weighted_auc."""
+        """Set whether metrics take labels between 0 and 1, with the formulas of weighted_auc."""
         self.options.soft_labels = soft
 
     def set_click_priors(self, take: TakePriors | None = None, *, repeated: bool = False) -> None:
-        """Set how passes that begin to train from now on treat click priors
-        (data/click_counts.py).
-
-        Args:
-            take: called with the priors of each part of a pass before its first batch.
-            repeated: whether the instances of these passes were trained before. Then they see other
-                counts, and are not counted again.
-        """
+        """Set how passes that begin to train from now on treat click priors. take: called with the
+        priors of each part of a pass before its first batch. repeated: whether their instances were
+        trained before: then they see other counts, and are not counted again."""
         self.options.take_priors, self.options.repeated = take, repeated
 
     def set_fea_eval(self, record_candidate_size: int, fea_eval: bool = True) -> None:
@@ -463,11 +415,8 @@ class Settings(Dataset):
     # ---- sequences of users
 
     def set_sequences(self, sequences: SequenceOptions | None) -> None:
-        """Set how the instances of users are trained as sequences; None: one by one.
-
-        Raises: ConfigError if the data has no times, or other options do not allow sequences.
-            Nothing changes then.
-        """
+        """Set how the instances of users are trained as sequences; None: one by one. Raises:
+        ConfigError, changing nothing, if the data has no times or other options forbid it."""
         self.options.change(user_sequences=sequences)
         self._own_sequences = sequences
 
@@ -529,7 +478,7 @@ class Settings(Dataset):
         self._sequences = replace(self._sequences, invalid_users=users)
 
     def set_train_timestamp_range(self, train_timestamp_range: tuple[int, int]) -> None:
-        """Set the times [begin, end) of the instances that train; (0, 0): all. Earlier ones are
+        """Set the times [begin, end) of instances that train; (0, 0): all. Earlier ones are
         context, later ones are left out."""
         times = _times("set_train_timestamp_range", train_timestamp_range)
         self._sequences = replace(self._sequences, train_times=times)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from paddlebox.compat.settings import NO_SLOTS, Settings
+from paddlebox.compat.stubs import idle, refused
 from paddlebox.config import SlotType
 from paddlebox.config.data import ShareBy
 from paddlebox.data.batches import Feed
@@ -16,8 +17,12 @@ from paddlebox.data.share import Share
 from paddlebox.data.side_table import SideTable
 from paddlebox.errors import ConfigError, PassError
 
-_DISTRIBUTED = ("merge_size", "parse_ins_id", "parse_content", "fea_eval", "candidate_size")
-_TUNING = ("fleet_send_batch_size", "fleet_send_sleep_seconds")
+# Keywords of `_init_distributed_settings`. The last two have no effect.
+_DISTRIBUTED = (
+    *("merge_size", "parse_ins_id", "parse_content", "fea_eval", "candidate_size"),
+    *("fleet_send_batch_size", "fleet_send_sleep_seconds"),
+)
+_NO_SERVER = "there is no parameter server"
 
 
 class UpstreamDataset(Settings):
@@ -90,12 +95,10 @@ class UpstreamDataset(Settings):
         return len(chosen.views) - 1 if chosen is not None and chosen.views is not None else 0
 
     def __iter__(self) -> Iterator[Feed]:
-        """The batches of the open pass, for your own training loop (docs/own_loop.md). A batch is a
-        dict from the name of an input to a numpy array. A loop returns each batch once.
-
-        The pass stays open after the loop, even if the loop was left early or raised an error:
-        `end_pass` commits what was trained, unless the pass was split and its last part has not
-        begun; `abandon_pass` discards it.
+        """The batches of the open pass, once each, for your own training loop (docs/own_loop.md): a
+        dict from the name of an input to a numpy array. The pass stays open after the loop, also
+        after an error: `end_pass` commits what was trained, unless the pass was split and its last
+        part has not begun; `abandon_pass` discards it.
 
         Raises: PassError as `batches`, and if there are several ranks.
         """
@@ -111,14 +114,13 @@ class UpstreamDataset(Settings):
     # ---- shuffles and shares
 
     def local_shuffle(self, by: str = "", *, slot: str = "") -> None:
-        """Shuffle the loaded pass, if it has not begun, and all passes that are loaded from now on.
-        The order depends on the seed and the number of the pass.
+        """Shuffle the loaded pass, if it has not begun, and all passes that are loaded from now on,
+        by the seed and the number of the pass.
 
         Args:
             by: which instances stay together, in the order of the files. "instance": none;
-                "ins_id" or "search_id": instances with the same id; "slot": instances with the same
-                first feasign in a slot, such as the slot of the user. "": "slot" after
-                `_set_shuffle_by_uid`, else "instance".
+                "ins_id" or "search_id": those with the same id; "slot": those with the same first
+                feasign in a slot. "": "slot" after `_set_shuffle_by_uid`, else "instance".
             slot: for by="slot", the name of the sparse slot.
 
         Raises: PassError if the id is not parsed, or a pass is being loaded.
@@ -131,24 +133,19 @@ class UpstreamDataset(Settings):
         self, fleet: Any = None, thread_num: int = 12, *, by: str = "", slot: str = ""
     ) -> None:
         """As `local_shuffle`, over all ranks: an instance, or a group of instances, goes to a rank
-        that is drawn by the seed. With sequences, a group is a user. Every rank calls it. A pass
-        that is loaded is loaded again, so it is faster to call it before.
+        that is drawn by the seed. With sequences, a group is a user. Every rank calls it. A loaded
+        pass is loaded again, so it is faster to call it before. thread_num has no effect.
 
-        thread_num is accepted for compatibility; the result does not depend on it.
-
-        Raises: as `local_shuffle`; ConfigError if the table is not one of as many ranks as the job
-            has.
+        Raises also: ConfigError if the table is not one of as many ranks as the job has.
         """
         self.local_shuffle(by, slot=slot)
         self._arranger.share_by(*self.options.load.kept_together, fleet)
 
     def set_share(self, by: str, *, slot: str = "") -> None:
-        """Set how several ranks share the instances of the passes that are loaded from now on.
-
-        Args:
-            by: a value of `data.share` other than auto (docs/ranks.md). With "files", the default,
-                `set_filelist` sets the files of this rank; otherwise all ranks set the same files.
-            slot: for by="slot", the name of a sparse slot.
+        """Set how several ranks share the instances of the passes that are loaded from now on. by:
+        a value of `data.share` other than auto (docs/ranks.md). With "files", the default,
+        `set_filelist` sets the files of this rank; otherwise all ranks set the same files. slot:
+        for by="slot", a sparse slot.
 
         Raises: ConfigError for another value, an unknown slot, or an id that is not parsed.
         """
@@ -161,35 +158,23 @@ class UpstreamDataset(Settings):
         self.preload(files, self._day)
 
     def preload_into_memory(self, thread_num: int | None = None) -> None:
-        """Begin to read, parse and stage the files of the next pass, in the background.
-
-        Args:
-            thread_num: as for `set_thread`, from this pass on.
-        """
+        """Begin to read, parse and stage the files of the next pass, in the background. thread_num:
+        as for `set_thread`, from this pass on."""
         if thread_num is not None:
             self.set_thread(thread_num)
         self._load(self._filelist)
 
     def preload_into_disk(self, path: str = "", file_num: int = 1) -> None:
         """As `preload_into_memory`, but the pass is written to local disk and trained from there.
-        The batches are the same.
-
-        Args:
-            path: the folder; "" for `spill_dir`. The file on disk has no name, and its space is
-                free again after the pass.
-            file_num: accepted for compatibility. There is one file on disk, or two if the order of
-                the instances is not that of the input files.
+        The batches are the same. path: the folder; "": `spill_dir`. The file on disk has no name,
+        and its space is free again after the pass. file_num has no effect.
 
         Raises: ConfigError if instances are sampled or merged, because that is done in memory.
         """
         self._preload_into_disk("preload_into_disk", path)
 
     def load_into_memory(self, is_shuffle: bool = False) -> None:
-        """`preload_into_memory`, then `wait_preload_done`.
-
-        Args:
-            is_shuffle: whether to call `local_shuffle` first.
-        """
+        """`preload_into_memory`, then `wait_preload_done`. is_shuffle: `local_shuffle` first."""
         if is_shuffle and not self.options.load.data.shuffle:
             self.local_shuffle()
         self.preload_into_memory()
@@ -221,8 +206,7 @@ class UpstreamDataset(Settings):
     wait_load_disk_done = wait_preload_done
 
     def end_pass(self, need_save_delta: bool = False, *, commit: bool = True) -> None:
-        """As our `end_pass`. need_save_delta is accepted for compatibility: every commit holds only
-        what changed."""
+        """As our `end_pass`. need_save_delta has no effect: every commit holds only changes."""
         super().end_pass(commit=commit)
 
     def release_memory(self) -> None:
@@ -231,21 +215,15 @@ class UpstreamDataset(Settings):
             raise PassError("a pass is open: end_pass is missing")
 
     def shrink_table(self) -> bool:
-        """End the day of the last pass now (`Table.shrink_table`). Use it if passes have no dates,
-        or before a save of that day. Returns False if the day had ended already.
-
-        Raises: PassError while a pass is open.
-        """
+        """End the day of the last pass now, if passes have no dates or before a save of that day.
+        Returns False if it had ended already. Raises: PassError while a pass is open."""
         self.release_memory()
         return self._table.life.shrink_table()
 
     def add_side_table(self, table: SideTable) -> None:
-        """Add a ReplicaCache or InputTable. From now on it is read when a pass is preloaded, opened
-        at begin_pass, and dropped at end_pass.
-
-        If the side table cannot be read, wait_preload_done raises a DataError. Correct the files of
-        the side table and call its begin_feed_pass; then the pass can begin.
-        """
+        """Add a ReplicaCache or InputTable, which is read when a pass is preloaded, opened at
+        begin_pass, and dropped at end_pass. If it cannot be read, wait_preload_done raises a
+        DataError: correct its files and call its begin_feed_pass; then the pass can begin."""
         if self._loader.busy or self._stager.newest is not None:
             raise PassError(f"{table}: a pass is loaded or open: end_pass is missing")
         self._side_tables.add(table)
@@ -259,10 +237,8 @@ class UpstreamDataset(Settings):
     get_shuffle_data_size = get_memory_data_size
 
     def ins_ids(self, begin: int, end: int) -> list[str]:
-        """Ids of instances [begin, end) of the open pass, in the order of its batches.
-
-        Raises: PassError if no pass is open, or set_parse_ins_id was not called.
-        """
+        """Ids of instances [begin, end) of the open pass, in the order of its batches. Raises:
+        PassError if no pass is open, or set_parse_ins_id was not called."""
         current = self._stager.current
         if current is None:
             raise PassError("ins_ids: no pass is open: begin_pass is missing")
@@ -271,78 +247,44 @@ class UpstreamDataset(Settings):
         return list(current.loaded.instances.ins_ids(begin, end))
 
     def trained_ids(self, begin: int, end: int) -> list[str]:
-        """Ids of the trained instances [begin, end) of an open pass with sequences of users, in the
-        order of its batches, as `ids_at`.
-
-        Raises: PassError if no such pass is open.
-        """
+        """As `ids_at`, of the trained instances [begin, end) of an open pass with sequences of
+        users, in the order of its batches. Raises: PassError if no such pass is open."""
         current = self._stager.current
         if current is None or current.loaded.sequences is None:
             raise PassError("trained_ids: no pass with sequences is open")
         return self.ids_at(current.loaded.sequences.trained_places(begin, end))
 
-    # ---- accepted without effect
+    # ---- names that do nothing here; those with an underscore are of Paddle 3
 
-    def set_queue_num(self, queue_num: int) -> None:
-        """Accepted without effect: there is one queue of batches."""
-
-    def set_fleet_send_batch_size(self, fleet_send_batch_size: int = 1024) -> None:
-        """Accepted without effect: there is no parameter server."""
-
-    def set_fleet_send_sleep_seconds(self, fleet_send_sleep_seconds: int = 0) -> None:
-        """Accepted without effect: there is no parameter server."""
-
-    def set_generate_unique_feasigns(self, generate_uni_feasigns: bool, shard_num: int) -> None:
-        """Accepted without effect: the unique feasigns of a pass are always computed."""
-
-    def generate_local_tables_unlock(
-        self,
-        table_id: int,
-        fea_dim: int,
-        read_thread_num: int,
-        consume_thread_num: int,
-        shard_num: int,
-    ) -> None:
-        """Accepted without effect: the rows of a pass are staged before it begins."""
-
-    def _set_trainer_num(self, trainer_num: int) -> None:
-        """Accepted without effect: the launcher sets the number of ranks."""
-
-    def _set_use_ps_gpu(self, use_ps_gpu: Any) -> None:
-        """Accepted without effect: there is no parameter server."""
-
-    def _set_heter_ps(self, enable_heter_ps: bool = False) -> None:
-        """Accepted without effect: there is no parameter server."""
-
-    # ---- refused
-
-    def set_graph_config(self, config: Any) -> NoReturn:
-        raise ConfigError(
-            "set_graph_config: there is no graph training: PGLBox is not part of this"
-        )
-
-    def tdm_sample(self, *arguments: Any, **named: Any) -> NoReturn:
-        raise ConfigError("tdm_sample: there are no tree models (TDM, JTM)")
-
-    def _prepare_to_run(self) -> NoReturn:
-        raise ConfigError(
-            "_prepare_to_run: Paddle's executor cannot read this dataset: call "
-            "`paddlebox.train_from_dataset(exe, program, dataset, loss=loss)`"
-        )
+    set_queue_num = _set_queue_num = idle("there is one queue of batches")
+    set_fleet_send_batch_size = _set_fleet_send_batch_size = idle(_NO_SERVER)
+    set_fleet_send_sleep_seconds = _set_fleet_send_sleep_seconds = idle(_NO_SERVER)
+    _set_use_ps_gpu = _set_heter_ps = idle(_NO_SERVER)
+    _set_trainer_num = idle("the launcher sets the number of ranks")
+    set_generate_unique_feasigns = _set_generate_unique_feasigns = idle(
+        "the unique feasigns of a pass are always computed"
+    )
+    generate_local_tables_unlock = _generate_local_tables_unlock = idle(
+        "the rows of a pass are staged before it begins"
+    )
+    set_graph_config = refused(
+        "set_graph_config: there is no graph training: PGLBox is not part of this"
+    )
+    tdm_sample = refused("tdm_sample: there are no tree models (TDM, JTM)")
+    _prepare_to_run = refused(
+        "_prepare_to_run: Paddle's executor cannot read this dataset: call "
+        "`paddlebox.train_from_dataset(exe, program, dataset, loss=loss)`"
+    )
 
     # ---- Paddle 3: settings by keyword, and setters with an underscore
 
     def update_settings(self, **settings: Any) -> None:
-        """Change settings. The keywords are those of `init` and `_init_distributed_settings`.
-
-        Raises: ConfigError for an unknown keyword.
-        """
+        """Change settings: keywords of Paddle 3's `init` and of `_init_distributed_settings`.
+        Raises: ConfigError for an unknown keyword."""
         hdfs = {key: settings.pop(key) for key in ("fs_name", "fs_ugi") if key in settings}
         if hdfs:
             self.set_hdfs_config(hdfs.get("fs_name", ""), hdfs.get("fs_ugi", ""))
-        distributed = {
-            key: settings.pop(key) for key in (*_DISTRIBUTED, *_TUNING) if key in settings
-        }
+        distributed = {key: settings.pop(key) for key in _DISTRIBUTED if key in settings}
         setters: dict[str, Callable[[Any], None]] = {
             "batch_size": self.set_batch_size,
             "thread_num": self.set_thread,
@@ -353,14 +295,14 @@ class UpstreamDataset(Settings):
             "data_feed_type": self.set_feed_type,
             "queue_num": self.set_queue_num,
         }
-        _check_known("update_settings", settings, (*setters, *_DISTRIBUTED, *_TUNING))
+        _check_known("update_settings", settings, (*setters, *_DISTRIBUTED))
         for key, value in settings.items():
             setters[key](value)
         self._init_distributed_settings(**distributed)
 
     def _init_distributed_settings(self, **settings: Any) -> None:
         """Set ids, merging and slots_shuffle. Raises: ConfigError for an unknown keyword."""
-        _check_known("_init_distributed_settings", settings, (*_DISTRIBUTED, *_TUNING))
+        _check_known("_init_distributed_settings", settings, _DISTRIBUTED)
         if settings.get("merge_size", -1) > 0:
             self.set_merge_by_lineid(settings["merge_size"])
         if "parse_ins_id" in settings:
@@ -382,11 +324,6 @@ class UpstreamDataset(Settings):
     _set_input_type = Settings.set_input_type
     _set_hdfs_config = Settings.set_hdfs_config
     _set_download_cmd = Settings.set_download_cmd
-    _set_queue_num = set_queue_num
-    _set_fleet_send_batch_size = set_fleet_send_batch_size
-    _set_fleet_send_sleep_seconds = set_fleet_send_sleep_seconds
-    _set_generate_unique_feasigns = set_generate_unique_feasigns
-    _generate_local_tables_unlock = generate_local_tables_unlock
     _desc = desc
     # Paddle 3's fleet.BoxPSDataset has these with an underscore.
     _set_rank_offset = Settings.set_rank_offset
