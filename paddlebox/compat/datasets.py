@@ -36,12 +36,7 @@ _EARLIER = -1  # in Pass.trained: the pass was read before, so its shows and cli
 
 
 class InMemoryDataset(UpstreamDataset):
-    """PaddleBox's InMemoryDataset.
-
-    Args:
-        table: the table, or set of tables, whose rows the passes use.
-        seed: for shuffling and sampling.
-    """
+    """PaddleBox's InMemoryDataset."""
 
     def __init__(self, table: TableSet, *, seed: int = 0) -> None:
         super().__init__(table, seed=seed)
@@ -57,11 +52,8 @@ class InMemoryDataset(UpstreamDataset):
 
     def begin_pass(self) -> None:
         """Open the loaded pass, and wait until its rows are staged. From then on another dataset of
-        the table may load its pass.
-
-        Raises: as the first batch of `paddlebox.data.dataset.Dataset`; the pass is
-            abandoned then.
-        """
+        the table may load its pass. Raises: as the first batch of `Dataset`; the pass is abandoned
+        then."""
         super().begin_pass()
         current = self._stager.current
         assert current is not None
@@ -90,12 +82,9 @@ class InMemoryDataset(UpstreamDataset):
     # ---- page views
 
     def preprocess_instance(self) -> None:
-        """Group the open pass, or the loaded one if none is open, into page views for the join
-        phase, shuffled by the seed. Without set_enable_pv_merge, shuffle the instances.
-
-        Raises: PassError without set_parse_logkey, or if there is no pass; OutOfSpaceError if the
-            pass is over the HBM budget.
-        """
+        """Group the open pass, or else the loaded one, into page views for the join phase, shuffled
+        by the seed. Without set_enable_pv_merge, shuffle the instances. Raises: PassError without
+        set_parse_logkey, or if there is no pass; OutOfSpaceError if it is over the HBM budget."""
         if self.options.enable_pv_merge:
             self._make_page_views()
         else:
@@ -135,11 +124,9 @@ class InMemoryDataset(UpstreamDataset):
     # ---- batches
 
     def batches(self) -> Iterator[Feed]:
-        """The batches of the open pass, in order. Threads pack them ahead. They may be read several
-        times in each phase; shows and clicks count the first time.
-
-        Raises: PassError if no pass is open, or while a loop reads its batches.
-        """
+        """The batches of the open pass, in order; threads pack them ahead. They may be read several
+        times in each phase; shows and clicks count the first time. Raises: PassError if no pass is
+        open, or while a loop reads its batches."""
         current = self._stager.current
         if current is None or current.feeding:
             return super().batches()
@@ -191,10 +178,10 @@ class BoxPSDataset(InMemoryDataset):
 
 
 class PadBoxSlotDataset(BoxPSDataset):
-    """PaddleBox's PadBoxSlotDataset. It shuffles by itself: the instances of each pass, and the
-    page views of join, each time that they are read. It also makes and undoes page views when the
-    phase changes, so that preprocess_instance and postprocess_instance are optional. With several
-    ranks, it divides the list of files among them, and shuffles over all ranks."""
+    """PaddleBox's PadBoxSlotDataset. It shuffles the instances of a pass, and the page views of
+    join, each time that they are read, and makes and undoes page views when the phase changes:
+    preprocess_instance and postprocess_instance are optional. Several ranks divide the list of
+    files among them, and shuffle over all ranks."""
 
     _feed_type = "SlotPaddleBoxDataFeed"
 
@@ -204,8 +191,7 @@ class PadBoxSlotDataset(BoxPSDataset):
         self._polls = True
 
     def disable_shuffle(self, disable: bool = True) -> None:
-        """Set whether the passes that are loaded from now on keep the order of the files, and join
-        the order of search ids."""
+        """Set whether passes keep the order of the files, and join the order of search ids."""
         self._shuffles_views = not disable
         self.options.change({"shuffle": not disable})
 
@@ -305,8 +291,7 @@ class InputTableDataset(PadBoxSlotDataset):
             )
 
     def set_input_table_dim(self, dim: int) -> None:
-        """Set the width of the rows, before the first pass. `BoxWrapper.set_input_table_dim` calls
-        it."""
+        """Set the width of the rows, before the first pass."""
         if self.input_table is not None and dim != self._dim:
             raise PassError(f"set_input_table_dim: the input table has dim {self._dim} already")
         self._dim = dim
@@ -316,14 +301,9 @@ class InputTableDataset(PadBoxSlotDataset):
         self._index_files = list(filelist)
 
     def set_index_parser(self, index_parser: str) -> None:
-        """Set the parser of these files.
-
-        Args:
-            index_parser: `module:function`, a function from the bytes of a file to its keys, (N)
-                strings, and values, (N, D); "": lines `key v1 .. vD`.
-
-        Raises: ConfigError if it cannot be loaded, or commands are not allowed.
-        """
+        """Set the parser of these files: `module:function`, from the bytes of a file to its keys,
+        (N) strings, and values, (N, D); "": lines `key v1 .. vD`. Raises: ConfigError if it cannot
+        be loaded, or commands are not allowed."""
         if index_parser:
             self.options.load.check_allowed("index_parser", index_parser)
             found = load_named(index_parser, "index_parser")
@@ -363,14 +343,12 @@ class InputTableDataset(PadBoxSlotDataset):
 
 
 class QueueDataset(UpstreamDataset):
-    """Streams a list of files. Nothing is loaded first: `train_from_dataset` reads, trains and
-    commits.
+    """Streams a list of files: `train_from_dataset` reads, trains and commits.
 
-    Rows must be staged before they train, and the rows that files need are not known before the
-    files are read. So the stream is divided into windows, and each window is a pass. A window has
-    one file, or as many as `set_window_files` sets. While one window trains, the next is read,
-    parsed and staged, so that memory holds two windows. Each window commits a version when it ends.
-    If a window fails, the store stays at the window before.
+    The rows that files need are known only when these are read, and must be staged before they
+    train. So the stream is divided into windows of one file, or as many as `set_window_files` sets,
+    and each window is a pass. While one trains, the next is read, parsed and staged: memory holds
+    two. Each commits a version when it ends; if it fails, the store stays at the window before.
 
         dataset.set_filelist(files)
         paddlebox.train_from_dataset(exe, program, dataset, loss=loss)   # once per file list
@@ -383,17 +361,15 @@ class QueueDataset(UpstreamDataset):
         self._window_files = 1
 
     def set_window_files(self, files: int) -> None:
-        """Set the number of files in a window. In larger windows more files share staged rows;
-        smaller windows begin to train sooner."""
+        """Set the number of files in a window. Files in it share staged rows; smaller windows begin
+        to train sooner."""
         if files < 1:
             raise ValueError(f"set_window_files: expected at least 1, found {files}")
         self._window_files = files
 
     def batches(self) -> Iterator[Feed]:
-        """The batches of the file list, in order. Each is returned once.
-
-        Raises: PassError without a file list, or if it was streamed already.
-        """
+        """The batches of the file list, in order, once each. Raises: PassError without a file list,
+        or if it was streamed already."""
         files, self._filelist = self._filelist, []
         if not files:
             raise PassError("there is nothing to stream: set_filelist is missing")
@@ -435,12 +411,7 @@ class FileInstantDataset(QueueDataset):
 
 
 class DatasetFactory:
-    """Makes datasets by the name of their class.
-
-    Args:
-        table: as for the classes.
-        seed: as for the classes.
-    """
+    """Makes datasets of a table by the name of their class."""
 
     def __init__(self, table: TableSet, *, seed: int = 0) -> None:
         self._table = table

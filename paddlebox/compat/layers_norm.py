@@ -42,33 +42,17 @@ def masked_data_norm(
     scale_w: Any | None = None,
     bias: Any | None = None,
 ) -> Any:
-    """`paddlebox.ops.data_norm` of the rows that a mask selects; the other rows become zeros.
-
-    Rows that are not selected have a zero gradient and do not enter the sums. If no row is
-    selected, the sums do not change.
+    """`paddlebox.ops.data_norm`, with its arguments, of the rows (N, C) that a mask selects. The
+    other rows become zeros, with a zero gradient, and do not enter the sums. If no row is selected,
+    the sums do not change.
 
     Args:
-        input: (N, C).
         mask: (N) or (N, 1) bool.
-        act: name of an activation in paddle.nn.functional.
-        epsilon: added to the mean square of each batch.
-        param_attr: initial values of the sums: batch_size (1e4), batch_sum (0), batch_square (1e4),
-            and with enable_scale_and_shift scale_w (1) and bias (0).
         data_layout: "NCHW" or "NHWC", which are the same for (N, C).
-        name: prefix of the parameters, default "dn": name.batch_size, name.batch_sum and so on.
-        sync_stats: whether to add the batches of all ranks to the sums. Every rank has to run the
-            step.
-        update_norm: whether to add this batch to the sums after they were used. Set it to False in
-            programs for evaluation.
-        summary_decay_rate: factor of the old sums at each update.
-        enable_scale_and_shift: whether to create scale_w and bias, for a static program.
-        sums: batch_size, batch_sum and batch_square_sum, (C) each, if they exist already.
-        scale_w, bias: (C) each, if they exist already.
+        name: prefix of the parameters; None: "dn".
+        sync_stats: as in `data_norm` here.
         in_place, moving_mean_name, moving_variance_name, do_model_average_for_mean_and_var,
             slot_dim: no effect, as in PaddleBox.
-
-    Returns: (N, C), in selected rows (input - sum / size) * sqrt(size / square_sum), times scale_w
-        plus bias if these exist.
 
     Raises: ValueError for a wrong shape or dtype, an unknown data_layout, or if the sums are
         missing in dygraph.
@@ -121,14 +105,11 @@ def data_norm(
     scale_w: Any | None = None,
     bias: Any | None = None,
 ) -> Any:
-    """`paddlebox.ops.data_norm`, whose sums may also be those of all ranks.
+    """`paddlebox.ops.data_norm`, with its arguments, whose sums may also be those of all ranks.
 
-    Args:
-        sync_stats: whether to add the batches of all ranks to the sums. Every rank has to run the
-            step. If a rank has fewer batches than another, its idle steps enter the sums as one
-            instance of zeros.
-
-    The other arguments, the result and the errors are those of `paddlebox.ops.data_norm`.
+    sync_stats: whether to add the batches of all ranks to the sums. Every rank has to run the step.
+    If a rank has fewer batches than another, its idle steps enter the sums as one instance of
+    zeros.
     """
     op, columns = "data_norm", int(input.shape[-1])
     if sums is None:
@@ -168,17 +149,9 @@ def cross_norm_layer_hadamard(
 
     Args:
         input: (N, 2 * fields_num * embed_dim), the two embeddings of each pair one after the other.
-        fields_num: number of pairs.
-        embed_dim: columns of an embedding.
-        param_dict: initial values of the running sums: batch_size (1e4), batch_sum (0),
-            batch_square (1e4).
-        summary_decay_rate: factor of the old sums at each update.
-        epsilon: added to the mean square of each batch.
+        param_dict: initial values of the running sums, as `param_attr` of `data_norm`.
+        summary_decay_rate, epsilon, sync_stats, update_norm: as in `data_norm`.
         name: prefix of the parameter, name.cross_summary, in a static program.
-        sync_stats: whether to add the batches of all ranks to the sums. Every rank has to run the
-            step.
-        update_norm: whether to add this batch to the sums after they were used. Set it to False in
-            programs for evaluation.
         summary: (3, C), if it exists already: for each feature the running size, sum and square
             sum. No optimizer may change it.
 
@@ -260,16 +233,11 @@ def _update(
     sync_stats: bool,
     counts: Any | None = None,
 ) -> None:
-    """Add a batch to running sums.
+    """Add a batch to running sums, by the operator box_<op>_update.
 
     Args:
-        op: box_<op>_update is the operator that computes the new sums.
-        inputs: its inputs. They must be detached, because autograd of PIR programs also follows
-            assigned values backwards.
-        attrs: its attributes.
-        outputs: its outputs, one for each of the sums.
-        sums: the running sums.
-        sync_stats: whether to add the batches of all ranks.
+        inputs: detached, because autograd of PIR programs also follows assigned values backwards.
+        outputs: one for each of the sums.
         counts: 0 if this rank's batch does not change the sums, else 1; None: it does.
     """
     with paddle.no_grad():

@@ -26,15 +26,12 @@ def fused_concat(
     length: int = -1,
     axis: int = 1,
 ) -> Any:
-    """Put the same columns of several matrices side by side.
+    """Put the same columns of n matrices (B, D) of one dtype side by side: (B, n * length).
 
     Args:
-        input: n matrices (B, D) of one dtype.
         start_index: the first column; a negative number means 0.
         length: the number of columns; 0 or a negative number means all from start_index on.
         axis: 1.
-
-    Returns: (B, n * length), of the dtype of input.
 
     Raises: ValueError for another axis, matrices of different shapes, or columns outside of them.
     """
@@ -50,16 +47,13 @@ def partial_concat(
     start_index: int = 0,
     length: int = -1,
 ) -> Any:
-    """Put the same columns of several matrices side by side.
+    """Put the same columns of n matrices (B, D) of one dtype side by side: (B, n * length).
 
     Paddle's own function of this name cannot be called in PIR programs.
 
     Args:
-        input: n matrices (B, D) of one dtype.
         start_index: the first column; a negative number counts from the end.
         length: the number of columns; a negative number means all from start_index on.
-
-    Returns: (B, n * length), of the dtype of input.
 
     Raises: ValueError for matrices of different shapes, or columns outside of them.
     """
@@ -72,19 +66,11 @@ def partial_sum(
     start_index: int = 0,
     length: int = -1,
 ) -> Any:
-    """Add the same columns of several matrices.
+    """Add the same columns of n matrices (B, D) of one dtype: (B, length). The other arguments and
+    the errors are those of `partial_concat`.
 
     Paddle's own function of this name cannot be called in PIR programs, and accesses memory out of
     bounds if start_index is negative.
-
-    Args:
-        input: n matrices (B, D) of one dtype.
-        start_index: the first column; a negative number counts from the end.
-        length: the number of columns; a negative number means all from start_index on.
-
-    Returns: (B, length), of the dtype of input.
-
-    Raises: ValueError for matrices of different shapes, or columns outside of them.
     """
     start, length = _range("partial_sum", input, start_index, length)
     return paddle.add_n(list(input))[:, start : start + length]
@@ -95,15 +81,13 @@ def fused_seqpool_concat(
     offsets: Sequence[int] | None = None,
     dims: Sequence[int] | None = None,
 ) -> list[Any]:
-    """For each slot, put columns of two matrices side by side.
+    """For each slot, put columns of two matrices side by side: S matrices (B, dims[0] + dims[1]).
 
     Args:
         input: two lists of S matrices, (B, D_0) and (B, D_1), of one dtype.
         offsets: for each list the first column; 0 if it is missing or negative.
         dims: for each list the number of columns; all from the first one on if it is missing, 0 or
             negative.
-
-    Returns: S matrices (B, dims[0] + dims[1]), of the dtype of input.
 
     Raises: ValueError for lists of different lengths, matrices of different shapes in a list, or
         columns outside of them.
@@ -140,11 +124,11 @@ def fused_seq_tensor(
     E = fea_emb_dim.
 
     Args:
-        input: a list of two float32 matrices: the sequences (N, K * S * L * E) and the ad
-            (N, K * A * E).
+        input: two float32 matrices: the sequences (N, K * S * L * E) and the ad (N, K * A * E).
         ad_slot_offset: the first slot of a sequence that the ad has too, 0 or S - A.
 
-    Returns: four float32 tensors, where x are the ad's slots of the sequences:
+    Returns: four float32 tensors, where x are the ad's slots of the sequences. The mask has no
+        gradient:
 
         | | with K = 1 | with K > 1 |
         |---|---|---|
@@ -152,8 +136,6 @@ def fused_seq_tensor(
         | mask: 1 where the floats of a position do not add up to 0 | (N, L) | (K, N, L) |
         | the other slots | (N, L, (S - A) * E) | (K, N * L, (S - A) * E) |
         | x | (N, L, A * E) | (K, N * L, A, E) |
-
-        The mask has no gradient.
 
     Raises: ValueError for shapes and numbers that do not fit each other.
     """
@@ -180,16 +162,14 @@ def fused_seq_tensor(
 
 
 def fused_causal_mask(seq_info: Any) -> Any:
-    """The attention mask of sequences that are packed one after another.
-
-    Letters: Q = sequences, T = positions of all sequences.
+    """The attention mask of Q sequences that are packed one after another, with T positions.
 
     Args:
         seq_info: (Q + 1) or (Q + 1, 1), int32 or int64: sequence q has the positions
             [seq_info[q], seq_info[q + 1]). The values ascend from 0 to T, at most 2**20.
 
-    Returns: int64 (T, T), 1 where the position of the row may attend to the position of the column:
-        both are in the same sequence, and the column is not after the row. 0 elsewhere.
+    Returns: int64 (T, T), 1 where row and column are positions of the same sequence, and the column
+        is not after the row; 0 elsewhere.
     """
     mask = call("box_fused_causal_mask", {"SeqInfo": seq_info}, {}, ["Mask"], "int64")[0]
     mask.stop_gradient = True
@@ -215,7 +195,7 @@ def fused_seqpool_cvm_tradew(
 
     Args:
         input: a list with one pair (values, offsets) for each slot, values (nnz_s, D) float32 and
-            offsets (B + 1) int32. Or one pair for all slots, values (nnz, D) and offsets
+            offsets (B + 1) int32. Or one pair for all S `slots`, values (nnz, D) and offsets
             (B * S + 1): slot s of instance b has the rows [offsets[b*S+s], offsets[b*S+s+1]).
         pool_type: "SUM".
         cvm: (B, cvm_offset) float32, the counts that become the first columns of the gradient of
@@ -223,7 +203,6 @@ def fused_seqpool_cvm_tradew(
         pad_value: the start value of every sum.
         use_cvm: whether the counts become features.
         trade_id: below trade_num; a negative number means no weight.
-        slots: S, if input is one pair.
 
     Returns: for a list, a list of float32 (B, W), one for each slot; for one pair, (B, S * W).
         W = D - trade_num, without use_cvm D - trade_num - cvm_offset.
@@ -260,12 +239,9 @@ def fusion_seqpool_cvm_concat(
     by side.
 
     Args:
-        input: as of `fused_seqpool_cvm_tradew`.
+        input, slots, cvm, use_cvm: as of `fused_seqpool_cvm_tradew`, with 2 counts.
         pool_type: "SUM", "AVERAGE", or "SQRT" for the sum over the root of the number of rows.
-        cvm: (B, 2) float32, the counts that become the first columns of the gradient of the rows.
-        use_cvm: whether shows and clicks become features.
         axis: 1.
-        slots: S, if input is one pair.
 
     Returns: float32 (B, S * W), W = D, without use_cvm D - 2.
 

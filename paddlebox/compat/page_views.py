@@ -17,13 +17,12 @@ _RANKS = 3  # as in RankOffset
 def make_page_views(
     arranger: Arranger, options: DatasetOptions, *, by_search_id: bool, shuffle: bool, call: int
 ) -> None:
-    """Group the open pass, or the loaded one if none is open, into page views, which are sequences
-    of users if the pass has them.
+    """Group the open pass, or else the loaded one, into page views, which are sequences of users if
+    the pass has them.
 
     Args:
         by_search_id: whether a page view is the instances of a search id, not a single instance.
-        shuffle: whether to shuffle the page views; otherwise they are in the order of search ids,
-            or of the files.
+        shuffle: otherwise they are in the order of search ids, or of the files.
         call: the number of earlier shuffles of this pass.
 
     Raises: PassError without log keys, if there is no pass, or if ranks would split page views;
@@ -65,11 +64,7 @@ def no_ranks(instances: int) -> np.ndarray:
 
 
 def alone(rank_offset: np.ndarray) -> np.ndarray:
-    """RankOffset if each instance is a page view: a copy in which each row has only itself.
-
-    Args:
-        rank_offset: (B, 7) int32.
-    """
+    """A copy of a RankOffset, (B, 7) int32, in which each instance is a page view."""
     found = no_ranks(len(rank_offset))
     rows = np.flatnonzero(rank_offset[:, 0] > 0)
     ranks = rank_offset[rows, 0]
