@@ -19,7 +19,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.launch import arguments as shared
 from paddlebox.launch.process import guarded, prepare
 from paddlebox.store.files import store_errors
-from paddlebox.tools.columns import aligned
+from paddlebox.tools.terminal import aligned
 
 
 def diagnose_main(argv: Sequence[str] | None = None) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,10 +13,10 @@ from typing import Any
 from paddlebox.config import Program
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.section import GIB, MIB
-from paddlebox.errors import PaddleBoxError
 from paddlebox.launch import cpu
 from paddlebox.tools.doctor.facts import Facts, measure_disk, read_facts
 from paddlebox.tools.doctor.findings import Level, findings
+from paddlebox.tools.terminal import ended
 
 # Shares of the usable memory. Paddle, batches, filters and the page cache use the rest.
 _HBM, _MEM, _FEEDER = 0.25, 0.35, 0.15
@@ -73,13 +72,13 @@ def doctor_main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.disk_mib < 0:
         parser.error(f"--disk-mib: expected 0 or more, found {arguments.disk_mib}")
-    try:
+
+    def run() -> int:
         report = examine(arguments.folder, arguments.disk_mib << 20)
-    except PaddleBoxError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    print(json.dumps(report, indent=1) if arguments.json else as_text(report))
-    return 0 if report["works"] else 1
+        print(json.dumps(report, indent=1) if arguments.json else as_text(report))
+        return 0 if report["works"] else 1
+
+    return ended(run, failed=1)
 
 
 def examine(folder: AnyPath, disk_bytes: int) -> dict[str, Any]:

@@ -17,10 +17,10 @@ import resource
 import statistics
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,34 +65,26 @@ def measure_disk(folder: Path, most_bytes: int = 256 << 20, seconds: float = 1.0
 def _measure(path: str, size: int, seconds: float, free: int) -> DiskRates:
     descriptor, direct = _open(path)
     try:
-        requests = size // _REQUEST
-        data = os.urandom(_REQUEST)  # some drives compress zeros
 
-        def write(number: int, buffer: mmap.mmap) -> bool:
-            if number >= requests:
-                return False
+        def write(number: int, buffer: mmap.mmap) -> None:
             os.pwrite(descriptor, buffer, number * _REQUEST)
-            return True
 
-        written, write_s = _in_threads(write, _SEQUENTIAL_DEPTH, seconds, data)
+        def read(number: int, buffer: mmap.mmap) -> None:
+            os.preadv(descriptor, [buffer], number * _REQUEST)
+
+        def read_page(number: int, buffer: mmap.mmap) -> None:
+            place = random.Random(number).randrange(size_written // _PAGE) * _PAGE
+            os.preadv(descriptor, [memoryview(buffer)[:_PAGE]], place)
+
+        data = os.urandom(_REQUEST)  # some drives compress zeros
+        requests = range(size // _REQUEST)
+        written, write_s = _in_threads(write, requests, _SEQUENTIAL_DEPTH, seconds, data)
         begin = time.perf_counter()
         os.fdatasync(descriptor)
         write_s += time.perf_counter() - begin
         size_written = written * _REQUEST
-
-        def read(number: int, buffer: mmap.mmap) -> bool:
-            if number >= written:
-                return False
-            os.preadv(descriptor, [buffer], number * _REQUEST)
-            return True
-
-        def read_page(number: int, buffer: mmap.mmap) -> bool:
-            place = random.Random(number).randrange(size_written // _PAGE) * _PAGE
-            os.preadv(descriptor, [memoryview(buffer)[:_PAGE]], place)
-            return True
-
-        done, read_s = _in_threads(read, _SEQUENTIAL_DEPTH, seconds)
-        pages, pages_s = _in_threads(read_page, _RANDOM_DEPTH, seconds)
+        done, read_s = _in_threads(read, range(written), _SEQUENTIAL_DEPTH, seconds)
+        pages, pages_s = _in_threads(read_page, range(1 << 62), _RANDOM_DEPTH, seconds)
         return DiskRates(
             write_bytes_per_s=size_written / write_s,
             read_bytes_per_s=done * _REQUEST / read_s,
@@ -126,45 +118,30 @@ def _sync_s(descriptor: int) -> float:
 
 
 def _in_threads(
-    work: Callable[[int, mmap.mmap], bool], depth: int, seconds: float, data: bytes = b""
+    work: Callable[[int, mmap.mmap], None],
+    numbers: range,
+    depth: int,
+    seconds: float,
+    data: bytes = b"",
 ) -> tuple[int, float]:
-    """Call work(0), work(1), ... in `depth` threads, until one returns False or the time is over.
+    """Call work(number, buffer) for each number, in `depth` threads, until the time is over, but at
+    least once in each thread. The buffer of a thread is aligned for direct I/O, and holds `data` at
+    first. Returns: the number of calls, and the seconds."""
+    begin, left = time.perf_counter(), iter(numbers)
 
-    Args:
-        work: takes a number, and a buffer of the thread that is aligned for direct I/O.
-        data: the initial content of the buffer.
-
-    Returns: the number of calls that returned True, and the seconds.
-    """
-    lock = threading.Lock()
-    begin = time.perf_counter()
-    numbers, done, failed = iter(range(1 << 62)), [0], list[OSError]()
-
-    def run() -> None:
-        buffer = mmap.mmap(-1, _REQUEST)
+    def run(_: int) -> int:
+        buffer, calls = mmap.mmap(-1, _REQUEST), 0
         buffer.write(data)
-        while not failed:
-            with lock:
-                number = next(numbers)
-            try:
-                if not work(number, buffer):
-                    return
-            except OSError as error:
-                failed.append(error)
-                return
-            with lock:
-                done[0] += 1
-            if time.perf_counter() - begin >= seconds:  # after at least one call per thread
-                return
+        for number in left:  # each number is taken by one thread
+            work(number, buffer)
+            calls += 1
+            if time.perf_counter() - begin >= seconds:
+                break
+        return calls
 
-    threads = [threading.Thread(target=run) for _ in range(depth)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
-    return done[0], max(1e-9, time.perf_counter() - begin)
+    with ThreadPoolExecutor(depth) as pool:
+        done = sum(pool.map(run, range(depth)))
+    return done, max(1e-9, time.perf_counter() - begin)
 
 
 _PACKAGES = ("numpy", "pyarrow", "lmdb", "yaml", "pydantic", "tqdm")

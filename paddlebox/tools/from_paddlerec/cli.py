@@ -8,7 +8,6 @@ known format, the reader runs unchanged as a parser plugin, with --allow-command
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from paddlebox.tools.from_paddlerec.data import (
     relative,
 )
 from paddlebox.tools.from_paddlerec.keys import Conversion, Source, convert, read_source
+from paddlebox.tools.terminal import ended
 
 _OF_ROWS = {
     "table.embedx_threshold": "an embedx from the first occurrence on",
@@ -57,15 +57,12 @@ def from_paddlerec_main(argv: Sequence[str] | None = None) -> int:
         "known",
     )
     arguments = parser.parse_args(argv)
-    try:
+
+    def run() -> int:
         print(*_run(arguments), sep="\n")
-    except ConfigError as error:
-        print(f"ConfigError: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"OSError: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return ended(run)
 
 
 def _run(arguments: argparse.Namespace) -> list[str]:

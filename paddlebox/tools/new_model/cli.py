@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from paddlebox.config import ModelType
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import ConfigError
+from paddlebox.tools.terminal import ended
 
 _SKELETON = Path(__file__).parent / "skeleton"
 _FILES = {"model.txt": "{}.py", "config.txt": "{}.yaml", "test.txt": "test_{}.py"}
@@ -28,20 +28,20 @@ def new_model_main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("name", metavar="NAME", help="lower case, as in my_net")
     parser.add_argument("--out", type=Path, default=Path("mine"), metavar="FOLDER")
     arguments = parser.parse_args(argv)
-    try:
+
+    def run() -> int:
         written = write_model(arguments.name, arguments.out)
-    except ConfigError as error:
-        print(f"ConfigError: {error}", file=sys.stderr)
-        return 2
-    config, test = arguments.out / f"{arguments.name}.yaml", written[-1]
-    print("\n".join(f"wrote {path}" for path in written))
-    print(
-        "\nTo train and test it:\n"
-        "  python datasets/synthetic/prepare.py\n"
-        f"  python tools/train.py -c {config} --run-dir runs/{arguments.name}\n"
-        f"  python -m pytest {test}"
-    )
-    return 0
+        _, config, test = written
+        print("\n".join(f"wrote {path}" for path in written))
+        print(
+            "\nTo train and test it:\n"
+            "  python datasets/synthetic/prepare.py\n"
+            f"  python tools/train.py -c {config} --run-dir runs/{arguments.name}\n"
+            f"  python -m pytest {test}"
+        )
+        return 0
+
+    return ended(run)
 
 
 def write_model(name: str, folder: AnyPath) -> list[Path]:

@@ -1,16 +1,13 @@
-"""The page of a run, the command line of tools/report.py, and errors as tools/compare.py reports
-them, too."""
+"""The page of a run, and the command line of tools/report.py."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from paddlebox.errors import ConfigError, PaddleBoxError
 from paddlebox.tools.report import text
 from paddlebox.tools.report.page import Page, write_page
 from paddlebox.tools.report.run import TRAINING, Run, flat, number, read_run
@@ -28,6 +25,7 @@ from paddlebox.tools.report.training_figures import (
     newest_test,
     pipeline_figures,
 )
+from paddlebox.tools.terminal import ended
 
 
 def _tiles(run: Run) -> list[tuple[str, str, str]]:
@@ -83,7 +81,7 @@ def report_main(argv: Sequence[str] | None = None) -> int:
                 return 0
             time.sleep(reload_s)
 
-    return guarded(write)
+    return ended(write)
 
 
 def run_page(run: Run, reload_s: float = 0) -> Page:
@@ -109,13 +107,3 @@ def run_page(run: Run, reload_s: float = 0) -> Page:
         state=run.state,
         reload_s=reload_s,
     )
-
-
-def guarded(run: Callable[[], int]) -> int:
-    try:
-        return run()
-    except KeyboardInterrupt:
-        return 130
-    except (ConfigError, PaddleBoxError, ValueError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2

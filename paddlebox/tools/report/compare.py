@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.tools.report import text
-from paddlebox.tools.report.cli import guarded
 from paddlebox.tools.report.page import (
     TONES,
     Figure,
@@ -28,6 +27,7 @@ from paddlebox.tools.report.page import (
 )
 from paddlebox.tools.report.run import ABSENT, Run, differing, number, read_run
 from paddlebox.tools.report.training_figures import Value, at, over_passes
+from paddlebox.tools.terminal import ended
 
 BOOTSTRAPS = 400
 _SENT = "ranks", "bytes_per_sample"
@@ -177,7 +177,7 @@ def compare_main(argv: Sequence[str] | None = None) -> int:
         print(arguments.out)
         return 0
 
-    return guarded(write)
+    return ended(write)
 
 
 def compare_page(runs: Sequence[Run], dumps: Sequence[Predictions] = ()) -> Page:

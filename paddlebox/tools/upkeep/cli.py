@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ from tqdm import tqdm
 from paddlebox._native import core
 from paddlebox.config.dates import date_of, day_of
 from paddlebox.config.table import LifeConfig
-from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
+from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store import checkpoints, copies
 from paddlebox.store.checkpoints import find_version
 from paddlebox.store.coordinator import ALL_KEYS, key_ranges
@@ -24,7 +23,7 @@ from paddlebox.store.locks import KeptLock
 from paddlebox.store.rank_stores import existing_stores, rank_versions, sum_of_digests
 from paddlebox.store.tiered_table import stored_table
 from paddlebox.store.version_store import VersionStore, list_checkpoints
-from paddlebox.tools.columns import aligned
+from paddlebox.tools.terminal import aligned, ended
 from paddlebox.tools.upkeep import report
 from paddlebox.tools.upkeep.life import life
 from paddlebox.tools.upkeep.report import feasigns_of, index_of, newest, reading
@@ -296,16 +295,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run tools/store.py. Returns the exit code: 0; 1 if damage was found; 2 if the store cannot be
     used."""
     arguments = _parser().parse_args(argv)
-    try:
+
+    def run() -> int:
         if "store" not in arguments:  # `restore` creates one
             code, value, lines = restore(arguments)
         else:
             code, value, lines = _run(_store_folder(arguments.store), arguments)
-    except (PaddleBoxError, ValueError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return UNUSABLE
-    print(json.dumps(value, indent=1) if arguments.json else "\n".join(lines))
-    return code
+        print(json.dumps(value, indent=1) if arguments.json else "\n".join(lines))
+        return code
+
+    return ended(run, UNUSABLE)
 
 
 def _store_folder(path: Path) -> Path:
