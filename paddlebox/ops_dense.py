@@ -8,13 +8,16 @@ would create new ones: create the parameters once and pass them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paddlebox import _native
 from paddlebox._call import call
 
 paddle = _native.paddle
+
+_SUMS = ("BatchSize", "BatchSum", "BatchSquareSum")
+_NEW_SUMS = ("NewSize", "NewSum", "NewSquareSum")
 
 
 def rank_attention(
@@ -149,39 +152,19 @@ def data_norm(
     """
     if sync_stats:
         raise ValueError("data_norm: sync_stats is not supported: each process has its own sums")
-    columns = int(input.shape[-1])
-    start = param_attr or {}
     if sums is None:
-        sums = [
-            _sum_parameter(f"{name}.batch_size", columns, start.get("batch_size", 1e4)),
-            _sum_parameter(f"{name}.batch_sum", columns, start.get("batch_sum", 0.0)),
-            _sum_parameter(f"{name}.batch_square_sum", columns, start.get("batch_square", 1e4)),
-        ]
-        if enable_scale_and_shift:
-            scale_w = _sum_parameter(f"{name}.scale_w", columns, start.get("scale_w", 1.0), True)
-            bias = _sum_parameter(f"{name}.bias", columns, start.get("bias", 0.0), True)
-    inputs = {
-        "X": input,
-        **dict(zip(("BatchSize", "BatchSum", "BatchSquareSum"), sums, strict=True)),
-    }
-    scaling = {
-        "ScaleW": paddle.ones([columns], "float32") if scale_w is None else scale_w,
-        "Bias": paddle.zeros([columns], "float32") if bias is None else bias,
-    }
+        sums, scale_w, bias = _create_sums(
+            *("data_norm", name, input, param_attr, enable_scale_and_shift, (scale_w, bias))
+        )
+    inputs = {"X": input, **dict(zip(_SUMS, sums, strict=True))}
     attrs: dict[str, Any] = {"slot_dim": slot_dim}
-    out = call(
-        "box_data_norm",
-        {**inputs, **scaling},
-        attrs,
-        ["Y", "Means", "Scales"],
-        gradients=["X", "ScaleW", "Bias"],
-    )[0]
+    out = _normalised("data_norm", inputs, attrs, scale_w, bias)
     if update_norm:
         # Detached, because autograd of PIR programs also follows assigned values backwards.
         inputs["X"] = input.detach()
         attrs |= {"epsilon": epsilon, "summary_decay_rate": summary_decay_rate}
         with paddle.no_grad():
-            new = call("box_data_norm_update", inputs, attrs, ["NewSize", "NewSum", "NewSquareSum"])
+            new = call("box_data_norm_update", inputs, attrs, _NEW_SUMS)
             for value, target in zip(new, sums, strict=True):
                 paddle.assign(value, output=target)
     return _activated(out, act)
@@ -258,13 +241,59 @@ def _parameter(op: str, argument: str, shape: Sequence[int] | None, attr: Any) -
     return paddle.static.create_parameter(list(shape), "float32", attr=attr)
 
 
-def _sum_parameter(name: str, columns: int, start: float, trainable: bool = False) -> Any:
-    attr = paddle.ParamAttr(
-        name=name, initializer=paddle.nn.initializer.Constant(float(start)), trainable=trainable
-    )
-    made = _parameter("data_norm", "sums, as in paddlebox.nn.DataNorm,", [columns], attr)
+def _create_sums(
+    op: str,
+    prefix: str,
+    x: Any,
+    param_attr: Mapping[str, float] | None,
+    enable_scale_and_shift: bool,
+    given: tuple[Any, Any],
+) -> tuple[list[Any], Any, Any]:
+    """The sums over the columns of x, and scale_w and bias, which are those given without
+    enable_scale_and_shift."""
+    start = param_attr or {}
+
+    def made(part: str, key: str, value: float, trainable: bool = False) -> Any:
+        initial = paddle.nn.initializer.Constant(float(start.get(key, value)))
+        argument, shape = "sums, as in paddlebox.nn.DataNorm,", [int(x.shape[-1])]
+        return _running(op, argument, f"{prefix}.{part}", shape, initial, trainable)
+
+    sums = [
+        made("batch_size", "batch_size", 1e4),
+        made("batch_sum", "batch_sum", 0.0),
+        made("batch_square_sum", "batch_square", 1e4),
+    ]
+    if not enable_scale_and_shift:
+        return sums, *given
+    return sums, made("scale_w", "scale_w", 1.0, True), made("bias", "bias", 0.0, True)
+
+
+def _running(
+    op: str,
+    argument: str,
+    name: str,
+    shape: Sequence[int],
+    initializer: Any,
+    trainable: bool = False,
+) -> Any:
+    """A parameter that no optimizer changes, unless it is trainable."""
+    attr = paddle.ParamAttr(name=name, initializer=initializer, trainable=trainable)
+    made = _parameter(op, argument, shape, attr)
     made.stop_gradient = not trainable
     return made
+
+
+def _normalised(
+    op: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any], scale_w: Any, bias: Any
+) -> Any:
+    """The input X, normalised by its sums. scale_w, bias: None: 1 and 0."""
+    columns = int(inputs["X"].shape[-1])
+    scaling = {
+        "ScaleW": paddle.ones([columns], "float32") if scale_w is None else scale_w,
+        "Bias": paddle.zeros([columns], "float32") if bias is None else bias,
+    }
+    outputs, gradients = ["Y", "Means", "Scales"], ["X", "ScaleW", "Bias"]
+    return call(f"box_{op}", {**inputs, **scaling}, attrs, outputs, gradients=gradients)[0]
 
 
 def _activated(out: Any, act: str | None) -> Any:

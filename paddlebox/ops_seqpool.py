@@ -9,7 +9,7 @@ slot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paddlebox import _native
@@ -244,36 +244,55 @@ def _seqpool(
     a form does not have."""
     if pool_type.upper() != "SUM":
         raise ValueError(f"fused_seqpool_cvm: pool_type is {pool_type!r}, expected 'SUM'")
+    inputs, attrs_of_slots = _of_slots("fused_seqpool_cvm", input, slots)
+    given = {"form": form, **attrs_of_slots, **_DEFAULTS, **attrs}
+    given |= {name: float(given[name]) for name, one in _DEFAULTS.items() if type(one) is float}
+    given["thresholds"] = [float(value) for value in given["thresholds"]]
+    mask = grad_mask if grad_mask is not None else paddle.zeros([0], "int64")
+    out = call(
+        "box_fused_seqpool_cvm",
+        {**inputs, "Cvm": cvm, "GradMask": mask},
+        given,
+        ["Out"],
+    )[0]
+    return _by_slot(out, given)
+
+
+def _of_slots(
+    name: str,
+    input: Jagged | Sequence[Jagged],  # noqa: A002
+    slots: int | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The inputs of an operator from one pair for all slots, or a list with a pair for each; and
+    its attributes that say which."""
     packed = isinstance(input, tuple)
     if packed != (slots is not None):
         raise ValueError(
-            "fused_seqpool_cvm: expected a list with one (values, offsets) per slot and no slots, "
-            f"or one pair and the number of slots; found a {type(input).__name__}, slots = {slots}"
+            f"{name}: expected a list with one (values, offsets) per slot and no slots, or one "
+            f"pair and the number of slots; found a {type(input).__name__}, slots = {slots}"
         )
     pairs: list[Any] = [input] if packed else list(input)
     if not pairs or any(not isinstance(p, (tuple, list)) or len(p) != 2 for p in pairs):
-        raise ValueError("fused_seqpool_cvm: expected a pair (values, offsets) for each slot")
+        raise ValueError(f"{name}: expected a pair (values, offsets) for each slot")
     widths = {p[0].shape[-1] for p in pairs}
     if len(widths) != 1:
         raise ValueError(
-            f"fused_seqpool_cvm: values have {sorted(widths)} columns, expected one number for all"
+            f"{name}: values have {sorted(widths)} columns, expected one number for all"
         )
     values, offsets = (
         column[0] if len(pairs) == 1 else paddle.concat(list(column), axis=0)
         for column in zip(*pairs, strict=True)
     )
     count = slots if slots is not None else len(pairs)
-    given = {"form": form, "slots": count, "slot_major": not packed, **_DEFAULTS, **attrs}
-    given |= {name: float(given[name]) for name, one in _DEFAULTS.items() if type(one) is float}
-    given["thresholds"] = [float(value) for value in given["thresholds"]]
-    mask = grad_mask if grad_mask is not None else paddle.zeros([0], "int64")
-    out = call(
-        "box_fused_seqpool_cvm",
-        {"Values": values, "Offsets": offsets, "Cvm": cvm, "GradMask": mask},
-        given,
-        ["Out"],
-    )[0]
-    return out if packed else paddle.split(out, count, axis=1) if count > 1 else [out]
+    return {"Values": values, "Offsets": offsets}, {"slots": count, "slot_major": not packed}
+
+
+def _by_slot(features: Any, attrs: Mapping[str, Any]) -> Any:
+    """Of features (B, S * W), a list with those of each slot (B, W), if slots were given so."""
+    if not attrs["slot_major"]:
+        return features
+    count = attrs["slots"]
+    return paddle.split(features, count, axis=1) if count > 1 else [features]
 
 
 # The attributes after form, slots and slot_major, in the order of the operator's declaration.

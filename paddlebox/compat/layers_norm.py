@@ -12,12 +12,17 @@ import numpy as np
 
 from paddlebox import _native, ops_dense
 from paddlebox._call import call
-from paddlebox.ops_dense import _activated, _parameter
+from paddlebox.ops_dense import (
+    _NEW_SUMS,
+    _SUMS,
+    _activated,
+    _create_sums,
+    _normalised,
+    _running,
+)
 from paddlebox.ranks.dense import sum_gradients
 
 paddle = _native.paddle
-
-_NEW_SUMS = ("NewSize", "NewSum", "NewSquareSum")
 
 
 def masked_data_norm(
@@ -60,27 +65,12 @@ def masked_data_norm(
     op = "masked_data_norm"
     if data_layout not in ("NCHW", "NHWC"):
         raise ValueError(f"{op}: data_layout {data_layout!r}, expected 'NCHW' or 'NHWC'")
-    columns = int(input.shape[-1])
     if sums is None:
-        sums, scale_w, bias = _create(
-            op, name or "dn", columns, param_attr, enable_scale_and_shift, (scale_w, bias)
+        sums, scale_w, bias = _create_sums(
+            op, name or "dn", input, param_attr, enable_scale_and_shift, (scale_w, bias)
         )
-    inputs = {
-        "X": input,
-        "Mask": mask,
-        **dict(zip(("BatchSize", "BatchSum", "BatchSquareSum"), sums, strict=True)),
-    }
-    scaling = {
-        "ScaleW": paddle.ones([columns], "float32") if scale_w is None else scale_w,
-        "Bias": paddle.zeros([columns], "float32") if bias is None else bias,
-    }
-    out = call(
-        "box_masked_data_norm",
-        {**inputs, **scaling},
-        {},
-        ["Y", "Means", "Scales"],
-        gradients=["X", "ScaleW", "Bias"],
-    )[0]
+    inputs = {"X": input, "Mask": mask, **dict(zip(_SUMS, sums, strict=True))}
+    out = _normalised(op, inputs, {}, scale_w, bias)
     if update_norm:
         attrs = {"epsilon": float(epsilon), "summary_decay_rate": float(summary_decay_rate)}
         inputs["X"] = input.detach()
@@ -111,22 +101,18 @@ def data_norm(
     If a rank has fewer batches than another, its idle steps enter the sums as one instance of
     zeros.
     """
-    op, columns = "data_norm", int(input.shape[-1])
+    op = "data_norm"
     if sums is None:
-        sums, scale_w, bias = _create(
-            op, name, columns, param_attr, enable_scale_and_shift, (scale_w, bias)
+        sums, scale_w, bias = _create_sums(
+            op, name, input, param_attr, enable_scale_and_shift, (scale_w, bias)
         )
     out = ops_dense.data_norm(
         input, act, slot_dim=slot_dim, update_norm=False, sums=sums, scale_w=scale_w, bias=bias
     )
     if update_norm:
-        attrs = {
-            "slot_dim": slot_dim,
-            "epsilon": epsilon,
-            "summary_decay_rate": summary_decay_rate,
-        }
-        named = dict(zip(("BatchSize", "BatchSum", "BatchSquareSum"), sums, strict=True))
-        _update(op, {"X": input.detach(), **named}, attrs, _NEW_SUMS, sums, sync_stats)
+        attrs = {"slot_dim": slot_dim, "epsilon": epsilon, "summary_decay_rate": summary_decay_rate}
+        inputs = {"X": input.detach(), **dict(zip(_SUMS, sums, strict=True))}
+        _update(op, inputs, attrs, _NEW_SUMS, sums, sync_stats)
     return out
 
 
@@ -173,7 +159,7 @@ def cross_norm_layer_hadamard(
         values = np.repeat(np.array(rows, "float32"), shape[1]).reshape(shape)
         prefix = name or paddle.utils.unique_name.generate(op)
         initial = paddle.nn.initializer.Assign(values)
-        summary = _running(op, f"{prefix}.cross_summary", shape, initial)
+        summary = _running(op, "cross_summary", f"{prefix}.cross_summary", shape, initial)
     attrs: dict[str, Any] = {"fields_num": fields_num, "embed_dim": embed_dim}
     out = call(
         "box_cross_norm_hadamard",
@@ -187,41 +173,6 @@ def cross_norm_layer_hadamard(
         inputs = {"Input": input.detach(), "Summary": summary}
         _update(op, inputs, attrs, ["NewSummary"], [summary], sync_stats)
     return out
-
-
-def _create(
-    op: str,
-    prefix: str,
-    columns: int,
-    param_attr: Mapping[str, float] | None,
-    enable_scale_and_shift: bool,
-    given: tuple[Any, Any],
-) -> tuple[list[Any], Any, Any]:
-    """The sums, and scale_w and bias, which are those given without enable_scale_and_shift."""
-    start = param_attr or {}
-
-    def made(part: str, key: str, value: float, trainable: bool = False) -> Any:
-        initial = paddle.nn.initializer.Constant(float(start.get(key, value)))
-        return _running(op, f"{prefix}.{part}", [columns], initial, trainable)
-
-    sums = [
-        made("batch_size", "batch_size", 1e4),
-        made("batch_sum", "batch_sum", 0.0),
-        made("batch_square_sum", "batch_square", 1e4),
-    ]
-    if not enable_scale_and_shift:
-        return sums, *given
-    return sums, made("scale_w", "scale_w", 1.0, True), made("bias", "bias", 0.0, True)
-
-
-def _running(
-    op: str, name: str, shape: Sequence[int], initializer: Any, trainable: bool = False
-) -> Any:
-    """A parameter that no optimizer changes, unless it is trainable."""
-    attr = paddle.ParamAttr(name=name, initializer=initializer, trainable=trainable)
-    made = _parameter(op, name.rpartition(".")[2], shape, attr)
-    made.stop_gradient = not trainable
-    return made
 
 
 def _update(

@@ -14,10 +14,9 @@ from typing import Any
 
 from paddlebox import _native
 from paddlebox._call import call
+from paddlebox.ops_seqpool import Jagged, _by_slot, _of_slots
 
 paddle = _native.paddle
-
-Jagged = tuple[Any, Any]
 
 
 def fused_concat(
@@ -211,19 +210,11 @@ def fused_seqpool_cvm_tradew(
     """
     if pool_type.upper() != "SUM":
         raise ValueError(f"fused_seqpool_cvm_tradew: pool_type is {pool_type!r}, expected 'SUM'")
-    packed, count, out = _seqpool(
-        "fused_seqpool_cvm_tradew",
-        input,
-        "SUM",
-        cvm,
-        slots,
-        use_cvm=use_cvm,
-        cvm_offset=cvm_offset,
-        trade_num=trade_num,
-        trade_id=max(trade_id, -1),
-        pad_value=float(pad_value),
-    )
-    return out if packed else paddle.split(out, count, axis=1) if count > 1 else [out]
+    inputs, attrs = _of_slots("fused_seqpool_cvm_tradew", input, slots)
+    attrs = {"pool_type": "SUM", **attrs, "use_cvm": use_cvm, "cvm_offset": cvm_offset}
+    attrs |= {"trade_num": trade_num, "trade_id": max(trade_id, -1), "pad_value": float(pad_value)}
+    out = call("box_weighted_seqpool_cvm", {**inputs, "Cvm": cvm}, attrs, ["Out"])[0]
+    return _by_slot(out, attrs)
 
 
 def fusion_seqpool_cvm_concat(
@@ -249,18 +240,10 @@ def fusion_seqpool_cvm_concat(
     """
     if axis != 1:
         raise ValueError(f"fusion_seqpool_cvm_concat: axis is {axis}, expected 1")
-    return _seqpool(
-        "fusion_seqpool_cvm_concat",
-        input,
-        pool_type.upper(),
-        cvm,
-        slots,
-        use_cvm=use_cvm,
-        cvm_offset=2,
-        trade_num=0,
-        trade_id=-1,
-        pad_value=0.0,
-    )[2]
+    inputs, attrs = _of_slots("fusion_seqpool_cvm_concat", input, slots)
+    attrs = {"pool_type": pool_type.upper(), **attrs, "use_cvm": use_cvm, "cvm_offset": 2}
+    attrs |= {"trade_num": 0, "trade_id": -1, "pad_value": 0.0}
+    return call("box_weighted_seqpool_cvm", {**inputs, "Cvm": cvm}, attrs, ["Out"])[0]
 
 
 def _columns(name: str, matrices: Sequence[Any]) -> int:
@@ -300,40 +283,3 @@ def _concat(
         matrices[0].dtype,
         gradients=["X"],
     )[0]
-
-
-def _seqpool(
-    name: str,
-    input: Jagged | Sequence[Jagged],  # noqa: A002
-    pool_type: str,
-    cvm: Any,
-    slots: int | None,
-    **attrs: Any,
-) -> tuple[bool, int, Any]:
-    """Whether input is one pair, the number of slots, and the features (B, S * W)."""
-    packed = isinstance(input, tuple)
-    if packed != (slots is not None):
-        raise ValueError(
-            f"{name}: expected a list with one (values, offsets) per slot and no slots, or one "
-            f"pair and the number of slots; found a {type(input).__name__}, slots = {slots}"
-        )
-    pairs: list[Any] = [input] if packed else list(input)
-    if not pairs or any(not isinstance(p, (tuple, list)) or len(p) != 2 for p in pairs):
-        raise ValueError(f"{name}: expected a pair (values, offsets) for each slot")
-    widths = {p[0].shape[-1] for p in pairs}
-    if len(widths) != 1:
-        raise ValueError(
-            f"{name}: values have {sorted(widths)} columns, expected one number for all"
-        )
-    values, offsets = (
-        column[0] if len(pairs) == 1 else paddle.concat(list(column), axis=0)
-        for column in zip(*pairs, strict=True)
-    )
-    count = slots if slots is not None else len(pairs)
-    out = call(
-        "box_weighted_seqpool_cvm",
-        {"Values": values, "Offsets": offsets, "Cvm": cvm},
-        {"pool_type": pool_type, "slots": count, "slot_major": not packed, **attrs},
-        ["Out"],
-    )[0]
-    return packed, count, out
