@@ -1,12 +1,11 @@
 """Reads a config.yaml of PaddleRec, and converts each of its keys.
 
-Keys with an equivalent here are in tables; other keys have a function. A key that is in no table
-and has no function is reported as not carried over, so that no key is dropped silently.
+Tables have a pattern of each known key, with a function, or the reason why it is not carried over.
+Any other key is reported as not carried over, so that none is dropped silently.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 import yaml
 
 from paddlebox.config import ModelType
+from paddlebox.config.check import did_you_mean
 from paddlebox.config.load import read_yaml
 from paddlebox.errors import ConfigError
 from paddlebox.tools.from_paddlerec.data import Reading
@@ -84,11 +84,10 @@ def _model_of(path: Path, named: str) -> str:
     model = named or path.resolve().parent.name
     if model in MODELS:
         return model
-    near = difflib.get_close_matches(model, MODELS, 1)
     where = f"--model {named!r}" if named else f"{path}: its folder, {model!r},"
     raise ConfigError(
         f"{where} is not a model of PaddleRec that the zoo has"
-        + (f"; did you mean {near[0]!r}?" if near else ".")
+        + (did_you_mean([model], MODELS) or ".")
         + f" Choose a --model of {', '.join(MODELS)}; for another network write the layer with "
         "tools/new_model.py, and use --model dnn for the rest"
     )
@@ -108,19 +107,13 @@ def _lines(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
         yield from _lines(value, f"{prefix}{key.value}.")
 
 
+#: Returns what a key became, or "", and a reason or remark.
+_Function = Callable[["Conversion", "Key", "re.Match[str]"], tuple[str, str]]
 _HYPER = "hyper_parameters."
+_NO_MIXTURE = "for the low-rank mixture, which use_low_rank_mixture turns off"
 _UNKNOWN = "not known to this tool; docs/config.md has all keys"
 
-# PaddleRec's key -> the key here, with the same value.
-_SAME = {
-    "runner.train_batch_size": "data.batch_size",
-    "runner.epochs": "trainer.epochs",
-    "runner.seed": "seed",
-    "hyper_parameters.optimizer.learning_rate": "optimizer.learning_rate",
-    "hyper_parameters.optimizer.learning_rate_base_lr": "optimizer.learning_rate",
-}
-# Patterns of keys that are not carried over, and the reason, or what replaces them. The first match
-# counts.
+# Patterns of keys that are not carried over, and the reason, or what replaces them.
 _REASONS = (
     (r"runner\.print_interval", "the progress bar is updated every 100 batches"),
     (r"runner\.infer_batch_size", "tools/evaluate.py uses data.batch_size"),
@@ -290,31 +283,31 @@ def convert(source: Source, reading: Reading, train: str, test: str) -> Conversi
 
 
 def _outcome(made: Conversion, key: Key) -> Outcome:
-    name = key.name
-    if name in _SAME:
-        return Outcome(key, made.put(_SAME[name], key.value))
-    for pattern, function in _FUNCTIONS:
-        if match := re.fullmatch(pattern, name):
-            return function(made, key, match)
-    short = name.removeprefix(_HYPER)
-    of_model = _OF_MODEL.get(made.source.model, _HIDDEN)
-    mixed = made.source.get(f"{_HYPER}use_low_rank_mixture", True)
-    if made.source.model == "dcn_v2" and short in ("low_rank", "num_experts") and not mixed:
-        return Outcome(key, "", "for the low-rank mixture, which use_low_rank_mixture turns off")
-    if name.startswith(_HYPER) and short in of_model:
-        value = key.value
-        if of_model[short] in ("hidden", "tower") and not isinstance(value, list):
-            value = [value]
-        return Outcome(key, made.put(f"model.{of_model[short]}", value))
-    why = _reason(name)
-    if not why and name.startswith(_HYPER):
-        why = f"model.type {made.type} has no such key; docs/config.md has its keys"
-    return Outcome(key, "", why or _UNKNOWN)
+    other = f"model.type {made.type} has no such key; docs/config.md has its keys"
+    ends = ((r"(?s)hyper_parameters\..*", other), ("(?s).*", _UNKNOWN))
+    rules = (*_CARRIED, *_of_model(made), *_REASONS, *ends)  # the first match counts
+    found = ((re.fullmatch(pattern, key.name), rule) for pattern, rule in rules)
+    match, rule = next((match, rule) for match, rule in found if match is not None)
+    became, why = ("", rule) if isinstance(rule, str) else rule(made, key, match)
+    return Outcome(key, became, why)
 
 
-def _reason(name: str) -> str:
-    """Why a key is not carried over; "" if it is not known."""
-    return next((why for pattern, why in _REASONS if re.fullmatch(pattern, name)), "")
+def _of_model(made: Conversion) -> Iterator[tuple[str, str | _Function]]:
+    """The rules of the hyper parameters that only this model has."""
+    model, mixed = made.source.model, made.source.get(f"{_HYPER}use_low_rank_mixture", True)
+    for name, target in _OF_MODEL.get(model, _HIDDEN).items():
+        unused = model == "dcn_v2" and target in ("low_rank", "experts") and not mixed
+        yield re.escape(f"{_HYPER}{name}"), _NO_MIXTURE if unused else _to(f"model.{target}")
+
+
+def _to(path: str) -> _Function:
+    """The rule of a key that has a key here with the same value."""
+
+    def put(made: Conversion, key: Key, _: re.Match[str]) -> tuple[str, str]:
+        listed = path in ("model.hidden", "model.tower") and not isinstance(key.value, list)
+        return made.put(path, [key.value] if listed else key.value), ""
+
+    return put
 
 
 def _rules_of_rows(source: Source) -> bool:
@@ -323,35 +316,35 @@ def _rules_of_rows(source: Source) -> bool:
     return of_tables or source.model == "slot_dnn"
 
 
-def _folder(made: Conversion, key: Key, match: re.Match[str]) -> Outcome:
+def _folder(made: Conversion, _: Key, match: re.Match[str]) -> tuple[str, str]:
     if match[1] == "train":
-        return Outcome(key, f"data.train_files: [{made.train}]")
+        return f"data.train_files: [{made.train}]", ""
     if made.test:
-        return Outcome(key, f"data.test_files: [{made.test}]")
-    return Outcome(key, "", "no such folder; name it with --test-data, or set data.test_files")
+        return f"data.test_files: [{made.test}]", ""
+    return "", "no such folder; name it with --test-data, or set data.test_files"
 
 
-def _reader(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
+def _reader(made: Conversion, key: Key, _: re.Match[str]) -> tuple[str, str]:
     reading = made.reading
     if reading.parser:
-        return Outcome(key, f"data.parser: {reading.parser}, and slots.yaml", reading.what)
+        return f"data.parser: {reading.parser}, and slots.yaml", reading.what
     what = reading.what
     if str(key.value).removesuffix(".py") not in _READERS:
         what += "; other work of this reader is left out: --reader runs it unchanged"
-    return Outcome(key, f"data.format: {reading.format}, and slots.yaml", what)
+    return f"data.format: {reading.format}, and slots.yaml", what
 
 
-def _pipe(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
-    return Outcome(key, "", f"runs a reader for every line; {made.reading.what} and need none")
+def _pipe(made: Conversion, *_: Any) -> tuple[str, str]:
+    return "", f"runs a reader for every line; {made.reading.what} and need none"
 
 
-def _optimizer(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
+def _optimizer(made: Conversion, key: Key, _: re.Match[str]) -> tuple[str, str]:
     kind = _OPTIMIZERS.get(str(key.value).lower())
     if kind is None:
-        return Outcome(key, "", f"there are {', '.join(_OPTIMIZERS)}; adam, the default, is used")
+        return "", f"there are {', '.join(_OPTIMIZERS)}; adam, the default, is used"
     became = made.put("optimizer.type", kind)
     if _rules_of_rows(made.source):
-        return Outcome(key, became, "for the dense part; rows have their own rules")
+        return became, "for the dense part; rows have their own rules"
     rates = (f"{_HYPER}optimizer.learning_rate", f"{_HYPER}optimizer.learning_rate_base_lr")
     rate = made.source.get(rates[0]) or made.source.get(rates[1])
     rule = _RULE_OF_OPTIMIZER[kind]
@@ -360,83 +353,84 @@ def _optimizer(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
         if rate is not None:
             made.put(f"table.{part}.learning_rate", rate)
     became += f", table.embed.rule and table.embedx.rule: {rule}, with its learning_rate"
-    return Outcome(key, became, "PaddleRec trains embeddings with the same optimizer")
+    return became, "PaddleRec trains embeddings with the same optimizer"
 
 
-def _width(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
+def _width(made: Conversion, key: Key, _: re.Match[str]) -> tuple[str, str]:
     if not isinstance(key.value, int) or key.value < 1:
-        return Outcome(key, "", "expected a width of 1 or more; table.embedx_dim is 8")
+        return "", "expected a width of 1 or more; table.embedx_dim is 8"
     if made.type in _WHOLE_ROW and key.value > 1:
         became = made.put("table.embedx_dim", key.value - 1)
-        return Outcome(key, became, "a row also has embed_w")
-    return Outcome(key, made.put("table.embedx_dim", key.value))
+        return became, "a row also has embed_w"
+    return made.put("table.embedx_dim", key.value), ""
 
 
-def _dense_width(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
+def _dense_width(made: Conversion, key: Key, _: re.Match[str]) -> tuple[str, str]:
     width = made.reading.dense_width
     why = f"as in the data, not {key.value}" if key.value != width else ""
-    return Outcome(key, f"{width} floats in slots.yaml", why)
+    return f"{width} floats in slots.yaml", why
 
 
-def _slots(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
+def _slots(made: Conversion, key: Key, _: re.Match[str]) -> tuple[str, str]:
     count = len(made.reading.sparse)
     # Some of PaddleRec's models count the label.
     why = "" if key.value in (count, count + 1) else "as in the data; add others there"
-    return Outcome(key, f"{count} sparse slots in slots.yaml", why)
+    return f"{count} sparse slots in slots.yaml", why
 
 
-def _low_rank(made: Conversion, key: Key, _: re.Match[str]) -> Outcome:
+def _low_rank(made: Conversion, key: Key, _: re.Match[str]) -> tuple[str, str]:
     if made.source.model != "dcn_v2":
-        return Outcome(key, "", f"model.type {made.type} has no low-rank mixture")
+        return "", f"model.type {made.type} has no low-rank mixture"
     if key.value:
-        return Outcome(key, "model.low_rank above 0")
-    return Outcome(key, made.put("model.low_rank", 0), "full matrices")
+        return "model.low_rank above 0", ""
+    return made.put("model.low_rank", 0), "full matrices"
 
 
-def _accessor(made: Conversion, key: Key, match: re.Match[str]) -> Outcome:
+def _accessor(made: Conversion, key: Key, match: re.Match[str]) -> tuple[str, str]:
     section = "table.life" if match[1] in _LIFE else "table"
-    return Outcome(key, made.put(f"{section}.{match[1]}", key.value))
+    return made.put(f"{section}.{match[1]}", key.value), ""
 
 
-def _rule(made: Conversion, key: Key, match: re.Match[str]) -> Outcome:
+def _rule(made: Conversion, key: Key, match: re.Match[str]) -> tuple[str, str]:
     part, name = match[1], match[2]
     chosen = made.source.get(key.name[: match.end(1)] + "_sgd_param.name", "")
     rule, block = _RULES.get(chosen, ("", ""))
     if name == "name":
         if not rule:
-            return Outcome(key, "", f"there are {', '.join(_RULES)}; adagrad is used")
-        return Outcome(key, made.put(f"table.{part}.rule", rule))
+            return "", f"there are {', '.join(_RULES)}; adagrad is used"
+        return made.put(f"table.{part}.rule", rule), ""
     used, _, value = name.partition(".")
     if used != block:
-        return Outcome(key, "", f"for another rule than the one that {part}_sgd_param.name chooses")
+        return "", f"for another rule than the one that {part}_sgd_param.name chooses"
     if part == "embed" and value == "initial_range" and rule in ("adagrad", "std_adagrad"):
-        return Outcome(key, "", "with adagrad embed_w starts at 0, as in Paddle's own tables")
+        return "", "with adagrad embed_w starts at 0, as in Paddle's own tables"
     known = ("learning_rate", "initial_range", *["initial_g2sum"] * (block == "adagrad"))
     if value in known:
-        return Outcome(key, made.put(f"table.{part}.{value}", key.value))
-    return Outcome(key, "", _reason(key.name) or _UNKNOWN)
+        return made.put(f"table.{part}.{value}", key.value), ""
+    reasons = (why for pattern, why in _REASONS if re.fullmatch(pattern, key.name))
+    return "", next(reasons, _UNKNOWN)
 
 
-_Function = Callable[[Conversion, Key, "re.Match[str]"], Outcome]
-_ACCESSOR = r"table_parameters\.[^.]+\.accessor\.(?:ctr_accessor_param\.)?"
-_FUNCTIONS: tuple[tuple[str, _Function], ...] = (
+_ACCESSOR = r"table_parameters\.[^.]+\.accessor\."
+# Patterns of keys that become keys here, and how.
+_CARRIED: tuple[tuple[str, _Function], ...] = (
+    (r"runner\.train_batch_size", _to("data.batch_size")),
+    (r"runner\.epochs", _to("trainer.epochs")),
+    (r"runner\.seed", _to("seed")),
+    (r"hyper_parameters\.optimizer\.learning_rate(_base_lr)?", _to("optimizer.learning_rate")),
     (r"runner\.(train|test)_data_dir", _folder),
-    (r"runner\.(train)_reader_path", _reader),
+    (r"runner\.train_reader_path", _reader),
     (r"runner\.pipe_command", _pipe),
     (r"hyper_parameters\.optimizer\.class", _optimizer),
-    (
-        r"hyper_parameters\.(sparse_feature_dim|embed_size|embedding_size|emb_dim|item_emb_size)",
-        _width,
-    ),
+    (r"hyper_parameters\.(sparse_feature_dim|embed_size|embedding_size|emb_dim|item_emb_size)",
+     _width),
     (r"hyper_parameters\.(dense_input_dim|dense_feature_dim)", _dense_width),
     (r"hyper_parameters\.(sparse_inputs_slots|slot_num)", _slots),
     (r"hyper_parameters\.use_low_rank_mixture", _low_rank),
-    (
-        rf"{_ACCESSOR}(embedx_threshold|embedx_dim|{'|'.join(_LIFE)})",
-        _accessor,
-    ),
-    (r"table_parameters\.[^.]+\.accessor\.(embed|embedx)_sgd_param\.(.+)", _rule),
-)
+    (rf"{_ACCESSOR}(?:ctr_accessor_param\.)?(embedx_threshold|embedx_dim|{'|'.join(_LIFE)})",
+     _accessor),
+    (rf"{_ACCESSOR}(embed|embedx)_sgd_param\.(.+)", _rule),
+)  # fmt: skip
 
 
 def _shown(value: Any) -> str:
