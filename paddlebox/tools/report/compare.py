@@ -124,13 +124,11 @@ class Difference(NamedTuple):
     instances: int
 
 
-def auc_difference(
-    one: Predictions, other: Predictions, *, bootstraps: int = BOOTSTRAPS, seed: int = 1
-) -> Difference:
+def auc_difference(one: Predictions, other: Predictions) -> Difference:
     """Bootstrap the difference: draw instances with replacement, the same for both, so that common
     variation cancels out (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, the
     percentile interval)."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed=1)
     positive = one.labels > 0.5
     first, second = _sorted(one.values), _sorted(other.values)
     size = len(positive)
@@ -138,7 +136,7 @@ def auc_difference(
     def difference(weight: np.ndarray) -> float:
         return weighted_auc(*second, positive, weight) - weighted_auc(*first, positive, weight)
 
-    draws = (rng.integers(0, size, size) for _ in range(bootstraps))
+    draws = (rng.integers(0, size, size) for _ in range(BOOTSTRAPS))
     low, high = np.quantile(
         [difference(np.bincount(drawn, minlength=size)) for drawn in draws], (0.025, 0.975)
     )
@@ -224,7 +222,7 @@ def _settings(runs: Sequence[Run], names: Sequence[str]) -> Figure:
     ]
     if not rows:
         return missing("Differences", "the configurations are the same, value by value")
-    body = f"<div class=wrap>{table(['key', *names], rows, left=len(names) + 1)}</div>"
+    body = table(["key", *names], rows, left=len(names) + 1, wrap=True)
     return Figure(
         "Differences", "Keys with the same value in all runs are left out.", body, wide=True
     )

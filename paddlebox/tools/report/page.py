@@ -39,7 +39,6 @@ class Series:
     values: Sequence[float | None]  # one for each x
     tone: int  # 1 to TONES
     dashed: bool = False
-    between: frozenset[int] = frozenset()  # indices of interpolated values, which get no dot
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,9 @@ def missing(title: str, why: str) -> Figure:
     return Figure(title, "", f"<p class=missing>{esc(why)}</p>")
 
 
-def table(headers: Sequence[str], rows: Rows, *, left: int = 1) -> str:
-    """An HTML table. left: the number of columns with text; the others are aligned as numbers."""
+def table(headers: Sequence[str], rows: Rows, *, left: int = 1, wrap: bool = False) -> str:
+    """An HTML table. left: the number of columns with text; the others are aligned as numbers.
+    wrap: whether long texts are broken."""
 
     def cells(tag: str, values: Sequence[str]) -> str:
         number = f"<{tag} class=n>", f"<{tag}>"
@@ -76,7 +76,8 @@ def table(headers: Sequence[str], rows: Rows, *, left: int = 1) -> str:
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     head = f"<thead><tr>{cells('th scope=col', headers)}</tr></thead>"
-    return f"<div class=scroll><table>{head}<tbody>{body}</tbody></table></div>"
+    whole = f"<div class=scroll><table>{head}<tbody>{body}</tbody></table></div>"
+    return f"<div class=wrap>{whole}</div>" if wrap else whole
 
 
 def chosen(length: int, most: int) -> list[int]:
@@ -113,16 +114,13 @@ def _hit(left: float, width: float, tip: str) -> str:
     return f'<i class=hit style="left:{left:.2f}%;width:{width:.2f}%" data-tip="{tip}"></i>'
 
 
-def legend(series: Sequence[tuple[str, int, bool]]) -> str:
+def legend(series: Sequence[Series]) -> str:
+    """Names and tones; empty for one series, which the title names."""
     items = [
-        f'<li><i class="key t{tone}{" dash" if dashed else ""}"></i>{esc(name)}</li>'
-        for name, tone, dashed in series
+        f'<li><i class="key t{s.tone}{" dash" if s.dashed else ""}"></i>{esc(s.name)}</li>'
+        for s in series
     ]
-    return f"<ul class=legend>{''.join(items)}</ul>"
-
-
-def _legend(series: Sequence[Series]) -> str:
-    return legend([(s.name, s.tone, s.dashed) for s in series]) if len(series) > 1 else ""
+    return f"<ul class=legend>{''.join(items)}</ul>" if len(items) > 1 else ""
 
 
 @dataclass(frozen=True)
@@ -163,9 +161,9 @@ def _tip(head: str, parts: Sequence[tuple[str, str]]) -> str:
     return esc("\n".join([head, *(f"{name}\t{value}" for name, value in parts)]))
 
 
-def _padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
+def _padded(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
-    room = (high - low) * share or abs(high) * 0.05 or 1
+    room = (high - low) * 0.06 or abs(high) * 0.05 or 1
     return max(low - room, 0.0) if low >= 0 else low - room, high + room
 
 
@@ -179,7 +177,8 @@ def curves(
     y_range: tuple[float, float] | None = None,
     diagonal: bool = False,
 ) -> str:
-    """Curves over one x axis. A missing value leaves a gap."""
+    """Curves over one x axis. A missing value leaves a gap, except with a diagonal: the curves have
+    points of their own then."""
     at = chosen(len(xs), MAX_POINTS)
     known = [v for s in series for i in at if (v := s.values[i]) is not None]
     if not known:
@@ -195,12 +194,11 @@ def curves(
         for i in at:
             y = s.values[i]
             if y is None:
-                pen = False
+                pen = pen and diagonal
                 continue
             place = f"{axes.left(xs[i]):.1f} {axes.top(y):.1f}"
             path.append(("L" if pen else "M") + place)
-            if i not in s.between:
-                dots.append(f"M{place}h0")
+            dots.append(f"M{place}h0")
             pen = True
         dash = " dash" if s.dashed else ""
         marks += f'<path class="line s{s.tone}{dash}" d="{"".join(path)}"/>'
@@ -219,7 +217,7 @@ def curves(
     x_ticks = [
         (x, x_value(x)) for x in ticks(*axes.x, 6) if not whole or float(x).is_integer()
     ] or [(xs[0], x_value(xs[0]))]
-    return _legend(series) + axes.frame(marks, hits, x_ticks, value, x_name)
+    return legend(series) + axes.frame(marks, hits, x_ticks, value, x_name)
 
 
 def bars(
@@ -255,7 +253,7 @@ def bars(
         hits += _hit(place * 100 / len(at), 100 / len(at), tip)
     x_ticks = [(place + 0.5, str(xs[at[place]])) for place in chosen(len(at), 8)]
     y_format: Format = (lambda y: f"{100 * (y or 0):.0f} %") if as_shares else value
-    return _legend(series) + axes.frame(marks, hits, x_ticks, y_format, x_name)
+    return legend(series) + axes.frame(marks, hits, x_ticks, y_format, x_name)
 
 
 def _of_total(value: float | None, total: float, shown: Format) -> str:

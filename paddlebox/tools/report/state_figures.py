@@ -275,7 +275,7 @@ def _each_rank(run: Run, slow: Counter[int]) -> Figure:
         )
     headers = ["rank", "samples", "sent", "waited", "passes waited for", "live rows", "disk"]
     note = "Over all passes; rows and disk are current. " + run.missing.get("ranks", "")
-    body = f"<div class=wrap>{table([*headers, 'processor'], rows)}</div>"
+    body = table([*headers, "processor"], rows, wrap=True)
     return Figure("Each rank", note.strip(), body, wide=True)
 
 
@@ -288,7 +288,7 @@ def configuration_figures(run: Run) -> list[Figure]:
         for key, v, usual in changed(run.config)
     ]
     rows = [[key, text.setting(value, key)] for key, value in flat(run.config).items()]
-    shown = f"<div class=wrap>{table(['key', 'value', 'default'], other, left=3)}</div>"
+    shown = table(["key", "value", "default"], other, left=3, wrap=True)
     every = (
         f"<details><summary>All {len(rows)} keys</summary><div class=wrap>"
         f"{table(['key', 'value'], rows, left=2)}</div></details>"
@@ -321,5 +321,5 @@ def environment_figure(run: Run) -> Figure:
     ]
     if run.state == FINISHED:
         rows += [[f"{of} digest", shown(run.summary, f"{of}_digest")] for of in ("sparse", "dense")]
-    body = f"<div class=wrap>{table(['', ''], rows, left=2)}</div>"
+    body = table(["", ""], rows, left=2, wrap=True)
     return Figure(title, f"Of the last start.{whose(run)}", body, wide=True)

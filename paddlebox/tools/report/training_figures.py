@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -185,9 +184,7 @@ def _calibration(run: Run) -> Figure:
     series = []
     for name, tone, groups in bins:
         rates = {mean: clicks / n for n, clicks, mean in groups}
-        values = [rates.get(x) for x in xs]
-        gaps = frozenset(i for i, rate in enumerate(values) if rate is None)
-        series.append(Series(name, _filled(xs, values), tone, between=gaps))
+        series.append(Series(name, [rates.get(x) for x in xs], tone))
     most = max(max(xs), max(v for s in series for v in s.values if v is not None))
     drawn = curves(
         xs,
@@ -209,19 +206,6 @@ def _calibration(run: Run) -> Figure:
         "rate equals the prediction."
     )
     return Figure(title, note, drawn, ["of", "samples", "predicted", "actual", "COPC"], rows)
-
-
-def _filled(xs: Sequence[float], values: Sequence[float | None]) -> list[float | None]:
-    """The values, with linear interpolation between known ones: a curve has no gap where only
-    others have points."""
-    known = [i for i, value in enumerate(values) if value is not None]
-    out: list[float | None] = list(values)
-    for before, after in itertools.pairwise(known):
-        low, high = values[before] or 0.0, values[after] or 0.0
-        for i in range(before + 1, after):
-            part = (xs[i] - xs[before]) / ((xs[after] - xs[before]) or 1)
-            out[i] = low + part * (high - low)
-    return out
 
 
 def pipeline_figures(run: Run) -> list[Figure]:
@@ -275,7 +259,8 @@ def _stages(run: Run) -> Figure:
         title,
         "Thread seconds of all passes. A stage that waits for the stage after it is not the "
         "bottleneck.",
-        legend([(*kind, False) for kind in kinds]) + gantt(STAGES, bars_of, text.seconds),
+        legend([Series(name, [], tone) for name, tone in kinds])
+        + gantt(STAGES, bars_of, text.seconds),
         ["stage", *(name for name, _ in kinds)],
         [[stage, *map(text.seconds, parts)] for stage, parts in sums.items()],
         wide=True,
@@ -316,7 +301,7 @@ def _trace(run: Run) -> Figure:
     busy: dict[tuple[str, str], float] = defaultdict(float)
     for event in shown:
         busy[event["thread"].removeprefix("paddlebox-"), event["name"]] += event["dur"] / 1e6
-    keys = [(stage, _TONE[stage], False) for stage in STAGES]
+    keys = [Series(stage, [], tone) for stage, tone in _TONE.items()]
     return Figure(
         title,
         f"From the trace, passes {max(1, last - 1)} and {last}. Faint: waiting.{whose(run)}",
