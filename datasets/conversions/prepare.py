@@ -19,6 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from parts import cuts, write_parts
+from planted import auc
 
 HEADER = "click,buy,user,item,seller,hour"
 SIZES = {"user": 20_000, "item": 5_000, "seller": 300, "hour": 24}
@@ -60,15 +61,6 @@ class Planted:
         return Chunk(ids, clicked, bought, p_click, p_buy)
 
 
-def best_auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """AUC: the share of pairs of a positive and a negative row that the scores order correctly."""
-    ranks = np.empty(len(scores))
-    ranks[np.argsort(scores, kind="stable")] = np.arange(1, len(scores) + 1)
-    positives = int(labels.sum())
-    pairs = positives * (len(labels) - positives)
-    return float((ranks[labels].sum() - positives * (positives + 1) / 2) / max(1, pairs))
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Generate impressions, clicks and purchases.")
     parser.add_argument("--out", type=Path, default=Path("data/conversions"), help="folder")
@@ -105,8 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
     p_click = np.concatenate([chunk.p_click for chunk in every])[of_test]
     p_buy = np.concatenate([chunk.p_click * chunk.p_buy for chunk in every])[of_test]
     print(f"{options.out}: {start:,} rows to train on, {options.rows - start:,} to test on")
-    print(f"best possible AUC on the test rows: click {best_auc(p_click, click):.4f}, buy "
-          f"{best_auc(p_buy, buy):.4f}")  # fmt: skip
+    print(f"best possible AUC on the test rows: click {auc(p_click, click):.4f}, buy "
+          f"{auc(p_buy, buy):.4f}")  # fmt: skip
     return 0
 
 

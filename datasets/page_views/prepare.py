@@ -20,6 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from parts import write_parts
+from planted import auc
 
 HEADER = "click,logkey,user,ad,advertiser,position"
 USERS, ADS, ADVERTISERS = 5_000, 1_000, 100
@@ -75,15 +76,6 @@ def owner(ad: np.ndarray) -> np.ndarray:
 def log_key(page: int, rank: int) -> str:
     """A log key as in PaddleBox: 11 characters, then cmatch, rank and search id in hexadecimal."""
     return f"{'0' * 11}{CMATCH:03x}{rank:02x}{page:016x}"
-
-
-def auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """AUC: the share of pairs of a positive and a negative row that the scores order correctly."""
-    ranks = np.empty(len(scores))
-    ranks[np.argsort(scores, kind="stable")] = np.arange(1, len(scores) + 1)
-    positives = int(labels.sum())
-    pairs = positives * (len(labels) - positives)
-    return float((ranks[labels].sum() - positives * (positives + 1) / 2) / max(1, pairs))
 
 
 def cut(pages: int, parts: int, test_ratio: float) -> list[tuple[str, int]]:
