@@ -1,7 +1,8 @@
-"""The end of a command line of a tool that imports no Paddle, and tables of text."""
+"""Parts of command lines: the end of a tool that imports no Paddle, numbers, tables of text."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,8 +20,23 @@ def ended(run: Callable[[], int], failed: int = 2) -> int:
     except (PaddleBoxError, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
     except OSError as error:
+        if error.filename is None:  # such as a broken pipe, which `sigpipe.run` handles
+            raise
         print(f"OSError: {error.filename}: {error.strerror}", file=sys.stderr)
     return failed
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A `type` of argparse: an integer from `least` on."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"expected an integer of at least {least}, found {text!r}"
+            )
+        return int(text)
+
+    return number
 
 
 def aligned(rows: Sequence[Sequence[Any]]) -> list[str]:

@@ -16,7 +16,7 @@ from paddlebox.config.section import GIB, MIB
 from paddlebox.launch import cpu
 from paddlebox.tools.doctor.facts import Facts, measure_disk, read_facts
 from paddlebox.tools.doctor.findings import Level, findings
-from paddlebox.tools.terminal import ended
+from paddlebox.tools.terminal import at_least, ended
 
 # Shares of the usable memory. Paddle, batches, filters and the page cache use the rest.
 _HBM, _MEM, _FEEDER = 0.25, 0.35, 0.15
@@ -65,13 +65,11 @@ def doctor_main(argv: Sequence[str] | None = None) -> int:
         help="a folder on the disk of the run dirs; default: the folder for temporary files",
     )  # fmt: skip
     parser.add_argument(
-        "--disk-mib", type=int, default=256, metavar="N",
+        "--disk-mib", type=at_least(0), default=256, metavar="N",
         help="write at most N MiB to measure the disk, and remove them; 0: do not measure (256)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print a JSON object instead of text")
     arguments = parser.parse_args(argv)
-    if arguments.disk_mib < 0:
-        parser.error(f"--disk-mib: expected 0 or more, found {arguments.disk_mib}")
 
     def run() -> int:
         report = examine(arguments.folder, arguments.disk_mib << 20)

@@ -26,6 +26,7 @@ from paddlebox.tools.on_ray.job import FINAL, LIMITS_S, STOPPED, Job, Order, Rep
 from paddlebox.tools.on_ray.placement import Demand, Places, Reservation, counted
 from paddlebox.tools.on_ray.rank import LOOK_S, run_dir_of
 from paddlebox.tools.on_ray.team import Team
+from paddlebox.tools.terminal import at_least
 
 #: The environment variables that ranks get. It is limited, because they travel to other machines.
 PASSED_ON = (
@@ -64,8 +65,9 @@ def _parser() -> argparse.ArgumentParser:
         "--settle-s", **seconds, default=60.0, help="how long a node must be missing, or must have "
         "room, before the number of nodes changes (60)",
     )  # fmt: skip
-    option("--ranks-per-node", type=_count, default=1, metavar="N", help="(1)")
-    option("--cpus-per-rank", type=_count, default=1, metavar="N", help="that Ray reserves (1)")
+    count: dict[str, Any] = {"type": at_least(1), "metavar": "N", "default": 1}
+    option("--ranks-per-node", **count, help="(1)")
+    option("--cpus-per-rank", **count, help="that Ray reserves (1)")
     option("--tries", type=int, default=5, help="restarts without a new commit between them (5)")
     hung = "a rank hangs if a step makes no progress for S seconds (25)"
     option("--stall-s", **seconds, default=LIMITS_S["step"], help=hung)
@@ -82,12 +84,6 @@ def _parser() -> argparse.ArgumentParser:
         f"on to the ranks, in addition to: {' '.join(PASSED_ON)}",
     )  # fmt: skip
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"expected a number from 1 on, found {text!r}")
-    return int(text)
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -7,13 +7,14 @@ import itertools
 import os
 import shlex
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from paddlebox.config import load_config
 from paddlebox.launch import arguments as shared
 from paddlebox.launch.arguments import parse
 from paddlebox.launch.process import guarded, prepare
+from paddlebox.tools.terminal import at_least
 from paddlebox.tools.tune.search import Options, Result, tune
 
 
@@ -70,20 +71,9 @@ def _parser() -> argparse.ArgumentParser:
         "'model.hidden=[256,128],[512,256]'",
     )
     for name, (least, default, text) in _NUMBERS.items():
-        kind = _at_least(least)
+        kind = at_least(least)
         parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text)
     return parser
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(
-                f"expected an integer of at least {least}, found {text!r}"
-            )
-        return int(text)
-
-    return number
 
 
 def as_text(results: Sequence[Result]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from paddlebox import _native
 from paddlebox._native import core
 from paddlebox.config import Format, KeySpace
 from paddlebox.config.arguments import AnyPath, as_path
+from paddlebox.config.check import did_you_mean
 from paddlebox.config.slots import Slots, SlotType
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.serving.fields import CELL, CRITEO_COLUMNS, VALUE, Use, text_of
@@ -306,7 +306,4 @@ def _read_slot(slots: Slots, name: str) -> str:
 def _known(names: Sequence[str], name: str, wrong: str) -> str:
     if name in names:
         return name
-    near = difflib.get_close_matches(name, names, 1)
-    raise ConfigError(
-        wrong + (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}")
-    )
+    raise ConfigError(wrong + (did_you_mean([name], names) or f"; there are {', '.join(names)}"))

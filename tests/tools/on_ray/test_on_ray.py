@@ -894,7 +894,7 @@ def test_a_file_of_metrics_that_cannot_be_read_ends_no_rank(
             (["--nodes", found], f"expected N or MIN:MAX with 1 <= MIN <= MAX, found '{found}'")
             for found in ("0", "3:2", "0:2", "2:", ":2", "1:2:3", "x", "-1")
         ),
-        (["--cpus-per-rank", "x"], "--cpus-per-rank: expected a number from 1 on, found 'x'"),
+        (["--cpus-per-rank", "x"], "--cpus-per-rank: expected an integer of at least 1, found 'x'"),
     ],
 )
 def test_a_wrong_number_is_one_error(
