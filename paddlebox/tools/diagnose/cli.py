@@ -6,25 +6,25 @@ import argparse
 import json
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paddlebox.config import Config, Slots
+from paddlebox.config import Config
 from paddlebox.config.arguments import AnyConfig, AnyPath, AnySlots, as_config, as_path
 from paddlebox.config.check import did_you_mean
 from paddlebox.errors import ConfigError
 from paddlebox.launch import arguments as shared
 from paddlebox.launch.process import guarded, prepare
 from paddlebox.store.files import store_errors
-from paddlebox.tools.terminal import aligned
+from paddlebox.tools.terminal import aligned, at_least
 
 
 def diagnose_main(argv: Sequence[str] | None = None) -> int:
     """Run tools/diagnose.py. Returns the exit code (docs/running.md)."""
-    parser = _parser(
+    parser = shared.run_parser(
         "Shows figures of each slot of a run, its calibration by the values of a slot, and how "
         "predictions of an export differ from those of training. The run does not change."
     )
@@ -33,82 +33,73 @@ def diagnose_main(argv: Sequence[str] | None = None) -> int:
     option("--slice", dest="slice_slot", default="", metavar="SLOT", help=about)
     about = "the --threshold of the export (tools/export.py); 0: all rows"
     option("--threshold", type=float, metavar="SCORE", help=about)
-    option("--top", type=int, default=20, metavar="N", help="with --slice: show N values (20)")
+    about = "with --slice: show N values (20)"
+    option("--top", type=at_least(1), default=20, metavar="N", help=about)
     about = "do not compare with an export, which needs space in the folder for temporary files"
-    option("--no-serving", action="store_true", help=about)
-    arguments = shared.parsed(parser, argv)
+    option("--no-serving", dest="serving", action="store_false", help=about)
 
-    def run() -> None:
-        if arguments.top < 1:
-            raise ConfigError(f"--top: expected at least 1, found {arguments.top}")
-        config, slots = _config_of(arguments)
-        prepare(config.trainer)
-        result = diagnose(
-            config,
-            arguments.run_dir,
-            slots=slots,
-            slice_slot=arguments.slice_slot,
-            top=arguments.top,
-            serving=not arguments.no_serving,
-            threshold=arguments.threshold,
-        )
+    def work(config: Config, run_dir: Path, **given: Any) -> dict[str, Any]:
+        result = diagnose(config, run_dir, **given)
         _print_diagnosis(result)
-        _write(arguments.out or arguments.run_dir / "diagnose.json", result)
+        return result
 
-    return guarded(run)
+    return _ended(parser, argv, "diagnose", work, "slice_slot", "threshold", "top", "serving")
 
 
 def auc_runner_main(argv: Sequence[str] | None = None) -> int:
     """Run tools/auc_runner.py. Returns the exit code (docs/running.md)."""
-    parser = _parser(
+    parser = shared.run_parser(
         "Measures the importance of each slot: the AUC that is lost if its values are replaced by "
         "those of other instances. The run does not change."
     )
     option = parser.add_argument
     about = "slots to replace together; can be given several times; default: each slot by itself"
-    option("--group", **shared.MANY, nargs="+", metavar="SLOT", help=about)
+    option("--group", dest="groups", **shared.MANY, nargs="+", metavar="SLOT", help=about)
     option("--repeats", type=int, default=3, help="draws per group (3)")
     option("--pool", type=int, default=10_000, help="instances to draw values from (10000)")
-    arguments = shared.parsed(parser, argv)
 
-    def run() -> None:
-        config, slots = _config_of(arguments)
-        prepare(config.trainer)
+    def work(config: Config, run_dir: Path, **given: Any) -> dict[str, Any]:
         from paddlebox.tools.diagnose.slots import slot_importance
 
-        result = slot_importance(
-            config,
-            arguments.run_dir,
-            arguments.group,
-            slots=slots,
-            repeats=arguments.repeats,
-            pool=arguments.pool,
-        )
+        result = slot_importance(config, run_dir, **given)
         print(f"{result['samples']} samples, version {result['version']}, AUC {result['auc']:.6f}")
         rows = [
             [" ".join(group["slots"]), f"{group['loss']:+.6f}", f"{group['spread']:.6f}"]
             for group in result["slots"]
         ]
         print(*aligned([["slots", "AUC lost", "spread"], *rows]), sep="\n")
-        _write(arguments.out or arguments.run_dir / "auc_runner.json", result)
+        return result
 
-    return guarded(run)
+    return _ended(parser, argv, "auc_runner", work, "groups", "repeats", "pool")
 
 
-def _parser(description: str) -> argparse.ArgumentParser:
-    parser = shared.run_parser(description)
+def _ended(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    name: str,
+    work: Callable[..., dict[str, Any]],
+    *options: str,
+) -> int:
+    """Parse the command line, and write what `work` returns to <name>.json. work: gets the config,
+    the run dir, and by name the slots and these options."""
     shared.add_files(parser)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the JSON file to write; default: in RUN_DIR"
     )
-    return parser
+    arguments = shared.parsed(parser, argv)
 
+    def run() -> None:
+        config, slots = shared.config_of(arguments)
+        if not config.data.test_files:
+            raise ConfigError("the run has no data.test_files: name files with --files FILE…")
+        prepare(config.trainer)
+        given = {option: getattr(arguments, option) for option in options}
+        result = work(config, arguments.run_dir, slots=slots, **given)
+        path = arguments.out or arguments.run_dir / f"{name}.json"
+        with store_errors(str(path), "write"):
+            path.write_text(json.dumps(result, indent=1) + "\n")
 
-def _config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:
-    config, slots = shared.config_of(arguments)
-    if not config.data.test_files:
-        raise ConfigError("the run has no data.test_files: name files with --files FILE…")
-    return config, slots
+    return guarded(run)
 
 
 class _Collected:
@@ -284,8 +275,3 @@ def _shown(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _write(path: Path, result: Any) -> None:
-    with store_errors(str(path), "write"):
-        path.write_text(json.dumps(result, indent=1) + "\n")
