@@ -191,28 +191,17 @@ def _update(
         outputs: one for each of the sums.
         counts: 0 if this rank's batch does not change the sums, else 1; None: it does.
     """
+    update = f"box_{op}_update"
     with paddle.no_grad():
         if not sync_stats or paddle.distributed.get_world_size() == 1:
-            new = call(f"box_{op}_update", inputs, attrs, outputs)
+            new = call(update, inputs, attrs, outputs)
         else:
-            new = _of_all_ranks(op, inputs, attrs, outputs, sums, counts)
+            ones = paddle.ones([1], "float32")
+            counts = ones if counts is None else paddle.reshape(counts, [1])
+            # Without the old sums, the operator gives the terms of this rank's batch.
+            terms = call(update, inputs, {**attrs, "summary_decay_rate": 0.0}, outputs)
+            *terms, ranks = sum_gradients([*(term * counts for term in terms), counts], ones)
+            decay = paddle.where(ranks > 0, ones * float(attrs["summary_decay_rate"]), ones)
+            new = [old * decay + term for old, term in zip(sums, terms, strict=True)]
         for value, target in zip(new, sums, strict=True):
             paddle.assign(value, output=target)
-
-
-def _of_all_ranks(
-    op: str,
-    inputs: Mapping[str, Any],
-    attrs: Mapping[str, Any],
-    outputs: Sequence[str],
-    sums: Sequence[Any],
-    counts: Any | None,
-) -> list[Any]:
-    """The sums after the batches of all ranks: sums * decay + the terms of each batch."""
-    ones = paddle.ones([1], "float32")
-    counts = ones if counts is None else paddle.reshape(counts, [1])
-    # Without the old sums, the operator gives the terms of this rank's batch.
-    terms = call(f"box_{op}_update", inputs, {**attrs, "summary_decay_rate": 0.0}, outputs)
-    *terms, ranks = sum_gradients([*(term * counts for term in terms), counts], ones)
-    decay = paddle.where(ranks > 0, ones * float(attrs["summary_decay_rate"]), ones)
-    return [old * decay + term for old, term in zip(sums, terms, strict=True)]

@@ -247,7 +247,7 @@ class Settings(Dataset):
 
     def set_date(self, date: str) -> None:
         """Set the day, YYYYMMDD, of the passes that are loaded from now on. The day before ends
-        when the first of them begins; a pass that trains now still belongs to it."""
+        when the first pass of a later day begins; a pass that trains now belongs to it still."""
         try:
             self._day = day_of(date)
         except ValueError as error:
