@@ -11,67 +11,49 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Name -> (module, attribute); an empty attribute means the module itself.
-_LAZY = {
-    "BoxPSDataset": ("paddlebox.compat.datasets", "BoxPSDataset"),
-    "BoxWrapper": ("paddlebox.compat.box_wrapper", "BoxWrapper"),
-    "InMemoryDataset": ("paddlebox.compat.datasets", "InMemoryDataset"),
-    "InputTable": ("paddlebox.data.side_table", "InputTable"),
-    "PadBoxSlotDataset": ("paddlebox.compat.datasets", "PadBoxSlotDataset"),
-    "QueueDataset": ("paddlebox.compat.datasets", "QueueDataset"),
-    "ReplicaCache": ("paddlebox.data.side_table", "ReplicaCache"),
-    "Table": ("paddlebox.store.table", "Table"),
-    "TableSet": ("paddlebox.store.table_set", "TableSet"),
-    "compat": ("paddlebox.compat", ""),
-    "errors": ("paddlebox.errors", ""),
-    "open_save": ("paddlebox.saves", "open_save"),
-    "nn": ("paddlebox.nn", ""),
-    "ops": ("paddlebox.ops", ""),
-    "train_from_dataset": ("paddlebox.train.batch_loop", "train_from_dataset"),
-}
-
-__all__ = [
-    "BoxPSDataset",
-    "BoxWrapper",
-    "InMemoryDataset",
-    "InputTable",
-    "PadBoxSlotDataset",
-    "QueueDataset",
-    "ReplicaCache",
-    "Table",
-    "TableSet",
-    "__version__",
-    "compat",
-    "errors",
-    "nn",
-    "open_save",
-    "ops",
-    "train_from_dataset",
-]
-
 if TYPE_CHECKING:
-    from paddlebox import compat, errors, nn, ops
-    from paddlebox.compat.box_wrapper import BoxWrapper
-    from paddlebox.compat.datasets import (
-        BoxPSDataset,
-        InMemoryDataset,
-        PadBoxSlotDataset,
-        QueueDataset,
-    )
-    from paddlebox.data.side_table import InputTable, ReplicaCache
-    from paddlebox.saves import open_save
-    from paddlebox.store.table import Table
-    from paddlebox.store.table_set import TableSet
-    from paddlebox.train.batch_loop import train_from_dataset
+    from paddlebox import compat as compat
+    from paddlebox import errors as errors
+    from paddlebox import nn as nn
+    from paddlebox import ops as ops
+    from paddlebox.compat.box_wrapper import BoxWrapper as BoxWrapper
+    from paddlebox.compat.datasets import BoxPSDataset as BoxPSDataset
+    from paddlebox.compat.datasets import InMemoryDataset as InMemoryDataset
+    from paddlebox.compat.datasets import PadBoxSlotDataset as PadBoxSlotDataset
+    from paddlebox.compat.datasets import QueueDataset as QueueDataset
+    from paddlebox.data.side_table import InputTable as InputTable
+    from paddlebox.data.side_table import ReplicaCache as ReplicaCache
+    from paddlebox.saves import open_save as open_save
+    from paddlebox.store.table import Table as Table
+    from paddlebox.store.table_set import TableSet as TableSet
+    from paddlebox.train.batch_loop import train_from_dataset as train_from_dataset
+
+# Name -> its module, or the module that it is.
+_LAZY = {
+    "BoxPSDataset": "paddlebox.compat.datasets",
+    "BoxWrapper": "paddlebox.compat.box_wrapper",
+    "InMemoryDataset": "paddlebox.compat.datasets",
+    "InputTable": "paddlebox.data.side_table",
+    "PadBoxSlotDataset": "paddlebox.compat.datasets",
+    "QueueDataset": "paddlebox.compat.datasets",
+    "ReplicaCache": "paddlebox.data.side_table",
+    "Table": "paddlebox.store.table",
+    "TableSet": "paddlebox.store.table_set",
+    "compat": "paddlebox.compat",
+    "errors": "paddlebox.errors",
+    "nn": "paddlebox.nn",
+    "open_save": "paddlebox.saves",
+    "ops": "paddlebox.ops",
+    "train_from_dataset": "paddlebox.train.batch_loop",
+}
+__all__ = [*_LAZY, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    try:
-        module, attribute = _LAZY[name]
-    except KeyError:
-        raise AttributeError(f"module 'paddlebox' has no attribute {name!r}") from None
-    loaded = importlib.import_module(module)
-    value = getattr(loaded, attribute) if attribute else loaded
+    if name not in _LAZY:
+        raise AttributeError(f"module 'paddlebox' has no attribute {name!r}")
+    loaded = importlib.import_module(_LAZY[name])
+    value = loaded if loaded.__name__ == f"paddlebox.{name}" else getattr(loaded, name)
     globals()[name] = value  # later accesses do not call __getattr__
     return value
 
