@@ -26,7 +26,7 @@ from paddlebox.store.version_store import VersionStore, list_checkpoints
 from paddlebox.tools.terminal import aligned, ended
 from paddlebox.tools.upkeep import report
 from paddlebox.tools.upkeep.life import life
-from paddlebox.tools.upkeep.report import feasigns_of, index_of, newest, reading
+from paddlebox.tools.upkeep.report import feasigns_of, index_of, newest, record_of
 from paddlebox.tools.upkeep.verify import repair, verify
 
 SOUND, DAMAGED, UNUSABLE = 0, 1, 2
@@ -109,8 +109,7 @@ def lookup(folder: Path, arguments: argparse.Namespace) -> Result:
     if arguments.slot is None:
         feasigns = [_feasign(text) for text in arguments.values]
     else:
-        with reading(folder) as manifest:
-            feasigns = feasigns_of(newest(manifest), arguments.slot, arguments.values)
+        feasigns = feasigns_of(record_of(folder, None), arguments.slot, arguments.values)
     low, high = getattr(arguments, "key_range", ALL_KEYS)
     feasigns = [feasign for feasign in feasigns if low <= core.mix(feasign) <= high]
     rows = report.lookup(folder, feasigns, arguments.version)
@@ -149,22 +148,15 @@ def dump(folder: Path, arguments: argparse.Namespace) -> Result:
         others = [(store, record.version) for store, record in of_ranks]
     slot = None
     if arguments.slot is not None:
-        with reading(folder) as manifest:
-            record = newest(manifest) if version is None else manifest.version(version)
-        slot = index_of(record, arguments.slot)
+        slot = index_of(record_of(folder, version), arguments.slot)
     rows = report.dump(folder, arguments.out, version, slot, others)
     value = {"rows": rows, "file": str(arguments.out)}
     return SOUND, value, [f"{rows:,} rows in {arguments.out}"]
 
 
 def show_life(folder: Path, arguments: argparse.Namespace) -> Result:
-    tried = {name: getattr(arguments, name) for name in LIFE_SETTINGS}
-    figures = life(
-        folder,
-        version=arguments.version,
-        day=arguments.date,
-        settings={name: value for name, value in tried.items() if value is not None},
-    )
+    tried = {name: getattr(arguments, name) for name in LIFE_SETTINGS if name in arguments}
+    figures = life(folder, version=arguments.version, day=arguments.date, settings=tried)
     rows, s, gone = figures["rows"], figures["settings"], figures["deleted_by_day_end"]
 
     def share(count: int) -> str:
@@ -379,8 +371,9 @@ def _parser() -> argparse.ArgumentParser:
     about = "Life events, and the effect of the end of a day or a save now."
     option = add("life", show_life, about)
     option("--date", type=_day, metavar="YYYYMMDD", help="default: the version's day")
+    another: dict[str, Any] = {"metavar": "X", "default": argparse.SUPPRESS}
     for name, kind in LIFE_SETTINGS.items():
-        option(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=f"try another {name}")
+        option(f"--{name.replace('_', '-')}", type=kind, help=f"try another {name}", **another)
     option("--version", **version)
     option = add("compact", compact, "Merges the segments that are due for compaction.")
     option("--full", action="store_true", help="merge until no two segments overlap")

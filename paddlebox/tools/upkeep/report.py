@@ -48,6 +48,12 @@ def newest(manifest: VersionStore) -> VersionRecord:
     return record
 
 
+def record_of(folder: Path, version: int | None) -> VersionRecord:
+    """A version; None: the newest one."""
+    with VersionStore.open_reader(folder) as manifest:
+        return newest(manifest) if version is None else manifest.version(version)
+
+
 _DUMP_ROWS = 1 << 17  # rows in memory at a time, and in a Parquet row group
 
 
@@ -117,8 +123,7 @@ def _version(
 def open_version(folder: AnyPath, version: int | None) -> TieredTable:
     """Open a version for reading. version: None: the newest."""
     folder = as_path(folder, "folder")
-    with VersionStore.open_reader(folder) as manifest:
-        record = newest(manifest) if version is None else manifest.version(version)
+    record = record_of(folder, version)
     return stored_table(folder, record, read_only=True, version=record.version)
 
 
