@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -209,26 +208,17 @@ class PadBoxSlotDataset(BoxPSDataset):
             )
         super().set_filelist(filelist[world.rank :: world.size] if self._polls else filelist)
 
-    def _check_ready(self) -> None:
-        """As in PaddleBox, ranks that shuffle exchange what they read from their own files."""
-        super()._check_ready()
+    def _share_of_own_files(self) -> Share:
+        """As in PaddleBox, ranks that shuffle exchange instances, also without page views by user.
+        What stays together is as for `global_shuffle`."""
         load = self.options.load
-        if self._merge_by_uid:
-            return
-        if self.ranks > 1 and (load.share.by is ShareBy.FILES or load.share.own_files):
-            by, slot = self._shuffled_by()
-            share = Share(ShareBy(by), slot, own_files=True)
-            share = share if load.data.shuffle else NOT_SHARED
-            self.options.load = replace(load, share=share)
-
-    def _shuffled_by(self) -> tuple[str, str]:
-        """What keeps instances together, as for `global_shuffle`."""
-        load = self.options.load
-        if load.shuffle_by != "instance":
-            return load.shuffle_by, load.shuffle_slot
-        if load.merge_size is not None:
-            return "ins_id", ""
-        return ("search_id" if self.options.enable_pv_merge else "instance"), ""
+        if self._merge_by_uid or not load.data.shuffle:
+            return super()._share_of_own_files() or NOT_SHARED
+        by, merges = load.shuffle_by, load.merge_size is not None
+        if by == "instance":
+            by = "ins_id" if merges else "search_id" if self.options.enable_pv_merge else by
+        slot = load.shuffle_slot if by == "slot" else ""
+        return Share(ShareBy(by), slot, own_files=True)
 
     def set_archivefile(self, archive: bool = False) -> None:
         if archive:

@@ -29,8 +29,7 @@ class UpstreamDataset(Settings):
     """The base of the datasets in datasets.py."""
 
     def _check_ready(self) -> None:
-        """Call it before a pass is loaded. With page views by user, ranks exchange the instances
-        of their own files. Raises: PassError if there are no slots."""
+        """Call it before a pass is loaded. Raises: PassError if there are no slots."""
         options = self.options
         if options.load.slots is NO_SLOTS:
             raise PassError("the dataset has no slots yet: init or set_use_var is missing")
@@ -38,11 +37,16 @@ class UpstreamDataset(Settings):
             user_sequences=self._uid_sequences() if self._merge_by_uid else self._own_sequences,
             time_column=self._sequences.time if self._needs_time else "",
         )
-        chosen = options.load.share
+        chosen, share = options.load.share, self._share_of_own_files()
         own_files = chosen.by is ShareBy.FILES or chosen.own_files
-        if self._merge_by_uid and own_files and self.ranks > 1:
-            by, slot = options.load.kept_together
-            options.load = replace(options.load, share=Share(ShareBy(by), slot, own_files=True))
+        if share is not None and own_files and self.ranks > 1:
+            options.load = replace(options.load, share=share)
+
+    def _share_of_own_files(self) -> Share | None:
+        """How ranks exchange what they read from their own files; None: as before. With page views
+        by user, a user's instances go to one rank."""
+        by, slot = self.options.load.kept_together
+        return Share(ShareBy(by), slot, own_files=True) if self._merge_by_uid else None
 
     def _uid_sequences(self) -> SequenceOptions:
         """The options of sequences. Raises: ConfigError without the slot of the user."""
