@@ -12,6 +12,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.data.dataset import Dataset
+from paddlebox.data.sequences import PassSequences
 from paddlebox.errors import PassError, StoreError
 
 _MOST_BYTES = 1 << 31  # of a file; then the next one begins
@@ -98,7 +99,7 @@ class TrainingDump:
         self._check_open()
         begin = self._instances if batches > self._batches else 0
         size, self._instances, self._batches = samples - begin, samples, batches
-        rows, ids = self._rows(begin, begin + size)
+        rows = self._rows(begin, begin + size)
         size = max(size, int(rows.max(initial=-1)) + 1)
         for name, array in zip(self._names, self._taken, strict=True):
             if array.ndim == 0 or len(array) < size:
@@ -107,6 +108,7 @@ class TrainingDump:
                     f"found shape {array.shape}"
                 )
         arrays = [array[rows] for array in self._taken]
+        ids = self._ids(begin, begin + len(rows))
         written = [row for row, ins_id in enumerate(ids) if self._wanted(ins_id)]
         columns = [
             [f"\t{name}:{text.count(':')}{text}" for text in _texts(array[written])]
@@ -118,15 +120,22 @@ class TrainingDump:
             (text,) = _texts(array.reshape(1, -1))
             self._write(f"({batches - 1},{name},{array.size}){text}\n")
 
-    def _rows(self, begin: int, end: int) -> tuple[np.ndarray, list[str]]:
-        """The rows of the instances [begin, end) in their batch, and their ids. A batch of
-        sequences of users has other rows too, of instances that are only context."""
+    def _rows(self, begin: int, end: int) -> np.ndarray:
+        """The rows of the instances [begin, end) in their batch. A batch of sequences of users has
+        other rows too, of instances that are only context."""
+        sequences = self._sequences()
+        return np.arange(end - begin) if sequences is None else sequences.rows(begin, end)
+
+    def _ids(self, begin: int, end: int) -> list[str]:
+        sequences, places = self._sequences(), np.arange(begin, end)
+        if sequences is not None:
+            places = sequences.trained_places(begin, end)
+        return self._dataset.ids_at(places)
+
+    def _sequences(self) -> PassSequences | None:
+        """The sequences of users of the open pass, if it has them."""
         current = self._dataset._stager.current
-        if current is None or current.loaded.sequences is None:
-            return np.arange(end - begin), self._dataset.ids_at(np.arange(begin, end))
-        sequences = current.loaded.sequences
-        ids = self._dataset.ids_at(sequences.trained_places(begin, end))
-        return sequences.rows(begin, end), ids
+        return current.loaded.sequences if current is not None else None
 
     def _wanted(self, ins_id: str) -> bool:
         if self._mode == BY_ID:
