@@ -70,7 +70,7 @@ PYTHON = {
     "run": _TRAIN | {"ranks"},
     "serving": _TRAIN - {"train", "watch"},
     "launch": _TRAIN | {"ranks", "run", "serving"},
-    "compat": _TRAIN | {"_call", "ops_dense", "ranks"},
+    "compat": _TRAIN | {"_call", "ops_dense", "ops_seqpool", "ranks"},
 }
 # The modules of `train` that put a run together: the layer "run".
 RUN = {"assembly", "run"}
