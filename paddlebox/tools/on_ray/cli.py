@@ -38,7 +38,6 @@ PASSED_ON = (
 
 
 def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Parse OPTIONS -- COMMAND. It is an error if there is no command."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     parser = _parser()
@@ -132,7 +131,6 @@ _STORE = 4  # exit code of a rank whose store cannot be used (docs/running.md)
 
 
 def _say(line: str) -> None:
-    """Write a line to the log of the job."""
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} train_on_ray: {line}", file=sys.stderr, flush=True)
 
 
@@ -231,7 +229,6 @@ class _Drive:
         self._failed = set[int]()  # ranks that have failed on their own in this attempt
 
     def run(self) -> int:
-        """Returns the exit code."""
         order = Order()
         try:
             while order.do != "exit":

@@ -71,7 +71,6 @@ class Report:
 
     @property
     def up(self) -> bool:
-        """Whether the process lives."""
         return self.rank is not None and self.rank.code is None
 
 
@@ -110,7 +109,6 @@ class Job:
     _looks: dict[int, deque[tuple[float, bool]]] = field(default_factory=dict)
 
     def hear(self, number: int, report: Report) -> None:
-        """Take the report of a rank."""
         self._reports[number], rank = report, report.rank
         if rank is None:
             return
@@ -122,7 +120,6 @@ class Job:
                 samples.popleft()
 
     def lose(self, number: int, why: str) -> None:
-        """Handle the loss of the actor of a rank."""
         if self._reports.pop(number, None) is not None:
             if self.phase == "run" or (self.phase == "stop" and self._may_regroup()):
                 self._fail([f"rank {number}: {why}"])

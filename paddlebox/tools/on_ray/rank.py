@@ -264,7 +264,6 @@ class RankActor:
         return f"rank {self._rank}"  # what Ray's log and dashboard call it
 
     def endpoints(self) -> tuple[str, str]:
-        """Two free addresses of this node."""
         return self._free_endpoint(), self._free_endpoint()
 
     def _free_endpoint(self) -> str:
@@ -333,7 +332,6 @@ class Silence:
         self._watching = False
 
     def watch(self) -> None:
-        """Start the thread, unless it runs."""
         if not self._watching:
             self._watching = True
             threading.Thread(target=self._run, name="silence", daemon=True).start()

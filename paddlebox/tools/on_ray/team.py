@@ -123,7 +123,6 @@ class Team:
         return reports, lost
 
     def dismiss(self) -> None:
-        """End all actors."""
         for actor in self._actors:
             with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
                 self._ray.kill(actor)

@@ -77,7 +77,6 @@ def verify(folder: AnyPath, progress: Callable[[int, int], None] | None = None) 
 
 
 def segment_damage(folder: Path, descriptor: dict[str, Any]) -> Iterator[Damage]:
-    """The damage of one segment."""
     name = os.path.join("ssd", descriptor["file"])
     number = int(descriptor["id"])
     try:
@@ -90,7 +89,6 @@ def segment_damage(folder: Path, descriptor: dict[str, Any]) -> Iterator[Damage]
 
 
 def parity_damage(folder: Path) -> Iterator[Damage]:
-    """Parity sets that cannot be used."""
     sets, wrong = SetFolder(folder).open_sets()
     for message in wrong:
         yield Damage(file=parity_set.FOLDER, message=message)
@@ -127,7 +125,6 @@ def unprotected(folder: Path, newest: VersionRecord) -> str:
 
 
 def dense_damage(folder: Path, record: VersionRecord) -> Iterator[Damage]:
-    """The damage of the dense state of a version."""
     try:
         read_dense(Path(files.dense_folder(str(folder), record.dense_version)), record.dense)
     except (PaddleBoxError, ValueError, KeyError) as error:
@@ -138,7 +135,6 @@ def dense_damage(folder: Path, record: VersionRecord) -> Iterator[Damage]:
 
 
 def _is_sound(folder: Path, record: VersionRecord, name: str) -> bool:
-    """Whether a dense file exists as it was committed."""
     path = os.path.join(files.dense_folder(str(folder), record.dense_version), name)
     try:
         content = files.read(path)
@@ -351,7 +347,6 @@ def _rewrite(
 
 
 def _set_aside(folder: Path, file: str) -> None:
-    """Keep a segment file in STORE/damaged/."""
     aside = folder / _ASIDE
     files.make_folder(str(aside))
     path, target = folder / "ssd" / file, aside / file
