@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.compat.page_views import alone, make_page_views, no_ranks, shuffle_seed
+from paddlebox._native import core
 from paddlebox.compat.stubs import refused
 from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config.code import calling, check_callable, load_named
@@ -26,11 +26,13 @@ from paddlebox.data.passes import Pass
 from paddlebox.data.share import NOT_SHARED, Share
 from paddlebox.data.side_table import InputTable
 from paddlebox.data.sources import open_source
+from paddlebox.data.spill import SpillingInstances
 from paddlebox.errors import ConfigError, DataError, PassError
 from paddlebox.store.table_set import TableSet
 
 log = logging.getLogger(__name__)
 
+_RANKS = 3  # as in RankOffset
 _EARLIER = -1  # in Pass.trained: the pass was read before, so its shows and clicks have counted
 
 
@@ -97,23 +99,41 @@ class InMemoryDataset(UpstreamDataset):
             self._shuffle_instances("postprocess_instance")
 
     def _make_page_views(self) -> None:
-        make_page_views(
-            self._arranger,
-            self.options,
-            by_search_id=self._merge_by_sid,
-            shuffle=self._shuffles_views,
-            call=self._reads.total(),
-        )
+        chosen, shuffles = self._arranger._arrangeable("preprocess_instance"), self._shuffles_views
+        chosen.check_in_one_part("page views")
+        if self._merge_by_sid:
+            chosen.check_whole_views(self._arranger._ranks)
+        seed = self._shuffle_seed(chosen)
+        if chosen.loaded.sequences is not None:
+            self._arranger.make_sequences(chosen, seed if shuffles else None)
+            return
+        instances = chosen.loaded.instances
+        if self._merge_by_sid:
+            instances.arrange_by("search_id" if shuffles else "page_views", seed)
+            chosen.loaded.cut_views(self.options.load.data.pv_batch_size)
+            chosen.views = list(instances.page_view_starts())
+            return
+        if isinstance(instances, SpillingInstances):
+            raise ConfigError(
+                "set_merge_by_sid(False): the pass is on disk, where only search ids make page "
+                "views: raise feeder.budget_bytes, or leave set_merge_by_sid(True)"
+            )
+        instances.arrange_by("instance" if shuffles else "file", seed)
+        chosen.views = list(range(chosen.loaded.size + 1))
 
     def _shuffle_instances(self, call: str) -> None:
         chosen = self._arranger._arrangeable(call)
         chosen.check_in_one_part(call)
-        load = chosen.loaded.options
-        seed = shuffle_seed(self.options, chosen, self._reads.total())
+        seed = self._shuffle_seed(chosen)
         if chosen.loaded.sequences is not None:
             chosen.loaded.arrange_alone(seed)
         else:
-            load.arrange(chosen.loaded.instances, seed)
+            chosen.loaded.options.arrange(chosen.loaded.instances, seed)
+
+    def _shuffle_seed(self, chosen: Pass) -> int:
+        """The first shuffle of a pass has the seed of the shuffle while a pass is loaded."""
+        seed, call = self.options.load.seed + chosen.number, self._reads.total()
+        return seed if call == 0 else (core.mix(seed) + call) % (1 << 64)
 
     def slots_shuffle(self, slots: Sequence[str]) -> None:
         super().slots_shuffle(sorted(slots))
@@ -162,12 +182,27 @@ class InMemoryDataset(UpstreamDataset):
         for feed in feeds:
             size = instances_of(feed)
             if name and not ranked:
-                feed[name] = no_ranks(size)
+                feed[name] = _no_ranks(size)
             elif name and not self._merge_by_sid:
-                feed[name] = alone(feed[name])
+                feed[name] = _alone(feed[name])
             if views and self.batch_instances is not None:
                 self.batch_instances[size] += 1
             yield feed
+
+
+def _no_ranks(instances: int) -> np.ndarray:
+    """A RankOffset without ranks, (B, 7) int32."""
+    return np.full((instances, 2 * _RANKS + 1), -1, np.int32)
+
+
+def _alone(rank_offset: np.ndarray) -> np.ndarray:
+    """A copy of a RankOffset, (B, 7) int32, in which each instance is a page view."""
+    found = _no_ranks(len(rank_offset))
+    rows = np.flatnonzero(rank_offset[:, 0] > 0)
+    ranks = rank_offset[rows, 0]
+    found[rows, 0] = found[rows, 2 * ranks - 1] = ranks
+    found[rows, 2 * ranks] = rows
+    return found
 
 
 class BoxPSDataset(InMemoryDataset):
