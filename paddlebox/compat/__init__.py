@@ -5,8 +5,7 @@ docs/upstream_names.md lists every name of PaddleBox.
 """
 
 from paddlebox.compat import layers
-from paddlebox.compat.box_ps import BoxPS
-from paddlebox.compat.box_wrapper import BoxWrapper
+from paddlebox.compat.box_wrapper import BoxPS, BoxWrapper
 from paddlebox.compat.datasets import (
     BoxPSDataset,
     DatasetFactory,

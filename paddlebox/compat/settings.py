@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paddlebox.compat.derived_slots import slots_of
-from paddlebox.config import DataConfig, Format, KeySpace, Slots, load_slots
+from paddlebox.config import DataConfig, Format, KeySpace, Slot, Slots, SlotType, load_slots
 from paddlebox.config.data import MAX_LINE_BYTES, Split
 from paddlebox.config.dates import day_of
+from paddlebox.data.batches import LOG_KEYS, SEQUENCES, packed
 from paddlebox.data.cache import open_cache
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.options import JOIN, UPDATE, LoadOptions, TakePriors
@@ -210,7 +210,7 @@ class Settings(Dataset):
                 )
         if variables is not None and not self._has_slots:
             others = (self.options.rank_offset, *self.options.user_sequences)
-            self.set_load(replace(self.options.load, slots=slots_of(variables, label, others)))
+            self.set_load(replace(self.options.load, slots=_slots_of(variables, label, others)))
         self.options.use_var = list(variables) if variables is not None else None
 
     # ---- files and batches
@@ -520,3 +520,42 @@ def _times(call: str, given: tuple[int, int]) -> tuple[int, int] | None:
     if not 0 <= begin < end:
         raise ConfigError(f"{call}: expected 0 <= begin < end, found ({begin}, {end})")
     return begin, end
+
+
+def _slots_of(variables: Sequence[Any], label: str, others: Collection[str] = ()) -> Slots:
+    """One slot per variable, in the order of a line. Packed inputs, log keys and `others`, such as
+    the rank offset, are no slots. Raises: ConfigError as `set_use_var`, or if none is a slot."""
+    made = {*packed(), *SEQUENCES, *LOG_KEYS, *others}
+    read = [var for var in variables if var.name not in made]
+    names = [var.name for var in read]
+    if not names:
+        found = ", ".join(var.name for var in variables) or "none"
+        raise ConfigError(
+            f"set_use_var: expected at least one variable that is a slot, found {found}: list the "
+            "variables of a line, in its order"
+        )
+    if label and label not in names:
+        raise ConfigError(
+            f"set_use_var: expected one of {', '.join(names)} as the label, found {label!r}"
+        )
+    inputs = [var.name for var in variables if var.name in packed()]
+    if inputs and not label:
+        raise ConfigError(
+            f"set_use_var: {', '.join(inputs)}: packed inputs need a label, found none: pass the "
+            f"name of one of {', '.join(names)}, set_use_var(variables, label=NAME)"
+        )
+    return Slots(slots=tuple(_slot_of(var, label) for var in read))
+
+
+def _slot_of(var: Any, label: str) -> Slot:
+    if var.name == label:
+        return Slot(name=var.name, type=SlotType.LABEL)
+    if "int" in str(var.dtype).lower():  # PIR and old IR have different types for it
+        return Slot(name=var.name, type=SlotType.SPARSE)
+    dim = math.prod(var.shape[1:])
+    if min(var.shape[1:], default=1) < 1:
+        raise ConfigError(
+            f"set_use_var: variable {var.name!r} has shape {tuple(var.shape)}, expected (-1, n) "
+            "with n known for a slot of floats"
+        )
+    return Slot(name=var.name, type=SlotType.DENSE, dim=dim)
