@@ -35,7 +35,7 @@ def peak() -> int:
 
 def main() -> None:
     from paddlebox._native import core
-    from paddlebox.data.spill import indexed, new_instances
+    from paddlebox.data.spill import Columns, indexed, new_instances
 
     budget, pass_bytes, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     seed = None if sys.argv[4] == "none" else int(sys.argv[4])
@@ -47,7 +47,7 @@ def main() -> None:
     core.parse_chunk(schema, texts[0])
     before, held, number = peak(), 0, 0
     started = time.perf_counter()
-    instances = new_instances(SLOTS, 0, BATCH, budget, folder)
+    instances = new_instances(Columns(SLOTS, 0), BATCH, budget, folder)
     while held < pass_bytes:
         chunk = core.parse_chunk(schema, texts[number % TEXTS])
         number += 1

@@ -29,7 +29,7 @@ from paddlebox.data.plugins import is_library, parsed_by
 from paddlebox.data.reader import CHUNK_BYTES, read_chunks
 from paddlebox.data.sequences import PassSequences, SequenceContext, UserTimes
 from paddlebox.data.sharing import OwnChunk, Place, ReadPart, plan
-from paddlebox.data.spill import SpillingInstances, indexed, new_instances
+from paddlebox.data.spill import Columns, SpillingInstances, indexed, new_instances
 from paddlebox.errors import DataError, OutOfSpaceError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 
@@ -328,16 +328,13 @@ def _cache_hits(options: LoadOptions) -> int:
 
 
 def _empty_instances(options: LoadOptions, schema: Any) -> Any:
+    slots, width = schema.sparse_slots, schema.dense_width
     instances = new_instances(
-        schema.sparse_slots,
-        schema.dense_width,
+        Columns(slots, width, options.dedup(), options.tables, options.slots.poolings()),
         options.data.batch_size,
         options.budget_bytes if options.may_spill else 0,
         options.spill_dir,
-        options.dedup(),
         options.to_disk,
-        options.tables,
-        options.slots.poolings(),
     )
     if options.sample_rate < 1:
         instances.set_sampling(options.sample_rate, options.seed)

@@ -17,7 +17,7 @@ import pytest
 from paddlebox import _native
 from paddlebox.config import Format
 from paddlebox.data.loader import LoadedPass, load
-from paddlebox.data.spill import SpillingInstances
+from paddlebox.data.spill import Columns, SpillingInstances
 from paddlebox.errors import OutOfSpaceError
 from tests.conftest import run_python
 from tests.support.fixtures import OpenDataset
@@ -55,7 +55,7 @@ def loaded(files: list[str], budget: int, batch_size: int, **options: Any) -> Lo
 
 def trained(of: LoadedPass) -> list[Any]:
     """Everything that staging and training see of a pass, in their order."""
-    seen: list[Any] = [of.size, of.instances.unique_keys, of.instances.occurrences]
+    seen: list[Any] = [of.size, of.instances.unique_keys]
     for number, chosen in enumerate(of.ranges):
         part = of.part(number)
         seen += [chosen.begin, chosen.end, part.keys, part.slots, part.positions]
@@ -198,7 +198,7 @@ def test_instances_hold_no_more_than_asked_for() -> None:
     train, load_and_index = 2 * spill._WINDOW_SHARE, 3 * spill._WINDOW_SHARE
     assert train + load_and_index <= 1
     assert 2 * 2 * spill._HELD_SHARE <= 1
-    assert SpillingInstances(1, 0, 8, 96 * MIB)._window_bytes == 8 * MIB
+    assert SpillingInstances(Columns(1, 0), 8, 96 * MIB)._window_bytes == 8 * MIB
 
 
 MEASURED = """
@@ -206,7 +206,7 @@ import json, sys
 import numpy as np
 from pathlib import Path
 from paddlebox._native import core
-from paddlebox.data.spill import new_instances
+from paddlebox.data.spill import Columns, new_instances
 
 budget, folder, seed = int(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
 slots = [{"name": n, "type": t, "dim": 1, "column": ""} for n, t in
@@ -221,7 +221,7 @@ core.parse_chunk(schema, texts[0])
 status = lambda: Path("/proc/self/status").read_text()
 peak = lambda: int(status().partition("VmHWM:")[2].split()[0]) * 1024
 before, held = peak(), 0
-instances = new_instances(26, 0, 1000, budget, folder)
+instances = new_instances(Columns(26, 0), 1000, budget, folder)
 for number in range(5 * int(sys.argv[4]) // 500_000):
     chunk = core.parse_chunk(schema, texts[number % 8])
     held += core.chunk_bytes(chunk)

@@ -148,7 +148,8 @@ def test_a_pass_on_disk_and_a_cached_one_have_the_same_factors(tmp_path: Path) -
     held = loaded(path, Format.CSV, slots, shuffle_seed=3).instances
     for at in range(0, spilled.size, 8):
         of_batch = (at, min(at + 8, spilled.size))
-        weights = spilled.instances.pack_weights(*of_batch)
+        window, low, high, _ = spilled.within(*of_batch, rows)
+        weights = window.pack_weights(low, high)
         assert weights.tolist() == held.pack_weights(*of_batch).tolist()
     os.utime(path, (1e9, 1e9))  # files written just now are not cached
     cache = ParsedCache(tmp_path / "cache", 1 << 30)
@@ -170,7 +171,8 @@ def test_files_without_ids_go_to_disk_beside_those_with_weights(tmp_path: Path) 
             of = load(paths, replace(options, **disk), 1 << 30)
             assert (of.spilled_bytes > 0) == bool(disk)
             feasigns, _ = of.instances.pack_feasigns(0, 4)
-            weights = of.instances.pack_weights(0, 4)
+            held, low, high, _ = of.within(0, 4, np.zeros(of.instances.unique_keys, np.int32))
+            weights = held.pack_weights(low, high)
             pairs = sorted(zip(feasigns.tolist(), weights.tolist(), strict=True))
             assert pairs == [(5, 3), (6, 4), (7, 2), (9, 1), (9, 1)]
             assert factors_in(packed(of)) == weights.tolist()
