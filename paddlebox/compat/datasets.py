@@ -23,7 +23,7 @@ from paddlebox.data.dataset import Dataset
 from paddlebox.data.listing import expand
 from paddlebox.data.options import JOIN
 from paddlebox.data.passes import Pass
-from paddlebox.data.share import NOT_SHARED, Share
+from paddlebox.data.sharing import NOT_SHARED, Share
 from paddlebox.data.side_table import InputTable
 from paddlebox.data.sources import open_source
 from paddlebox.data.spill import SpillingInstances

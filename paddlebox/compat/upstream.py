@@ -13,7 +13,7 @@ from paddlebox.config import SlotType
 from paddlebox.config.data import ShareBy
 from paddlebox.data.batches import Feed
 from paddlebox.data.sequences import SequenceOptions
-from paddlebox.data.share import Share
+from paddlebox.data.sharing import Share
 from paddlebox.data.side_table import SideTable
 from paddlebox.errors import ConfigError, PassError
 

@@ -15,7 +15,7 @@ from paddlebox.data.loader import split
 from paddlebox.data.options import SHUFFLES, DatasetOptions, LoadOptions
 from paddlebox.data.pass_loader import PassLoader
 from paddlebox.data.passes import Pass
-from paddlebox.data.share import Share
+from paddlebox.data.sharing import Share
 from paddlebox.data.stager import Stager
 from paddlebox.errors import ConfigError, PassError
 from paddlebox.store.table_set import TableSet

@@ -1,17 +1,29 @@
-"""Counts malformed lines, quotes the first few, and suggests how to correct them."""
+"""Malformed lines: counts them, quotes the first few, and suggests how to correct them."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from paddlebox.config.check import did_you_mean
 from paddlebox.config.slots import Csv
-from paddlebox.data import csv_hints
-from paddlebox.data.reader import TO_UTF8
 from paddlebox.errors import DataError
 
 log = logging.getLogger(__name__)
+
+TO_UTF8 = (
+    "write the file in UTF-8, or convert it, for example with data.pipe_command: iconv -f GB18030 "
+    "-t UTF-8"
+)
+OTHER_NAME = (
+    "; correct the slot's name in slots.yaml, give the slot `column: NAME`, or remove the slot if "
+    "the data does not have it"
+)
+_DELIMITERS = ",;\t|"
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_CELLS = re.compile(r"(\d+) cells, expected (\d+)")
 
 _QUOTED_BAD_LINES = 5
 # Text in the reason for a malformed line -> advice for lines with that reason.
@@ -37,12 +49,16 @@ _LINES_BEFORE_EARLY_STOP = 10_000
 
 
 class BadLines:
-    """Counts malformed lines of a pass and of each of its files, quotes the first few, and reports
-    when there are too many."""
+    """Counts the malformed lines of a pass and of each of its files.
+
+    Args:
+        csv: None: data.format is not csv.
+        columns: the columns that slots.yaml expects.
+    """
 
     def __init__(self, ratio: float, csv: Csv | None = None, columns: Sequence[str] = ()) -> None:
         self.ratio = ratio
-        self._csv = csv  # None: data.format is not csv
+        self._csv = csv
         self._columns = columns
         self._pass, self._file = _Counts(""), _Counts("")
 
@@ -55,8 +71,8 @@ class BadLines:
         return self._pass.bad
 
     def begin(self, path: str) -> Callable[[int], str]:
-        """Call it before a chunk of a file is added. Returns a function from the number of a line
-        in the chunk to its "file:line"."""
+        """Call it before a chunk of a file is added. Returns what gives the "file:line" of a line
+        in the chunk."""
         if path != self._file.name:
             self._check_file()
             self._file = _Counts(path)
@@ -69,7 +85,7 @@ class BadLines:
             quoted, hint = f"{place(line)}: {reason}: {excerpt}", ""
             if self._csv is not None:
                 number = self._file.lines + line + 1
-                hint = csv_hints.of_line(number, reason, excerpt, self._columns, self._csv)
+                hint = _line_hint(number, reason, excerpt, self._columns, self._csv)
             for counts in (self._pass, self._file):
                 if len(counts.quoted) < _QUOTED_BAD_LINES:
                     counts.quoted[quoted] = hint
@@ -83,7 +99,7 @@ class BadLines:
 
     def check(self) -> None:
         """Call it after the last chunk. Raises: DataError if the share of bad lines of the pass, or
-        of a file, is above the ratio."""
+        of its last file, is above the ratio."""
         self._check_file()
         self._check(self._pass)
 
@@ -105,11 +121,7 @@ class BadLines:
             )
 
     def _text(self, counts: _Counts, otherwise: str = "") -> str:
-        """The quoted lines, and advice on how to correct them.
-
-        Args:
-            otherwise: the advice if nothing better is known.
-        """
+        """The quoted lines, and advice; `otherwise` if no advice is known."""
         known = _ADVICE | (_ADVICE_OF_CSV if self._csv is not None else {})
         applies = [reason for reason in known if any(reason in q for q in counts.quoted)]
         if "'' is not a finite number" in applies and "is not a finite number" in applies:
@@ -131,9 +143,59 @@ class BadLines:
 
 @dataclass
 class _Counts:
-    """The lines of a pass or a file."""
-
     name: str
     lines: int = 0
     bad: int = 0
     quoted: dict[str, str] = field(default_factory=dict)  # the first bad lines -> a hint
+
+
+def header_hint(line: bytes, columns: Sequence[str], delimiter: str) -> str:
+    """What to change if the first line of a CSV file does not name the columns of slots.yaml; "" if
+    there is no guess."""
+    if not line:
+        return "; if the file is empty, write it again or leave it out"
+    text = line.decode("utf-8", "replace")
+    cells = _cut(text, delimiter)
+    other = _other_delimiter(text, delimiter, len(cells), min(2, len(columns)))
+    if other and not {*cells} & {*columns}:
+        return f"; {other}"
+    if not {*cells} & {*columns} and any(_NUMBER.fullmatch(cell) for cell in cells):
+        return (
+            "; the first line looks like data, not like names: set csv: {header: false} in "
+            "slots.yaml, or csv: {columns: […]} if the columns of the file are not the slots"
+        )
+    missing = [column for column in columns if column not in cells]
+    return did_you_mean(missing, cells) or OTHER_NAME
+
+
+def _line_hint(number: int, reason: str, excerpt: str, columns: Sequence[str], csv: Csv) -> str:
+    """As `header_hint`, for a malformed line. number: of the line in its file, from 1."""
+    text = excerpt.replace("\\x09", "\t")
+    cells = _cut(text, csv.delimiter)
+    if number == csv.skip + 1 and not csv.header and len({*cells} & {*columns}) * 2 > len(cells):
+        return "the first line looks like names: remove csv: {header: false} from slots.yaml" + (
+            ", and also csv: {columns: […]}" if csv.columns else ""
+        )
+    found = _CELLS.search(reason)
+    return _other_delimiter(text, csv.delimiter, int(found[1]), 2) if found else ""
+
+
+def _cut(text: str, delimiter: str) -> list[str]:
+    return [cell.strip().strip('"') for cell in text.split(delimiter)]
+
+
+def _other_delimiter(text: str, delimiter: str, cells: int, least: int) -> str:
+    counts = {mark: text.count(mark) for mark in _DELIMITERS if mark != delimiter}
+    mark = max(counts, key=lambda one: counts[one])
+    if counts[mark] < cells or counts[mark] + 1 < least:
+        return ""
+    times = "once" if counts[mark] == 1 else f"{counts[mark]} times"
+    return (
+        f"{cells} column{'' if cells == 1 else 's'} with delimiter {delimiter!r}, and {mark!r} "
+        f"occurs {times} on the line: is that the delimiter? csv: {{delimiter: {_quoted(mark)}}} "
+        "in slots.yaml"
+    )
+
+
+def _quoted(mark: str) -> str:
+    return '"\\t"' if mark == "\t" else f'"{mark}"'

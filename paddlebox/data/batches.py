@@ -71,12 +71,8 @@ _FLAT = ("box_ids", "box_offsets", "box_plan")  # each table has these; none has
 
 
 def packed(tables: Sequence[str] = (), counts: int = 0) -> dict[str, tuple[str, list[int]]]:
-    """PACKED, and the inputs of further tables.
-
-    Args:
-        tables: the names of all tables.
-        counts: the number of counts of a row besides show and click.
-    """
+    """PACKED, and the inputs of further tables. counts: the number of counts of a row besides show
+    and click."""
     of_others = {f"{name}_{table}": PACKED[name] for table in tables[1:] for name in _FLAT}
     return {**PACKED, "box_show_click": ("float32", [-1, 2 + counts]), **of_others}
 
@@ -104,14 +100,12 @@ def check_use_var(
     tables: Sequence[str] = (),
     sequences: Collection[str] = (),
 ) -> None:
-    """Check that the variables of a user's program can be fed.
+    """Raises: ValueError, naming a variable of a user's program that cannot be fed.
 
     Args:
-        rank_offset: name of the variable that takes RankOffset; "": none.
+        rank_offset: as in `BatchInputs`.
         tables: names of the tables, if there are several.
         sequences: names of the variables that take inputs of sequences.
-
-    Raises: ValueError, naming the variable.
     """
     inputs = {**packed(tables), **SEQUENCES}
     if slots.weight is not None:
@@ -186,13 +180,12 @@ class BatchInputs:
     Args:
         use_var: variables of a user's program that passed `check_use_var`; None: all packed inputs.
         rank_offset: name of the variable that takes RankOffset (B, 7) of page views; "": none.
-        metric_columns: slots or LOG_KEYS. Batches also have the first value of each column in
-            every instance.
+        metric_columns: slots or LOG_KEYS whose first values, (B), batches also have.
         tables: names of the tables, if there are several.
         read_slots: sparse slots in the packed inputs; empty: all.
         user_sequences: name of a variable -> the input of SEQUENCES that it takes.
         sequences: slots whose ids are fed one by one; None: the sequences of the loaded pass.
-        group: sparse slot or log key by whose values GROUP is made; "": batches do not have it.
+        group: sparse slot or log key by whose values GROUP is made; "": there is none.
         trained: whether the rows are trained. Instances of weight 0 have no ids then, unless other
             instances read them: rules with momentum, such as adam, would move their rows.
         counts: names of labels and slots of type count whose values are the further counts.

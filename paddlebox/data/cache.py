@@ -1,8 +1,8 @@
 """ParsedCache: keeps the columns of parsed files on local disk, so that a file is parsed once.
 
 One file of the cache holds the columns of one input file (docs/formats/parsed_cache.md). It is
-written while the input is parsed for the first time, and renamed to its final name once it is
-complete. Processes may share a folder.
+written while the input is parsed for the first time, and renamed once it is complete. Processes may
+share a folder.
 """
 
 from __future__ import annotations
@@ -56,22 +56,19 @@ def default_folder() -> Path:
 
 
 def open_cache(folder: Path | str, budget_bytes: int) -> ParsedCache | None:
-    """The cache in a folder, by default `default_folder`; None if the budget is 0.
-
-    Raises: StoreError if the folder cannot be used.
-    """
+    """The cache in a folder, by default `default_folder`; None if the budget is 0. Raises: as
+    ParsedCache."""
     if budget_bytes == 0:
         return None
     return ParsedCache(Path(folder) if folder else default_folder(), budget_bytes)
 
 
 class ParsedCache:
-    """A folder of parsed files. It is thread-safe, and several processes may use one folder.
+    """A folder of parsed files. It is thread-safe.
 
     Args:
         folder: created if it does not exist.
-        budget_bytes: a limit on the total size of the files in the folder. Above it, the least
-            recently used files are removed.
+        budget_bytes: above this total size, the least recently used files are removed.
 
     Raises: StoreError if the folder cannot be used.
     """
@@ -149,14 +146,13 @@ class ParsedCache:
         return _Recording(self, writer, commit)
 
     def tell(self, error: Exception) -> None:
-        """Log that the cache cannot be written, unless that was logged before."""
+        """Log once that the cache cannot be written."""
         if not self._told:
             log.warning("the parsed cache is not written: %s", error)
         self._told = True
 
     def _evict(self, newest: Path) -> None:
-        """Remove the least recently used files until the others fit the budget. `newest` counts as
-        the most recently used."""
+        """Remove the least recently used files, `newest` last, until the others fit the budget."""
         files = []
         for file in self.folder.iterdir():
             try:
@@ -176,7 +172,7 @@ class ParsedCache:
 
 
 class _Recording:
-    """A file that is being written to the cache. It is committed once all its parts are added."""
+    """A file of the cache that is being written. It is committed once all its parts are added."""
 
     def __init__(self, cache: ParsedCache, writer: Any, commit: Callable[[], None]) -> None:
         self._cache = cache

@@ -43,13 +43,8 @@ class ClickCounts:
     seed: int
 
     def columns(self, loaded: LoadedPass, rows: np.ndarray, begin: int, end: int) -> np.ndarray:
-        """Sums of the counts of each slot, for a batch.
-
-        Args:
-            rows: (U) int32 row ids by position, as for a batch.
-
-        Returns: (end - begin, 2 K) float32, the shows and then the clicks.
-        """
+        """Sums of the counts of each slot, for a batch: (end - begin, 2 K) float32, the shows and
+        then the clicks. rows: (U) int32 row ids by position."""
         held, low, high, of_held = loaded.within(begin, end, rows)
         packed: np.ndarray = held.pack_click_counts(
             low, high, begin, of_held, self.seed, list(self.slots), self.counts
@@ -74,9 +69,8 @@ def count_folds(
 
     Args:
         spans: the batches [begin, end). All of them are read.
-        row_of_position: (U) int32 row ids, as for a batch.
+        row_of_position: (U) int32 row ids.
         rows: R.
-        seed: of the folds.
         slots: positions of the sparse slots that count.
     """
     found = np.zeros((rows, FOLDS, 2), np.float32)
@@ -87,11 +81,11 @@ def count_folds(
 
 
 def seen_in_training(known: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """The counts that the instances of each fold see, (R, F, 2).
+    """The counts that the instances of each fold see, (R, F, 2), in the memory of `folds`.
 
     Args:
         known: (R, 2) float32 counts of the rows, with all instances of the part.
-        folds: (R, F, 2) counts of these instances. The result takes their memory.
+        folds: (R, F, 2) counts of these instances.
     """
     np.subtract(known[:, None, :], folds, out=folds)
     # Decayed counts of a repeated pass may be less than what is subtracted.
@@ -100,20 +94,19 @@ def seen_in_training(known: np.ndarray, folds: np.ndarray) -> np.ndarray:
 
 
 def estimate(counts: np.ndarray, slot_of_row: np.ndarray, slots: Sequence[int]) -> np.ndarray:
-    """The click rate p and the strength a of each slot, from the rows of a part.
+    """The click rate p and the strength a of each slot, (2, K) float32, from the rows of a part.
 
     The model is beta-binomial: each row has a click rate of its own, drawn from a beta distribution
     with mean p, and a is the sum of its two parameters. a = (1 - r) / r, where r is the correlation
-    of the clicks of one row. It is estimated from the variances between and within rows (the
-    ANOVA estimator: Ridout, Demetrio and Firth, Biometrics 1999).
+    of the clicks of one row. It is estimated from the variances between and within rows (the ANOVA
+    estimator: Ridout, Demetrio and Firth, Biometrics 1999).
+
+    A slot without rows gets NaN. If its rows do not differ by more than chance, a is the highest.
 
     Args:
         counts: (R, 2) shows and clicks.
-        slot_of_row: (R) position of the slot of each row.
-        slots: (K) positions of the slots.
-
-    Returns: (2, K) float32, NaN for a slot without rows. If the rows of a slot do not differ by
-        more than chance, its strength is the highest.
+        slot_of_row: (R)
+        slots: (K) positions.
     """
     shown = counts[:, 0] > 0
     show = counts[shown, 0].astype(np.float64)

@@ -1,7 +1,7 @@
 """Reads Parquet and Arrow IPC files, only the columns that slots use.
 
-A piece is a row group of Parquet or a record batch of Arrow. Any thread may read, decode and parse
-a piece. The pieces keep the order of the file.
+A piece is a row group of Parquet or a record batch of Arrow. Any thread may read and parse one. The
+pieces keep the order of the file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import pyarrow.parquet as pq
 from paddlebox import _native
 from paddlebox.config import Format
 from paddlebox.config.check import did_you_mean
-from paddlebox.data import csv_hints
-from paddlebox.data.file_part import FilePart
-from paddlebox.data.sources import RETRIES, Source, open_source
+from paddlebox.data.bad_lines import OTHER_NAME
+from paddlebox.data.sources import RETRIES, FilePart, Source, open_source
 from paddlebox.errors import DataError
 from paddlebox.store.remote import is_uri
 
@@ -56,19 +55,13 @@ class Piece:
     uses: Uses = field(default_factory=dict, repr=False)
 
     def batches(self) -> list[Any]:
-        """The pyarrow.RecordBatches of the piece. Any thread may call it.
-
-        Raises: DataError that names the file if it cannot be read.
-        """
+        """The pyarrow.RecordBatches of the piece. Raises: DataError that names the file."""
         with self._data_errors():
             return [_plain(batch, self.uses) for batch in self._read(self.number)]
 
     def parse(self, schema: Any) -> Any:
-        """The native ParsedChunk. Any thread may call it.
-
-        Raises: DataError that names the file if it cannot be read, or its content contradicts its
-            schema.
-        """
+        """The native ParsedChunk. Raises: DataError that names the file if it cannot be read, or
+        its content contradicts its schema."""
         with self._data_errors():
             return _native.core.parse_columns(schema, self.batches())
 
@@ -87,19 +80,18 @@ def read_pieces(
     """The pieces of one file, in order.
 
     Args:
-        schema: the native FeedSchema.
-        part: the part of the file to read; None: the whole file.
+        part: of the file; None: the whole file.
         time: the column of the time, which may be a timestamp; "": none.
 
-    Raises: DataError that names the file if it cannot be opened or has another format; DataError
-        that names the file and the column if a column is missing, or its slot cannot read its type.
+    Raises: DataError that names the file if it cannot be opened or has another format; and the
+        column, if it is missing, or its slot cannot read its type.
     """
     opened = _parquet if data_format is Format.PARQUET else _arrow
     with _data_errors(path, _other_format(data_format)):
         type_, pieces, read = opened(path, schema.column_names, retries)
     uses = _uses(schema, time)
     missing = [name for name in schema.column_names if name not in type_.names]
-    hint = (did_you_mean(missing, type_.names) or csv_hints.OTHER_NAME) if missing else ""
+    hint = (did_you_mean(missing, type_.names) or OTHER_NAME) if missing else ""
     with _data_errors(path, hint):
         plain = [pa.field(f.name, _plain_type(f.type, uses.get(f.name, _UNUSED))) for f in type_]
         schema.check_columns(pa.schema(plain))
@@ -109,21 +101,16 @@ def read_pieces(
 
 
 def count_pieces(path: str, data_format: Format, retries: int = RETRIES) -> int:
-    """The number of pieces of a file, by its metadata.
-
-    Raises: DataError that names the file if it cannot be opened or has another format.
-    """
+    """By the metadata. Raises: DataError that names the file if it cannot be opened or has another
+    format."""
     opened = _parquet if data_format is Format.PARQUET else _arrow
     with _data_errors(path, _other_format(data_format)):
         return opened(path, [], retries)[1]
 
 
 def count_rows(path: str, data_format: Format, retries: int = RETRIES) -> int:
-    """The number of rows of a file. Only the metadata of a Parquet file is read; an Arrow file is
-    read as a whole.
-
-    Raises: DataError that names the file if it cannot be opened or has another format.
-    """
+    """Only the metadata of a Parquet file is read, but all of an Arrow file. Raises: as
+    `count_pieces`."""
     with _data_errors(path, _other_format(data_format)), open_source(path, retries) as source:
         if data_format is Format.PARQUET:
             return int(pq.read_metadata(pa.PythonFile(source, mode="r")).num_rows)
@@ -191,8 +178,7 @@ def _reopened(path: str, size: int, retries: int) -> Source:
 
 
 def _file(source: Source) -> Any:
-    """The file that pyarrow reads. It is not a memory map, because truncating a mapped file raises
-    SIGBUS."""
+    """Not a memory map, because truncating a mapped file raises SIGBUS."""
     return pa.PythonFile(source, mode="r") if is_uri(source.path) else pa.OSFile(source.path)
 
 
@@ -230,7 +216,7 @@ def _plain_type(type_: Any, uses: frozenset[str]) -> Any:
 
 
 def _has_other_text(type_: Any) -> bool:
-    """Whether the native code does not hash the text of this type, but it has one."""
+    """Whether the type has a text, but the native code does not hash it."""
     return bool(
         pa.types.is_boolean(type_)
         or pa.types.is_floating(type_)
@@ -240,7 +226,7 @@ def _has_other_text(type_: Any) -> bool:
 
 
 def as_read(batch: Any, schema: Any) -> Any:
-    """A batch with the types that the native code reads. schema: the native FeedSchema."""
+    """A batch with the types that the native code reads."""
     return _plain(batch, _uses(schema, ""))
 
 

@@ -26,9 +26,9 @@ from paddlebox.data.options import DatasetOptions, LoadOptions
 from paddlebox.data.pass_feeder import PassFeeder
 from paddlebox.data.pass_loader import PassLoader
 from paddlebox.data.passes import PassStats
+from paddlebox.data.pipeline import Tracer
 from paddlebox.data.side_table import SideTables
 from paddlebox.data.stager import Stager
-from paddlebox.data.trace import Tracer
 from paddlebox.errors import PassError
 from paddlebox.heartbeat import Heartbeat
 from paddlebox.store.table_set import TableSet
@@ -67,10 +67,8 @@ class Dataset:
         self.tracer: Tracer | None = None
 
     def set_load(self, load: LoadOptions) -> None:
-        """Set how the passes that are loaded from now on become instances.
-
-        Raises: as the constructor. Nothing changes then.
-        """
+        """Set how the passes that are loaded from now on become instances. Raises: as the
+        constructor; nothing changes then."""
         if load.slots.slots:  # programs may set them later
             load.slots.check_counts(self._table.first.config.counts)
             load = replace(load, tables=self._table.slot_tables(load.slots))
@@ -94,19 +92,18 @@ class Dataset:
 
     @property
     def mask_column(self) -> set[str]:
-        """The column for metrics with the mask of the instances that count; empty if all do."""
+        """The column for metrics with the mask of the instances that count; empty: all do."""
         load = self.options.load
         return {MASK} if load.user_sequences is not None or load.slots.late is not None else set()
 
     @property
     def weight_column(self) -> set[str]:
-        """The column for metrics with the weights of instances; empty without a weight slot."""
+        """The column for metrics with the weights of instances; empty: there are none."""
         return {WEIGHT} if self.options.load.slots.weight is not None else set()
 
     @property
     def label_variable(self) -> str | None:
-        """Name of the variable that is fed the label; None if there is no label, or use_var has no
-        such variable."""
+        """Name of the variable that is fed the label; None: there is none."""
         candidates = ("box_label", *self.tasks[:1]) if self.tasks else ()
         if self.options.use_var is None:
             return next(iter(candidates), None)
@@ -120,8 +117,8 @@ class Dataset:
 
     @property
     def negative_rate(self) -> float:
-        """The share of the negatives that the open pass has, or the next one if none is open; 1 for
-        an evaluation."""
+        """The share of the negatives that the open pass has, or the next one; 1 for an
+        evaluation."""
         current = self._stager.current
         return (self.options.load if current is None else current.loaded.options).negative_rate
 
@@ -134,17 +131,15 @@ class Dataset:
 
     @property
     def heartbeat(self) -> Heartbeat:
-        """Reports the progress of this rank."""
         return self._table.world.heartbeat
 
     def step(self, feed: Feed) -> AbstractContextManager[int | None]:
         """A context for running one batch in your own loop on several ranks. Its value is the
-        number of instances of the batch that are trained; None: all of them."""
+        number of instances of the batch that are trained; None: all."""
         return self._table.world.step(feed)
 
     def gather(self, mine: bytes) -> list[bytes]:
-        """Exchange bytes with the other ranks. Returns the bytes of all ranks, in the order of
-        ranks."""
+        """The bytes of all ranks, in the order of ranks."""
         return self._table.world.gather_bytes(mine)
 
     # ---- a pass
@@ -154,8 +149,7 @@ class Dataset:
 
         Args:
             files: paths, folders, globs, URIs.
-            day: the day of the pass, in days since 1970. The day before ends when the first pass of
-                a later day begins.
+            day: in days since 1970. The day before ends when the first pass of a later day begins.
         """
         self._loader.preload(self.options.load, files, day, self.tracer)
 
@@ -165,13 +159,11 @@ class Dataset:
         self._loader.wait()
 
     def wait_staged(self) -> None:
-        """Wait until the rows of the loading pass, or of its first part, are staged.
+        """Wait until the rows of the loading pass, or of its first part, are staged. Raises: as
+        `wait_loaded`; an error of staging is raised by the first batch.
 
         On several ranks, call it before another dataset runs its passes: two datasets that stage at
-        the same time would receive each other's keys. An error of staging is raised by the first
-        batch.
-
-        Raises: as `wait_loaded`.
+        the same time would receive each other's keys.
         """
         if self._loader.busy:
             self._loader.wait()
@@ -180,19 +172,17 @@ class Dataset:
             loaded.staged.exception()
 
     def begin_pass(self) -> None:
-        """Open the loaded pass, once it is loaded. If it trains and its day is later than the day
-        of the pass before, the earlier day ends first. An error of staging the rows is raised by
-        the first batch."""
+        """Open the loaded pass, once it is loaded. If it trains and its day is later than that of
+        the pass before, the earlier day ends first. An error of staging is raised by the first
+        batch."""
         self.stats = self._feeder.begin()
 
     def batches(self) -> Iterator[Feed]:
-        """The batches of the open pass, in order. Each is returned once. Threads pack them ahead.
+        """The batches of the open pass, in order, each once. Threads pack them ahead. Raises:
+        PassError if no pass is open, or its batches were read already.
 
-        If the pass was split, its parts train one after the other. Each part ends, and is
-        written to the SSD tier, before the next part begins. The commit of end_pass contains all
-        parts.
-
-        Raises: PassError if no pass is open, or its batches were read already.
+        The parts of a split pass train one after the other. Each part ends, and is written to the
+        SSD tier, before the next one begins. The commit of end_pass contains all parts.
         """
         return self._feeder.batches(self.metric_columns)
 
@@ -217,11 +207,7 @@ class Dataset:
 
     def abandon_pass(self, error: BaseException | None = None) -> None:
         """Discard the open pass. The store stays at its last commit. If the pass had begun to
-        train, the table accepts no more passes: open it again.
-
-        Args:
-            error: the reason, for `rescue`.
-        """
+        train, the table accepts no more passes: open it again. error: the reason, for `rescue`."""
         current = self._stager.forget()
         if current is None:
             raise PassError("abandon_pass: no pass is open: begin_pass is missing")
@@ -230,12 +216,12 @@ class Dataset:
         self._feeder.abandon(current)
 
     def resume_after(self, passes: int) -> None:
-        """In a resumed run, set how many passes were loaded before. The next passes are then
-        shuffled as in a run without interruption."""
+        """In a resumed run, set how many passes were loaded before, so that the next ones are
+        shuffled as without the interruption."""
         self._loader.passes_loaded = passes
 
     def close(self) -> None:
-        """Cancel loading, at the end of a program. The table stays open."""
+        """Cancel loading. The table stays open."""
         self._loader.close()
         self._stager.close()
 
@@ -243,11 +229,10 @@ class Dataset:
 
     def make_page_views(self) -> None:
         """Group the open pass, or the loaded one if none is open, into page views for the join
-        phase. The page views are in ascending order of search id.
+        phase, in ascending order of search id.
 
-        Raises: PassError without enable_pv_merge or log keys, if there is no pass, or if ranks
-            share its instances so that a page view may be on several; OutOfSpaceError if the pass
-            is over the HBM budget.
+        Raises: PassError without enable_pv_merge or log keys, if there is no pass, or if a page
+            view may be on several ranks; OutOfSpaceError if the pass is over the HBM budget.
         """
         self._arranger.make_page_views()
 
@@ -257,8 +242,8 @@ class Dataset:
         self._arranger.undo_page_views()
 
     def slots_shuffle(self, slots: Sequence[str]) -> None:
-        """Replace the values of these slots with those of other instances, to measure how much the
-        slots contribute. It acts on the open pass, or on the loaded one if none is open.
+        """Replace the values of these slots with those of other instances, in the open pass, or in
+        the loaded one if none is open, to measure how much the slots contribute.
 
         Values that an earlier call replaced are restored first; [] only restores them. The batches
         of an open evaluation pass may then be read again.
@@ -269,14 +254,9 @@ class Dataset:
         self._arranger.shuffle_slots(slots)
 
     def ids_at(self, places: np.ndarray) -> list[str]:
-        """Ids of the instances at places of the open pass, in the order of its batches: the
-        ins_ids, if they are parsed, or the numbers of the instances in the order of the files.
-
-        Args:
-            places: (n), ascending.
-
-        Raises: PassError if no pass is open.
-        """
+        """Ids of the instances at places (n), ascending, of the open pass, in the order of its
+        batches: the ins_ids, if they are parsed, or the numbers of the instances in the files.
+        Raises: PassError if no pass is open."""
         current = self._stager.current
         if current is None:
             raise PassError("ids_at: no pass is open: begin_pass is missing")

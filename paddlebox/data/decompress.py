@@ -74,8 +74,8 @@ def codec_of(source: Source) -> str | None:
 
 
 def check_is_text(path: str, head: bytes) -> None:
-    """Check the first block of a text, after decompression. Raises: DataError that names a
-    container that is not read, such as a zip archive."""
+    """Raises: DataError that names a container that is not read, such as a zip archive. head: the
+    first block of a text, decompressed."""
     for offset, magic, name, step in _CONTAINERS:
         if head.startswith(magic, offset):
             raise DataError(f"{path}: expected text, found {name}: {step}")
@@ -93,7 +93,7 @@ def read_blocks(source: Source, block_bytes: int) -> Iterator[bytes]:
     """The content of the file, decompressed if needed, in blocks of at most block_bytes.
 
     Several members or frames are read as one stream. Zeros after the last member of gzip, bz2 and
-    xz are padding. The checksum of zstd is optional, so damage to a frame without a checksum may go
+    xz are padding. The checksum of zstd is optional: damage to a frame without one may go
     unnoticed.
 
     Raises: DataError that names the file and the offset if the compressed data is truncated or
@@ -111,7 +111,7 @@ def read_blocks(source: Source, block_bytes: int) -> Iterator[bytes]:
 
 
 def _members(source: Source, codec: str, block_bytes: int) -> Iterator[bytes]:
-    """The output of bz2 or xz. Python's own readers ignore what follows the last member."""
+    """bz2 or xz: Python's own readers ignore what follows the last member."""
 
     def member() -> Any:
         return bz2.BZ2Decompressor() if codec == "bz2" else lzma.LZMADecompressor(lzma.FORMAT_XZ)
@@ -154,8 +154,7 @@ def _decompressed(source: Source, codec: str, block_bytes: int) -> Iterator[byte
 
 
 def _rest_of_gzip(source: Source, given: int, block_bytes: int) -> Iterator[bytes]:
-    """The output after the first `given` bytes, read again with Python's gzip, which allows zeros
-    at the end."""
+    """The output after `given` bytes, by Python's gzip, which allows zeros at the end."""
     source.seek(0)
     at = 0
     try:

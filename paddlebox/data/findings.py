@@ -43,11 +43,8 @@ class Findings:
     sample: tuple[np.ndarray, np.ndarray] | None = None
 
     def add(self, slots: Slots, place: Any, columns: Any) -> None:
-        """
-        Args:
-            place: a function from the number of a line in the chunk to its "file:line".
-            columns: a native ParsedChunk.
-        """
+        """place: the "file:line" of the number of a line in the chunk. columns: a native
+        ParsedChunk."""
         dense, sparse = slots.feed_dense, slots.sparse
         for number, line, value in columns.large:
             name = dense[number].name
@@ -69,12 +66,7 @@ def overlaps(
     slots: Slots, sample: tuple[np.ndarray, np.ndarray], apart: frozenset[str]
 ) -> Iterator[Overlap]:
     """Pairs of sparse slots whose values are small integers, some of them the same. Slots that
-    share ids on purpose (`shares` in slots.yaml) are left out.
-
-    Args:
-        sample: as in `Findings`.
-        apart: slots to ignore.
-    """
+    share ids on purpose (`shares` in slots.yaml), and the slots `apart`, are left out."""
     lengths, feasigns = sample
     of_slot = np.repeat(np.tile(np.arange(lengths.shape[1]), len(lengths)), lengths.reshape(-1))
     found: dict[str, np.ndarray] = {}
@@ -108,12 +100,7 @@ class Told:
         self._overlaps = False
 
     def tell(self, options: Any, findings: Findings, instances: int) -> None:
-        """Log the findings of a pass.
-
-        Args:
-            options: the LoadOptions of the pass.
-            instances: number of instances of the pass.
-        """
+        """Log the findings of a pass of this many instances. options: its LoadOptions."""
         for name, (value, where) in findings.large.items():
             if name not in self._large:
                 self._large.add(name)
@@ -183,12 +170,7 @@ class Told:
 
 def large_inputs(slots: Slots, feed: Mapping[str, Any]) -> str:
     """A text about the dense value of a batch that is farthest from 0; "" if it is within
-    LARGE_DENSE.
-
-    Args:
-        feed: the inputs of a batch. The dense slots are packed into `box_dense`, or each slot has a
-            variable.
-    """
+    LARGE_DENSE. The feed has all dense slots in `box_dense`, or a variable for each."""
     most, named = LARGE_DENSE, ""
     at = 0
     for slot in slots.dense:

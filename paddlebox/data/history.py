@@ -100,7 +100,7 @@ class History:
         return history
 
     def _check_lengths(self) -> None:
-        """Raises: CorruptionError if the lengths of the arrays do not agree."""
+        """Raises: CorruptionError."""
         users, events = len(self.users), int(self.lengths.sum())
         wanted = {
             "seen": users,
@@ -125,7 +125,6 @@ class History:
             )
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property
@@ -133,7 +132,7 @@ class History:
         return sum(array.nbytes for array in self.arrays().values())
 
     def carried(self, users: np.ndarray, more_floats: int = 0) -> Carried:
-        """The events of these users. users: ascending. more_floats: zeros after the floats of each
+        """The events of these users, which ascend. more_floats: zeros after the floats of each
         event, in place of the exact values for metrics, which do not measure these events."""
         chosen = np.flatnonzero(np.isin(self.users, users, assume_unique=True))
         events = self._events(chosen)
@@ -149,35 +148,29 @@ class History:
         return Carried(of_each, self.times[events], chunk)
 
     def before(self, users: np.ndarray) -> np.ndarray:
-        """(n) int64 the number of events of each of these users that are not held any more. Each of
-        them must have a history."""
+        """(n) int64 the number of events of each user that are not held any more. REQUIRES: each of
+        them has a history."""
         at = np.searchsorted(self.users, users)
         gone: np.ndarray = self.total[at] - self.lengths[at]
         return gone
 
     def at(self, number: int) -> History:
-        """The history for a pass: without the users who were not seen for too long. number: of the
-        pass."""
+        """The history for pass `number`: without users who were not seen for too long."""
         alive = number - self.seen <= _EXPIRE_PASSES
         return self if alive.all() else self._of(alive)
 
     def fitting(self, lengths: np.ndarray, limits: HistoryConfig) -> int:
-        """How many users of a pass the next history can hold at most, the first ones, because they
-        are seen last. Call it before their events are copied.
-
-        Args:
-            lengths: (k) int64, events of each user.
-        """
+        """How many users of a pass the next history can hold at most: the first ones, because they
+        are seen last. lengths: (k) int64, events of each user, not copied yet."""
         least = _USER_BYTES + self._event_bytes() * lengths  # without feasigns
         return int(np.searchsorted(np.cumsum(least), limits.budget_bytes, side="right"))
 
     def after(
         self, number: int, tails: Tails, limits: HistoryConfig, *, whole: bool = True
     ) -> History:
-        """The history after a pass.
+        """The history after pass `number`.
 
         Args:
-            number: of the pass.
             tails: of the users of the pass, with their carried events.
             whole: whether these are all users. Otherwise the first ones fill the budget, and no
                 other user stays.
@@ -206,7 +199,7 @@ class History:
         return np.where(self.users[at] == users, self.total[at], 0)
 
     def _merged(self, other: History) -> History:
-        """The users of both histories, which have none in common."""
+        """REQUIRES: no user is in both."""
         mine, theirs = self.arrays(), other.arrays()
         both = History(**{name: np.concatenate([mine[name], theirs[name]]) for name in mine})
         return both._of(np.argsort(both.users))
@@ -237,7 +230,7 @@ class History:
         return self._of(np.sort(kept))
 
     def _event_bytes(self) -> int:
-        """Bytes of an event without its feasigns: time, label, floats and sizes."""
+        """Without its feasigns: time, label, floats and sizes."""
         return 8 + 4 + 4 * int(self.dense.shape[1] + self.sizes.shape[1])
 
     def _starts(self) -> np.ndarray:

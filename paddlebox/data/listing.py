@@ -1,4 +1,4 @@
-"""Lists the files of a path, a folder, a glob, or a URI of one of them.
+"""Lists the files of a path, a folder, a glob, or a URI of one of them; and of the log of an hour.
 
 One rule applies to all: a folder lists the same files as the glob FOLDER/**/*, and a URI the same
 files as the path. Links are followed.
@@ -10,6 +10,7 @@ import logging
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -19,15 +20,15 @@ from urllib.parse import quote, unquote
 
 from pyarrow import fs
 
-from paddlebox.data.sources import RETRIES, filesystem_of, kind_of, request
+from paddlebox.config.data import StreamConfig
+from paddlebox.config.dates import Hour, render
+from paddlebox.data.sources import RETRIES, filesystem_of, kind_of, request, written_at
 from paddlebox.errors import DataError
 from paddlebox.store.remote import is_uri, shown
 
 log = logging.getLogger(__name__)
 
 _MOST_LINKS = 100  # that lead to one folder. A few folders that link each other have many paths
-
-
 _ALL: tuple[str, ...] = ("**", "*")
 
 
@@ -36,27 +37,51 @@ class NothingThereError(DataError):
 
 
 def is_temporary(name: str) -> bool:
-    """Whether this is the name of a hidden or temporary file or folder that a writer left next to
-    the data."""
+    """Whether this is the name of a hidden file or folder, or of one that a writer left behind."""
     return name.startswith((".", "_")) or name.endswith((".tmp", ".crc", "._COPYING_"))
 
 
 def expand(patterns: Sequence[str], retries: int = RETRIES) -> list[str]:
-    """List the files of paths, folders, globs and URIs of them, in the given order.
+    """List the files of paths, folders, globs and URIs of them, in the given order. The files of a
+    folder or glob are sorted.
 
-    The files of a folder or glob are sorted. Hidden and temporary files, and files in hidden and
-    temporary folders, are left out, unless the part of the glob that matches the name has one of
-    these forms itself. The log says what is left out, and names links that lead nowhere or back to
-    a folder above them.
+    Hidden and temporary files and folders are left out, unless the part of the glob that matches
+    the name has one of these forms itself. The log says what is left out, and names links that lead
+    nowhere or back to a folder above them.
 
-    Raises: NothingThereError, a DataError, that names a pattern without files; DataError if a
-        folder cannot be read.
+    Raises: NothingThereError for a pattern without files; DataError if a folder cannot be read.
     """
     return [
         file
         for pattern in patterns
         for file in (_of_uri(pattern, retries) if is_uri(pattern) else _of_path(pattern))
     ]
+
+
+@dataclass(frozen=True)
+class Log:
+    """The log of an hour (docs/hours.md)."""
+
+    files: tuple[str, ...] = ()  # empty: the log is not complete
+    written_at: float = 0.0
+    why: str = ""  # the reason why it is not complete
+
+
+def look(config: StreamConfig, hour: Hour, retries: int = RETRIES) -> Log:
+    """Look for the log of an hour. Raises: DataError if a file system does not answer."""
+    marker, marked = render(config.ready_marker, hour.begin), None
+    if marker:
+        marked = written_at(marker, retries)
+        if marked is None:
+            return Log(why=f"{marker} is not there")
+    pattern = render(config.path_template, hour.begin)
+    try:
+        files = tuple(expand([pattern], retries))
+    except NothingThereError as error:
+        return Log(why=f"{error}" + (f", though {marker} says that it is complete" * bool(marker)))
+    if marked is None:
+        marked = max(written_at(file, retries) or 0.0 for file in files)
+    return Log(files, marked)
 
 
 class _Kind(Enum):
@@ -153,7 +178,7 @@ def _some(pattern: str, files: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def _tree(base: str, infos: Sequence[Any]) -> dict[tuple[str, ...], list[_Entry]]:
-    """The entries of each folder below `base`. Object stores may list files without folders."""
+    """The entries of each folder. Object stores may list files without folders."""
     found: dict[tuple[str, ...], dict[_Entry, None]] = defaultdict(dict)
     for info in infos:
         parts = tuple(info.path.removeprefix(base).strip("/").split("/"))
@@ -170,7 +195,6 @@ def _tree(base: str, infos: Sequence[Any]) -> dict[tuple[str, ...], list[_Entry]
 
 
 def _local(pattern: str, root: str, rest: Sequence[str]) -> list[tuple[str, ...]]:
-    """The files below a local folder that match. `rest`: the parts of the glob below it."""
     links = _Links()
     files = _matching(shown(pattern), links.entries, ((root, os.path.realpath(root)),), rest)
     if links.any:
@@ -186,7 +210,7 @@ class _Links:
         self._to: Counter[str] = Counter()  # real paths of linked folders
 
     def entries(self, folder: tuple[tuple[str, str], ...]) -> list[_Entry]:
-        """The entries of a folder. folder: for it and those above it, path and real path."""
+        """folder: the path and the real path of the folder and of those above it."""
         path, real = folder[-1]
         try:
             with os.scandir(path) as found:
@@ -242,7 +266,6 @@ def _matching(
     """The paths below a folder of the files that match, sorted by their parts.
 
     Args:
-        entries: lists a folder.
         root: the folder, as `entries` takes it.
         glob: its parts; ** stands for any number of folders.
     """

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import Format
+from paddlebox.config import Config, Format, Slots
 from paddlebox.data.bad_lines import BadLines
 from paddlebox.data.cache import Parsable
 from paddlebox.data.columnar import read_pieces
-from paddlebox.data.file_part import FilePart
 from paddlebox.data.findings import Findings
 from paddlebox.data.history import History
 from paddlebox.data.options import EXACT_FLOATS, LoadOptions
@@ -28,13 +27,16 @@ from paddlebox.data.pipeline import InOrder, StageTimes, Threads, load_threads
 from paddlebox.data.plugins import is_library, parsed_by
 from paddlebox.data.reader import CHUNK_BYTES, read_chunks
 from paddlebox.data.sequences import PassSequences, SequenceContext, UserTimes
-from paddlebox.data.sharing import OwnChunk, Place, ReadPart, plan
+from paddlebox.data.sharing import Exchange, OwnChunk, Place, ReadPart, plan
+from paddlebox.data.sources import FilePart
 from paddlebox.data.spill import Columns, SpillingInstances, indexed, new_instances
-from paddlebox.errors import DataError, OutOfSpaceError
+from paddlebox.errors import ConfigError, DataError, OutOfSpaceError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 
 core = _native.core
 log = logging.getLogger(__name__)
+
+_ALL_KEYS = (1 << 31) - 1
 
 
 @dataclass
@@ -50,7 +52,7 @@ class Part:
 
 @dataclass
 class LoadedPass:
-    """The instances of one pass, indexed and cut into parts. Usually there is one part."""
+    """The instances of one pass, indexed and cut into parts, usually one."""
 
     instances: Any  # native Instances
     options: LoadOptions
@@ -83,14 +85,13 @@ class LoadedPass:
 
     @property
     def dedup(self) -> dict[str, int]:
-        """The savings from holding lists that continue each other once: the number of such lists,
-        the number of ids that are not held, and the bytes of memory."""
+        """What is saved by holding lists that continue each other once."""
         lists, values, index_bytes = self.instances.shared
         return {"lists": lists, "ids": values, "bytes": 4 * values - index_bytes}
 
     @property
     def spilled_bytes(self) -> int:
-        """Bytes on local disk; 0 for a pass in memory."""
+        """0 for a pass in memory."""
         spills = isinstance(self.instances, SpillingInstances)
         return self.instances.spilled_bytes if spills else 0
 
@@ -106,21 +107,14 @@ class LoadedPass:
             self.instances.cut_views(views_a_batch)
 
     def key_counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(U) uint64 unique keys of the pass, ordered as in `Part`; (U) uint32 occurrences of each;
-        (U) uint16 lowest slot of each."""
+        """(U) uint64 unique keys of the pass, ordered as in `Part`; (U) uint32 occurrences; (U)
+        uint16 lowest slot."""
         keys, slots, positions = self.instances.select(core.InstanceRange(0, self.size))
         counted = self.sequences.counted if self.sequences is not None else None
         return keys, self.instances.key_counts(counted)[positions], slots
 
     def arrange_sequences(self, *, seed: int | None, views_a_batch: int = 0) -> PassSequences:
-        """Make the sequences of users the order of the pass.
-
-        Args:
-            seed: as for `PassSequences.arrange`.
-            views_a_batch: as for `cut_views`.
-
-        Raises: DataError if the list of a user is too long.
-        """
+        """`PassSequences.arrange`, for the instances too. views_a_batch: as for `cut_views`."""
         assert self.sequences is not None
         count = views_a_batch * self.sequences.options.by_count
         plan = self.sequences.arrange(
@@ -136,8 +130,7 @@ class LoadedPass:
         return own is not None and own.options.in_join and own.plan is None and not own.alone
 
     def sequence_spans(self, part: Part) -> list[tuple[int, int]]:
-        """The batches [begin, end) of a part of a pass with sequences."""
-        assert self.sequences is not None
+        """The batches [begin, end) of a part. REQUIRES: there are sequences."""
         one = len(self.ranges) == 1
         begin, end = (0, self.size) if one else (part.begin, part.end)
         ends = np.array(batch_ends(self.size, self.options, self.sequences), np.int64)
@@ -152,15 +145,15 @@ class LoadedPass:
     def within(
         self, begin: int, end: int, row_of_position: np.ndarray
     ) -> tuple[Any, int, int, np.ndarray]:
-        """The native Instances that hold [begin, end), the begin and end of this range in them, and
+        """The native Instances from which [begin, end) is packed, its begin and end in them, and
         the rows of their keys."""
         if isinstance(self.instances, SpillingInstances):
             return self.instances.within(begin, end, row_of_position)
         return self.instances, begin, end, row_of_position
 
     def in_parts(self, parts: int) -> None:
-        """Split the pass into this many parts, because another rank needs that many. Parts may be
-        empty."""
+        """Split the pass into this many parts, which may be empty, because another rank needs that
+        many."""
         if parts == len(self.ranges):
             return
         ends = [0, *batch_ends(self.size, self.options, self.sequences)]
@@ -175,10 +168,8 @@ class LoadedPass:
 
 
 def read(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
-    """The chunks of one file, or of a part of it, in order. Any thread may parse a chunk.
-
-    Raises: DataError that names the file if it cannot be read.
-    """
+    """The chunks of a part of a file, in order. Raises: DataError that names a file that cannot be
+    read."""
     if options.cache is None or not options.cacheable:
         return _read_source(part, options, schema)
     parsing = options.parsing()
@@ -191,16 +182,13 @@ def _read_source(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[
     path, data = part.path, options.data
     if data.format.is_columnar:
         return read_pieces(path, data.format, schema, options.retries, part, options.time)
-    csv, command = data.format is Format.CSV and not data.parser, options.pipe_command
-    seconds = options.pipe_timeout_s
+    command, seconds = options.pipe_command, options.pipe_timeout_s
     chunks = read_chunks(
         path,
         line_bytes=options.max_line_bytes,
         retries=options.retries,
-        header_for=schema if csv and options.slots.csv.header else None,
+        head=options.head(schema),
         through=(lambda b: piped(path, b, command, seconds, CHUNK_BYTES)) if command else None,
-        skip=options.slots.csv.skip if csv else 0,
-        delimiter=options.slots.csv.delimiter,
         part=part,
     )
     if not data.parser or is_library(data.parser):
@@ -220,17 +208,15 @@ def load(
     number: int = 0,
     context: SequenceContext | None = None,
 ) -> LoadedPass:
-    """Read and parse the files of one pass. The order of the instances does not depend on the
-    number of threads. Several ranks share the instances as options.share says; then every rank
-    calls this.
+    """Read and parse the files of one pass. Several ranks share the instances as options.share
+    says; then every rank calls this. The result does not depend on the number of threads.
 
     Args:
         filelist: paths and globs.
         max_rows: the most unique keys of a part (`max_pass_rows` of the table, or of each table).
         cancelled: once it is set, loading ends soon with CancelledError.
-        times: the times of the stages read, parse and key are added to it.
-        threads: the number of threads, which may change; None: data.threads.
-        world: the ranks.
+        times: gets the times of the stages read, parse and key.
+        threads: may change while they run; None: data.threads.
         number: of the pass, from which the ranks draw how they share the instances.
         context: of the sequences of the pass; None: there is no history.
 
@@ -239,221 +225,246 @@ def load(
         if another rank cannot load its share.
     """
     core.release_thread_affinity()
-    schema = options.schema()
-    files, parts, exchange = plan(filelist, options, world, options.seed + number)
-    instances = _empty_instances(options, schema)
-    csv = options.data.format is Format.CSV and not options.data.parser
-    bad = BadLines(
-        options.data.max_bad_line_ratio, options.slots.csv if csv else None, schema.column_names
-    )
-    findings = Findings()
-    wanted = options.user_sequences
-    found = UserTimes(wanted, options.slots, schema) if options.time else None
-    times = times or StageTimes()
     threads = threads or load_threads(options.data.threads)
+    loading = _Loading(options, cancelled or threading.Event(), times or StageTimes(), threads)
+    files, parts, exchange = plan(filelist, options, world, options.seed + number)
     started, hits = time.perf_counter(), _cache_hits(options)
-
-    def own(chunks: Iterable[tuple[str, OwnChunk]]) -> Iterator[OwnChunk]:
-        for path, chunk in chunks:
-            if cancelled is not None and cancelled.is_set():
-                raise CancelledError(f"loading was cancelled in {path}")
-            columns = chunk.columns
-            with times.time("key"):
-                findings.add(options.slots, bad.begin(path), columns)
-                bad.add(path, columns.lines, columns.bad_lines, columns.first_bad)
-            yield chunk
-        bad.check()
-
-    with _parsed(parts, options, schema, times, threads) as chunks:
-        if exchange is None:
-            for chunk in own(chunks):
-                with times.time("key"):
-                    _append(instances, chunk.columns, found)
-        else:
-            _append_in_order(instances, exchange.shared(own(chunks)), found, times)
-    bad.warn()
+    loading.read(parts, exchange)
     parsed = time.perf_counter()
-    if instances.size == 0:
+    if loading.instances.size == 0:
         log.warning("no instances in %s: the pass trains nothing", ", ".join(files) or "no files")
-    with times.time("key"):
-        sequences, history = None, None
-        if found is not None and wanted is not None:
-            sequences, history = _sequences(instances, found, options, schema, context)
-        instances = _arranged(instances, options, threads, sequences)
+    with loading.times.time("key"):
+        sequences, history = loading.sequences(context or SequenceContext())
+        instances = loading.arranged(sequences)
         ranges = split(instances, options, max_rows, sequences)
+    found = loading.found if sequences is None else None
     return LoadedPass(
         instances,
         options,
         ranges,
         files,
-        bad.lines,
-        bad.bad,
+        loading.bad.lines,
+        loading.bad.bad,
         {"read_parse": parsed - started, "index": time.perf_counter() - parsed},
         _cache_hits(options) - hits,
-        findings,
+        loading.findings,
         sequences,
-        found.times() if found is not None and wanted is None else None,
+        found.times() if found is not None else None,
         history,
     )
 
 
-def _sequences(
-    instances: Any,
-    found: UserTimes,
-    options: LoadOptions,
-    schema: Any,
-    context: SequenceContext | None,
-) -> tuple[PassSequences, Mapping[str, np.ndarray] | None]:
-    """Add the histories of the users of a pass to its instances.
+def load_files(
+    config: Config,
+    slots: Slots,
+    files: Sequence[str],
+    batch_size: int,
+    reader: str,
+    tables: tuple[int, ...] = (),
+) -> LoadedPass:
+    """Load whole files in their order, without rows of a table, to inspect or evaluate on them.
 
-    Returns: the sequences, and the histories after a training pass, if there are any.
+    Args:
+        reader: the subject and verb of the error, such as "gate files are read".
+        tables: as in `LoadOptions`.
+
+    Raises: DataError; ConfigError if the config has a pipe_command or a parser.
     """
-    wanted, context = options.user_sequences, context or SequenceContext()
-    assert wanted is not None
-    width = options.slots.feed_dense_width
-    history = History.of(context.history, schema.sparse_slots, width)
-    history = history.at(context.number)
-    users = found.users() if wanted.history.length else np.zeros(0, np.uint64)
-    carried = history.carried(users, schema.dense_width - width)
-    if carried.chunk is not None:
-        instances.append(carried.chunk)
-    sequences = PassSequences.of(wanted, found, carried, history, context.train)
-    if not (wanted.history.length and context.train):
-        return sequences, None
-    return sequences, sequences.next_history(instances, history, context.number).arrays()
+    data = config.data
+    if data.pipe_command or data.parser:
+        raise ConfigError(
+            f"{reader} without data.pipe_command and data.parser, but the config sets one of them"
+        )
+    # As they are: without dedup_slots, which would change how lists are held.
+    plain = {"batch_size": batch_size, "dedup_slots": "off"}
+    options = LoadOptions(data.model_copy(update=plain), slots, test=True, tables=tables)
+    most = [_ALL_KEYS] * (max(tables, default=0) + 1)
+    return load(list(files), options, most, threads=Threads(1, 1))
+
+
+class _Loading:
+    """A pass while it is loaded."""
+
+    def __init__(
+        self,
+        options: LoadOptions,
+        cancelled: threading.Event,
+        times: StageTimes,
+        threads: Threads,
+    ) -> None:
+        self.schema = schema = options.schema()
+        self.times = times
+        self._options, self._cancelled, self._threads = options, cancelled, threads
+        self.findings = Findings()
+        csv = options.data.format is Format.CSV and not options.data.parser
+        self.bad = BadLines(
+            options.data.max_bad_line_ratio,
+            options.slots.csv if csv else None,
+            schema.column_names,
+        )
+        self.instances = new_instances(
+            Columns(
+                schema.sparse_slots,
+                schema.dense_width,
+                options.dedup(),
+                options.tables,
+                options.slots.poolings(),
+            ),
+            options.data.batch_size,
+            options.budget_bytes if options.may_spill else 0,
+            options.spill_dir,
+            options.to_disk,
+        )
+        if options.sample_rate < 1:
+            self.instances.set_sampling(options.sample_rate, options.seed)
+        self.found: UserTimes | None = None  # None: users and times are not read
+        if options.time:
+            self.found = UserTimes(options.user_sequences, options.slots, schema)
+
+    def read(self, parts: Sequence[ReadPart], exchange: Exchange | None) -> None:
+        """Append the instances of the parts, or of what the ranks exchange for them."""
+        with self._parsed(parts) as chunks:
+            own = self._checked(chunks)
+            if exchange is not None:
+                self._append_in_order(exchange.shared(own))
+            else:
+                for chunk in own:
+                    with self.times.time("key"):
+                        self._append(chunk.columns)
+        self.bad.warn()
+
+    def _parsed(
+        self, parts: Sequence[ReadPart]
+    ) -> InOrder[tuple[Place, bool, Parsable], tuple[str, OwnChunk]]:
+        """The chunks of the parts, each with its name for messages."""
+        options, schema = self._options, self.schema
+
+        def chunks() -> Iterator[tuple[Place, bool, Parsable]]:
+            for file, part in parts:
+                for number, chunk in enumerate(read(part, options, schema)):
+                    place = Place(file, part.number, number)
+                    if options.data.format.is_columnar:  # a part has each `parts`-th piece
+                        place = Place(file, 0, part.number + part.parts * number)
+                    yield place, not part.is_whole, chunk
+
+        def parse(item: tuple[Place, bool, Parsable]) -> tuple[str, OwnChunk]:
+            place, in_parts, chunk = item
+            columns, rate = chunk.parse(schema), options.negative_rate
+            if rate < 1:
+                try:
+                    columns.sample_negatives(schema, rate, options.seed % (1 << 64))
+                except ValueError as error:
+                    why = f"{chunk.path}: {error}; set data.negative_rate: 1"
+                    raise DataError(why) from None
+            return chunk.path, OwnChunk(columns, place, in_parts)
+
+        return InOrder(
+            chunks(),
+            parse,
+            self._threads,
+            ahead=2 * self._threads.most + 1,
+            times=self.times,
+            worker="parse",
+            consumer="key",
+            source_stage="read",
+        )
+
+    def _checked(self, chunks: Iterable[tuple[str, OwnChunk]]) -> Iterator[OwnChunk]:
+        for path, chunk in chunks:
+            if self._cancelled.is_set():
+                raise CancelledError(f"loading was cancelled in {path}")
+            columns = chunk.columns
+            with self.times.time("key"):
+                self.findings.add(self._options.slots, self.bad.begin(path), columns)
+                self.bad.add(path, columns.lines, columns.bad_lines, columns.first_bad)
+            yield chunk
+        self.bad.check()
+
+    def _append(self, columns: Any) -> None:
+        if self.found is not None:
+            self.found.take(columns)
+        self.instances.append(columns)
+
+    def _append_in_order(self, chunks: Generator[tuple[Place, Any], None, None]) -> None:
+        """Append chunks in the order of their places, in whatever order they come."""
+        places, held = [], []
+        spills = isinstance(self.instances, SpillingInstances)
+        with closing(chunks):
+            for place, columns in chunks:
+                places.append(place)
+                if spills:
+                    with self.times.time("key"):
+                        self._append(columns)
+                else:
+                    held.append(columns)
+        order = sorted(range(len(places)), key=places.__getitem__)
+        with self.times.time("key"):
+            if spills:
+                self.instances.reorder(order)
+                if self.found is not None:
+                    self.found.reorder(order)
+            for at in order if not spills else ():
+                self._append(held[at])
+
+    def sequences(
+        self, context: SequenceContext
+    ) -> tuple[PassSequences | None, Mapping[str, np.ndarray] | None]:
+        """Add the histories of the users of the pass to its instances.
+
+        Returns: the sequences, and the histories after a training pass; None: there are none.
+        """
+        wanted, found = self._options.user_sequences, self.found
+        if wanted is None or found is None:
+            return None, None
+        width = self._options.slots.feed_dense_width
+        history = History.of(context.history, self.schema.sparse_slots, width)
+        history = history.at(context.number)
+        users = found.users() if wanted.history.length else np.zeros(0, np.uint64)
+        carried = history.carried(users, self.schema.dense_width - width)
+        if carried.chunk is not None:
+            self.instances.append(carried.chunk)
+        made = PassSequences.of(wanted, found, carried, history, context.train)
+        if not (wanted.history.length and context.train):
+            return made, None
+        return made, made.next_history(self.instances, history, context.number).arrays()
+
+    def arranged(self, sequences: PassSequences | None) -> Any:
+        """Merge, shuffle and index the instances."""
+        options, instances, seed = self._options, self.instances, self._options.shuffle_seed
+        if options.merge_size is not None:
+            self._merge(options.merge_size)
+        if sequences is not None:
+            if not sequences.options.in_join:
+                plan = sequences.arrange(options.data.batch_size, seed=seed)
+                place(instances, plan.order, plan.ends)
+        elif seed is not None and options.shuffle_by == "instance":
+            instances.shuffle(seed)
+        elif seed is not None:
+            options.arrange(instances, seed)
+        return indexed(instances, core.ThreadPool(self._threads.now))
+
+    def _merge(self, size: int) -> None:
+        options = self._options
+        dims = [slot.dim for slot in options.slots.feed_dense]
+        dims += [EXACT_FLOATS] * len(options.exact)
+        dropped = self.instances.merge_by_ins_id(size, dims)
+        if dropped:
+            log.warning(
+                "merge_by_lineid: %d instances are dropped: their id does not have %s instances, "
+                "or two of them have the same slot",
+                dropped,
+                size or "mergeable",
+            )
 
 
 def _cache_hits(options: LoadOptions) -> int:
     return options.cache.hits if options.cache is not None else 0
 
 
-def _empty_instances(options: LoadOptions, schema: Any) -> Any:
-    slots, width = schema.sparse_slots, schema.dense_width
-    instances = new_instances(
-        Columns(slots, width, options.dedup(), options.tables, options.slots.poolings()),
-        options.data.batch_size,
-        options.budget_bytes if options.may_spill else 0,
-        options.spill_dir,
-        options.to_disk,
-    )
-    if options.sample_rate < 1:
-        instances.set_sampling(options.sample_rate, options.seed)
-    return instances
-
-
-def _append(instances: Any, columns: Any, found: UserTimes | None) -> None:
-    """Append a chunk. found: takes the users and times out of it; None: they are not read."""
-    if found is not None:
-        found.take(columns)
-    instances.append(columns)
-
-
-def _append_in_order(
-    instances: Any,
-    chunks: Generator[tuple[Place, Any], None, None],
-    found: UserTimes | None,
-    times: StageTimes,
-) -> None:
-    """Append chunks that come in any order, in the order of their places."""
-    places, held = [], []
-    with closing(chunks):
-        for place, columns in chunks:
-            places.append(place)
-            if isinstance(instances, SpillingInstances):
-                with times.time("key"):
-                    _append(instances, columns, found)
-            else:
-                held.append(columns)
-    order = sorted(range(len(places)), key=places.__getitem__)
-    with times.time("key"):
-        if isinstance(instances, SpillingInstances):
-            instances.reorder(order)
-            if found is not None:
-                found.reorder(order)
-        else:
-            for at in order:
-                _append(instances, held[at], found)
-
-
-def _parsed(
-    parts: Sequence[ReadPart],
-    options: LoadOptions,
-    schema: Any,
-    times: StageTimes,
-    threads: Threads,
-) -> InOrder[tuple[Place, bool, Parsable], tuple[str, OwnChunk]]:
-    """The chunks of the parts, in their order, with the name of each for messages."""
-
-    def chunks() -> Iterator[tuple[Place, bool, Parsable]]:
-        for file, part in parts:
-            for number, chunk in enumerate(read(part, options, schema)):
-                place = Place(file, part.number, number)
-                if options.data.format.is_columnar:  # a part has each `parts`-th piece of the file
-                    place = Place(file, 0, part.number + part.parts * number)
-                yield place, not part.is_whole, chunk
-
-    def parse(item: tuple[Place, bool, Parsable]) -> tuple[str, OwnChunk]:
-        place, in_parts, chunk = item
-        columns = chunk.parse(schema)
-        if options.negative_rate < 1:
-            _sample_negatives(columns, options, schema, chunk.path)
-        return chunk.path, OwnChunk(columns, place, in_parts)
-
-    return InOrder(
-        chunks(),
-        parse,
-        threads,
-        ahead=2 * threads.most + 1,
-        times=times,
-        worker="parse",
-        consumer="key",
-        source_stage="read",
-    )
-
-
-def _sample_negatives(columns: Any, options: LoadOptions, schema: Any, path: str) -> None:
-    try:
-        columns.sample_negatives(schema, options.negative_rate, options.seed % (1 << 64))
-    except ValueError as error:
-        raise DataError(f"{path}: {error}; set data.negative_rate: 1") from None
-
-
-def _arranged(
-    instances: Any, options: LoadOptions, threads: Threads, sequences: PassSequences | None
-) -> Any:
-    """Merge, shuffle and index the instances."""
-    if options.merge_size is not None:
-        _merge(instances, options, options.merge_size)
-    if sequences is not None:
-        if not sequences.options.in_join:
-            plan = sequences.arrange(options.data.batch_size, seed=options.shuffle_seed)
-            place(instances, plan.order, plan.ends)
-    elif options.shuffle_seed is not None and options.shuffle_by == "instance":
-        instances.shuffle(options.shuffle_seed)
-    elif options.shuffle_seed is not None:
-        options.arrange(instances, options.shuffle_seed)
-    return indexed(instances, core.ThreadPool(threads.now))
-
-
-def _merge(instances: Any, options: LoadOptions, size: int) -> None:
-    """Merge the instances of each id."""
-    dims = [slot.dim for slot in options.slots.feed_dense]
-    dropped = instances.merge_by_ins_id(size, [*dims, *([EXACT_FLOATS] * len(options.exact))])
-    if dropped:
-        log.warning(
-            "merge_by_lineid: %d instances are dropped: their id does not have %s instances, "
-            "or two of them have the same slot",
-            dropped,
-            size or "mergeable",
-        )
-
-
 def place(instances: Any, order: np.ndarray, ends: np.ndarray | None = None) -> None:
-    """Give each place the instance with this number.
+    """Give each place the instance with this number. An instance may have several places, or none.
 
     Args:
-        instances: native Instances or SpillingInstances.
-        order: the numbers. An instance may have several places, or none.
         ends: where the batches end; None: at multiples of the batch size.
     """
     if isinstance(instances, SpillingInstances):
@@ -465,7 +476,7 @@ def place(instances: Any, order: np.ndarray, ends: np.ndarray | None = None) -> 
 def batch_ends(
     size: int, options: LoadOptions, sequences: PassSequences | None = None
 ) -> list[int]:
-    """The place where each batch of a pass ends. size: the number of places."""
+    """size: the number of places."""
     if sequences is not None and sequences.plan is not None:
         return [int(end) for end in sequences.plan.ends]
     step = options.data.batch_size

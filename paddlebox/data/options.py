@@ -23,9 +23,9 @@ from paddlebox.data.cache import ParsedCache
 from paddlebox.data.pipe import TIMEOUT_S
 from paddlebox.data.pipeline import PackThreads, Threads, load_threads, pack_threads
 from paddlebox.data.plugins import is_library, load_function
-from paddlebox.data.reader import CHUNK_BYTES
+from paddlebox.data.reader import CHUNK_BYTES, NO_HEAD, Head
 from paddlebox.data.sequences import SequenceOptions
-from paddlebox.data.share import NOT_SHARED, Share
+from paddlebox.data.sharing import NOT_SHARED, Share
 from paddlebox.data.sources import RETRIES
 from paddlebox.errors import ConfigError
 
@@ -101,8 +101,8 @@ class LoadOptions:
 
     @property
     def cacheable(self) -> bool:
-        """Whether the parsed cache may hold the files. It cannot store tags, and cannot tell
-        whether a command or a parser has changed."""
+        """Whether the parsed cache may hold the files: it has no tags, and cannot tell whether a
+        command or a parser has changed."""
         return not (self.tags or self.pipe_command or self.data.parser)
 
     @property
@@ -124,11 +124,8 @@ class LoadOptions:
         return self.slots.feed_dense_width + EXACT_FLOATS * len(self.exact)
 
     def dedup(self) -> bool | list[int]:
-        """`dedup_slots` for the native code: False for off, True for auto, otherwise the positions
-        of the slots among the sparse slots.
-
-        Raises: ConfigError for a name that is not a sparse slot.
-        """
+        """`dedup_slots` for the native code: False for off, True for auto, otherwise positions of
+        slots. Raises: ConfigError for a name that is not a sparse slot."""
         wanted = self.data.dedup_slots
         if isinstance(wanted, str):
             if wanted not in ("off", "auto"):
@@ -144,12 +141,12 @@ class LoadOptions:
         return [names.index(name) for name in wanted]
 
     def sparse_names(self) -> list[str]:
-        """Names of the sparse slots, in the order of the columns."""
+        """In the order of the columns."""
         return [slot.name for slot in self.slots.sparse]
 
     def sparse_numbers(self, call: str, slots: Sequence[str]) -> list[int]:
-        """Positions of these slots among the sparse slots. Raises: ValueError, naming the call, for
-        a name that is not a sparse slot."""
+        """Positions of these slots among the sparse slots. Raises: ConfigError, naming the call,
+        for another name."""
         names = self.sparse_names()
         unknown = [slot for slot in slots if slot not in names]
         if unknown:
@@ -160,14 +157,14 @@ class LoadOptions:
         return [names.index(slot) for slot in slots]
 
     def arrange(self, instances: Any, seed: int) -> None:
-        """Shuffle indexed instances."""
+        """Shuffle instances."""
         at = self.sparse_names().index(self.shuffle_slot) if self.shuffle_by == "slot" else 0
         instances.arrange_by(self.shuffle_by, seed, at)
 
     # ---- checks
 
     def check(self, ranks: int = 1) -> None:
-        """Load the parser plugin, so that its error is raised here and not in a thread.
+        """Also loads the parser plugin, so that its error is raised here and not in a thread.
 
         Raises: ConfigError for options that contradict each other, code that is not allowed, or a
             plugin that cannot be loaded.
@@ -224,8 +221,8 @@ class LoadOptions:
             )
 
     def _check_factors(self) -> None:
-        """Raises: ConfigError for weighted or pooled slots with dedup_slots, or weighted slots with
-        a parser plugin."""
+        """Weights and pooling need lists of their own, which dedup_slots shares and plugins
+        lack."""
         names = ", ".join(self.slots.factored)
         if names and self.dedup() is not False:
             raise ConfigError(
@@ -239,8 +236,6 @@ class LoadOptions:
             )
 
     def _check_user_sequences(self, ranks: int) -> None:
-        """Raises: ConfigError if the user is no sparse slot, instances are sampled, merged or
-        shuffled by groups, there are click priors, drop_last, or histories on several ranks."""
         wanted = self.user_sequences
         if self.time and not self.may_spill:
             raise ConfigError(
@@ -283,7 +278,6 @@ class LoadOptions:
             )
 
     def _check_negatives(self) -> None:
-        """Raises: ConfigError if negatives are sampled, but there is not one label."""
         rate = self.data.negative_rate
         if not 0 < rate <= 1:
             raise ConfigError(f"negative_rate: expected a share above 0, at most 1, found {rate}")
@@ -307,6 +301,13 @@ class LoadOptions:
             f"set_share('slot', slot={user!r}) if all ranks set the same files, and "
             "global_shuffle() if each sets its own"
         )
+
+    def head(self, schema: Any) -> Head:
+        """The lines before the rows of a text file. schema: the native FeedSchema."""
+        csv = self.slots.csv
+        if self.data.format is not Format.CSV or self.data.parser:
+            return NO_HEAD
+        return Head(csv.skip, schema if csv.header else None, csv.delimiter)
 
     # ---- the native code
 
@@ -347,9 +348,8 @@ class LoadOptions:
 
 @dataclass
 class DatasetOptions:
-    """The current options of a dataset. A pass keeps the `load` that it was loaded with, except for
-    drop_last and pv_batch_size. These, and the other fields, are read when they are needed.
-    """
+    """The current options of a dataset, read when they are needed. A pass keeps the `load` that it
+    was loaded with, except for drop_last and pv_batch_size."""
 
     load: LoadOptions
     ranks: int = 1
@@ -385,10 +385,8 @@ class DatasetOptions:
         self.pack_threads = pack_threads(int(threads == 1) if pack is None else pack)
 
     def change(self, data: Mapping[str, Any] | None = None, **fields: Any) -> None:
-        """Replace keys of section `data`, and fields of `load`.
-
-        Raises: ConfigError if the options then contradict each other. Nothing changes then.
-        """
+        """Replace keys of section `data`, and fields of `load`. Raises: ConfigError if the options
+        then contradict each other; nothing changes then."""
         changed = self.load.data.model_copy(update=dict(data or {}))
         load = replace(self.load, data=changed, **fields)
         load.check(self.ranks)
@@ -423,7 +421,7 @@ class DatasetOptions:
         """Set the slots in the packed inputs of the batches that are read from now on.
 
         Args:
-            slots: sparse slots. The others read as if they were empty, and get no gradient. Empty:
+            slots: the other sparse slots read as if they were empty, and get no gradient. Empty:
                 all slots are read.
             sequences: the slots among them whose ids are fed one by one; None: those of `load`.
 
@@ -444,7 +442,7 @@ class DatasetOptions:
         """Set the groups whose instances a loss compares, which batches have as box_group: equal
         values of a sparse slot, or "search_id" for page views; "": none.
 
-        Raises: ConfigError if log keys are not parsed; ValueError for an unknown slot.
+        Raises: ConfigError if log keys are not parsed, or for an unknown slot.
         """
         if name == SEARCH_ID and not self.load.data.logkey:
             raise ConfigError(

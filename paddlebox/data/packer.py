@@ -42,10 +42,8 @@ class BatchPacker:
     program reads. Any thread may pack.
 
     Args:
-        loaded: the pass.
         row_of_position: (U) int32 row ids by position, -1 for none.
         stamps: the stamp of the pass table, for each table.
-        inputs: the inputs of a batch.
         clicks: the counts that follow the dense features; None without click priors.
     """
 
@@ -86,7 +84,7 @@ class BatchPacker:
 
     @property
     def rows_not_pulled(self) -> list[int]:
-        """(T) the row reads that shared lists have saved, by table."""
+        """(T) the row reads that shared lists have saved."""
         return [table.rows_not_pulled for table in self._tables]
 
     def pack(self, begin: int, end: int) -> Feed:
@@ -102,8 +100,7 @@ class BatchPacker:
         return feed
 
     def idle_batch(self) -> Feed:
-        """A batch of one instance without features and with label 0. A rank runs it in steps for
-        which only other ranks have instances."""
+        """A batch of one instance without features and with label 0, for steps of other ranks."""
         feed = self.pack(0, 0)
         ids = {table.ids for table in self._tables}
         cells_of = {table.offsets: table.cells for table in self._tables}
@@ -120,7 +117,6 @@ class BatchPacker:
         return feed
 
     def _packed(self, begin: int, end: int) -> Feed:
-        """All packed inputs."""
         held, low, high, rows = self._loaded.within(begin, end, self._rows)
         packed: Feed = {}
         for number, table in enumerate(self._tables):
@@ -172,8 +168,8 @@ class BatchPacker:
         return np.concatenate(columns, axis=1)
 
     def _without_weight(self, packed: Feed) -> np.ndarray | None:
-        """(B) the instances of weight 0, whose rows are not trained; None if there are none, or if
-        other instances of a sequence or of a page view read their rows."""
+        """(B) the instances of weight 0, whose rows are not trained; None: there are none, or other
+        instances of a sequence or of a page view read their rows."""
         others_read = self._loaded.sequences is not None or bool(self._inputs.rank_offset)
         if WEIGHT not in packed or not self._inputs.trained or others_read:
             return None
@@ -231,9 +227,9 @@ class BatchPacker:
         return feed
 
     def _of_sequences(self, packed: Feed) -> Feed:
-        """The inputs of sequences under the names and with the types of the program's variables. A
-        variable that use_var does not list is int64, but offsets are int32. They come last, because
-        the offsets have no dimension B."""
+        """The inputs of sequences under the names and with the types of the program's variables.
+        Without use_var they are int64, offsets int32. They come last, because offsets have no
+        dimension B."""
         listed = {var.name: var for var in self._inputs.use_var or ()}
         feed: Feed = {}
         for name, taken in self._inputs.user_sequences.items():
@@ -272,11 +268,8 @@ class BatchPacker:
     def _padded_slot(
         self, var: Any, of_slots: tuple[np.ndarray, np.ndarray], instances: int
     ) -> np.ndarray:
-        """One sparse slot as (B, n) int64, padded with 0. n is the width of its variable.
-
-        Args:
-            of_slots: (nnz) uint64 feasigns and (B * S + 1) offsets of all sparse slots.
-        """
+        """One sparse slot as (B, n) int64, padded with 0; n is the width of its variable. of_slots:
+        (nnz) uint64 feasigns and (B * S + 1) offsets of all sparse slots."""
         feasigns, offsets = of_slots[0].view(np.int64), of_slots[1]
         count, slot, width = len(self._sparse), self._sparse[var.name], int(var.shape[-1])
         starts = offsets[:-1].reshape(instances, count)[:, slot]
@@ -356,12 +349,8 @@ class _TableInputs:
         self.rows_not_pulled = 0
 
     def finish(self, packed: Feed, instances: int, without: np.ndarray | None) -> None:
-        """Leave out slots that are not read and the ids of instances, and split sequences into
-        their ids.
-
-        Args:
-            without: (B) the instances whose ids are left out; None: none.
-        """
+        """Leave out slots that are not read, and the ids of the instances `without`, (B); split
+        sequences into their ids."""
         list_of = self._expand(packed, instances) if self._positions.any else None
         self._leave_out(packed, instances, without)
         self._take_apart(packed, list_of, without)
@@ -380,8 +369,8 @@ class _TableInputs:
         return len(packed[self.offsets]) > cells + 1
 
     def _leave_out(self, packed: Feed, instances: int, without: np.ndarray | None) -> None:
-        """Set ids to -1, so that they read as zeros and get no gradient: those of slots that are
-        not read, and of the instances `without`."""
+        """Set ids to -1, which read as zeros and get no gradient: those of slots that are not read,
+        and of the instances `without`."""
         if without is None and not self._left_out.any():
             return
         cells = np.tile(self._left_out, instances)  # (B * S)
@@ -407,8 +396,7 @@ class _TableInputs:
     def _take_apart(
         self, packed: Feed, list_of: np.ndarray | None, without: np.ndarray | None
     ) -> None:
-        """Give each id of a sequence its own cell, and append the lengths to the dense
-        features."""
+        """Give each id of a sequence its own cell, and append the lengths to the dense features."""
         if not self._positions.any:
             return
         packed[self.offsets], lengths = self._positions.part(packed[self.offsets])

@@ -23,7 +23,7 @@ def samples(reader: str | Path, config: Mapping[str, Any], lines: bytes) -> Iter
     """The samples that a reader returns for whole lines, each a list of arrays.
 
     Args:
-        reader: the file of the reader.
+        reader: its file.
         config: the config of PaddleRec, with dotted names.
 
     Raises: ConfigError if the file has no RecDataset; DataError if a sample is not a list.

@@ -57,8 +57,8 @@ class PassFeeder:
         self._committed: tuple[int, int] | None = None  # begin and end of the last commit, in ns
 
     def begin(self) -> PassStats:
-        """Open the loaded pass. If its day is later than the day of the pass before, the earlier
-        day ends first."""
+        """Open the loaded pass. If its day is later than that of the pass before, the earlier day
+        ends first."""
         if self._stager.current is not None:
             raise PassError("begin_pass: a pass is open already: end_pass is missing")
         if not self._loader.busy and self._stager.next is None:
@@ -80,11 +80,7 @@ class PassFeeder:
     # ---- batches
 
     def batches(self, metric_columns: Sequence[str]) -> Iterator[Feed]:
-        """The batches of the open pass.
-
-        Args:
-            metric_columns: slots or log keys that the batches have for metrics.
-        """
+        """The batches of the open pass. metric_columns: as in `BatchInputs`."""
         options, current = self._options, self._stager.current
         if current is None:
             raise PassError("no pass is open: begin_pass is missing")
@@ -171,10 +167,8 @@ class PassFeeder:
         return staged
 
     def _clicks(self, current: Pass, staged: Staged) -> ClickCounts:
-        """The shows and clicks that instances of a part see. Takes the priors of its slots.
-
-        The instances are counted here and not earlier, so that their order is that of the batches.
-        """
+        """The shows and clicks that instances of a part see. Takes the priors of its slots. They
+        are counted here and not earlier, so that their order is that of the batches."""
         slots, seed = current.loaded.options.click_slots, seed_of(current.number)
         before = self._table.show_clicks()
         if not current.train:
@@ -196,8 +190,8 @@ class PassFeeder:
         return ClickCounts(seen_in_training(known, folds), slots, seed)
 
     def _slots_that_count(self) -> list[int]:
-        """Positions of the sparse slots whose shows and clicks the first training of instances
-        adds to rows."""
+        """Positions of the sparse slots whose shows and clicks the first training of instances adds
+        to rows."""
         names, options = self._options.load.sparse_names(), self._options
         counted = {*(names if options.counted_slots is None else options.counted_slots)}
         counted &= {*(options.read_slots or names)}
@@ -308,7 +302,7 @@ class PassFeeder:
         """Begin to commit a pass that has ended.
 
         Args:
-            dense_state: returns the dense state to commit with the rows; called at once.
+            dense_state: called at once. Returns the dense state to commit with the rows.
             cursor: written into the version, together with the files of the pass.
             keep: whether to leave the pass to the next commit.
             written: config and config_hash, which are written into the version.
@@ -346,5 +340,5 @@ class PassFeeder:
 
 
 def _copies(dense_state: DenseState) -> dict[str, np.ndarray]:
-    """Copy the dense state, because the next pass may change it before it is written."""
+    """The next pass may change the dense state before it is written."""
     return {name: np.array(value) for name, value in dense_state().items()}

@@ -15,11 +15,10 @@ from paddlebox.data.findings import Told
 from paddlebox.data.loader import load
 from paddlebox.data.options import DatasetOptions, LoadOptions
 from paddlebox.data.passes import Pass, PassStats, Wait
-from paddlebox.data.pipeline import BEFORE, LoadThreads, StageTimes, Threads
+from paddlebox.data.pipeline import BEFORE, LoadThreads, StageTimes, Threads, Tracer
 from paddlebox.data.sequences import SequenceContext
 from paddlebox.data.side_table import SideTables
 from paddlebox.data.stager import Stager
-from paddlebox.data.trace import Tracer
 from paddlebox.errors import PassError
 from paddlebox.store.table_set import TableSet
 
@@ -83,8 +82,7 @@ class PassLoader:
         self._loading = self._thread.submit(self._load, list(files), options, day, threads, times)
 
     def reload(self) -> None:
-        """Load the loaded pass again, to memory or disk as before, with the options as they are
-        now."""
+        """Load the loaded pass again, to memory or disk as before, with the current options."""
         taken = self._stager.take_back()
         self._side_tables.drop_feed_pass()
         self.passes_loaded -= 1
@@ -113,11 +111,7 @@ class PassLoader:
         wait.add(made.stats, "load", BEFORE)
 
     def tune(self, stats: PassStats) -> None:
-        """Choose the number of threads for the next load.
-
-        Args:
-            stats: of the pass that begins now.
-        """
+        """Choose the number of threads for the next load. stats: of the pass that begins now."""
         begun, self._begun_ns = self._begun_ns, time.perf_counter_ns()
         threads = self._options.load_threads
         if begun == 0 or not isinstance(threads, LoadThreads):
@@ -128,7 +122,6 @@ class PassLoader:
         threads.after_pass(threads_s, (self._begun_ns - begun) / 1e9, stats.wait_s["load"])
 
     def close(self) -> None:
-        """Cancel loading."""
         self._closing.set()
         if self._loading is not None:
             self._loading.cancel()

@@ -54,7 +54,6 @@ class PassStats:
 
     @classmethod
     def of(cls, loaded: LoadedPass, times: StageTimes, load_threads: int) -> PassStats:
-        """The statistics of loading a pass."""
         return cls(
             samples=loaded.trained,
             lines=loaded.lines,
@@ -86,8 +85,8 @@ class PassStats:
         """Add the row reads that shared lists have saved.
 
         Args:
-            rows_of: (T) the number of reads, by table.
-            dims: (T) embedx_dim and the number of further counts, added up, by table.
+            rows_of: (T) reads.
+            dims: (T) embedx_dim and the number of further counts, added up.
         """
         for rows, dim in zip(rows_of, dims, strict=True):
             if rows:

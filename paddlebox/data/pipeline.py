@@ -1,33 +1,90 @@
-"""The stages of a pass: their times, the threads that run them, and the number of threads.
+"""The stages of a pass: their times, a trace of them, and the threads that run them.
 
     read ─▶ parse ─▶ key ─▶ stage ─▶ pack ─▶ train ─▶ commit
 
-Each stage has three times per pass: the time of its work, the time it waited for the stage before
-it (nothing to do), and the time it waited for the stage after it (no space for results). They are
-wall times, summed over the threads of the stage.
+A stage has three times per pass: of its work, of its waits for the stage before (nothing to do),
+and of those for the stage after it (no space for results). They are wall times, summed over the
+threads of the stage.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from paddlebox import _native
 from paddlebox.closing import Closing
-from paddlebox.data.trace import Tracer
+from paddlebox.store.files import store_errors
 
 STAGES = ("read", "parse", "key", "stage", "pack", "train", "commit")
 WORK, BEFORE, AFTER = "work_s", "before_s", "after_s"
 _CATEGORIES = {WORK: "work", BEFORE: "waits for the stage before", AFTER: "waits for the next"}
 _SHORT_WAIT_NS = 50_000  # shorter waits are counted, but not put into a trace
+MAX_EVENTS = 200_000  # of a trace; about 25 MB of JSON
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class Tracer:
+    """Collects the events of all threads, for Perfetto (ui.perfetto.dev) or chrome://tracing. It
+    keeps the newest `max_events`, so that the file of a run of any length is bounded."""
+
+    def __init__(self, max_events: int = MAX_EVENTS) -> None:
+        # (name, category, thread, begin ns, length ns, pass); appending to a deque takes no lock.
+        self._events: deque[tuple[str, str, str, int, int, int]] = deque(maxlen=max_events)
+        self._added = 0
+
+    def add(
+        self, name: str, category: str, begin_ns: int, end_ns: int, pass_number: int = 0
+    ) -> None:
+        """Add an event of the calling thread. begin_ns, end_ns: from time.perf_counter_ns."""
+        # Threads are identified by name: a new thread with the name of an ended one continues its
+        # line.
+        thread = threading.current_thread().name
+        self._added += 1  # not atomic: the reported number may be too small
+        self._events.append((name, category, thread, begin_ns, end_ns - begin_ns, pass_number))
+
+    def write(self, path: Path) -> None:
+        """Write Chrome's JSON object format. Raises: StoreError if the file cannot be written."""
+        process = os.getpid()
+        events = list(self._events)
+        start = min((event[3] for event in events), default=0)
+        threads = {name: tid for tid, name in enumerate(sorted({e[2] for e in events}), 1)}
+        lines: list[dict[str, Any]] = [
+            {"ph": "M", "name": "thread_name", "pid": process, "tid": tid, "args": {"name": name}}
+            for name, tid in threads.items()
+        ]
+        for name, category, thread, begin, length, number in events:
+            lines.append(
+                {
+                    "ph": "X",
+                    "name": name,
+                    "cat": category,
+                    "pid": process,
+                    "tid": threads[thread],
+                    "ts": (begin - start) / 1e3,  # microseconds
+                    "dur": length / 1e3,
+                    "args": {"pass": number},
+                }
+            )
+        dropped = max(0, self._added - len(events))
+        content = {
+            "displayTimeUnit": "ms",
+            "otherData": {"events_dropped": dropped},
+            "traceEvents": lines,
+        }
+        with store_errors(str(path), "write the trace"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content))
 
 
 class StageTimes:
@@ -57,7 +114,7 @@ class StageTimes:
             self._tracer.add(name, _CATEGORIES[kind], begin_ns, end_ns, self.pass_number)
 
     def count(self, stage: str, kind: str, begin_ns: int, end_ns: int) -> None:
-        """As `add`, but only to the sums. For times in which a pass waited but no thread did."""
+        """As `add`, but only to the sums: a pass waited, but no thread."""
         with self._lock:
             self._sums[stage][kind] += end_ns - begin_ns
             if kind == WORK:
@@ -83,8 +140,7 @@ class StageTimes:
             }
 
     def spans(self) -> dict[str, list[float]]:
-        """[begin, end] of each stage, from the start of its first work to the end of its last, in
-        seconds since 1970."""
+        """[begin, end] of each stage, from its first work to its last, in seconds since 1970."""
         offset = time.time_ns() - time.perf_counter_ns()
         with self._lock:
             return {
@@ -115,8 +171,7 @@ class InOrder(Closing, Generic[T, R]):
     An error of the source or of work is raised in place of the result, and ends the iteration.
 
     Args:
-        threads: the number of threads, read again after each result.
-        times: the times of the stages are added to it.
+        threads: their number is read again after each result.
         worker, consumer: names of the stages of the threads and of the iterating thread.
         source_stage: name of the stage of the source; None: its time is not added.
     """
@@ -231,8 +286,7 @@ class InOrder(Closing, Generic[T, R]):
                 self._put(number, result, None)
 
     def _next_item(self) -> tuple[int, Any, bool]:
-        """Read the next item: (its number, the item, whether there was one). The caller holds
-        `_reading`."""
+        """Its number, the item, whether there was one. REQUIRES: the caller holds `_reading`."""
         number = self._read
         if self._stopped or self._end is not None:
             return number, None, False
@@ -267,10 +321,8 @@ _WAITS = 0.01  # a stage gets more threads if the trainer waits for it longer th
 
 
 class LoadThreads(Threads):
-    """Chooses the number of threads that read, parse and key the next pass. It is the smallest
-    number that finishes in time, because each takes a core from the trainer. While the trainer
-    waits, all threads run.
-    """
+    """Chooses the smallest number of threads that load the next pass in time, because each takes a
+    core from the trainer. While the trainer waits, all threads run."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most, most)
@@ -292,8 +344,8 @@ class LoadThreads(Threads):
 
 
 class PackThreads(Threads):
-    """Chooses the number of threads that pack batches: one more whenever the trainer has waited for
-    batches. The number never decreases, because idle threads sleep."""
+    """One more thread packs batches whenever the trainer has waited for them. The number never
+    decreases, because idle threads sleep."""
 
     _EVERY = 32  # batches between two checks
 

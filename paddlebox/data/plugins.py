@@ -31,8 +31,7 @@ def is_library(parser: str) -> bool:
 
 
 def load_function(parser: str) -> Parser:
-    """Import `module:function` or `file.py:function`. Raises: ConfigError if there is no such
-    function."""
+    """Import `module:function` or `file.py:function`. Raises: ConfigError if there is none."""
     if ":" not in parser:
         raise ConfigError(f"parser {parser!r}: expected module:function, or the path of a .so")
     found = load_named(parser, "parser")
@@ -52,11 +51,8 @@ class PluginChunk:
     slots: Slots
 
     def parse(self, schema: Any) -> Any:
-        """The native ParsedChunk. Any thread may call it.
-
-        Raises: DataError that names the file if the function raises an error, or returns columns
-            that do not fit the slots.
-        """
+        """The native ParsedChunk. Any thread may call it. Raises: DataError that names the file if
+        the function raises an error, or returns columns that do not fit the slots."""
         where = f"{self.path}: parser {self.parser}"
         with calling(where, DataError):
             columns = self.function(self.data)
@@ -91,7 +87,6 @@ def _array(slot: Slot, values: Any) -> Any:
 
 
 def parsed_by(parser: str, chunks: Iterable[Chunk], slots: Slots) -> Iterator[PluginChunk]:
-    """The chunks, with the function that parses them."""
     function = load_function(parser)
     for chunk in chunks:
         if chunk.data.strip():

@@ -70,13 +70,12 @@ class Positions:
         return len(self._slot_of_cell)
 
     def repeats(self, list_of: np.ndarray, without: np.ndarray | None = None) -> np.ndarray:
-        """Find the cells of pooled slots that repeat the list of the instance before.
+        """(B * C) uint8, 1 for the cells of pooled slots that repeat the list of the instance
+        before.
 
         Args:
             list_of: (B * S) the list of each slot (ops/row/lists.h).
             without: (B) the instances whose ids are left out; None: none.
-
-        Returns: (B * C) uint8.
         """
         of_slots = list_of.reshape(-1, self._slots)
         same = np.zeros(of_slots.shape, np.uint8)
@@ -86,16 +85,10 @@ class Positions:
         return np.ascontiguousarray(same[:, self._slot_of_cell] * self._pooled).reshape(-1)
 
     def part(self, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Compute the offsets of the cells.
+        """The offsets of the cells, (B * C + 1) int32, and the lengths of the sequences, (B, number
+        of sequences) float32. offsets: (B * S + 1) of the slots.
 
-        Args:
-            offsets: (B * S + 1) offsets of the slots.
-
-        Returns: the offsets of the cells, (B * C + 1) int32, and the lengths of the sequences, (B,
-            number of sequences) float32.
-
-        Raises: ValueError for a sequence that is longer than its max_length. Only merged instances
-            have such sequences.
+        Raises: ValueError for a sequence over its max_length, which only merged instances have.
         """
         lengths = np.diff(offsets).reshape(-1, self._slots)
         of_cells = lengths[:, self._slot_of_cell]
@@ -111,14 +104,14 @@ class Positions:
 
 
 def task_columns(slots: Slots) -> tuple[list[int], list[int]]:
-    """The columns of the feeder's floats that hold further labels (all but the first), and those
-    that hold dense features."""
+    """The columns of the feeder's floats with further labels (all but the first), and with dense
+    features."""
     return _columns(slots, SlotType.LABEL), _columns(slots, SlotType.DENSE)
 
 
 def columns_beside(slots: Slots) -> dict[str, int]:
-    """The columns of the feeder's floats that hold the weight, counts and the mark of late lines:
-    by the name of the slot."""
+    """The columns of the feeder's floats with the weight, counts and the mark of late lines, by
+    slot."""
     kinds = dict.fromkeys(slot.type for slot in slots.beside)
     names = [slot.name for kind in kinds for slot in slots.beside if slot.type is kind]
     return dict(zip(names, (at for kind in kinds for at in _columns(slots, kind)), strict=True))

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from paddlebox import _native
-from paddlebox.data import csv_hints
+from paddlebox.config.data import MAX_LINE_BYTES
+from paddlebox.data.bad_lines import TO_UTF8, header_hint
 from paddlebox.data.decompress import check_is_text, read_blocks
-from paddlebox.data.file_part import FilePart
-from paddlebox.data.sources import RETRIES, open_source
+from paddlebox.data.sources import RETRIES, FilePart, open_source
 from paddlebox.errors import DataError
 
 # The allocator reuses memory of this size for the next chunk, and it stays in the CPU cache. With
 # 4 MiB the allocator takes new pages for each chunk, and reading slows down from 17 to 2.5 GB/s.
 CHUNK_BYTES = 1 << 20
 _BOM = b"\xef\xbb\xbf"
-TO_UTF8 = (
-    "write the file in UTF-8, or convert it, for example with data.pipe_command: iconv -f GB18030 "
-    "-t UTF-8"
-)
 _BOMS_16 = (b"\xff\xfe", b"\xfe\xff")  # UTF-16, in which every other byte of ASCII text is 0
 
 
@@ -37,15 +33,51 @@ class Chunk:
         return _native.core.parse_chunk(self.schema or schema, self.data)
 
 
+class Head(NamedTuple):
+    """The lines of a CSV file before its rows. They become empty lines, so that the others keep
+    their numbers."""
+
+    skip: int = 0
+    schema: Any = None  # the native FeedSchema, if the next line names the columns
+    delimiter: str = ","  # of that line
+
+    @property
+    def lines(self) -> int:
+        return self.skip + (self.schema is not None)
+
+    def taken_from(self, chunks: Iterator[Chunk], part: FilePart) -> Iterator[Chunk]:
+        """The chunks of a file, or of its first part, without the head and with the schema of the
+        file. Raises: DataError if the header lacks a column."""
+        if self.skip:
+            chunks = _emptied(chunks, part.label, self.skip)
+        if self.schema is None:
+            yield from chunks
+            return
+        first = next(chunks, Chunk(part.label, b""))
+        line, end, rest = first.data[self.skip :].partition(b"\n")
+        line = line.removesuffix(b"\r")
+        try:
+            schema = self.schema.with_csv_header(line)
+        except UnicodeDecodeError as error:
+            raise _not_utf8(part.path, f"byte {error.start} of the header is not UTF-8") from error
+        except ValueError as error:
+            hint = header_hint(line, self.schema.column_names, self.delimiter)
+            raise DataError(f"{part.path}: {error}{hint}") from error
+        yield Chunk(first.path, first.data[: self.skip] + end + rest, schema)
+        for chunk in chunks:
+            yield replace(chunk, schema=schema)
+
+
+NO_HEAD = Head()
+
+
 def read_chunks(
     path: str,
     chunk_bytes: int = CHUNK_BYTES,
-    line_bytes: int = 1 << 30,
+    line_bytes: int = MAX_LINE_BYTES,
     retries: int = RETRIES,
-    header_for: Any = None,
+    head: Head = NO_HEAD,
     through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None,
-    skip: int = 0,
-    delimiter: str = ",",
     part: FilePart | None = None,
 ) -> Iterator[Chunk]:
     """The lines of one file, in chunks of about chunk_bytes that end with a whole line.
@@ -55,44 +87,23 @@ def read_chunks(
     dropped.
 
     Args:
-        header_for: a native FeedSchema; None: the file has no header. The first line names the
-            columns of CSV, from which the file gets its own schema. The line is replaced by an
-            empty one, so that lines keep their numbers.
         through: a filter of the blocks of the file.
-        skip: number of lines before the header to replace by empty ones.
-        delimiter: the delimiter of the header.
-        part: the part of the file to read; None: the whole file. Only a file that is neither
-            compressed nor filtered has parts. The first one has the lines to skip and the header.
+        part: None: the whole file. Only a file that is neither compressed nor filtered has parts.
+            The first one has the head.
 
     Raises: DataError if the file cannot be opened, read or decompressed, changes while it is read,
         or its header lacks a column.
     """
     part = part or FilePart(path)
-    head_lines = skip + (header_for is not None)
-    chunks = _line_chunks(part, head_lines, chunk_bytes, line_bytes, retries, through or iter)
-    if part.number and header_for is not None:
-        options = (chunk_bytes, line_bytes, retries, header_for, None, skip, delimiter)
-        schema = next(read_chunks(path, *options)).schema
-        yield from (Chunk(chunk.path, chunk.data, schema) for chunk in chunks)
+    chunks = _line_chunks(part, head.lines, chunk_bytes, line_bytes, retries, through or iter)
+    if part.number == 0:
+        yield from head.taken_from(chunks, part)
         return
-    if skip and part.number == 0:
-        chunks = _emptied(chunks, part.label, skip)
-    if header_for is None:
-        yield from chunks
-        return
-    first = next(chunks, Chunk(part.label, b""))
-    line, end, rest = first.data[skip:].partition(b"\n")
-    line = line.removesuffix(b"\r")
-    try:
-        schema = header_for.with_csv_header(line)
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path, f"byte {error.start} of the header is not UTF-8") from error
-    except ValueError as error:
-        hint = csv_hints.of_header(line, header_for.column_names, delimiter)
-        raise DataError(f"{path}: {error}{hint}") from error
-    yield Chunk(part.label, first.data[:skip] + end + rest, schema)
+    schema = None
+    if head.schema is not None:
+        schema = next(read_chunks(path, chunk_bytes, line_bytes, retries, head)).schema
     for chunk in chunks:
-        yield Chunk(part.label, chunk.data, schema)
+        yield replace(chunk, schema=schema)
 
 
 def _not_utf8(path: str, why: str) -> DataError:
@@ -100,8 +111,8 @@ def _not_utf8(path: str, why: str) -> DataError:
 
 
 def _emptied(chunks: Iterator[Chunk], path: str, lines: int) -> Iterator[Chunk]:
-    """Replace the first lines of a file by empty ones, so that the others keep their numbers. The
-    first chunk then holds all of them, and the line after them if there is one."""
+    """Replace the first lines of a file by empty ones. The first chunk then holds all of them, and
+    the line after them if there is one."""
     emptied, data = 0, b""
     while emptied < lines or not data:
         chunk = next(chunks, None)

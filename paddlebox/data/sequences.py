@@ -37,15 +37,13 @@ class SequenceOptions:
     Args:
         user: the sparse slot of the user.
         time: the column of the time.
-        split, max_length, overlap: as in `data.sequences`.
-        history: what later passes read as context.
+        split, max_length, overlap, history: as in `data.sequences`.
         in_join: whether only the join phase trains sequences, which `preprocess_instance` makes.
             Otherwise they are made when a pass is loaded.
         by_count: whether `set_pv_batch_size` sets the number of sequences of a batch in join, in
             place of `batch_size`, the most instances.
         invalid_users: users whose instances are sequences by themselves, as in the data.
-        train_times, test_times: the range [begin, end) of times to train, and to evaluate; None:
-            all times.
+        train_times, test_times: the range [begin, end) of times to train, and to evaluate.
         shuffle_pieces: with a shuffle, whether the sequences of a user are apart from each other.
         sort_pieces: with shuffle_pieces, whether these sequences ascend in time.
 
@@ -88,8 +86,7 @@ class SequenceOptions:
         )
 
     def slot(self, slots: Slots) -> int:
-        """The number of the user's slot among the sparse slots. Raises: ConfigError if it is no
-        sparse slot."""
+        """The position of the user's slot. Raises: ConfigError if it is no sparse slot."""
         names = [slot.name for slot in slots.sparse]
         if self.user not in names:
             raise ConfigError(
@@ -99,8 +96,7 @@ class SequenceOptions:
         return names.index(self.user)
 
     def invalid(self, schema: Any, slots: Slots) -> np.ndarray:
-        """(n) uint64 the feasigns of the invalid users. Raises: ConfigError for a text that is no
-        value of the slot."""
+        """(n) uint64 feasigns. Raises: ConfigError for a text that is no value of the slot."""
         if not self.invalid_users:
             return np.zeros(0, np.uint64)
         number = self.slot(slots)
@@ -116,12 +112,8 @@ class SequenceOptions:
 
 
 class UserTimes:
-    """The user and the time of each instance of a pass that is being loaded.
-
-    Args:
-        options: None: there are no users.
-        schema: the native FeedSchema.
-    """
+    """The user and the time of each instance of a pass that is being loaded. options: None: there
+    are no users."""
 
     def __init__(self, options: SequenceOptions | None, slots: Slots, schema: Any) -> None:
         self._sparse_slots = int(schema.sparse_slots)
@@ -133,7 +125,7 @@ class UserTimes:
         self.without_user = 0  # instances without a user, or of an invalid one
 
     def take(self, chunk: Any) -> None:
-        """Take the times out of a chunk. Call it for each chunk, before it is appended."""
+        """Call it for each chunk, before it is appended."""
         users, times = core.take_user_times(chunk, self._sparse_slots, self._slot)
         if len(self._invalid):
             users[np.isin(users, self._invalid)] = 0
@@ -142,7 +134,7 @@ class UserTimes:
         self._times.append(times)
 
     def reorder(self, order: Sequence[int]) -> None:
-        """Put at place i the chunk that was taken as number order[i]."""
+        """As `SpillingInstances.reorder`."""
         self._users = [self._users[at] for at in order]
         self._times = [self._times[at] for at in order]
 
@@ -157,7 +149,7 @@ class UserTimes:
         return np.concatenate([np.zeros(0, np.int64), *self._times])
 
     def finish(self, carried: Carried) -> tuple[np.ndarray, np.ndarray]:
-        """(N) uint64 users, 0 for none, and (N) int64 times, with the carried ones at the end."""
+        """(N) uint64 users, 0 for none, and (N) int64 times; the carried ones are last."""
         users = np.concatenate([*self._users, carried.users]).astype(np.uint64)
         times = np.concatenate([*self._times, carried.times]).astype(np.int64)
         self._users, self._times = [], []
@@ -187,12 +179,8 @@ class Plan:
         return np.flatnonzero(self.trained)
 
     def cut(self, batch_size: int, sequences_a_batch: int = 0) -> None:
-        """Set the batches.
-
-        Args:
-            batch_size: the most instances of a batch. A longer sequence is a batch by itself.
-            sequences_a_batch: if not 0, the number of sequences of a batch, in place of batch_size.
-        """
+        """Set the batches of at most batch_size instances; a longer sequence is a batch by itself.
+        Or, if sequences_a_batch is not 0, of that many sequences."""
         if sequences_a_batch:
             self.ends = np.unique(np.append(self.starts[::sequences_a_batch], self.starts[-1]))[1:]
             return
@@ -204,12 +192,8 @@ class Plan:
         self.ends = np.array(ends, np.int64)
 
     def shuffled(self, seed: int, users: np.ndarray, *, sort: bool) -> Plan:
-        """The same sequences in another order.
-
-        Args:
-            users: (N) the users of the instances.
-            sort: whether the sequences of a user stay in the order of time.
-        """
+        """The same sequences in another order. users: (N). sort: whether the sequences of a user
+        stay in the order of time."""
         chosen = core.shuffled_order(self.sequences, seed).astype(np.int64)
         if sort:
             of_user = users[self.order[self.starts[:-1]]][chosen]
@@ -235,7 +219,6 @@ class SequenceContext:
     """What the sequences of a pass depend on, besides its files.
 
     Args:
-        train: whether the pass trains.
         number: of the pass among the training passes of the store, from 1.
         history: the arrays of the histories before the pass; empty: none.
     """
@@ -268,7 +251,7 @@ class PassSequences:
     def of(
         options: SequenceOptions, found: UserTimes, carried: Carried, history: History, train: bool
     ) -> PassSequences:
-        """Collect what the pass has, once all its chunks are read."""
+        """REQUIRES: all chunks of the pass are read."""
         users, times = found.finish(carried)
         trained = np.ones(len(users), np.uint8)
         new = len(users) - len(carried.users)
@@ -287,7 +270,7 @@ class PassSequences:
         return made
 
     def _warn_of_future(self, new: int) -> None:
-        """Warn if times are later than now. Their unit follows from their size."""
+        """Warn if times are later than now. Their size tells their unit."""
         latest = int(self.times[:new].max(initial=0))
         per_second = next(unit for most, unit in _UNITS if latest < most)
         now = (time.time() + _DAY_S) * per_second
@@ -302,18 +285,17 @@ class PassSequences:
 
     @property
     def counted(self) -> np.ndarray:
-        """(places) uint8, 1 for each place whose feasigns are counted, so that each trained
-        instance counts once. REQUIRES: not `alone`."""
+        """(M) uint8, 1 for each place whose feasigns are counted, so that each trained instance
+        counts once. REQUIRES: not `alone`."""
         return self.trained if self.plan is None else self.plan.trained
 
     def arrange(self, batch_size: int, *, seed: int | None, sequences_a_batch: int = 0) -> Plan:
-        """Make the sequences the order of the pass.
+        """Make the sequences the order of the pass. Raises: DataError if the list of a user is too
+        long.
 
         Args:
             batch_size, sequences_a_batch: as for `Plan.cut`.
             seed: shuffles; None: users are in the order of the files.
-
-        Raises: DataError if the list of a user is too long.
         """
         options = self.options
         together = None if options.shuffle_pieces else seed
@@ -382,12 +364,10 @@ class PassSequences:
         return Plan(order, starts, trained, positions, lists, longest, first)
 
     def next_history(self, instances: Any, history: History, number: int) -> History:
-        """The history after the pass. Call it before the instances are indexed.
+        """The history after pass `number`. REQUIRES: the instances of the pass are not indexed.
 
         Args:
-            instances: of the pass, in memory or on disk.
             history: before the pass.
-            number: of the pass.
         """
         named = (self.users != 0).astype(np.uint8)
         order, starts = core.cut_sequences(
@@ -412,12 +392,8 @@ class PassSequences:
         return history.after(number, tails, self.options.history, whole=kept == len(users))
 
     def inputs(self, begin: int, end: int, *, times: bool = False) -> dict[str, np.ndarray]:
-        """The inputs of the batch [begin, end), by name.
-
-        Args:
-            times: whether to return the times even if instances are one by one. Otherwise the
-                result is empty then.
-        """
+        """The inputs of the batch [begin, end), by name. times: whether there are times even if
+        instances are one by one; without them there is no input then."""
         plan = self.plan
         if plan is None:
             order = self._alone[begin:end]

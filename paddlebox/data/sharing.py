@@ -23,10 +23,8 @@ from paddlebox import _native
 from paddlebox.config.data import ShareBy
 from paddlebox.data.columnar import count_pieces
 from paddlebox.data.decompress import codec_of
-from paddlebox.data.file_part import FilePart
 from paddlebox.data.listing import expand
-from paddlebox.data.share import Share, is_even
-from paddlebox.data.sources import open_source
+from paddlebox.data.sources import FilePart, open_source
 from paddlebox.errors import RankError
 from paddlebox.store.coordinator import Coordinator
 
@@ -39,6 +37,25 @@ log = logging.getLogger(__name__)
 _CHUNKS_A_ROUND = 4  # of each rank. A chunk is CHUNK_BYTES of text, or a row group
 # Most instances of chunks that are sent as one piece. A single row group may have more.
 _MOST_TOGETHER = 1 << 18
+_EVEN = 1.1  # the largest share may be this times the mean
+
+
+@dataclass(frozen=True)
+class Share:
+    """
+    Args:
+        by: not AUTO. FILES: the rank trains all instances of its own list of files.
+        slot: for SLOT, the name of a sparse slot.
+        own_files: whether the rank reads its own list of files. Otherwise, unless `by` is FILES,
+            all ranks have the same list, and each reads parts of the files.
+    """
+
+    by: ShareBy = ShareBy.FILES
+    slot: str = ""
+    own_files: bool = False
+
+
+NOT_SHARED = Share()
 
 
 class Place(NamedTuple):
@@ -81,10 +98,6 @@ class Plan(NamedTuple):
 def plan(patterns: Sequence[str], options: LoadOptions, world: Coordinator, seed: int) -> Plan:
     """Plan how the ranks load a pass. Every rank calls this, unless ranks share whole files.
 
-    Args:
-        patterns: paths and globs.
-        seed: of the pass.
-
     Raises: DataError that names a file if it cannot be read; RankError if another rank has an
         error, shares the instances in another way, or finds other files.
     """
@@ -107,7 +120,7 @@ def plan(patterns: Sequence[str], options: LoadOptions, world: Coordinator, seed
 
 
 def _found_by_all(patterns: Sequence[str], options: LoadOptions, world: Coordinator) -> list[_File]:
-    """The files of the pass, after a check that all ranks find and share the same ones."""
+    """Raises: RankError if the ranks do not find and share the same files."""
     failed: BaseException | None = None
     found: list[_File] = []
     try:
@@ -130,7 +143,6 @@ def _found_by_all(patterns: Sequence[str], options: LoadOptions, world: Coordina
 
 
 def _difference(of_ranks: Sequence[dict[str, str]]) -> RankError:
-    """Names what a rank finds that is not as on the first rank."""
     first = of_ranks[0]
     rank, theirs = next((at, one) for at, one in enumerate(of_ranks) if one != first)
     what = next(
@@ -144,7 +156,6 @@ def _difference(of_ranks: Sequence[dict[str, str]]) -> RankError:
 
 
 def _files_of(paths: Sequence[str], options: LoadOptions, ranks: int) -> list[_File]:
-    """The files, and whether each of them is read in parts by several ranks."""
     if options.share.own_files or options.pipe_command:
         return [_File(path, 0, 0, in_parts=False) for path in paths]
     if options.data.format.is_columnar:
@@ -152,6 +163,11 @@ def _files_of(paths: Sequence[str], options: LoadOptions, ranks: int) -> list[_F
         in_parts = is_even(_loads(pieces, ranks))
         return [_File(path, n, 0, in_parts) for path, n in zip(paths, pieces, strict=True)]
     return [_text(path, options.retries) for path in paths]
+
+
+def is_even(loads: Sequence[int]) -> bool:
+    """Whether shares are about equal. loads: (R) bytes or pieces of each rank."""
+    return max(loads) * len(loads) <= _EVEN * sum(loads)
 
 
 def _loads(pieces: Sequence[int], ranks: int) -> list[int]:
@@ -168,10 +184,7 @@ def _text(path: str, retries: int) -> _File:
 
 
 def _parts_of(files: Sequence[_File], world: Coordinator) -> list[ReadPart]:
-    """The parts that this rank reads of files that all ranks share, in the order of the files.
-
-    Each file that is not read in parts is read by one rank.
-    """
+    """What this rank reads. One rank reads each file that is not read in parts."""
     whole = [one for one in files if not one.in_parts]
     own = set(world.share_files([one.path for one in whole], [one.size for one in whole]))
     size, parts = world.size, []
@@ -195,11 +208,11 @@ class OwnChunk(NamedTuple):
 class Exchange:
     """Exchanges the instances of one pass. Every rank loads the pass, and makes one.
 
+    INSTANCE deals all instances, and BYTES those of files that are not read in parts. The others go
+    to ranks by a hash of what they are shared by.
+
     Args:
-        world: the ranks.
-        share: which rank gets an instance. INSTANCE deals all of them, and BYTES those of files
-            that are not read in parts. The others go by a hash of what they are shared by.
-        sparse_names: (S) the sparse slots.
+        sparse_names: (S)
         seed: of the pass.
     """
 
@@ -212,9 +225,8 @@ class Exchange:
         self._dealt = 0  # instances that this rank has dealt
 
     def shared(self, own: Iterable[OwnChunk]) -> Generator[tuple[Place, Any], None, None]:
-        """The chunks that this rank trains, and where they come from, in the order of rounds.
-
-        Close it after an error, so that the other ranks do not wait.
+        """The chunks that this rank trains, in the order of rounds. Close it after an error, so
+        that the other ranks do not wait.
 
         Raises: an error of `own`; RankError if another rank has an error.
         """
@@ -235,7 +247,7 @@ class Exchange:
                 raise
 
     def _scattered(self, chunks: Sequence[OwnChunk]) -> list[_Piece]:
-        """(R) the instances of successive chunks, by the rank that trains them."""
+        """(R) successive chunks, by the rank that trains the instances."""
         ranks = np.concatenate([self._ranks(one.columns, one.in_parts) for one in chunks])
         columns = [one.columns for one in chunks]
         scattered = core.scatter_rows(columns, self._slots, ranks, self._world.size)
@@ -299,10 +311,8 @@ class Exchange:
 
 
 def _successive(chunks: Iterable[OwnChunk]) -> list[list[OwnChunk]]:
-    """Group the chunks that have instances.
-
-    Successive chunks of one part form a group, because no other rank has a chunk between them.
-    """
+    """Group the chunks that have instances. Successive chunks of one part form a group, because no
+    other rank has a chunk between them."""
     found: list[list[OwnChunk]] = []
     after, rows, follows_group = None, 0, False
     for one in chunks:
@@ -340,7 +350,7 @@ def _message(state: int, pieces: Sequence[_Piece]) -> np.ndarray:
 
 
 class _Received:
-    """A message of another rank. message: (n) uint8."""
+    """message: (n) uint8."""
 
     def __init__(self, message: np.ndarray) -> None:
         self._message = message

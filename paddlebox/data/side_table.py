@@ -1,8 +1,6 @@
 """Side tables: small read-only matrices, loaded for each pass. N = rows, D = columns.
 
-`ReplicaCache` holds rows by number; the operator `pull_cache_value` reads them. `InputTable` holds
-rows by string key; `lookup_input` reads them. `add_side_table` of a dataset adds a side table,
-and the dataset then makes these calls. Without a dataset:
+A dataset makes these calls for the tables of its `add_side_table`. Without a dataset:
 
     cache = ReplicaCache("user_vectors", 16)
     cache.set_filelist(["users.txt"])     # for the passes that are fed from now on
@@ -37,9 +35,9 @@ class SideTable:
     """The base class of both kinds.
 
     Args:
-        name: the name by which operators refer to it.
+        name: by which operators refer to it.
         dim: D.
-        threads: number of threads of a lookup.
+        threads: of a lookup.
     """
 
     _kind = "side table"
@@ -84,7 +82,7 @@ class SideTable:
         parts, rows = [], 0
         for path in expand(patterns):
             line = 0
-            for chunk in read_chunks(path, line_bytes=MAX_LINE_BYTES):
+            for chunk in read_chunks(path):
                 try:
                     part, line = core.parse_side_text(
                         path,
@@ -116,11 +114,8 @@ class SideTable:
     # ---- the calls of a pass
 
     def begin_feed_pass(self) -> None:
-        """Begin to read the rows of the next pass in the background.
-
-        Raises: PassError if it was called before and begin_pass was not called since, or if the
-            rows have no source.
-        """
+        """Begin to read the rows of the next pass in the background. Raises: PassError if that pass
+        is fed already, or if the rows have no source."""
         if self._feeding is not None or self._fed is not None:
             raise PassError(f"{self}: a pass is fed already: begin_pass is missing")
         if self._source is None:
@@ -135,11 +130,8 @@ class SideTable:
             raise DataError(f"{self}: {error}") from None
 
     def wait_feed_pass_done(self) -> None:
-        """Wait until the rows of the next pass are read.
-
-        Raises: DataError that names the file and line of an invalid row. begin_feed_pass may then
-            be called again.
-        """
+        """Wait until the rows of the next pass are read. Raises: DataError that names the file and
+        line of an invalid row; begin_feed_pass may then be called again."""
         if self._fed is not None:
             return
         if self._feeding is None:
@@ -154,7 +146,7 @@ class SideTable:
         self._feeding = self._fed = None
 
     def begin_pass(self) -> None:
-        """Open the rows that were read. From now on operators use them."""
+        """Open the rows that were read: operators use them from now on."""
         if self._open is not None:
             raise PassError(f"{self}: a pass is open already: end_pass is missing")
         self.wait_feed_pass_done()
@@ -187,11 +179,8 @@ class SideTable:
 
 
 class ReplicaCache(SideTable):
-    """Rows by number, for `paddlebox.ops.pull_cache_value`: PaddleBox's GpuReplicaCache.
-
-    It holds a full dense copy of a small matrix. An id is the number of a row. An id without a row
-    is a ValueError, whereas PaddleBox reads other memory.
-    """
+    """Rows by number, for `paddlebox.ops.pull_cache_value`: PaddleBox's GpuReplicaCache. An id
+    without a row is a ValueError, whereas PaddleBox reads other memory."""
 
     _kind = "replica cache"
 
@@ -212,8 +201,7 @@ class InputTable(SideTable):
     _keyed = True
 
     def set_values(self, keys: Sequence[str], values: np.ndarray) -> None:
-        """Set the rows of the passes that are fed from now on. keys: (N), values: (N, D); copied.
-        Row i of values becomes row i + 1."""
+        """As `ReplicaCache.set_values`. keys: (N). Row i of values becomes row i + 1."""
         self._use_values(values, keys)
 
     def rows_of(self, keys: Sequence[str], *, feeding: bool = False) -> np.ndarray:
@@ -221,8 +209,8 @@ class InputTable(SideTable):
 
         Args:
             feeding: whether to return the numbers of the pass that is being fed, for instances that
-                are created now and trained later; otherwise those of the open pass. A key may have
-                different numbers in two passes.
+                are created now and trained later; otherwise those of the open pass. They may
+                differ.
         """
         if feeding:
             self.wait_feed_pass_done()
@@ -271,7 +259,7 @@ class SideTables:
         self._all_or_none(lambda t: t.begin_pass(), lambda t: t.end_pass())
 
     def end_pass(self) -> None:
-        """End the pass of each side table, unless the user has ended it already."""
+        """Except for tables whose pass the user has ended already."""
         for table in self._tables:
             if table.is_open:
                 table.end_pass()

@@ -1,4 +1,5 @@
-"""Sources: read the files of a pass, on local disk or by URI.
+"""Sources: read the files of a pass, or parts of them, on local disk or by URI; tell whether a file
+has changed since it was trained.
 
 ``pyarrow.fs`` opens the URIs: hdfs://, s3://, gs://, file://. A request to a URI that fails is
 repeated up to ``retries`` times, and the wait doubles each time. Local reads are not repeated.
@@ -6,12 +7,14 @@ repeated up to ``retries`` times, and the wait doubles each time. Local reads ar
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 from pyarrow import fs
 
@@ -21,15 +24,14 @@ from paddlebox.store.remote import is_uri
 
 RETRIES = 3
 _FIRST_WAIT_S = 0.5
+_BLOCKS, _BLOCK_BYTES = 8, 4096  # of `FileState.sample`
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError)
 T = TypeVar("T")
 
 
 def written_at(path: str, retries: int = RETRIES) -> float | None:
-    """The modification time of a file, in seconds since 1970; None if there is no file.
-
-    Raises: DataError if it cannot be found out.
-    """
+    """The modification time of a file, in seconds since 1970; None if there is no file. Raises:
+    DataError if the file system does not answer."""
     if not is_uri(path):
         try:
             return os.stat(path).st_mtime
@@ -45,15 +47,13 @@ def written_at(path: str, retries: int = RETRIES) -> float | None:
 
 
 def open_source(path: str, retries: int = RETRIES) -> Source:
-    """Open a file. Raises: DataError if it cannot be opened."""
+    """Raises: DataError if the file cannot be opened."""
     return RemoteSource(path, retries) if is_uri(path) else LocalSource(path)
 
 
 def request(uri: str, retries: int, work: Callable[[], T]) -> T:
-    """What `work`, a request to the file system of a URI, returns.
-
-    Raises: DataError after the last attempt.
-    """
+    """What `work`, a request to the file system of a URI, returns. Raises: DataError after the last
+    attempt."""
     waits = [_FIRST_WAIT_S * 2**n for n in range(retries)]
     return remote.retry(remote.shown(uri), "read", work, waits, time.sleep, DataError, _FINAL)
 
@@ -64,10 +64,8 @@ def filesystem_of(uri: str, retries: int) -> tuple[Any, str]:
 
 
 class Source(io.RawIOBase):
-    """The bytes of one file. The size of the file must not change while it is open.
-
-    Every method raises a DataError that names the file.
-    """
+    """The bytes of one file, whose size must not change meanwhile. Each method raises a DataError
+    that names it."""
 
     def __init__(self, path: str, size: int) -> None:
         super().__init__()
@@ -82,11 +80,11 @@ class Source(io.RawIOBase):
 
     @abstractmethod
     def size_now(self) -> int | None:
-        """The current size of the file; None if it has been removed."""
+        """None: the file has been removed."""
 
     def check_unchanged(self) -> None:
-        """Call it after the last read. Raises: DataError if the file has changed, for example
-        because it is still being written."""
+        """Call it after the last read. Raises: DataError if the file has changed since it was
+        opened, for example because it is still being written."""
         now = self.size_now()
         if now is None:
             raise DataError(
@@ -191,3 +189,124 @@ def kind_of(info: Any) -> str:
     return {fs.FileType.NotFound: "no such file", fs.FileType.Directory: "a folder"}.get(
         info.type, "something else"
     )
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """Part `number` of `parts` of a file, which one of several ranks reads.
+
+    Of text these are the lines that begin in that part of the file's bytes. Of Parquet and Arrow
+    they are each `parts`-th row group or record batch, from `number` on.
+    """
+
+    path: str
+    number: int = 0
+    parts: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        return self.parts == 1
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return self.path if self.is_whole else f"{self.path} (part {self.number + 1}/{self.parts})"
+
+    def blocks(self, source: Source, block_bytes: int, head_lines: int) -> Iterator[bytes]:
+        """The lines of the part, in blocks of at most block_bytes.
+
+        Args:
+            source: the file, at its beginning. It is not compressed.
+            head_lines: lines that belong to the first part, whatever their size.
+
+        Raises: DataError if the file cannot be read, or changes while it is read.
+        """
+        head = _bytes_of_lines(source, head_lines, block_bytes) if head_lines else 0
+        begin, end = (
+            head + (source.size - head) * number // self.parts
+            for number in (self.number, self.number + 1)
+        )
+        yield from _lines_within(source, begin if self.number else 0, end, block_bytes)
+        source.check_unchanged()
+
+
+def _bytes_of_lines(source: Source, lines: int, block_bytes: int) -> int:
+    source.seek(0)
+    at = 0
+    while lines and (block := source.read(block_bytes)):
+        begin = 0
+        while lines and (end := block.find(b"\n", begin) + 1):
+            begin, lines = end, lines - 1
+        at += begin if not lines else len(block)
+    return at
+
+
+def _lines_within(source: Source, begin: int, end: int, block_bytes: int) -> Iterator[bytes]:
+    """The bytes of the lines that begin in [begin, end)."""
+    at = max(0, begin - 1)  # a line begins at `begin` if a line break is before it
+    source.seek(at)
+    inside = begin == 0
+    while begin < end and (block := source.read(block_bytes)):
+        first, at = at, at + len(block)
+        if not inside:
+            cut = block.find(b"\n") + 1
+            if cut == 0 and at < end:
+                continue
+            if cut == 0 or first + cut >= end:
+                return  # the line that contains byte `begin` is longer than the part
+            first, block, inside = first + cut, block[cut:], True
+        if at >= end:
+            stop = block.find(b"\n", max(0, end - 1 - first)) + 1
+            if stop:
+                yield block[:stop]
+                return
+        yield block
+
+
+class FileState(NamedTuple):
+    """The size of a local file and a hash of some of its bytes. A copy has another modification
+    time, so that is not used."""
+
+    bytes: int
+    # Hash of 8 blocks of 4 KiB, spread evenly from the beginning to the end of the file. A file of
+    # at most 32 KiB is hashed as a whole.
+    sample: str
+
+    def change_to(self, now: FileState) -> str:
+        """Says how a file has changed, for a log line."""
+        if self.bytes != now.bytes:
+            return f"had {self.bytes} bytes when it was trained, and has {now.bytes} now"
+        return f"has {now.bytes} bytes as when it was trained, but other content"
+
+
+def state_of(path: str) -> FileState | None:
+    """The state of a file; None if it is remote or cannot be read."""
+    if is_uri(path):
+        return None
+    try:
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            digest = hashlib.sha256()
+            for offset in _offsets(size):
+                digest.update(os.pread(file.fileno(), _BLOCK_BYTES, offset))
+            return FileState(size, digest.hexdigest()[:16])
+    except OSError:
+        return None
+
+
+def states_of(files: Sequence[str]) -> dict[str, FileState]:
+    """The states of the files that are local and can be read."""
+    return {file: state for file in files if (state := state_of(file)) is not None}
+
+
+def changed(before: Mapping[str, FileState]) -> dict[str, FileState]:
+    """The files whose state has changed, with their new state, without missing files."""
+    now = states_of([*before])
+    return {file: state for file, state in now.items() if state != before[file]}
+
+
+def _offsets(size: int) -> Sequence[int]:
+    if size <= _BLOCKS * _BLOCK_BYTES:
+        return range(0, size, _BLOCK_BYTES)
+    last = size - _BLOCK_BYTES
+    return [last * block // (_BLOCKS - 1) for block in range(_BLOCKS)]

@@ -70,7 +70,7 @@ def new_instances(
 
     Args:
         budget_bytes: 0: no limit; for a pass to disk DISK_BUDGET.
-        folder: for instances over the budget; None: the system's folder for temporary files.
+        folder: of the spill files; None: the system's folder for temporary files.
         to_disk: whether to write the pass to disk even if it is within the budget.
     """
     if budget_bytes == 0 and not to_disk:
@@ -90,8 +90,7 @@ class SpillingInstances:
     """Has the methods and results of native `Instances`, but stays within a memory budget.
 
     The budget does not include 10 bytes per unique key, 12 bytes per instance if the order changes,
-    and the tags. Batches start at multiples of `batch_size`, or where `cut_views` puts them. If the
-    pass fits, `indexed` replaces this object by native `Instances`.
+    and the tags. Batches start at multiples of `batch_size`, or where `cut_views` puts them.
     """
 
     def __init__(
@@ -208,7 +207,7 @@ class SpillingInstances:
         self._shared += self._windows.index(pool)
 
     def in_memory(self) -> Any:
-        """Native Instances with the chunks of a pass that fits, not indexed yet."""
+        """Native Instances of a pass that fits, not indexed yet."""
         instances = self._columns.empty()
         for chunk in self._held:
             instances.append(chunk)
@@ -421,8 +420,8 @@ class _Windows:
         return _Window(begin, end, instances, self.keys.positions_of(instances))
 
     def holding(self, begin: int, end: int) -> _Window:
-        """The window that holds [begin, end). It also starts to read the next window, and drops
-        earlier ones."""
+        """The window that holds [begin, end). Also starts to read the next one, and drops earlier
+        ones."""
         number = self._number_of(begin, end)
         with self._lock:
             self._waiting[number] += 1

@@ -46,7 +46,6 @@ class Stager:
             self._stage_when_free()
 
     def open_next(self) -> Pass:
-        """Make the loaded pass the open one."""
         assert self.next is not None
         with self._lock:
             opened = self.current = self.next
@@ -69,12 +68,12 @@ class Stager:
             self._stage_when_free()
 
     def forget(self) -> Pass | None:
-        """Close the open pass without a commit. Returns it."""
+        """Close the open pass without a commit."""
         forgotten, self.current = self.current, None
         return forgotten
 
     def take_back(self) -> Pass:
-        """Forget the loaded pass, and drop its staged rows. Returns it."""
+        """Forget the loaded pass, and drop its staged rows."""
         assert self.next is not None
         with self._lock:
             taken, self.next = self.next, None

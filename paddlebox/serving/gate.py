@@ -15,9 +15,8 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import Config, Phase, Slots
 from paddlebox.config.checkpoint import Bounds
-from paddlebox.data.loader import LoadedPass
+from paddlebox.data.loader import LoadedPass, load_files
 from paddlebox.data.positions import columns_beside, task_columns
-from paddlebox.data.whole_files import load_files
 from paddlebox.errors import ConfigError, StoreError, TrainingError
 from paddlebox.serving.file import Generation, Part
 from paddlebox.serving.generation import OpenGeneration

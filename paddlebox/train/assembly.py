@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paddlebox.config import Config, Phase, Schedule, Slots
+from paddlebox.data.first_look import FirstLook
 from paddlebox.errors import PaddleBoxError
 from paddlebox.ranks import World, adopt_stores, recovery
 from paddlebox.ranks.dense import dense_sync
@@ -57,6 +58,7 @@ class Run:
     source: Source | None  # the run to take the first rows from
     point: ResumePoint
     recovered: recovery.Recovered | None
+    look: FirstLook
 
 
 # ---- before the store is open

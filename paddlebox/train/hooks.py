@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from paddlebox.config import Config, Phase
 from paddlebox.config.checkpoint import AlertsConfig
-from paddlebox.data.trace import Tracer
+from paddlebox.data.pipeline import Tracer
 from paddlebox.errors import StoreError
 from paddlebox.train.evaluation import evaluate_files
 from paddlebox.train.pass_line import Line

@@ -17,10 +17,10 @@ from paddlebox.config.fields import click_slots
 from paddlebox.config.models import IN_GROUPS, SEARCH_ID
 from paddlebox.data.cache import open_cache
 from paddlebox.data.dataset import Dataset
+from paddlebox.data.first_look import FirstLook
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.pipeline import load_threads
 from paddlebox.data.sequences import SequenceOptions
-from paddlebox.data.zeros import zero_ids
 from paddlebox.errors import ConfigError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.options import TableOptions
@@ -92,9 +92,9 @@ def warn_of_unshared(config: Config, slots: Slots) -> None:
             )
 
 
-def warn_of_zeros(config: Config, slots: Slots, path: str) -> None:
+def warn_of_zeros(config: Config, look: FirstLook, path: str) -> None:
     """Warn if the first rows of a file hold ids of 0, which are dropped as padding."""
-    rows, found = zero_ids(path, config, slots, _LOOKED_ROWS)
+    rows, found = look.zeros(path, _LOOKED_ROWS)
     if not found:
         return
     log.warning(

@@ -19,7 +19,7 @@ from typing import Any
 
 from paddlebox.config import Config, Slots
 from paddlebox.config.stored import FREE, PASSES, TUNED, within
-from paddlebox.data.file_state import FileState, changed, state_of
+from paddlebox.data.sources import FileState, changed, state_of
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.checkpoints import find_version
 from paddlebox.store.files import write_durably

@@ -25,6 +25,7 @@ from paddlebox import _native
 from paddlebox.config import Config, DenseDtype
 from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
 from paddlebox.config.data import ShareBy
+from paddlebox.data.first_look import FirstLook
 from paddlebox.data.listing import expand
 from paddlebox.errors import TrainingError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
@@ -131,6 +132,7 @@ def _resume(
     assembly.take_over(root, config, world, back_to)
     own = own_dir(root, world.rank)
     lock.take()
+    look = FirstLook(config, slots)
     config = settled(
         config,
         slots,
@@ -139,6 +141,7 @@ def _resume(
         world,
         back_to=back_to,
         source=other.config if other is not None else None,
+        look=look,
     )
     chose_epochs = config.trainer.epochs != epochs
     if chose_epochs:
@@ -152,7 +155,7 @@ def _resume(
     if not chose_epochs:
         plan.warn_of_repeats(point.plan, point.passes)
     plan.check_click_priors(config, point.plan, point.passes)
-    return Run(config, slots, own, world, passes, other, point, recovered)
+    return Run(config, slots, own, world, passes, other, point, recovered, look)
 
 
 def _summary_if_done(run: Run) -> dict[str, Any] | None:
@@ -188,7 +191,8 @@ def _prepare(run: Run, lock: KeptLock) -> None:
     if run.world.rank == 0:
         warn_of_unshared(config, run.slots)
         if point.plan and not point.passes:
-            warn_of_zeros(config, run.slots, point.plan[0].files[0])
+            warn_of_zeros(config, run.look, point.plan[0].files[0])
+    run.look.forget()
     if config.data.share == ShareBy.FILES:
         left = [planned.files for planned in point.plan[point.passes :]]
         warn_of_idle(left, run.world)

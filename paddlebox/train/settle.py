@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paddlebox.config import Config, Format, KeySpace, ModelType, Phase, Rule, Slots, TableConfig
+from paddlebox.config import Config, KeySpace, ModelType, Phase, Rule, Slots, TableConfig
 from paddlebox.config.check import validate
 from paddlebox.config.models import AnyModelConfig
 from paddlebox.config.stored import with_batch_size, with_stored
 from paddlebox.config.trainer import OptimizerConfig
-from paddlebox.data.rows import count_rows, dense_scales
+from paddlebox.data.first_look import FirstLook
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.run_config import stored_config
 from paddlebox.train.pass_line import Lines
@@ -53,6 +53,7 @@ def settled(
     *,
     back_to: str = "",
     source: Mapping[str, Any] | None = None,
+    look: FirstLook | None = None,
 ) -> Config:
     """The config that the run trains with. Every rank calls it.
 
@@ -64,6 +65,7 @@ def settled(
         world: the ranks.
         back_to: a version to go back to.
         source: the stored config of the run that this run starts from (--init-from).
+        look: reads the first rows of files; None: a new one.
 
     Raises:
         DataError: a file cannot be read; the error names it.
@@ -76,21 +78,25 @@ def settled(
         return with_stored(config, stored, f"{run_dir}: config")
     if source is not None:
         config = _like(config, source, slots.dense_width)
-    return chosen(config, slots, plan, world)
+    return chosen(config, slots, plan, world, look)
 
 
 def chosen(
-    config: Config, slots: Slots, plan: Sequence[PlannedPass], world: Coordinator = ONE_RANK
+    config: Config,
+    slots: Slots,
+    plan: Sequence[PlannedPass],
+    world: Coordinator = ONE_RANK,
+    look: FirstLook | None = None,
 ) -> Config:
     """The config that a new run trains with. Every rank calls it. Logs what it chose.
 
     Raises:
         DataError: a file cannot be read; the error names it.
     """
-    reasons: list[str] = []
+    look, reasons = look or FirstLook(config, slots), list[str]()
     several = _may_have_epochs(config)
     if config.data.batch_size == 0 or several:
-        rows, why = _rows_of_all(config, slots, plan, world)
+        rows, why = _rows_of_all(config, plan, world, look)
         if config.data.batch_size == 0:
             size = _UNCOUNTED if rows is None else batch_size_for(rows // world.size)
             config = with_batch_size(config, size)
@@ -100,7 +106,7 @@ def chosen(
             config = config.model_copy(update={"trainer": trainer})
             reasons.append(f"trainer.epochs {_LR_EPOCHS} (model lr, {why})")
     made = _rates(config, slots, reasons)
-    made = _scaled(made, slots, plan, world, reasons)
+    made = _scaled(made, slots, plan, world, look, reasons)
     if reasons and world.rank == 0:
         log.info("chosen, because the config does not name them: %s", "; ".join(reasons))
     return made
@@ -233,6 +239,7 @@ def _scaled(
     slots: Slots,
     plan: Sequence[PlannedPass],
     world: Coordinator,
+    look: FirstLook,
     reasons: list[str],
 ) -> Config:
     """The config with computed values in place of `dense_scale: auto`."""
@@ -242,7 +249,7 @@ def _scaled(
     scales: tuple[tuple[float, float], ...] = ()
     if plan and not (config.data.pipe_command or config.data.parser):
         mine = world.rank == 0
-        found = dense_scales(plan[0].files, config, slots, _SCALED_ROWS) if mine else ()
+        found = look.scales(plan[0].files, _SCALED_ROWS) if mine else ()
         first = world.first("dense scales", found)
         scales = tuple((mean, deviation) for mean, deviation in first)
     if scales:
@@ -292,21 +299,19 @@ def _chosen_table(
 
 
 def _rows_of_all(
-    config: Config, slots: Slots, plan: Sequence[PlannedPass], world: Coordinator
+    config: Config, plan: Sequence[PlannedPass], world: Coordinator, look: FirstLook
 ) -> tuple[int | None, str]:
     """The approximate number of rows of an epoch on all ranks, or None; and a text about it."""
     if not plan or config.data.pipe_command:
         return None, "the rows cannot be counted in advance"
     most = _BATCH_SIZES[0][0] * world.size  # more rows of a rank change nothing
-    mine = _rows(config, slots, plan, most) if world.rank == 0 else 0
+    mine = _rows(plan, most, look) if world.rank == 0 else 0
     rows = int(world.first("rows", mine))
     return rows, f"{'at least' if rows >= most else 'about'} {rows} training rows"
 
 
-def _rows(config: Config, slots: Slots, plan: Sequence[PlannedPass], at_most: int) -> int:
+def _rows(plan: Sequence[PlannedPass], at_most: int, look: FirstLook) -> int:
     """The approximate number of rows of an epoch: rows of the first pass times passes. Counting
     stops at ``at_most``."""
     passes = sum(planned.epoch == 1 for planned in plan)
-    most = -(-at_most // passes)
-    before = slots.csv.skip + slots.csv.header if config.data.format is Format.CSV else 0
-    return passes * count_rows(plan[0].files, config.data, most, before)
+    return passes * look.rows(plan[0].files, -(-at_most // passes))

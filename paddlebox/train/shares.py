@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paddlebox.config import Config
 from paddlebox.config.data import ShareBy
 from paddlebox.data.dataset import Dataset
-from paddlebox.data.share import is_even
+from paddlebox.data.sharing import is_even
 from paddlebox.store.coordinator import Coordinator
 
 

@@ -24,8 +24,8 @@ from typing import Any, Protocol
 from paddlebox.config import Config, Slots
 from paddlebox.config.data import ShareBy
 from paddlebox.config.dates import Hour, end_of, hour_at, moment, zone_of
-from paddlebox.data.file_state import FileState, changed, states_of
-from paddlebox.data.hours import Log, look
+from paddlebox.data.listing import Log, look
+from paddlebox.data.sources import FileState, changed, states_of
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.record import VersionRecord

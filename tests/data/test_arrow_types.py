@@ -21,7 +21,7 @@ import pytest
 from paddlebox._native import core
 from paddlebox.config import Format, Slots
 from paddlebox.data.columnar import _plain_type, _uses, as_read
-from paddlebox.data.zeros import zero_ids
+from paddlebox.data.first_look import FirstLook
 from tests.support.configs import make_config
 from tests.support.options import load_options
 
@@ -283,4 +283,4 @@ def test_large_ids_of_each_type_pass_the_look_for_zeros(tmp_path: Path) -> None:
                 strict=False,
             )
             zeros = sum(value == 0 for value in values)
-            assert zero_ids(path, config, slots, 3) == (3, {"x": zeros} if zeros else {})
+            assert FirstLook(config, slots).zeros(path, 3) == (3, {"x": zeros} if zeros else {})

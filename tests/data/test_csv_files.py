@@ -15,7 +15,7 @@ from paddlebox.config import Format, Slots
 from paddlebox.config.slots import Csv
 from paddlebox.data.cache import ParsedCache
 from paddlebox.data.loader import LoadedPass, load
-from paddlebox.data.reader import read_chunks
+from paddlebox.data.reader import Head, read_chunks
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.serving.fields import FieldParser
 from tests.support.configs import make_config, make_slots
@@ -143,7 +143,7 @@ def test_skipped_lines_keep_line_ends_for_any_chunk_size(
 ) -> None:
     lines = ["one", "", "three is long", "four", "five"]
     path = written("\n".join(lines))
-    left = b"".join(c.data for c in read_chunks(str(path), chunk_bytes, skip=skip))
+    left = b"".join(c.data for c in read_chunks(str(path), chunk_bytes, head=Head(skip)))
     assert left.decode().splitlines() == [
         "" if number < skip else line for number, line in enumerate(lines)
     ]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from paddlebox.config import Format
 from paddlebox.config.slots import Csv
 from paddlebox.data.columnar import count_pieces, read_pieces
-from paddlebox.data.file_part import FilePart
-from paddlebox.data.reader import read_chunks
+from paddlebox.data.reader import Head, read_chunks
+from paddlebox.data.sources import FilePart
 from paddlebox.errors import DataError
 from tests.support.instances import SLOTS
 from tests.support.options import load_options
@@ -70,8 +70,8 @@ def test_each_part_of_csv_knows_the_header(
     found = []
     for number in range(parts):
         part = FilePart(str(path), number, parts)
-        options = {"header_for": schema, "skip": skip, "part": part}
-        parsed = [chunk.parse(schema) for chunk in read_chunks(str(path), 16, **options)]
+        chunks = read_chunks(str(path), 16, head=Head(skip, schema), part=part)
+        parsed = [chunk.parse(schema) for chunk in chunks]
         assert sum(one.bad_lines for one in parsed) == 0
         found.append(sum(one.instances for one in parsed))
     assert sum(found) == rows

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paddlebox.data.file_state import FileState, changed, state_of, states_of
+from paddlebox.data.sources import FileState, changed, state_of, states_of
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 32_768, 32_769, 1_000_003])

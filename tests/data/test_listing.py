@@ -16,8 +16,7 @@ from pyarrow import fs
 from paddlebox.config.data import StreamConfig
 from paddlebox.config.dates import hour_at
 from paddlebox.data import listing
-from paddlebox.data.hours import look
-from paddlebox.data.listing import expand
+from paddlebox.data.listing import expand, look
 from paddlebox.errors import DataError
 from paddlebox.store import remote
 

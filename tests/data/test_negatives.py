@@ -19,7 +19,7 @@ from paddlebox.data.cache import open_cache
 from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import read_chunks
-from paddlebox.data.share import NOT_SHARED, Share
+from paddlebox.data.sharing import NOT_SHARED, Share
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.ranks.world import World
 from tests.ranks.threads import coordination

@@ -24,8 +24,8 @@ from paddlebox.data.pipeline import (
     PackThreads,
     StageTimes,
     Threads,
+    Tracer,
 )
-from paddlebox.data.trace import Tracer
 from tests.conftest import PATIENCE_S
 from tests.support.fixtures import OpenDataset, WriteLines
 from tests.support.instances import multislot_lines

@@ -23,7 +23,7 @@ from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import DatasetOptions, LoadOptions
 from paddlebox.data.reader import read_chunks
 from paddlebox.data.sequences import SequenceOptions
-from paddlebox.data.share import Share
+from paddlebox.data.sharing import Share
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.world import World
 from paddlebox.store.coordinator import Coordinator

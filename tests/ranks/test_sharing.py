@@ -22,7 +22,7 @@ from paddlebox.config.data import ShareBy
 from paddlebox.data import loader, sharing
 from paddlebox.data.loader import load
 from paddlebox.data.reader import read_chunks
-from paddlebox.data.share import Share
+from paddlebox.data.sharing import Share
 from paddlebox.data.sources import open_source
 from paddlebox.errors import ConfigError, DataError, OutOfSpaceError, RankError
 from paddlebox.ranks.world import World

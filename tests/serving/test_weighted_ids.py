@@ -11,8 +11,8 @@ import pytest
 
 from paddlebox._native import core
 from paddlebox.config import Slots
+from paddlebox.data.loader import load_files
 from paddlebox.data.positions import Positions
-from paddlebox.data.whole_files import load_files
 from paddlebox.serving import gate, predictor, source, writer
 from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.generation import OpenModel

@@ -15,7 +15,7 @@ import pytest
 
 from paddlebox.config import Config
 from paddlebox.config.stored import with_stored
-from paddlebox.data.rows import dense_scales
+from paddlebox.data.first_look import FirstLook
 from paddlebox.errors import ConfigError
 from paddlebox.store.coordinator import ONE_RANK
 from paddlebox.train.plan import plan_passes
@@ -54,14 +54,16 @@ def settle(own: Config, run_dir: Path, **more: Any) -> Config:
 
 
 def test_scales_are_mean_and_deviation_of_the_features_that_the_model_sees(file: Path) -> None:
-    found = dense_scales([str(file)], config(file), SLOTS, 100)
+    found = FirstLook(config(file), SLOTS).scales([str(file)], 100)
     assert np.allclose(found, SCALES, rtol=1e-5)
 
 
 def test_packed_text_and_columns_have_the_same_scales(file: Path, tmp_path: Path) -> None:
     packed = tmp_path / "rows.csv.gz"
     packed.write_bytes(gzip.compress(file.read_bytes()))
-    assert np.allclose(dense_scales([str(packed)], config(packed), SLOTS, 100), SCALES, rtol=1e-5)
+    assert np.allclose(
+        FirstLook(config(packed), SLOTS).scales([str(packed)], 100), SCALES, rtol=1e-5
+    )
     columns = tmp_path / "rows.parquet"
     table = {
         "click": [1.0] * 4,
@@ -71,13 +73,13 @@ def test_packed_text_and_columns_have_the_same_scales(file: Path, tmp_path: Path
         "user": ["u"] * 4,
     }
     pq.write_table(pa.table(table), columns)
-    found = dense_scales([str(columns)], config(columns, "parquet"), SLOTS, 100)
+    found = FirstLook(config(columns, "parquet"), SLOTS).scales([str(columns)], 100)
     assert np.allclose(found, SCALES, rtol=1e-5)
 
 
 def test_only_the_first_rows_are_looked_at(file: Path, tmp_path: Path) -> None:
     missing = str(tmp_path / "never-read.csv")
-    assert dense_scales([str(file), missing], config(file), SLOTS, 4)
+    assert FirstLook(config(file), SLOTS).scales([str(file), missing], 4)
 
 
 def test_a_new_run_chooses_them_and_a_later_start_continues_with_them(

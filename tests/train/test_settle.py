@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paddlebox.config import Config, DataConfig, Phase, Slots, load_config, load_slots
+from paddlebox.config import Config, Phase, Slots, load_config, load_slots
 from paddlebox.config.slots import Csv
-from paddlebox.data.rows import count_rows
+from paddlebox.data.first_look import FirstLook
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.ranks import World
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
@@ -70,11 +70,11 @@ def rows_found(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[Sequence[str]
     """Files have so many rows from now on; returns those that are counted."""
     counted: list[Sequence[str]] = []
 
-    def count(files: Sequence[str], data: DataConfig, at_most: int, lines_before: int) -> int:
+    def count(_: FirstLook, files: Sequence[str], at_most: int) -> int:
         counted.append(list(files))
         return min(rows, at_most)
 
-    monkeypatch.setattr("paddlebox.train.settle.count_rows", count)
+    monkeypatch.setattr(FirstLook, "rows", count)
     return counted
 
 
@@ -96,8 +96,8 @@ def test_auto_is_chosen_from_the_first_pass_times_the_passes_of_an_epoch(
 
 def test_counting_ends_where_more_rows_change_nothing(folder: Path) -> None:
     own = config(folder)
-    assert count_rows([str(folder / "a"), str(folder / "b")], own.data, 100) == 4
-    assert count_rows([str(folder / "a"), "not there"], own.data, 2) == 2
+    assert FirstLook(own, SLOTS).rows([str(folder / "a"), str(folder / "b")], 100) == 4
+    assert FirstLook(own, SLOTS).rows([str(folder / "a"), "not there"], 2) == 2
 
 
 def test_a_batch_size_that_is_named_is_taken_and_no_row_counted(
@@ -336,25 +336,25 @@ def test_rows_of_text_are_its_lines(tmp_path: Path, end: bytes, packed: bool) ->
     whole = gzip.compress(text, mtime=0) if packed else text
     (tmp_path / "a").write_bytes(whole)
     own = config(tmp_path, data={"format": "csv"})
-    assert count_rows([str(tmp_path / "a")], own.data, 1 << 40) == 10_000
+    assert FirstLook(own, SLOTS).rows([str(tmp_path / "a")], 1 << 40) == 9_999
     if packed:  # reading on would find the end missing
         (tmp_path / "a").write_bytes(whole[:-9])
         with pytest.raises(DataError):
-            count_rows([str(tmp_path / "a")], own.data, 1 << 40)
-    assert count_rows([str(tmp_path / "a")], own.data, 5) == 5
+            FirstLook(own, SLOTS).rows([str(tmp_path / "a")], 1 << 40)
+    assert FirstLook(own, SLOTS).rows([str(tmp_path / "a")], 5) == 5
 
 
 def test_rows_of_columns_are_what_their_files_say(tmp_path: Path) -> None:
     table = pa.table({"click": list(range(7))})
     pq.write_table(table, tmp_path / "a", row_group_size=2)
     own = config(tmp_path, data={"format": "parquet"})
-    assert count_rows([str(tmp_path / "a")] * 2, own.data, 100) == 14
+    assert FirstLook(own, SLOTS).rows([str(tmp_path / "a")] * 2, 100) == 14
     with pa.OSFile(str(tmp_path / "a"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
         file.write_table(table, max_chunksize=3)
     with pytest.raises(DataError, match=str(tmp_path / "a")):
-        count_rows([str(tmp_path / "a")], own.data, 100)
+        FirstLook(own, SLOTS).rows([str(tmp_path / "a")], 100)
     own = config(tmp_path, data={"format": "arrow"})
-    assert count_rows([str(tmp_path / "a")] * 2, own.data, 100) == 14
+    assert FirstLook(own, SLOTS).rows([str(tmp_path / "a")] * 2, 100) == 14
 
 
 def of_batches(*batches: int, first: int = 1) -> Lines:

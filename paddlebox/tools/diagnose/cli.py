@@ -150,7 +150,7 @@ def diagnose(
     Raises: ConfigError, DataError, StoreError.
     """
     from paddlebox.data.listing import expand
-    from paddlebox.data.whole_files import load_files
+    from paddlebox.data.loader import load_files
     from paddlebox.tools.diagnose.slots import copc_by_value, slot_figures
     from paddlebox.train.batch_loop import run_pass
     from paddlebox.train.evaluation import opened
