@@ -100,19 +100,12 @@ class InMemoryDataset(UpstreamDataset):
 
     def _make_page_views(self) -> None:
         chosen, shuffles = self._arranger._arrangeable("preprocess_instance"), self._shuffles_views
+        instances, seed = chosen.loaded.instances, self._shuffle_seed(chosen)
+        if self._merge_by_sid or chosen.loaded.sequences is not None:
+            order = "search_id" if shuffles else "page_views"
+            self._arranger.group(chosen, order, seed if shuffles else None)
+            return
         chosen.check_in_one_part("page views")
-        if self._merge_by_sid:
-            chosen.check_whole_views(self._arranger._ranks)
-        seed = self._shuffle_seed(chosen)
-        if chosen.loaded.sequences is not None:
-            self._arranger.make_sequences(chosen, seed if shuffles else None)
-            return
-        instances = chosen.loaded.instances
-        if self._merge_by_sid:
-            instances.arrange_by("search_id" if shuffles else "page_views", seed)
-            chosen.loaded.cut_views(self.options.load.data.pv_batch_size)
-            chosen.views = list(instances.page_view_starts())
-            return
         if isinstance(instances, SpillingInstances):
             raise ConfigError(
                 "set_merge_by_sid(False): the pass is on disk, where only search ids make page "

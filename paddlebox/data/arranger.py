@@ -46,23 +46,26 @@ class Arranger:
                 "preprocess_instance: the pass has click priors (init: click_slots), which are "
                 "counted for one order of its instances: leave one of them out"
             )
-        chosen.check_in_one_part("page views")
-        chosen.check_whole_views(self._ranks)
-        if chosen.loaded.sequences is not None:
-            self.make_sequences(chosen, chosen.shuffle_seed)
-            return
-        instances = chosen.loaded.instances
-        instances.arrange_by("page_views", 0)
-        chosen.loaded.cut_views(self._options.load.data.pv_batch_size)
-        chosen.views = instances.page_view_starts()
+        self.group(chosen, "page_views", chosen.shuffle_seed)
 
-    def make_sequences(self, chosen: Pass, seed: int | None) -> None:
-        """Make the sequences of users the page views. seed: shuffles; None: the order of files."""
-        count = self._options.load.data.pv_batch_size
-        sequences = chosen.loaded.arrange_sequences(seed=seed, views_a_batch=count)
-        assert sequences.plan is not None
-        chosen.views = sequences.plan.starts.tolist()
-        chosen.stats.sequences = sequences.counts()
+    def group(self, chosen: Pass, by: str, seed: int | None) -> None:
+        """Make page views of a pass, or of its sequences of users if it has them.
+
+        Args:
+            by: "page_views", in the order of search ids, or "search_id", which shuffles them.
+            seed: shuffles; None: sequences are in the order of the files.
+        """
+        chosen.check_in_one_part("page views")
+        chosen.check_whole_views(self._table.world.size)
+        count, loaded = self._options.load.data.pv_batch_size, chosen.loaded
+        if loaded.sequences is None:
+            loaded.instances.arrange_by(by, seed or 0)
+            loaded.cut_views(count)
+            chosen.views = list(loaded.instances.page_view_starts())
+        else:
+            plan = loaded.arrange_sequences(seed=seed, views_a_batch=count)
+            chosen.views = plan.starts.tolist()
+            chosen.stats.sequences = loaded.sequences.counts()
 
     def undo_page_views(self) -> None:
         chosen = self._arrangeable("postprocess_instance")
@@ -77,15 +80,12 @@ class Arranger:
 
     def _shuffle_groups(self, instances: Any, seed: int) -> None:
         """Shuffle instances; with a loss in groups (`set_group`), groups as wholes."""
-        group = self._options.group
-        if not group:
-            instances.arrange_by("instance", seed)
-        elif group in LOG_KEYS:
-            instances.arrange_by("search_id", seed)
-        else:
-            instances.arrange_by(
-                "slot", seed, *self._options.load.sparse_numbers("set_group", [group])
-            )
+        group, load = self._options.group, self._options.load
+        by = "slot" if group else "instance"
+        if group in LOG_KEYS:
+            by, group = "search_id", ""
+        slots = load.sparse_numbers("set_group", [group] if group else [])
+        instances.arrange_by(by, seed, *slots)
 
     # ---- values of slots
 
@@ -132,7 +132,8 @@ class Arranger:
     def share_by(self, by: str, slot: str, fleet: Any) -> None:
         """Share the instances that ranks read from their own files: the loaded pass, which is
         loaded again, and later ones. Without effect on one rank."""
-        jobs, ranks = fleet.worker_num() if fleet is not None else _world_size(), self._ranks
+        jobs = int(os.environ.get("PADDLE_TRAINERS_NUM") or 1)
+        jobs, ranks = fleet.worker_num() if fleet is not None else jobs, self._table.world.size
         if jobs != ranks:
             raise ConfigError(
                 f"global_shuffle: the job has {jobs} ranks, but the table is one of {ranks}: open "
@@ -147,10 +148,6 @@ class Arranger:
         self._options.load = replace(load, share=share)
         if self._stager.next is not None:
             self._loader.reload()
-
-    @property
-    def _ranks(self) -> int:
-        return int(self._table.world.size)
 
     def _shuffle_loaded(self, chosen: Pass) -> None:
         if chosen.views is not None:
@@ -173,17 +170,12 @@ class Arranger:
 def _check_shuffle(options: LoadOptions, by: str, slot: str) -> None:
     if by not in SHUFFLES:
         raise ValueError(f"local_shuffle: expected by {', '.join(SHUFFLES)}, found {by!r}")
-    names = options.sparse_names()
-    if (by == "slot") != bool(slot) or (slot and slot not in names):
-        raise ValueError(
-            f"local_shuffle: slot {slot!r}: expected one of {', '.join(names)} with by='slot'"
-        )
+    if (by == "slot") != bool(slot):
+        names = ", ".join(options.sparse_names())
+        raise ValueError(f"local_shuffle: slot {slot!r}: expected one of {names} with by='slot'")
+    options.sparse_numbers("local_shuffle: slot", [slot] if slot else [])  # checks the name
     tags = options.tags
     if by == "search_id" and "logkey" not in tags:
         raise PassError("local_shuffle by search_id: set_parse_logkey(True) is missing")
     if by == "ins_id" and not tags & {"ins_id", "logkey"}:
         raise PassError("local_shuffle by ins_id: set_parse_ins_id(True) is missing")
-
-
-def _world_size() -> int:
-    return int(os.environ.get("PADDLE_TRAINERS_NUM") or 1)

@@ -34,6 +34,7 @@ _SUFFIX = ".pbxparsed"
 _PART = ".part"  # in the names of files that are being written
 # A file that was modified less than this ago may change again without a new modification time.
 _SETTLED_S = 0.1
+_AGAIN = "parsing the file again, its parsed cache cannot be used: %s"
 _ABANDONED_S = 24 * 3600.0  # the writer of a partial file that is older than this has died
 
 
@@ -101,7 +102,7 @@ class ParsedCache:
         reader = self._open(file, key)
         if reader is not None:
             self.hits += 1
-            yield from _cached(path, file, reader, read)
+            yield from _CachedFile(path, file, reader, read).parts()
             return
         self.misses += 1
         settled = time.time() - identity["mtime_ns"] / 1e9 > _SETTLED_S
@@ -122,7 +123,7 @@ class ParsedCache:
             os.utime(file)  # `_evict` orders the files by this time
             return reader
         except (StoreError, OSError) as error:
-            log.warning("parsing the file again, its parsed cache cannot be used: %s", error)
+            log.warning(_AGAIN, error)
             return None
 
     def _record(
@@ -239,45 +240,44 @@ class _Recorded:
 
 @dataclass
 class _CachedFile:
-    file: Path
+    """An input file whose columns are in the cache."""
+
+    path: str
+    file: Path  # of the cache
     reader: Any
     read: Parts
     damaged: bool = False
 
-    def found_damage(self, error: Exception) -> None:
-        if not self.damaged:
-            log.warning("parsing the file again, its parsed cache cannot be used: %s", error)
-        self.damaged = True
-        self.file.unlink(missing_ok=True)
+    def parts(self) -> Iterator[Parsable]:
+        for number in range(self.reader.pieces):
+            if self.damaged:
+                yield from islice(self.read(), number, None)
+                return
+            yield _Cached(self.path, number, self)
 
-
-@dataclass(frozen=True)
-class _Cached:
-    """A part of a file whose columns are in the cache."""
-
-    path: str
-    number: int
-    cached: _CachedFile
-
-    def parse(self, schema: Any) -> Any:
+    def columns(self, number: int, schema: Any) -> Any:
         try:
-            return self.cached.reader.read(self.number)
+            return self.reader.read(number)
         except StoreError as error:
-            self.cached.found_damage(error)
+            if not self.damaged:
+                log.warning(_AGAIN, error)
+            self.damaged = True
+            self.file.unlink(missing_ok=True)
         # The input file has not changed, so it has the same parts.
-        part = next(islice(self.cached.read(), self.number, None), None)
+        part = next(islice(self.read(), number, None), None)
         if part is None:
             raise DataError(f"{self.path}: changed while it was read; load it again")
         return part.parse(schema)
 
 
-def _cached(path: str, file: Path, reader: Any, read: Parts) -> Iterator[Parsable]:
-    cached = _CachedFile(file, reader, read)
-    for number in range(reader.pieces):
-        if cached.damaged:
-            yield from islice(read(), number, None)
-            return
-        yield _Cached(path, number, cached)
+@dataclass(frozen=True)
+class _Cached:
+    path: str
+    number: int
+    of: _CachedFile
+
+    def parse(self, schema: Any) -> Any:
+        return self.of.columns(self.number, schema)
 
 
 def _identity(path: str) -> dict[str, Any] | None:

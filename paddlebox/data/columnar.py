@@ -108,10 +108,10 @@ def count_pieces(path: str, data_format: Format, retries: int = RETRIES) -> int:
         return opened(path, [], retries)[1]
 
 
-def count_rows(path: str, data_format: Format, retries: int = RETRIES) -> int:
+def count_rows(path: str, data_format: Format) -> int:
     """Only the metadata of a Parquet file is read, but all of an Arrow file. Raises: as
     `count_pieces`."""
-    with _data_errors(path, _other_format(data_format)), open_source(path, retries) as source:
+    with _data_errors(path, _other_format(data_format)), open_source(path) as source:
         if data_format is Format.PARQUET:
             return int(pq.read_metadata(pa.PythonFile(source, mode="r")).num_rows)
         with pa.ipc.open_file(_file(source)) as file:

@@ -94,16 +94,17 @@ class Told:
     """Logs the findings of a dataset, each one only once."""
 
     def __init__(self) -> None:
-        self._large: set[str] = set()
-        self._rounded: set[str] = set()
-        self._cut: set[str] = set()
-        self._overlaps = False
+        self._told: set[tuple[str, str]] = set()  # kind, and name of the slot
+
+    def _is_new(self, kind: str, name: str) -> bool:
+        known = (kind, name) in self._told
+        self._told.add((kind, name))
+        return not known
 
     def tell(self, options: Any, findings: Findings, instances: int) -> None:
         """Log the findings of a pass of this many instances. options: its LoadOptions."""
         for name, (value, where) in findings.large.items():
-            if name not in self._large:
-                self._large.add(name)
+            if self._is_new("large", name):
                 log.warning(
                     "dense slot %r holds values as large as %g (%s): next to inputs around 1, such "
                     "a value dominates the network; clip: [low, high] or log1p: true in slots.yaml "
@@ -113,8 +114,7 @@ class Told:
                     where,
                 )
         for name, (value, where) in findings.rounded.items():
-            if name not in self._rounded:
-                self._rounded.add(name)
+            if self._is_new("rounded", name):
                 log.warning(
                     "slot %r holds integers that float32 rounds, such as %.0f to %.0f (%s): the "
                     "model reads the rounded value; a bucket of the slot and metrics read the "
@@ -125,8 +125,7 @@ class Told:
                     where,
                 )
         for name, cut in findings.cut.items():
-            if name not in self._cut and cut["lists"] >= _NOTABLE_CUT * instances:
-                self._cut.add(name)
+            if cut["lists"] >= _NOTABLE_CUT * instances and self._is_new("cut", name):
                 (slot,) = (slot for slot in options.slots.sparse if slot.name == name)
                 log.info(
                     "sparse slot %r: %d of %d lists are longer than %s; %d values are left out "
@@ -141,14 +140,11 @@ class Told:
 
     def _tell_overlap(self, options: Any, findings: Findings) -> None:
         sample, findings.sample = findings.sample, None
-        if self._overlaps or sample is None:
+        if sample is None or not self._is_new("overlaps", ""):  # only the first pass is checked
             return
-        self._overlaps = True  # only the first pass is checked
         # Criteo's ids contain the column. A sequence shares the ids of its item slot.
-        if (
-            options.data.key_space is not KeySpace.SHARED
-            or options.data.format is Format.CRITEO_TSV
-        ):
+        data = options.data
+        if data.key_space is not KeySpace.SHARED or data.format is Format.CRITEO_TSV:
             return
         found = list(overlaps(options.slots, sample, frozenset(options.sequences)))
         if not found:

@@ -67,20 +67,20 @@ class Log:
     why: str = ""  # the reason why it is not complete
 
 
-def look(config: StreamConfig, hour: Hour, retries: int = RETRIES) -> Log:
+def look(config: StreamConfig, hour: Hour) -> Log:
     """Look for the log of an hour. Raises: DataError if a file system does not answer."""
     marker, marked = render(config.ready_marker, hour.begin), None
     if marker:
-        marked = written_at(marker, retries)
+        marked = written_at(marker)
         if marked is None:
             return Log(why=f"{marker} is not there")
     pattern = render(config.path_template, hour.begin)
     try:
-        files = tuple(expand([pattern], retries))
+        files = tuple(expand([pattern]))
     except NothingThereError as error:
         return Log(why=f"{error}" + (f", though {marker} says that it is complete" * bool(marker)))
     if marked is None:
-        marked = max(written_at(file, retries) or 0.0 for file in files)
+        marked = max(written_at(file) or 0.0 for file in files)
     return Log(files, marked)
 
 

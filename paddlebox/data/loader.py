@@ -26,7 +26,7 @@ from paddlebox.data.pipe import piped
 from paddlebox.data.pipeline import InOrder, StageTimes, Threads, load_threads
 from paddlebox.data.plugins import is_library, parsed_by
 from paddlebox.data.reader import CHUNK_BYTES, read_chunks
-from paddlebox.data.sequences import PassSequences, SequenceContext, UserTimes
+from paddlebox.data.sequences import PassSequences, Plan, SequenceContext, UserTimes
 from paddlebox.data.sharing import Exchange, OwnChunk, Place, ReadPart, plan
 from paddlebox.data.sources import FilePart
 from paddlebox.data.spill import Columns, SpillingInstances, indexed, new_instances
@@ -113,7 +113,7 @@ class LoadedPass:
         counted = self.sequences.counted if self.sequences is not None else None
         return keys, self.instances.key_counts(counted)[positions], slots
 
-    def arrange_sequences(self, *, seed: int | None, views_a_batch: int = 0) -> PassSequences:
+    def arrange_sequences(self, *, seed: int | None, views_a_batch: int = 0) -> Plan:
         """`PassSequences.arrange`, for the instances too. views_a_batch: as for `cut_views`."""
         assert self.sequences is not None
         count = views_a_batch * self.sequences.options.by_count
@@ -121,7 +121,7 @@ class LoadedPass:
             self.options.data.batch_size, seed=seed, sequences_a_batch=count
         )
         place(self.instances, plan.order, plan.ends)
-        return self.sequences
+        return plan
 
     @property
     def waits_for_join(self) -> bool:
@@ -129,8 +129,8 @@ class LoadedPass:
         own = self.sequences
         return own is not None and own.options.in_join and own.plan is None and not own.alone
 
-    def sequence_spans(self, part: Part) -> list[tuple[int, int]]:
-        """The batches [begin, end) of a part. REQUIRES: there are sequences."""
+    def spans(self, part: Part) -> list[tuple[int, int]]:
+        """The batches [begin, end) of a part, which are not of page views."""
         one = len(self.ranges) == 1
         begin, end = (0, self.size) if one else (part.begin, part.end)
         ends = np.array(batch_ends(self.size, self.options, self.sequences), np.int64)
@@ -492,8 +492,6 @@ def split(
     """Split a pass into parts. max_rows: as for `load`."""
     limits = [max_rows] if isinstance(max_rows, int) else list(max_rows)
     try:
-        if sequences is not None:
-            return list(instances.split_at(limits, batch_ends(instances.size, options, sequences)))
-        return list(instances.split(limits, options.data.batch_size))
+        return list(instances.split_at(limits, batch_ends(instances.size, options, sequences)))
     except ValueError as error:
         raise OutOfSpaceError(f"hbm.budget_bytes: {error}") from error

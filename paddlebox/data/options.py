@@ -14,7 +14,6 @@ import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import DataConfig, Format, KeySpace, Slots
-from paddlebox.config.check import did_you_mean
 from paddlebox.config.data import MAX_LINE_BYTES, ShareBy
 from paddlebox.config.models import SEARCH_ID
 from paddlebox.config.slots import Csv
@@ -23,6 +22,7 @@ from paddlebox.data.cache import ParsedCache
 from paddlebox.data.pipe import TIMEOUT_S
 from paddlebox.data.pipeline import PackThreads, Threads, load_threads, pack_threads
 from paddlebox.data.plugins import is_library, load_function
+from paddlebox.data.positions import sparse_numbers
 from paddlebox.data.reader import CHUNK_BYTES, NO_HEAD, Head
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.sharing import NOT_SHARED, Share
@@ -131,35 +131,19 @@ class LoadOptions:
             if wanted not in ("off", "auto"):
                 raise ConfigError(f"dedup_slots: expected off, auto or names, found {wanted!r}")
             return wanted == "auto"
-        names = self.sparse_names()
-        unknown = [name for name in wanted if name not in names]
-        if unknown:
-            raise ConfigError(
-                f"dedup_slots: {', '.join(unknown)}: not a sparse slot; expected {', '.join(names)}"
-                + did_you_mean(unknown, names)
-            )
-        return [names.index(name) for name in wanted]
+        return self.sparse_numbers("dedup_slots", wanted)
 
     def sparse_names(self) -> list[str]:
         """In the order of the columns."""
         return [slot.name for slot in self.slots.sparse]
 
     def sparse_numbers(self, call: str, slots: Sequence[str]) -> list[int]:
-        """Positions of these slots among the sparse slots. Raises: ConfigError, naming the call,
-        for another name."""
-        names = self.sparse_names()
-        unknown = [slot for slot in slots if slot not in names]
-        if unknown:
-            raise ValueError(
-                f"{call}: {', '.join(unknown)}: not a sparse slot; expected {', '.join(names)}"
-                + did_you_mean(unknown, names)
-            )
-        return [names.index(slot) for slot in slots]
+        return sparse_numbers(self.slots, call, slots)
 
     def arrange(self, instances: Any, seed: int) -> None:
         """Shuffle instances."""
-        at = self.sparse_names().index(self.shuffle_slot) if self.shuffle_by == "slot" else 0
-        instances.arrange_by(self.shuffle_by, seed, at)
+        slots = [self.shuffle_slot] if self.shuffle_by == "slot" else []
+        instances.arrange_by(self.shuffle_by, seed, *self.sparse_numbers("shuffle", slots))
 
     # ---- checks
 
@@ -401,12 +385,7 @@ class DatasetOptions:
                 f"share {by!r}, slot {slot!r}: expected one of {', '.join(known)}, and a slot with "
                 "slot only"
             )
-        names = self.load.sparse_names()
-        if slot and slot not in names:
-            raise ConfigError(
-                f"share: slot {slot!r}: not a sparse slot; expected {', '.join(names)}"
-                + did_you_mean([slot], names)
-            )
+        self.load.sparse_numbers("share: slot", [slot] if slot else [])  # checks the name
         needed = {ShareBy.INS_ID: {"ins_id", "logkey"}, ShareBy.SEARCH_ID: {"logkey"}}
         if by in needed and not self.load.tags & needed[ShareBy(by)]:
             raise ConfigError(

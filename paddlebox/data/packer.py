@@ -158,14 +158,8 @@ class BatchPacker:
 
     def _with_counts(self, packed: Feed) -> np.ndarray:
         """(B, 2 + n) the show and click of each instance, then its further counts."""
-        columns = [packed["box_show_click"]]
-        for name in self._inputs.counts:
-            if name in self._slots.tasks:
-                at = self._slots.tasks.index(name)
-                columns.append(packed["box_label"][:, at : at + 1])
-            else:
-                columns.append(packed[COUNTS + name])
-        return np.concatenate(columns, axis=1)
+        further = [self._values(name, packed) for name in self._inputs.counts]
+        return np.concatenate([packed["box_show_click"], *further], axis=1)
 
     def _without_weight(self, packed: Feed) -> np.ndarray | None:
         """(B) the instances of weight 0, whose rows are not trained; None: there are none, or other
@@ -248,15 +242,22 @@ class BatchPacker:
         """A dense slot (B, dim); log keys, a label or a slot that is not a feature: (B, 1)."""
         if var.name in LOG_KEYS:
             return self._log_keys(var.name, begin, end).view(np.int64).reshape(-1, 1)
-        if var.name in self._dense_at:
-            low, high = self._dense_at[var.name]
-            return np.ascontiguousarray(packed["box_dense"][:, low:high])
-        if var.name in self._beside:
-            beside: np.ndarray = packed[self._input_of(var.name)]
-            return beside
-        task = self._slots.tasks.index(var.name)
-        label = np.ascontiguousarray(packed["box_label"][:, task : task + 1])
-        return label.astype(np.int64) if is_int64(var) else label
+        values = np.ascontiguousarray(self._values(var.name, packed))
+        return (
+            values.astype(np.int64) if var.name in self._slots.tasks and is_int64(var) else values
+        )
+
+    def _values(self, name: str, packed: Feed) -> np.ndarray:
+        """(B, dim) of a dense slot, (B, 1) of a label or a slot that is not a feature."""
+        if name in self._dense_at:
+            low, high = self._dense_at[name]
+            values: np.ndarray = packed["box_dense"][:, low:high]
+        elif name in self._beside:
+            values = packed[self._input_of(name)]
+        else:
+            task = self._slots.tasks.index(name)
+            values = packed["box_label"][:, task : task + 1]
+        return values
 
     def _input_of(self, name: str) -> str:
         """The input with the values of a slot that is not a feature."""
@@ -297,18 +298,15 @@ class BatchPacker:
             parts = packed[EXACT][:, self._exact[name] :][:, :EXACT_FLOATS]
             exact: np.ndarray = parts.astype(np.longdouble).sum(axis=1)
             return exact
-        if name == WEIGHT or name in self._beside:
-            beside = packed[WEIGHT if name == WEIGHT else self._input_of(name)]
-            return np.ascontiguousarray(beside.reshape(-1))
+        if name == WEIGHT:
+            return np.ascontiguousarray(packed[WEIGHT].reshape(-1))
         if name in self._sparse:
             feasigns, offsets = self._loaded.instances.pack_feasigns(begin, end)
             slot, count = self._sparse[name], len(self._sparse)
             starts, ends = offsets[:-1][slot::count], offsets[1:][slot::count]
             padded = np.append(feasigns, np.uint64(0))
             return np.where(ends > starts, padded[starts], np.uint64(0))
-        if name in self._slots.tasks:
-            return np.ascontiguousarray(packed["box_label"][:, self._slots.tasks.index(name)])
-        return np.ascontiguousarray(packed["box_dense"][:, self._dense_at[name][0]])
+        return np.ascontiguousarray(self._values(name, packed)[:, 0])
 
     def _log_keys(self, name: str, begin: int, end: int) -> np.ndarray:
         """(B) uint64."""

@@ -253,14 +253,12 @@ class PassFeeder:
 
     def _spans(self, current: Pass, part: Part) -> list[tuple[int, int]]:
         """The batches [begin, end) of a part."""
-        size, views = current.loaded.options.data.batch_size, current.views
-        data = self._options.load.data
-        if current.loaded.sequences is not None:
-            return current.loaded.sequence_spans(part)
+        views, loaded, data = current.views, current.loaded, self._options.load.data
+        if loaded.sequences is not None:
+            return loaded.spans(part)
         if views is None:
-            starts = range(part.begin, part.end, size)
-            spans = [(begin, min(begin + size, part.end)) for begin in starts]
-            short = part.end == current.loaded.size and part.end % size > 0
+            spans = loaded.spans(part)
+            short = part.end == loaded.size and part.end % loaded.options.data.batch_size > 0
         else:
             size, count = data.pv_batch_size, len(views) - 1
             spans = [(views[at], views[min(at + size, count)]) for at in range(0, count, size)]

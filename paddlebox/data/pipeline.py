@@ -129,8 +129,9 @@ class StageTimes:
         finally:
             self.add(stage, kind, begin, time.perf_counter_ns())
 
-    def seconds(self, stage: str, kind: str = WORK) -> float:
-        return self._sums[stage][kind] / 1e9
+    def seconds(self, stage: str) -> float:
+        """Of its work."""
+        return self._sums[stage][WORK] / 1e9
 
     def as_dict(self) -> dict[str, dict[str, float]]:
         with self._lock:

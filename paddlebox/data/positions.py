@@ -23,6 +23,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from paddlebox.config import Slots, SlotType
+from paddlebox.config.check import did_you_mean
+from paddlebox.errors import ConfigError
 
 
 class Positions:
@@ -101,6 +103,19 @@ class Positions:
                 "instances that are merged cannot hold sequences"
             )
         return parted, np.ascontiguousarray(lengths[:, self._sequences], np.float32)
+
+
+def sparse_numbers(slots: Slots, call: str, names: Sequence[str]) -> list[int]:
+    """Positions of these slots among the sparse slots. Raises: ConfigError, naming the call, for
+    another name."""
+    known = [slot.name for slot in slots.sparse]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigError(
+            f"{call}: {', '.join(unknown)}: not a sparse slot; expected {', '.join(known)}"
+            + did_you_mean(unknown, known)
+        )
+    return [known.index(name) for name in names]
 
 
 def task_columns(slots: Slots) -> tuple[list[int], list[int]]:

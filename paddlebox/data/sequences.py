@@ -17,10 +17,10 @@ import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import Slots
-from paddlebox.config.check import did_you_mean
 from paddlebox.config.data import HistoryConfig, SequencesConfig, Split, check_cut
 from paddlebox.data.batches import MASK, SEQ_OFFSETS, SEQ_TIME
 from paddlebox.data.history import Carried, History, Tails, ranges
+from paddlebox.data.positions import sparse_numbers
 from paddlebox.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
@@ -87,13 +87,7 @@ class SequenceOptions:
 
     def slot(self, slots: Slots) -> int:
         """The position of the user's slot. Raises: ConfigError if it is no sparse slot."""
-        names = [slot.name for slot in slots.sparse]
-        if self.user not in names:
-            raise ConfigError(
-                f"data.sequences.user: no sparse slot {self.user!r}; expected one of "
-                f"{', '.join(names)}" + did_you_mean([self.user], names)
-            )
-        return names.index(self.user)
+        return sparse_numbers(slots, "data.sequences.user", [self.user])[0]
 
     def invalid(self, schema: Any, slots: Slots) -> np.ndarray:
         """(n) uint64 feasigns. Raises: ConfigError for a text that is no value of the slot."""

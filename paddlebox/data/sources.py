@@ -29,7 +29,7 @@ _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError)
 T = TypeVar("T")
 
 
-def written_at(path: str, retries: int = RETRIES) -> float | None:
+def written_at(path: str) -> float | None:
     """The modification time of a file, in seconds since 1970; None if there is no file. Raises:
     DataError if the file system does not answer."""
     if not is_uri(path):
@@ -39,8 +39,8 @@ def written_at(path: str, retries: int = RETRIES) -> float | None:
             return None
         except OSError as error:
             raise _unreadable(path, error) from error
-    system, inside = filesystem_of(path, retries)
-    info = request(path, retries, lambda: system.get_file_info(inside))
+    system, inside = filesystem_of(path, RETRIES)
+    info = request(path, RETRIES, lambda: system.get_file_info(inside))
     if info.type == fs.FileType.NotFound:
         return None
     return float(info.mtime.timestamp()) if info.mtime is not None else 0.0

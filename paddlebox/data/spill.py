@@ -243,11 +243,6 @@ class SpillingInstances:
 
     # ---- the pass
 
-    def split(self, max_rows: Sequence[int], batch_size: int) -> list[Any]:
-        """max_rows: (T)."""
-        ends = [min(at + batch_size, self.size) for at in range(0, self.size, batch_size)]
-        return self.split_at(max_rows, ends)
-
     def split_at(self, max_rows: Sequence[int], ends: Sequence[int]) -> list[Any]:
         """max_rows: (T)."""
         keys, most = self._windows.keys, np.array(max_rows, np.int64)

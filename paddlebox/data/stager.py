@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 import numpy as np
@@ -85,8 +85,7 @@ class Stager:
         """A context for changing the order of the loaded pass, which may change its parts."""
         with self._lock:
             if loaded.staged is not None and len(loaded.loaded.ranges) > 1:
-                self._drop(loaded.staged)
-                loaded.staged = None
+                self._drop(loaded)
                 loaded.stats.hits.update(dict.fromkeys(loaded.stats.hits, 0))
                 loaded.stats.hits_of.clear()
             elif loaded.staged is not None:
@@ -97,18 +96,14 @@ class Stager:
     def close(self) -> None:
         """Drop parts that are staged but have not begun."""
         self._thread.shutdown()
-        for chosen in (self.next, self.current):
-            if chosen is not None and chosen.staged is not None:
-                self._drop(chosen.staged)
-                chosen.staged = None
+        if self.current is not None:
+            self._drop(self.current)
         if self.next is not None:
             self._unstage(self.next)
 
     def _unstage(self, loaded: Pass) -> None:
         """Drop what was staged of a pass that has not begun, and its counts of keys."""
-        if loaded.staged is not None:
-            self._drop(loaded.staged)
-            loaded.staged = None
+        self._drop(loaded)
         if loaded.counted is not None:
             self._table.uncount_keys(loaded.counted)
             loaded.counted = None
@@ -143,8 +138,11 @@ class Stager:
         owner.free_ns = time.perf_counter_ns()
         return Staged(part, staged, row_of_position)
 
-    def _drop(self, staged: Future[Staged]) -> None:
+    def _drop(self, owner: Pass) -> None:
+        """Drop the part of a pass that is staged but has not begun, if there is one."""
+        staged, owner.staged = owner.staged, None
         try:
-            self._table.drop_staged(staged.result().pass_table)
+            if staged is not None:
+                self._table.drop_staged(staged.result().pass_table)
         except Exception as error:
             log.debug("a staged pass could not be dropped: %s", error)

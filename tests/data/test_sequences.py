@@ -478,7 +478,7 @@ class TestBadInput:
         assert (texts(of), of.size, of.trained, of.ranges) == ([], 0, 0, [])
 
     def test_a_user_that_is_no_sparse_slot_is_refused(self, file: str) -> None:
-        with pytest.raises(ConfigError, match=r"no sparse slot 'usr'.*did you mean 'user'"):
+        with pytest.raises(ConfigError, match=r"user: usr: not a sparse slot.*did you mean 'user'"):
             loaded([file], user="usr")
 
 

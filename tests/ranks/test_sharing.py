@@ -355,7 +355,11 @@ class TestMistakes:
             ("auto", "", "share 'auto', slot '': expected one of files, bytes, instance"),
             ("slot", "", "and a slot with slot only"),
             ("bytes", "user", "and a slot with slot only"),
-            ("slot", "usr", "slot 'usr': not a sparse slot; expected user, words; did you mean"),
+            (
+                "slot",
+                "usr",
+                "share: slot: usr: not a sparse slot; expected user, words; did you mean",
+            ),
             ("ins_id", "", r"no ins_id: set_parse_ins_id\(True\)"),
             ("search_id", "", r"no search_id: .*set_parse_logkey\(True\)"),
         ],

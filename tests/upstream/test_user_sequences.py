@@ -245,7 +245,7 @@ def test_what_is_missing_is_named(open_upstream: OpenUpstream, file: str) -> Non
     with pytest.raises(ConfigError, match="expected the slot of the user, found none"):
         load(dataset, file)
     dataset.set_merge_by_uid(True, 0, user="nobody")
-    with pytest.raises(ConfigError, match="no sparse slot 'nobody'"):
+    with pytest.raises(ConfigError, match="user: nobody: not a sparse slot"):
         load(dataset, file)
     for call in (dataset.set_train_timestamp_range, dataset.set_test_timestamp_range):
         with pytest.raises(ConfigError, match=r"expected 0 <= begin < end, found \(2, 1\)"):
