@@ -12,28 +12,20 @@ from paddlebox import _native
 from paddlebox.config.data import ShareBy
 from paddlebox.data.batches import LOG_KEYS
 from paddlebox.data.loader import split
-from paddlebox.data.options import SHUFFLES, DatasetOptions, LoadOptions
+from paddlebox.data.options import SHUFFLES, LoadOptions
 from paddlebox.data.pass_loader import PassLoader
 from paddlebox.data.passes import Pass
 from paddlebox.data.sharing import Share
-from paddlebox.data.stager import Stager
 from paddlebox.errors import ConfigError, PassError
-from paddlebox.store.table_set import TableSet
 
 
 class Arranger:
-    """Shuffles passes, makes and undoes page views, exchanges the values of slots.
+    """Shuffles passes, makes and undoes page views, exchanges the values of slots. `Dataset`
+    documents the methods."""
 
-    `Dataset` has the same methods, and documents them.
-    """
-
-    def __init__(
-        self, table: TableSet, options: DatasetOptions, loader: PassLoader, stager: Stager
-    ) -> None:
-        self._table = table
-        self._options = options
-        self._loader = loader
-        self._stager = stager
+    def __init__(self, loader: PassLoader) -> None:
+        self._table, self._options = loader.table, loader.options
+        self._loader, self._stager = loader, loader.stager
 
     # ---- page views
 
@@ -49,12 +41,9 @@ class Arranger:
         self.group(chosen, "page_views", chosen.shuffle_seed)
 
     def group(self, chosen: Pass, by: str, seed: int | None) -> None:
-        """Make page views of a pass, or of its sequences of users if it has them.
-
-        Args:
-            by: "page_views", in the order of search ids, or "search_id", which shuffles them.
-            seed: shuffles; None: sequences are in the order of the files.
-        """
+        """Make page views of a pass, or of its sequences of users. by: "page_views", in the order
+        of search ids, or "search_id", which shuffles them. seed: shuffles; None: sequences are in
+        the order of the files."""
         chosen.check_in_one_part("page views")
         chosen.check_whole_views(self._table.world.size)
         count, loaded = self._options.load.data.pv_batch_size, chosen.loaded
@@ -130,8 +119,8 @@ class Arranger:
             self._shuffle_loaded(self._stager.next)
 
     def share_by(self, by: str, slot: str, fleet: Any) -> None:
-        """Share the instances that ranks read from their own files: the loaded pass, which is
-        loaded again, and later ones. Without effect on one rank."""
+        """Share the instances that ranks read from their own files: of the loaded pass, which is
+        loaded again, and of later ones. Without effect on one rank."""
         jobs = int(os.environ.get("PADDLE_TRAINERS_NUM") or 1)
         jobs, ranks = fleet.worker_num() if fleet is not None else jobs, self._table.world.size
         if jobs != ranks:
@@ -173,7 +162,7 @@ def _check_shuffle(options: LoadOptions, by: str, slot: str) -> None:
     if (by == "slot") != bool(slot):
         names = ", ".join(options.sparse_names())
         raise ValueError(f"local_shuffle: slot {slot!r}: expected one of {names} with by='slot'")
-    options.sparse_numbers("local_shuffle: slot", [slot] if slot else [])  # checks the name
+    options.sparse_numbers("local_shuffle", [slot] if slot else [])  # checks the name
     tags = options.tags
     if by == "search_id" and "logkey" not in tags:
         raise PassError("local_shuffle by search_id: set_parse_logkey(True) is missing")

@@ -49,12 +49,8 @@ _LINES_BEFORE_EARLY_STOP = 10_000
 
 
 class BadLines:
-    """Counts the malformed lines of a pass and of each of its files.
-
-    Args:
-        csv: None: data.format is not csv.
-        columns: the columns that slots.yaml expects.
-    """
+    """Counts the malformed lines of a pass and of each of its files. csv: None: data.format is not
+    csv. columns: those that slots.yaml expects."""
 
     def __init__(self, ratio: float, csv: Csv | None = None, columns: Sequence[str] = ()) -> None:
         self.ratio = ratio
@@ -131,7 +127,6 @@ class BadLines:
         return "\n  ".join([*counts.quoted, *(hints or advice or [otherwise] * bool(otherwise))])
 
     def warn(self) -> None:
-        """Log how many lines were left out, if any."""
         if self.bad:
             log.warning(
                 "%d of %d lines are malformed and left out. The first:\n  %s",
@@ -189,13 +184,10 @@ def _other_delimiter(text: str, delimiter: str, cells: int, least: int) -> str:
     mark = max(counts, key=lambda one: counts[one])
     if counts[mark] < cells or counts[mark] + 1 < least:
         return ""
+    shown = '"\\t"' if mark == "\t" else f'"{mark}"'
     times = "once" if counts[mark] == 1 else f"{counts[mark]} times"
     return (
         f"{cells} column{'' if cells == 1 else 's'} with delimiter {delimiter!r}, and {mark!r} "
-        f"occurs {times} on the line: is that the delimiter? csv: {{delimiter: {_quoted(mark)}}} "
+        f"occurs {times} on the line: is that the delimiter? csv: {{delimiter: {shown}}} "
         "in slots.yaml"
     )
-
-
-def _quoted(mark: str) -> str:
-    return '"\\t"' if mark == "\t" else f'"{mark}"'

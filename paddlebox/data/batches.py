@@ -100,13 +100,9 @@ def check_use_var(
     tables: Sequence[str] = (),
     sequences: Collection[str] = (),
 ) -> None:
-    """Raises: ValueError, naming a variable of a user's program that cannot be fed.
-
-    Args:
-        rank_offset: as in `BatchInputs`.
-        tables: names of the tables, if there are several.
-        sequences: names of the variables that take inputs of sequences.
-    """
+    """Check that the variables of a user's program can be fed. tables: names, if there are several.
+    sequences: names of the variables that take inputs of sequences. Raises: ValueError, naming the
+    variable."""
     inputs = {**packed(tables), **SEQUENCES}
     if slots.weight is not None:
         inputs[WEIGHT] = ("float32", [-1, 1])
@@ -151,7 +147,6 @@ def _check_factors(names: set[str], slots: Slots, tables: Sequence[str]) -> None
 
 
 def _check_variable(var: Any, slot: Slot) -> None:
-    """Raises: ValueError if the values of a slot do not fit its variable."""
     shape, lod_level = tuple(var.shape), getattr(var, "lod_level", None)
     if slot.type is not SlotType.SPARSE:
         if len(shape) != 2 or shape[1] not in (slot.dim, -1):
@@ -206,5 +201,4 @@ class BatchInputs:
     exchanged: bool = False
 
     def has(self, name: str) -> bool:
-        """Whether the program reads an input."""
         return self.use_var is None or any(var.name == name for var in self.use_var)

@@ -65,14 +65,9 @@ def open_cache(folder: Path | str, budget_bytes: int) -> ParsedCache | None:
 
 
 class ParsedCache:
-    """A folder of parsed files. It is thread-safe.
-
-    Args:
-        folder: created if it does not exist.
-        budget_bytes: above this total size, the least recently used files are removed.
-
-    Raises: StoreError if the folder cannot be used.
-    """
+    """A folder of parsed files, created if it does not exist. Thread-safe. budget_bytes: above this
+    total size, the least recently used files are removed. Raises: StoreError if the folder cannot
+    be used."""
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         self.folder = folder
@@ -85,10 +80,7 @@ class ParsedCache:
 
     def parts(self, path: str, options: Mapping[str, Any], read: Parts) -> Iterator[Parsable]:
         """The parts of one file, in order. If the cache does not have them, they come from `read`
-        and are written to the cache.
-
-        Args:
-            options: everything that affects how a line is parsed.
+        and are written to the cache. options: everything that affects how a line is parsed.
 
         Raises: the errors of `read`. Errors of the cache are logged, and the file is parsed.
         """
@@ -240,8 +232,6 @@ class _Recorded:
 
 @dataclass
 class _CachedFile:
-    """An input file whose columns are in the cache."""
-
     path: str
     file: Path  # of the cache
     reader: Any

@@ -53,7 +53,6 @@ class ClickCounts:
 
 
 def seed_of(pass_number: int) -> int:
-    """The seed of the folds of a pass."""
     return int(core.mix(pass_number))
 
 
@@ -65,14 +64,9 @@ def count_folds(
     seed: int,
     slots: Sequence[int],
 ) -> np.ndarray:
-    """The shows and clicks that the batches of a part add to its rows, (R, FOLDS, 2) float32.
-
-    Args:
-        spans: the batches [begin, end). All of them are read.
-        row_of_position: (U) int32 row ids.
-        rows: R.
-        slots: positions of the sparse slots that count.
-    """
+    """The shows and clicks that the batches [begin, end) in `spans` add to the rows of a part, (R,
+    FOLDS, 2) float32. row_of_position: (U) int32 row ids. slots: positions of the sparse slots that
+    count."""
     found = np.zeros((rows, FOLDS, 2), np.float32)
     for begin, end in spans:
         held, low, high, of_held = loaded.within(begin, end, row_of_position)
@@ -81,12 +75,9 @@ def count_folds(
 
 
 def seen_in_training(known: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """The counts that the instances of each fold see, (R, F, 2), in the memory of `folds`.
-
-    Args:
-        known: (R, 2) float32 counts of the rows, with all instances of the part.
-        folds: (R, F, 2) counts of these instances.
-    """
+    """The counts that the instances of each fold see, (R, F, 2), in the memory of `folds`, the
+    counts of the instances of the part. known: (R, 2) float32 counts of the rows with all of
+    these."""
     np.subtract(known[:, None, :], folds, out=folds)
     # Decayed counts of a repeated pass may be less than what is subtracted.
     seen: np.ndarray = np.maximum(folds, 0, out=folds)
@@ -94,19 +85,14 @@ def seen_in_training(known: np.ndarray, folds: np.ndarray) -> np.ndarray:
 
 
 def estimate(counts: np.ndarray, slot_of_row: np.ndarray, slots: Sequence[int]) -> np.ndarray:
-    """The click rate p and the strength a of each slot, (2, K) float32, from the rows of a part.
+    """The click rate p and the strength a of each slot, (2, K) float32, from the (R, 2) shows and
+    clicks of the rows of a part.
 
     The model is beta-binomial: each row has a click rate of its own, drawn from a beta distribution
     with mean p, and a is the sum of its two parameters. a = (1 - r) / r, where r is the correlation
     of the clicks of one row. It is estimated from the variances between and within rows (the ANOVA
-    estimator: Ridout, Demetrio and Firth, Biometrics 1999).
-
-    A slot without rows gets NaN. If its rows do not differ by more than chance, a is the highest.
-
-    Args:
-        counts: (R, 2) shows and clicks.
-        slot_of_row: (R)
-        slots: (K) positions.
+    estimator: Ridout, Demetrio and Firth, Biometrics 1999). A slot without rows gets NaN. If its
+    rows do not differ by more than chance, a is the highest.
     """
     shown = counts[:, 0] > 0
     show = counts[shown, 0].astype(np.float64)

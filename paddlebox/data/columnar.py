@@ -77,11 +77,8 @@ def read_pieces(
     part: FilePart | None = None,
     time: str = "",
 ) -> Iterator[Piece]:
-    """The pieces of one file, in order.
-
-    Args:
-        part: of the file; None: the whole file.
-        time: the column of the time, which may be a timestamp; "": none.
+    """The pieces of one file, or of a part of it, in order. time: the column of the time, which may
+    be a timestamp; "": none.
 
     Raises: DataError that names the file if it cannot be opened or has another format; and the
         column, if it is missing, or its slot cannot read its type.
@@ -193,11 +190,9 @@ def _uses(schema: Any, time: str) -> Uses:
 
 
 def _plain_type(type_: Any, uses: frozenset[str]) -> Any:
-    """The type that the native code reads in place of a type.
-
-    A hashed slot reads the text of other values than integers, as pyarrow writes it to a CSV file,
-    and a dense slot reads a decimal as a double, unless another slot reads the column otherwise.
-    """
+    """The type that the native code reads in place of a type. A hashed slot reads the text of other
+    values than integers, as pyarrow writes it to a CSV file, and a dense slot reads a decimal as a
+    double, unless another slot reads the column otherwise."""
     if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
         return _plain_type(type_.value_type, uses)
     if pa.types.is_list(type_):

@@ -1,4 +1,4 @@
-"""Dataset: feeds the passes of a table.
+"""Dataset: feeds the passes of a table. `paddlebox.compat` has it under PaddleBox's names.
 
     dataset.preload(files)        # reads, parses and stages in the background
     dataset.wait_loaded()
@@ -8,7 +8,6 @@
 
 The next pass may be preloaded once this one has begun. It is then read, parsed and staged while
 this one trains. Calls in the wrong order raise a PassError that names the missing call.
-`paddlebox.compat` has the same protocol under PaddleBox's names.
 """
 
 from __future__ import annotations
@@ -35,11 +34,8 @@ from paddlebox.store.table_set import TableSet
 
 
 class Dataset:
-    """Feeds passes of instances to programs.
-
-    Args:
-        load: how files become instances. `options.load` holds it, and may change.
-        table: the table, or set of tables, whose rows the passes use.
+    """Feeds passes of instances to programs. `options.load`, how files become instances, may
+    change. The passes use the rows of the table, or set of tables.
 
     Raises: ConfigError for options that contradict each other, or do not fit the table.
     """
@@ -51,8 +47,7 @@ class Dataset:
         self._side_tables = SideTables()
         self._stager = Stager(table)
         self._loader = PassLoader(table, options, self._stager, self._side_tables)
-        self._arranger = Arranger(table, options, self._loader, self._stager)
-        self._feeder = PassFeeder(table, options, self._loader, self._stager, self._side_tables)
+        self._arranger, self._feeder = Arranger(self._loader), PassFeeder(self._loader)
         self.stats = PassStats()  # of the open pass, or of the last one
         self.metric_columns: Sequence[str] = ()  # slots or log keys that batches have for metrics
         #: Called at end_pass. Returns the dense state to commit with the rows.
@@ -145,12 +140,9 @@ class Dataset:
     # ---- a pass
 
     def preload(self, files: Sequence[str], day: int = 0) -> None:
-        """Begin to read, parse and stage the files of the next pass, in the background.
-
-        Args:
-            files: paths, folders, globs, URIs.
-            day: in days since 1970. The day before ends when the first pass of a later day begins.
-        """
+        """Begin to read, parse and stage the files of the next pass (paths, folders, globs, URIs)
+        in the background. day: in days since 1970. The day before ends when the first pass of a
+        later day begins."""
         self._loader.preload(self.options.load, files, day, self.tracer)
 
     def wait_loaded(self) -> None:
@@ -159,12 +151,10 @@ class Dataset:
         self._loader.wait()
 
     def wait_staged(self) -> None:
-        """Wait until the rows of the loading pass, or of its first part, are staged. Raises: as
-        `wait_loaded`; an error of staging is raised by the first batch.
-
-        On several ranks, call it before another dataset runs its passes: two datasets that stage at
-        the same time would receive each other's keys.
-        """
+        """Wait until the rows of the loading pass, or of its first part, are staged. On several
+        ranks, call it before another dataset runs its passes: two datasets that stage at the same
+        time would receive each other's keys. Raises: as `wait_loaded`; an error of staging is
+        raised by the first batch."""
         if self._loader.busy:
             self._loader.wait()
         loaded = self._stager.next
@@ -178,22 +168,18 @@ class Dataset:
         self.stats = self._feeder.begin()
 
     def batches(self) -> Iterator[Feed]:
-        """The batches of the open pass, in order, each once. Threads pack them ahead. Raises:
-        PassError if no pass is open, or its batches were read already.
+        """The batches of the open pass, in order, each once. Threads pack them ahead. The parts of
+        a split pass train one after the other. Each part ends, and is written to the SSD tier,
+        before the next one begins. The commit of end_pass contains all parts.
 
-        The parts of a split pass train one after the other. Each part ends, and is written to the
-        SSD tier, before the next one begins. The commit of end_pass contains all parts.
+        Raises: PassError if no pass is open, or its batches were read already.
         """
         return self._feeder.batches(self.metric_columns)
 
     def end_pass(self, *, commit: bool = True) -> None:
-        """End the pass and commit it in the background, with the current dense state.
-
-        Args:
-            commit: False leaves the pass to the next commit, or to `Table.commit_ended`.
-
-        Raises: the error of the previous pass's commit, if that commit failed.
-        """
+        """End the pass and commit it in the background, with the current dense state. commit: False
+        leaves the pass to the next commit, or to `Table.commit_ended`. Raises: the error of the
+        previous pass's commit, if that commit failed."""
         ended = self._feeder.end()
         if ended is not None:
             self._feeder.commit(
@@ -243,10 +229,9 @@ class Dataset:
 
     def slots_shuffle(self, slots: Sequence[str]) -> None:
         """Replace the values of these slots with those of other instances, in the open pass, or in
-        the loaded one if none is open, to measure how much the slots contribute.
-
-        Values that an earlier call replaced are restored first; [] only restores them. The batches
-        of an open evaluation pass may then be read again.
+        the loaded one if none is open, to measure how much the slots contribute. Values that an
+        earlier call replaced are restored first; [] only restores them. The batches of an open
+        evaluation pass may then be read again.
 
         Raises: PassError without `options.pool_size` (set_fea_eval), or if the pass has been
             trained; OutOfSpaceError if it is over the HBM budget; ValueError for an unknown slot.

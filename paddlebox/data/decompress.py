@@ -57,11 +57,9 @@ _HEAD_BYTES = 16
 
 
 def codec_of(source: Source) -> str | None:
-    """ "gzip", "zstd", "bz2", "xz" or None. Seeks the source to its beginning.
-
-    Raises: DataError if the file is empty and has the name of a compression: what compresses
-        nothing writes some bytes, so the file was cut short.
-    """
+    """ "gzip", "zstd", "bz2", "xz" or None. Seeks the source to its beginning. Raises: DataError if
+    the file is empty and has the name of a compression: what compresses nothing writes some bytes,
+    so the file was cut short."""
     name = _COMPRESSED.get(_suffix(source.path))
     if source.size == 0 and name is not None:
         raise DataError(

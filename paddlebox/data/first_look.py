@@ -6,7 +6,6 @@ import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import Chunk, read_chunks
 from paddlebox.data.sources import FilePart
 
-_KEPT_ROWS = 20_000  # of each file
+_KEPT_ROWS, _KEPT_BYTES = 20_000, 64 << 20  # of all files, whichever is less
 
 Scales = tuple[tuple[float, float], ...]
 
@@ -35,33 +34,26 @@ class _Rows(NamedTuple):
     def lines(self) -> int:
         return sum(batch.num_rows for batch in self.batches)
 
+    @property
+    def nbytes(self) -> int:
+        return sum(batch.nbytes for batch in self.batches)
+
     def parse(self, schema: Any) -> Any:
         return _native.core.parse_columns(schema, self.batches)
 
 
-@dataclass
-class _Beginning:
-    """The chunks at the beginning of a file."""
-
-    chunks: list[Any] = field(default_factory=list)
-    lines: int = 0
-    is_whole: bool = False
-
-
 class FirstLook:
-    """Reads the first rows of a file once, keeps them, and answers from them.
-
-    Files that a command filters or a parser plugin reads cannot be parsed here. Every method raises
-    a DataError that names the file if it cannot be read.
-    """
+    """Reads the first rows of a file once, keeps them, and answers from them. Each method raises a
+    DataError that names a file that cannot be read."""
 
     def __init__(self, config: Config, slots: Slots) -> None:
         self._options = LoadOptions(config.data, slots)
-        self._read: dict[str, _Beginning] = {}
+        self.forget()
 
     def forget(self) -> None:
-        """Drop the rows that are kept."""
-        self._read.clear()
+        self._kept: dict[str, list[Any]] = {}  # the first chunks of files
+        self._whole: set[str] = set()  # files of which all chunks are kept
+        self._rows = self._bytes = 0  # of what is kept
 
     def rows(self, files: Sequence[str], at_most: int) -> int:
         """The number of rows in the files, including malformed lines. Counting stops at at_most."""
@@ -72,7 +64,7 @@ class FirstLook:
             else:
                 lines = -(csv.skip + csv.header) if form is Format.CSV else 0
                 for chunk in self._chunks(path):
-                    lines += _lines(chunk)
+                    lines += chunk.lines
                     if rows + lines >= at_most:
                         break
                 rows += max(lines, 0)
@@ -81,12 +73,9 @@ class FirstLook:
         return rows
 
     def scales(self, files: Sequence[str], at_least: int) -> Scales:
-        """A pair (mean, standard deviation) for each dense feature, over the first rows of the
-        files; empty if there are no rows. The deviation of a constant feature is given as 1.
-
-        Args:
-            at_least: number of rows to read. Chunks are read as a whole, so they may be more.
-        """
+        """A pair (mean, standard deviation) for each dense feature, over at least this many of the
+        first rows of the files; empty if there are no rows. The deviation of a constant feature is
+        given as 1."""
         schema, parts = self._options.schema(), list[np.ndarray]()
         for path in files:
             chunks = self._chunks(path)
@@ -99,16 +88,14 @@ class FirstLook:
         return _scales(parts, self._options.slots)
 
     def zeros(self, path: str, at_least: int) -> tuple[int, dict[str, int]]:
-        """Count ids of 0 in the first rows of a file, in slots that are not hashed.
+        """Count ids of 0 in slots that are not hashed, in at least this many of the first rows of a
+        file. Of CSV only the first chunk is searched.
 
         An id of 0 is dropped, because 0 is padding by a convention of the text formats. But columns
         of CSV, Parquet and Arrow files often number their values from 0: the user must be warned.
 
-        Args:
-            at_least: as for `scales`. Of CSV only the first chunk is searched.
-
         Returns: the number of rows, and slot -> number of ids of 0, without slots that have none.
-            (0, {}) for formats in which 0 is padding by convention.
+            (0, {}) for formats in which 0 is padding, and files that a command or a plugin reads.
         """
         data, slots = self._options.data, self._options.slots
         looked = [slot for slot in slots.sparse if not (slot.hash or slot.made)]
@@ -130,18 +117,20 @@ class FirstLook:
 
     def _chunks(self, path: str) -> Iterator[Any]:
         """The chunks of a file: those that are kept, then the others."""
-        beginning = self._read.setdefault(path, _Beginning())
-        yield from beginning.chunks
-        if beginning.is_whole:
+        chunks = self._kept.setdefault(path, [])
+        yield from chunks
+        if path in self._whole:
             return
-        kept = True
-        for chunk in islice(self._open(path), len(beginning.chunks), None):
-            kept = beginning.lines < _KEPT_ROWS
-            if kept:
-                beginning.chunks.append(chunk)
-                beginning.lines += _lines(chunk)
+        keeps = True
+        for chunk in islice(self._open(path), len(chunks), None):
+            keeps = keeps and self._rows < _KEPT_ROWS and self._bytes < _KEPT_BYTES
+            if keeps:
+                chunks.append(chunk)
+                self._rows += chunk.lines
+                self._bytes += chunk.nbytes
             yield chunk
-        beginning.is_whole = kept
+        if keeps:
+            self._whole.add(path)
 
     def _open(self, path: str) -> Iterator[Any]:
         data = self._options.data
@@ -149,12 +138,6 @@ class FirstLook:
             return read_chunks(path)
         pieces = read_pieces(path, data.format, self._options.schema())
         return (_Rows(piece.batches()) for piece in pieces)
-
-
-def _lines(chunk: Any) -> int:
-    if isinstance(chunk, _Rows):
-        return chunk.lines
-    return int(chunk.data.count(b"\n") + (not chunk.data.endswith(b"\n")))
 
 
 def _dense_of(parsed: Any, schema: Any) -> np.ndarray:

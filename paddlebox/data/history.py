@@ -75,11 +75,8 @@ class History:
 
     @staticmethod
     def of(arrays: Mapping[str, np.ndarray], sparse_slots: int, dense_width: int) -> History:
-        """The history of `arrays()`; an empty one without arrays.
-
-        Raises: CorruptionError for other arrays, or lengths that do not agree; ConfigError if its
-            events have other slots.
-        """
+        """The history of `arrays()`; empty without arrays. Raises: CorruptionError for other
+        arrays, or lengths that do not agree; ConfigError if its events have other slots."""
         if not arrays:
             return History.empty(sparse_slots, dense_width)
         expected = {f.name for f in fields(History)}
@@ -168,13 +165,9 @@ class History:
     def after(
         self, number: int, tails: Tails, limits: HistoryConfig, *, whole: bool = True
     ) -> History:
-        """The history after pass `number`.
-
-        Args:
-            tails: of the users of the pass, with their carried events.
-            whole: whether these are all users. Otherwise the first ones fill the budget, and no
-                other user stays.
-        """
+        """The history after pass `number`. tails: of the users of the pass, with their carried
+        events. whole: whether these are all users. Otherwise the first ones fill the budget, and no
+        other user stays."""
         old = self._of(~np.isin(self.users, tails.users) & whole)
         labels, dense, sizes, feasigns = core.columns_of(tails.chunk)
         held = len(tails.times)

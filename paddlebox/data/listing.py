@@ -263,12 +263,8 @@ def _warn_of_repeats(pattern: str, root: str, files: Sequence[tuple[str, ...]]) 
 def _matching(
     pattern: str, entries: _List, root: Any, glob: Sequence[str]
 ) -> list[tuple[str, ...]]:
-    """The paths below a folder of the files that match, sorted by their parts.
-
-    Args:
-        root: the folder, as `entries` takes it.
-        glob: its parts; ** stands for any number of folders.
-    """
+    """The paths below a folder of the files that match, sorted by their parts. root: the folder, as
+    `entries` takes it. glob: its parts; ** stands for any number of folders."""
     left_out: dict[_Kind, list[str]] = defaultdict(list)
     glob = (*glob, "*") if glob[-1] == "**" else tuple(glob)
     last = len(glob)

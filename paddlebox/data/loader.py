@@ -114,7 +114,6 @@ class LoadedPass:
         return keys, self.instances.key_counts(counted)[positions], slots
 
     def arrange_sequences(self, *, seed: int | None, views_a_batch: int = 0) -> Plan:
-        """`PassSequences.arrange`, for the instances too. views_a_batch: as for `cut_views`."""
         assert self.sequences is not None
         count = views_a_batch * self.sequences.options.by_count
         plan = self.sequences.arrange(
@@ -263,13 +262,8 @@ def load_files(
     tables: tuple[int, ...] = (),
 ) -> LoadedPass:
     """Load whole files in their order, without rows of a table, to inspect or evaluate on them.
-
-    Args:
-        reader: the subject and verb of the error, such as "gate files are read".
-        tables: as in `LoadOptions`.
-
-    Raises: DataError; ConfigError if the config has a pipe_command or a parser.
-    """
+    reader: the subject and verb of the error, such as "gate files are read". Raises: DataError;
+    ConfigError if the config has a pipe_command or a parser."""
     data = config.data
     if data.pipe_command or data.parser:
         raise ConfigError(
@@ -283,8 +277,6 @@ def load_files(
 
 
 class _Loading:
-    """A pass while it is loaded."""
-
     def __init__(
         self,
         options: LoadOptions,
@@ -409,10 +401,8 @@ class _Loading:
     def sequences(
         self, context: SequenceContext
     ) -> tuple[PassSequences | None, Mapping[str, np.ndarray] | None]:
-        """Add the histories of the users of the pass to its instances.
-
-        Returns: the sequences, and the histories after a training pass; None: there are none.
-        """
+        """Add the histories of the users of the pass to its instances. Returns the sequences, and
+        the histories after a training pass; None: there are none."""
         wanted, found = self._options.user_sequences, self.found
         if wanted is None or found is None:
             return None, None
@@ -429,7 +419,6 @@ class _Loading:
         return made, made.next_history(self.instances, history, context.number).arrays()
 
     def arranged(self, sequences: PassSequences | None) -> Any:
-        """Merge, shuffle and index the instances."""
         options, instances, seed = self._options, self.instances, self._options.shuffle_seed
         if options.merge_size is not None:
             self._merge(options.merge_size)
@@ -463,10 +452,7 @@ def _cache_hits(options: LoadOptions) -> int:
 
 def place(instances: Any, order: np.ndarray, ends: np.ndarray | None = None) -> None:
     """Give each place the instance with this number. An instance may have several places, or none.
-
-    Args:
-        ends: where the batches end; None: at multiples of the batch size.
-    """
+    ends: where the batches end; None: at multiples of the batch size."""
     if isinstance(instances, SpillingInstances):
         instances.arrange_places(order, ends)
     else:

@@ -134,25 +134,20 @@ class LoadOptions:
         return self.sparse_numbers("dedup_slots", wanted)
 
     def sparse_names(self) -> list[str]:
-        """In the order of the columns."""
         return [slot.name for slot in self.slots.sparse]
 
     def sparse_numbers(self, call: str, slots: Sequence[str]) -> list[int]:
         return sparse_numbers(self.slots, call, slots)
 
     def arrange(self, instances: Any, seed: int) -> None:
-        """Shuffle instances."""
         slots = [self.shuffle_slot] if self.shuffle_by == "slot" else []
         instances.arrange_by(self.shuffle_by, seed, *self.sparse_numbers("shuffle", slots))
 
     # ---- checks
 
     def check(self, ranks: int = 1) -> None:
-        """Also loads the parser plugin, so that its error is raised here and not in a thread.
-
-        Raises: ConfigError for options that contradict each other, code that is not allowed, or a
-            plugin that cannot be loaded.
-        """
+        """Raises: ConfigError for options that contradict each other, code that is not allowed, or
+        a parser plugin that cannot be loaded: here, not in a thread."""
         self.slots.check_format(self.data.format)
         self._check_code()
         self._check_tags()
@@ -385,7 +380,7 @@ class DatasetOptions:
                 f"share {by!r}, slot {slot!r}: expected one of {', '.join(known)}, and a slot with "
                 "slot only"
             )
-        self.load.sparse_numbers("share: slot", [slot] if slot else [])  # checks the name
+        self.load.sparse_numbers("share", [slot] if slot else [])  # checks the name
         needed = {ShareBy.INS_ID: {"ins_id", "logkey"}, ShareBy.SEARCH_ID: {"logkey"}}
         if by in needed and not self.load.tags & needed[ShareBy(by)]:
             raise ConfigError(
@@ -401,7 +396,7 @@ class DatasetOptions:
 
         Args:
             slots: the other sparse slots read as if they were empty, and get no gradient. Empty:
-                all slots are read.
+                all.
             sequences: the slots among them whose ids are fed one by one; None: those of `load`.
 
         Raises: ConfigError for `slots` with dedup_slots, because lists and ids are then shared.
@@ -419,10 +414,8 @@ class DatasetOptions:
 
     def set_group(self, name: str) -> None:
         """Set the groups whose instances a loss compares, which batches have as box_group: equal
-        values of a sparse slot, or "search_id" for page views; "": none.
-
-        Raises: ConfigError if log keys are not parsed, or for an unknown slot.
-        """
+        values of a sparse slot, or "search_id" for page views; "": none. Raises: ConfigError if log
+        keys are not parsed, or for an unknown slot."""
         if name == SEARCH_ID and not self.load.data.logkey:
             raise ConfigError(
                 "group search_id: instances have no search id: set_parse_logkey(True) is missing "

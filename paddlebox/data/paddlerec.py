@@ -20,14 +20,9 @@ ALWAYS = "always"  # a slot with one constant feasign, for readers that return n
 
 
 def samples(reader: str | Path, config: Mapping[str, Any], lines: bytes) -> Iterator[list[Any]]:
-    """The samples that a reader returns for whole lines, each a list of arrays.
-
-    Args:
-        reader: its file.
-        config: the config of PaddleRec, with dotted names.
-
-    Raises: ConfigError if the file has no RecDataset; DataError if a sample is not a list.
-    """
+    """The samples that a reader, a file, returns for whole lines, each a list of arrays. config: of
+    PaddleRec, with dotted names. Raises: ConfigError if the file has no RecDataset; DataError if a
+    sample is not a list."""
     made = load_named(f"{reader}:RecDataset", "reader")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "part-0"
@@ -44,12 +39,8 @@ def samples(reader: str | Path, config: Mapping[str, Any], lines: bytes) -> Iter
 
 
 class ReaderParser:
-    """The function that `data.parser` names: from bytes to columns.
-
-    Args:
-        names: the slots of the arrays of a sample, in order.
-        single: the slots with one number per instance.
-    """
+    """The function that `data.parser` names: from bytes to columns. names: the slots of the arrays
+    of a sample, in order. single: the slots with one number per instance."""
 
     def __init__(
         self,

@@ -19,16 +19,13 @@ from paddlebox.data.click_counts import (
     seen_in_training,
 )
 from paddlebox.data.loader import Part
-from paddlebox.data.options import JOIN, UPDATE, DatasetOptions
+from paddlebox.data.options import JOIN, UPDATE
 from paddlebox.data.packer import BatchPacker
 from paddlebox.data.pass_loader import PassLoader
-from paddlebox.data.passes import Pass, PassStats, Staged, Wait
+from paddlebox.data.passes import Pass, PassStats, Staged
 from paddlebox.data.pipeline import AFTER, BEFORE, WORK, InOrder
-from paddlebox.data.side_table import SideTables
-from paddlebox.data.stager import Stager
 from paddlebox.errors import PassError
 from paddlebox.store.committer import When
-from paddlebox.store.table_set import TableSet
 from paddlebox.store.version_store import HISTORY
 
 log = logging.getLogger(__name__)
@@ -40,19 +37,10 @@ DenseState = Callable[[], Mapping[str, np.ndarray]]
 class PassFeeder:
     """Runs the steps of the open pass: begin, batches (once per phase), end, commit."""
 
-    def __init__(
-        self,
-        table: TableSet,
-        options: DatasetOptions,
-        loader: PassLoader,
-        stager: Stager,
-        side_tables: SideTables,
-    ) -> None:
-        self._table = table
-        self._options = options
-        self._loader = loader
-        self._stager = stager
-        self._side_tables = side_tables
+    def __init__(self, loader: PassLoader) -> None:
+        self._table = table = loader.table
+        self._options, self._loader, self._stager = loader.options, loader, loader.stager
+        self._side_tables = loader.side_tables
         self._passes_committed = table.head.pass_number if table.head is not None else 0
         self._committed: tuple[int, int] | None = None  # begin and end of the last commit, in ns
 
@@ -152,18 +140,15 @@ class PassFeeder:
 
     def _begin_part(self, current: Pass) -> Staged:
         assert current.staged is not None
-        with Wait() as wait:
+        with current.stats.waiting("stage", BEFORE):
             staged = current.staged.result()
-        wait.add(current.stats, "stage", BEFORE)
         current.stats.times.count("stage", AFTER, current.free_ns, time.perf_counter_ns())
-        with Wait() as wait:
+        with current.stats.waiting("commit", AFTER):
             self._table.begin(staged.pass_table)
-        wait.add(current.stats, "commit", AFTER)
         self._stager.part_begun(current)
         if current.loaded.options.click_slots:
-            with Wait() as wait:
+            with current.stats.waiting("stage", BEFORE):
                 staged.clicks = self._clicks(current, staged)
-            wait.add(current.stats, "stage", BEFORE)
         return staged
 
     def _clicks(self, current: Pass, staged: Staged) -> ClickCounts:
@@ -198,11 +183,10 @@ class PassFeeder:
         return [number for number, name in enumerate(names) if name in counted]
 
     def _end_part(self, current: Pass) -> None:
-        with Wait() as wait:
+        with current.stats.waiting("commit", AFTER):
             self._table.end(self._passes_committed + 1)
             if current.train:
                 self._table.spill()
-        wait.add(current.stats, "commit", AFTER)
 
     def _part_batches(
         self, current: Pass, staged: Staged, metric_columns: Sequence[str]
@@ -252,7 +236,6 @@ class PassFeeder:
         return BatchPacker(current.loaded, staged.row_of_position, stamps, inputs, clicks)
 
     def _spans(self, current: Pass, part: Part) -> list[tuple[int, int]]:
-        """The batches [begin, end) of a part."""
         views, loaded, data = current.views, current.loaded, self._options.load.data
         if loaded.sequences is not None:
             return loaded.spans(part)
@@ -277,10 +260,9 @@ class PassFeeder:
                 f"{current.begun} of {len(current.loaded.ranges)} parts of the pass were trained: "
                 "train_from_dataset is missing, or ended early (then call abandon_pass)"
             )
-        with Wait() as wait:
+        with current.stats.waiting("commit", AFTER):
             if current.begun:
                 self._table.end(self._passes_committed + 1)
-        wait.add(current.stats, "commit", AFTER)
         if self._committed is not None:
             current.stats.times.count("commit", WORK, *self._committed)
             self._committed = None
@@ -297,14 +279,9 @@ class PassFeeder:
         keep: bool,
         **written: Any,
     ) -> None:
-        """Begin to commit a pass that has ended.
-
-        Args:
-            dense_state: called at once. Returns the dense state to commit with the rows.
-            cursor: written into the version, together with the files of the pass.
-            keep: whether to leave the pass to the next commit.
-            written: config and config_hash, which are written into the version.
-        """
+        """Begin to commit a pass that has ended. dense_state: called at once. cursor, written: go
+        into the version, with the files of the pass. keep: whether to leave the pass to the next
+        commit."""
         self._passes_committed += 1
         times, begin = ended.stats.times, time.perf_counter_ns()
         take = self._table.keep if keep else self._table.commit
@@ -331,7 +308,6 @@ class PassFeeder:
         taken.add_done_callback(committed)
 
     def abandon(self, current: Pass) -> None:
-        """Discard the pass that was open."""
         self._side_tables.end_pass()
         if current.begun:
             self._table.abandon(evaluation=not current.train)

@@ -14,7 +14,7 @@ from paddlebox.data.batches import check_use_var
 from paddlebox.data.findings import Told
 from paddlebox.data.loader import load
 from paddlebox.data.options import DatasetOptions, LoadOptions
-from paddlebox.data.passes import Pass, PassStats, Wait
+from paddlebox.data.passes import Pass, PassStats
 from paddlebox.data.pipeline import BEFORE, LoadThreads, StageTimes, Threads, Tracer
 from paddlebox.data.sequences import SequenceContext
 from paddlebox.data.side_table import SideTables
@@ -24,15 +24,11 @@ from paddlebox.store.table_set import TableSet
 
 
 class PassLoader:
-    """Loads one pass at a time in its own thread, and passes it to the stager."""
-
     def __init__(
         self, table: TableSet, options: DatasetOptions, stager: Stager, side_tables: SideTables
     ) -> None:
-        self._table = table
-        self._options = options
-        self._stager = stager
-        self._side_tables = side_tables
+        self.table, self.options = table, options
+        self.stager, self.side_tables = stager, side_tables
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-load")
         self._closing = threading.Event()
         self._loading: Future[Pass] | None = None
@@ -56,24 +52,21 @@ class PassLoader:
         day: int = 0,
         tracer: Tracer | None = None,
     ) -> None:
-        """Begin to load a pass of these files. day: in days since 1970.
-
-        Raises: PassError if a pass is loaded already, or there are no files; ValueError if the
-            variables of `use_var` cannot be fed; ConfigError if ranks would share the instances of
-            a user.
-        """
-        wanted = self._options
-        if self.busy or self._stager.next is not None:
+        """Begin to load a pass of these files. Raises: PassError if a pass is loaded already, or
+        there are no files; ValueError if the variables of `use_var` cannot be fed; ConfigError if
+        ranks would share the instances of a user."""
+        wanted = self.options
+        if self.busy or self.stager.next is not None:
             raise PassError("a pass is preloaded already: begin_pass is missing")
-        if not files and self._table.world.size == 1:  # one of several ranks may have no files
+        if not files and self.table.world.size == 1:  # one of several ranks may have no files
             raise PassError("load_into_memory: there is nothing to load: set_filelist is missing")
         if wanted.use_var is not None:
-            names = tuple(member.name for member in self._table.members)
+            names = tuple(member.name for member in self.table.members)
             check_use_var(
                 wanted.use_var, options.slots, wanted.rank_offset, names, wanted.user_sequences
             )
-        options.check_share(self._table.world.size)
-        self._side_tables.begin_feed_pass()
+        options.check_share(self.table.world.size)
+        self.side_tables.begin_feed_pass()
         self.passes_loaded += 1
         number = self.passes_loaded
         if options.data.shuffle:
@@ -83,37 +76,37 @@ class PassLoader:
 
     def reload(self) -> None:
         """Load the loaded pass again, to memory or disk as before, with the current options."""
-        taken = self._stager.take_back()
-        self._side_tables.drop_feed_pass()
+        taken = self.stager.take_back()
+        self.side_tables.drop_feed_pass()
         self.passes_loaded -= 1
         before = taken.loaded.options
-        options = replace(self._options.load, to_disk=before.to_disk, spill_dir=before.spill_dir)
+        options = replace(self.options.load, to_disk=before.to_disk, spill_dir=before.spill_dir)
         self.preload(options, taken.loaded.files, taken.day)
         self.wait()
 
     def wait(self) -> None:
         """Wait until the pass is read and parsed. Raises: the error of loading."""
-        if self._loading is None and self._stager.next is not None:
+        if self._loading is None and self.stager.next is not None:
             return
         if self._loading is None:
             raise PassError("no pass is being loaded: preload_into_memory is missing")
         loading, self._loading = self._loading, None
-        threads = self._options.load_threads
+        threads = self.options.load_threads
         if isinstance(threads, LoadThreads) and not loading.done():
             threads.all()  # because the trainer now waits for the load
-        with Wait() as wait:
-            try:
-                made = loading.result()
-            except BaseException:
-                self._side_tables.drop_feed_pass()
-                raise
-            self._side_tables.wait_feed_pass_done()
-        wait.add(made.stats, "load", BEFORE)
+        begin = time.perf_counter_ns()
+        try:
+            made = loading.result()
+        except BaseException:
+            self.side_tables.drop_feed_pass()
+            raise
+        self.side_tables.wait_feed_pass_done()
+        made.stats.add_wait("load", BEFORE, begin)
 
     def tune(self, stats: PassStats) -> None:
         """Choose the number of threads for the next load. stats: of the pass that begins now."""
         begun, self._begun_ns = self._begun_ns, time.perf_counter_ns()
-        threads = self._options.load_threads
+        threads = self.options.load_threads
         if begun == 0 or not isinstance(threads, LoadThreads):
             return
         times = stats.times
@@ -125,7 +118,7 @@ class PassLoader:
         self._closing.set()
         if self._loading is not None:
             self._loading.cancel()
-        self._side_tables.drop_feed_pass()
+        self.side_tables.drop_feed_pass()
         self._thread.shutdown()
 
     def _load(
@@ -140,15 +133,15 @@ class PassLoader:
         loaded = load(
             files,
             options,
-            self._table.max_pass_rows,
+            self.table.max_pass_rows,
             self._closing,
             times=times,
             threads=threads,
-            world=self._table.world,
+            world=self.table.world,
             number=times.pass_number,
             context=self._context(options, train),
         )
-        loaded.in_parts(self._table.world.max("parts", len(loaded.ranges)))
+        loaded.in_parts(self.table.world.max("parts", len(loaded.ranges)))
         stats = PassStats.of(loaded, times, threads.now)
         if train:
             self._told.tell(options, loaded.findings, loaded.count)
@@ -161,10 +154,10 @@ class PassLoader:
             free_ns=time.perf_counter_ns(),
             shuffle_seed=options.shuffle_seed,
         )
-        if train and self._table.counts_keys:
+        if train and self.table.counts_keys:
             with times.time("key"):
                 made.to_count = loaded.key_counts()
-        self._stager.add(made)
+        self.stager.add(made)
         self._trained += train
         if loaded.history is not None:
             self._histories = loaded.history
@@ -174,7 +167,7 @@ class PassLoader:
         if options.user_sequences is None:
             return None
         last = self._histories if train and self._histories is not None else None
-        history = self._table.histories if last is None else last
+        history = self.table.histories if last is None else last
         # Another dataset of the table may have trained since.
         last_seen = int(history["seen"].max(initial=0)) if history else 0
         return SequenceContext(train, max(self._trained, last_seen) + 1, history)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -81,13 +82,22 @@ class PassStats:
         self.refused += staged.refused
         self.work_s["stage"] = self.times.seconds("stage")
 
-    def add_not_pulled(self, rows_of: Sequence[int], dims: Sequence[int]) -> None:
-        """Add the row reads that shared lists have saved.
+    def add_wait(self, what: str, kind: str, begin_ns: int) -> None:
+        """The training thread has waited since begin_ns. what: a key of wait_s."""
+        end = time.perf_counter_ns()
+        self.wait_s[what] += (end - begin_ns) / 1e9
+        self.times.add("train", kind, begin_ns, end)
 
-        Args:
-            rows_of: (T) reads.
-            dims: (T) embedx_dim and the number of further counts, added up.
-        """
+    @contextmanager
+    def waiting(self, what: str, kind: str) -> Iterator[None]:
+        """A context in which the training thread waits. A wait that fails does not count."""
+        begin = time.perf_counter_ns()
+        yield
+        self.add_wait(what, kind, begin)
+
+    def add_not_pulled(self, rows_of: Sequence[int], dims: Sequence[int]) -> None:
+        """Add the row reads that shared lists have saved, (T). dims: (T) embedx_dim and the number
+        of further counts, added up."""
         for rows, dim in zip(rows_of, dims, strict=True):
             if rows:
                 for name, saved in (("rows", rows), ("row_bytes", 4 * (3 + dim) * rows)):
@@ -96,8 +106,6 @@ class PassStats:
 
 @dataclass
 class Staged:
-    """One part whose rows are staged."""
-
     part: Part
     pass_table: StagedSet
     row_of_position: np.ndarray  # (U) int32
@@ -106,8 +114,6 @@ class Staged:
 
 @dataclass
 class Pass:
-    """A pass from its preload to its end."""
-
     loaded: LoadedPass
     train: bool
     day: int
@@ -144,18 +150,3 @@ class Pass:
                 "that a page view may be on several: expected set_share with search_id, files or "
                 "slot"
             )
-
-
-class Wait:
-    """Measures how long the training thread waits."""
-
-    def __enter__(self) -> Wait:
-        self._begin = time.perf_counter_ns()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end = time.perf_counter_ns()
-
-    def add(self, stats: PassStats, what: str, kind: str) -> None:
-        stats.wait_s[what] += (self._end - self._begin) / 1e9
-        stats.times.add("train", kind, self._begin, self._end)

@@ -30,11 +30,9 @@ _LINE_BYTES = 1000
 def piped(
     path: str, blocks: Iterator[bytes], command: str, timeout_s: float, block_bytes: int
 ) -> Iterator[bytes]:
-    """The output of the command for the blocks of one file, in blocks of block_bytes.
-
-    Raises: DataError with the end of the command's standard error, if the exit code is not 0 or the
-        command neither reads nor writes a byte for timeout_s; also the errors of reading the file.
-    """
+    """The output of the command for the blocks of one file, in blocks of block_bytes. Raises:
+    DataError with the end of the command's standard error, if the exit code is not 0 or the command
+    neither reads nor writes a byte for timeout_s; also the errors of reading the file."""
     running = _Running(path, blocks, command, timeout_s)
     try:
         yield from running.output(block_bytes)

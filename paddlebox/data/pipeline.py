@@ -59,29 +59,16 @@ class Tracer:
         events = list(self._events)
         start = min((event[3] for event in events), default=0)
         threads = {name: tid for tid, name in enumerate(sorted({e[2] for e in events}), 1)}
-        lines: list[dict[str, Any]] = [
+        lines = [
             {"ph": "M", "name": "thread_name", "pid": process, "tid": tid, "args": {"name": name}}
             for name, tid in threads.items()
         ]
         for name, category, thread, begin, length, number in events:
-            lines.append(
-                {
-                    "ph": "X",
-                    "name": name,
-                    "cat": category,
-                    "pid": process,
-                    "tid": threads[thread],
-                    "ts": (begin - start) / 1e3,  # microseconds
-                    "dur": length / 1e3,
-                    "args": {"pass": number},
-                }
-            )
-        dropped = max(0, self._added - len(events))
-        content = {
-            "displayTimeUnit": "ms",
-            "otherData": {"events_dropped": dropped},
-            "traceEvents": lines,
-        }
+            own = {"ph": "X", "name": name, "cat": category, "args": {"pass": number}}
+            times = {"ts": (begin - start) / 1e3, "dur": length / 1e3}  # microseconds
+            lines.append({**own, "pid": process, "tid": threads[thread], **times})
+        dropped = {"events_dropped": max(0, self._added - len(events))}
+        content = {"displayTimeUnit": "ms", "otherData": dropped, "traceEvents": lines}
         with store_errors(str(path), "write the trace"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(content))
@@ -98,12 +85,8 @@ class StageTimes:
         self._spans: dict[str, tuple[int, int]] = {}
 
     def add(self, stage: str, kind: str, begin_ns: int, end_ns: int) -> None:
-        """Add a time of the calling thread to the sums and to the trace.
-
-        Args:
-            kind: WORK, BEFORE or AFTER.
-            begin_ns, end_ns: from time.perf_counter_ns.
-        """
+        """Add a time of the calling thread to the sums and to the trace. kind: WORK, BEFORE or
+        AFTER. begin_ns, end_ns: from time.perf_counter_ns."""
         self.count(stage, kind, begin_ns, end_ns)
         self.trace(stage, kind, begin_ns, end_ns)
 
@@ -130,7 +113,6 @@ class StageTimes:
             self.add(stage, kind, begin, time.perf_counter_ns())
 
     def seconds(self, stage: str) -> float:
-        """Of its work."""
         return self._sums[stage][WORK] / 1e9
 
     def as_dict(self) -> dict[str, dict[str, float]]:
@@ -152,8 +134,6 @@ class StageTimes:
 
 @dataclass
 class Threads:
-    """A number of threads, which may change while they run."""
-
     now: int
     most: int
 
@@ -171,10 +151,8 @@ class InOrder(Closing, Generic[T, R]):
     Only one thread reads at a time. At most `ahead` items are in work or waiting for the consumer.
     An error of the source or of work is raised in place of the result, and ends the iteration.
 
-    Args:
-        threads: their number is read again after each result.
-        worker, consumer: names of the stages of the threads and of the iterating thread.
-        source_stage: name of the stage of the source; None: its time is not added.
+    `worker`, `consumer` and `source_stage` are the stages whose times are added. The number of
+    threads is read again after each result.
     """
 
     def __init__(
@@ -243,13 +221,10 @@ class InOrder(Closing, Generic[T, R]):
         if close is not None:
             close()
 
-    def _wanted(self) -> int:
-        return max(1, self._threads.now)
-
     def _adjust(self) -> None:
         """Start missing threads. Superfluous ones end by themselves."""
         with self._changed:
-            missing = 0 if self._stopped or self._end is not None else self._wanted()
+            missing = 0 if self._stopped or self._end is not None else max(1, self._threads.now)
             missing -= self._running
             if missing <= 0:
                 return
@@ -262,7 +237,8 @@ class InOrder(Closing, Generic[T, R]):
 
     def _leaves(self) -> bool:
         with self._changed:
-            done = self._stopped or self._end is not None or self._running > self._wanted()
+            superfluous = self._running > max(1, self._threads.now)
+            done = superfluous or self._stopped or self._end is not None
             self._running -= done
             return done
 
@@ -331,13 +307,9 @@ class LoadThreads(Threads):
         self._least = 1  # fewer threads have been too slow
 
     def after_pass(self, thread_s: float, train_s: float, waited_s: float) -> None:
-        """Choose the number for the pass that is loaded next.
-
-        Args:
-            thread_s: work of the last load, summed over threads.
-            train_s: time of the pass that trained meanwhile.
-            waited_s: how long the trainer waited for that load.
-        """
+        """Choose the number for the next load. thread_s: work of the last load, summed over
+        threads. train_s: time of the pass that trained meanwhile. waited_s: how long the trainer
+        waited for that load."""
         needed = -int(-thread_s // max(1e-9, _BESIDE_TRAINING * train_s))
         if waited_s > _WAITS * train_s:
             self._least = min(self.most, 2 * self._chosen)

@@ -1,6 +1,4 @@
-"""Parser plugins: code of the user that parses text files.
-
-A plugin is one of two kinds. Both run only with `security.allow_commands`.
+"""Parser plugins: code of the user that parses text files, with `security.allow_commands`.
 
 - ``module:function`` or ``path/to/file.py:function`` is a Python function. It takes whole lines as
   bytes, and returns a dict with a column for each slot: an argument for `pyarrow.array`, with a

@@ -28,16 +28,13 @@ from paddlebox.errors import ConfigError
 
 
 class Positions:
-    """The cells of the slots of one table.
+    """The cells of the slots of one table. shares: (C) uint8, 1 for the cells that share their ids.
 
     Args:
         sequences: names of the slots that are sequences.
         of_slot: the table of each sparse slot; empty: all are of this table.
         table: number of this table.
         sharing: names of the sequences whose cells share their ids.
-
-    Attributes:
-        shares: (C) uint8, 1 for the cells that share their ids.
     """
 
     def __init__(
@@ -73,12 +70,8 @@ class Positions:
 
     def repeats(self, list_of: np.ndarray, without: np.ndarray | None = None) -> np.ndarray:
         """(B * C) uint8, 1 for the cells of pooled slots that repeat the list of the instance
-        before.
-
-        Args:
-            list_of: (B * S) the list of each slot (ops/row/lists.h).
-            without: (B) the instances whose ids are left out; None: none.
-        """
+        before. list_of: (B * S) the list of each slot (ops/row/lists.h). without: (B) the instances
+        whose ids are left out; None: none."""
         of_slots = list_of.reshape(-1, self._slots)
         same = np.zeros(of_slots.shape, np.uint8)
         same[1:] = of_slots[1:] == of_slots[:-1]
@@ -88,10 +81,8 @@ class Positions:
 
     def part(self, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The offsets of the cells, (B * C + 1) int32, and the lengths of the sequences, (B, number
-        of sequences) float32. offsets: (B * S + 1) of the slots.
-
-        Raises: ValueError for a sequence over its max_length, which only merged instances have.
-        """
+        of sequences) float32. offsets: (B * S + 1) of the slots. Raises: ValueError for a sequence
+        over its max_length, which only merged instances have."""
         lengths = np.diff(offsets).reshape(-1, self._slots)
         of_cells = lengths[:, self._slot_of_cell]
         of_cells = np.where(self._pooled, of_cells, of_cells > self._place_of_cell)

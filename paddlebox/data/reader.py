@@ -28,6 +28,14 @@ class Chunk:
     data: bytes
     schema: Any = None  # the native FeedSchema of this file; None: that of the dataset
 
+    @property
+    def lines(self) -> int:
+        return self.data.count(b"\n") + (not self.data.endswith(b"\n"))
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
     def parse(self, schema: Any) -> Any:
         """The native ParsedChunk. Any thread may call it."""
         return _native.core.parse_chunk(self.schema or schema, self.data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -119,7 +119,6 @@ class UserTimes:
         self.without_user = 0  # instances without a user, or of an invalid one
 
     def take(self, chunk: Any) -> None:
-        """Call it for each chunk, before it is appended."""
         users, times = core.take_user_times(chunk, self._sparse_slots, self._slot)
         if len(self._invalid):
             users[np.isin(users, self._invalid)] = 0
@@ -197,25 +196,15 @@ class Plan:
             chosen[places] = chosen[ascending]
         lengths = np.diff(self.starts)[chosen]
         at = ranges(self.starts[:-1][chosen], lengths)
-        return Plan(
-            self.order[at],
-            np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            self.trained[at],
-            self.positions[at],
-            self.users,
-            self.longest,
-            self.longest_first,
-        )
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        of_place = {name: getattr(self, name)[at] for name in ("order", "trained", "positions")}
+        return replace(self, starts=starts, **of_place)
 
 
 @dataclass(frozen=True)
 class SequenceContext:
-    """What the sequences of a pass depend on, besides its files.
-
-    Args:
-        number: of the pass among the training passes of the store, from 1.
-        history: the arrays of the histories before the pass; empty: none.
-    """
+    """What the sequences of a pass depend on, besides its files. number: of the pass among the
+    training passes of the store, from 1. history: the arrays of the histories before the pass."""
 
     train: bool = True
     number: int = 1
@@ -284,13 +273,8 @@ class PassSequences:
         return self.trained if self.plan is None else self.plan.trained
 
     def arrange(self, batch_size: int, *, seed: int | None, sequences_a_batch: int = 0) -> Plan:
-        """Make the sequences the order of the pass. Raises: DataError if the list of a user is too
-        long.
-
-        Args:
-            batch_size, sequences_a_batch: as for `Plan.cut`.
-            seed: shuffles; None: users are in the order of the files.
-        """
+        """Make the sequences the order of the pass, cut as by `Plan.cut`. seed: shuffles; None:
+        users are in the order of the files. Raises: DataError if the list of a user is too long."""
         options = self.options
         together = None if options.shuffle_pieces else seed
         plan = self._cut(options.split, options.max_length, options.overlap, together)
@@ -327,7 +311,6 @@ class PassSequences:
         return self.plan.trained_places[begin:end]
 
     def numbers(self, places: np.ndarray) -> np.ndarray:
-        """The numbers of the instances at places."""
         found: np.ndarray = self._alone[places] if self.plan is None else self.plan.order[places]
         return found
 
@@ -358,11 +341,8 @@ class PassSequences:
         return Plan(order, starts, trained, positions, lists, longest, first)
 
     def next_history(self, instances: Any, history: History, number: int) -> History:
-        """The history after pass `number`. REQUIRES: the instances of the pass are not indexed.
-
-        Args:
-            history: before the pass.
-        """
+        """The history after pass `number`. history: before it. REQUIRES: the instances are not
+        indexed."""
         named = (self.users != 0).astype(np.uint8)
         order, starts = core.cut_sequences(
             self.users, self.times, named, Split.NONE.value, 0, 0, None, self.carried
@@ -402,7 +382,6 @@ class PassSequences:
         }
 
     def counts(self) -> dict[str, int]:
-        """Counts for metrics.jsonl."""
         found = {
             "without_user": self.without_user,
             "carried": self.carried,

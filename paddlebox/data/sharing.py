@@ -42,13 +42,10 @@ _EVEN = 1.1  # the largest share may be this times the mean
 
 @dataclass(frozen=True)
 class Share:
-    """
-    Args:
-        by: not AUTO. FILES: the rank trains all instances of its own list of files.
-        slot: for SLOT, the name of a sparse slot.
-        own_files: whether the rank reads its own list of files. Otherwise, unless `by` is FILES,
-            all ranks have the same list, and each reads parts of the files.
-    """
+    """How the instances of a pass are shared. `by` is not AUTO. With FILES the rank trains all
+    instances of its own list of files. slot: for SLOT, a sparse slot. own_files: whether the rank
+    reads its own list of files; otherwise, unless `by` is FILES, all ranks have the same list, and
+    each reads parts of the files."""
 
     by: ShareBy = ShareBy.FILES
     slot: str = ""
@@ -67,8 +64,6 @@ class Place(NamedTuple):
 
 
 class ReadPart(NamedTuple):
-    """What a rank reads of one file."""
-
     file: int  # among the files of all ranks
     part: FilePart
 
@@ -97,10 +92,8 @@ class Plan(NamedTuple):
 
 def plan(patterns: Sequence[str], options: LoadOptions, world: Coordinator, seed: int) -> Plan:
     """Plan how the ranks load a pass. Every rank calls this, unless ranks share whole files.
-
     Raises: DataError that names a file if it cannot be read; RankError if another rank has an
-        error, shares the instances in another way, or finds other files.
-    """
+    error, shares the instances in another way, or finds other files."""
     share = options.share
     if world.size == 1 or share.by is ShareBy.FILES:
         files = expand(patterns, options.retries)
@@ -198,22 +191,16 @@ def _parts_of(files: Sequence[_File], world: Coordinator) -> list[ReadPart]:
 
 
 class OwnChunk(NamedTuple):
-    """A chunk that this rank has read."""
-
     columns: Any  # native ParsedChunk
     place: Place
     in_parts: bool  # whether its file is read in parts
 
 
 class Exchange:
-    """Exchanges the instances of one pass. Every rank loads the pass, and makes one.
+    """Exchanges the instances of one pass, as each rank that loads it makes one.
 
     INSTANCE deals all instances, and BYTES those of files that are not read in parts. The others go
-    to ranks by a hash of what they are shared by.
-
-    Args:
-        sparse_names: (S)
-        seed: of the pass.
+    to ranks by a hash of what they are shared by. sparse_names: (S). seed: of the pass.
     """
 
     def __init__(
@@ -226,10 +213,8 @@ class Exchange:
 
     def shared(self, own: Iterable[OwnChunk]) -> Generator[tuple[Place, Any], None, None]:
         """The chunks that this rank trains, in the order of rounds. Close it after an error, so
-        that the other ranks do not wait.
-
-        Raises: an error of `own`; RankError if another rank has an error.
-        """
+        that the other ranks do not wait. Raises: an error of `own`; RankError if another rank has
+        an error."""
         source, more = iter(own), True
         while more:
             try:
@@ -254,7 +239,6 @@ class Exchange:
         return [(chunks[0].place, of_rank) for of_rank in scattered]
 
     def _ranks(self, chunk: Any, in_parts: bool) -> np.ndarray:
-        """(N) uint32 the rank of each instance."""
         if self._by is ShareBy.BYTES and in_parts:
             return np.full(chunk.instances, self._world.rank, np.uint32)
         dealt = self._deal(chunk.instances)
@@ -276,13 +260,8 @@ class Exchange:
         return drawn.reshape(-1)[first - begin : self._dealt - begin]
 
     def _round(self, out: Sequence[list[_Piece]], state: int) -> tuple[list[_Piece], bool]:
-        """Exchange the instances of a round.
-
-        Args:
-            out: of each group of chunks, (R) the instances by the rank that trains them.
-
-        Returns: those of this rank; whether there is another round.
-        """
+        """Exchange the instances of a round. out: of each group of chunks, (R) the instances by the
+        rank that trains them. Returns those of this rank; whether there is another round."""
         me = self._world.rank
         to_ranks = [
             [pieces[rank] for pieces in out if pieces[rank][1].instances]

@@ -32,13 +32,8 @@ log = logging.getLogger(__name__)
 
 
 class SideTable:
-    """The base class of both kinds.
-
-    Args:
-        name: by which operators refer to it.
-        dim: D.
-        threads: of a lookup.
-    """
+    """The base class of both kinds. name: by which operators refer to it. dim: D. threads: of a
+    lookup."""
 
     _kind = "side table"
     _keyed = False
@@ -70,11 +65,8 @@ class SideTable:
 
     def set_filelist(self, filelist: Sequence[str]) -> None:
         """Read rows from text files or globs, plain or gzip, for the passes that are fed from now
-        on.
-
-        A row is a line `key v1 .. vD`, separated by blanks or tabs. In a replica cache the key is
-        the number of the row, which counts 0, 1, 2, ... over all files.
-        """
+        on. A row is a line `key v1 .. vD`, separated by blanks or tabs. In a replica cache the key
+        is the number of the row, which counts 0, 1, 2, ... over all files."""
         patterns = list(filelist)
         self._source = lambda: self._read(patterns)
 
@@ -140,7 +132,6 @@ class SideTable:
         self._fed = feeding.result()
 
     def drop_feed_pass(self) -> None:
-        """Drop the rows of the next pass, if there are any."""
         if self._feeding is not None:
             self._feeding.cancel()
         self._feeding = self._fed = None
@@ -154,7 +145,6 @@ class SideTable:
         self._open, self._fed = self._fed, None
 
     def end_pass(self) -> None:
-        """Drop the rows of the open pass."""
         if self._open is None:
             raise PassError(f"{self}: no pass is open: begin_pass is missing")
         closing, self._open = self._open, None
@@ -205,13 +195,9 @@ class InputTable(SideTable):
         self._use_values(values, keys)
 
     def rows_of(self, keys: Sequence[str], *, feeding: bool = False) -> np.ndarray:
-        """Row numbers of keys, (n) int64, the input of `lookup_input`. An unknown key gives 0.
-
-        Args:
-            feeding: whether to return the numbers of the pass that is being fed, for instances that
-                are created now and trained later; otherwise those of the open pass. They may
-                differ.
-        """
+        """Row numbers of keys, (n) int64, the input of `lookup_input`; 0 for an unknown key.
+        feeding: whether to return the numbers of the pass that is being fed, for instances that are
+        created now and trained later; otherwise those of the open pass. They may differ."""
         if feeding:
             self.wait_feed_pass_done()
         elif self._open is None:

@@ -193,11 +193,9 @@ def kind_of(info: Any) -> str:
 
 @dataclass(frozen=True)
 class FilePart:
-    """Part `number` of `parts` of a file, which one of several ranks reads.
-
-    Of text these are the lines that begin in that part of the file's bytes. Of Parquet and Arrow
-    they are each `parts`-th row group or record batch, from `number` on.
-    """
+    """Part `number` of `parts` of a file, which one of several ranks reads. Of text these are the
+    lines that begin in that part of the bytes. Of Parquet and Arrow they are each `parts`-th row
+    group or record batch, from `number` on."""
 
     path: str
     number: int = 0
@@ -209,18 +207,12 @@ class FilePart:
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
         return self.path if self.is_whole else f"{self.path} (part {self.number + 1}/{self.parts})"
 
     def blocks(self, source: Source, block_bytes: int, head_lines: int) -> Iterator[bytes]:
-        """The lines of the part, in blocks of at most block_bytes.
-
-        Args:
-            source: the file, at its beginning. It is not compressed.
-            head_lines: lines that belong to the first part, whatever their size.
-
-        Raises: DataError if the file cannot be read, or changes while it is read.
-        """
+        """The lines of the part, in blocks of at most block_bytes. The source is at its beginning,
+        and not compressed. head_lines: lines that belong to the first part, whatever their size.
+        Raises: DataError if the file cannot be read, or changes while it is read."""
         head = _bytes_of_lines(source, head_lines, block_bytes) if head_lines else 0
         begin, end = (
             head + (source.size - head) * number // self.parts
@@ -295,7 +287,6 @@ def state_of(path: str) -> FileState | None:
 
 
 def states_of(files: Sequence[str]) -> dict[str, FileState]:
-    """The states of the files that are local and can be read."""
     return {file: state for file in files if (state := state_of(file)) is not None}
 
 

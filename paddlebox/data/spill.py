@@ -66,13 +66,9 @@ def new_instances(
     folder: Path | None = None,
     to_disk: bool = False,
 ) -> Any:
-    """Native Instances, or SpillingInstances if there is a budget.
-
-    Args:
-        budget_bytes: 0: no limit; for a pass to disk DISK_BUDGET.
-        folder: of the spill files; None: the system's folder for temporary files.
-        to_disk: whether to write the pass to disk even if it is within the budget.
-    """
+    """Native Instances; SpillingInstances with a budget, or to_disk, which writes the pass to disk
+    even if it is within the budget. folder: of the spill files; None: the system's folder for
+    temporary files."""
     if budget_bytes == 0 and not to_disk:
         return columns.empty()
     return SpillingInstances(columns, batch_size, budget_bytes or DISK_BUDGET, folder, to_disk)
@@ -149,9 +145,7 @@ class SpillingInstances:
         self._held.append(chunk)
         self._bytes += size
         self._size += rows
-        if not self._layout.spilled and self._bytes > self._held_bytes:
-            self._layout.open()
-        if self._layout.spilled:
+        if self._layout.spilled or self._bytes > self._held_bytes:
             for held in self._held:
                 self._layout.add(held)
             self._held.clear()
@@ -244,7 +238,6 @@ class SpillingInstances:
     # ---- the pass
 
     def split_at(self, max_rows: Sequence[int], ends: Sequence[int]) -> list[Any]:
-        """max_rows: (T)."""
         keys, most = self._windows.keys, np.array(max_rows, np.int64)
         if np.all(np.diff(keys.bounds) <= most):
             return [core.InstanceRange(0, self.size)] if self.size else []
@@ -314,8 +307,6 @@ class SpillingInstances:
 
 @dataclass
 class _Window:
-    """Instances [begin, end) in memory, indexed."""
-
     begin: int
     end: int
     instances: Any  # native Instances
@@ -361,11 +352,7 @@ class _SlottedKeys(NamedTuple):
 
 
 class _Windows:
-    """The windows of a layout, and the keys of the pass. Any thread may request a window.
-
-    Args:
-        new_instances: returns empty native Instances.
-    """
+    """The windows of a layout, and the keys of the pass. Any thread may request a window."""
 
     def __init__(self, layout: SpillLayout, new_instances: Callable[[], Any]) -> None:
         self._layout = layout
@@ -409,7 +396,6 @@ class _Windows:
         return shared
 
     def load(self, number: int) -> _Window:
-        """Read a window in the calling thread."""
         instances = self._read(number)
         begin, end = (int(bound) for bound in self._layout.bounds[number : number + 2])
         return _Window(begin, end, instances, self.keys.positions_of(instances))

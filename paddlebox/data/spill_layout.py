@@ -61,13 +61,8 @@ def gathered(chunks: Iterable[Any], sparse_slots: int, width: int, numbers: np.n
 
 class SpillLayout:
     """The file of a pass in the order of its input, and a second file, arranged by windows, if the
-    pass has another order.
-
-    Args:
-        batch_size: windows begin at multiples of it.
-        tag_bytes: the most memory for tags.
-        window_bytes: the approximate size of a window in memory.
-    """
+    pass has another order. Windows of about window_bytes in memory begin at multiples of the batch
+    size. tag_bytes: the most memory for tags."""
 
     def __init__(
         self, sparse_slots: int, batch_size: int, tag_bytes: int, window_bytes: int, folder: Path
@@ -103,7 +98,6 @@ class SpillLayout:
 
     @property
     def spilled(self) -> bool:
-        """Whether the pass is on disk."""
         return self._file is not None
 
     @property
@@ -117,12 +111,11 @@ class SpillLayout:
 
     # ---- writing
 
-    def open(self) -> None:
-        """Create the file. Raises: StoreError if the folder cannot be written."""
-        self._file = self._new_file()
-
     def add(self, chunk: Any) -> None:
-        """Append a chunk. Raises: OutOfSpaceError if the tags take too much memory."""
+        """Append a chunk. Raises: OutOfSpaceError if the tags take too much memory; StoreError if
+        the folder cannot be written."""
+        if self._file is None:
+            self._file = self._new_file()
         self.order.take_tags(chunk)
         rows, size = int(chunk.instances), int(core.chunk_bytes(chunk))
         self._pieces.append(_Piece(self._file.add(chunk), self._size, rows, size))
@@ -189,7 +182,6 @@ class SpillLayout:
         self._arranged = arranged
 
     def _rounds(self) -> Callable[[int, int], Iterable[tuple[np.ndarray, np.ndarray]]]:
-        """As `_PlacesOf.rounds`."""
         numbers = self.order.numbers
         assert numbers is not None
         if self._repeats:
@@ -200,10 +192,7 @@ class SpillLayout:
 
     def choose_donors(self, slots: list[int], pool_size: int, seed: int) -> None:
         """Replace the values of these slots with those of other instances, in windows that are read
-        from now on.
-
-        Raises: OutOfSpaceError if the pool is larger than a window.
-        """
+        from now on. Raises: OutOfSpaceError if the pool is larger than a window."""
         self._donors = None
         if slots:
             pool, of = core.draw_donors(self._size, pool_size, seed)
@@ -222,7 +211,6 @@ class SpillLayout:
             shutil.rmtree(own, ignore_errors=True)
 
     def chunks(self) -> Iterator[Any]:
-        """All chunks, in the order of the input."""
         return (self._file.read(piece.number) for piece in self._pieces)
 
     def _cut_by_pieces(self) -> np.ndarray:
@@ -299,11 +287,7 @@ class SpillLayout:
 
 
 class _Order:
-    """The order of a spilled pass, and the tags of its instances in that order.
-
-    Args:
-        budget_bytes: the most memory for the tags.
-    """
+    """The order of a spilled pass, and the tags of its instances in that order."""
 
     def __init__(self, sparse_slots: int, budget_bytes: int) -> None:
         self._sparse_slots = sparse_slots
@@ -384,12 +368,8 @@ class _Order:
 
 
 class _PlacesOf:
-    """The places of the instances of an order in which an instance may have several, or none.
-
-    Args:
-        numbers: (M) the number of the instance at each place.
-        size: N.
-    """
+    """The places of N = size instances, which may have several, or none. numbers: (M) the number of
+    the instance at each place."""
 
     def __init__(self, numbers: np.ndarray, size: int) -> None:
         self._places = np.argsort(numbers, kind="stable").astype(np.uint32)  # by number
@@ -407,12 +387,8 @@ class _PlacesOf:
 
 class _DonorPool:
     """Instances whose values replace those of others in some slots, as in native `replace_slots`.
-
-    Args:
-        pool: the numbers of the instances in the pool.
-        of: (N) the place in the pool of the donor of each instance.
-        chunks: all chunks, in the order of the files.
-    """
+    pool: their numbers. of: (N) the place of the donor of each instance in the pool. chunks: all,
+    in the order of the files."""
 
     def __init__(
         self,
@@ -442,7 +418,6 @@ class _DonorPool:
             )
 
     def add_to(self, window: Any) -> None:
-        """Append the pool to a window that is not indexed yet."""
         zeros = np.zeros(self._size, np.uint32)
         window.append(core.scatter_rows(self._parts, self._sparse_slots, zeros, 1)[0])
 

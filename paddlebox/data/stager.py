@@ -21,9 +21,7 @@ log = logging.getLogger(__name__)
 
 class Stager:
     """Stages one part at a time in its own thread, once the part before it has begun to train.
-
-    `current` is the open pass, `next` the loaded one; None if there is none.
-    """
+    `current` is the open pass, `next` the loaded one; None if there is none."""
 
     def __init__(self, table: TableSet) -> None:
         self._table = table
@@ -36,11 +34,9 @@ class Stager:
 
     @property
     def newest(self) -> Pass | None:
-        """The loaded pass, or the open one if none is loaded."""
         return self.next or self.current
 
     def add(self, loaded: Pass) -> None:
-        """Add a loaded pass as the next one. Any thread may call it."""
         with self._lock:
             self.next = loaded
             self._stage_when_free()
@@ -94,7 +90,6 @@ class Stager:
             self._stage_when_free()
 
     def close(self) -> None:
-        """Drop parts that are staged but have not begun."""
         self._thread.shutdown()
         if self.current is not None:
             self._drop(self.current)

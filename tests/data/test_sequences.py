@@ -80,7 +80,7 @@ def batches(of: LoadedPass) -> Iterator[list[list[Instance]]]:
     """The sequences of each batch."""
     assert of.sequences is not None
     for number in range(len(of.ranges)):
-        for begin, end in of.sequence_spans(of.part(number)):
+        for begin, end in of.spans(of.part(number)):
             yield sequences_of(of, begin, end)
 
 

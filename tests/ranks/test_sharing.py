@@ -358,7 +358,7 @@ class TestMistakes:
             (
                 "slot",
                 "usr",
-                "share: slot: usr: not a sparse slot; expected user, words; did you mean",
+                "share: usr: not a sparse slot; expected user, words; did you mean",
             ),
             ("ins_id", "", r"no ins_id: set_parse_ins_id\(True\)"),
             ("search_id", "", r"no search_id: .*set_parse_logkey\(True\)"),
