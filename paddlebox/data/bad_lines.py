@@ -56,15 +56,7 @@ class BadLines:
         self.ratio = ratio
         self._csv = csv
         self._columns = columns
-        self._pass, self._file = _Counts(""), _Counts("")
-
-    @property
-    def lines(self) -> int:
-        return self._pass.lines
-
-    @property
-    def bad(self) -> int:
-        return self._pass.bad
+        self.total, self._file = _Counts(""), _Counts("")
 
     def begin(self, path: str) -> Callable[[int], str]:
         """Call it before a chunk of a file is added. Returns what gives the "file:line" of a line
@@ -82,22 +74,22 @@ class BadLines:
             if self._csv is not None:
                 number = self._file.lines + line + 1
                 hint = _line_hint(number, reason, excerpt, self._columns, self._csv)
-            for counts in (self._pass, self._file):
+            for counts in (self.total, self._file):
                 if len(counts.quoted) < _QUOTED_BAD_LINES:
                     counts.quoted[quoted] = hint
-        for counts in (self._pass, self._file):
+        for counts in (self.total, self._file):
             counts.lines += lines
             counts.bad += bad
         if self._file.lines >= _LINES_BEFORE_EARLY_STOP:
             self._check_file()
-        if self.lines >= _LINES_BEFORE_EARLY_STOP:
-            self._check(self._pass)
+        if self.total.lines >= _LINES_BEFORE_EARLY_STOP:
+            self._check(self.total)
 
     def check(self) -> None:
         """Call it after the last chunk. Raises: DataError if the share of bad lines of the pass, or
         of its last file, is above the ratio."""
         self._check_file()
-        self._check(self._pass)
+        self._check(self.total)
 
     def _check_file(self) -> None:
         """Check the file. One bad line counts in the pass only, unless the file has no other line:
@@ -105,11 +97,11 @@ class BadLines:
         lines, bad = self._file.lines, self._file.bad
         head = self._csv.skip + self._csv.header if self._csv is not None else 0
         if bad > 1 or (bad and lines <= bad + head):
-            self._check(self._file if lines < self.lines else self._pass)
+            self._check(self._file if lines < self.total.lines else self.total)
 
     def _check(self, counts: _Counts) -> None:
         if counts.bad > self.ratio * counts.lines:
-            of = "lines" if counts is self._pass else f"lines of {counts.name}"
+            of = "lines" if counts is self.total else f"lines of {counts.name}"
             raise DataError(
                 f"{counts.bad} of {counts.lines} {of} are malformed, expected a share of at most "
                 f"{self.ratio} (data.max_bad_line_ratio). The first:\n  "
@@ -127,12 +119,12 @@ class BadLines:
         return "\n  ".join([*counts.quoted, *(hints or advice or [otherwise] * bool(otherwise))])
 
     def warn(self) -> None:
-        if self.bad:
+        if self.total.bad:
             log.warning(
                 "%d of %d lines are malformed and left out. The first:\n  %s",
-                self.bad,
-                self.lines,
-                self._text(self._pass),
+                self.total.bad,
+                self.total.lines,
+                self._text(self.total),
             )
 
 

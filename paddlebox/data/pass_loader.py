@@ -93,7 +93,7 @@ class PassLoader:
         loading, self._loading = self._loading, None
         threads = self.options.load_threads
         if isinstance(threads, LoadThreads) and not loading.done():
-            threads.all()  # because the trainer now waits for the load
+            threads.now = threads.most  # because the trainer now waits for the load
         begin = time.perf_counter_ns()
         try:
             made = loading.result()

@@ -137,12 +137,6 @@ class Threads:
     now: int
     most: int
 
-    def more(self) -> None:
-        self.now = min(self.most, self.now + 1)
-
-    def all(self) -> None:
-        self.now = self.most
-
 
 class InOrder(Closing, Generic[T, R]):
     """Iterates over work(item) for the items of a source, in order. Several threads do the work.
@@ -330,7 +324,7 @@ class PackThreads(Threads):
                 now = time.perf_counter_ns()
                 # The trainer always waits for the first batch.
                 if number > 0 and batches.waited_ns - waited > _WAITS * (now - since):
-                    self.more()
+                    self.now = min(self.most, self.now + 1)
                 waited, since = batches.waited_ns, now
             yield batch
 
