@@ -64,9 +64,13 @@ def count_folds(
     seed: int,
     slots: Sequence[int],
 ) -> np.ndarray:
-    """The shows and clicks that the batches [begin, end) in `spans` add to the rows of a part, (R,
-    FOLDS, 2) float32. row_of_position: (U) int32 row ids. slots: positions of the sparse slots that
-    count."""
+    """The shows and clicks that the batches of a part add to its rows, (R, FOLDS, 2) float32.
+
+    Args:
+        spans: the batches [begin, end). All of them are read.
+        row_of_position: (U) int32 row ids.
+        slots: positions of the sparse slots that count.
+    """
     found = np.zeros((rows, FOLDS, 2), np.float32)
     for begin, end in spans:
         held, low, high, of_held = loaded.within(begin, end, row_of_position)

@@ -83,9 +83,7 @@ def read_pieces(
     Raises: DataError that names the file if it cannot be opened or has another format; and the
         column, if it is missing, or its slot cannot read its type.
     """
-    opened = _parquet if data_format is Format.PARQUET else _arrow
-    with _data_errors(path, _other_format(data_format)):
-        type_, pieces, read = opened(path, schema.column_names, retries)
+    type_, pieces, read = _open(path, data_format, schema.column_names, retries)
     uses = _uses(schema, time)
     missing = [name for name in schema.column_names if name not in type_.names]
     hint = (did_you_mean(missing, type_.names) or OTHER_NAME) if missing else ""
@@ -100,9 +98,7 @@ def read_pieces(
 def count_pieces(path: str, data_format: Format, retries: int = RETRIES) -> int:
     """By the metadata. Raises: DataError that names the file if it cannot be opened or has another
     format."""
-    opened = _parquet if data_format is Format.PARQUET else _arrow
-    with _data_errors(path, _other_format(data_format)):
-        return opened(path, [], retries)[1]
+    return _open(path, data_format, [], retries)[1]
 
 
 def count_rows(path: str, data_format: Format) -> int:
@@ -123,6 +119,12 @@ def _other_format(data_format: Format) -> str:
 
 
 Opened = tuple[Any, int, Callable[[int], list[Any]]]  # schema, number of pieces, read(piece)
+
+
+def _open(path: str, data_format: Format, names: list[str], retries: int) -> Opened:
+    opened = _parquet if data_format is Format.PARQUET else _arrow
+    with _data_errors(path, _other_format(data_format)):
+        return opened(path, names, retries)
 
 
 def _parquet(path: str, names: list[str], retries: int) -> Opened:

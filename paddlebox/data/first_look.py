@@ -75,7 +75,7 @@ class FirstLook:
     def scales(self, files: Sequence[str], at_least: int) -> Scales:
         """A pair (mean, standard deviation) for each dense feature, over at least this many of the
         first rows of the files; empty if there are no rows. The deviation of a constant feature is
-        given as 1."""
+        given as 1. REQUIRES: no command or plugin reads the files."""
         schema, parts = self._options.schema(), list[np.ndarray]()
         for path in files:
             chunks = self._chunks(path)

@@ -391,12 +391,12 @@ class _Loading:
                     held.append(columns)
         order = sorted(range(len(places)), key=places.__getitem__)
         with self.times.time("key"):
+            for at in order if held else ():
+                self._append(held[at])
             if spills:
                 self.instances.reorder(order)
-                if self.found is not None:
-                    self.found.reorder(order)
-            for at in order if not spills else ():
-                self._append(held[at])
+            if spills and self.found is not None:
+                self.found.reorder(order)
 
     def sequences(
         self, context: SequenceContext

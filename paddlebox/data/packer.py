@@ -39,8 +39,13 @@ from paddlebox.store.coordinator import BESIDE
 
 class BatchPacker:
     """Packs the batches of one part: the packed inputs, or one array for each slot that a user's
-    program reads. Any thread may pack. row_of_position: (U) int32 row ids, -1 for none. stamps: of
-    the pass table, for each table. clicks: the counts that follow the dense features."""
+    program reads. Any thread may pack.
+
+    Args:
+        row_of_position: (U) int32 row ids by position, -1 for none.
+        stamps: of the pass table, for each table.
+        clicks: the counts that follow the dense features; None without click priors.
+    """
 
     def __init__(
         self,

@@ -279,9 +279,14 @@ class PassFeeder:
         keep: bool,
         **written: Any,
     ) -> None:
-        """Begin to commit a pass that has ended. dense_state: called at once. cursor, written: go
-        into the version, with the files of the pass. keep: whether to leave the pass to the next
-        commit."""
+        """Begin to commit a pass that has ended.
+
+        Args:
+            dense_state: called at once. Returns the dense state to commit with the rows.
+            cursor: written into the version, with the files of the pass.
+            keep: whether to leave the pass to the next commit.
+            written: config and config_hash, which are written into the version.
+        """
         self._passes_committed += 1
         times, begin = ended.stats.times, time.perf_counter_ns()
         take = self._table.keep if keep else self._table.commit

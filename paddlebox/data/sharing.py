@@ -42,10 +42,14 @@ _EVEN = 1.1  # the largest share may be this times the mean
 
 @dataclass(frozen=True)
 class Share:
-    """How the instances of a pass are shared. `by` is not AUTO. With FILES the rank trains all
-    instances of its own list of files. slot: for SLOT, a sparse slot. own_files: whether the rank
-    reads its own list of files; otherwise, unless `by` is FILES, all ranks have the same list, and
-    each reads parts of the files."""
+    """How the instances of a pass are shared.
+
+    Args:
+        by: not AUTO. FILES: the rank trains all instances of its own list of files.
+        slot: for SLOT, a sparse slot.
+        own_files: whether the rank reads its own list of files. Otherwise, unless `by` is FILES,
+            all ranks have the same list, and each reads parts of the files.
+    """
 
     by: ShareBy = ShareBy.FILES
     slot: str = ""

@@ -387,8 +387,12 @@ class _PlacesOf:
 
 class _DonorPool:
     """Instances whose values replace those of others in some slots, as in native `replace_slots`.
-    pool: their numbers. of: (N) the place of the donor of each instance in the pool. chunks: all,
-    in the order of the files."""
+
+    Args:
+        pool: the numbers of the instances in the pool.
+        of: (N) the place in the pool of the donor of each instance.
+        chunks: all, in the order of the files.
+    """
 
     def __init__(
         self,
