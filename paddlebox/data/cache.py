@@ -16,9 +16,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pyarrow import fs
 
@@ -44,7 +45,12 @@ class Parsable(Protocol):
     @property
     def path(self) -> str: ...
 
-    def parse(self, schema: Any) -> Any: ...
+    def parse(self, schema: Any, /) -> Any: ...
+
+
+class _Part(NamedTuple):
+    path: str
+    parse: Callable[[Any], Any]
 
 
 Parts = Callable[[], Iterator[Parsable]]  # reads the input file from its beginning
@@ -104,7 +110,7 @@ class ParsedCache:
             return
         number = -1
         for number, part in enumerate(read()):
-            yield _Recorded(part.path, part, number, recording)
+            yield _Part(part.path, partial(recording.parse, part, number))
         recording.read_all(number + 1)
 
     def _open(self, file: Path, key: str) -> Any:
@@ -175,7 +181,13 @@ class _Recording:
         self._added = 0
         self._parts: int | None = None
 
-    def add(self, number: int, columns: Any) -> None:
+    def parse(self, part: Parsable, number: int, schema: Any) -> Any:
+        """Parse a part of the input file, and write its columns to the cache."""
+        columns = part.parse(schema)
+        self._add(number, columns)
+        return columns
+
+    def _add(self, number: int, columns: Any) -> None:
         if self._commit is None:
             return
         try:
@@ -215,21 +227,6 @@ class _Recording:
             self._cache.tell(error)
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    """A part of an input file. Its columns are written to the cache when it is parsed."""
-
-    path: str
-    part: Parsable
-    number: int
-    recording: _Recording
-
-    def parse(self, schema: Any) -> Any:
-        columns = self.part.parse(schema)
-        self.recording.add(self.number, columns)
-        return columns
-
-
 @dataclass
 class _CachedFile:
     path: str
@@ -243,9 +240,9 @@ class _CachedFile:
             if self.damaged:
                 yield from islice(self.read(), number, None)
                 return
-            yield _Cached(self.path, number, self)
+            yield _Part(self.path, partial(self._columns, number))
 
-    def columns(self, number: int, schema: Any) -> Any:
+    def _columns(self, number: int, schema: Any) -> Any:
         try:
             return self.reader.read(number)
         except StoreError as error:
@@ -258,16 +255,6 @@ class _CachedFile:
         if part is None:
             raise DataError(f"{self.path}: changed while it was read; load it again")
         return part.parse(schema)
-
-
-@dataclass(frozen=True)
-class _Cached:
-    path: str
-    number: int
-    of: _CachedFile
-
-    def parse(self, schema: Any) -> Any:
-        return self.of.columns(self.number, schema)
 
 
 def _identity(path: str) -> dict[str, Any] | None:
