@@ -204,7 +204,6 @@ def load(
     times: StageTimes | None = None,
     threads: Threads | None = None,
     world: Coordinator = ONE_RANK,
-    number: int = 0,
     context: SequenceContext | None = None,
 ) -> LoadedPass:
     """Read and parse the files of one pass. Several ranks share the instances as options.share
@@ -214,9 +213,9 @@ def load(
         filelist: paths and globs.
         max_rows: the most unique keys of a part (`max_pass_rows` of the table, or of each table).
         cancelled: once it is set, loading ends soon with CancelledError.
-        times: gets the times of the stages read, parse and key.
+        times: gets the times of the stages read, parse and key. The ranks draw how they share the
+            instances from its pass_number.
         threads: may change while they run; None: data.threads.
-        number: of the pass, from which the ranks draw how they share the instances.
         context: of the sequences of the pass; None: there is no history.
 
     Raises: DataError for a missing file or too many malformed lines; OutOfSpaceError if the pass
@@ -224,15 +223,15 @@ def load(
         if another rank cannot load its share.
     """
     core.release_thread_affinity()
-    threads = threads or load_threads(options.data.threads)
-    loading = _Loading(options, cancelled or threading.Event(), times or StageTimes(), threads)
-    files, parts, exchange = plan(filelist, options, world, options.seed + number)
+    threads, times = threads or load_threads(options.data.threads), times or StageTimes()
+    loading = _Loading(options, cancelled or threading.Event(), times, threads)
+    files, parts, exchange = plan(filelist, options, world, options.seed + times.pass_number)
     started, hits = time.perf_counter(), _cache_hits(options)
     loading.read(parts, exchange)
     parsed = time.perf_counter()
     if loading.instances.size == 0:
         log.warning("no instances in %s: the pass trains nothing", ", ".join(files) or "no files")
-    with loading.times.time("key"):
+    with times.time("key"):
         sequences, history = loading.sequences(context or SequenceContext())
         instances = loading.arranged(sequences)
         ranges = split(instances, options, max_rows, sequences)
@@ -285,8 +284,8 @@ class _Loading:
         threads: Threads,
     ) -> None:
         self.schema = schema = options.schema()
-        self.times = times
-        self._options, self._cancelled, self._threads = options, cancelled, threads
+        self._options, self._cancelled = options, cancelled
+        self._times, self._threads = times, threads
         self.findings = Findings()
         csv = options.data.format is Format.CSV and not options.data.parser
         self.bad = BadLines(
@@ -321,7 +320,7 @@ class _Loading:
                 self._append_in_order(exchange.shared(own))
             else:
                 for chunk in own:
-                    with self.times.time("key"):
+                    with self._times.time("key"):
                         self._append(chunk.columns)
         self.bad.warn()
 
@@ -355,7 +354,7 @@ class _Loading:
             parse,
             self._threads,
             ahead=2 * self._threads.most + 1,
-            times=self.times,
+            times=self._times,
             worker="parse",
             consumer="key",
             source_stage="read",
@@ -366,7 +365,7 @@ class _Loading:
             if self._cancelled.is_set():
                 raise CancelledError(f"loading was cancelled in {path}")
             columns = chunk.columns
-            with self.times.time("key"):
+            with self._times.time("key"):
                 self.findings.add(self._options.slots, self.bad.begin(path), columns)
                 self.bad.add(path, columns.lines, columns.bad_lines, columns.first_bad)
             yield chunk
@@ -385,12 +384,12 @@ class _Loading:
             for place, columns in chunks:
                 places.append(place)
                 if spills:
-                    with self.times.time("key"):
+                    with self._times.time("key"):
                         self._append(columns)
                 else:
                     held.append(columns)
         order = sorted(range(len(places)), key=places.__getitem__)
-        with self.times.time("key"):
+        with self._times.time("key"):
             for at in order if held else ():
                 self._append(held[at])
             if spills:

@@ -138,7 +138,6 @@ class PassLoader:
             times=times,
             threads=threads,
             world=self.table.world,
-            number=times.pass_number,
             context=self._context(options, train),
         )
         loaded.in_parts(self.table.world.max("parts", len(loaded.ranges)))

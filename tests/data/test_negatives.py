@@ -18,6 +18,7 @@ from paddlebox.data import loader
 from paddlebox.data.cache import open_cache
 from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import LoadOptions
+from paddlebox.data.pipeline import StageTimes
 from paddlebox.data.reader import read_chunks
 from paddlebox.data.sharing import NOT_SHARED, Share
 from paddlebox.errors import ConfigError, DataError
@@ -139,7 +140,7 @@ def test_ranks_keep_what_one_rank_keeps(text: list[str], share: Share) -> None:
 
     def on(world: World) -> LoadedPass:
         own = text[world.rank :: world.size] if share is NOT_SHARED else text
-        return load(own, wanted, 1 << 30, world=world, number=3)
+        return load(own, wanted, 1 << 30, world=world, times=StageTimes(None, 3))
 
     found = [items(of) for of in coordination(2, on)]
     assert all(found)

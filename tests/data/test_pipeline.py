@@ -153,7 +153,7 @@ def test_loading_takes_as_few_threads_as_are_done_in_time_and_more_where_the_tra
     assert threads.now == 2  # 10 s of work within 7 s
     threads.after_pass(thread_s=1, train_s=10, waited_s=0)
     assert threads.now == 1
-    threads.all()
+    threads.now = threads.most
     threads.after_pass(thread_s=1, train_s=10, waited_s=0.2)
     assert threads.now == 2  # one was too few, whatever the sums say
     threads.after_pass(thread_s=1, train_s=10, waited_s=0)

@@ -21,6 +21,7 @@ from paddlebox.config.data import HistoryConfig, ShareBy, Split
 from paddlebox.data import loader
 from paddlebox.data.loader import LoadedPass, load
 from paddlebox.data.options import DatasetOptions, LoadOptions
+from paddlebox.data.pipeline import StageTimes
 from paddlebox.data.reader import read_chunks
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.sharing import Share
@@ -64,7 +65,7 @@ def loaded_by(ranks: int, files: Sequence[str], **options: Any) -> list[LoadedPa
     wanted = load_options(share=BY_USER, **given)
 
     def on(world: World) -> LoadedPass:
-        return load(files, wanted, 1 << 30, world=world, number=3)
+        return load(files, wanted, 1 << 30, world=world, times=StageTimes(None, 3))
 
     return coordination(ranks, on)
 

@@ -21,6 +21,7 @@ from paddlebox.config import Format
 from paddlebox.config.data import ShareBy
 from paddlebox.data import loader, sharing
 from paddlebox.data.loader import load
+from paddlebox.data.pipeline import StageTimes
 from paddlebox.data.reader import read_chunks
 from paddlebox.data.sharing import Share
 from paddlebox.data.sources import open_source
@@ -79,7 +80,7 @@ def loaded_by(
 
     def on(world: World) -> list[Instance]:
         own = files[world.rank :: world.size] if share.own_files else files
-        found = load(own, chosen, 1 << 30, world=world, number=seed)
+        found = load(own, chosen, 1 << 30, world=world, times=StageTimes(None, seed))
         return told(found.instances)
 
     return coordination(ranks, on, per_host)
