@@ -225,7 +225,7 @@ class TestLocalShuffle:
             dataset.local_shuffle("search_id")
         with pytest.raises(PassError, match=r"set_parse_ins_id\(True\) is missing"):
             dataset.local_shuffle("ins_id")
-        with pytest.raises(ValueError, match="local_shuffle: usr: not a sparse slot; expected user, words"):
+        with pytest.raises(ValueError, match="usr: not a sparse slot; expected user, words"):
             dataset.local_shuffle("slot", slot="usr")
         with pytest.raises(ValueError, match="expected by instance"):
             dataset.local_shuffle("line")
