@@ -76,7 +76,7 @@ def sequences(of_ranks: Sequence[LoadedPass]) -> dict[int, list[list[Place]]]:
     ranks: dict[int, set[int]] = defaultdict(set)
     for rank, of in enumerate(of_ranks):
         for number in range(len(of.ranges)):
-            for begin, end in of.sequence_spans(of.part(number)):
+            for begin, end in of.spans(of.part(number)):
                 for user, places in of_batch(of, begin, end):
                     found[user].append(places)
                     ranks[user].add(rank)
