@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 
@@ -15,3 +17,13 @@ class Closing:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+
+@contextmanager
+def on_error(undo: Callable[[], object]) -> Iterator[None]:
+    """Calls `undo` if the block raises anything."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise

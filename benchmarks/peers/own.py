@@ -111,7 +111,7 @@ class Own:
             self._manifest.append(
                 head.following(kind, segments=segments, live_rows=self._rows, pass_number=number)
             )
-            self._manifest.prune(1)  # removes files that no version names any more
+            self._manifest.retention.prune(1)  # removes files that no version names any more
         self._segments = segments
 
     @contextmanager

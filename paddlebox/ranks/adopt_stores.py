@@ -35,7 +35,7 @@ from paddlebox.store import copies, files
 from paddlebox.store.coordinator import Coordinator, key_ranges
 from paddlebox.store.locks import StoreLock
 from paddlebox.store.rank_stores import newest_after_passes
-from paddlebox.store.version_store import VersionStore, list_checkpoints
+from paddlebox.store.version_store import VersionStore
 from paddlebox.train.opening import table_options
 from paddlebox.train.run_dir import copies_of, dir_of, own_dir
 
@@ -517,9 +517,9 @@ def _check_may_go(
 def _check_replaceable(store: Path) -> None:
     """Raises: as `_check_may_go`."""
     StoreLock(str(store / "LOCK")).release()
-    for named in list_checkpoints(str(store)):
+    for name, version in files.checkpoints(str(store)).items():
         raise StoreError(
-            f"{store}: version {named.version} has the name {named.name!r} and would be lost when "
+            f"{store}: version {version} has the name {name!r} and would be lost when "
             "the run continues with another number of ranks: copy it (tools/store.py copy), and "
             "`tools/store.py unname` it first"
         )

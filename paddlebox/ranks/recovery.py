@@ -127,7 +127,7 @@ def forget(run_dir: Path) -> None:
         records = manifest.records()
         whole = [record.version for record in records if not record.is_partial]
         if not whole and pass_of(head) == 0:
-            manifest.rewind(0)
+            manifest.retention.rewind(0)
             log.info("%s: starts from nothing; dropped the versions of its first pass", store)
             return
         if not whole:
@@ -135,7 +135,7 @@ def forget(run_dir: Path) -> None:
                 f"{store}: all kept versions come from a partial recovery: train with "
                 "checkpoint.partial_recovery: true until a pass is committed"
             )
-        gone = manifest.go_back(whole[-1])
+        gone = manifest.retention.go_back(whole[-1])
     log.info("%s: went back to version %d, dropped partial ones %s", store, whole[-1], gone)
 
 
@@ -197,7 +197,7 @@ def agreed_passes(own: Path, passes: int, world: Coordinator) -> int:
                 f"passes {kept}: the ranks' stores do not belong together; --fresh starts from "
                 "nothing"
             )
-        gone = manifest.rewind(max(fitting, default=0))
+        gone = manifest.retention.rewind(max(fitting, default=0))
     log.info("%s: went back to pass %d, which all ranks have; dropped %s", own, agreed, gone)
     return agreed
 

@@ -1,7 +1,7 @@
 """Gives names to versions, and finds the version that a user means.
 
 A checkpoint is a version with a name, which stays until the name is removed
-(`VersionStore.prune`). STORE/checkpoints/<name>/ holds hard links to its files, in the same layout
+(`Retention.prune`). STORE/checkpoints/<name>/ holds hard links to its files, in the same layout
 as the store, with the other tables of a set in tables/. The folder costs the disk space of files
 that the store would otherwise have removed.
 """
@@ -15,8 +15,9 @@ import shutil
 from paddlebox.config.dates import date_of
 from paddlebox.errors import StoreError
 from paddlebox.store import files
+from paddlebox.store.files import CHECKPOINTS, UNDER_WAY
 from paddlebox.store.record import VersionRecord, frame
-from paddlebox.store.version_store import CHECKPOINTS, UNDER_WAY, VersionStore, list_checkpoints
+from paddlebox.store.version_store import VersionStore
 
 # Not only digits, which name versions and days.
 _NAME = re.compile(r"(?!\d+$)[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -33,10 +34,10 @@ def give_name(store: str, record: VersionRecord, name: str) -> None:
             "digits"
         )
     target = os.path.join(store, CHECKPOINTS, name)
-    taken = next((c for c in list_checkpoints(store) if c.name == name), None)
-    if taken is not None:
+    taken = files.checkpoints(store)
+    if name in taken:
         raise StoreError(
-            f"{store}: {name!r} is the name of version {taken.version}; choose another, or "
+            f"{store}: {name!r} is the name of version {taken[name]}; choose another, or "
             "`unname` it first"
         )
     under_way = target + UNDER_WAY
@@ -74,22 +75,22 @@ def name_version(store: str, version: int, name: str) -> None:
 def unname(store: str, name: str) -> int:
     """Removes a name; returns its version, which the next commit may drop. Raises: StoreError if
     there is no such name."""
-    found = next((c for c in list_checkpoints(store) if c.name == name), None)
-    if found is None:
-        names = ", ".join(c.name for c in list_checkpoints(store)) or "none"
+    named = files.checkpoints(store)
+    if name not in named:
+        names = ", ".join(named) or "none"
         raise StoreError(f"{store}: no checkpoint {name!r}; there are: {names}")
     folder = os.path.join(store, CHECKPOINTS, name)
     os.rename(folder, folder + UNDER_WAY)
     files.sync_folder(os.path.dirname(folder))
     shutil.rmtree(folder + UNDER_WAY)
-    return found.version
+    return named[name]
 
 
 def find_version(manifest: VersionStore, what: str) -> int:
     """The number of the version that `what` means: a number, YYYYMMDD (the newest version of that
     day), YYYYMMDD/PASS, or a name. Raises: StoreError that lists the versions and names."""
     records = manifest.records()
-    named = {c.name: c.version for c in list_checkpoints(manifest.folder)}
+    named = files.checkpoints(manifest.folder)
     day, _, number = what.partition("/")
     if what in named:
         return named[what]

@@ -179,7 +179,8 @@ class Committer:
                     table.refuse_passes(error)
             raise
         for table in self._tables[1:]:
-            table.versions.drop_old()  # versions that no kept version of the first table names
+            # Versions that no kept version of the first table names.
+            table.versions.retention.drop_old()
         return done
 
     def wait(self) -> float:
@@ -234,7 +235,7 @@ class Committer:
         with table.versions.committing:
             for call in self.after_commit if table is self._tables[0] else ():
                 call(table.versions.last)
-            table.versions.drop_old()
+            table.versions.retention.drop_old()
         table.compactor.wake()
 
 

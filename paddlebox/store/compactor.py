@@ -286,7 +286,7 @@ class Compactor:
                 bytes_written=last.bytes_with("compaction", made),
             )
             self._native.replace_segments(sorted(gone), made)
-            self._versions.drop_old()
+            self._versions.retention.drop_old()
 
     def close(self) -> None:
         if self._thread is not None:

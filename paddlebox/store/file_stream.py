@@ -62,7 +62,7 @@ class StreamWriter(Closing):
         self._folder, self._files, self._wanted = folder, of, wanted
         self._ends = list(accumulate(size for _, size in of))
         self._written = 0
-        self._open: tuple[int, IO[bytes]] | None = None
+        self._open: tuple[int, files.NewFile] | None = None
         self.names = {name for name, _ in of if wanted is None or name in wanted}
 
     def append(self, data: bytes) -> None:
@@ -70,21 +70,17 @@ class StreamWriter(Closing):
         at = 0
         for number, _, count in _pieces(self._ends, self._written, len(data)):
             if self._files[number][0] in self.names:
-                self._write(number, memoryview(data)[at : at + count])
+                self._file(number).write(memoryview(data)[at : at + count])
             at += count
         self._written += len(data)
 
-    def _write(self, number: int, data: memoryview) -> None:
-        path = self._folder / self._files[number][0]
-        try:
-            if self._open is None or self._open[0] != number:
-                self.close()
-                files.make_folder(str(path.parent))
-                self._open = (number, open(path, "wb", buffering=0))  # noqa: SIM115
-            while data:
-                data = data[self._open[1].write(data) :]
-        except OSError as error:
-            raise files.refused(str(path), "write", error) from error
+    def _file(self, number: int) -> files.NewFile:
+        if self._open is None or self._open[0] != number:
+            self.close()
+            path = self._folder / self._files[number][0]
+            files.make_folder(str(path.parent))
+            self._open = (number, files.NewFile(path))
+        return self._open[1]
 
     def finish(self) -> None:
         """Make the files durable, empty ones too. Raises: as `append`."""
@@ -96,15 +92,10 @@ class StreamWriter(Closing):
 
     def close(self) -> None:
         """Sync the open file. Raises: as `append`."""
-        if self._open is None:
-            return
-        (number, file), self._open = self._open, None
-        with file:
-            try:
-                os.fsync(file.fileno())
-            except OSError as error:
-                path = self._folder / self._files[number][0]
-                raise files.refused(str(path), "write", error) from error
+        if self._open is not None:
+            (_, file), self._open = self._open, None
+            with file:
+                file.sync()
 
 
 def _pieces(ends: Sequence[int], begin: int, size: int) -> list[tuple[int, int, int]]:

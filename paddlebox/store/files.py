@@ -24,10 +24,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from paddlebox.closing import Closing
 from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store import checked
 
 TABLES = "tables"  # in a store: the folder of the stores of its other tables
+CHECKPOINTS = "checkpoints"  # in a store: the folder of the versions that have a name
+UNDER_WAY = ".tmp"  # suffix of a checkpoint that is being added or removed
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MANIFEST = re.compile(r"MANIFEST-(\d{12,})")
 _ALIGN = 64
@@ -64,6 +67,18 @@ def manifest_versions(folder: str) -> list[int]:
     except FileNotFoundError:
         return []
     return sorted(int(match[1]) for match in matches if match is not None)
+
+
+def checkpoints(store: str) -> dict[str, int]:
+    """Name -> version, of the named versions of a store, by name."""
+    folder = os.path.join(store, CHECKPOINTS)
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return {
+        name: version
+        for name in names
+        if not name.endswith(UNDER_WAY)
+        for version in manifest_versions(os.path.join(folder, name))[:1]
+    }
 
 
 def read(path: str) -> bytes:
@@ -118,10 +133,33 @@ def write_all_durably(folder: str, contents: Mapping[str, bytes]) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise refused(path, "write", error) from error
-    try:
+    with writing(folder):
         sync_folder(folder)
-    except OSError as error:
-        raise refused(folder, "write", error) from error
+
+
+class NewFile(Closing):
+    """Writes a local file at once, without a buffer. action: for errors. Raises: as `writing`."""
+
+    def __init__(self, path: str | Path, action: str = "write") -> None:
+        self._path, self._action = str(path), action
+        with self._errors():
+            self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+
+    def write(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        with self._errors():
+            while rest:
+                rest = rest[self._file.write(rest) :]
+
+    def sync(self) -> None:
+        with self._errors():
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return writing(self._path, self._action)
 
 
 @contextlib.contextmanager
@@ -133,6 +171,17 @@ def store_errors(where: str, action: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise StoreError(f"{where}: cannot {action}: {error}") from error
+
+
+@contextlib.contextmanager
+def writing(path: str, action: str = "write") -> Iterator[None]:
+    """As `store_errors`, but raises OutOfSpaceError if the disk is full."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        raise refused(path, action, error) from error
 
 
 def refused(path: str, action: str, error: OSError) -> StoreError:
@@ -289,14 +338,10 @@ def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dic
         _TENSORS: b"".join(parts),
         _INDEX: json.dumps({"version": 1, "tensors": index}, indent=1).encode(),
     }
-    try:
+    with writing(str(folder), "write the dense state"):
         folder.mkdir(parents=True, exist_ok=True)
         write_all_durably(str(folder), contents)
         sync_folder(str(folder.parent))
-    except StoreError:
-        raise
-    except OSError as error:
-        raise refused(str(folder), "write the dense state", error) from error
     return {
         name: {"bytes": len(content), "crc32c": crc32c(content)}
         for name, content in contents.items()

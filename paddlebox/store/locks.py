@@ -18,6 +18,7 @@ import socket
 import weakref
 from dataclasses import dataclass
 
+from paddlebox.closing import on_error
 from paddlebox.errors import StoreError, StoreLockedError
 from paddlebox.store import files
 
@@ -209,10 +210,8 @@ class Lease:
         may have dropped it just before. Raises: OutOfSpaceError, StoreError."""
         if self._flock.descriptor < 0:
             return
-        try:
+        with files.writing(self._path, "name the version to keep"):
             os.pwrite(self._flock.descriptor, f"{version:020d}\n".encode(), 0)
-        except OSError as error:
-            raise files.refused(self._path, "name the version to keep", error) from error
 
     def release(self) -> None:
         """Releases the version. May be called twice. Has no effect in a forked child."""
@@ -227,11 +226,8 @@ def take_lease(store: str, version: int) -> Lease:
     """Takes a lease on a version that cannot be dropped meanwhile. Raises: OutOfSpaceError,
     StoreError."""
     lease = Lease(store)
-    try:
+    with on_error(lease.release):
         lease.pin(version)
-    except BaseException:
-        lease.release()
-        raise
     return lease
 
 

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from paddlebox.closing import Closing
+from paddlebox.closing import Closing, on_error
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import checked, files
 from paddlebox.store.file_stream import File, Stream
@@ -187,11 +187,8 @@ class SetFile(Closing):
         self.path = path
         with files.store_errors(str(path), "read a parity set"):
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115
-        try:
+        with on_error(self.close):
             self._read_index()
-        except BaseException:
-            self.close()
-            raise
 
     def _read_index(self) -> None:
         size = os.fstat(self._file.fileno()).st_size
@@ -280,9 +277,7 @@ class SetWriter(Closing):
     """Writes a rank's file of a set under a temporary name; `SetFolder.publish` renames it."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        with files.store_errors(str(path), "write a parity set"):
-            self._file: IO[bytes] = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._file = files.NewFile(path, "write a parity set")
         self.row_crcs = ""
         self.bytes = 0
 
@@ -292,20 +287,12 @@ class SetWriter(Closing):
         self._write(row)
 
     def _write(self, data: bytes) -> None:
-        try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            raise files.refused(str(self._path), "write a parity set", error) from error
+        self._file.write(data)
         self.bytes += len(data)
 
     def sync(self) -> None:
-        """Make the rows durable. Raises: as `append`."""
-        try:
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise files.refused(str(self._path), "write a parity set", error) from error
+        """Makes the rows durable. Raises: as `append`."""
+        self._file.sync()
 
     def finish(self, rank: int, whole: ParitySet) -> None:
         """Write the index, durably. Raises: as `append`."""
@@ -372,10 +359,8 @@ class SetFolder:
         for name in names:
             to = folder / name
             files.make_folder(str(to.parent))
-            try:
+            with files.writing(str(to), "link a file"):
                 os.link(self.store / name, to)
-            except OSError as error:
-                raise files.refused(str(to), "link a file", error) from error
 
     def linked(self, number: int) -> Path:
         """The folder of `link`."""
@@ -390,14 +375,12 @@ class SetFolder:
 
         Raises: OutOfSpaceError, StoreError.
         """
-        try:
+        with files.writing(str(self.path), "write a parity set"):
             for parent, _, _ in os.walk(self._temporary(number)):
                 files.sync_folder(parent)
             for suffix in ("", ".set"):
                 os.rename(self._temporary(number, suffix), self.path / f"{number:012d}{suffix}")
                 files.sync_folder(str(self.path))
-        except OSError as error:
-            raise files.refused(str(self.path), "write a parity set", error) from error
 
     def forget_later(self, version: int, passes: int) -> None:
         """Remove the sets of later versions of the store, and of later passes."""

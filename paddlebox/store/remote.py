@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -246,26 +245,12 @@ def _blocks_of(local: Path) -> Iterator[bytes]:
 def _write_blocks(local: Path, blocks: Iterator[bytes]) -> int:
     """Write a local file durably, and return its size. Raises: StoreError; errors of `blocks`."""
     size = 0
-    with _local_errors(local):
-        sink = open(local, "wb", buffering=0)  # noqa: SIM115
-    with sink:
+    with files.NewFile(local) as sink:
         for block in blocks:
-            with _local_errors(local):
-                rest = memoryview(block)
-                while rest:
-                    rest = rest[sink.write(rest) :]
+            sink.write(block)
             size += len(block)
-        with _local_errors(local):
-            os.fsync(sink.fileno())
+        sink.sync()
     return size
-
-
-@contextmanager
-def _local_errors(local: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise files.refused(str(local), "write", error) from error
 
 
 def _check_bytes(name: str, found: int, expected: int) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from paddlebox.closing import Closing
+from paddlebox.closing import Closing, on_error
 from paddlebox.errors import StoreError
 from paddlebox.store.locks import take_lease
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
@@ -58,12 +58,9 @@ class Snapshot(Closing):
         tables.commit_ended()
         self._versions: list[_LeasedVersion] = []
         self._opened = ExitStack()
-        try:
+        with on_error(self.close):
             for table in tables.members:
                 self._versions.append(_LeasedVersion(table))
-        except BaseException:
-            self.close()
-            raise
 
     def open(self) -> list[TieredTable]:
         """Opens each table at the version. Raises: CorruptionError, StoreError."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.closing import Closing
+from paddlebox.closing import Closing, on_error
 from paddlebox.config import HbmPlace, Slots, TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.store.committer import Committer, PassFields, When
@@ -94,12 +94,9 @@ class TableSet(Closing):
         self.committer = Committer(self._tables, lambda: world.wait("committed"))
         #: Days and life events.
         self.life = TableLife(self._tables, self.committer)
-        try:
+        with on_error(self.close):
             open_tables(self._tables, of_tables, options, slot_rates, self.committer.wait)
             world.connect(self._tables, options.ranks)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def members(self) -> tuple[TieredTable, ...]:

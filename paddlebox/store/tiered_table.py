@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.closing import Closing
+from paddlebox.closing import Closing, on_error
 from paddlebox.config import TableConfig
 from paddlebox.config.check import validate
 from paddlebox.config.table import CLICK_COEFF, NONCLK_COEFF, RULE_CONSTANTS
@@ -162,7 +162,7 @@ class TieredTable(Closing):
         layout = {"seed": options.seed, **described}
         self.versions = versions or VersionStore.of_table(options, layout, link or VersionLink())
         self.unnamed = UnnamedPasses()
-        try:
+        with on_error(self.close):
             last = self.versions.last
             fields = {
                 **described,
@@ -183,9 +183,6 @@ class TieredTable(Closing):
                 self.native.set_admission_state(counted.tobytes())
             if self.folder is not None and not self.read_only:
                 self._compactor = Compactor(self.native, self.versions, options, settle)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def name(self) -> str:

@@ -7,19 +7,19 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paddlebox.closing import Closing
+from paddlebox.closing import Closing, on_error
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.files import crc32c, read_dense, write_dense
 from paddlebox.store.life import DECAY, SHRINK
-from paddlebox.store.locks import Lease, StoreLock, held_leases
+from paddlebox.store.locks import Lease, StoreLock
 from paddlebox.store.manifest_db import (
     HEAD,
     REBUILD,
@@ -32,14 +32,8 @@ from paddlebox.store.manifest_db import (
     parse_head,
     version_key,
 )
-from paddlebox.store.record import (
-    VersionRecord,
-    frame,
-    only_in,
-    unframe,
-    unreferenced,
-    with_stamps,
-)
+from paddlebox.store.record import VersionRecord, frame, unframe, with_stamps
+from paddlebox.store.retention import Retention
 
 if TYPE_CHECKING:  # the options import Paddle, which tools that only read versions need not
     from paddlebox.store.options import TableOptions
@@ -53,8 +47,6 @@ NOTHING_COMMITTED = "no version has been committed yet, expected one: train unti
 OWN = "paddlebox."
 ADMISSION = OWN + "admission"
 HISTORY = OWN + "history."  # then the name of an array of data/history.py
-CHECKPOINTS = "checkpoints"
-UNDER_WAY = ".tmp"  # suffix of a name that is being added or removed
 
 
 @dataclass(frozen=True)
@@ -67,27 +59,6 @@ class VersionLink:
     named: Callable[[], Collection[int]] | None = None
     #: For another table that is trained: the version to go back to; 0: an empty table.
     version: int | None = None
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    name: str
-    version: int
-
-
-def list_checkpoints(store: str) -> list[Checkpoint]:
-    """The named versions of a store, by name."""
-    folder = os.path.join(store, CHECKPOINTS)
-    try:
-        names = sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
-    found = []
-    for name in names:
-        if not name.endswith(UNDER_WAY):
-            versions = files.manifest_versions(os.path.join(folder, name))
-            found += [Checkpoint(name, version) for version in versions[:1]]
-    return found
 
 
 class VersionStore(Closing):
@@ -106,7 +77,7 @@ class VersionStore(Closing):
         self.before: VersionRecord | None = None
         self.layout: dict[str, Any] = {}  # stored in each version
         self.committing = threading.RLock()  # one writer of versions at a time
-        self._options: TableOptions | None = None
+        self.retention = Retention(self)
         self._link = VersionLink()
         self._events: list[dict[str, Any]] = []  # not in a version yet
         self._until: Callable[[], None] | None = None  # see add_events
@@ -134,7 +105,7 @@ class VersionStore(Closing):
         check_not_open(folder)
         files.make_folder(folder)
         lock = StoreLock(os.path.join(folder, "LOCK"))
-        try:
+        with on_error(lock.release):
             for name in ("ssd", "dense", "manifest", "leases"):
                 if os.path.islink(path := os.path.join(folder, name)):
                     raise StoreError(f"{path}: expected a folder, found a link: mount a disk there")
@@ -147,18 +118,12 @@ class VersionStore(Closing):
                     raise
                 os.unlink(os.path.join(folder, "manifest", "data.mdb"))
                 store = cls(folder, lock)
-        except BaseException:
-            lock.release()
-            raise
-        try:
+        with on_error(store.close):
             store.head = store.newest()
             if store.head is None:
                 store._db.put([(HEAD, head_payload(0, {}))])
             with files.store_errors(folder, "open"):
                 files.sync_folder(store._db.path)
-        except BaseException:
-            store.close()
-            raise
         return store
 
     @classmethod
@@ -172,11 +137,8 @@ class VersionStore(Closing):
                 raise CorruptionError(f"{data}: is missing or empty" + REBUILD)
             raise StoreError(f"{folder}: no store here ({data} is missing)")
         store = cls(folder)
-        try:
+        with on_error(store.close):
             store.head = store.newest()
-        except BaseException:
-            store.close()
-            raise
         return store
 
     @classmethod
@@ -197,13 +159,11 @@ class VersionStore(Closing):
             store = cls()
         else:
             store = (cls.open_reader if options.read_only else cls.open_writer)(options.store)
-        store.layout, store._options, store._link = dict(layout), options, link
-        try:
+        store.layout, store._link = dict(layout), link
+        store.retention.options, store.retention.named = options, link.named
+        with on_error(store.close):
             if options.store is not None:
                 store._choose(options)
-        except BaseException:
-            store.close()
-            raise
         return store
 
     def _choose(self, options: TableOptions) -> None:
@@ -214,10 +174,10 @@ class VersionStore(Closing):
                 raise StoreError(f"{self.folder}: {NOTHING_COMMITTED}")
         else:
             if self._link.version is not None:
-                dropped = self.rewind(self._link.version)
+                dropped = self.retention.rewind(self._link.version)
                 if dropped:
                     log.info("%s: versions %s belong to no commit", self.folder, dropped)
-            self.remove_unreferenced()
+            self.retention.remove_unreferenced()
             self.head = self.newest()
         if self.head is None:
             return
@@ -371,7 +331,7 @@ class VersionStore(Closing):
         Raises: StoreError if it does not follow the newest version, or one of its files is missing;
             OutOfSpaceError: the last commit stands.
         """
-        with self._writing():
+        with self.writing():
             head = self.newest()
             # If a store continues other stores, its first version follows their last version.
             parent = head.version if head is not None else record.parent
@@ -399,6 +359,19 @@ class VersionStore(Closing):
             )
             self.head = record
 
+    def forget(self, gone: Collection[int], kept: Sequence[VersionRecord]) -> None:
+        """Removes the names of versions, durably. kept: all others, oldest first."""
+        _, crcs = self._db.read(self._named)
+        newest = kept[-1].version if kept else 0
+        self._db.put(
+            [
+                *((version_key(number), None) for number in gone),
+                *((journal_key(number), None) for number in range(newest + 1, max(gone) + 1)),
+                (HEAD, head_payload(newest, {n: crc for n, crc in crcs.items() if n not in gone})),
+            ]
+        )
+        self.head = kept[-1] if kept else None
+
     def others(self) -> dict[str, int]:
         """The versions of the other tables that the next version names."""
         if self._link.others is not None:
@@ -423,96 +396,12 @@ class VersionStore(Closing):
         with self.committing:
             if self._events and self.folder:
                 self.record("life", tables=self.others())
-                self.drop_old()
+                self.retention.drop_old()
 
     def pass_without_folder(self, day: int, events: Sequence[Mapping[str, Any]]) -> None:
         """Notes the day and the events of a pass whose rows stay in memory."""
         self._day = day
         self._events += [dict(event) for event in events]
-
-    # ---- dropping
-
-    def rewind(self, version: int) -> list[int]:
-        """Makes `version` the newest version again and drops the later ones; 0 drops all versions.
-        Keeps later versions that only a merge made, because they hold the same rows. Returns the
-        dropped versions.
-
-        Raises: StoreError if `version` is not kept, or a reader holds a lease on one to drop.
-        """
-        with self._writing():
-            records = self.records()
-            chosen = self.version(version) if version > 0 else None
-            last = version
-            for record in records:
-                if chosen is not None and record.version > version:
-                    same = record.dense_version == chosen.dense_version  # no pass came between
-                    last = record.version if same and record.events == chosen.events else last
-            return self._drop_after(last, records)
-
-    def go_back(self, version: int) -> list[int]:
-        """Makes a kept version the newest again and drops all later ones; returns the dropped
-        versions. New versions use their numbers again.
-
-        Raises: StoreError if the version is not kept, or a later one has a name or is being read.
-        """
-        with self._writing():
-            self.version(version)
-            for checkpoint in list_checkpoints(self.folder):
-                if checkpoint.version > version:
-                    raise StoreError(
-                        f"{self.folder}: version {checkpoint.version}, after version {version}, "
-                        f"has the name {checkpoint.name!r} and would be lost: `tools/store.py "
-                        "unname` it first, or go back in a copy"
-                    )
-            return self._drop_after(version, self.records())
-
-    def drop_old(self) -> None:
-        """Drops versions that the table need not keep, with their files."""
-        if self._options is None or not self.folder:
-            return
-        with self.committing:
-            if self._link.named is not None:
-                self.prune(self._options.keep_versions, named=self._link.named())
-            elif not files.is_of_set(self.folder):  # in a set, the first table decides
-                self.prune(self._options.keep_versions, self._options.keep_daily)
-
-    def prune(self, keep: int = 2, keep_daily: int = 0, named: Collection[int] = ()) -> list[int]:
-        """Drops old versions, with every file that only they name; returns them.
-
-        It keeps: the newest version of each of the newest ``keep`` passes (a compaction makes
-        another version of the same pass); the newest version of each of the newest ``keep_daily``
-        days; versions that have a name; versions on which a reader holds a lease; and ``named``.
-        """
-        if keep < 1:
-            raise ValueError(f"prune must keep at least 1 version, found keep={keep}")
-        with self._writing():
-            leases = held_leases(self.folder, remove_stale=True)
-            if any(lease.version is None for lease in leases):
-                return []  # a reader is choosing its version: try after the next commit
-            pinned = {lease.version for lease in leases}
-            records = self.records()
-            of_pass: list[int] = []  # the newest version of each pass
-            number = None
-            for record in records:
-                # A pass may have lost its own version, and still have versions of its merges.
-                if record.kind == "pass" or record.pass_number != number:
-                    of_pass.append(record.version)
-                of_pass[-1], number = record.version, record.pass_number
-            of_day = {record.day: record.version for record in records if record.day > 0}
-            daily = [of_day[day] for day in sorted(of_day)[-keep_daily:]] if keep_daily else []
-            with_name = {checkpoint.version for checkpoint in list_checkpoints(self.folder)}
-            chosen = {*of_pass[-keep:], *daily, *with_name, *pinned, *named}
-            return self._drop([r for r in records if r.version not in chosen], records)
-
-    def remove_unreferenced(self) -> list[str]:
-        """Removes the files in ssd/ and dense/, MANIFEST files and temporary files that no kept
-        version names; returns their paths inside the store. Call it before files are written:
-        segments that wait for their commit are not named either.
-        """
-        with self._writing(), files.store_errors(self.folder, "remove unreferenced files"):
-            names = unreferenced(self.folder, self.records())
-            self._remove(names)
-            return names
 
     def close(self) -> None:
         """Lets the next writer in. May be called twice."""
@@ -526,59 +415,13 @@ class VersionStore(Closing):
     # ---- implementation
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
+        """Lets one thread at a time change the manifest. Raises: StoreError for a reader."""
         with self._db.mutex:
             self._db.check_usable()
             if self._lock is None:
                 raise StoreError(f"{self.folder}: opened for reading; open it with open_writer")
             yield
-
-    def _drop_after(self, version: int, records: list[VersionRecord]) -> list[int]:
-        """Drops the versions after `version`. No reader may hold a lease on them."""
-        dropped = [record for record in records if record.version > version]
-        numbers = {record.version for record in dropped}
-        for lease in held_leases(self.folder, remove_stale=True) if dropped else ():
-            if lease.version is None or lease.version in numbers:
-                which = lease.version or f"{min(numbers)} or a later one"
-                raise StoreError(
-                    f"{self.folder}: version {which} must be dropped, but process {lease.pid} "
-                    "reads it: stop it, or try again when it has ended"
-                )
-        return self._drop(dropped, records)
-
-    def _drop(self, dropped: list[VersionRecord], records: list[VersionRecord]) -> list[int]:
-        """Drops versions, with every file that only they name. records: all versions."""
-        if not dropped:
-            return []
-        gone = [record.version for record in dropped]
-        kept = [record for record in records if record.version not in gone]
-        _, crcs = self._db.read(self._named)
-        crcs = {n: crc for n, crc in crcs.items() if n not in gone}
-        newest = kept[-1].version if kept else 0
-        self._db.put(
-            [
-                *((version_key(number), None) for number in gone),
-                *((journal_key(number), None) for number in range(newest + 1, gone[-1] + 1)),
-                (HEAD, head_payload(newest, crcs)),
-            ]
-        )
-        self.head = kept[-1] if kept else None
-        with files.store_errors(self.folder, "drop versions"):
-            manifests = [os.path.basename(files.manifest_path("", number)) for number in gone]
-            self._remove([*manifests, *only_in(dropped, kept)])
-        return gone
-
-    def _remove(self, names: Iterable[str]) -> None:
-        """Removes files, given as paths inside the store."""
-        manifests = {name for name in names if os.sep not in name}
-        # MANIFEST files first, durably: none may name a segment that is gone.
-        for some in (manifests, set(names) - manifests):
-            for name in some:
-                with contextlib.suppress(FileNotFoundError):
-                    files.unlink_inside(self.folder, name)
-            if some is manifests:
-                files.sync_folder(self.folder)
-        files.remove_empty_folders(os.path.join(self.folder, "dense"))
 
     def _named(self, values: Values) -> tuple[int, dict[int, int]]:
         """The newest version, and the CRC32C of the record of each kept version."""

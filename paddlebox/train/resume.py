@@ -168,7 +168,7 @@ def resume_at(
         skipped = choose_skipped(plan, done, known, skip)
         if record is not None:
             if back_to:
-                gone = manifest.go_back(record.version)
+                gone = manifest.retention.go_back(record.version)
                 log.info("%s: went back to version %d, dropped %s", store, record.version, gone)
             if skipped != own:
                 record = record.following("skip", cursor={**record.cursor, "skipped": skipped})

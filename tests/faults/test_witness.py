@@ -39,7 +39,7 @@ def test_a_version_that_is_gone_again_is_seen(tmp_path: Path) -> None:
         witness.look()
     assert (witness.seen, witness.errors) == (3, [])
     with VersionStore.open_writer(store) as manifest:
-        manifest.go_back(2)
+        manifest.retention.go_back(2)
     witness.look()
     assert witness.errors == ["a reader saw 2 after 3"]
 

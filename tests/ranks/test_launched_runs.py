@@ -50,7 +50,7 @@ def test_ranks_of_which_one_has_a_pass_less_are_evaluated_at_the_pass_that_both_
     shutil.copytree(undisturbed, run_dir)
     with VersionStore.open_writer(run_dir / "ranks/1/store") as manifest:
         third = [n for n in manifest.numbers() if manifest.version(n).pass_number == 3]
-        manifest.rewind(third[-1])
+        manifest.retention.rewind(third[-1])
     done = launch("evaluate", run_dir, data)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

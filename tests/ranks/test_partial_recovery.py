@@ -165,7 +165,7 @@ def test_a_rank_that_lacks_a_whole_pass_goes_along_with_the_others(
     shutil.copytree(whole.run_dir, before)
     one = records_of(before, 1)
     with VersionStore.open_writer(store_of_rank(before / "store", 1)) as manifest:
-        manifest.go_back(next(r.version for r in one if pass_of(r) == 1))
+        manifest.retention.go_back(next(r.version for r in one if pass_of(r) == 1))
     job = start(_PARTIAL, "trainer.epochs=2", of=before)
     assert job.wait() == 0, job.log()
     lines = job.lines()

@@ -245,7 +245,7 @@ def _commit(store: Path, number: int, segments: list[dict[str, Any]]) -> None:
             dense_version=before.version + 1,
         )
         manifest.append(record)
-        manifest.prune(2)
+        manifest.retention.prune(2)
 
 
 @pytest.mark.slow
@@ -259,7 +259,7 @@ def test_a_name_that_is_used_again_after_going_back_stands_for_the_newest_file(
     for rank in range(2):
         newest = ranks.head(rank).version
         with VersionStore.open_writer(ranks.store(rank)) as manifest:
-            manifest.go_back(newest - 1)
+            manifest.retention.go_back(newest - 1)
     ranks.passes, ranks.salt = 2, 1
     ranks.train(1)
     before = ranks.content(0)
@@ -740,7 +740,7 @@ def test_a_pass_that_was_trained_again_is_not_rebuilt_from_older_parity(
     for rank in range(2):
         newest = ranks.head(rank).version
         with VersionStore.open_writer(ranks.store(rank)) as manifest:
-            manifest.go_back(newest - 1)
+            manifest.retention.go_back(newest - 1)
     ranks.protect()  # as a start does
     before = ranks.content(0)
     ranks.passes, ranks.salt = 2, 1

@@ -320,7 +320,7 @@ def test_a_pass_trains_beside_the_save_before_it_and_is_committed_after_it(
         delta = Saver(table, tmp_path / "out").last()
         assert delta is not None
         assert apply([last, delta]) == base_of(table)
-        table.first.versions.drop_old()
+        table.first.versions.retention.drop_old()
         assert not list((tmp_path / "store" / "leases").iterdir())
         saves.close()
 

@@ -16,12 +16,12 @@ import pytest
 from paddlebox import ops
 from paddlebox.config import TableConfig
 from paddlebox.errors import CorruptionError, PassError, StoreError
-from paddlebox.store import checkpoints, copies
+from paddlebox.store import checkpoints, copies, files
 from paddlebox.store.checkpoints import find_version
 from paddlebox.store.committer import When
 from paddlebox.store.files import dense_digest, used_bytes
 from paddlebox.store.table import Table, sorted_unique_keys
-from paddlebox.store.version_store import Checkpoint, VersionStore, list_checkpoints
+from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.upkeep.cli import main
 from tests.conftest import tool
 from tests.support.inside import head_of
@@ -123,9 +123,9 @@ class TestNames:
     def test_a_name_half_written_when_the_process_died_does_not_exist(self, store: Path) -> None:
         checkpoints.name_version(str(store), 1, "good")
         os.rename(store / "checkpoints" / "good", store / "checkpoints" / "good.tmp")
-        assert list_checkpoints(str(store)) == []
+        assert files.checkpoints(str(store)) == {}
         checkpoints.name_version(str(store), 2, "good")
-        assert list_checkpoints(str(store)) == [Checkpoint("good", 2)]
+        assert files.checkpoints(str(store)) == {"good": 2}
 
     @pytest.mark.parametrize("name", ["", "12", "a/b", "..", "a.tmp", "20240101"])
     def test_an_invalid_name_is_refused(self, store: Path, name: str) -> None:
@@ -160,7 +160,7 @@ class TestGoingBack:
         self, store: Path, tmp_path: Path
     ) -> None:
         with VersionStore.open_writer(store) as manifest:
-            assert manifest.go_back(2) == [3, 4]
+            assert manifest.retention.go_back(2) == [3, 4]
         assert versions(store) == [1, 2]
         with open_store(store, keep_versions=9) as table:
             train(table, 3)
@@ -172,7 +172,7 @@ class TestGoingBack:
     def test_not_over_a_name_or_a_reader(self, store: Path) -> None:
         checkpoints.name_version(str(store), 3, "good")
         with VersionStore.open_writer(store) as manifest, pytest.raises(StoreError, match="'good'"):
-            manifest.go_back(2)
+            manifest.retention.go_back(2)
         checkpoints.unname(str(store), "good")
         pid, ready, done = _reader(store)
         try:
@@ -180,7 +180,7 @@ class TestGoingBack:
                 VersionStore.open_writer(store) as manifest,
                 pytest.raises(StoreError, match=f"process {pid} reads"),
             ):
-                manifest.go_back(2)
+                manifest.retention.go_back(2)
         finally:
             os.close(done)
             os.waitpid(pid, 0)
@@ -368,7 +368,7 @@ class TestCopies:
         before = digests(store)
         self.copy(store, remote)
         with VersionStore.open_writer(store) as manifest:
-            manifest.go_back(3)
+            manifest.retention.go_back(3)
         with open_store(store) as table:
             # Under the version and segment numbers of before: other rows, or other values of them.
             push(table, number, gradient)

@@ -105,9 +105,9 @@ def test_nothing_is_removed_through_a_link(tmp_path: Path) -> None:
         (store / "ssd").rmdir()
         (store / "ssd").symlink_to(outside)
         with pytest.raises(StoreError, match="cannot drop versions"):
-            manifest.prune(keep=1)
+            manifest.retention.prune(keep=1)
         with pytest.raises(StoreError, match="cannot remove unreferenced files"):
-            manifest.remove_unreferenced()
+            manifest.retention.remove_unreferenced()
     assert (outside / "seg-000000000001.seg").exists()
     with pytest.raises(StoreError, match="ssd: expected a folder, found a link"):
         VersionStore.open_writer(store)

@@ -96,11 +96,11 @@ def test_nothing_is_dropped_while_a_reader_chooses_its_version(tmp_path: Path) -
     commit(tmp_path, 3)
     lease = Lease(str(tmp_path))
     with VersionStore.open_writer(tmp_path) as manifest:
-        assert manifest.prune(keep=1) == []
+        assert manifest.retention.prune(keep=1) == []
         lease.pin(1)
-        assert manifest.prune(keep=1) == [2]
+        assert manifest.retention.prune(keep=1) == [2]
         lease.release()
-        assert manifest.prune(keep=1) == [1]
+        assert manifest.retention.prune(keep=1) == [1]
 
 
 @pytest.fixture

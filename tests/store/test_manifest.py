@@ -123,8 +123,8 @@ def test_a_reader_changes_no_byte_and_follows_the_writer(tmp_path: Path) -> None
         reader.version(1)
         for write in (
             lambda: reader.append(head),
-            reader.prune,
-            reader.remove_unreferenced,
+            reader.retention.prune,
+            reader.retention.remove_unreferenced,
         ):
             with pytest.raises(StoreError, match="opened for reading"):
                 write()
@@ -145,7 +145,7 @@ with VersionStore.open_writer(store) as manifest:
     print("ready", flush=True)
     for _ in range(100):
         commit_versions(store, manifest, 1)
-        manifest.prune()
+        manifest.retention.prune()
 """
     child = run_child(code, str(tmp_path))
     assert child.stdout is not None
@@ -271,7 +271,7 @@ commit_versions(store, manifest, 1)
             head = manifest.newest()
             assert (head.version if head else 0) == committed
             assert unreferenced(manifest.folder, manifest.records()) == leftovers
-            assert manifest.remove_unreferenced() == leftovers
+            assert manifest.retention.remove_unreferenced() == leftovers
             assert unreferenced(manifest.folder, manifest.records()) == []
             commit_versions(store, manifest, 1)
             head = manifest.newest()
@@ -293,7 +293,7 @@ def test_unreferenced_files_go_and_referenced_ones_stay(tmp_path: Path) -> None:
         for name in extra:
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(b"x")
-        assert manifest.remove_unreferenced() == extra
+        assert manifest.retention.remove_unreferenced() == extra
         assert snapshot(tmp_path) == before
         assert not (tmp_path / "dense/000000000009").exists()
 
@@ -301,14 +301,14 @@ def test_unreferenced_files_go_and_referenced_ones_stay(tmp_path: Path) -> None:
 def test_prune_drops_old_versions_with_their_files(tmp_path: Path) -> None:
     with VersionStore.open_writer(tmp_path) as manifest:
         commit_versions(tmp_path, manifest, 5)
-        assert manifest.prune(keep=2) == [1, 2, 3]
-        assert manifest.prune(keep=2) == []
+        assert manifest.retention.prune(keep=2) == [1, 2, 3]
+        assert manifest.retention.prune(keep=2) == []
         assert manifest.numbers() == [4, 5]
         assert files.manifest_versions(str(tmp_path)) == [4, 5]
         assert sorted(os.listdir(tmp_path / "dense")) == ["000000000004", "000000000005"]
         assert len(os.listdir(tmp_path / "ssd")) == 5  # the kept versions name them all
         with pytest.raises(ValueError, match="keep=0"):
-            manifest.prune(keep=0)
+            manifest.retention.prune(keep=0)
 
 
 def test_a_pass_is_kept_by_what_life_made_after_it(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_pass_is_kept_by_what_life_made_after_it(tmp_path: Path) -> None:
         for _ in range(3):  # versions 1 and 2 of a pass, 3 and 4 of the next
             (made,) = commit_versions(tmp_path, manifest, 1)
             manifest.append(made.following("life"))
-            manifest.prune(keep=9)
+            manifest.retention.prune(keep=9)
         assert manifest.numbers() == [2, 4, 6]
 
 
@@ -327,7 +327,7 @@ def test_compactions_keep_no_version_of_their_own(tmp_path: Path) -> None:
         manifest.append(merged)
         manifest.append(merged.following("compaction"))
         # The newest version of each of the newest two passes.
-        assert manifest.prune(keep=2) == [1, 3, 4]
+        assert manifest.retention.prune(keep=2) == [1, 3, 4]
         assert manifest.numbers() == [2, 5]
         # Segment 3 was of version 3 alone; dense/3 is still the dense state of version 5.
         assert not (tmp_path / "ssd/seg-000000000003.seg").exists()
@@ -380,7 +380,7 @@ def test_a_reader_keeps_its_version_until_it_goes(tmp_path: Path, killed: bool) 
             number = head.version + 1
             record = make_record(tmp_path, number, [add_segment(tmp_path, number)])
             manifest.append(record)
-            manifest.prune(keep=1)
+            manifest.retention.prune(keep=1)
         assert manifest.numbers() == [2, 22]
         print(file=reader.stdin, flush=True)
         assert reader.stdout.readline() == "[]\n"
@@ -389,7 +389,7 @@ def test_a_reader_keeps_its_version_until_it_goes(tmp_path: Path, killed: bool) 
         else:
             print(file=reader.stdin, flush=True)
         reader.wait()
-        assert manifest.prune(keep=1) == [2]
+        assert manifest.retention.prune(keep=1) == [2]
         assert held_leases(manifest.folder) == []
         assert os.listdir(tmp_path / "leases") == []
         assert sorted(os.listdir(tmp_path / "ssd")) == ["seg-000000000022.seg"]
@@ -467,7 +467,7 @@ def test_threads_may_share_a_manifest(tmp_path: Path) -> None:
             thread.start()
         for _ in range(20):
             commit_versions(tmp_path, manifest, 1)
-            manifest.prune()
+            manifest.retention.prune()
         stop.set()
         for thread in threads:
             thread.join()

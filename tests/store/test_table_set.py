@@ -366,11 +366,11 @@ def test_a_version_that_a_reader_holds_is_not_rewound_under_it(tmp_path: Path) -
         VersionStore.open_writer(tmp_path / "tables" / "wide") as manifest,
         pytest.raises(StoreError, match="version 2 must be dropped"),
     ):
-        manifest.rewind(1)
+        manifest.retention.rewind(1)
     lease.release()
     with VersionStore.open_writer(tmp_path / "tables" / "wide") as manifest:
-        assert manifest.rewind(1) == [2]
-        manifest.remove_unreferenced()
+        assert manifest.retention.rewind(1) == [2]
+        manifest.retention.remove_unreferenced()
         assert newest(manifest).version == 1
         assert [entry["version"] for entry in manifest.journal()] == [1]
         assert unreferenced(manifest.folder, manifest.records()) == []

@@ -161,7 +161,7 @@ def test_a_days_end_has_the_passes_before_it(tmp_path: Path) -> None:
 def test_going_back_takes_all_tables_back(store: Path) -> None:
     digests = {version: digest_of(store, version) for version in (2, 3)}
     with VersionStore.open_writer(store) as manifest:
-        assert manifest.go_back(2) == [3, 4]
+        assert manifest.retention.go_back(2) == [3, 4]
     assert digest_of(store) == digests[2]
     with opened(store, keep_versions=9) as group:
         assert group.digest() == digests[2]
@@ -223,7 +223,7 @@ class TestCopies:
         remote, before = tmp_path / "remote", digest_of(store)
         self.copy(store, remote)
         with VersionStore.open_writer(store) as manifest:
-            manifest.go_back(3)
+            manifest.retention.go_back(3)
         with opened(store) as group:
             other = {"default": range(1, 60), "wide": range(1, 60)}
             group.commit(**{**push(group, 9, other), "pass_number": 4})

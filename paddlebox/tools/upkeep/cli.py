@@ -15,14 +15,14 @@ from paddlebox._native import core
 from paddlebox.config.dates import date_of, day_of
 from paddlebox.config.table import LifeConfig
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.store import checkpoints, copies
+from paddlebox.store import checkpoints, copies, files
 from paddlebox.store.checkpoints import find_version
 from paddlebox.store.coordinator import ALL_KEYS, key_ranges
 from paddlebox.store.files import table_folder
 from paddlebox.store.locks import KeptLock
 from paddlebox.store.rank_stores import existing_stores, rank_versions, sum_of_digests
 from paddlebox.store.tiered_table import stored_table
-from paddlebox.store.version_store import VersionStore, list_checkpoints
+from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.terminal import aligned, ended
 from paddlebox.tools.upkeep import report
 from paddlebox.tools.upkeep.life import life
@@ -264,8 +264,8 @@ def copy(folder: Path, arguments: argparse.Namespace) -> Result:
         record = manifest.pin(version)
         if record is None:
             raise StoreError(f"{folder}: no version has been committed yet")
-        named = {c.name for c in list_checkpoints(str(folder)) if c.version == record.version}
-        label = arguments.version if arguments.version in named else copies.label_of(record)
+        named = files.checkpoints(str(folder)).get(arguments.version)
+        label = arguments.version if named == record.version else copies.label_of(record)
         written = copies.copy_version(str(folder), record, arguments.uri, label)
     value = {"version": record.version, "label": label, "bytes": written}
     return SOUND, value, [f"version {record.version} copied as {label}: {written:,} bytes"]
@@ -322,7 +322,7 @@ def _run(store: Path, arguments: argparse.Namespace) -> Result:
     codes, values, lines = [], [], []
     for rank, (folder, own) in enumerate(zip(stores, key_ranges(len(stores)), strict=True)):
         of_rank = argparse.Namespace(**{**vars(arguments), "key_range": own})
-        has_name = wanted in [named.name for named in list_checkpoints(str(folder))]
+        has_name = wanted in files.checkpoints(str(folder))
         if folder in chosen and not has_name:  # `copy` labels the copy with the name
             number = chosen[folder]
             of_rank.version = str(number) if isinstance(wanted, str) else number

@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from paddlebox.store.locks import held_leases
 from paddlebox.store.record import VersionRecord, only_in
 from paddlebox.store.table import fields_of_rows
 from paddlebox.store.tiered_table import TieredTable, stored_table
-from paddlebox.store.version_store import VersionStore, list_checkpoints
+from paddlebox.store.version_store import VersionStore
 
 
 @contextmanager
@@ -90,7 +89,10 @@ def stat(folder: AnyPath) -> dict[str, Any]:
             "bytes_written": dict(head.bytes_written),
             "bytes_written_by_day": _by_day(journal),
             "versions": [_version(folder, record, records) for record in records],
-            "names": [asdict(c) for c in list_checkpoints(str(folder))],
+            "names": [
+                {"name": name, "version": version}
+                for name, version in files.checkpoints(str(folder)).items()
+            ],
             "leases": [{"pid": lease.pid, "version": lease.version} for lease in others],
         }
 

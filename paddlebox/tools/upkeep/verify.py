@@ -24,7 +24,7 @@ from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.rank_stores import pass_of, ranks_of
 from paddlebox.store.record import VersionRecord, unframe, unreferenced, with_stamps
-from paddlebox.store.version_store import CHECKPOINTS, VersionStore, list_checkpoints
+from paddlebox.store.version_store import VersionStore
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,10 @@ def _is_sound(folder: Path, record: VersionRecord, name: str) -> bool:
 def names_damage(folder: Path) -> Iterator[Damage]:
     """The damage of the folders of named versions. Files that are links to those of the store are
     not read again."""
-    for checkpoint in list_checkpoints(str(folder)):
-        inside = os.path.join(CHECKPOINTS, checkpoint.name)
+    for name, version in files.checkpoints(str(folder)).items():
+        inside = os.path.join(files.CHECKPOINTS, name)
         own = folder / inside
-        path = files.manifest_path(str(own), checkpoint.version)
+        path = files.manifest_path(str(own), version)
         try:
             record = VersionRecord.from_payload(unframe(files.read(path), path), path)
         except StoreError as error:
@@ -279,7 +279,7 @@ def _repair(folder: Path, yes: bool) -> Repair:
         if not files.is_of_set(str(folder)):  # otherwise the first table refers to versions
             sound = {segment["id"] for segment in record.segments} - damaged.keys()
             whole = [one.version for one in records if _is_whole(folder, one, sound)]
-            manifest.prune(keep=1, named=whole)
+            manifest.retention.prune(keep=1, named=whole)
         result.version = mended.version
     return result
 
