@@ -16,7 +16,7 @@ from paddlebox.config.dates import date_of
 from paddlebox.errors import StoreError
 from paddlebox.store import files
 from paddlebox.store.files import CHECKPOINTS, UNDER_WAY
-from paddlebox.store.record import VersionRecord, frame
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore
 
 # Not only digits, which name versions and days.
@@ -54,8 +54,7 @@ def give_name(store: str, record: VersionRecord, name: str) -> None:
                 files.make_folder(folder)
                 for made, _, _ in os.walk(folder):
                     files.sync_folder(made)
-                payload = frame(part.to_payload())
-                files.write_durably(files.manifest_path(folder, part.version), payload)
+                part.write(folder)
             os.rename(under_way, target)
             files.sync_folder(os.path.dirname(target))
     except StoreError:

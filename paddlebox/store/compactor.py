@@ -42,14 +42,11 @@ class DiskBudget:
             free = min(free, self.budget_bytes - files.used_bytes(str(self.folder)))
         return max(0, free)
 
-    def check_merge(self, segments: int, needed: int) -> None:
-        """Raises: OutOfSpaceError if this many segments, with `needed` bytes, cannot be merged."""
+    def check(self, needed: int, what: str) -> None:
+        """Raises: OutOfSpaceError if fewer bytes are free. what: "<object> needs"."""
         free = self.free_bytes()
         if needed > free:
-            raise OutOfSpaceError(
-                f"{self.folder}: a merge of {segments} segments needs {needed} bytes, {free} are "
-                "free"
-            )
+            raise OutOfSpaceError(f"{self.folder}: {what} {needed} bytes, {free} are free")
 
     def holds_pass(self, rows: int, row_bytes: int, stored: int) -> bool:
         return sum(_of_pass(rows, row_bytes, stored)) <= self.free_bytes()
@@ -78,7 +75,12 @@ class DiskBudget:
 
 def _of_pass(rows: int, row_bytes: int, stored: int) -> tuple[int, int]:
     """Bytes of the segments of a pass, and of a merge of one range."""
-    return rows * (row_bytes + 8) * 11 // 10, stored // 64  # keys, filters, fences
+    return segment_bytes(rows, row_bytes), stored // 64
+
+
+def segment_bytes(rows: int, row_bytes: int) -> int:
+    """An upper bound for the segments of so many rows, with keys, filters and fences."""
+    return rows * (row_bytes + 8) * 11 // 10
 
 
 def _yield_to_training() -> None:
@@ -268,7 +270,7 @@ class Compactor:
     def merge(self, merge: Merge, urgent: bool) -> dict[str, Any]:
         """Writes the segments of a merge; no version names them yet. urgent: do not pause
         while rows are read."""
-        self.budget.check_merge(len(merge.inputs), merge.bytes)
+        self.budget.check(merge.bytes, f"a merge of {len(merge.inputs)} segments needs")
         return dict(self._native.merge(list(merge.inputs), urgent))
 
     def record(self, finished: list[tuple[Merge, dict[str, Any]]]) -> None:

@@ -36,6 +36,7 @@ from paddlebox.store.remote import BLOCK_BYTES, open_filesystem, shown
 log = logging.getLogger("paddlebox")
 
 _MOST_RECORD_BYTES = 1 << 30
+_LISTED = 16  # copies
 _LABEL = re.compile(r"pass-\d{9,18}-\d{9,18}")  # see `label_of`
 
 
@@ -157,12 +158,11 @@ def _restore_part(
     for parent, _, _ in os.walk(folder):
         files.sync_folder(parent)
     _check(folder, record, base)
-    payload = frame(record.to_payload())
-    files.write_durably(files.manifest_path(folder, record.version), payload)
+    record.write(folder)
     rebuild_from_files(folder)
 
 
-def copied_versions(uri: str, most: int = 16) -> list[tuple[str, VersionRecord]]:
+def copied_versions(uri: str) -> list[tuple[str, VersionRecord]]:
     """The newest copies: (label, record), in the order of passes. Raises: StoreError;
     CorruptionError."""
     source, base = open_filesystem(uri)
@@ -173,7 +173,7 @@ def copied_versions(uri: str, most: int = 16) -> list[tuple[str, VersionRecord]]
             key=lambda label: [int(number) for number in label.split("-")[1:]],
         )
         return [
-            (name, _read_record(source, f"{base}/checkpoints/{name}")) for name in labels[-most:]
+            (name, _read_record(source, f"{base}/checkpoints/{name}")) for name in labels[-_LISTED:]
         ]
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.errors import OutOfSpaceError
 from paddlebox.store.committer import with_counts
+from paddlebox.store.compactor import segment_bytes
 from paddlebox.store.coordinator import ALL_KEYS
 from paddlebox.store.record import VersionRecord, with_stamps
 from paddlebox.store.table_set import TableSet
@@ -74,7 +74,7 @@ def import_rows(
         new >= 0 and before != after for new, (before, after) in zip(slots, pairs, strict=True)
     )
     rows = sum(_share(source, key_range) for source in sources)
-    _check_room(target, rows, f"of {sources[0].folder}", 2 if moves else 1)
+    _check_room(target, rows * (2 if moves else 1), f"{rows} rows of {sources[0].folder} need")
     found = _native.core.import_rows(
         [source.native for source in sources],
         native,
@@ -112,7 +112,7 @@ def import_chunks(
 
     Raises: as `import_rows`.
     """
-    _check_room(target, most_rows, "to be loaded")
+    _check_room(target, most_rows, f"{most_rows} rows to be loaded need")
     return list(_native.core.import_chunks(target.native, most_rows, iter(chunks)))
 
 
@@ -127,13 +127,9 @@ def _share(source: TieredTable, key_range: tuple[int, int]) -> int:
     return -(-head.live_rows * max(0, inside) // (last - first + 1))
 
 
-def _check_room(target: TieredTable, rows: int, which: str, times: int = 1) -> None:
-    needed = rows * (target.native.stored_row_bytes + 8) * 11 // 10 * times
-    free = target.compactor.budget.free_bytes()
-    if needed > free:
-        raise OutOfSpaceError(
-            f"{target.folder}: {rows} rows {which} need {needed} bytes, {free} are free"
-        )
+def _check_room(target: TieredTable, rows: int, what: str) -> None:
+    needed = segment_bytes(rows, target.native.stored_row_bytes)
+    target.compactor.budget.check(needed, what)
 
 
 @dataclass(frozen=True)

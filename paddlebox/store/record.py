@@ -110,9 +110,20 @@ class VersionRecord:
         for table, version in sorted(self.tables.items()):
             inside = files.table_folder("", table)
             path = files.manifest_path(os.path.join(store, inside), version)
-            payload = unframe(files.read(path), path)
-            parts.append((inside, VersionRecord.from_payload(payload, path)))
+            parts.append((inside, VersionRecord.read(path)))
         return [*parts, ("", self)]
+
+    @classmethod
+    def read(cls, path: str) -> VersionRecord:
+        """Reads a MANIFEST file. Raises: OSError; CorruptionError; StoreError for another
+        format."""
+        return cls.from_payload(unframe(files.read(path), path), path)
+
+    def write(self, folder: str) -> None:
+        """Writes its MANIFEST file into the folder of a store, durably. Raises: OutOfSpaceError,
+        StoreError."""
+        path = files.manifest_path(folder, self.version)
+        files.write_durably(path, frame(self.to_payload()))
 
     def to_payload(self) -> bytes:
         """The record as JSON; equal records have equal bytes. Raises: StoreError if a field cannot

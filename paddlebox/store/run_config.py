@@ -30,7 +30,7 @@ def of_newest(run_dir: AnyPath, overrides: Sequence[str] = ()) -> tuple[Config, 
     Raises: StoreError if there is no run, or it has no config; ConfigError for an override.
     """
     own = _own(as_path(run_dir, "run_dir"))
-    return of_version(own, _newest(own), overrides)
+    return of_version(own, _record(own), overrides)
 
 
 def continuing(config: Config, run_dir: AnyPath) -> Config:
@@ -43,14 +43,10 @@ def continuing(config: Config, run_dir: AnyPath) -> Config:
 def stored_config(run_dir: Path, version: str = "") -> Mapping[str, Any]:
     """The config of the newest commit, or of another version; empty if there is none. Raises:
     StoreError if there is no such version."""
-    from paddlebox.store.checkpoints import find_version
-    from paddlebox.store.version_store import VersionStore
-
     data = run_dir / "store" / "manifest" / "data.mdb"
     if not data.is_file() or data.stat().st_size == 0:
         return {}
-    with VersionStore.open_reader(run_dir / "store") as manifest:
-        record = manifest.version(find_version(manifest, version)) if version else manifest.newest()
+    record = _record(run_dir, version)
     return dict(record.config.get("config", {})) if record is not None else {}
 
 
@@ -76,7 +72,7 @@ def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
     try:
         values = json.loads(path.read_bytes())
     except FileNotFoundError as error:
-        head = _newest(own)
+        head = _record(own)
         if head is not None and head.config:
             return of_version(own, head, overrides)[0]
         what = (
@@ -111,14 +107,14 @@ def _own(run_dir: Path) -> Path:
     return run_dir if rank == "0" or (run_dir / "store").is_dir() or not own.is_dir() else own
 
 
-def _newest(run_dir: Path) -> VersionRecord | None:
+def _record(run_dir: Path, version: str = "") -> VersionRecord | None:
+    from paddlebox.store.checkpoints import find_version
     from paddlebox.store.version_store import VersionStore
 
-    store = run_dir / "store"
-    if not store.is_dir():
+    if not (run_dir / "store").is_dir():
         return None
-    with VersionStore.open_reader(store) as manifest:
-        return manifest.newest()
+    with VersionStore.open_reader(run_dir / "store") as manifest:
+        return manifest.version(find_version(manifest, version)) if version else manifest.newest()
 
 
 def _stored_slots(run_dir: Path, config: Config, overrides: Sequence[str]) -> Slots:

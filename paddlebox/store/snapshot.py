@@ -23,15 +23,12 @@ class _LeasedVersion(VersionStore):
         if table.folder is None or table.head is None:
             raise StoreError(f"table '{table.name}' has no committed version to keep")
         super().__init__()
-        self.folder, self.layout, self.config = (
-            str(table.folder),
-            table.versions.layout,
-            table.config,
-        )
+        self.folder = str(table.folder)
+        self.layout, self.config = table.versions.layout, table.config
         with table.versions.committing:  # otherwise it might be dropped before the lease
             self.head = table.versions.last
             self._journal = table.versions.journal()
-            self.lease = take_lease(str(table.folder), self.head.version)
+            self.lease = take_lease(self.folder, self.head.version)
 
     def journal(self) -> list[dict[str, Any]]:
         return self._journal

@@ -95,30 +95,6 @@ class Table(TableSet):
         folder."""
         self.first.compactor.compact(full=full)
 
-    # ---- days
-
-    def begin_day(self, day: int) -> bool:
-        """As `TableLife.begin_day`."""
-        return self.life.begin_day(day)
-
-    def shrink_table(self) -> bool:
-        """As `TableLife.shrink_table`."""
-        return self.life.shrink_table()
-
-    def end_of_day(self, day: int, decay: float | None = None) -> None:
-        """As `TableLife.end_of_day`."""
-        self.life.end_of_day(day, decay)
-
-    def shrink(
-        self, day: int, min_score: float | None = None, max_unseen_days: int | None = None
-    ) -> None:
-        """As `TableLife.shrink`."""
-        self.life.shrink(day, min_score, max_unseen_days)
-
-    def reset_delta(self, saved: SaveFilter, until: Callable[[], None] | None = None) -> None:
-        """As `TableLife.reset_delta`."""
-        self.life.reset_delta(saved, until)
-
 
 def fields_of_rows(layout: Mapping[str, int], rows: np.ndarray) -> dict[str, np.ndarray]:
     """Split (n, words) float32 rows into named arrays.

@@ -117,10 +117,6 @@ def _open_native(fields: Mapping[str, Any], segments: Sequence[Any]) -> Any:
         raise ConfigError(str(error)) from error
 
 
-def _nothing_to_wait_for() -> None:
-    pass
-
-
 class TieredTable(Closing):
     """Opens a table, and the store in `TableOptions.folder` with it.
 
@@ -145,7 +141,7 @@ class TieredTable(Closing):
         *,
         slot_rates: Sequence[float] = (),
         link: VersionLink | None = None,
-        settle: Callable[[], object] = _nothing_to_wait_for,
+        settle: Callable[[], object] = lambda: None,
         versions: VersionStore | None = None,
     ) -> None:
         self.config, self.options = config, options

@@ -145,7 +145,7 @@ def test_instances_see_the_counts_that_the_ends_of_days_have_decayed(
     halved.of = {feasign: (show / 2, click / 2) for feasign, (show, click) in fresh.of.items()}
     with Run(tmp_path / "a") as run:
         run.columns(files[0])
-        run.table.end_of_day(20001, decay=0.5)
+        run.table.life.end_of_day(20001, decay=0.5)
         seen = run.columns(files[0], train=False)
         np.testing.assert_array_equal(seen, [halved.seen(one) for one in first])
         np.testing.assert_array_equal(run.columns(files[1]), expected(halved, second, 3))

@@ -24,7 +24,7 @@ from paddlebox.errors import CorruptionError, OutOfSpaceError, StoreError
 from paddlebox.store import manifest_db
 from paddlebox.store.checkpoints import name_version
 from paddlebox.store.manifest_db import DbChecksum, rebuild_from_files
-from paddlebox.store.record import VersionRecord, unframe
+from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table
 from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.upkeep.verify import dense_damage, segment_damage, verify
@@ -56,7 +56,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     with workload.open_table(folder) as table:
         for number in range(1, 6):
             workload.train_pass(table, number)
-        table.end_of_day(20006)
+        table.life.end_of_day(20006)
         table.compact()
         workload.train_pass(table, 6)
     with Table(workload.CONFIG, folder=folder, read_only=True) as table:
@@ -171,9 +171,7 @@ def own_check(store: Path, name: str) -> Callable[[], list[str]]:
         record = next(r for r in records if r.dense_version == int(path.parent.name))
         return lambda: [damage.message for damage in dense_damage(path.parents[2], record)]
     actions: dict[str, Callable[[], object]] = {
-        "MANIFEST": lambda: VersionRecord.from_payload(
-            unframe(path.read_bytes(), str(path)), str(path)
-        ),
+        "MANIFEST": lambda: VersionRecord.read(str(path)),
         ".mdb": DbChecksum(str(path.parent)).check,
         ".sha256": DbChecksum(str(path.parent)).check,
     }

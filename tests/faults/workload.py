@@ -88,10 +88,10 @@ def main(folder: Path) -> None:
                     continue
                 committed(table)
                 if number % 3 == 0:
-                    table.end_of_day(20000 + number, decay=0.5)
+                    table.life.end_of_day(20000 + number, decay=0.5)
                     committed(table)
                 if number % 5 == 0:
-                    table.shrink(20000 + number, min_score=0.05, max_unseen_days=3)
+                    table.life.shrink(20000 + number, min_score=0.05, max_unseen_days=3)
                     committed(table)
             table.compact()
 

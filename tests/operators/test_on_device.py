@@ -133,7 +133,7 @@ def passes(*, days: bool = False, evaluate: bool = False) -> Callable[[Table], S
             table.end(number)
             table.commit(day=100 + number)
             if days:
-                table.shrink_table()
+                table.life.shrink_table()
             if evaluate:
                 begin(table, random.choice(400, 100, replace=False) + 1, train=False)
                 feasigns = int64(random.integers(0, 400, (9, 2)))

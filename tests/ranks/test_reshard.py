@@ -72,8 +72,8 @@ def one(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     feasigns = np.arange(1, ROWS + 1, dtype=np.uint64)
     with _open(config, run_dir / "store") as table:
         _pass(table, 1, feasigns, counted=2)
-        table.end_of_day(20001, 0.5)
-        table.reset_delta(table.first.save_filter(delta=True))
+        table.life.end_of_day(20001, 0.5)
+        table.life.reset_delta(table.first.save_filter(delta=True))
         _pass(table, 2, feasigns[: ROWS // 2] + np.uint64(ROWS // 4), counted=1)
     return run_dir
 
@@ -386,7 +386,7 @@ def test_stores_that_never_were_of_one_model_are_not_put_together(
     shutil.rmtree(two / "ranks/1/store")
     with _open(config, two / "ranks/1/store") as other:
         _pass(other, 1, feasigns, counted=2, ranks=ranks)
-        other.end_of_day(20001, 0.25)
+        other.life.end_of_day(20001, 0.25)
         _pass(other, 2, feasigns, counted=2, ranks=ranks)
     with pytest.raises(StoreError, match=message):
         take_over(two, config, ONE_RANK)

@@ -82,7 +82,7 @@ def test_a_merged_chain_is_a_base_that_deltas_go_on_from(tmp_path: Path) -> None
         saver = Saver(table, tmp_path)
         train(table, feasigns(1, 300), 1)
         saver.base()
-        table.shrink(FIRST_DAY, min_score=0.6)
+        table.life.shrink(FIRST_DAY, min_score=0.6)
         train(table, feasigns(100, 400), 2)
         delta = saver.delta("20240101/delta-2")
         assert delta.meta["deleted"] > 0

@@ -52,7 +52,7 @@ def test_a_store_from_a_base_and_its_deltas_has_their_rows_and_no_deleted_ones(
         saver.base()
         train(table, feasigns(2900, 200), 2)
         saver.delta("20240101/delta-2")
-        table.shrink(FIRST_DAY, min_score=0.6)  # those with five shows and no click
+        table.life.shrink(FIRST_DAY, min_score=0.6)  # those with five shows and no click
         train(table, feasigns(5000, 10), 3)
         last = saver.delta("20240101/delta-3")
         assert last.meta["deleted"] > 1000
@@ -123,12 +123,12 @@ def test_a_day_that_had_ended_before_the_save_does_not_end_again(tmp_path: Path)
         with open_table(folder / "old", config(**life)) as table:
             train(table, feasigns(1, 20), 1)
             if ended:
-                table.shrink_table()
+                table.life.shrink_table()
             base = Saver(table, folder / "out").base()
         with open_table(folder / "new", config(**life)) as table:
             paddlebox.BoxWrapper(table).load_model(str(base.folder))
             rows = held(table)
-            assert table.begin_day(FIRST_DAY + 1) is not ended
+            assert table.life.begin_day(FIRST_DAY + 1) is not ended
             assert (held(table) == rows) is ended
 
 

@@ -85,9 +85,9 @@ def test_a_base_and_its_deltas_are_the_rows_of_a_base(
                 number += 1
                 train(table, feasigns(200 + number, 3), number, day=day)
             elif what == "decay":
-                table.end_of_day(day, decay=values[0])
+                table.life.end_of_day(day, decay=values[0])
             elif what == "shrink":
-                table.shrink(day, min_score=values[0], max_unseen_days=values[1])
+                table.life.shrink(day, min_score=values[0], max_unseen_days=values[1])
             elif what == "reopen" and folder is not None:
                 table.close()
                 table = open_table(folder, layout, compaction=None)
@@ -166,7 +166,7 @@ def test_only_touched_feasigns_are_looked_at_while_nothing_else_can_have_changed
         train(table, feasigns(1, 4000), 5)
         assert read_whole(table, saver, "many")
         train(table, feasigns(1, 20), 6)
-        table.end_of_day(FIRST_DAY, decay=0.9)
+        table.life.end_of_day(FIRST_DAY, decay=0.9)
         assert read_whole(table, saver, "decayed")
         train(table, feasigns(1, 20), 7, day=FIRST_DAY + 1)
         assert read_whole(table, saver, "another day")
@@ -192,7 +192,7 @@ def test_a_touched_row_that_is_deleted_in_a_chain_is_found_again(tmp_path: Path)
         saver = Saver(table, tmp_path / "out")
         saver.base()
         train(table, feasigns(1, 20), 2)
-        table.shrink(FIRST_DAY, min_score=0.9)  # five shows are not enough, ten are
+        table.life.shrink(FIRST_DAY, min_score=0.9)  # five shows are not enough, ten are
         assert read_whole(table, saver, "shrunk")
         train(table, feasigns(500, 20), 3)
         assert not read_whole(table, saver, "back")
@@ -229,11 +229,11 @@ def test_above_threshold_0_rows_that_changed_little_lag_until_they_changed_enoug
         second = saver.delta()
         assert second.meta["rows"] == 4
         assert apply([base, first, second]) == base_of(table)
-        table.end_of_day(FIRST_DAY, decay=0.9)
+        table.life.end_of_day(FIRST_DAY, decay=0.9)
         train(table, feasigns(1000, 1), 4)
         third = saver.delta()
         assert third.meta["rows"] == 1  # rows that only decayed lag
-        table.shrink(FIRST_DAY, min_score=1.0)  # deletions never do: 0.81 is left of the six
+        table.life.shrink(FIRST_DAY, min_score=1.0)  # deletions never do: 0.81 is left of the six
         fourth = saver.delta("20240101/delta-5")
         held = apply([base, first, second, third, fourth])
         assert fourth.meta["deleted"] == 7
@@ -247,7 +247,7 @@ def test_a_row_that_falls_under_the_base_threshold_is_deleted_and_may_come_back(
         train(table, feasigns(2, 1), 1, show=6)  # scores 0.6
         saver = Saver(table, tmp_path)
         saver.base()
-        table.end_of_day(FIRST_DAY, decay=0.5)
+        table.life.end_of_day(FIRST_DAY, decay=0.5)
         gone = saver.delta("20240101/delta-1")
         assert (gone.meta["rows"], gone.meta["deleted"]) == (0, 1)
         assert [f.tolist() for f in gone.deleted()] == [[2]]
@@ -312,7 +312,7 @@ def test_a_pass_trains_beside_the_save_before_it_and_is_committed_after_it(
         assert last is not None
         assert apply([last]) == expected
         assert last.dense()["w"].tolist() == [1, 1, 1]
-        table.shrink(FIRST_DAY, min_score=1.2)
+        table.life.shrink(FIRST_DAY, min_score=1.2)
         train(table, feasigns(5000, 10), 3)
         table.compact(full=True)
         assert made(saves.due())["kind"] == DELTA
@@ -519,7 +519,7 @@ def test_every_flipped_byte_of_a_save_is_found(tmp_path: Path) -> None:
         train(table, feasigns(1, 40), 1)
         saver = Saver(table, tmp_path, dense={"w": np.ones(3)}, extra={"slots.yaml": b"slots"})
         saver.base()
-        table.shrink(FIRST_DAY, min_score=1.0)
+        table.life.shrink(FIRST_DAY, min_score=1.0)
         save = saver.delta("20240101/delta-1")
         assert save.meta["deleted"] > 0
     random = np.random.default_rng(1)

@@ -142,7 +142,7 @@ def test_a_base_and_its_deltas_serve_the_trainers_rows_deletions_included(
     expected = trainer.rows()
     assert len(expected) == 299
     check_serves(path, expected)
-    trainer.table.shrink(FIRST_DAY, min_score=0.9)  # five shows without a click are not enough
+    trainer.table.life.shrink(FIRST_DAY, min_score=0.9)  # five shows without a click are not enough
     trainer.train(280, 60, show=9)
     delta = trainer.save("delta")
     assert open_save(delta).meta["deleted"] > 0
@@ -198,7 +198,7 @@ def test_a_follower_keeps_what_is_shown_where_a_save_deletes_a_fifth_of_the_rows
     trainer.save("base")
     assert [one.refused for one in follower.catch_up()] == [""]
     shown = trainer.rows()
-    trainer.table.shrink(FIRST_DAY, min_score=1000.0)
+    trainer.table.life.shrink(FIRST_DAY, min_score=1000.0)
     trainer.train(1, 79)
     delta = trainer.save("delta")
     (told,) = follower.catch_up()

@@ -292,7 +292,7 @@ class TestKept:
         with open_store(tmp_path / "a") as table:
             push(table, 1)
             table.keep(**fields(1))
-            assert table.begin_day(DAY + 1)
+            assert table.life.begin_day(DAY + 1)
             assert [head_of(table).version, head_of(table).kind, head_of(table).pass_number] == [
                 2,
                 "life",

@@ -58,7 +58,7 @@ def source(open_table: Any, tmp_path: Path) -> Any:
             pairs = zip(tokens, slots, strict=True)
             feasigns = np.array([core.feasign_in_slot(int(t), int(s)) for t, s in pairs], np.uint64)
         push(table, feasigns, slots, 20000, 1)
-        table.end_of_day(20000, 0.5)
+        table.life.end_of_day(20000, 0.5)
         push(table, feasigns[:1000], slots[:1000], 20001, 2)
         push(table, feasigns[500:1500], slots[500:1500], 20001, 3)
         rows = by_feasign(table.first)

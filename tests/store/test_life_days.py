@@ -203,8 +203,8 @@ def run(work: list[Work], folder: Path | None, seed: int) -> tuple[str, Model]:
             staged = staged or stage(table, current)
             if number > 1 and work[number - 2].day < current.day:
                 model.end_day(work[number - 2].day)
-            table.begin_day(current.day)
-            assert not table.begin_day(current.day)  # once
+            table.life.begin_day(current.day)
+            assert not table.life.begin_day(current.day)  # once
             table.begin(staged)
             staged = None
             push(current, number)
@@ -222,7 +222,7 @@ def run(work: list[Work], folder: Path | None, seed: int) -> tuple[str, Model]:
             if current.save_delta:
                 chosen, saved = feasigns_of_delta(table)
                 assert chosen == model.save_delta(current.day)
-                table.reset_delta(saved)
+                table.life.reset_delta(saved)
             if happens(0.3):
                 table.wait_commit()
                 table.compact(full=happens(0.5))
@@ -281,7 +281,7 @@ def work_of(day: int, feasigns: np.ndarray, show: float = 1, click: float = 0) -
 
 def train(table: Table, work: Work, number: int = 1) -> None:
     staged = stage(table, work)
-    table.begin_day(work.day)
+    table.life.begin_day(work.day)
     table.begin(staged)
     push(work, number)
     table.end(number)
@@ -329,12 +329,12 @@ def test_a_pass_begins_beside_the_commit_before_it_unless_its_day_ends(
         write, go_on = table.committer._write, Event()
         monkeypatch.setattr(table.committer, "_write", lambda *a: go_on.wait() and write(*a))
         committing = table.commit(when=When.BACKGROUND, pass_number=1, day=FIRST_DAY)
-        assert not table.begin_day(FIRST_DAY)
+        assert not table.life.begin_day(FIRST_DAY)
         table.begin(table.stage(MANY.astype(np.uint64), train=False))
         table.abandon(evaluation=True)
         assert not committing.done()
         Timer(0.2, go_on.set).start()
-        assert table.begin_day(FIRST_DAY + 1)
+        assert table.life.begin_day(FIRST_DAY + 1)
         assert committing.done()
         assert [event["day"] for event in table.first.events] == [FIRST_DAY, FIRST_DAY]
         assert shows(table) == [7]
@@ -354,7 +354,7 @@ def test_a_commit_that_failed_is_heard_when_the_next_pass_begins(
             committing = table.commit(when=When.BACKGROUND, pass_number=1, day=FIRST_DAY)
             assert isinstance(committing.exception(), OutOfSpaceError)
         with pytest.raises(OutOfSpaceError, match="no room"):
-            table.begin_day(FIRST_DAY)
+            table.life.begin_day(FIRST_DAY)
 
 
 def test_a_day_ends_once_despite_kills_and_repeated_calls(tmp_path: Path) -> None:
@@ -362,13 +362,13 @@ def test_a_day_ends_once_despite_kills_and_repeated_calls(tmp_path: Path) -> Non
         train(table, work_of(FIRST_DAY, MANY, 10))
     with open_table(tmp_path / "s") as table:  # killed before the day ended
         staged = stage(table, work_of(FIRST_DAY + 1, MANY))
-        assert table.begin_day(FIRST_DAY + 1)
+        assert table.life.begin_day(FIRST_DAY + 1)
         table.begin(staged)
         table.abandon()
     with open_table(tmp_path / "s") as table:  # killed in the first pass of the new day
         assert table.day == FIRST_DAY
-        assert not table.begin_day(FIRST_DAY + 1)
-        assert not table.shrink_table()
+        assert not table.life.begin_day(FIRST_DAY + 1)
+        assert not table.life.shrink_table()
         assert shows(table) == [7]
         assert len(table.first.events) == 2
 
@@ -376,18 +376,18 @@ def test_a_day_ends_once_despite_kills_and_repeated_calls(tmp_path: Path) -> Non
 def test_a_day_that_was_ended_by_hand_does_not_end_again(tmp_path: Path) -> None:
     with open_table(tmp_path / "s") as table:
         train(table, work_of(FIRST_DAY, MANY, 10))
-        assert table.shrink_table()
+        assert table.life.shrink_table()
         train(table, work_of(FIRST_DAY, MANY, 10), 2)  # more of that day
-        assert not table.begin_day(FIRST_DAY + 1)
+        assert not table.life.begin_day(FIRST_DAY + 1)
         assert shows(table) == [17]
 
 
 def test_without_dates_days_end_by_hand(tmp_path: Path) -> None:
     with open_table(tmp_path / "s") as table:
         train(table, work_of(0, MANY, 10))
-        assert not table.begin_day(FIRST_DAY)
-        assert table.shrink_table()
-        assert table.shrink_table()  # without a date each call counts
+        assert not table.life.begin_day(FIRST_DAY)
+        assert table.life.shrink_table()
+        assert table.life.shrink_table()  # without a date each call counts
         assert shows(table) == [pytest.approx(4.9)]
 
 
@@ -396,7 +396,7 @@ def test_the_decay_comes_before_the_shrink(tmp_path: Path) -> None:
         # 0.1 a show: 4 shows score 0.4, and 0.28 after the decay; 3 score 0.3, then 0.21 < 0.25.
         train(table, work_of(FIRST_DAY, MANY, 4))
         train(table, work_of(FIRST_DAY, MANY + 1000, 3), 2)
-        table.shrink_table()
+        table.life.shrink_table()
         assert sorted(table.read_all()[0].tolist()) == MANY.tolist()
 
 
@@ -406,7 +406,7 @@ def test_a_row_unseen_for_too_long_goes_and_comes_back_new(tmp_path: Path) -> No
         embed_w = table.read_all()[1][:, 6].copy()
         for later in (3, 4):  # unseen for 3 days it stays, for 4 it goes
             train(table, work_of(FIRST_DAY + later, MANY + 1000, 1000), later)
-            table.shrink_table()
+            table.life.shrink_table()
             assert (1 in table.read_all()[0].tolist()) == (later == 3)
         before = table.counters()["life_dead_staged"]
         train(table, work_of(FIRST_DAY + 4, MANY, 1000), 1)
@@ -428,7 +428,7 @@ def test_the_example_of_the_docs_is_what_happens() -> None:
     with Table(config, mem_budget_bytes=1 << 20) as table:
         train(table, first)
         for number in range(2, 34):
-            table.shrink_table()
+            table.life.shrink_table()
             feasigns, rows = table.read_all()
             for feasign, row in zip(feasigns.tolist(), rows, strict=True):
                 if feasign in scores:
@@ -462,7 +462,7 @@ def test_events_that_no_reader_could_apply_are_refused_before_they_are_durable(
         assert table.first.events == []
         assert shows(table) == [1]
     with open_table(tmp_path / "s", read_only=True) as reader, pytest.raises(StoreError):
-        reader.shrink_table()
+        reader.life.shrink_table()
 
 
 def test_a_day_does_not_end_while_a_pass_is_open(tmp_path: Path) -> None:
@@ -470,9 +470,9 @@ def test_a_day_does_not_end_while_a_pass_is_open(tmp_path: Path) -> None:
         train(table, work_of(FIRST_DAY, MANY))
         table.begin(stage(table, work_of(FIRST_DAY, MANY)))
         with pytest.raises(PassError, match="a pass is open"):
-            table.begin_day(FIRST_DAY + 1)
+            table.life.begin_day(FIRST_DAY + 1)
         with pytest.raises(PassError, match="a pass is open"):
-            table.shrink_table()
+            table.life.shrink_table()
         table.abandon()
         assert table.first.events == []
 
@@ -483,7 +483,7 @@ def test_what_a_delta_held_is_not_in_the_next_one(tmp_path: Path) -> None:
         train(table, work_of(FIRST_DAY, MANY[:10], 2), 2)  # and 0.2 more
         chosen, saved = feasigns_of_delta(table)
         assert chosen == MANY.tolist()
-        table.reset_delta(saved)
+        table.life.reset_delta(saved)
         train(table, work_of(FIRST_DAY, MANY[5:], 3), 3)  # 0.3 < 0.35
         assert feasigns_of_delta(table)[0] == []
         train(table, work_of(FIRST_DAY, MANY[:5], 4), 4)  # 0.4 >= 0.35
@@ -510,7 +510,7 @@ def merge_sequence(table: Table, sequence: int) -> None:
 def test_a_row_counts_once_however_often_it_died(tmp_path: Path) -> None:
     with open_table(tmp_path / "s", compaction=None) as table:
         train(table, work_of(FIRST_DAY, np.arange(1, 2001), 1), 1)  # scores 0.1: below 0.25
-        table.shrink_table()
+        table.life.shrink_table()
         train(table, work_of(FIRST_DAY, np.arange(501, 2501), 9), 2)
         train(table, work_of(FIRST_DAY, np.arange(2501, 3001), 9), 3)
         assert table.head is not None
@@ -525,7 +525,7 @@ def test_a_row_that_a_merge_drops_under_a_staged_pass_is_counted_again(tmp_path:
     with open_table(tmp_path / "s", compaction=None) as table:
         train(table, work_of(FIRST_DAY, np.arange(1, 2001), 1), 1)
         train(table, work_of(FIRST_DAY, np.arange(3001, 4001), 9), 2)
-        table.shrink_table()
+        table.life.shrink_table()
         work = work_of(FIRST_DAY, np.arange(1, 1001), 9)
         staged = stage(table, work)
         merge_sequence(table, 1)

@@ -42,7 +42,7 @@ def seen(mix: str, day: int, rows: int) -> np.ndarray:
 
 
 def one_pass(table: Table, feasigns: np.ndarray, day: int) -> None:
-    table.begin_day(20000 + day)
+    table.life.begin_day(20000 + day)
     table.begin(table.stage(sorted_unique_keys(feasigns), day=20000 + day))
     grad = np.full((len(feasigns), 3 + CONFIG.embedx_dim), 0.1, np.float32)
     ops.push_box_sparse(paddle.to_tensor(feasigns.astype(np.int64)), paddle.to_tensor(grad))

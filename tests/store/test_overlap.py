@@ -103,7 +103,7 @@ def test_the_next_pass_is_whole_beside_a_commit(tmp_path: Path, point: str) -> N
         assert held.reached.wait(60)
         given_up = stage(table, range(1, 4000))  # rows of MEM, of SSD and of the frozen pass
         table.drop_staged(given_up)
-        assert not table.begin_day(0)
+        assert not table.life.begin_day(0)
         third_begun(table)
         assert not committing.done()
         held.let_go()

@@ -97,8 +97,8 @@ def test_compaction_and_day_ends_change_no_row(tmp_path: Path) -> None:
             for number in range(1, 9):
                 train(table, feasigns_of(number), number)
                 if number % 3 == 0:
-                    table.end_of_day(20000 + number, decay=0.5)
-                    table.shrink(20000 + number, min_score=0.02, max_unseen_days=4)
+                    table.life.end_of_day(20000 + number, decay=0.5)
+                    table.life.shrink(20000 + number, min_score=0.02, max_unseen_days=4)
             digests.append(table.digest())
             if folder is None:
                 continue
@@ -180,14 +180,14 @@ def test_a_day_cannot_end_while_a_pass_is_open(tmp_path: Path) -> None:
         staged = table.stage(sorted_unique_keys(np.arange(1, 10)))
         table.begin(staged)
         with pytest.raises(PassError, match="a pass is open"):
-            table.end_of_day(20000)
+            table.life.end_of_day(20000)
         table.abandon()
 
 
 def test_a_shrunk_row_is_absent_for_readers_too(tmp_path: Path) -> None:
     with open_table(tmp_path / "s") as table:
         train(table, np.arange(1, 1000), 1)
-        table.shrink(20001, min_score=0.5)  # odd feasigns were clicked: they score 1
+        table.life.shrink(20001, min_score=0.5)  # odd feasigns were clicked: they score 1
         assert sorted(table.read_all()[0].tolist()) == list(range(1, 1000, 2))
     with open_table(tmp_path / "s", read_only=True) as reader:
         staged = reader.stage(sorted_unique_keys(np.arange(1, 1000)), train=False)

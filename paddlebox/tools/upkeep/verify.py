@@ -23,7 +23,7 @@ from paddlebox.store.locks import KeptLock
 from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.rank_stores import pass_of, ranks_of
-from paddlebox.store.record import VersionRecord, unframe, unreferenced, with_stamps
+from paddlebox.store.record import VersionRecord, unreferenced, with_stamps
 from paddlebox.store.version_store import VersionStore
 
 
@@ -152,7 +152,7 @@ def names_damage(folder: Path) -> Iterator[Damage]:
         own = folder / inside
         path = files.manifest_path(str(own), version)
         try:
-            record = VersionRecord.from_payload(unframe(files.read(path), path), path)
+            record = VersionRecord.read(path)
         except StoreError as error:
             yield Damage(file=os.path.relpath(path, folder), message=str(error))
             continue
@@ -189,7 +189,7 @@ def _records(folder: Path, findings: Findings) -> list[VersionRecord]:
         for number in files.manifest_versions(str(folder)):
             path = files.manifest_path(str(folder), number)
             try:
-                records[number] = VersionRecord.from_payload(unframe(files.read(path), path), path)
+                records[number] = VersionRecord.read(path)
             except StoreError as error:
                 findings.damage.append(Damage(file=os.path.basename(path), message=str(error)))
     return [records[number] for number in sorted(records)]

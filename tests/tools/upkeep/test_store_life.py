@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> Path:
     paddle.disable_static()
     with Table(CONFIG, folder=tmp_path / "s", mem_budget_bytes=1 << 20) as table:
         train(table, np.arange(601, 1001), 40, DAY - 10, 1)
-        table.reset_delta(table.rows_of_delta(lambda *_: None))
+        table.life.reset_delta(table.rows_of_delta(lambda *_: None))
         train(table, np.arange(1, 101), 20, DAY - 40, 2)
         train(table, np.arange(101, 301), 10, DAY, 3)
         train(table, np.arange(301, 601), 3, DAY, 4)
@@ -96,7 +96,7 @@ def test_what_it_foretells_is_what_happens(store: Path, capsys: pytest.CaptureFi
         table.rows_of_base(count)
         assert rows["base"] == foretold["kept_by"]["base"]
         before = len(table.read_all()[0])
-        assert table.shrink_table()
+        assert table.life.shrink_table()
         assert before - len(table.read_all()[0]) == foretold["deleted_by_day_end"]["rows"]
     after = run(capsys, "life", store)
     assert after["rows"] == 600

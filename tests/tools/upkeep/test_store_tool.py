@@ -48,7 +48,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train(table, np.arange(1, 4001, dtype=np.uint64), 1)
         train(table, np.append(np.arange(1, 3000, 3, dtype=np.uint64), np.uint64(HUGE)), 2)
         train(table, np.arange(1, 500, dtype=np.uint64), 3)
-        table.end_of_day(20003, decay=0.5)
+        table.life.end_of_day(20003, decay=0.5)
     return folder
 
 
