@@ -1,9 +1,9 @@
 """Gives names to versions, and finds the version that a user means.
 
-A checkpoint is a version with a name, which stays until the name is removed
-(`Retention.prune`). STORE/checkpoints/<name>/ holds hard links to its files, in the same layout
-as the store, with the other tables of a set in tables/. The folder costs the disk space of files
-that the store would otherwise have removed.
+A checkpoint is a version with a name, which stays until the name is removed (`Retention.prune`).
+STORE/checkpoints/<name>/ holds hard links to its files, laid out as the store, with the other
+tables of a set in tables/. It costs the disk space of files that the store would otherwise have
+removed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ _NAME = re.compile(r"(?!\d+$)[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def give_name(store: str, record: VersionRecord, name: str) -> None:
-    """Names a kept version, on which the caller holds a lease; a writer may have the store open.
-
-    Raises: StoreError if the name is taken or not valid, or files cannot be linked.
-    """
+    """Names a kept version, on which the caller holds a lease, also while a writer has the store
+    open. Raises: StoreError if the name is taken or not valid, or files cannot be linked."""
     if not _NAME.fullmatch(name) or name.endswith(UNDER_WAY):
         raise StoreError(
             f"{name!r} cannot name a checkpoint: expected letters, digits and _ . -, and not only "
@@ -63,8 +61,7 @@ def give_name(store: str, record: VersionRecord, name: str) -> None:
 
 
 def name_version(store: str, version: int, name: str) -> None:
-    """As `give_name`, for a store that this process has not opened. Raises: StoreError, also if the
-    version is not kept."""
+    """As `give_name`, for a store that this process has not opened."""
     with VersionStore.open_reader(store) as manifest:
         record = manifest.pin(version)
         assert record is not None
@@ -72,8 +69,7 @@ def name_version(store: str, version: int, name: str) -> None:
 
 
 def unname(store: str, name: str) -> int:
-    """Removes a name; returns its version, which the next commit may drop. Raises: StoreError if
-    there is no such name."""
+    """Removes a name; returns its version, which the next commit may drop. Raises: StoreError."""
     named = files.checkpoints(store)
     if name not in named:
         names = ", ".join(named) or "none"

@@ -62,8 +62,7 @@ class UnnamedPasses:
     last_day: int | None = None  # of the pass that ended last, written or not
 
     def take(self) -> Parts:
-        """Removes and returns the parts of the ended pass. If a later pass is abandoned before they
-        are committed, only the parts of the later pass are dropped."""
+        """Removes and returns the parts of the ended pass: a later pass may be abandoned."""
         parts, self.parts = self.parts, []
         return parts
 
@@ -78,8 +77,7 @@ class UnnamedPasses:
 
 
 class Background:
-    """A thread that runs one call at a time. The caller calls `wait` before it starts the next
-    call, and so gets the error of the previous one."""
+    """A thread that runs one call at a time. Call `wait` before the next `start`."""
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -115,13 +113,10 @@ class Background:
 
 
 class Committer:
-    """Args:
-    tables: the version of a commit is that of the first table. The list may grow until the first
-        commit.
-    agree: called on the caller's thread before a commit in the background, when the previous commit
-        is durable on this rank. It waits until the previous commit is durable on every rank, so
-        that all ranks always have a version in common, even if some are killed.
-    """
+    """tables: the list may grow until the first commit. agree: called on the caller's thread before
+    a commit in the background, when the previous one is durable on this rank. It waits until that
+    one is durable on every rank, so that all ranks always have a version in common, even if some
+    are killed."""
 
     def __init__(self, tables: Sequence[TieredTable], agree: Callable[[], None]) -> None:
         self._tables = tables
@@ -132,9 +127,9 @@ class Committer:
         self.after_commit: list[Callable[[VersionRecord], None]] = []
 
     def write_pass(self, fields: PassFields, when: When, *, keep: bool = False) -> Future[int]:
-        """Writes the ended pass, and commits it together with the kept passes. With `keep`, it is
-        only written, and a later commit names it. Returns the version of the first table; 0 without
-        a folder, or with `keep`. Raises: as `TableSet.commit`."""
+        """Commits the ended pass together with the kept ones. With `keep`, it is only written, and
+        a later commit names it. Returns the first table's version; 0 without a folder, or with
+        `keep`."""
         self.wait()
         if when is When.BACKGROUND and not keep:
             self._agree()
@@ -151,8 +146,7 @@ class Committer:
         return done
 
     def write_kept(self) -> int:
-        """As `TableSet.commit_ended`. If the tables no longer belong together, it commits nothing
-        and returns 0."""
+        """As `TableSet.commit_ended`. Returns 0 if the tables no longer belong together."""
         self._background.settle()
         if self._torn or self._tables[0].unnamed.fields is None:
             return 0
@@ -160,9 +154,8 @@ class Committer:
         return self.change_all([partial(self._write_kept, table) for table in self._tables])
 
     def change_all(self, calls: Sequence[Callable[[], T]]) -> T:
-        """Changes all tables as one, by a call for each. If one of several calls fails, the tables
-        no longer belong together and accept no more passes or commits. Returns the result of the
-        first table's call."""
+        """Calls each. If one of several fails, the tables no longer belong together and accept no
+        more passes or commits. Returns the result of the first table's call."""
         first, *others = calls
         try:
             for change in others:
@@ -184,12 +177,11 @@ class Committer:
         return done
 
     def wait(self) -> float:
-        """Waits for the commit in the background and raises its error, once. Returns the seconds
-        waited."""
+        """As `Background.wait`."""
         return self._background.wait()
 
     def raise_error(self) -> None:
-        """Raises the error of a commit in the background that is over; does not wait."""
+        """As `Background.raise_error`."""
         self._background.raise_error()
 
     def close(self) -> None:
@@ -250,7 +242,7 @@ def with_counts(
 
 
 def _ended(table: TieredTable, fields: PassFields) -> tuple[Parts, PassFields]:
-    """Takes the ended pass and its count, because the next pass may be counted before this one is
+    """Takes the ended pass with its count: the next one may be counted before this one is
     written."""
     table.unnamed.last_day = fields.day
     table.unnamed.events += table.native.take_pass_events()

@@ -76,9 +76,9 @@ class StoreShape:
 
 
 def live_rows_within(segments: Sequence[Mapping[str, Any]], counted: int) -> int:
-    """Limits a count of live rows to its possible range: at least the rows of the largest sequence,
-    whose segments have no key in common, and at most all rows. If no two segments overlap, the
-    result is exact; otherwise false positives of filters may affect it."""
+    """Limits a count of live rows to its range: at least the rows of the largest sequence, whose
+    segments have no common key, and at most all. It is exact if no two segments overlap; otherwise
+    false positives of filters may affect it."""
     columns = Overlaps(segments)
     total = int(columns.rows.sum())
     if columns.deepest() <= 1:
@@ -218,8 +218,7 @@ class _Planner:
 
 
 class Hull:
-    """Segments that overlap directly or through others, and no other segment of their age
-    window."""
+    """Segments that overlap directly or through others, and no other one of their age window."""
 
     def __init__(self, members: np.ndarray, low: int, high: int, size: int) -> None:
         self.members = members  # indices, ascending
@@ -240,9 +239,9 @@ class Hull:
 
 
 class Overlaps:
-    """The descriptors of segments, sorted by (sequence, min_key); an index is a position in this
-    order. A plan over 24,000 segments, with up to twelve over one key, takes 2 s with this class,
-    and took 19 s when each query looked at all segments."""
+    """The descriptors of segments by (sequence, min_key); an index is a position in this order. A
+    plan over 24,000 segments, up to twelve over one key, takes 2 s; it took 19 s when each query
+    looked at all of them."""
 
     def __init__(self, segments: Sequence[Mapping[str, Any]]) -> None:
         ordered = sorted(segments, key=lambda s: (s["sequence"], s["min_key"]))
@@ -261,8 +260,8 @@ class Overlaps:
         self.closed = lru_cache(_HULLS)(self._closed)
 
     def stacks(self) -> Iterator[list[int]]:
-        """For each key at which a segment begins, ascending: the segments over this key, oldest
-        first. Every largest stack is one of these."""
+        """The segments over each key at which one begins, oldest first; keys ascend. Every largest
+        stack is one of these."""
         return iter(self._stacks().values())
 
     def _stacks(self) -> dict[int, list[int]]:

@@ -52,11 +52,8 @@ class DiskBudget:
         return sum(_of_pass(rows, row_bytes, stored)) <= self.free_bytes()
 
     def check_pass(self, rows: int, row_bytes: int, stored: int) -> None:
-        """Checks that there is space to commit a pass, with a merge at the same time. row_bytes: of
-        a stored row; stored: bytes in the store.
-
-        Raises: OutOfSpaceError.
-        """
+        """Checks that a pass can be committed while a merge runs. row_bytes: of a stored row;
+        stored: bytes in the store. Raises: OutOfSpaceError."""
         needed, reserve = _of_pass(rows, row_bytes, stored)
         free = self.free_bytes()
         if needed + reserve > free:
@@ -90,8 +87,7 @@ def _yield_to_training() -> None:
 
 
 class CompactionThread:
-    """Each time it is woken, it plans, merges and commits until nothing is due. cancel: ends the
-    running merges soon."""
+    """Plans, merges and commits until nothing is due. cancel: ends the running merges soon."""
 
     def __init__(self, compactor: Compactor, cancel: Callable[[], None]) -> None:
         self._compactor, self._cancel = compactor, cancel
@@ -121,8 +117,8 @@ class CompactionThread:
             raise error
 
     def wait_until(self, done: Callable[[], bool], why: Callable[[], str] | None = None) -> float:
-        """Makes merges urgent and waits until done() is true or no merge is left; logs why it
-        waits. Returns the seconds it waited. Raises the error of a merge in the background."""
+        """Makes merges urgent and waits until done() or no merge is left; logs why. Returns the
+        seconds waited. Raises: the error of a merge in the background."""
         if done():
             return 0.0
         started = time.perf_counter()
@@ -196,10 +192,8 @@ class CompactionThread:
 
 
 class Compactor:
-    """Args:
-    native: the core's table. options: only compaction and disk_budget_bytes are used.
-    settle: waits for the commit in the background.
-    """
+    """options: it uses compaction and disk_budget_bytes. settle: waits for the commit in the
+    background."""
 
     def __init__(
         self,
@@ -224,12 +218,9 @@ class Compactor:
             self._thread.wake()
 
     def make_room(self, rows: int) -> float:
-        """Prepares for a pass of this many rows: if there are too many segments, or they take too
-        much space, logs it and waits. Returns the seconds it waited.
-
-        Raises: OutOfSpaceError if there is too little space to commit the pass; the error of a
-            commit or merge in the background.
-        """
+        """Prepares for a pass: waits while there are too many segments, or they take too much
+        space. Returns the seconds waited. Raises: OutOfSpaceError if the pass could not be
+        committed; the error of a commit or merge in the background."""
         waited = 0.0
         if self._thread is not None:
             self._thread.raise_error()
@@ -243,10 +234,8 @@ class Compactor:
         return waited
 
     def compact(self, *, full: bool = False) -> None:
-        """Makes the merges that are due. With `full`, merges until no two segments overlap.
-
-        Raises: OutOfSpaceError; the error of a commit or merge in the background.
-        """
+        """Makes the merges that are due. With `full`, merges until no two segments overlap. Raises:
+        OutOfSpaceError; the error of a commit or merge in the background."""
         self._settle()
         if self._thread is not None:
             self._thread.wait_idle()  # idle until the next commit
@@ -268,8 +257,7 @@ class Compactor:
         return compaction.plan(head.segments, head.live_rows, policy, limit, self._dead)
 
     def merge(self, merge: Merge, urgent: bool) -> dict[str, Any]:
-        """Writes the segments of a merge; no version names them yet. urgent: do not pause
-        while rows are read."""
+        """Writes segments that no version names yet. urgent: do not pause while rows are read."""
         self.budget.check(merge.bytes, f"a merge of {len(merge.inputs)} segments needs")
         return dict(self._native.merge(list(merge.inputs), urgent))
 

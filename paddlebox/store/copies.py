@@ -51,11 +51,8 @@ def copy_version(
     label: str = "",
     stop: threading.Event | None = None,
 ) -> int:
-    """Copies a version, whose files a lease or a name keeps; returns the bytes written. When
-    `stop` is set, the copy is given up.
-
-    Raises: StoreError naming the file.
-    """
+    """Copies a version, whose files a lease or a name keeps; returns the bytes written. When `stop`
+    is set, the copy is given up. Raises: StoreError naming the file."""
     target, base = open_filesystem(uri)
     with files.store_errors(shown(uri), f"copy version {record.version}"):
         return sum(
@@ -110,11 +107,8 @@ def restore(
     uri: str, run_dir: AnyPath, label: str = "", heartbeat: Heartbeat = SILENT
 ) -> VersionRecord:
     """Makes RUN_DIR/store from a copied version; returns its record. label: default: the highest
-    version.
-
-    Raises: StoreError if there is a store already, or no such copy; CorruptionError if a file
-        differs from the one that was copied.
-    """
+    version. Raises: StoreError if there is a store already, or no such copy; CorruptionError if a
+    file differs from the one that was copied."""
     run_dir = as_path(run_dir, "run_dir")
     store = run_dir / "store"
     if store.exists():
@@ -163,8 +157,7 @@ def _restore_part(
 
 
 def copied_versions(uri: str) -> list[tuple[str, VersionRecord]]:
-    """The newest copies: (label, record), in the order of passes. Raises: StoreError;
-    CorruptionError."""
+    """The newest copies, in the order of passes: their labels and records. Raises: StoreError."""
     source, base = open_filesystem(uri)
     with files.store_errors(shown(uri), "list copies"):
         found = source.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True))
@@ -178,14 +171,9 @@ def copied_versions(uri: str) -> list[tuple[str, VersionRecord]]:
 
 
 class Copier:
-    """Copies commits of a table in the background: add `offer` to `Committer.after_commit`.
-
-    A commit during the copy of an earlier one is not copied. An error of a copy is logged, and the
-    next commit is copied; only `finish` raises errors.
-
-    Args:
-        every_one: a commit during the copy of an earlier one waits for that copy, and is copied.
-    """
+    """Copies commits of a table in the background: add `offer` to `Committer.after_commit`. A
+    commit during the copy of an earlier one is skipped; with `every_one` it waits for that copy. An
+    error is logged, and the next commit is copied; only `finish` raises errors."""
 
     def __init__(self, store: str, uri: str, *, every_one: bool = False) -> None:
         self._store, self._uri = store, uri
@@ -222,8 +210,7 @@ class Copier:
             lease.release()
 
     def finish(self, head: VersionRecord | None) -> None:
-        """Waits for a running copy, then copies the newest version if it is not copied yet. Nothing
-        may be committed meanwhile. Raises: StoreError."""
+        """Copies the newest version if it is not copied yet. Nothing may be committed meanwhile."""
         if self._running is not None:
             self._running.result()
         if head is not None and head.version != self._copied:

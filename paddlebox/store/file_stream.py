@@ -55,8 +55,8 @@ class Stream(Closing):
 
 
 class StreamWriter(Closing):
-    """Writes the files of a stream below a folder, durably, as its bytes arrive. wanted: the files
-    to write; None: all."""
+    """Writes the files of a stream below a folder, durably, as bytes arrive. wanted: None: all
+    files."""
 
     def __init__(self, folder: Path, of: Sequence[File], wanted: set[str] | None) -> None:
         self._folder, self._files, self._wanted = folder, of, wanted

@@ -112,14 +112,14 @@ def make_folder(folder: str, mode: int = 0o777) -> None:
 
 
 def write_durably(path: str, data: bytes) -> None:
-    """Writes a file; as `write_all_durably`."""
+    """As `write_all_durably`."""
     folder, name = os.path.split(path)
     write_all_durably(folder, {name: data})
 
 
 def write_all_durably(folder: str, contents: Mapping[str, bytes]) -> None:
-    """Writes files, name -> content, under temporary names, syncs and renames each, and syncs their
-    folder. Raises: OutOfSpaceError; an existing file of the same name is then unchanged."""
+    """Writes files, name -> content, durably under temporary names, and renames them. Raises:
+    OutOfSpaceError; an existing file of the same name is then unchanged."""
     for name, data in contents.items():
         path = os.path.join(folder, name)
         temporary = path + ".tmp"
@@ -192,8 +192,8 @@ def refused(path: str, action: str, error: OSError) -> StoreError:
 
 
 def lmdb_text(error: Exception, path: str) -> str:
-    """LMDB's message. If the disk takes only a part of a write, LMDB reports EIO; the text then
-    mentions the free space."""
+    """LMDB's message, with the free space if it is EIO: so LMDB reports a write that was cut
+    short."""
     text = str(error)
     if os.strerror(errno.EIO) in text:
         stat = os.statvfs(os.path.dirname(path))
@@ -203,8 +203,7 @@ def lmdb_text(error: Exception, path: str) -> str:
 
 
 def used_bytes(folder: str) -> int:
-    """Bytes of all files of the store, without the stores in tables/. A file with several links
-    counts once."""
+    """Bytes of the store without those in tables/. A file with several links counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for where, below, names in os.walk(folder):
         if TABLES in below:  # in the folder of a named version, too
@@ -250,9 +249,8 @@ def remove_empty_folders(folder: str) -> None:
 
 
 def crc32c(data: bytes) -> int:
-    """The CRC32C (Castagnoli) of data; ``crc32c(b"123456789") == 0xE3069283``. It uses the native
-    library only if the process has loaded it: that would import Paddle in tools that read a few
-    kilobytes of a store."""
+    """The CRC32C (Castagnoli) of data; ``crc32c(b"123456789") == 0xE3069283``. Native only if that
+    is loaded: tools that read a few kilobytes of a store need not import Paddle."""
     native = getattr(sys.modules.get("paddlebox._native"), "core", None)
     if native is not None:
         return int(native.crc32c(data))
@@ -293,9 +291,9 @@ def unseal(value: bytes, where: str) -> bytes:
 
 
 def guard_map(path: str | os.PathLike[str]) -> Any:
-    """Guard this process's map of a file (ops/base/map_guard.h). Returns a MapGuard; None if the
-    file is not mapped, or this process has not loaded the extension: tools open files briefly, and
-    loading it takes seconds."""
+    """Guards this process's map of a file: a MapGuard (ops/base/map_guard.h). None if the file is
+    not mapped or the extension, which takes seconds, is not loaded, as in tools that open files
+    briefly."""
     native = sys.modules.get("paddlebox._native")
     if native is None:
         return None
@@ -312,8 +310,8 @@ def guard_map(path: str | os.PathLike[str]) -> Any:
 
 
 def write_dense(folder: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, int]]:
-    """Writes the tensors durably into ``folder``, which is created. Returns file name -> {"bytes",
-    "crc32c"}, for the version's record. Raises: OutOfSpaceError, StoreError."""
+    """Writes the tensors durably into a new folder. Returns file name -> {"bytes", "crc32c"}, for
+    the version's record. Raises: OutOfSpaceError, StoreError."""
     if not arrays:
         return {}
     index: list[dict[str, Any]] = []
@@ -353,15 +351,9 @@ def read_dense(
     named: Mapping[str, Mapping[str, int]],
     wanted: Callable[[str], bool] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Reads tensors and checks every byte once: `dense.json` against the version's record, each
-    tensor against `dense.json`, and that the padding is zeros.
-
-    Args:
-        named: as `write_dense` returned it.
-        wanted: whether to read the array of a name; others are not checked either. None: all.
-
-    Raises: CorruptionError naming the file, and the tensor; StoreError when a file is missing.
-    """
+    """Reads tensors, and checks `dense.json`, every tensor and that the padding is zeros. named: as
+    `write_dense` returned it. wanted: whether to read and check the array of a name; None: all.
+    Raises: CorruptionError naming the file, and the tensor; StoreError when a file is missing."""
     if not named:
         return {}
     if not {_INDEX, _TENSORS} <= named.keys():

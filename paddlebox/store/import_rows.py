@@ -60,10 +60,10 @@ def import_rows(
         key_range: the first and the last key of target; rows with other keys are left out.
         slots: for each slot of the source, its index in target; -1: its rows are left out.
         keyed_by_slot: data.key_space is per_slot, so feasigns contain the number of their slot.
-        key_slots: for each slot of the source, the slot number in its feasigns, in the source and
-            in target; empty: the slots' indices.
+        key_slots: for each slot of the source, its number in feasigns, in the source and in target;
+            empty: the slots' indices.
         progress: called repeatedly with the rows read so far.
-        sort_bytes: bytes of rows that are sorted in memory, if keys change.
+        sort_bytes: of rows that are sorted in memory at a time, if keys change.
 
     Raises: OutOfSpaceError before a row is written; CorruptionError; StoreError.
     """
@@ -104,14 +104,8 @@ def _index(names: Sequence[str], name: str) -> int:
 def import_chunks(
     target: TieredTable, chunks: Iterator[tuple[np.ndarray, np.ndarray]], most_rows: int
 ) -> list[dict[str, Any]]:
-    """Writes rows as segments of target, a new store: see `commit_initial`.
-
-    Args:
-        chunks: (n) uint64 keys, ascending over all chunks, and (n, words) float32 rows
-            (docs/formats/row.md) of target's layout.
-
-    Raises: as `import_rows`.
-    """
+    """As `import_rows`. chunks: (n) uint64 keys, ascending over all chunks, and (n, words) float32
+    rows (docs/formats/row.md) of target's layout."""
     _check_room(target, most_rows, f"{most_rows} rows to be loaded need")
     return list(_native.core.import_chunks(target.native, most_rows, iter(chunks)))
 
@@ -151,10 +145,8 @@ class FirstVersion:
 
 def commit_initial(tables: TableSet, of_each: Sequence[FirstVersion]) -> int:
     """Makes imported rows the first version of new stores. Returns the first table's version.
-
-    Raises: StoreError, OutOfSpaceError: a single table is empty as before; several tables are empty
-        again when they are reopened.
-    """
+    Raises: StoreError, OutOfSpaceError: a single table is empty as before; several are after they
+    are reopened."""
     calls = [
         partial(_commit, table, "init", own)
         for table, own in zip(tables.members, of_each, strict=True)
@@ -163,8 +155,8 @@ def commit_initial(tables: TableSet, of_each: Sequence[FirstVersion]) -> int:
 
 
 def commit_resharded(table: TieredTable, before: VersionRecord, own: FirstVersion) -> int:
-    """As `commit_initial`, with rows of the same model from other stores (ranks/reshard.py). The
-    version follows `before` and takes all other fields from it."""
+    """As `commit_initial`, with rows of the same model from other stores (ranks/reshard.py). All
+    other fields are those of `before`, which the version follows."""
     table.versions.before = before
     return _commit(table, "ranks", own)
 

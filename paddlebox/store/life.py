@@ -75,8 +75,8 @@ class ServeFilter:
 
 
 def serve_filter(config: LifeConfig, dated: bool, threshold: float | None = None) -> ServeFilter:
-    """The filter of a run's export. It keeps rows with at least this score; 0 keeps all rows. None:
-    the config's threshold; without dates all rows, because they do not decay."""
+    """The filter of a run's export: rows with at least this score; 0: all rows. None: the config's
+    threshold, but all rows if there are no dates, because then rows do not decay."""
     if threshold is None and dated:
         return ServeFilter(config.base_threshold, config.delta_keep_days)
     return ServeFilter(threshold, config.delta_keep_days) if threshold else ServeFilter()
@@ -94,8 +94,8 @@ def scores(show: np.ndarray, click: np.ndarray) -> np.ndarray:
 
 
 def saved_rows(chosen: SaveFilter, rows: np.ndarray) -> np.ndarray:
-    """(n) bool, which of (n, words) rows (docs/formats/row.md) the filter chooses. Computed in
-    float32, as in ops/rule/life.h."""
+    """(n) bool, which of (n, words) rows (docs/formats/row.md) it chooses, as ops/rule/life.h
+    does."""
     show, click, delta = rows[:, 1], rows[:, 2], rows[:, 3]
     seen = rows.view(np.uint32)[:, 4].astype(np.int64)
     unseen = np.where(seen == 0, 0, np.maximum(chosen.day - seen, 0))
@@ -156,10 +156,8 @@ def last_day_ended(events: Sequence[Mapping[str, Any]]) -> int:
 
 
 def numbered(events: Sequence[Mapping[str, Any]], after: int) -> list[dict[str, Any]]:
-    """Events as the manifest has them: complete, and numbered from after + 1.
-
-    Raises: ValueError for an event that readers of the store could not apply.
-    """
+    """Events as in the manifest: complete, and numbered from after + 1. Raises: ValueError for an
+    event that readers of the store could not apply."""
     for event in events:
         _check(event)
     return [{**_NO_EVENT, **e, "seq": after + 1 + i} for i, e in enumerate(events)]

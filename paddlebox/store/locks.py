@@ -1,9 +1,8 @@
 """Locks and leases of a store.
 
 A writer holds an flock on STORE/LOCK, so that there is only one. A reader writes the number of its
-version into its own file in STORE/leases/ and holds an flock on that file; the writer keeps every
-version with a held lease. A lock ends with its process, so the writer can remove the lease of a
-reader that was killed.
+version into its own file in STORE/leases/ and holds an flock on it; the writer keeps these
+versions. A lock ends with its process, so the writer can remove the lease of a killed reader.
 """
 
 from __future__ import annotations
@@ -43,11 +42,9 @@ class Flock:
 
 
 class StoreLock:
-    """An exclusive flock on a file that names its holder; released when the process ends. If this
-    process has a `KeptLock` on the file, the lock is lent from it.
-
-    Raises: StoreLockedError: another process holds it; the message names its pid and host.
-    """
+    """An exclusive flock on a file that names its holder, until the process ends. It is lent from
+    this process's `KeptLock`, if there is one. Raises: StoreLockedError with pid and host of the
+    holder."""
 
     def __init__(self, path: str) -> None:
         self._from = _kept.get(os.path.realpath(path))
@@ -66,7 +63,7 @@ class StoreLock:
 
 class KeptLock:
     """The lock of a store over several openings by this process, so that what one of them found
-    holds for the next. The folder need not exist yet. Use it in a `with` block."""
+    holds for the next. The folder need not exist yet."""
 
     def __init__(self, store: str | os.PathLike[str]) -> None:
         self._path = os.path.realpath(os.path.join(store, "LOCK"))
@@ -74,8 +71,8 @@ class KeptLock:
         self.lent = False
 
     def take(self) -> None:
-        """Takes the lock if the folder exists and the lock is not held yet; also after the folder
-        was replaced by another one. Raises: StoreLockedError, StoreError."""
+        """Takes the lock if it is not held yet and the folder exists, also if that was replaced by
+        another. Raises: StoreLockedError, StoreError."""
         if self._is_held(self._path) or not os.path.isdir(os.path.dirname(self._path)):
             return
         self.release()
@@ -171,11 +168,8 @@ class HeldLease:
 
 
 class Lease:
-    """A reader's lease. Not inherited by child processes. On a read-only file system there is none:
-    reading goes on without it.
-
-    Raises: StoreError if the folder cannot be written; OutOfSpaceError.
-    """
+    """A reader's lease, which child processes do not inherit. On a read-only file system reading
+    goes on without it. Raises: StoreError if the folder cannot be written; OutOfSpaceError."""
 
     def __init__(self, store: str) -> None:
         folder = os.path.join(store, _FOLDER)
@@ -206,8 +200,8 @@ class Lease:
             self._flock.close()
 
     def pin(self, version: int) -> None:
-        """Names the version. The caller must then check that the version is still kept: the writer
-        may have dropped it just before. Raises: OutOfSpaceError, StoreError."""
+        """Names the version. Then check that it is still kept: the writer may have dropped it just
+        before. Raises: OutOfSpaceError, StoreError."""
         if self._flock.descriptor < 0:
             return
         with files.writing(self._path, "name the version to keep"):
@@ -223,7 +217,7 @@ class Lease:
 
 
 def take_lease(store: str, version: int) -> Lease:
-    """Takes a lease on a version that cannot be dropped meanwhile. Raises: OutOfSpaceError,
+    """A lease on a version that cannot be dropped meanwhile. Raises: OutOfSpaceError,
     StoreError."""
     lease = Lease(store)
     with on_error(lease.release):

@@ -76,11 +76,8 @@ class Values:
 
 
 class ManifestDb:
-    """An open environment. Thread safe; it must not be used after a fork.
-
-    Raises: StoreError if it is open in this process already, or LMDB or the system reports an
-        error; CorruptionError.
-    """
+    """An open environment. Thread safe; not to be used after a fork. Raises: StoreError, also if it
+    is open in this process already; CorruptionError."""
 
     def __init__(self, folder: str, *, writable: bool) -> None:
         check_not_open(folder)
@@ -107,10 +104,8 @@ class ManifestDb:
         _open.add(self._owner)
 
     def put(self, pairs: list[tuple[bytes, bytes | None]]) -> None:
-        """One durable transaction: stores each payload, sealed; None removes its key.
-
-        Raises: OutOfSpaceError, StoreError; CorruptionError if the file was damaged before.
-        """
+        """One durable transaction: stores each payload, sealed; None removes its key. Raises:
+        OutOfSpaceError, StoreError; CorruptionError if the file was damaged before."""
         self._check()
         while True:
             try:
@@ -129,7 +124,7 @@ class ManifestDb:
                 raise self._refused(error, "commit") from error
 
     def read(self, read: Callable[[Values], T]) -> T:
-        """Calls read with the values of one moment. A reader tries again if they are damaged,
+        """Calls read with the values of one moment; a reader tries again if they are damaged,
         because a writer may be committing. Raises: CorruptionError, StoreError."""
 
         def once() -> T:
@@ -205,20 +200,17 @@ class ManifestDb:
 
 
 class DbChecksum:
-    """Size and SHA-256 of ``data.mdb`` in a file beside it: LMDB does not check the pages that it
-    reads, and a damaged one can end the process. Only the writer calls `transaction`; any process
-    may call `check` at any time, also before LMDB opens the file."""
+    """Size and SHA-256 of ``data.mdb``, in a file beside it: LMDB does not check pages, and a
+    damaged one can end the process. Only the writer calls `transaction`; any process may `check` at
+    any time, also before LMDB opens the file."""
 
     def __init__(self, folder: str) -> None:
         self._data, self._path = os.path.join(folder, _DATA), os.path.join(folder, _NAME)
 
     def check(self) -> None:
-        """Checks every byte of the file, if there is a checksum. There is none in a new store,
-        during a transaction or after one that failed, and if the power failed before the checksum
-        of the last transaction was on the disk.
-
-        Raises: CorruptionError.
-        """
+        """Checks every byte. There is no checksum in a new store, during a transaction or after one
+        that failed, or if the power failed before the last one was on the disk. Raises:
+        CorruptionError."""
         while True:
             line = self._line()
             expected = self._parse(line)
@@ -235,9 +227,8 @@ class DbChecksum:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Lets the caller change the file, and then stores its new checksum. If the caller fails or
-        the process dies, there is no checksum until the next transaction. Raises: OSError,
-        OutOfSpaceError."""
+        """Stores the new checksum after the caller has changed the file. If that fails or the
+        process dies, there is none until the next transaction. Raises: OSError, OutOfSpaceError."""
         self._write(_UNKNOWN, durably=True)
         yield
         # Not synced: until this line is on the disk, the disk has the line of `_UNKNOWN`.
@@ -304,8 +295,7 @@ def journal_key(version: int) -> bytes:
 
 
 def head_payload(version: int, kept: Mapping[int, int]) -> bytes:
-    """The payload of "head". kept: each kept version -> CRC32C of its payload, which shows whether
-    a value was lost or replaced by an older one."""
+    """kept: each version -> CRC32C of its payload, which shows that one was lost or replaced."""
     named = {f"{number:012d}": crc for number, crc in sorted(kept.items())}
     return json.dumps({"version": version, "kept": named}, separators=(",", ":")).encode()
 
@@ -320,8 +310,7 @@ def parse_head(payload: bytes, where: str) -> tuple[int, dict[int, int]]:
 
 
 def journal_entry(record: VersionRecord, parent: VersionRecord | None) -> bytes:
-    """The journal's entry of a commit. Without a parent, all bytes written so far count as its
-    own."""
+    """Without a parent, all bytes written so far count as the commit's own."""
     before = parent.bytes_written if parent is not None else {}
     written = sum(record.bytes_written.values()) - sum(before.values())
     entry = {
@@ -341,12 +330,9 @@ def journal_entry(record: VersionRecord, parent: VersionRecord | None) -> bytes:
 
 
 def rebuild_from_files(folder: str | os.PathLike[str]) -> VersionRecord:
-    """Replaces a damaged environment by one that is made from the intact MANIFEST files whose data
-    files all have the right size. The old environment stays as ``manifest.damaged-<n>``. Returns
-    the newest version.
-
-    Raises: StoreLockedError; CorruptionError if no version can be used, with the reason for each.
-    """
+    """Makes a new environment from the intact MANIFEST files whose data files all have the right
+    size. The old one stays as ``manifest.damaged-<n>``. Returns the newest version. Raises:
+    StoreLockedError; CorruptionError if no version can be used, with the reason for each."""
     folder = os.fspath(folder)
     lock = StoreLock(os.path.join(folder, "LOCK"))
     try:

@@ -25,8 +25,8 @@ def open_tables(
     slot_rates: Sequence[Sequence[float]],
     settle: Callable[[], object],
 ) -> None:
-    """Opens a table for each config, and appends it to `tables`. After an error the caller closes
-    the tables in this list. settle: as in `TieredTable`. Raises: as `TableSet`."""
+    """Opens a table for each config, and appends it to `tables`, which the caller closes after an
+    error. settle: as in `TieredTable`. Raises: as `TableSet`."""
     if len(configs) == 1:
         rates = slot_rates[0] if slot_rates else ()
         tables.append(TieredTable(configs[0], options, slot_rates=rates, settle=settle))

@@ -1,7 +1,6 @@
 """Parity sets: the files of a store that parity across ranks protects
-(docs/formats/rank_parity.md).
-
-ranks/parity.py writes the sets of all ranks, and ranks/rebuild.py rebuilds a lost store from them.
+(docs/formats/rank_parity.md). ranks/parity.py writes those of all ranks; ranks/rebuild.py rebuilds
+a lost store from them.
 
 Letters: g = ranks of a group, C = bytes of a block.
 """
@@ -153,10 +152,8 @@ def _json(fields: Any) -> bytes:
 
 
 def protected_files(store: str, record: VersionRecord) -> dict[str, int]:
-    """Path inside the store -> bytes, of all that a version needs, in all tables.
-
-    Raises: OSError, CorruptionError: as `VersionRecord.tables_in`.
-    """
+    """Path inside the store -> bytes, of all that a version needs, in all tables. Raises: as
+    `VersionRecord.tables_in`."""
     found: dict[str, int] = {}
     for inside, of_table in record.tables_in(store):
         folder = os.path.join(store, inside)
@@ -175,13 +172,8 @@ def is_manifest(name: str) -> bool:
 
 
 class SetFile(Closing):
-    """A rank's file of a set.
-
-    Args:
-        path: the file.
-
-    Raises: CorruptionError if it is damaged, StoreError if it has another format.
-    """
+    """A rank's file of a set. Raises: CorruptionError if it is damaged, StoreError for another
+    format."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -222,10 +214,7 @@ class SetFile(Closing):
             return os.pread(self._file.fileno(), size, offset)
 
     def row(self, number: int) -> bytes:
-        """A row of the body.
-
-        Raises: CorruptionError if it is damaged.
-        """
+        """A row of the body. Raises: CorruptionError if it is damaged."""
         size = self.set.row_bytes(self.rank, number)
         found = self._at(number * self.set.block_bytes, size)
         if len(found) != size or hex_crc(found) != crc_of(self.row_crcs, number):
@@ -244,13 +233,7 @@ class SetFile(Closing):
                 self.block(stream, number)
 
     def block(self, stream: Stream, number: int) -> bytes:
-        """A block of the stream of this rank.
-
-        Args:
-            stream: the files of this rank.
-
-        Raises: CorruptionError if it is damaged.
-        """
+        """A block of this rank's stream. Raises: CorruptionError if it is damaged."""
         begin, size = number * self.set.block_bytes, self.set.size(self.rank, number)
         found, expected = stream.read(begin, size), crc_of(self.own.crcs, number)
         if hex_crc(found) != expected:
@@ -310,11 +293,7 @@ class SetWriter(Closing):
 
 
 class SetFolder:
-    """STORE/rank_parity.
-
-    Args:
-        store: the folder of the store.
-    """
+    """STORE/rank_parity."""
 
     def __init__(self, store: Path) -> None:
         self.store, self.path = store, store / FOLDER
@@ -351,10 +330,8 @@ class SetFolder:
                 _remove(path)
 
     def link(self, number: int, names: Iterable[str]) -> None:
-        """Link files of the store, for a set that will be written.
-
-        Raises: OutOfSpaceError, StoreError.
-        """
+        """Links files of the store, for a set to be written. Raises: OutOfSpaceError,
+        StoreError."""
         folder = self._temporary(number)
         for name in names:
             to = folder / name
@@ -371,10 +348,8 @@ class SetFolder:
         return SetWriter(self._temporary(number, ".set"))
 
     def publish(self, number: int) -> None:
-        """Give the links, and then the file, of a written set their names, durably.
-
-        Raises: OutOfSpaceError, StoreError.
-        """
+        """Gives the links, and then the file, of a written set their names, durably. Raises: as
+        `link`."""
         with files.writing(str(self.path), "write a parity set"):
             for parent, _, _ in os.walk(self._temporary(number)):
                 files.sync_folder(parent)

@@ -35,12 +35,9 @@ def newest_after_passes(records: Sequence[VersionRecord]) -> dict[int, VersionRe
 
 
 def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, VersionRecord]]:
-    """(store, record) of each rank, in the order of ranks. store: that of the first rank; version:
-    of that store; None: after the newest pass that every rank has committed.
-
-    Raises: StoreError if nothing is committed, a rank's store is missing, or it does not keep a
-        version of that pass; CorruptionError.
-    """
+    """(store, record) of each rank, in order. store: the first rank's; version: of that store;
+    None: after the newest pass that every rank has committed. Raises: StoreError if nothing is
+    committed, a rank's store is missing, or it keeps no version of that pass; CorruptionError."""
     with VersionStore.open_reader(store) as manifest:
         head = manifest.newest() if version is None else manifest.version(version)
     if head is None:

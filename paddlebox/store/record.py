@@ -21,8 +21,8 @@ _MAGIC = "PBXMANIFEST"
 
 
 def with_stamps(segments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Descriptors for the record that first names these segments. Each gets a unique `stamp`,
-    because a store that went back may write other rows, with the same keys, under the same name."""
+    """Descriptors for the record that first names these segments, each with a unique `stamp`: a
+    store that went back may write other rows, with the same keys, under the same name."""
     return [{**segment, "stamp": secrets.token_hex(8)} for segment in segments]
 
 
@@ -55,8 +55,7 @@ class VersionRecord:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it was committed within a pass, so that other ranks may be at another position in
-        the data (ranks/recovery.py)."""
+        """Committed within a pass: other ranks may be elsewhere in the data (ranks/recovery.py)."""
         return "partial" in self.cursor
 
     @property
@@ -89,7 +88,7 @@ class VersionRecord:
         }
 
     def first_missing(self, folder: str) -> str | None:
-        """Describes the first data file that is missing or has another size; None if all are
+        """The first data file that is missing or has another size, in words; None if all are
         there."""
         for name, expected in self.data_files.items():
             try:
@@ -102,10 +101,7 @@ class VersionRecord:
 
     def tables_in(self, store: str) -> list[tuple[str, VersionRecord]]:
         """(folder inside the store, record) of each table; the first table comes last: a copy made
-        in this order is complete when it is there.
-
-        Raises: OSError, CorruptionError: a MANIFEST file cannot be read, or is damaged.
-        """
+        in this order is complete when it is there. Raises: as `read`."""
         parts = []
         for table, version in sorted(self.tables.items()):
             inside = files.table_folder("", table)
@@ -115,19 +111,16 @@ class VersionRecord:
 
     @classmethod
     def read(cls, path: str) -> VersionRecord:
-        """Reads a MANIFEST file. Raises: OSError; CorruptionError; StoreError for another
-        format."""
+        """Reads a MANIFEST file. Raises: OSError; as `unframe`."""
         return cls.from_payload(unframe(files.read(path), path), path)
 
     def write(self, folder: str) -> None:
-        """Writes its MANIFEST file into the folder of a store, durably. Raises: OutOfSpaceError,
-        StoreError."""
+        """Writes the MANIFEST file in a store, durably. Raises: OutOfSpaceError, StoreError."""
         path = files.manifest_path(folder, self.version)
         files.write_durably(path, frame(self.to_payload()))
 
     def to_payload(self) -> bytes:
-        """The record as JSON; equal records have equal bytes. Raises: StoreError if a field cannot
-        be written as JSON."""
+        """As JSON; equal records have equal bytes. Raises: StoreError if a field is not JSON."""
         fields = {"format": FORMAT, **dataclasses.asdict(self)}
         try:
             text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -137,8 +130,7 @@ class VersionRecord:
 
     @classmethod
     def from_payload(cls, payload: bytes, where: str) -> VersionRecord:
-        """The inverse of `to_payload`. ``where`` names the place in errors. Raises:
-        CorruptionError; StoreError for another format."""
+        """The inverse of `to_payload`. where: the place, for errors. Raises: as `unframe`."""
         try:
             fields = json.loads(payload)
             found = fields.pop("format")

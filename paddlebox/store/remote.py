@@ -29,10 +29,8 @@ def is_uri(path: str) -> bool:
 
 
 def filesystem_of(place: str) -> tuple[Any, str]:
-    """The pyarrow file system of a URI or local path, and the path in it.
-
-    Raises: OSError, ValueError or ArrowException if it cannot be opened.
-    """
+    """The pyarrow file system of a URI or local path, and the path in it. Raises: OSError,
+    ValueError or ArrowException."""
     if not is_uri(place):
         return fs.LocalFileSystem(), os.path.abspath(place)
     system, base = fs.FileSystem.from_uri(place)
@@ -40,7 +38,7 @@ def filesystem_of(place: str) -> tuple[Any, str]:
 
 
 def open_filesystem(place: str) -> tuple[Any, str]:
-    """As `filesystem_of`. Raises: StoreError if it cannot be opened."""
+    """As `filesystem_of`. Raises: StoreError."""
     try:
         return filesystem_of(place)
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -90,13 +88,12 @@ def shown(place: str) -> str:
 
 
 class RemoteFolder:
-    """The files below a folder. Names are relative to it.
-
-    A method whose call of the file system fails tries it three times. Then it raises a StoreError
-    that names the file by its full place. An error of a local file is raised at once.
+    """The files below a folder, which need not exist. Names are relative to it. A call of the file
+    system is tried three times, then a StoreError names the file by its full place. An error of a
+    local file is raised at once.
 
     Args:
-        place: URI or local path. The folder need not exist.
+        place: URI or local path.
         stop: if it is set, methods give up and raise a StoreError.
     """
 

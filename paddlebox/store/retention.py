@@ -68,10 +68,9 @@ class Retention:
             return self._drop([r for r in records if r.version not in chosen], records)
 
     def rewind(self, version: int) -> list[int]:
-        """Makes `version` the newest version again and drops the later ones; 0 drops all versions.
-        Keeps later versions that only a merge made, because they hold the same rows. Returns the
-        dropped versions. Raises: StoreError if `version` is not kept, or a reader holds a lease on
-        one to drop."""
+        """Makes `version` the newest again and drops the later ones, except those that only a merge
+        made, with the same rows. 0 drops all. Returns the dropped versions. Raises: StoreError if
+        `version` is not kept, or a reader holds a lease on one to drop."""
         with self._store.writing():
             records = self._store.records()
             chosen = self._store.version(version) if version > 0 else None
@@ -83,9 +82,9 @@ class Retention:
             return self._drop_after(last, records)
 
     def go_back(self, version: int) -> list[int]:
-        """Makes a kept version the newest again and drops all later ones; returns the dropped
-        versions. New versions use their numbers again. Raises: StoreError if the version is not
-        kept, or a later one has a name or is being read."""
+        """Makes a kept version the newest again and drops all later ones, which it returns; new
+        ones use their numbers again. Raises: StoreError if the version is not kept, or a later one
+        has a name or is being read."""
         folder = self._store.folder
         with self._store.writing():
             self._store.version(version)
@@ -99,9 +98,9 @@ class Retention:
             return self._drop_after(version, self._store.records())
 
     def remove_unreferenced(self) -> list[str]:
-        """Removes the files in ssd/ and dense/, MANIFEST files and temporary files that no kept
-        version names; returns their paths inside the store. Call it before files are written:
-        segments that wait for their commit are not named either."""
+        """Removes data, MANIFEST and temporary files that no kept version names; returns their
+        paths inside the store. Call it before files are written: segments that wait for their
+        commit are not named either."""
         folder = self._store.folder
         with self._store.writing(), files.store_errors(folder, "remove unreferenced files"):
             names = unreferenced(folder, self._store.records())

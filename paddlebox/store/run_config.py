@@ -23,26 +23,23 @@ CONFIG_FILE, SLOTS_FILE = "config.json", "slots.json"  # of a run dir
 
 
 def of_newest(run_dir: AnyPath, overrides: Sequence[str] = ()) -> tuple[Config, Slots]:
-    """The config and slots of the newest commit. If it has none, because your own program made it,
-    those in RUN_DIR/config.json and slots.json are used. An override "key.path=value" of
-    data.slots also changes the slots.
-
-    Raises: StoreError if there is no run, or it has no config; ConfigError for an override.
-    """
+    """The config and slots of the newest commit; those in RUN_DIR if it has none, because your own
+    program made it. An override "key.path=value" of data.slots also changes the slots. Raises:
+    StoreError if there is no run, or it has no config; ConfigError for an override."""
     own = _own(as_path(run_dir, "run_dir"))
     return of_version(own, _record(own), overrides)
 
 
 def continuing(config: Config, run_dir: AnyPath) -> Config:
-    """The config, with the values of the newest commit for keys that the config does not name
-    (`with_stored`). It is unchanged if there is no commit, or the commit has no config."""
+    """The config, with the newest commit's values, if it has any, for keys that are not named
+    (`with_stored`)."""
     stored = stored_config(_own(as_path(run_dir, "run_dir")))
     return with_stored(config, stored, f"{run_dir}: config") if stored else config
 
 
 def stored_config(run_dir: Path, version: str = "") -> Mapping[str, Any]:
-    """The config of the newest commit, or of another version; empty if there is none. Raises:
-    StoreError if there is no such version."""
+    """The config of a commit, by default the newest; empty if there is none. Raises: StoreError if
+    there is no such version."""
     data = run_dir / "store" / "manifest" / "data.mdb"
     if not data.is_file() or data.stat().st_size == 0:
         return {}
@@ -65,8 +62,8 @@ def of_version(
 
 
 def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
-    """The config of the last start: RUN_DIR/config.json; without it, as in a run dir that was
-    restored from a copy, that of the newest commit. Raises: as `of_newest`."""
+    """The config of the last start: RUN_DIR/config.json; in a run dir that was restored from a
+    copy, that of the newest commit. Raises: as `of_newest`."""
     own = _own(run_dir)
     path = own / CONFIG_FILE
     try:

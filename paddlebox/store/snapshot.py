@@ -16,8 +16,7 @@ from paddlebox.store.version_store import VersionStore
 
 
 class _LeasedVersion(VersionStore):
-    """The newest version of a table, whose files a lease keeps. The table keeps the
-    manifest."""
+    """The newest version of a table, whose files a lease keeps. The table keeps the manifest."""
 
     def __init__(self, table: TieredTable) -> None:
         if table.folder is None or table.head is None:
@@ -45,11 +44,9 @@ class _LeasedVersion(VersionStore):
 
 
 class Snapshot(Closing):
-    """The last commit of a set of tables, kept until `close`. Another thread may call `open`, which
-    reads filters and fences, 2 bytes per row.
-
-    Raises: StoreError for a table without a folder, or without a commit; OutOfSpaceError.
-    """
+    """The last commit of a set of tables, kept until `close`. `open`, also from another thread,
+    reads 2 bytes per row. Raises: StoreError for a table without a folder or commit;
+    OutOfSpaceError."""
 
     def __init__(self, tables: TableSet) -> None:
         tables.commit_ended()

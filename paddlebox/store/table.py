@@ -20,7 +20,7 @@ __all__ = ["Table", "sorted_unique_keys"]
 
 class Table(TableSet):
     """A table, and the store in `TableOptions.folder`. slot_rates: (S) as in `TableSet`
-    (`config.slot_learning_rates` has them by name). Raises: as `TableSet`."""
+    (`config.slot_learning_rates` has them by name)."""
 
     def __init__(
         self,
@@ -58,8 +58,7 @@ class Table(TableSet):
         Returns: (n) bool, which feasigns have a row that the filter chooses, and the fields of the
             rows (`fields_of_rows`), each with n values or n lines. Those of other feasigns are 0.
 
-        Raises: ValueError for feasigns that are not one list of integers; the errors of
-            `TieredTable.lookup`.
+        Raises: ValueError for feasigns that are not one list of integers; as `TieredTable.lookup`.
         """
         given = np.asarray(feasigns)
         if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
@@ -77,11 +76,9 @@ class Table(TableSet):
     def rows_of_base(
         self, visit: Callable[[np.ndarray, np.ndarray], None], *, day: int | None = None
     ) -> SaveFilter:
-        """Calls visit with the rows of a base (PaddleBox's save mode 2), in the order of keys;
-        visit and errors: as in `TieredTable.visit`. day: of the save; default: the property `day`.
-
-        Returns: the filter that chose the rows; give it to `reset_delta` once they are saved.
-        """
+        """`TieredTable.visit` with the rows of a base (PaddleBox's save mode 2). day: of the save;
+        default: the property `day`. Give the filter to `TableLife.reset_delta` once the rows are
+        saved."""
         return self.first.visit(visit, self.first.save_filter(day=day))
 
     def rows_of_delta(
@@ -91,18 +88,15 @@ class Table(TableSet):
         return self.first.visit(visit, self.first.save_filter(delta=True, day=day))
 
     def compact(self, *, full: bool = False) -> None:
-        """As `Compactor.compact`. Raises: StoreError for a table that is read-only or has no
-        folder."""
+        """As `Compactor.compact`. Raises: StoreError without a folder of its own."""
         self.first.compactor.compact(full=full)
 
 
 def fields_of_rows(layout: Mapping[str, int], rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Split (n, words) float32 rows into named arrays.
-
-    Returns: slot uint16, has_embedx bool, show, click, delta_score float32, last_seen_day, life_seq
-        uint32 and embed_w float32 (n); embed_state, embedx_w, embedx_state float32 (n, width), and
-        if the layout has them expand_w, expand_state and counts.
-    """
+    """The fields of (n, words) float32 rows: slot uint16, has_embedx bool, show, click, delta_score
+    float32, last_seen_day, life_seq uint32 and embed_w float32 (n); embed_state, embedx_w,
+    embedx_state float32 (n, width), and if the layout has them expand_w, expand_state and
+    counts."""
     words = rows.view(np.uint32)
     fields = {
         "slot": (words[:, 0] & 0xFFFF).astype(np.uint16),

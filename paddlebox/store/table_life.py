@@ -24,12 +24,9 @@ class TableLife:
         self._tables, self._committer = tables, committer
 
     def begin_day(self, day: int) -> bool:
-        """Announces the day of the next pass. If it is later than the day of the last pass, the
-        earlier day ends (`shrink_table`) in each table. Returns True if a day ended; only then it
-        waits for a commit in the background.
-
-        Raises: as `append`; the error of a commit in the background that has failed.
-        """
+        """Announces the day of the next pass. The earlier day of the last pass ends
+        (`shrink_table`) in each table. Returns True if one ended; only then it waits for a commit
+        in the background, whose error it raises in any case. Raises: as `append`."""
         self._committer.raise_error()
         ending = [table for table in self._tables if 0 < table.last_day < day]
         return bool(ending) and self._end_day(ending)
@@ -40,15 +37,14 @@ class TableLife:
         return life.resets(self._tables[0].events)
 
     def reset_rows(self) -> None:
-        """Gives all rows the weights of new rows, without embedx if they have none. Their counts
-        stay. Raises: as `append`."""
+        """Gives all rows the weights of new rows, without embedx if they have none; keeps their
+        counts."""
         self.append([[life.reset_rows()] for _ in self._tables])
 
     def shrink_table(self) -> bool:
-        """Ends the day of the last pass: rows decay, then rows with a low score and rows that were
-        unseen for long are deleted, as each table's ``life`` says. A day ends once, also if
-        training was killed and resumed; without dates, with each call. Returns False if the day
-        had ended before. Raises: as `append`."""
+        """Ends the day of the last pass: rows decay, then those with a low score or long unseen are
+        deleted, as each table's ``life`` says. A day ends once, also after a kill; without dates,
+        with each call. Returns False if it had ended before. Raises: as `append`."""
         return self._end_day(self._tables)
 
     def _end_day(self, tables: Sequence[TieredTable]) -> bool:
@@ -72,15 +68,15 @@ class TableLife:
         return True
 
     def end_of_day(self, day: int, decay: float | None = None) -> None:
-        """Multiplies shows and clicks of all rows by decay; default: as ``life`` says. From now on
-        the day, counted from 1970-01-01, has ended."""
+        """Multiplies shows and clicks by decay; default: as ``life`` says. The day, counted from
+        1970-01-01, has then ended."""
         self.append([[life.decay(table.config.life, day, decay)] for table in self._tables])
 
     def shrink(
         self, day: int, min_score: float | None = None, max_unseen_days: int | None = None
     ) -> None:
-        """Deletes rows whose score is below min_score or that no push touched for more than
-        max_unseen_days days; defaults: as ``life`` says."""
+        """Deletes rows with a lower score, or without a push for more days; defaults: as ``life``
+        says."""
         self.append(
             [
                 [life.shrink(table.config.life, day, min_score, max_unseen_days)]
@@ -94,8 +90,8 @@ class TableLife:
         until: Callable[[], None] | None = None,
     ) -> None:
         """Resets delta_score of the rows in a save. Call it before the next pass, and after the
-        save is durable, unless `until` waits for that (see `append`). saved: (T) the filter of
-        each table; for a single table, its filter alone. Raises: as `append`."""
+        save is durable, unless `until` waits for that (see `append`). saved: (T), or a single
+        table's filter."""
         of_each = [saved] if isinstance(saved, SaveFilter) else saved
         self.append([[life.after_save(own)] for own in of_each], until)
 

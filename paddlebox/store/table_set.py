@@ -1,5 +1,4 @@
-"""TableSet: tables of different width and rules that are trained and committed as one. A single
-table is a set of one.
+"""TableSet: tables of different width and rules that are trained and committed as one.
 
 Letters: K = keys of a pass, T = tables, S = sparse slots.
 """
@@ -56,12 +55,11 @@ class TableSet(Closing):
 
     Args:
         configs: the tables, with different names; the first is the default table.
-        options: how to open them; default: `TableOptions()`. A read-only set reads the further
-            tables at the versions that the first one's version names.
+        options: a read-only set reads further tables at the versions that the first one's version
+            names.
         slots: their `table` tells which table a slot belongs to; None: there is a single table.
-        slot_rates: for each table, (S) one factor for each sparse slot, by which the learning rates
-            of its rows are multiplied; empty: 1 for all.
-        world: the ranks that share the tables.
+        slot_rates: for each table, (S) factors of its rows' learning rates by sparse slot; empty:
+            1.
         changes: fields of `TableOptions` that differ from options.
 
     Raises: StoreLockedError if another process writes the store; StoreError if a read-only set
@@ -110,14 +108,13 @@ class TableSet(Closing):
 
     @property
     def head(self) -> VersionRecord | None:
-        """The first table's newest version, or the one that a read-only set reads; None if there is
-        none."""
+        """The first table's newest version, or the one that a read-only set reads."""
         return self.first.head
 
     def slot_tables(self, slots: Slots) -> tuple[int, ...]:
         """(S) the table of each sparse slot; empty for a single table. Raises: ConfigError if a
-        slot has another table than when the set was opened, or factors of ids, which rows on a GPU
-        do not have."""
+        slot has another table than at the opening, or factors of ids, which rows on a GPU do not
+        have."""
         if slots.factored and self.options.hbm_place is not HbmPlace.HOST:
             raise ConfigError(
                 f"hbm.place is {self.options.hbm_place.value}, but slots are weighted, or pooled "
@@ -167,11 +164,10 @@ class TableSet(Closing):
         """Brings the rows of these keys up into pass tables.
 
         Args:
-            keys: (K) uint64 in the order of tables, ascending within each, without padding, as
-                `sorted_unique_keys` returns them; with several ranks, the keys of this rank's
-                instances.
-            slots: (K) uint16, the slot that a new row gets; None: 0. With several tables it is
-                needed, because it tells the table of a key.
+            keys: (K) uint64 in the order of tables, within each as from `sorted_unique_keys`; with
+                several ranks, the keys of this rank's instances.
+            slots: (K) uint16, the slot of a new row; None: 0. Several tables need it: it tells the
+                table of a key.
             train: absent keys get a new row; otherwise they get none, and nothing changes.
             day: days since 1970-01-01, written into rows that are pushed.
 
@@ -205,11 +201,9 @@ class TableSet(Closing):
     def count_keys(
         self, keys: np.ndarray, counts: np.ndarray, slots: np.ndarray | None = None
     ) -> int:
-        """Counts the feasigns of a whole training pass, once, before it is staged.
-
-        This is for tables with `admission.min_count` above 1. A feasign gets its row in the
-        pass in which its number of occurrences reaches that count. Before that pass it reads as
-        zeros, and its gradients are dropped. `stage` uses these counts.
+        """Counts the feasigns of a whole training pass, once, before it is staged, for tables with
+        `admission.min_count` above 1: a feasign gets its row in the pass in which its occurrences
+        reach that count. Before, it reads as zeros, and its gradients are dropped.
 
         Args:
             keys, slots: as in `stage`. counts: (K) uint32, occurrences of each in the pass.
@@ -235,8 +229,8 @@ class TableSet(Closing):
             table.native.drop_staged(part.own.stamp)
 
     def begin(self, staged: StagedSet) -> None:
-        """Opens the staged pass: from now on operators read and write it. No table begins before
-        all have room. Raises: as `TieredTable.make_room`."""
+        """Opens the staged pass for operators. No table begins before all have room. Raises: as
+        `TieredTable.make_room`."""
         for table, part in zip(self._tables, staged.parts, strict=True):
             table.make_room(part.own)
         for table, part in zip(self._tables, staged.parts, strict=True):
@@ -244,64 +238,62 @@ class TableSet(Closing):
         self.world.begin(staged)
 
     def show_clicks(self) -> np.ndarray:
-        """(R, 2) float32, the show and click of each row of the open pass, by row id. The set has
-        one table."""
+        """(R, 2) float32, show and click of each row of the open pass of a single table, by row
+        id."""
         found: np.ndarray = self.first.native.show_clicks()
         return found
 
     def set_rate(self, rate: float) -> None:
-        """Multiplies the learning rates of all rows, from the next push on. It is 1 at first.
-        Raises: PassError for rows on a GPU, whose learning rates are fixed."""
+        """Multiplies the learning rates of all rows from the next push on. Raises: PassError for
+        rows on a GPU, whose learning rates are fixed."""
         for table in self._tables:
             table.native.set_rate(rate)
 
     def end(self, pass_number: int = 0) -> None:
-        """Ends the open pass. A training pass first waits for the commit of the previous pass; then
-        it is frozen until `commit`, `keep` or `spill` takes it. pass_number: seed of the random
-        rounding of 16-bit rows; a resumed run must use the same number."""
+        """Ends the open pass. A training pass first waits for the previous commit; then it is
+        frozen until `commit`, `keep` or `spill`. pass_number: seed of the random rounding of 16-bit
+        rows; a resumed run must use the same number."""
         self.world.end()
         self.wait_commit()
         for table in self._tables:
             table.native.end(pass_number)
 
     def abandon(self, *, evaluation: bool = False) -> None:
-        """Drops the open pass. The store stays at its last commit. After a training pass was
-        abandoned, the tables accept no more passes and no life events, and cannot be read as a
-        whole: open them again."""
+        """Drops the open pass; the store stays at its last commit. After a training pass, the
+        tables accept no more passes or life events, and cannot be read as a whole: open them
+        again."""
         self.world.drop()
         for table in self._tables:
             table.abandon(evaluation=evaluation)
 
     def spill(self) -> None:
-        """Writes the rows of an ended part of a pass to the SSD tier, without a commit. The next
-        `commit` names them; after a crash they are dropped with the pass."""
+        """Writes an ended part of a pass to the SSD tier. The next `commit` names it; after a crash
+        it is dropped with the pass."""
         for table in self._tables:
             table.spill()
 
     # ---- commit
 
     def commit(self, *, when: When = When.NOW, **fields: Any) -> Future[int]:
-        """Makes the ended pass durable, and with it the passes that `keep` took since the last
-        commit. All of them become one version, which also holds the current dense state.
+        """Makes the ended pass durable, and with it those that `keep` took since the last commit,
+        as one version with the current dense state.
 
         Args:
             when: now, or in the background while the next pass trains. With several ranks, a commit
                 in the background first waits until every rank has made the previous commit.
             fields: of `PassFields`.
 
-        Returns: the version of the first table, which names the versions of the other tables; 0
-            without a folder.
+        Returns: the first table's version, which names those of the others; 0 without a folder.
 
         Raises: OutOfSpaceError, StoreError: the last version is untouched. If a commit in the
-            background fails, the next `wait_commit` raises the error, once; the returned future
-            raises it too.
+            background fails, its future and, once, the next `wait_commit` raise the error.
         """
         return self.committer.write_pass(PassFields(**fields), when)
 
     def keep(self, *, when: When = When.NOW, **fields: Any) -> Future[int]:
-        """Takes the ended pass without a commit: its rows go to the SSD tier. The next `commit`
-        includes the pass, or `commit_ended` commits it with these fields. After a crash before
-        that, the pass is lost. The result of the future is 0."""
+        """Writes the ended pass to the SSD tier. The next `commit` includes it, or `commit_ended`
+        commits it with these fields; after a crash before that, it is lost. The result of the
+        future is 0."""
         return self.committer.write_pass(PassFields(**fields), when, keep=True)
 
     def commit_ended(self) -> int:
@@ -310,7 +302,7 @@ class TableSet(Closing):
         return self.committer.write_kept()
 
     def wait_commit(self) -> float:
-        """Waits for the commit in the background. Returns the seconds waited."""
+        """As `Background.wait`."""
         return self.committer.wait()
 
     def load_dense(self) -> dict[str, np.ndarray]:
@@ -319,8 +311,7 @@ class TableSet(Closing):
 
     @property
     def histories(self) -> Mapping[str, np.ndarray]:
-        """The histories of users after the last pass that ended: arrays of data/history.py, by
-        name; empty without histories."""
+        """The histories of users after the last ended pass: arrays of data/history.py, or none."""
         if self._histories is None:
             own = self.first.versions.read_dense(lambda name: name.startswith(HISTORY))
             self._histories = {name.removeprefix(HISTORY): own[name] for name in own}
@@ -332,8 +323,7 @@ class TableSet(Closing):
 
     @property
     def day(self) -> int:
-        """Day of the last training pass that was committed or kept, in days since 1970-01-01; 0: no
-        date."""
+        """Day of the last training pass that was committed or kept, from 1970-01-01; 0: no date."""
         return self.first.day
 
     @property
@@ -344,8 +334,8 @@ class TableSet(Closing):
     # ---- all tables
 
     def digest(self) -> str:
-        """Canonical digest of all (key, row) pairs of all tables and ranks: equal content has equal
-        digests. Waits for the commit in the background. Raises: as `TieredTable.digest`."""
+        """Canonical digest of the (key, row) pairs of all tables and ranks. Waits for the commit in
+        the background. Raises: as `TieredTable.digest`."""
         digests = [
             sum_of_digests(self.world.gather("digest", table.digest())) for table in self._tables
         ]
@@ -355,8 +345,8 @@ class TableSet(Closing):
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def counters(self) -> dict[str, Any]:
-        """Counters since the tables were opened, the sizes of the tiers now, and what was exchanged
-        with other ranks; sums over the tables."""
+        """Since the opening, the sizes of the tiers now, and the exchanges of ranks, as sums over
+        tables."""
         sums: dict[str, Any] = {}
         for table in self._tables:
             for name, value in table.counters().items():

@@ -52,8 +52,7 @@ class StagedPass:
 
 
 def sorted_unique_keys(feasigns: np.ndarray) -> np.ndarray:
-    """(K) uint64 keys, ascending, of feasigns (any shape, uint64 or int64 bits) without
-    padding."""
+    """(K) uint64 keys, ascending, of feasigns (any shape, uint64 or int64 bits) without padding."""
     flat = np.ascontiguousarray(feasigns).reshape(-1)
     if flat.dtype not in (np.dtype(np.int64), np.dtype(np.uint64)):
         raise ValueError(f"feasigns have dtype {flat.dtype}, expected uint64 or int64")
@@ -61,8 +60,8 @@ def sorted_unique_keys(feasigns: np.ndarray) -> np.ndarray:
 
 
 class KeyCounts:
-    """Several passes may be counted before the first of them is committed; each commit gets the
-    counts up to its own pass. native: the core's table, which has the filter that counts."""
+    """Several passes may be counted before the first is committed; each commit gets the counts up
+    to its own pass. native: the core's table, which has the filter that counts."""
 
     def __init__(self, native: Any) -> None:
         self._native = native
@@ -121,14 +120,12 @@ class TieredTable(Closing):
     """Opens a table, and the store in `TableOptions.folder` with it.
 
     Args:
-        config: layout, accessor and rules.
-        options: how to open it; the budgets are this table's own.
-        slot_rates: one factor for each sparse slot, by which the learning rates of its rows are
-            multiplied. Empty: 1 for all.
+        options: the budgets are this table's own.
+        slot_rates: factors of rows' learning rates by sparse slot. Empty: 1 for all.
         link: for a table of a set; None: it stands alone.
         settle: waits for the set's commit in the background.
-        versions: with read_only, versions that are open already; operators then do not find the
-            table. None: opens those in the folder.
+        versions: with read_only, open versions instead of those in the folder; operators then do
+            not find the table.
 
     Raises: StoreLockedError if another process writes the store; ConfigError if the store was
         written with another layout or seed, or if a budget is too small; CorruptionError.
@@ -200,8 +197,8 @@ class TieredTable(Closing):
         return self.config.admission.min_count > 1
 
     def set_counted(self, slots: Sequence[bool]) -> None:
-        """Sets whether pushes to rows of slot 0, 1, ... count shows and clicks; empty: all do.
-        Pushes to other slots only train. Do not call it while a program runs."""
+        """Sets whether pushes to rows of slot 0, 1, ... count shows and clicks, or only train;
+        empty: all count. Do not call it while a program runs."""
         if self.native is not None:  # batches of a pass that failed may outlive the table
             self.native.set_counted([int(counted) for counted in slots])
 
@@ -236,12 +233,7 @@ class TieredTable(Closing):
         return self.counts.count(keys, counts)
 
     def make_room(self, staged: StagedPass) -> None:
-        """Waits for compaction, and logs it, if there are too many segments or they take too much
-        space. Waits for the commit in the background if the disk may lack space for both passes.
-
-        Raises: OutOfSpaceError if the disk, or disk_budget_bytes, has no room to commit the pass;
-            the error of a commit or merge in the background.
-        """
+        """As `Compactor.make_room`."""
         if self._compactor is not None and staged.train:
             self.compaction_wait_s += self._compactor.make_room(staged.rows)
 
@@ -261,8 +253,8 @@ class TieredTable(Closing):
         self.unnamed.parts.append(written)
 
     def refuse_passes(self, cause: BaseException | None = None) -> None:
-        """Accepts no more passes, as after `abandon`, because the rows in memory differ from the
-        rows of the store. cause: the error that `PassError` then names."""
+        """As after `abandon`, because the rows in memory differ from those of the store. cause:
+        named by the `PassError`."""
         self.takes_passes, self._refused_for = False, cause
 
     def check_usable(self) -> None:
@@ -279,8 +271,7 @@ class TieredTable(Closing):
 
     @property
     def head(self) -> VersionRecord | None:
-        """The newest committed version, or the one that a read-only table reads; None if there is
-        none."""
+        """The newest committed version, or the one that a read-only table reads."""
         return self.versions.head
 
     def load_dense(self) -> dict[str, np.ndarray]:
@@ -320,8 +311,8 @@ class TieredTable(Closing):
 
     def save_filter(self, *, delta: bool = False, day: int | None = None) -> SaveFilter:
         """The rows of a base (PaddleBox's save mode 2), or of a delta (save mode 1): those that
-        changed enough since a save. day: of the save; default: the property `day`. Waits for the
-        commit in the background."""
+        changed enough since a save. day: of the save; default: `day`. Waits for the commit in the
+        background."""
         self._wait_usable()
         choose = life.delta_filter if delta else life.base_filter
         return choose(self.config.life, self.day if day is None else day)
@@ -329,11 +320,9 @@ class TieredTable(Closing):
     def visit(
         self, visit: Callable[[np.ndarray, np.ndarray], None], chosen: SaveFilter
     ) -> SaveFilter:
-        """Calls visit with the rows that the filter chooses, in chunks, in the order of keys:
-        (n) uint64 feasigns and (n, words) float32 rows (docs/formats/row.md). Returns the filter.
-
-        Raises: PassError while a pass is open; without a folder also while one is staged.
-        """
+        """Calls visit with the rows that the filter chooses, in chunks, in the order of keys: (n)
+        uint64 feasigns and (n, words) float32 rows (docs/formats/row.md). Returns the filter.
+        Raises: PassError while a pass is open; without a folder also while one is staged."""
         self._wait_usable()
         if self.unnamed.parts:
             raise PassError(f"table '{self.name}': a pass that was split is open")
@@ -343,10 +332,8 @@ class TieredTable(Closing):
     def lookup(
         self, feasigns: np.ndarray, chosen: Mapping[str, Any] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The committed rows of (n) uint64 feasigns in the order of keys.
-
-        Args:
-            chosen: a SaveFilter, as a dict; None: all rows.
+        """The committed rows of (n) uint64 feasigns in the order of keys. chosen: a SaveFilter, as
+        a dict; None: all rows.
 
         Returns: (n) bool, which feasigns have a row that the filter chooses, and (n, words)
             float32, in which only the rows of these feasigns are valid.
@@ -367,18 +354,14 @@ class TieredTable(Closing):
         return self._compactor
 
     def digest(self) -> str:
-        """Canonical digest of all (key, row) pairs: equal content has equal digests. Waits for the
-        commit in the background.
-
-        Raises: PassError while a pass is open, or has ended and was neither committed nor kept;
-            without a folder also while one is staged.
-        """
+        """Canonical digest of all (key, row) pairs. Waits for the commit in the background. Raises:
+        PassError while a pass is open, or has ended and was neither committed nor kept; without a
+        folder also while one is staged."""
         self._wait_usable()
         return str(self.native.digest())
 
     def read_all(self) -> tuple[np.ndarray, np.ndarray]:
-        """All rows, in memory: (n) uint64 feasigns and (n, words) float32 rows
-        (docs/formats/row.md)."""
+        """All: (n) uint64 feasigns and (n, words) float32 rows (docs/formats/row.md)."""
         self._wait_usable()
         feasigns, rows = self.native.read_all()
         return feasigns, rows
@@ -408,11 +391,9 @@ class TieredTable(Closing):
 def stored_table(
     folder: Path, record: VersionRecord, name: str = "", **settings: Any
 ) -> TieredTable:
-    """Opens the table that a version's record describes. name: default: as in the record; tables of
-    one process need different names. settings: fields of `TableOptions`.
-
-    Raises: as `TieredTable`; ConfigError if this version cannot read the layout of the record.
-    """
+    """Opens the table that a record describes. name: default: as recorded; tables of one process
+    need different names. settings: of `TableOptions`. Raises: as `TieredTable`; ConfigError if this
+    version cannot read the layout."""
     layout = dict(record.layout)
     seed = int(layout.pop("seed"))
     config = validate(TableConfig, layout, f"{folder}: version {record.version}: layout")

@@ -96,11 +96,8 @@ class VersionStore(Closing):
 
     @classmethod
     def open_writer(cls, folder: str | os.PathLike[str]) -> VersionStore:
-        """Opens the store in folder as its only writer. Creates the store if there is none.
-
-        Raises: StoreLockedError with the pid of another writer; CorruptionError if the newest
-            version is damaged, with the next step.
-        """
+        """Opens the store, or creates it, as its only writer. Raises: StoreLockedError with the pid
+        of another writer; CorruptionError if the newest version is damaged, with the next step."""
         folder = os.fspath(folder)
         check_not_open(folder)
         files.make_folder(folder)
@@ -128,8 +125,8 @@ class VersionStore(Closing):
 
     @classmethod
     def open_reader(cls, folder: str | os.PathLike[str]) -> VersionStore:
-        """Opens the store for reading, also while a writer has it open. Changes no byte of it.
-        Raises: StoreError if there is no store; CorruptionError, as `open_writer`."""
+        """Opens the store for reading, also while a writer has it open; changes no byte. Raises:
+        StoreError if there is none; CorruptionError, as `open_writer`."""
         folder = os.fspath(folder)
         data = os.path.join(folder, "manifest", "data.mdb")
         if not os.path.isfile(data) or os.path.getsize(data) == 0:
@@ -145,16 +142,10 @@ class VersionStore(Closing):
     def of_table(
         cls, options: TableOptions, layout: Mapping[str, Any], link: VersionLink
     ) -> VersionStore:
-        """Opens the store of a table; its head is then the version to start from.
-
-        Args:
-            options: it uses folder, read_only, version, keep_versions and keep_daily.
-            layout: stored in each version. Tools open the store with it, and training can continue
-                only with a layout in which rows have the same meaning.
-
-        Raises: as `open_writer` and `open_reader`; ConfigError for another layout; StoreError if a
-            reader finds no version.
-        """
+        """Opens the store of a table; its head is then the version to start from. layout: stored in
+        each version. Tools open the store with it; training continues only with one in which rows
+        have the same meaning. Raises: as `open_writer` and `open_reader`; ConfigError for another
+        layout; StoreError if a reader finds no version."""
         if options.store is None:
             store = cls()
         else:
@@ -196,8 +187,8 @@ class VersionStore(Closing):
 
     def pin(self, version: int | None = None) -> VersionRecord | None:
         """Keeps a version (None: the newest) and its files until this reader is closed. Returns the
-        record, or None in a new store. Raises: StoreError if the version is not kept, or no lease
-        can be taken."""
+        record; None in a new store. Raises: StoreError if it is not kept, or no lease can be
+        taken."""
         self._lease = self._lease or Lease(self.folder)
         while True:
             record = self.newest() if version is None else self.version(version)
@@ -272,8 +263,8 @@ class VersionStore(Closing):
         return self.day > 0 or any(event["kind"] in (DECAY, SHRINK) for event in self.events)
 
     def read_dense(self, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
-        """The arrays of the head's dense state whose names are wanted; empty without a head. The
-        table's own ones begin with OWN."""
+        """Arrays of the head's dense state; none without a head. The table's own ones begin with
+        OWN."""
         if self.head is None:
             return {}
         folder = Path(files.dense_folder(self.folder, self.head.dense_version))
@@ -289,14 +280,12 @@ class VersionStore(Closing):
         dense: Mapping[str, np.ndarray] | None = None,
         **changes: Any,
     ) -> VersionRecord:
-        """Makes the next version durable: the newest one with `changes`, and the events added since
-        it.
+        """Makes the next version durable: the newest with `changes` and the events added since it.
 
         Args:
             parts: as the core's `write_frozen` returned them: the version also has their rows.
             dense: the whole dense state; None: as in the newest version.
-            changes: fields of the record with new values. `events` are all events, including those
-                added since the newest version.
+            changes: fields of the record. `events` are all events, with those added since.
 
         Raises: OutOfSpaceError, StoreError. The head is then unchanged.
         """
@@ -326,11 +315,9 @@ class VersionStore(Closing):
         return record
 
     def append(self, record: VersionRecord) -> None:
-        """Makes record the newest version, durably. Its files must be durable already.
-
-        Raises: StoreError if it does not follow the newest version, or one of its files is missing;
-            OutOfSpaceError: the last commit stands.
-        """
+        """Makes a record, whose files are durable already, the newest version, durably. Raises:
+        StoreError if it does not follow the newest one, or a file is missing; OutOfSpaceError: the
+        last commit stands."""
         with self.writing():
             head = self.newest()
             # If a store continues other stores, its first version follows their last version.
@@ -381,9 +368,8 @@ class VersionStore(Closing):
     def add_events(
         self, added: Sequence[Mapping[str, Any]], until: Callable[[], None] | None = None
     ) -> None:
-        """Adds events, durably. With `until`, they become durable with the next version, whose
-        commit first calls `until`. If that raises, or the process dies before, the events never
-        happened."""
+        """Adds events, durably; with `until`, only with the next version, whose commit first calls
+        it. If that raises, or the process dies before, the events never happened."""
         if self._until is not None:
             self._until()
         self._events += [dict(event) for event in added]
@@ -462,8 +448,7 @@ class VersionStore(Closing):
 
 
 def _meaning(layout: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings on which the meaning of a row's bytes depends. Rates and thresholds may
-    change."""
+    """The settings that a row's bytes depend on. Rates and thresholds may change."""
     return {
         **{name: layout[name] for name in ("seed", "embedx_dim", "row_precision", "expand_dim")},
         **{f"{part}.rule": layout[part]["rule"] for part in ("embed", "embedx")},

@@ -62,7 +62,7 @@ _METRICS = ("auc", "copc", "logloss", "actual_ctr", "predicted_ctr")
 
 class Page(ThreadingMixIn, TCPServer):
     """Serves http://127.0.0.1:PORT/metrics, in threads of its own, until `close`. text: returns the
-    content of the page. Raises: ConfigError if the port is in use."""
+    content. Raises: ConfigError if the port is in use."""
 
     allow_reuse_address, daemon_threads, request_queue_size = True, True, 100
     most_connections = 8  # a thread of the trainer for each; others are closed at once
@@ -182,7 +182,6 @@ class Watch:
     Args:
         lines: the existing lines of metrics.jsonl.
         publishes: whether passes are published for serving.
-        clock: returns seconds since 1970.
     """
 
     def __init__(
@@ -192,9 +191,8 @@ class Watch:
         lines: Sequence[Mapping[str, Any]] = (),
         *,
         publishes: bool = False,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._config, self._run_dir, self._clock = config, run_dir, clock
+        self._config, self._run_dir = config, run_dir
         self._before = deque(lines, maxlen=WINDOW_PASSES)
         self._publishes = publishes
         self._lock = threading.Lock()
@@ -248,7 +246,7 @@ class Watch:
             self._figures["instances"] += line["samples"]
             self._figures["last"] = {name: line[name] for name in _PASS if name in line}
             self._figures["metrics"] = line.get("before") or line.get("metrics") or {}
-            self._figures["ended_at"] = line.get("ended_at", self._clock())
+            self._figures["ended_at"] = line.get("ended_at", time.time())
             if self._publishes:
                 since = line.get("written_at") or self._figures["ended_at"]
                 self._written_at[line["pass"]] = since
@@ -256,14 +254,8 @@ class Watch:
         self._wake.set()
 
     def served(self, pass_number: int, name: str, at: float, refused: str = "") -> float | None:
-        """Report that a save came into publish.file, or that the gate refused it.
-
-        Args:
-            at: the time, in seconds since 1970.
-            refused: the reason of the gate; "" if the save was accepted.
-
-        Returns: the age of the log of the save's pass in seconds; None if it is not known.
-        """
+        """Reports that a save came into publish.file at a Unix time, or why the gate refused it.
+        Returns the age of the log of the save's pass in seconds; None if it is not known."""
         with self._lock:
             since = self._written_at.get(pass_number)
             lag = at - since if since is not None else None
@@ -282,7 +274,7 @@ class Watch:
     def status(self) -> dict[str, Any]:
         with self._lock:
             return {
-                "at": round(self._clock(), 3),
+                "at": round(time.time(), 3),
                 "process": os.getpid(),
                 "host": socket.gethostname(),
                 "state": self._doing[0],
