@@ -27,7 +27,6 @@ _INSIDE = re.compile(r"(MANIFEST-\d{12,}|ssd/seg-\d{12,}\.seg|dense/\d{12,}/[^/]
 
 
 def name(value: Any, what: str) -> str:
-    """The name of a file or folder within its folder."""
     if (
         not isinstance(value, str)
         or value in ("", ".", "..")
@@ -60,7 +59,6 @@ def segments(listed: Iterable[Mapping[str, Any]], *, stamped: bool = True) -> No
 
 
 def files(listed: Mapping[str, Mapping[str, Any]]) -> None:
-    """File name -> its bytes and CRC32C."""
     for file, of in listed.items():
         name(file, "name of a file")
         number(of["bytes"], f"bytes of {file}")

@@ -36,8 +36,6 @@ class When(StrEnum):
 
 @dataclass(frozen=True)
 class PassFields:
-    """The fields of a version about its pass."""
-
     #: The whole dense state at the end of the pass.
     dense: Mapping[str, np.ndarray] | None = None
     #: Day of the pass, in days since 1970-01-01; 0: no date.
@@ -185,7 +183,6 @@ class Committer:
         self._background.raise_error()
 
     def close(self) -> None:
-        """Waits, and ends the thread. May be called twice."""
         try:
             self.wait()
         finally:

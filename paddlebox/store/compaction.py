@@ -228,7 +228,6 @@ class Hull:
 
     @property
     def width(self) -> float:
-        """Its share of the key space."""
         return max((float(self.high) - float(self.low)) / _KEYS, 1e-12)
 
     def is_taken(self, taken: np.ndarray) -> bool:

@@ -139,7 +139,6 @@ class CompactionThread:
         return time.perf_counter() - started
 
     def wait_idle(self) -> None:
-        """Waits until no merge is due. Raises: as `wait_until`."""
         self.wait_until(lambda: False)
 
     def close(self) -> None:
@@ -247,7 +246,6 @@ class Compactor:
                 self._make([merge])
 
     def plan(self, limit: int) -> list[Merge]:
-        """The merges that are due, up to a limit on the bytes of their inputs."""
         with self._versions.committing:
             head = self._versions.head
         if head is None:

@@ -39,7 +39,6 @@ class Stream(Closing):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def names(self, begin: int, size: int) -> list[str]:
-        """The files that hold these bytes."""
         return [self._files[number][0] for number, _, _ in _pieces(self._ends, begin, size)]
 
     def _file(self, number: int, path: Path) -> IO[bytes]:

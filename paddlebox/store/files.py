@@ -39,12 +39,10 @@ _NEXT_STEP = "; the file is damaged: restore it from a copy"
 
 
 def manifest_path(folder: str, version: int) -> str:
-    """STORE/MANIFEST-<version>."""
     return os.path.join(folder, f"MANIFEST-{version:012d}")
 
 
 def dense_folder(folder: str, version: int) -> str:
-    """STORE/dense/<version>, the folder of that version's dense files."""
     return os.path.join(folder, "dense", f"{version:012d}")
 
 
@@ -112,7 +110,6 @@ def make_folder(folder: str, mode: int = 0o777) -> None:
 
 
 def write_durably(path: str, data: bytes) -> None:
-    """As `write_all_durably`."""
     folder, name = os.path.split(path)
     write_all_durably(folder, {name: data})
 
@@ -239,7 +236,6 @@ def remove(path: str) -> None:
 
 
 def remove_empty_folders(folder: str) -> None:
-    """Removes the empty folders below a folder."""
     for where, _, _ in os.walk(folder, topdown=False):
         if where != folder and not os.listdir(where):
             os.rmdir(where)

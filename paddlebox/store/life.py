@@ -146,7 +146,6 @@ def reset_rows() -> dict[str, Any]:
 
 
 def resets(events: Sequence[Mapping[str, Any]]) -> int:
-    """How often all rows were reset."""
     return sum(event["kind"] == RESET_ROWS for event in events)
 
 

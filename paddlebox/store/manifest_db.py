@@ -59,7 +59,6 @@ class Values:
         return self._txn.get(key) is not None
 
     def keys(self, prefix: bytes) -> list[bytes]:
-        """The keys that start with prefix, ascending."""
         keys = (bytes(key) for key, _ in self._txn.cursor())
         return [key for key in keys if key.startswith(prefix)]
 

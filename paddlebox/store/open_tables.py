@@ -61,7 +61,6 @@ def _divided(options: TableOptions, config: TableConfig, share: float) -> TableO
 def _of_further_table(
     first: TieredTable, name: str, options: TableOptions
 ) -> tuple[TableOptions, VersionLink]:
-    """Options and link of a table that is not the first one."""
     named = first.head.tables.get(name, 0) if first.head is not None else 0
     link = VersionLink(
         named=lambda: first.versions.named_versions(name),
@@ -94,5 +93,4 @@ def _check_stored_names(first: TieredTable, configured: Sequence[str]) -> None:
 
 
 def _heads(tables: Sequence[TieredTable]) -> dict[str, int]:
-    """The newest versions of the tables other than the first."""
     return {t.name: t.head.version for t in tables[1:] if t.head is not None}

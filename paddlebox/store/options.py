@@ -92,11 +92,9 @@ class TableOptions:
 
     @property
     def store(self) -> Path | None:
-        """The folder, as a path."""
         return None if self.folder is None else as_path(self.folder, "folder")
 
     def of_native(self) -> dict[str, Any]:
-        """The fields that the core's table gets."""
         return {
             "seed": self.seed,
             "hbm_budget_bytes": self.hbm_budget_bytes,

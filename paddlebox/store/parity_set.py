@@ -39,8 +39,6 @@ _NAME = re.compile(r"(\d{12,})\.set")
 
 @dataclass(frozen=True)
 class RankFiles:
-    """The files of one rank in a set."""
-
     version: int  # of its store; the set protects it
     passes: int  # the pass of this version
     files: tuple[File, ...]  # in the order of the stream
@@ -65,7 +63,6 @@ class ParitySet:
         return tuple(sorted(self.parts))
 
     def fields(self) -> dict[str, Any]:
-        """The set as in JSON."""
         ranks = {}
         for rank, part in self.parts.items():
             of_rank = asdict(part)
@@ -293,8 +290,6 @@ class SetWriter(Closing):
 
 
 class SetFolder:
-    """STORE/rank_parity."""
-
     def __init__(self, store: Path) -> None:
         self.store, self.path = store, store / FOLDER
 

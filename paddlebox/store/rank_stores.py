@@ -19,7 +19,6 @@ def store_of_rank(store: Path, rank: int) -> Path:
 
 
 def ranks_of(record: VersionRecord) -> int:
-    """The number of ranks that trained a version."""
     return int(record.cursor.get("ranks", 1))
 
 

@@ -43,7 +43,6 @@ class Table(TableSet):
     # ---- rows
 
     def read_all(self) -> tuple[np.ndarray, np.ndarray]:
-        """As `TieredTable.read_all`."""
         return self.first.read_all()
 
     def lookup(

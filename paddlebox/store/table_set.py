@@ -39,7 +39,6 @@ class StagedSet(StagedPass):
 
     @property
     def stamps(self) -> tuple[int, ...]:
-        """(T) the stamp of each table."""
         return tuple(part.stamp for part in self.parts)
 
     @property
@@ -98,7 +97,6 @@ class TableSet(Closing):
 
     @property
     def members(self) -> tuple[TieredTable, ...]:
-        """(T) the tables."""
         return tuple(self._tables)
 
     @property
@@ -224,7 +222,6 @@ class TableSet(Closing):
                 table.counts.take_back(counted)
 
     def drop_staged(self, staged: StagedSet) -> None:
-        """Drops a pass that is staged and not begun."""
         for table, part in zip(self._tables, staged.parts, strict=True):
             table.native.drop_staged(part.own.stamp)
 
@@ -306,7 +303,6 @@ class TableSet(Closing):
         return self.committer.wait()
 
     def load_dense(self) -> dict[str, np.ndarray]:
-        """Dense state of the newest version; empty without one."""
         return self.first.load_dense()
 
     @property

@@ -238,7 +238,6 @@ class TieredTable(Closing):
             self.compaction_wait_s += self._compactor.make_room(staged.rows)
 
     def abandon(self, *, evaluation: bool = False) -> None:
-        """As `TableSet.abandon`."""
         self.takes_passes = self.takes_passes and evaluation
         if not evaluation:
             self.unnamed.take()  # no later commit may name them
@@ -246,7 +245,6 @@ class TieredTable(Closing):
             self.native.abandon()
 
     def spill(self) -> None:
-        """As `TableSet.spill`."""
         self.check_usable()
         written = self.native.write_frozen()
         self.native.publish(written["segments"])
@@ -271,11 +269,9 @@ class TieredTable(Closing):
 
     @property
     def head(self) -> VersionRecord | None:
-        """The newest committed version, or the one that a read-only table reads."""
         return self.versions.head
 
     def load_dense(self) -> dict[str, np.ndarray]:
-        """The dense state of the newest version; empty if there is none."""
         return self.versions.read_dense(lambda name: not name.startswith(OWN))
 
     def admission_counts(self) -> np.ndarray | None:
@@ -291,7 +287,6 @@ class TieredTable(Closing):
 
     @property
     def day(self) -> int:
-        """As `TableSet.day`."""
         kept = self.unnamed.fields
         return self.versions.day if kept is None else kept.day
 
@@ -303,7 +298,6 @@ class TieredTable(Closing):
 
     @property
     def pass_number(self) -> int:
-        """As `TableSet.pass_number`."""
         kept = self.unnamed.fields
         return self.versions.last.pass_number if kept is None else kept.pass_number
 
