@@ -110,17 +110,17 @@ class Background:
         self._thread.shutdown()
 
 
-class Committer:
+class Committer(Background):
     """tables: the list may grow until the first commit. agree: called on the caller's thread before
     a commit in the background, when the previous one is durable on this rank. It waits until that
     one is durable on every rank, so that all ranks always have a version in common, even if some
     are killed."""
 
     def __init__(self, tables: Sequence[TieredTable], agree: Callable[[], None]) -> None:
+        super().__init__("paddlebox-commit")
         self._tables = tables
         self._agree = agree
         self._torn = False  # whether a change reached only some of the tables
-        self._background = Background("paddlebox-commit")
         #: Called after each commit of a pass, on its thread, with the first table's version.
         self.after_commit: list[Callable[[VersionRecord], None]] = []
 
@@ -138,14 +138,14 @@ class Committer:
             calls.append(partial(self._write, table, parts, own, keep))
         change = partial(self.change_all, calls)
         if when is When.BACKGROUND:
-            return self._background.start(change)
+            return self.start(change)
         done: Future[int] = Future()
         done.set_result(change())
         return done
 
     def write_kept(self) -> int:
         """As `TableSet.commit_ended`. Returns 0 if the tables no longer belong together."""
-        self._background.settle()
+        self.settle()
         if self._torn or self._tables[0].unnamed.fields is None:
             return 0
         self._agree()
@@ -174,19 +174,11 @@ class Committer:
             table.versions.retention.drop_old()
         return done
 
-    def wait(self) -> float:
-        """As `Background.wait`."""
-        return self._background.wait()
-
-    def raise_error(self) -> None:
-        """As `Background.raise_error`."""
-        self._background.raise_error()
-
     def close(self) -> None:
         try:
             self.wait()
         finally:
-            self._background.close()
+            super().close()
 
     def _write(self, table: TieredTable, parts: Parts, fields: PassFields, keep: bool) -> int:
         native, versions, unnamed = table.native, table.versions, table.unnamed

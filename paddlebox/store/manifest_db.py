@@ -67,11 +67,8 @@ class Values:
         where = f"{self._path}: value of {key.decode()!r}"
         value = self._txn.get(key)
         if value is None:
-            raise CorruptionError(f"{where}: is missing" + REBUILD)
-        try:
-            return unseal(value, where)
-        except CorruptionError as error:
-            raise CorruptionError(str(error) + REBUILD) from None
+            raise CorruptionError(f"{where}: is missing")
+        return unseal(value, where)
 
 
 class ManifestDb:
@@ -105,7 +102,7 @@ class ManifestDb:
     def put(self, pairs: list[tuple[bytes, bytes | None]]) -> None:
         """One durable transaction: stores each payload, sealed; None removes its key. Raises:
         OutOfSpaceError, StoreError; CorruptionError if the file was damaged before."""
-        self._check()
+        self._retrying(self._check)
         while True:
             try:
                 with self._checksum.transaction(), self._env.begin(write=True) as txn:
@@ -132,7 +129,6 @@ class ManifestDb:
             if self._guard is not None and self._guard.shrunk:
                 raise CorruptionError(
                     f"{self.path}: data.mdb was cut short while it was open, expected it whole"
-                    + REBUILD
                 )
             return found
 
@@ -151,9 +147,9 @@ class ManifestDb:
             except lmdb.Error as error:
                 if tries <= 0:
                     raise self._refused(error, "read") from error
-            except CorruptionError:
+            except CorruptionError as error:
                 if tries <= 0:
-                    raise
+                    raise CorruptionError(str(error) + REBUILD) from error
             time.sleep(_RETRY_SECONDS)
 
     def _resize(self, size: int) -> None:
@@ -164,8 +160,8 @@ class ManifestDb:
     def _check(self) -> None:
         try:
             self._checksum.check()
-        except CorruptionError as error:
-            raise CorruptionError(str(error) + REBUILD) from None
+        except CorruptionError:  # it is an OSError too
+            raise
         except OSError as error:
             raise self._refused(error, "read") from error
 

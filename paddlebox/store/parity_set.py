@@ -253,37 +253,29 @@ class SetFile(Closing):
         self._file.close()
 
 
-class SetWriter(Closing):
+class SetWriter(files.NewFile):
     """Writes a rank's file of a set under a temporary name; `SetFolder.publish` renames it."""
 
     def __init__(self, path: Path) -> None:
-        self._file = files.NewFile(path, "write a parity set")
+        super().__init__(path, "write a parity set")
         self.row_crcs = ""
         self.bytes = 0
 
     def append(self, row: bytes) -> None:
         """Raises: OutOfSpaceError, StoreError."""
         self.row_crcs += hex_crc(row)
-        self._write(row)
-
-    def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self.bytes += len(data)
-
-    def sync(self) -> None:
-        """Makes the rows durable. Raises: as `append`."""
-        self._file.sync()
+        self.bytes += len(row)
+        self.write(row)
 
     def finish(self, rank: int, whole: ParitySet) -> None:
         """Write the index, durably. Raises: as `append`."""
         index = _json({"rank": rank, "row_crcs": self.row_crcs, "set": whole.fields()})
         head, version = struct.pack("<Q", len(index)), struct.pack("<I", _FORMAT)
         crc = struct.pack("<I", crc32c(index + head + version))
-        self._write(index + head + crc + version + _MAGIC)
+        end = index + head + crc + version + _MAGIC
+        self.bytes += len(end)
+        self.write(end)
         self.sync()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 # ---- the folder of the sets

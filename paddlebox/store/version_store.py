@@ -422,18 +422,15 @@ class VersionStore(Closing):
         _, kept = self._named(values)
         if kept.get(version) != crc32c(payload):
             raise CorruptionError(
-                f"{self._db.path}: value of {key.decode()!r}: is not the one that 'head' "
-                "names" + REBUILD
+                f"{self._db.path}: value of {key.decode()!r}: is not the one that 'head' names"
             )
         path = files.manifest_path(self.folder, version)
         try:
             same = unframe(files.read(path), path) == payload
         except FileNotFoundError:
-            raise CorruptionError(f"{path}: is missing" + REBUILD) from None
-        except CorruptionError as error:
-            raise CorruptionError(str(error) + REBUILD) from None
+            raise CorruptionError(f"{path}: is missing") from None
         if not same:
-            raise CorruptionError(f"{path}: differs from the record in {self._db.path}" + REBUILD)
+            raise CorruptionError(f"{path}: differs from the record in {self._db.path}")
         return VersionRecord.from_payload(payload, path)
 
     def _kept(self, values: Values) -> list[int]:
@@ -442,7 +439,6 @@ class VersionStore(Closing):
         if sorted(kept) != found:
             raise CorruptionError(
                 f"{self._db.path}: holds the versions {found}, 'head' names {sorted(kept)}"
-                + REBUILD
             )
         return found
 

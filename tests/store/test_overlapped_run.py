@@ -64,7 +64,7 @@ class Slow:
         for number, table in enumerate(self.group.members):
             for which, point in enumerate(POINTS):
                 before_point(table, point, lambda t=number, p=which: self._hold(t, p))  # type: ignore[misc]
-        background, wait = self.group.committer._background, self.group.committer._background.wait
+        background, wait = self.group.committer, self.group.committer.wait
 
         def waits() -> float:
             if background._running is not None:
@@ -72,6 +72,8 @@ class Slow:
             return wait()
 
         background.wait = waits  # type: ignore[method-assign]
+        for table in self.group.members:
+            table._settle = waits
 
     def commit(self, number: int, **arguments: Any) -> None:
         self.group.wait_commit()
