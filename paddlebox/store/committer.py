@@ -1,9 +1,8 @@
 """Committer: makes the passes of a set of tables durable, one after another.
 
 A commit writes the further tables first. The version of the first table names their versions
-(`tables` in docs/formats/manifest.md), so its one transaction decides the whole commit. If the
-process is killed before this transaction, further tables may be one version ahead. When they are
-opened for training again, they go back to the versions that the first table's version names.
+(`tables` in docs/formats/manifest.md), so its one transaction decides. If the process is killed
+before it, further tables may be one version ahead; when opened for training, they go back.
 """
 
 from __future__ import annotations

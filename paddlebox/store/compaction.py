@@ -4,19 +4,17 @@ A merge takes all segments of an *age window* (a range of sequences) that overla
 of keys), so that an old row never comes above a younger one. Files are cut at aligned prefixes of
 the key space (ops/store/cuts.h), so they nest: the hull of a stack of files is its widest file.
 
-Two rules, in this order:
+Two rules, in this order. *Depth*: a read looks into every segment over its key, so training waits
+while their number is above `max_depth`. From `merge_depth` on, the planner merges the run of
+neighbours in age that rewrites the fewest bytes for each segment it removes. So small young files
+are merged with each other before large old ones, as in size-tiered compaction.
 
-depth   A read looks into every segment over its key, so their number is limited: training waits
-        while it is above `max_depth`. From `merge_depth` on, the planner merges the run of
-        neighbours in age that rewrites the fewest bytes for each segment it removes. So small young
-        files are merged with each other before they are merged with large old ones, as in
-        size-tiered compaction.
-space   While the segments take more than `space_target` times the live rows, the planner merges the
-        stack that frees the most bytes for each byte written, from its oldest segment upwards.
-        Stacks are merged at different times, so an average stack holds half as much garbage as one
-        that is merged now. With target t, merges therefore write 1 / (2 (t - 1)) bytes for each
-        byte that passes write. A segment with dead rows, which life events have deleted, may also
-        be merged alone: this drops the dead rows whose keys are in no older segment.
+*Space*: while the segments take more than `space_target` times the live rows, the planner merges
+the stack that frees the most bytes for each byte written, from its oldest segment upwards. Stacks
+are merged at different times, so an average one holds half as much garbage as one that is merged
+now: with target t, merges write 1 / (2 (t - 1)) bytes for each byte that passes write. A segment
+with dead rows, which life events have deleted, may also be merged alone: this drops the dead rows
+whose keys are in no older segment.
 
 Live rows are the counted ones (`VersionRecord.live_rows`) without the dead ones.
 """
@@ -77,8 +75,7 @@ class StoreShape:
 
 def live_rows_within(segments: Sequence[Mapping[str, Any]], counted: int) -> int:
     """Limits a count of live rows to its range: at least the rows of the largest sequence, whose
-    segments have no common key, and at most all. It is exact if no two segments overlap; otherwise
-    false positives of filters may affect it."""
+    segments have no common key. Exact if no two segments overlap; otherwise filters may err."""
     columns = Overlaps(segments)
     total = int(columns.rows.sum())
     if columns.deepest() <= 1:
@@ -110,12 +107,9 @@ def plan(
     dead: Dead = _NONE,
 ) -> list[Merge]:
     """The merges that are due. Their key ranges are disjoint, so they can run in parallel.
-
-    Args:
-        segments: descriptors (docs/formats/manifest.md) of the newest version.
-        live_rows: number of keys that have a row, dead ones included.
-        limit: stop adding merges once their inputs reach this many bytes.
-    """
+    segments: descriptors (docs/formats/manifest.md) of the newest version. live_rows: keys that
+    have a row, dead ones included. limit: no more merges once their inputs reach this many
+    bytes."""
     columns = Overlaps(segments)
     planner = _Planner(columns, live_rows, policy, limit, dead)
     planner.plan_depth()

@@ -1,9 +1,8 @@
-"""The files of a store: their names and checksums, how to write them so that they survive a power
-failure, and the files of a dense state.
+"""The files of a store: names, checksums, how to write them so that they survive a power failure.
 
-A dense state is raw tensors and a JSON index, nothing pickled. `dense.bin` holds the tensors one
-after another, little endian, each at a multiple of 64 bytes; `dense.json` lists name, dtype, shape,
-offset and CRC32C of each (docs/formats/manifest.md).
+A dense state is raw tensors and a JSON index, nothing pickled. `dense.bin` holds the tensors,
+little endian, each at a multiple of 64 bytes; `dense.json` lists name, dtype, shape, offset and
+CRC32C of each (docs/formats/manifest.md).
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class Lease:
             os.pwrite(self._flock.descriptor, f"{version:020d}\n".encode(), 0)
 
     def release(self) -> None:
-        """Releases the version. May be called twice. Has no effect in a forked child."""
+        """May be called twice. Has no effect in a forked child."""
         if self._flock.descriptor < 0:
             return
         with contextlib.suppress(OSError):

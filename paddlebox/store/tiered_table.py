@@ -1,7 +1,5 @@
-"""TieredTable: the rows of one table in three tiers, its versions, and its compaction.
-
-A store has the manifest, the segments of the SSD tier and the dense state of each version
-(docs/formats/manifest.md). Without a folder everything stays in memory and nothing is committed.
+"""TieredTable: the rows of one table in three tiers, its versions, and its compaction. Without a
+folder everything stays in memory and nothing is committed.
 
 Letters: K = keys of a pass.
 """
@@ -36,8 +34,6 @@ _CHUNK_ROWS = 1 << 17  # handed to a visitor at a time
 
 @dataclass(frozen=True)
 class StagedPass:
-    """K = keys it was staged with."""
-
     stamp: int  # identifies the pass; batches carry it
     rows: int
     row_of_key: np.ndarray  # (K) int32, -1 if the key has no row (evaluation)
@@ -193,7 +189,6 @@ class TieredTable(Closing):
 
     @property
     def counts_keys(self) -> bool:
-        """Whether training passes go through `count_keys`."""
         return self.config.admission.min_count > 1
 
     def set_counted(self, slots: Sequence[bool]) -> None:
@@ -210,7 +205,7 @@ class TieredTable(Closing):
         train: bool = True,
         day: int = 0,
     ) -> StagedPass:
-        """As `TableSet.stage`. keys: (K) uint64, ascending, without padding."""
+        """As `TableSet.stage`, with keys of this table."""
         self.check_usable()
         if slots is None:
             slots = np.empty(0, np.uint16)
@@ -229,7 +224,7 @@ class TieredTable(Closing):
         )
 
     def count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:
-        """As `TableSet.count_keys`. keys: (K) uint64, ascending; counts: (K) uint32."""
+        """As `TableSet.count_keys`, with keys of this table."""
         return self.counts.count(keys, counts)
 
     def make_room(self, staged: StagedPass) -> None:
@@ -315,8 +310,8 @@ class TieredTable(Closing):
         self, visit: Callable[[np.ndarray, np.ndarray], None], chosen: SaveFilter
     ) -> SaveFilter:
         """Calls visit with the rows that the filter chooses, in chunks, in the order of keys: (n)
-        uint64 feasigns and (n, words) float32 rows (docs/formats/row.md). Returns the filter.
-        Raises: PassError while a pass is open; without a folder also while one is staged."""
+        uint64 feasigns, (n, words) float32 rows (docs/formats/row.md). Returns the filter. Raises:
+        PassError while a pass is open; without a folder also while one is staged."""
         self._wait_usable()
         if self.unnamed.parts:
             raise PassError(f"table '{self.name}': a pass that was split is open")

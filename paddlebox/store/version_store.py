@@ -62,11 +62,11 @@ class VersionLink:
 
 
 class VersionStore(Closing):
-    """The versions of one writer or of a reader. Thread safe; not to be used after a fork.
+    """The versions of one writer or of a reader. Thread safe; not to be used after a fork. A table
+    without a folder has no versions; its store holds events and days in memory.
 
     Every method raises StoreError if the store is closed or was opened before a fork, or if LMDB or
     the system reports an error, and CorruptionError if bytes differ from those that were written.
-    The store of a table without a folder has no versions; it holds events and days in memory.
     """
 
     def __init__(self, folder: str = "", lock: StoreLock | None = None) -> None:
@@ -239,7 +239,7 @@ class VersionStore(Closing):
         return self._db.read(lambda values: [self._record(values, n) for n in self._kept(values)])
 
     def named_versions(self, table: str) -> set[int]:
-        """The versions of another table of the set that are named by kept versions of this one."""
+        """The versions of another table of the set that kept versions of this one name."""
         # Of one moment, because merges of the other table call this too.
         kept = self.records() if self.folder else []
         return {record.tables[table] for record in kept if table in record.tables}

@@ -173,16 +173,11 @@ _PASS = ("pass", "date", "hour", "samples", "loss", "bad_lines", "lines")
 
 
 class Watch:
-    """Watches a run from a thread of its own. Use it as a context manager around the run.
-
-    An alert fires when its condition becomes true, and is resolved when the condition becomes
-    false. Both events are logged once. No alert can stop the run. An error that leaves the context
-    fires the alert `failed`, which is not logged, because the caller reports the error.
-
-    Args:
-        lines: the existing lines of metrics.jsonl.
-        publishes: whether passes are published for serving.
-    """
+    """Watches a run from a thread of its own, around the run. An alert fires when its condition
+    becomes true, and is resolved when that becomes false; both are logged once, and no alert stops
+    the run. An error that leaves the block fires `failed`, which is not logged: the caller reports
+    it. lines: the existing ones of metrics.jsonl. publishes: whether passes are published for
+    serving."""
 
     def __init__(
         self,
