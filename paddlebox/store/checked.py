@@ -1,8 +1,6 @@
-"""Checks of names and numbers that come from a file: a store, a copy, a save or a parity set may be
-forged, or damaged in a way that its checksums do not show.
-
-Each function returns the value. Each raises ValueError with the value, and what was expected.
-"""
+"""Checks of names and numbers from a file: a store, a copy, a save or a parity set may be forged,
+or damaged in a way that its checksums do not show. Each function raises ValueError with the value,
+and what was expected."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Compactor: merges the segments of a store, in the background and on demand (compaction.py decides
-which), within the bytes that the disk and the budget of the store leave."""
+which), within the bytes that the disk and the store's budget leave."""
 
 from __future__ import annotations
 

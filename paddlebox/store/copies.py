@@ -106,9 +106,9 @@ def _copy_part(
 def restore(
     uri: str, run_dir: AnyPath, label: str = "", heartbeat: Heartbeat = SILENT
 ) -> VersionRecord:
-    """Makes RUN_DIR/store from a copied version; returns its record. label: default: the highest
-    version. Raises: StoreError if there is a store already, or no such copy; CorruptionError if a
-    file differs from the one that was copied."""
+    """Makes RUN_DIR/store from a copied version, by default the highest; returns its record.
+    Raises: StoreError if there is a store already, or no such copy; CorruptionError if a file
+    differs from the one that was copied."""
     run_dir = as_path(run_dir, "run_dir")
     store = run_dir / "store"
     if store.exists():

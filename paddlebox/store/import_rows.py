@@ -1,5 +1,5 @@
-"""New stores that start with rows: imports the rows of a store, or a save (ops/table/import.h), and
-commits them as the first version."""
+"""New stores that start with the rows of a store, or of a save (ops/table/import.h), as their first
+version."""
 
 from __future__ import annotations
 

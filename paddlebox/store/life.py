@@ -1,7 +1,5 @@
-"""Life events and save filters as plain data (docs/life.md).
-
-`TableLife` makes events durable, and `ops/rule/life.h` applies them to rows.
-"""
+"""Life events and save filters as plain data (docs/life.md). `TableLife` makes events durable, and
+`ops/rule/life.h` applies them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""ManifestDb: the LMDB environment of a manifest, a few values under keys, each with a CRC; the
-checksum of LMDB's file; and the rebuilding of both (docs/formats/manifest.md)."""
+"""ManifestDb: the LMDB environment of a manifest, values under keys, each with a CRC; the checksum
+of its file; the rebuilding of both (docs/formats/manifest.md)."""
 
 from __future__ import annotations
 

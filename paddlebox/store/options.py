@@ -1,5 +1,4 @@
-"""TableOptions: how to open a table, or a set of tables, and where the rows of an open pass are
-(`hbm.place`)."""
+"""TableOptions: how to open tables, and where the rows of an open pass are (`hbm.place`)."""
 
 from __future__ import annotations
 

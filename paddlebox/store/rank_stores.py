@@ -14,7 +14,7 @@ _MASK = (1 << 64) - 1
 
 
 def store_of_rank(store: Path, rank: int) -> Path:
-    """The store of a rank. store: the store of the first rank."""
+    """store: that of the first rank."""
     return store if rank == 0 else store.parent / "ranks" / str(rank) / store.name
 
 

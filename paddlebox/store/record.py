@@ -1,5 +1,5 @@
-"""VersionRecord: the content of a committed version, its bytes in a MANIFEST file, and the files
-that it names (docs/formats/manifest.md)."""
+"""VersionRecord: the content of a committed version, its MANIFEST file, and the files that it
+names."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The file systems of pyarrow: local disk, and URIs such as hdfs:// or s3://. Opens them, repeats
-requests that fail, and reads and writes the files below a folder."""
+"""The file systems of pyarrow: local disk, and URIs such as hdfs:// or s3://. Requests that fail
+are repeated."""
 
 from __future__ import annotations
 
@@ -55,14 +55,9 @@ def retry(
     raised: Callable[[str], PaddleBoxError] = StoreError,
     final: tuple[type[OSError], ...] = (),
 ) -> T:
-    """What `work` returns, from the first attempt that succeeds.
-
-    Args:
-        where, action: the object and the verb of messages.
-        waits_s: the seconds before the second, third, … attempt.
-        raised: makes the error after the last attempt.
-        final: errors after which there is no other attempt.
-    """
+    """What `work` returns, from the first attempt that succeeds. waits_s: before the second, third,
+    … one. where, action: object and verb of messages. raised: makes the last error. final: errors
+    after which there is no other attempt."""
     for attempt, wait_s in enumerate((*waits_s, None), 1):
         try:
             return work()
@@ -88,14 +83,9 @@ def shown(place: str) -> str:
 
 
 class RemoteFolder:
-    """The files below a folder, which need not exist. Names are relative to it. A call of the file
-    system is tried three times, then a StoreError names the file by its full place. An error of a
-    local file is raised at once.
-
-    Args:
-        place: URI or local path.
-        stop: if it is set, methods give up and raise a StoreError.
-    """
+    """The files below a folder (URI or local path), which need not exist. Names are relative to it.
+    A call of the file system is tried three times, then a StoreError names the file by its full
+    place. An error of a local file is raised at once, as is a StoreError after `stop` was set."""
 
     def __init__(self, place: str, stop: threading.Event | None = None) -> None:
         self.place = shown(place).rstrip("/")  # for messages and donefiles

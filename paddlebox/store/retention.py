@@ -1,4 +1,4 @@
-"""Retention: which versions of a store stay. It drops the others, with every file that only they
+"""Retention: which versions of a store stay. It drops the others, and the files that only they
 name."""
 
 from __future__ import annotations
@@ -40,12 +40,9 @@ class Retention:
                 self.prune(options.keep_versions, options.keep_daily)
 
     def prune(self, keep: int = 2, keep_daily: int = 0, named: Collection[int] = ()) -> list[int]:
-        """Drops old versions; returns them.
-
-        It keeps: the newest version of each of the newest ``keep`` passes (a compaction makes
-        another version of the same pass); the newest version of each of the newest ``keep_daily``
-        days; versions that have a name; versions on which a reader holds a lease; and ``named``.
-        """
+        """Drops old versions; returns them. It keeps the newest version of each of the newest
+        `keep` passes (a compaction makes another version of the same pass) and of the newest
+        `keep_daily` days, versions that have a name or a reader's lease, and `named`."""
         if keep < 1:
             raise ValueError(f"prune must keep at least 1 version, found keep={keep}")
         with self._store.writing():

@@ -1,5 +1,5 @@
 """Snapshot: a committed version, read in the process that continues to train. Its rows and its
-dense state stay the same, whatever is committed meanwhile."""
+dense state stay the same, whatever is committed."""
 
 from __future__ import annotations
 

@@ -48,11 +48,8 @@ class Table(TableSet):
     def lookup(
         self, feasigns: np.ndarray, chosen: Mapping[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The committed rows of feasigns.
-
-        Args:
-            feasigns: (n) integers in any order; -1 is 2^64 - 1.
-            chosen: a SaveFilter, as a dict; None: all rows.
+        """The committed rows of feasigns: (n) integers in any order; -1 is 2^64 - 1. chosen: a
+        SaveFilter, as a dict; None: all rows.
 
         Returns: (n) bool, which feasigns have a row that the filter chooses, and the fields of the
             rows (`fields_of_rows`), each with n values or n lines. Those of other feasigns are 0.

@@ -100,16 +100,11 @@ class TableLife:
         of_each: Sequence[Sequence[Mapping[str, Any]]],
         until: Callable[[], None] | None = None,
     ) -> None:
-        """Applies life events to every row, durably. Call it between passes.
-
-        Args:
-            of_each: (T) {kind, day, decay, min_score, min_delta_score, max_unseen_days}, in order
-                (ops/rule/life.h); fields that a kind does not use may be left out.
-            until: if given, the events become durable only with the next commit or `settle`. Both
-                call `until` first; if it raises, there is no commit.
-
-        Raises: PassError while a pass is open; ValueError for an invalid event.
-        """
+        """Applies life events to every row, durably. Call it between passes. of_each: (T) {kind,
+        day, decay, min_score, min_delta_score, max_unseen_days}, in order (ops/rule/life.h); fields
+        that a kind does not use may be left out. until: the events become durable only with the
+        next commit or `settle`, which first call it; if it raises, there is no commit. Raises:
+        PassError while a pass is open; ValueError for an invalid event."""
         for table in self._tables:
             table.check_usable()
         self._committer.wait()

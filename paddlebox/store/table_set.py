@@ -164,8 +164,8 @@ class TableSet(Closing):
         Args:
             keys: (K) uint64 in the order of tables, within each as from `sorted_unique_keys`; with
                 several ranks, the keys of this rank's instances.
-            slots: (K) uint16, the slot of a new row; None: 0. Several tables need it: it tells the
-                table of a key.
+            slots: (K) uint16, the slot of a new row; None: 0. Several tables need it to find a
+                key's table.
             train: absent keys get a new row; otherwise they get none, and nothing changes.
             day: days since 1970-01-01, written into rows that are pushed.
 
@@ -201,12 +201,10 @@ class TableSet(Closing):
     ) -> int:
         """Counts the feasigns of a whole training pass, once, before it is staged, for tables with
         `admission.min_count` above 1: a feasign gets its row in the pass in which its occurrences
-        reach that count. Before, it reads as zeros, and its gradients are dropped.
+        reach that count. Before, it reads as zeros, and its gradients are dropped. keys, slots: as
+        in `stage`. counts: (K) uint32, occurrences of each in the pass.
 
-        Args:
-            keys, slots: as in `stage`. counts: (K) uint32, occurrences of each in the pass.
-
-        Returns: the argument `counted` of `commit`. With it, a version has the counts up to its own
+        Returns: the argument `counted` of `commit`: with it, a version has the counts up to its own
             pass, even if more passes were counted since.
         """
         number = 0
@@ -273,12 +271,9 @@ class TableSet(Closing):
 
     def commit(self, *, when: When = When.NOW, **fields: Any) -> Future[int]:
         """Makes the ended pass durable, and with it those that `keep` took since the last commit,
-        as one version with the current dense state.
-
-        Args:
-            when: now, or in the background while the next pass trains. With several ranks, a commit
-                in the background first waits until every rank has made the previous commit.
-            fields: of `PassFields`.
+        as one version with the current dense state. fields: of `PassFields`. when: in the
+        background, while the next pass trains, it first waits until every rank has made the
+        previous commit.
 
         Returns: the first table's version, which names those of the others; 0 without a folder.
 

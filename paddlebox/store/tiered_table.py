@@ -113,10 +113,9 @@ def _open_native(fields: Mapping[str, Any], segments: Sequence[Any]) -> Any:
 
 
 class TieredTable(Closing):
-    """Opens a table, and the store in `TableOptions.folder` with it.
+    """Opens a table, and the store in `TableOptions.folder` with it; the budgets are its own.
 
     Args:
-        options: the budgets are this table's own.
         slot_rates: factors of rows' learning rates by sparse slot. Empty: 1 for all.
         link: for a table of a set; None: it stands alone.
         settle: waits for the set's commit in the background.

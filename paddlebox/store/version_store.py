@@ -62,12 +62,10 @@ class VersionLink:
 
 
 class VersionStore(Closing):
-    """The versions of one writer or of a reader. Thread safe; not to be used after a fork. A table
-    without a folder has no versions; its store holds events and days in memory.
-
-    Every method raises StoreError if the store is closed or was opened before a fork, or if LMDB or
-    the system reports an error, and CorruptionError if bytes differ from those that were written.
-    """
+    """The versions of one writer or of a reader. Thread safe; not to be used after a fork. Without
+    a folder there are none: the store holds events and days in memory. Every method raises
+    StoreError if the store is closed or was opened before a fork, or if LMDB or the system reports
+    an error, and CorruptionError if bytes differ from those that were written."""
 
     def __init__(self, folder: str = "", lock: StoreLock | None = None) -> None:
         """Private: use open_writer, open_reader or of_table."""
@@ -201,8 +199,7 @@ class VersionStore(Closing):
                 return record
 
     def journal(self) -> list[dict[str, Any]]:
-        """The latest commits, oldest first: version, kind, pass, day, created_at, rows, segments,
-        bytes."""
+        """The latest commits, oldest first, as `journal_entry` describes them."""
         if not self.folder:
             return []
         return self._db.read(
@@ -281,14 +278,10 @@ class VersionStore(Closing):
         **changes: Any,
     ) -> VersionRecord:
         """Makes the next version durable: the newest with `changes` and the events added since it.
-
-        Args:
-            parts: as the core's `write_frozen` returned them: the version also has their rows.
-            dense: the whole dense state; None: as in the newest version.
-            changes: fields of the record. `events` are all events, with those added since.
-
-        Raises: OutOfSpaceError, StoreError. The head is then unchanged.
-        """
+        parts: as the core's `write_frozen` returned them: the version also has their rows. dense:
+        the whole dense state; None: as in the newest version. changes: fields of the record;
+        `events` are all events, with those added since. Raises: OutOfSpaceError, StoreError: the
+        head is then unchanged."""
         with self.committing:
             if self._until is not None:
                 self._until()
