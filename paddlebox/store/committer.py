@@ -59,7 +59,8 @@ class UnnamedPasses:
     last_day: int | None = None  # of the pass that ended last, written or not
 
     def take(self) -> Parts:
-        """Removes and returns the parts of the ended pass: a later pass may be abandoned."""
+        """Removes and returns the parts of the ended pass, so that `abandon` of a later one keeps
+        them."""
         parts, self.parts = self.parts, []
         return parts
 
@@ -110,10 +111,10 @@ class Background:
 
 
 class Committer(Background):
-    """tables: the list may grow until the first commit. agree: called on the caller's thread before
-    a commit in the background, when the previous one is durable on this rank. It waits until that
-    one is durable on every rank, so that all ranks always have a version in common, even if some
-    are killed."""
+    """tables: may grow until the first commit. agree: called on the caller's thread before a commit
+    in the background, when the previous one is durable on this rank. It waits until that one is
+    durable on every rank, so that all ranks always have a version in common, even if some are
+    killed."""
 
     def __init__(self, tables: Sequence[TieredTable], agree: Callable[[], None]) -> None:
         super().__init__("paddlebox-commit")
@@ -230,8 +231,7 @@ def with_counts(
 
 
 def _ended(table: TieredTable, fields: PassFields) -> tuple[Parts, PassFields]:
-    """Takes the ended pass with its count: the next one may be counted before this one is
-    written."""
+    """Takes the ended pass with its count, because the next one may be counted before the write."""
     table.unnamed.last_day = fields.day
     table.unnamed.events += table.native.take_pass_events()
     counted = table.counts.last if fields.counted is None else fields.counted

@@ -217,8 +217,7 @@ class Lease:
 
 
 def take_lease(store: str, version: int) -> Lease:
-    """A lease on a version that cannot be dropped meanwhile. Raises: OutOfSpaceError,
-    StoreError."""
+    """A lease on a version that cannot be dropped meanwhile. Raises: as `Lease` and `Lease.pin`."""
     lease = Lease(store)
     with on_error(lease.release):
         lease.pin(version)

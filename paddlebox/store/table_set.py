@@ -57,8 +57,8 @@ class TableSet(Closing):
         options: a read-only set reads further tables at the versions that the first one's version
             names.
         slots: their `table` tells which table a slot belongs to; None: there is a single table.
-        slot_rates: for each table, (S) factors of its rows' learning rates by sparse slot; empty:
-            1.
+        slot_rates: for each table, (S) factors of its rows' learning rates by sparse slot; empty: no
+            factors.
         changes: fields of `TableOptions` that differ from options.
 
     Raises: StoreLockedError if another process writes the store; StoreError if a read-only set
@@ -233,8 +233,7 @@ class TableSet(Closing):
         self.world.begin(staged)
 
     def show_clicks(self) -> np.ndarray:
-        """(R, 2) float32, show and click of each row of the open pass of a single table, by row
-        id."""
+        """(R, 2) float32, show and click of the rows of a single table's open pass, by row id."""
         found: np.ndarray = self.first.native.show_clicks()
         return found
 
@@ -255,8 +254,7 @@ class TableSet(Closing):
 
     def abandon(self, *, evaluation: bool = False) -> None:
         """Drops the open pass; the store stays at its last commit. After a training pass, the
-        tables accept no more passes or life events, and cannot be read as a whole: open them
-        again."""
+        tables accept no more passes or life events, and cannot be read as a whole: reopen them."""
         self.world.drop()
         for table in self._tables:
             table.abandon(evaluation=evaluation)
@@ -336,8 +334,7 @@ class TableSet(Closing):
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def counters(self) -> dict[str, Any]:
-        """Since the opening, the sizes of the tiers now, and the exchanges of ranks, as sums over
-        tables."""
+        """Since the opening, with the sizes of the tiers now and the exchanges of ranks; sums."""
         sums: dict[str, Any] = {}
         for table in self._tables:
             for name, value in table.counters().items():

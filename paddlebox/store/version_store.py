@@ -184,9 +184,8 @@ class VersionStore(Closing):
     # ---- reading
 
     def pin(self, version: int | None = None) -> VersionRecord | None:
-        """Keeps a version (None: the newest) and its files until this reader is closed. Returns the
-        record; None in a new store. Raises: StoreError if it is not kept, or no lease can be
-        taken."""
+        """Keeps a version (None: the newest) and its files until this reader is closed. None in a
+        new store. Raises: StoreError if it is not kept, or no lease can be taken."""
         self._lease = self._lease or Lease(self.folder)
         while True:
             record = self.newest() if version is None else self.version(version)
@@ -260,7 +259,7 @@ class VersionStore(Closing):
         return self.day > 0 or any(event["kind"] in (DECAY, SHRINK) for event in self.events)
 
     def read_dense(self, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
-        """Arrays of the head's dense state; none without a head. The table's own ones begin with
+        """Arrays of the head's dense state, if there is one. The table's own ones begin with
         OWN."""
         if self.head is None:
             return {}
