@@ -57,8 +57,7 @@ class TableSet(Closing):
         options: a read-only set reads further tables at the versions that the first one's version
             names.
         slots: their `table` tells which table a slot belongs to; None: there is a single table.
-        slot_rates: for each table, (S) factors of its rows' learning rates by sparse slot; empty: no
-            factors.
+        slot_rates: for each table, (S) factors of its rows' learning rates by sparse slot, or none.
         changes: fields of `TableOptions` that differ from options.
 
     Raises: StoreLockedError if another process writes the store; StoreError if a read-only set
