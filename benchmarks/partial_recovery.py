@@ -48,7 +48,7 @@ def measure(folder: Path, data: Path, ranks: int, mode: str, seed: int) -> dict[
     settings = (
         *("data.files_per_pass=4", f"data.batch_size={STEP // ranks}", f"seed={seed}"),
         *("ranks.staleness=1", f"checkpoint.partial_recovery={MODES[mode]}"),
-        *("optimizer.learning_rate=0.001", "trainer.evaluate_after_pass=true"),
+        *("optimizer.learning_rate=0.001", "trainer.evaluate_passes=after"),
     )
     job, killed = Job(folder, data, ranks, settings=settings), 1
     begun = time.monotonic()

@@ -299,9 +299,16 @@ def write_shares(folder: Path, lines: list[str], name: str, ranks: int) -> str:
 
 
 def launched(
-    folder: Path, ranks: int, seed: int, split: tuple[list[str], list[str]], overrides: list[str]
+    folder: Path,
+    ranks: int,
+    seed: int,
+    split: tuple[list[str], list[str]],
+    overrides: list[str],
+    *,
+    far: bool = False,
 ) -> Path:
-    """Trains `split` with the given number of ranks. Returns the run dir."""
+    """Trains `split` with the given number of ranks. far: as if each was on a host of its own.
+    Returns the run dir."""
     files = [
         f"data.{key}=[{write_shares(folder, lines, name, ranks)}]"
         for key, name, lines in zip(
@@ -315,11 +322,12 @@ def launched(
     done = subprocess.run(
         [
             *(sys.executable, *(launch if ranks > 1 else [])),
-            *("tools/train.py", "-c", CRITEO, "--run-dir", str(run_dir)),
+            "benchmarks/peers/far_rank.py" if far else "tools/train.py",
+            *("-c", CRITEO, "--run-dir", str(run_dir)),
             *("-o", f"seed={seed}", *files, f"data.batch_size={STEP // ranks}"),
             *("table.embedx_dim=16", "model.hidden=[128,64]", "trainer.dense_threads=1"),
             # Without optimizer.averaging, which ranks.sync_weight_step excludes.
-            *("data.threads=1", "trainer.evaluate_after_pass=true", "optimizer.averaging=0"),
+            *("data.threads=1", "trainer.evaluate_passes=after", "optimizer.averaging=0"),
             *overrides,
         ],
         cwd=report.ROOT,
@@ -427,7 +435,7 @@ _WIDTHS = {"": [], "_64": _64, "_at_once": _AT_ONCE, "_64_at_once": [*_64, *_AT_
 def _between_two(name: str, of_width: str) -> tuple[int, str, list[str]]:
     """The mode that sends a format between two nodes of one rank each."""
     peer = f"float32_2x1{of_width}"
-    return 2, peer, [*_FORMATS[name], *_WIDTHS[of_width], "ranks.per_node=1"]
+    return 2, peer, [*_FORMATS[name], *_WIDTHS[of_width]]
 
 
 # Name: number of ranks, the mode to compare with, overrides.
@@ -440,8 +448,8 @@ MODES: dict[str, tuple[int, str, list[str]]] = {
         if name != "bfloat16" or not of_width  # as many bytes as float16
     },
     "average_16": (2, "float32", ["ranks.sync_weight_step=16"]),
-    "async_1_2x1": (2, "float32_2x1", ["ranks.staleness=1", "ranks.per_node=1"]),
-    "async_4_2x1": (2, "float32_2x1", ["ranks.staleness=4", "ranks.per_node=1"]),
+    "async_1_2x1": (2, "float32_2x1", ["ranks.staleness=1"]),
+    "async_4_2x1": (2, "float32_2x1", ["ranks.staleness=4"]),
 }
 _OF_STEPS = ("ids", "rows", "gradients")
 _BOUNDS = {"int8": 0.45, "float16": 0.60, "bfloat16": 0.60}  # by format
@@ -452,7 +460,7 @@ def train_mode(
 ) -> dict[str, Any]:
     """Trains one pass. Returns AUC on the evaluation lines, bytes sent, and seconds."""
     ranks, _, overrides = MODES[mode]
-    run_dir = launched(folder, ranks, seed, split, overrides)
+    run_dir = launched(folder, ranks, seed, split, overrides, far="_2x1" in mode)
     line = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
     dim = 64 if "table.embedx_dim=64" in overrides else 16
     sent, between = line["ranks"]["sent_bytes"], line["ranks"]["between_nodes_bytes"]

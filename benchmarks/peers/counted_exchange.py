@@ -8,6 +8,7 @@ Letters: R = ranks, H = hosts, B = batch of a rank, C = columns.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -133,6 +134,8 @@ def counted(setting: Setting, batches: Batches) -> Counted:
     def work(world: World) -> tuple[int, int]:
         return _pass_of(world, setting, batches, counts)
 
+    hosts_of = ",".join(f"host{rank // setting.per_host}:1" for rank in range(setting.ranks))
+    os.environ["PADDLE_TRAINER_ENDPOINTS"] = hosts_of
     with _simulated_tables():
         found = coordination(setting.ranks, work, setting.per_host, counts, _PATIENCE_S)
     least = sum(of_rank for of_rank, _ in found)
@@ -160,7 +163,7 @@ def _pass_of(world: Any, setting: Setting, batches: Batches, counts: Counts) -> 
         most of them: from where a step has its rows to where the next step has its rows.
     """
     table: Any = _Table(world.rank, setting)
-    world.connect([table], RanksConfig(per_node=setting.per_host))
+    world.connect([table], RanksConfig())
     of_steps = [batches(world.rank, step) for step in range(setting.steps)]
     keys = [mixed(batch[batch != 0]) for batch in of_steps]
     all_keys, places = np.unique(np.concatenate(keys), return_inverse=True)

@@ -40,18 +40,29 @@ _BOUNDS = {  # pydantic's error type: (words, key of the bound in the error's ct
 # Unknown keys whose work another key or a tool does, which the nearest name would not show.
 _INSTEAD = {
     "alerts.command": "use the alerts at alerts.metrics_port: docs/runbook.md",
+    "alerts.max_copc": "set alerts.copc: [low, high]",
+    "alerts.min_copc": "set alerts.copc: [low, high]",
     "feeder.cache_dir": "set XDG_CACHE_HOME",
     "feeder.spill_dir": "set TMPDIR",
     "data.max_line_bytes": "a line has at most 1 MiB",
+    "data.sequences.overlap": "set data.sequences.split: N, for pieces that overlap by N",
+    "data.sequences.time": "set tags: {time: COLUMN} in slots.yaml",
+    "data.until_hour": "use tools/train.py --until HOUR",
+    "metrics.cmatch_rank": 'set mask: {box_cmatch_rank: ["222_1"]}',
+    "ranks.per_node": "the ranks of a host are a node",
     "ranks.transport": "MPI is used if it started the ranks, else TCP",
     "store": "data.threads is the number of threads",
     "table.click_coeff": "the score of a click is 1",
     "table.nonclk_coeff": "the score of a show without a click is 0.1",
+    "table.slot_learning_rates": "give slots a learning_rate_factor in slots.yaml",
     **{
         f"table.{part}.{name}": "it is a constant: docs/migration.md"
         for part in ("embed", "embedx")
         for name in ("beta1", "beta2", "epsilon", "max_bound", "min_bound")
     },
+    "trainer.evaluate_after_pass": "set trainer.evaluate_passes: after",
+    "trainer.evaluate_before_pass": "set trainer.evaluate_passes: before",
+    "trainer.trace": "use tools/train.py --trace FILE",
     "trainer.visualdl": "tools/report.py shows a run",
 }
 _BOOLS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
@@ -260,7 +271,9 @@ def _place(model: type[BaseModel], location: Location) -> tuple[Location, _Secti
 def _nearest(model: type[BaseModel], location: Location, sections: _Sections) -> str:
     """The key that was probably meant, or what does the work of this one: from `_INSTEAD`, a
     similar sibling, or the same name in another section."""
-    if instead := _INSTEAD.get(dotted(location)):
+    of_table = location[2:] if location[0] == "extra_tables" else ()
+    plain = ("table", *of_table) if of_table else location
+    if instead := _INSTEAD.get(".".join(part for part in plain if isinstance(part, str))):
         return f"; {instead}"
     siblings = list(sections[0].model_fields) if sections else []
     name = str(location[-1])

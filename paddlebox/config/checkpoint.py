@@ -99,13 +99,23 @@ class Bounds(Section):
         lt=1,
         description="alert if AUC is more than this below the mean of the 24 passes before; 0: off",
     )
-    min_copc: float = Field(default=0.0, ge=0, description="alert if COPC is below this; 0: off")
-    max_copc: float = Field(default=0.0, ge=0, description="alert if COPC is above this; 0: off")
+    copc: ListOf[float] = Field(
+        default=(), description="[low, high]: alert if COPC is outside of it; empty: off"
+    )
+
+    @model_validator(mode="after")
+    def _copc_is_a_range(self) -> Bounds:
+        if self.copc and not (len(self.copc) == 2 and 0 <= self.copc[0] <= self.copc[1]):
+            raise ValueError(
+                "copc: expected [low, high] with 0 <= low <= high, or [] for no alert, found "
+                f"{list(self.copc)}"
+            )
+        return self
 
     @property
     def given(self) -> bool:
         """Whether there is a bound."""
-        return bool(self.max_auc_drop or self.min_copc or self.max_copc)
+        return bool(self.max_auc_drop or self.copc)
 
     def broken(
         self, auc: float, copc: float, usual_auc: float, usual: str, copc_name: str = "COPC"
@@ -126,11 +136,11 @@ class Bounds(Section):
                 f"AUC {auc:.6f} is {drop:.6f} below {usual_auc:.6f}, {usual}; expected at most "
                 f"{self.max_auc_drop:g} (alerts.max_auc_drop)",
             )
-        if (self.min_copc and copc < self.min_copc) or (self.max_copc and copc > self.max_copc):
+        low, high = self.copc or (0.0, math.inf)
+        if copc < low or copc > high:
             yield (
                 "copc",
-                f"{copc_name} {copc:.6f}, expected {self.min_copc:g} to "
-                f"{self.max_copc or math.inf:g} (alerts.min_copc, max_copc)",
+                f"{copc_name} {copc:.6f}, expected {low:g} to {high:g} (alerts.copc)",
             )
 
 

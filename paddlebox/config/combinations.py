@@ -154,7 +154,7 @@ _CLICKS = "it counts the clicks of single instances for one program and one tabl
 _DELTA = "it changes all rows, but a delta has only the rows of its passes"
 _ROUNDS = "it rounds what must be exact"
 _ONCE = "with days the files are trained once"
-_BOUNDS = "alerts.max_auc_drop, min_copc or max_copc: set one of them"
+_BOUNDS = "alerts.max_auc_drop or alerts.copc: set one of them"
 
 #: Two settings that exclude each other, and why.
 EXCLUDES: tuple[tuple[Setting, Setting, str], ...] = (
@@ -204,8 +204,8 @@ NEEDS: tuple[tuple[Setting, Callable[[Config], object], str], ...] = (
     ),
     (
         _plateau,
-        lambda c: c.trainer.evaluate_after_pass and c.data.test_files,
-        "trainer.evaluate_after_pass: true and data.test_files, files that are not trained",
+        lambda c: c.trainer.evaluates_after and c.data.test_files,
+        "trainer.evaluate_passes: after and data.test_files, files that are not trained",
     ),
     (_reset, lambda c: c.trainer.epochs > 1, "trainer.epochs above 1: set it, or take it out"),
     (

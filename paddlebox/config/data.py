@@ -31,11 +31,8 @@ class StreamConfig(Section):
         "without {hour} a pass is a day (docs/hours.md)",
     )
     from_hour: DigitText = Field(
-        default="", description="the first hour of path_template, YYYYMMDD or YYYYMMDDHH"
-    )
-    until_hour: DigitText = Field(
         default="",
-        description="the last hour of path_template, or its day; empty: no end (--until)",
+        description="the first hour of path_template, YYYYMMDD or YYYYMMDDHH (the last: --until)",
     )
     time_zone: Text = Field(default="UTC", description="time zone of {date} and {hour}")
     ready_marker: str = Field(
@@ -57,7 +54,7 @@ class StreamConfig(Section):
     @model_validator(mode="after")
     def _hours_make_sense(self) -> StreamConfig:
         if not self.path_template:
-            for name in ("from_hour", "until_hour", "ready_marker"):
+            for name in ("from_hour", "ready_marker"):
                 if getattr(self, name):
                     raise ValueError(f"{name} is set, but path_template is not")
             return self
@@ -68,24 +65,24 @@ class StreamConfig(Section):
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         try:
-            zone = zone_of(self.time_zone)
+            zone_of(self.time_zone)
         except ValueError as error:
             raise ValueError(f"time_zone: {error}") from None
         if not self.from_hour:
             raise ValueError("path_template is set, but from_hour, the first hour, is not")
-        for name in ("from_hour", "until_hour"):
-            text = getattr(self, name)
-            try:
-                if text:
-                    moment(text, zone)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
-            if len(text) == 10 and not is_hourly(self.path_template):
-                raise ValueError(
-                    f"{name}: expected YYYYMMDD, because path_template has no {{hour}}, found "
-                    f"{text!r}"
-                )
+        try:
+            self.check_hour(self.from_hour)
+        except ValueError as error:
+            raise ValueError(f"from_hour: {error}") from None
         return self
+
+    def check_hour(self, text: str) -> None:
+        """Check an hour of `path_template`, or a day. Raises: ValueError."""
+        moment(text, zone_of(self.time_zone))
+        if len(text) == 10 and not is_hourly(self.path_template):
+            raise ValueError(
+                f"expected YYYYMMDD, because path_template has no {{hour}}, found {text!r}"
+            )
 
 
 class Split(StrEnum):
@@ -124,7 +121,9 @@ def check_cut(split: Split, max_length: int, context: int, history: int) -> None
     if split is not Split.NONE and not max_length:
         raise ValueError(f"split {split.value} needs max_length, the length of a piece")
     if split is Split.MASK and context >= max_length:
-        raise ValueError(f"overlap: expected less than max_length {max_length}, found {context}")
+        raise ValueError(
+            f"split: expected an overlap of less than max_length {max_length}, found {context}"
+        )
 
 
 class SequencesConfig(Section):
@@ -133,32 +132,27 @@ class SequencesConfig(Section):
     user: str = Field(
         default="", description="sparse slot whose first feasign is the user; empty: no sequences"
     )
-    time: Text = Field(
-        default="time",
-        description="column with the time of an instance, an integer in any unit; in multislot "
-        "text the time is at the beginning of a line",
-    )
     max_length: int = Field(
         default=0, ge=0, le=1 << 24, description="instances in a sequence; 0: no limit"
     )
-    split: Choice[Split] = Field(
-        default=Split.NONE,
+    split: Literal["none", "direct", "mask"] | Annotated[int, Field(ge=0)] = Field(
+        default="none",
         description="how the list of a user is cut: none (a longer list than max_length is an "
-        "error), direct (pieces of max_length) or mask (pieces that overlap)",
-    )
-    overlap: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
-        default="auto",
-        description="with split mask: instances at the start of a piece that are only context; "
-        "auto: half of max_length",
+        "error), direct (pieces of max_length), mask (pieces that overlap by half of max_length) "
+        "or N (pieces that overlap by N instances, which are only context)",
     )
     history: HistoryConfig = Field(default_factory=HistoryConfig)
 
     @property
+    def method(self) -> Split:
+        return Split.MASK if isinstance(self.split, int) else Split(self.split)
+
+    @property
     def context(self) -> int:
         """The context instances of a piece."""
-        if self.split is not Split.MASK:
-            return 0
-        return self.max_length - self.max_length // 2 if self.overlap == "auto" else self.overlap
+        if isinstance(self.split, int):
+            return self.split
+        return self.max_length - self.max_length // 2 if self.split == "mask" else 0
 
     @model_validator(mode="after")
     def _the_cuts_make_sense(self) -> SequencesConfig:
@@ -168,11 +162,7 @@ class SequencesConfig(Section):
             if given:
                 raise ValueError(f"{given[0]} is given, but user, the slot of the user, is not")
             return self
-        if self.overlap != "auto" and self.split is not Split.MASK:
-            raise ValueError(
-                f"overlap is for split mask, found split {self.split.value}: take overlap out"
-            )
-        check_cut(self.split, self.max_length, self.context, self.history.length)
+        check_cut(self.method, self.max_length, self.context, self.history.length)
         return self
 
 

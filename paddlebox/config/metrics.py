@@ -16,6 +16,7 @@ USUAL_METRICS = (
     *("size", "tasks"),
 )
 CMATCH_RANK = "box_cmatch_rank"  # column of cmatch << 32 | rank; it needs parsed log keys
+_CMATCH_RANK = re.compile(r"[0-9]{1,9}(_[0-9]{1,9})?")
 
 
 class MetricMethod(StrEnum):
@@ -48,16 +49,13 @@ class MetricConfig(Section):
     weight: str = Field(
         default="", description="weighted_auc: column of the weights; empty: each weight is 1"
     )
-    mask: dict[str, ListOf[int | float]] = Field(
+    mask: dict[str, ListOf[int | float | Text]] = Field(
         default_factory=dict,
-        description="column: accepted values; instances with another value do not count",
+        description="column: accepted values; instances with another value do not count. Values of "
+        'box_cmatch_rank are texts: "222_1" (cmatch 222, rank 1) or "222" (any rank)',
     )
     phase: Literal["both", "join", "update"] = Field(
         default="both", description="with phases: the phase in which it is measured"
-    )
-    cmatch_rank: ListOf[Text] = Field(
-        default=(),
-        description="222_1 (cmatch 222, rank 1) or 222 (any rank); other instances do not count",
     )
 
     @model_validator(mode="after")
@@ -72,12 +70,8 @@ class MetricConfig(Section):
                 f"metric {self.name!r}: weight is for weighted_auc; method is "
                 f"{self.method.value}, weight {self.weight!r}"
             )
-        for text in self.cmatch_rank:
-            if not re.fullmatch(r"[0-9]{1,9}(_[0-9]{1,9})?", text):
-                raise ValueError(
-                    f"metric {self.name!r}: cmatch_rank: expected CMATCH_RANK or CMATCH, "
-                    f"found {text!r}"
-                )
+        for column, values in self.mask.items():
+            self._check_mask(column, values)
         if self.name in USUAL_METRICS:
             raise ValueError(f"metric name {self.name!r}: a usual metric already has this name")
         return self
@@ -85,5 +79,19 @@ class MetricConfig(Section):
     @property
     def columns(self) -> set[str]:
         """The columns that the metric needs besides the model's probability and the label."""
-        named = {self.label, self.prediction, self.group, self.weight, *self.mask}
-        return (named | ({CMATCH_RANK} if self.cmatch_rank else set())) - {""}
+        return {self.label, self.prediction, self.group, self.weight, *self.mask} - {""}
+
+    def _check_mask(self, column: str, values: tuple[int | float | str, ...]) -> None:
+        for value in values:
+            if column != CMATCH_RANK and isinstance(value, str):
+                raise ValueError(
+                    f"metric {self.name!r}: mask: {column}: expected numbers, found {value!r}"
+                )
+            # A number may be an unquoted 222_1, which YAML reads as 2221.
+            if column == CMATCH_RANK and not (
+                isinstance(value, str) and _CMATCH_RANK.fullmatch(value)
+            ):
+                raise ValueError(
+                    f"metric {self.name!r}: mask: {column}: expected CMATCH_RANK or CMATCH, in "
+                    f'quotes, such as "222_1", found {value!r}'
+                )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -223,16 +223,18 @@ class Config(Section):
         metrics = tuple(m.model_copy(update={"phase": "both"}) for m in chosen)
         data = self.data
         if phase is Phase.UPDATE:  # only join trains sequences
-            data = data.model_copy(update={"sequences": SequencesConfig()})
-        return self.model_copy(
-            update={
-                "data": data,
-                "model": own.model,
-                "optimizer": own.optimizer,
-                "phases": dict[str, PhaseConfig](),
-                "metrics": metrics,
-            }
+            data = data.having({"sequences": SequencesConfig()})
+        of_phase = {"model": own.model, "optimizer": own.optimizer}
+        return self.having({"data": data, **of_phase, "phases": {}, "metrics": metrics})
+
+    def with_phases(self, change: Callable[[str, PhaseConfig], PhaseConfig]) -> Config:
+        """The config with changed phases. change: called with the name and the config of each, as
+        well as with "update" and the top-level `model` and `optimizer`."""
+        served = change(
+            Phase.UPDATE, PhaseConfig.model_construct(model=self.model, optimizer=self.optimizer)
         )
+        phases = {name: change(name, phase) for name, phase in self.phases.items()}
+        return self.having({"model": served.model, "optimizer": served.optimizer, "phases": phases})
 
     def canonical_json(self) -> str:
         """All values, including defaults, as JSON with sorted keys and without spaces."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -70,6 +70,15 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def having(self, values: Mapping[str, Any]) -> Self:
+        """The section with other values, by dotted key. They are not validated."""
+        changed: dict[str, Any] = {}
+        for key, value in values.items():
+            name, _, rest = key.partition(".")
+            own = changed.get(name, getattr(self, name))
+            changed[name] = own.having({rest: value}) if rest else value
+        return self.model_copy(update=changed)
 
     if not TYPE_CHECKING:  # type checkers know the fields
 

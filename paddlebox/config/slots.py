@@ -115,7 +115,7 @@ class Csv(Section):
 
 
 class Tags(Section):
-    """Names of the columns of instance ids, contents and log keys, if a dataset parses them.
+    """Names of the columns of instance ids, contents, log keys and times, if a dataset parses them.
 
     For `data.format: csv`, parquet and arrow.
     """
@@ -123,6 +123,7 @@ class Tags(Section):
     ins_id: Text = "ins_id"
     content: Text = "content"
     logkey: Text = "logkey"
+    time: Text = "time"  # integers in any unit
 
 
 class Slot(Section):
@@ -141,6 +142,7 @@ class Slot(Section):
     cross: ListOf[Text] | None = None
     table: Text | None = None  # a key of extra_tables in the config; None: the default table
     shares: Text | None = None  # with key_space per_slot: equal ids of that slot are one feature
+    learning_rate_factor: float = Field(default=1.0, gt=0)  # on the rates of the slot's rows
     weighted: bool = False  # each id has a weight
     weight_column: Text | None = None  # of the weights, in parquet and arrow
     pooling: Choice[Pooling] = Pooling.SUM
@@ -160,7 +162,7 @@ class Slot(Section):
         """The slot as the native FeedSchema takes it. `Slots.fields` does this for all slots."""
         bucket = self.bucket
         return {
-            **self.model_dump(exclude={"bucket", "table", "pooling", "of"}),
+            **self.model_dump(exclude={"bucket", "table", "learning_rate_factor", "pooling", "of"}),
             "type": SlotType.DENSE.value if self.type in _BESIDE else self.type.value,
             "weight": self.type in _BESIDE,
             "column": self.column or "",

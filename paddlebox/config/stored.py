@@ -22,23 +22,23 @@ FREE = (
     "name", "table.share", "hbm", "mem", "ssd", "feeder", "checkpoint", "security",
     "data.slots",  # only the path is free: the contents of the file are compared
     "data.test_files", "data.dedup_slots", "data.threads",
-    "trainer.dense_threads", "trainer.grace_s", "trainer.evaluate_after_pass",
-    "trainer.evaluate_before_pass", "trainer.trace",
+    "trainer.dense_threads", "trainer.grace_s", "trainer.evaluate_passes",
     "ranks.parity",
     "metrics", "save", "alerts", "publish",
 )  # fmt: skip
 # Keys that determine the passes. They may change as long as the trained passes stay the same.
 PASSES = (
     "data.train_files", "data.files_per_pass", "data.date", "data.files_per_day", "trainer.epochs",
-    "data.path_template", "data.from_hour", "data.until_hour", "data.time_zone",
-    "data.ready_marker", "data.missing_hour", "data.late_s",
+    "data.path_template", "data.from_hour", "data.time_zone", "data.ready_marker",
+    "data.missing_hour", "data.late_s",
 )  # fmt: skip
+SLOT_RATES = "slots.yaml learning rates"  # of all slots, as `differences` names them
 # Keys that may change between passes, as in tuning. Stored rows and parameters stay valid.
 TUNED = (
     "optimizer.learning_rate", "optimizer.weight_decay",
     "model.dropout", "trainer.dense_dtype",
     "table.embedx_threshold", "table.show_scale",
-    "table.on_bad_grad", "table.slot_learning_rates", "table.life", "table.weight_decay",
+    "table.on_bad_grad", "table.life", "table.weight_decay", SLOT_RATES,
     *(
         f"table.{part}.{name}"
         for part in ("embed", "embedx")
@@ -46,13 +46,13 @@ TUNED = (
     ),
     "data.batch_size", "data.shuffle", "data.drop_last", "data.max_bad_line_ratio",
     "data.share",
-    # Not the user and the time, by which stored histories were made.
-    *(f"data.sequences.{name}" for name in ("max_length", "split", "overlap", "history")),
+    # Not the user, by which stored histories were made.
+    *(f"data.sequences.{name}" for name in ("max_length", "split", "history")),
 )  # fmt: skip
 # Keys that may differ between the ranks of a job. They affect only what a rank does by itself.
 OF_HOST = (
     "name", "hbm", "mem", "ssd", "feeder", "security", "alerts", "data.slots",
-    "data.threads", "trainer.dense_threads", "trainer.grace_s", "trainer.trace",
+    "data.threads", "trainer.dense_threads", "trainer.grace_s",
 )  # fmt: skip
 # If a config does not name these sections, it has none: the stored ones are not taken over, because
 # `model` and the slots depend on them.
@@ -101,11 +101,6 @@ def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Confi
         return within(key, (*FREE, *PASSES))
 
     return continued(config, old, is_free)
-
-
-def with_batch_size(config: Config, size: int) -> Config:
-    """The config with a batch size in place of `auto`."""
-    return config.model_copy(update={"data": config.data.model_copy(update={"batch_size": size})})
 
 
 def continued(config: S, stored: Section, is_free: Callable[[str], bool], prefix: str = "") -> S:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -273,10 +273,6 @@ class TableConfig(Section):
         max_length=16,
         description="counts of a row besides shows and clicks, such as conversions: names of "
         "labels, or of slots of type count, whose values pushes add to the rows (docs/data.md)",
-    )
-    slot_learning_rates: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict,
-        description="slot name: factor for the learning rates of the slot's rows",
     )
     life: LifeConfig = Field(default_factory=LifeConfig)
     share: float = Field(

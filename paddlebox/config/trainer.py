@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -90,18 +90,19 @@ class TrainerConfig(Section):
         description="seconds after SIGTERM or SIGINT in which the open pass may end and be "
         "committed",
     )
-    evaluate_before_pass: bool = Field(
-        default=False,
-        description="evaluate a pass before training on it: `before` in metrics.jsonl",
+    evaluate_passes: Literal["none", "before", "after", "both"] = Field(
+        default="none",
+        description="before: evaluate a pass before training on it (`before` in metrics.jsonl); "
+        "after: evaluate data.test_files after each pass",
     )
-    evaluate_after_pass: bool = Field(
-        default=False, description="evaluate data.test_files after each pass"
-    )
-    trace: str = Field(
-        default="",
-        description="file for a trace of all stages and threads, for ui.perfetto.dev; empty: no "
-        "trace",
-    )
+
+    @property
+    def evaluates_before(self) -> bool:
+        return self.evaluate_passes in ("before", "both")
+
+    @property
+    def evaluates_after(self) -> bool:
+        return self.evaluate_passes in ("after", "both")
 
 
 T = TypeVar("T")
@@ -155,9 +156,6 @@ class RanksConfig(Section):
         default=Wire.FLOAT32,
         description="format in which the gradients of rows are sent; a rounding error is added to "
         "the row's next gradient (docs/ranks.md)",
-    )
-    per_node: int = Field(
-        default=0, ge=0, description="ranks in a node; 0: the ranks of one host, as launched"
     )
     sync_weight_step: int = Field(
         default=0,

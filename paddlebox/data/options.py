@@ -192,7 +192,7 @@ class LoadOptions:
         tagged = data.format.is_columnar or data.format in (Format.MULTISLOT, Format.CSV)
         if self.tags and (not tagged or data.parser):
             found = f"parser {data.parser}" if data.parser else data.format.value
-            names = {"time": "data.sequences.time (set_merge_by_uid, set_need_time_info)"}
+            names = {"time": "time (data.sequences, set_merge_by_uid, set_need_time_info)"}
             tags = ", ".join(names.get(tag, tag) for tag in sorted(self.tags))
             raise ConfigError(
                 f"{tags}: only data.format multislot, csv, parquet and arrow can have these, found "

@@ -37,7 +37,9 @@ class SequenceOptions:
     Args:
         user: the sparse slot of the user.
         time: the column of the time.
-        split, max_length, overlap, history: as in `data.sequences`.
+        split, max_length: as in `data.sequences`.
+        overlap: with split mask, the instances at the start of a piece that are only context.
+        history: what later passes read as context.
         in_join: whether only the join phase trains sequences, which `preprocess_instance` makes.
             Otherwise they are made when a pass is loaded.
         by_count: whether `set_pv_batch_size` sets the number of sequences of a batch in join, in
@@ -71,14 +73,16 @@ class SequenceOptions:
             raise ConfigError(f"data.sequences: {error}") from None
 
     @staticmethod
-    def of(config: SequencesConfig, *, in_join: bool = False) -> SequenceOptions | None:
+    def of(
+        config: SequencesConfig, slots: Slots, *, in_join: bool = False
+    ) -> SequenceOptions | None:
         """The options of section `data.sequences`; None without a user."""
         if not config.user:
             return None
         return SequenceOptions(
             config.user,
-            config.time,
-            config.split,
+            slots.tags.time,
+            config.method,
             config.max_length,
             config.context,
             config.history,

@@ -49,9 +49,8 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     def run() -> None:
         if heartbeat.FILE in os.environ:
             _check_may_start_again(arguments)
-        arguments.overrides += _of_hours(arguments)
-        if arguments.trace is not None:
-            arguments.overrides.append(f"trainer.trace={json.dumps(arguments.trace)}")
+        overrides, until = _of_hours(arguments)
+        arguments.overrides += overrides
         config = _config_to_train(arguments)
         now = time.strftime("%Y%m%d-%H%M%S")
         run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{now}"
@@ -69,6 +68,8 @@ def train_main(argv: Sequence[str] | None = None) -> int:
                 back_to=arguments.back_to,
                 fresh=arguments.fresh,
                 skip=arguments.skip_files,
+                until=until,
+                trace=arguments.trace,
                 world=world,
             )
         counts = (summary[name] for name in ("passes", "samples", "version"))
@@ -97,16 +98,16 @@ def _train_parser() -> argparse.ArgumentParser:
     about = "start from nothing; move RUN_DIR to RUN_DIR.old-N"
     start.add_argument("--fresh", action="store_true", help=about)
     option = parser.add_argument
-    about = "write a trace of all threads, for ui.perfetto.dev; same as -o trainer.trace=FILE"
-    option("--trace", metavar="FILE", help=about)
+    about = "write a trace of all stages and threads, for ui.perfetto.dev"
+    option("--trace", metavar="FILE", default="", help=about)
     about = "start from the rows and dense parameters of another run (docs/warm_start.md)"
     option("--init-from", metavar="RUN[@VERSION]", default="", help=about)
     about = "leave these files out of all passes that are not trained yet: names or globs, matched"
     about += " from the end of a path; later starts remember them"
     option("--skip-files", metavar="PATTERN", nargs="+", **_EXTEND, help=about)
     hours = parser.add_mutually_exclusive_group()
-    about = "end after HOUR, YYYYMMDD or YYYYMMDDHH: data.until_hour"
-    hours.add_argument("--until", metavar="HOUR", help=about)
+    about = "end after this hour of data.path_template, YYYYMMDD or YYYYMMDDHH"
+    hours.add_argument("--until", metavar="HOUR", default="", help=about)
     about = "train these hours of data.path_template without waiting, then end (docs/hours.md)"
     hours.add_argument("--backfill", metavar="FROM..TO", help=about)
     return parser
@@ -119,29 +120,26 @@ def _config_to_train(arguments: argparse.Namespace, overrides: Sequence[str] = (
     if arguments.config is not None:
         return load_config(arguments.config, overrides)
     config = run_config.of_last_start(arguments.run_dir, overrides)
-    tests = ["data.test_files"] * config.trainer.evaluate_after_pass
+    tests = ["data.test_files"] * config.trainer.evaluates_after
     read = ["data.slots", "data.train_files", *tests]
     check_paths(config, arguments, read)
     return config
 
 
-def _of_hours(arguments: argparse.Namespace) -> list[str]:
-    """The overrides that --until and --backfill stand for."""
-    if arguments.until is not None:
-        return [f"data.until_hour={json.dumps(arguments.until)}"]
+def _of_hours(arguments: argparse.Namespace) -> tuple[list[str], str]:
+    """The overrides that --backfill stands for, and the last hour; "" if there is none."""
     if arguments.backfill is None:
-        return []
+        return [], arguments.until
     first, dots, last = arguments.backfill.partition("..")
     if not (first and dots and last):
         raise ConfigError(
             f"--backfill: expected FROM..TO, found {arguments.backfill!r}: write for example "
             "2024010100..2024010123"
         )
-    hours = {"from_hour": first, "until_hour": last}
-    overrides = [f"data.{name}={json.dumps(text)}" for name, text in hours.items()]
+    overrides = [f"data.from_hour={json.dumps(first)}"]
     config = _config_to_train(arguments, overrides)
     waits = config.data.missing_hour == "wait"
-    return [*overrides, "data.late_s=0.0", *["data.missing_hour=stop"] * waits]
+    return [*overrides, "data.late_s=0.0", *["data.missing_hour=stop"] * waits], last
 
 
 def _check_may_start_again(arguments: argparse.Namespace) -> None:

@@ -118,7 +118,7 @@ def _gate(arguments: Any) -> Gate | None:
     if not bounds:
         return None
     drift = arguments.max_copc_drift
-    copc = Bounds(min_copc=max(0.0, 1 - drift), max_copc=1 + drift) if drift else Bounds()
+    copc = Bounds(copc=(max(0.0, 1 - drift), 1 + drift)) if drift else Bounds()
     return Gate(arguments.gate_files, copc, arguments.min_auc)
 
 

@@ -61,9 +61,7 @@ class Exchange:
         # Within a host, sending whole float32 rows takes less time than finding bare rows.
         # If values are rounded or gradients are late, the embedx of bare rows is always left out.
         # If embedx gradients of a bare row were sent, they would leave rounding errors.
-        self._between_nodes = (
-            not world.on_one_host or ranks_per_node(world.size, options.per_node) < world.size
-        )
+        self._between_nodes = not world.on_one_host or ranks_per_node(world.size) < world.size
         #: Whether messages leave the embedx of bare rows out (rows_without_embedx.py).
         self.leaves_out = (
             self._between_nodes

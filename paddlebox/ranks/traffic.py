@@ -14,18 +14,12 @@ import numpy as np
 from paddlebox.errors import ConfigError
 
 
-def ranks_per_node(size: int, given: int = 0) -> int:
-    """The number of ranks per node. The first node has the first ranks, and so on.
+def ranks_per_node(size: int) -> int:
+    """The number of ranks on each host that the launcher names. The first host has the first ranks,
+    and so on.
 
-    Args:
-        given: `ranks.per_node`; 0: count the ranks on each host that the launcher names.
-
-    Raises: ConfigError if nodes have different numbers of ranks.
+    Raises: ConfigError if hosts have different numbers of ranks.
     """
-    if given:
-        if size % given:
-            raise ConfigError(f"ranks.per_node is {given}, which does not divide {size} ranks")
-        return given
     endpoints = [e for e in os.environ.get("PADDLE_TRAINER_ENDPOINTS", "").split(",") if e]
     hosts = [endpoint.rsplit(":", 1)[0] for endpoint in endpoints]
     if len(hosts) != size:
@@ -36,8 +30,7 @@ def ranks_per_node(size: int, given: int = 0) -> int:
     ) or size != per_node * len(set(hosts)):
         raise ConfigError(
             f"the ranks' hosts are {', '.join(hosts)}: expected the same number of ranks on each "
-            "node, one node after the other; launch each with the same --nproc_per_node, or set "
-            "ranks.per_node"
+            "node, one node after the other; launch each with the same --nproc_per_node"
         )
     return per_node
 

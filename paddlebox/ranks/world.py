@@ -274,7 +274,7 @@ class World(Coordinator):
     # ---- tables
 
     def connect(self, tables: Sequence[TieredTable], options: RanksConfig) -> None:
-        self.traffic = Traffic(self.rank, ranks_per_node(self.size, options.per_node))
+        self.traffic = Traffic(self.rank, ranks_per_node(self.size))
         for number, table in enumerate(tables):
             late = table.options.late_lines
             exchange = Exchange(table.native, table.config, self, options, self.traffic, late)

@@ -141,14 +141,11 @@ def _inputs(config: Config, slots: Slots) -> dict[str, Any]:
         "data.key_space": config.data.key_space.value,
         "labels": ", ".join(slots.tasks),
         "a model that reads histories of users:": config.model.reads_sequences,
-        **{f"data.sequences.{name}": value for name, value in _of_histories(config).items()},
+        "tags.time": slots.tags.time if config.model.reads_sequences else "",
+        "data.sequences.max_length": config.data.sequences.max_length
+        if config.model.reads_sequences
+        else 0,
     }
-
-
-def _of_histories(config: Config) -> dict[str, Any]:
-    """What serving takes from data.sequences."""
-    own, reads = config.data.sequences, config.model.reads_sequences
-    return {"time": own.time if reads else "", "max_length": own.max_length if reads else 0}
 
 
 def _unlike(first: Slots, second: Slots) -> list[str]:

@@ -111,7 +111,7 @@ class Predictor(Closing):
 
         Args:
             history: events of the user, in the order of time: the fields of an instance as for
-                `predict`, the label, and the time in the field `data.sequences.time`.
+                `predict`, the label, and the time in the field `tags.time`.
             candidates: instances with a time, without labels. They do not see each other.
             user: if given, the history is kept under this name, and a later call needs only the
                 events after it.

@@ -194,8 +194,8 @@ def _field(slot: Slot, criteo: bool) -> dict[str, Any]:
 def _of_user(kind: str, config: Config, slots: Slots) -> dict[str, Any]:
     """The JSON schema of an event of a history, or of a candidate."""
     made = _instance(config, slots)
-    made["properties"][config.data.sequences.time] = _TIME
-    made["required"].append(config.data.sequences.time)
+    made["properties"][slots.tags.time] = _TIME
+    made["required"].append(slots.tags.time)
     if kind == "Event":
         label = slots.label.column or slots.label.name
         made["properties"][label] = _FLOAT

@@ -108,7 +108,7 @@ class UserScorer:
         self._poolings = slots.poolings()
         longest = config.data.sequences.max_length
         self._most = longest - 1 if longest else None  # the candidate is one of max_length, too
-        self._time = config.data.sequences.time
+        self._time = slots.tags.time
         label = slots.label
         self._label_names = tuple(dict.fromkeys((label.column or label.name, label.name)))
         self._known_width = known_width(config)

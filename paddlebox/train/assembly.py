@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from paddlebox.train.config_changes import description
 from paddlebox.train.dense_products import dense_products
 from paddlebox.train.hooks import Alerts, Evaluate, Hook, MetricsFile, Plateau, Trace, run_by
 from paddlebox.train.opening import create_dataset, open_table
-from paddlebox.train.resume import ResumePoint, move_aside
+from paddlebox.train.resume import ResumePoint, ResumeRequest, move_aside
 from paddlebox.train.run_dir import copies_of
 from paddlebox.train.runner import Runners, Training
 from paddlebox.train.save_hooks import Copy, Publish, Save
@@ -82,48 +82,49 @@ def move_all_aside(run_dir: Path, world: Coordinator) -> None:
 
 
 def resume(
-    run_dir: Path,
-    config: Config,
-    slots: Slots,
-    passes: Passes,
-    world: Coordinator,
-    *,
-    back_to: str = "",
-    skip: Sequence[str] = (),
+    request: ResumeRequest, passes: Passes, world: Coordinator
 ) -> tuple[ResumePoint, recovery.Recovered | None]:
     """The resume point that all ranks agree on, with the files that any rank leaves out."""
     if not isinstance(world, World):  # nothing to agree on
-        return passes.resume(run_dir, config, slots, back_to, skip), None
+        return passes.resume(request), None
+    run_dir, config = request.run_dir, request.config
+    again = replace(request, back_to="", skip=())
     recovers, recovered = config.checkpoint.partial_recovery, None
     if not recovers:
         recovery.forget(run_dir)
-    point = passes.resume(run_dir, config, slots, back_to)
+    point = passes.resume(replace(request, skip=()))
     if recovers:
         recovered = recovery.agree(run_dir, config, point.record, world)
         if recovered is not None:
-            point = passes.resume(run_dir, config, slots)
+            point = passes.resume(again)
     if recovery.agreed_passes(run_dir, point.passes, world) != point.passes:
-        point = passes.resume(run_dir, config, slots)
+        point = passes.resume(again)
     # A rank may have died before it stored its list of files that are left out.
     known: dict[str, int] = {}
     for skipped in world.gather("skipped", point.skipped):
         known |= skipped
-    if skip or known != point.skipped:
-        point = passes.resume(run_dir, config, slots, skip=skip, known=known)
+    if request.skip or known != point.skipped:
+        point = passes.resume(replace(again, skip=request.skip, known=known))
     return point, recovered
 
 
 # ---- while the run is open
 
 
-def open_run(stack: ExitStack, run: Run, tests: Sequence[str]) -> tuple[Training, list[Hook]]:
+def open_run(
+    stack: ExitStack, run: Run, tests: Sequence[str], traced: str = ""
+) -> tuple[Training, list[Hook]]:
     """Open the table, the programs, the dataset and the hooks of a run. `stack` closes them.
+
+    Args:
+        tests: files to evaluate after each pass.
+        traced: file for a trace; empty: none.
 
     Returns: also the hooks that this rank runs. Their order matters: a hook sees what earlier hooks
     added to the line of a pass.
     """
     config, world, store = run.config, run.world, run.run_dir / "store"
-    trace = _enter(stack, Trace(config.trainer.trace) if config.trainer.trace else None)
+    trace = _enter(stack, Trace(traced) if traced else None)
     table = open_table(config, store, slots=run.slots, world=world)
     stack.enter_context(table)
     copies = copies_of(config, world.rank)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paddlebox.config import Config, KeySpace, Slots
-from paddlebox.config.stored import TUNED, within
+from paddlebox.config.stored import SLOT_RATES, TUNED, within
 from paddlebox.errors import ConfigError
 from paddlebox.store.record import VersionRecord
 
@@ -49,12 +49,14 @@ def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots:
     if not record.config:  # committed by a user's own program
         return
     for key, old, new in differences(record.config, description(config, slots)):
+        if within(key, TUNED):
+            continue
         if key.startswith("slots.yaml "):
             if key.startswith(("slots.yaml csv.", "slots.yaml tags.")):
                 continue
             if isinstance(old, dict) and isinstance(new, dict) and new | _COLUMNS == old | _COLUMNS:
                 continue
-        elif not within(key, _EVALUATED) or within(key, TUNED):
+        elif not within(key, _EVALUATED):
             continue
         wrong.append((key, old, new))
     if wrong:
@@ -76,8 +78,15 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _by_slot(slots: Mapping[str, Any]) -> dict[str, Any]:
     listed = slots["slots"]
     others = _flat({name: value for name, value in slots.items() if name != "slots"}, "slots.yaml ")
-    names = {_ORDER: [slot["name"] for slot in listed]}
-    return {**others, **names, **{f"slots.yaml {slot['name']}": slot for slot in listed}}
+    names = [slot["name"] for slot in listed]
+    fields = [{**slot} for slot in listed]
+    rates = [one.pop("learning_rate_factor", 1.0) for one in fields]
+    return {
+        **others,
+        _ORDER: names,
+        SLOT_RATES: {name: rate for name, rate in zip(names, rates, strict=True) if rate != 1},
+        **{f"slots.yaml {name}": one for name, one in zip(names, fields, strict=True)},
+    }
 
 
 def as_lines(wrong: Iterable[tuple[str, Any, Any]]) -> list[str]:

@@ -244,12 +244,6 @@ def _seen(
     log.info("evaluated as served: %s", filters_text(filters))
 
 
-def _in_float32(config: Config) -> Config:
-    """The config with the type in which servers compute, which every processor has."""
-    trainer = config.trainer.model_copy(update={"dense_dtype": DenseDtype.FLOAT32})
-    return config.model_copy(update={"trainer": trainer})
-
-
 def _kept(rows: TieredTable, chosen: Mapping[str, Any], keys: np.ndarray) -> np.ndarray:
     """Which rows an export keeps. keys: (K) uint64, ascending. Returns: (K) bool."""
     feasigns = core.feasigns_of(np.ascontiguousarray(keys, np.uint64))
@@ -285,7 +279,9 @@ def opened(
         assert table.head is not None
         check_same_ranks(run_dir, table.head, world)
         check_evaluated(run_dir, table.head, config, slots)
-        runner = build_runner(_in_float32(config.of_phase(phase)), slots)
+        # In the type in which servers compute, which every processor has.
+        computed = config.having({"trainer.dense_dtype": DenseDtype.FLOAT32})
+        runner = build_runner(computed.of_phase(phase), slots)
         runner.load_dense_state(state_of(phase, table.load_dense()))
         yield table, runner, table.head.version
 
@@ -312,8 +308,7 @@ def evaluate_files(
         sizes: as for `Coordinator.share_files`.
     """
     if dump is not None:  # without shuffling, because a dump has instances in the files' order
-        in_order = config.data.model_copy(update={"shuffle": False})
-        config = config.model_copy(update={"data": in_order})
+        config = config.having({"data.shuffle": False})
     with feeding(create_dataset(config, slots, table, test=True, ins_id=ins_id)) as dataset:
         if dump is not None:
             dump.ins_ids = dataset.ids_at

@@ -141,7 +141,7 @@ class Evaluate(Hook):
             line["test"] = found
 
     def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
-        if not self._training.config.trainer.evaluate_before_pass:
+        if not self._training.config.trainer.evaluates_before:
             return {}
         return {"before": self._evaluate(planned.files, planned.sizes)}
 

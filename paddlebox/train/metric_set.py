@@ -159,9 +159,11 @@ class MetricSet:
     def _chosen(spec: MetricConfig, columns: Columns, size: int) -> np.ndarray:
         chosen = np.ones(size, bool)
         for name, values in spec.mask.items():
-            chosen &= _is_one_of(_named(name, columns, spec.name), values, spec.name, name)
-        if spec.cmatch_rank:
-            chosen &= _matches(_named(CMATCH_RANK, columns, spec.name), spec.cmatch_rank)
+            column = _named(name, columns, spec.name)
+            if name == CMATCH_RANK:
+                chosen &= _matches(column, values)
+            else:
+                chosen &= _is_one_of(column, values, spec.name, name)
         return chosen
 
     def compute(self) -> dict[str, dict[str, Any]]:
@@ -254,9 +256,7 @@ def _as_groups(values: np.ndarray, metric: str, column: str) -> np.ndarray:
     return groups
 
 
-def _is_one_of(
-    column: np.ndarray, values: Sequence[int | float], metric: str, name: str
-) -> np.ndarray:
+def _is_one_of(column: np.ndarray, values: Sequence[Any], metric: str, name: str) -> np.ndarray:
     """(B) whether each value of a column is one of these. An integer below 0 also stands for the id
     that a sparse slot reads it as."""
     if column.dtype.kind == "f":
@@ -282,7 +282,8 @@ def exact_columns(specs: Sequence[MetricConfig], slots: Slots) -> tuple[str, ...
     return tuple(slot.name for slot in slots.feed_dense if slot.name in named)
 
 
-def _matches(cmatch_rank: np.ndarray, wanted: Sequence[str]) -> np.ndarray:
+def _matches(cmatch_rank: np.ndarray, wanted: Sequence[Any]) -> np.ndarray:
+    """(B) whether each value is one of these: texts CMATCH_RANK or CMATCH."""
     packed = cmatch_rank.astype(np.uint64)
     cmatch, rank = packed >> np.uint64(32), packed & np.uint64(0xFF)
     chosen = np.zeros(len(packed), bool)

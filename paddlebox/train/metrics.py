@@ -161,7 +161,7 @@ def warn_of_one_class(what: str, metrics: Mapping[str, Any]) -> None:
         # If the pass has one class, its groups have no AUC either, and the warning below says so.
         if empty and not ("wuauc" in of and metrics.get("auc") is None):
             log.warning(
-                "%s: metric %r counts no sample: check its mask, cmatch_rank and group",
+                "%s: metric %r counts no sample: check its mask and group",
                 what,
                 name,
             )

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from paddlebox.config import Config, KeySpace, ModelConfig, Slots, TableConfig, load_slots
+from paddlebox.config import Config, KeySpace, ModelConfig, Slots, load_slots
 from paddlebox.config.arguments import AnySlots, as_slots
 from paddlebox.config.check import did_you_mean
 from paddlebox.config.data import ShareBy
@@ -228,8 +228,7 @@ def open_table(
         world: the ranks. The part of this rank's key range is opened.
 
     Raises:
-        ConfigError: slot_learning_rates names a slot that does not exist or belongs to another
-            table; a slot names a table that does not exist; the store has tables that the config
+        ConfigError: a slot names a table that does not exist; the store has tables that the config
             lacks; or weights decay on several ranks.
     """
     if world.size > 1 and any(table.weight_decay for table in config.tables):
@@ -240,7 +239,8 @@ def open_table(
     options = replace(table_options(config), folder=folder, read_only=read_only, version=version)
     if config.extra_tables:
         slots = slots or read_slots(config)
-    rates = [] if slots is None else [_slot_rates(config, one, slots) for one in config.tables]
+    factors = [slot.learning_rate_factor for slot in slots.sparse] if slots is not None else []
+    rates = [factors] * len(config.tables) if {*factors} - {1.0} else []
     table = TableSet(
         config.tables,
         options,
@@ -275,25 +275,6 @@ def table_options(config: Config) -> TableOptions:
     )
 
 
-def _slot_rates(config: Config, table: TableConfig, slots: Slots) -> list[float]:
-    """(S) a factor on the learning rates of each sparse slot's rows; 1 for other tables' slots."""
-    rates = table.slot_learning_rates
-    if not rates:
-        return []
-    names = [slot.name for slot in slots.sparse]
-    own = [s.name for s in slots.sparse if (s.table or config.table.name) == table.name]
-    for name in rates:
-        if name not in own:
-            key = "table" if table is config.table else f"extra_tables.{table.name}"
-            near = difflib.get_close_matches(name, own, 1)
-            raise ConfigError(
-                f"{key}.slot_learning_rates: no sparse slot {name!r} "
-                f"{'of this table ' if name in names else ''}in {config.data.slots}"
-                + (f"; did you mean {near[0]!r}?" if near else "")
-            )
-    return [rates.get(name, 1.0) for name in names]
-
-
 def create_dataset(
     config: Config, slots: Slots, table: TableSet, *, test: bool = False, ins_id: bool = False
 ) -> Dataset:
@@ -306,13 +287,13 @@ def create_dataset(
     data, model = config.data, config.model
     group = model.loss_group if data.shuffle else ""
     load = LoadOptions(
-        data.model_copy(update={"batch_size": data.batch_size or _BATCH_SIZE}),
+        data.having({"batch_size": data.batch_size or _BATCH_SIZE}),
         slots,
         config.seed,
         test,
         sequences=model.sequences,
         click_slots=click_slots(model, slots),
-        user_sequences=SequenceOptions.of(data.sequences, in_join=bool(config.phases)),
+        user_sequences=SequenceOptions.of(data.sequences, slots, in_join=bool(config.phases)),
         exact=exact_columns(config.metrics, slots),
         budget_bytes=config.feeder.budget_bytes,
         cache=open_cache("", config.feeder.cache_bytes),

@@ -36,6 +36,18 @@ log = logging.getLogger("paddlebox")
 _OF_BUDGETS = re.compile(r"hbm\.budget_bytes|(table|extra_tables\..+)\.share")
 
 
+@dataclass(frozen=True)
+class ResumeRequest:
+    """What to resume, and where."""
+
+    run_dir: Path  # of this rank
+    config: Config
+    slots: Slots
+    back_to: str = ""  # a version's number, YYYYMMDD, YYYYMMDD/PASS, or a name; empty: the newest
+    skip: Sequence[str] = ()  # patterns of files to leave out from now on
+    known: Mapping[str, int] = field(default_factory=dict)  # left out, as other ranks know
+
+
 @dataclass
 class ResumePoint:
     """The state of a run dir: which passes are committed and which are still to be trained."""
@@ -48,23 +60,17 @@ class ResumePoint:
     line_missing: bool = False  # the last line had not been written when the run ended
 
 
-def chain(passes: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """For each pass, given as (date, files), a hash of it and all earlier passes."""
-    hashes, last = [], ""
-    for date, files in passes:
-        last = follow(last, date, files)
-        hashes.append(last)
-    return hashes
-
-
 def follow(last: str, date: str, files: Sequence[str]) -> str:
-    """The hash that `chain` gives a pass. last: the hash of the previous pass, "" if none."""
+    """A hash of a pass and all earlier ones. last: the hash of the previous pass, "" if none."""
     return hashlib.sha256(json.dumps([last, date, list(files)]).encode()).hexdigest()[:32]
 
 
 def hashes_of(passes: Sequence[PlannedPass]) -> list[str]:
-    """The hashes that `chain` gives planned passes."""
-    return chain([(planned.date, planned.files) for planned in passes])
+    """For each pass, the hash of it and all earlier ones."""
+    hashes = [""]
+    for planned in passes:
+        hashes.append(follow(hashes[-1], planned.date, planned.files))
+    return hashes[1:]
 
 
 def cursor(
@@ -80,7 +86,7 @@ def cursor(
     run does not read again.
 
     Args:
-        plan: the hash that `chain` gives this pass.
+        plan: the hash of this pass and all earlier ones.
         line: the entries of the pass's line of metrics.jsonl that are known before the commit.
         more: more such entries, from before the pass was trained.
         skipped: the files that later passes leave out.
@@ -97,23 +103,19 @@ def cursor(
     }
 
 
+# Passes, and for each trained pass the hash of it and all earlier ones.
+Known = tuple[list[PlannedPass], Sequence[str]]
+
+
 def resume(
-    run_dir: Path,
-    config: Config,
-    slots: Slots,
-    passes: Sequence[PlannedPass],
-    back_to: str = "",
-    skip: Sequence[str] = (),
-    known: Mapping[str, int] | None = None,
+    request: ResumeRequest, known_from: Callable[[VersionRecord | None, Mapping[str, int]], Known]
 ) -> ResumePoint:
-    """Find the resume point of a run dir, and go back to a version if asked to.
+    """Find the resume point of a run dir, and go back to a version if asked to. A new version of
+    kind "skip" stores the files to leave out.
 
     Args:
-        run_dir: of this rank.
-        passes: the passes of the config.
-        back_to: a version's number, YYYYMMDD, YYYYMMDD/PASS, or a name; empty: the newest.
-        skip: patterns of files to leave out from now on. A new version of kind "skip" stores them.
-        known: more files to leave out, known to other ranks.
+        known_from: called with the version and the files to leave out. Returns the known passes,
+            beginning with the first pass of the run.
 
     Raises:
         ConfigError: values differ from the committed ones and the error lists them all, or a
@@ -122,34 +124,12 @@ def resume(
         StoreError: the version does not exist.
         CorruptionError: the store is damaged.
     """
-
-    def known_from(_: VersionRecord | None, skipped: Mapping[str, int]) -> Known:
-        plan = leave_out(passes, skipped)
-        return plan, hashes_of(plan)
-
-    return resume_at(run_dir, config, slots, known_from, back_to, skip, known)
-
-
-# Passes, and the hash that `chain` gives each trained pass.
-Known = tuple[list[PlannedPass], Sequence[str]]
-
-
-def resume_at(
-    run_dir: Path,
-    config: Config,
-    slots: Slots,
-    known_from: Callable[[VersionRecord | None, Mapping[str, int]], Known],
-    back_to: str = "",
-    skip: Sequence[str] = (),
-    known: Mapping[str, int] | None = None,
-) -> ResumePoint:
-    """`resume` for passes that depend on the version. known_from: called with the version and the
-    files to leave out. Returns the known passes, beginning with the first pass of the run."""
+    run_dir, back_to, skip = request.run_dir, request.back_to, request.skip
     store = run_dir / "store"
     if not store.is_dir():
         if back_to:
             raise StoreError(f"{run_dir}: holds no store, so there is no {back_to} to go back to")
-        known = {**_skipped_before(run_dir), **(known or {})}
+        known = {**_skipped_before(run_dir), **request.known}
         plan, _ = known_from(None, known)
         skipped = choose_skipped(plan, 0, known, skip)
         _keep_skipped(run_dir, skipped)
@@ -161,10 +141,10 @@ def resume_at(
         own: dict[str, int] = (
             _skipped_before(run_dir) if record is None else record.cursor.get("skipped", {})
         )
-        known = {**own, **(known or {})}
+        known = {**own, **request.known}
         plan, hashes = known_from(record, known)
         if record is not None:
-            _check(run_dir, record, config, slots, (plan, hashes))
+            _check(request, record, (plan, hashes))
         skipped = choose_skipped(plan, done, known, skip)
         if record is not None:
             if back_to:
@@ -230,10 +210,8 @@ def move_aside(run_dir: Path) -> None:
     log.info("%s: moved to %s", run_dir, aside)
 
 
-def _check(
-    run_dir: Path, record: VersionRecord, config: Config, slots: Slots, known: Known
-) -> None:
-    plan, hashes = known
+def _check(request: ResumeRequest, record: VersionRecord, known: Known) -> None:
+    run_dir, config, (plan, hashes) = request.run_dir, request.config, known
     passes = int(record.cursor.get("pass", 0))
     filled = bool(record.config) and passes == 0  # by --init-from; no pass is trained yet
     if passes == 0 and record.pass_number == 0 and not filled:
@@ -243,7 +221,7 @@ def _check(
             f"{run_dir}: version {record.version} was not committed by tools/train.py and does not "
             "hold its configuration: choose another --run-dir, or --fresh, which moves it aside"
         )
-    differing = list(differences(record.config, description(config, slots)))
+    differing = list(differences(record.config, description(config, request.slots)))
     wrong = [d for d in differing if not within(d[0], (*FREE, *PASSES, *TUNED))]
     same_passes = filled or (len(hashes) >= passes and hashes[passes - 1] == record.cursor["plan"])
     if not same_passes:

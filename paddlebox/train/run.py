@@ -18,11 +18,11 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from paddlebox import _native
-from paddlebox.config import Config, DenseDtype
+from paddlebox.config import DenseDtype
 from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
 from paddlebox.config.data import ShareBy
 from paddlebox.data.first_look import FirstLook
@@ -45,7 +45,7 @@ from paddlebox.train.opening import (
     warn_of_zeros,
 )
 from paddlebox.train.pass_loop import PassLoop
-from paddlebox.train.resume import check_unchanged
+from paddlebox.train.resume import ResumeRequest, check_unchanged
 from paddlebox.train.run_dir import (
     dir_of,
     make_run_dir,
@@ -70,6 +70,8 @@ def train(
     back_to: str = "",
     fresh: bool = False,
     skip: Sequence[str] = (),
+    until: str = "",
+    trace: str = "",
     world: Coordinator = ONE_RANK,
 ) -> dict[str, Any]:
     """Train the passes of the config that the run dir has not committed yet.
@@ -84,6 +86,8 @@ def train(
         back_to: a version to go back to first, as `find_version` takes it.
         fresh: move the existing run dir aside and start from nothing.
         skip: patterns of files to leave out of all passes that are not trained yet.
+        until: the last hour of data.path_template, YYYYMMDD or YYYYMMDDHH; empty: no end.
+        trace: file for a trace of all stages and threads, for ui.perfetto.dev; empty: none.
         world: the ranks that train together. Every rank calls `train`.
 
     Returns: the contents of summary.json.
@@ -95,15 +99,14 @@ def train(
     world.check_config(config, back_to)
     lock = KeptLock(dir_of(root, world.rank) / "store")
     try:
-        run = _resume(
-            config, root, world, lock, source=source, back_to=back_to, fresh=fresh, skip=skip
-        )
+        request = ResumeRequest(root, config, read_slots(config), back_to, skip)
+        run = _resume(request, world, lock, source, fresh, until)
         summary = _summary_if_done(run)
         if summary is None:
             _check_products(run)
-            tests = expand(config.data.test_files if config.trainer.evaluate_after_pass else ())
+            tests = expand(config.data.test_files if config.trainer.evaluates_after else ())
             _prepare(run, lock)
-            summary = _train(run, tests)
+            summary = _train(run, tests, trace)
             write_json(run.run_dir / "summary.json", summary)
         return summary
     finally:
@@ -111,51 +114,39 @@ def train(
 
 
 def _resume(
-    config: Config,
-    root: Path,
+    request: ResumeRequest,
     world: Coordinator,
     lock: KeptLock,
-    *,
     source: str = "",
-    back_to: str = "",
     fresh: bool = False,
-    skip: Sequence[str] = (),
+    until: str = "",
 ) -> Run:
     """Take the lock of the run's store, find the resume point and complete the config."""
-    slots = read_slots(config)
-    passes, epochs = passes_of(config, world), config.trainer.epochs
+    root, config = request.run_dir, request.config
+    passes, epochs = passes_of(config, world, until), config.trainer.epochs
     other = find_source(source, root) if source else None
     if fresh:
         assembly.move_all_aside(root, world)
     if world.size == 1:  # of several ranks, one may move the stores of others
         lock.take()
-    assembly.take_over(root, config, world, back_to)
+    assembly.take_over(root, config, world, request.back_to)
     own = own_dir(root, world.rank)
     lock.take()
-    look = FirstLook(config, slots)
-    config = settled(
-        config,
-        slots,
-        own,
-        passes.listed,
-        world,
-        back_to=back_to,
-        source=other.config if other is not None else None,
-        look=look,
-    )
+    request = replace(request, run_dir=own)
+    look = FirstLook(config, request.slots)
+    source = other.config if other is not None else None
+    config = settled(request, passes.listed, world, source, look)
     chose_epochs = config.trainer.epochs != epochs
     if chose_epochs:
-        passes = passes_of(config, world)
-    point, recovered = assembly.resume(
-        own, config, slots, passes, world, back_to=back_to, skip=skip
-    )
+        passes = passes_of(config, world, until)
+    point, recovered = assembly.resume(replace(request, config=config), passes, world)
     world.heartbeat.committed(point.passes)
     if other is not None and point.record is not None:
         check_same_source(other, own)
     if not chose_epochs:
         plan.warn_of_repeats(point.plan, point.passes)
     plan.check_click_priors(config, point.plan, point.passes)
-    return Run(config, slots, own, world, passes, other, point, recovered, look)
+    return Run(config, request.slots, own, world, passes, other, point, recovered, look)
 
 
 def _summary_if_done(run: Run) -> dict[str, Any] | None:
@@ -198,10 +189,10 @@ def _prepare(run: Run, lock: KeptLock) -> None:
         warn_of_idle(left, run.world)
 
 
-def _train(run: Run, tests: Sequence[str]) -> dict[str, Any]:
+def _train(run: Run, tests: Sequence[str], trace: str) -> dict[str, Any]:
     started = time.perf_counter()
     with ExitStack() as stack:
-        training, hooks = assembly.open_run(stack, run, tests)
+        training, hooks = assembly.open_run(stack, run, tests, trace)
         table = training.table
         _log_start(run, table)
         with feeding(training.dataset):

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from paddlebox.config import Config, KeySpace, ModelType, Phase, Rule, Slots, TableConfig
+from paddlebox.config import Config, KeySpace, ModelType, Rule, Slots, TableConfig
 from paddlebox.config.check import validate
 from paddlebox.config.models import AnyModelConfig
-from paddlebox.config.stored import with_batch_size, with_stored
-from paddlebox.config.trainer import OptimizerConfig
+from paddlebox.config.stored import with_stored
+from paddlebox.config.trainer import PhaseConfig
 from paddlebox.data.first_look import FirstLook
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.run_config import stored_config
 from paddlebox.train.pass_line import Lines
 from paddlebox.train.plan import PlannedPass
+from paddlebox.train.resume import ResumeRequest
 
 log = logging.getLogger("paddlebox")
 
@@ -45,25 +45,17 @@ _FEW_STEPS = 300  # after fewer steps, dense layers are still close to their ini
 
 
 def settled(
-    config: Config,
-    slots: Slots,
-    run_dir: Path,
+    request: ResumeRequest,
     plan: Sequence[PlannedPass],
     world: Coordinator,
-    *,
-    back_to: str = "",
     source: Mapping[str, Any] | None = None,
     look: FirstLook | None = None,
 ) -> Config:
     """The config that the run trains with. Every rank calls it.
 
     Args:
-        config: the config as the user wrote it.
-        slots: the slots of the run.
-        run_dir: the run dir of this rank.
+        request: with the config as the user wrote it.
         plan: the passes of the config; empty for a stream of hours.
-        world: the ranks.
-        back_to: a version to go back to.
         source: the stored config of the run that this run starts from (--init-from).
         look: reads the first rows of files; None: a new one.
 
@@ -72,7 +64,8 @@ def settled(
         StoreError: the version `back_to` does not exist.
         ConfigError: this version cannot read the stored config.
     """
-    found = world.gather("stored config", stored_config(run_dir, back_to))
+    config, slots, run_dir = request.config, request.slots, request.run_dir
+    found = world.gather("stored config", stored_config(run_dir, request.back_to))
     stored = next((one for one in found if one), None)
     if stored is not None:
         return with_stored(config, stored, f"{run_dir}: config")
@@ -90,8 +83,7 @@ def chosen(
 ) -> Config:
     """The config that a new run trains with. Every rank calls it. Logs what it chose.
 
-    Raises:
-        DataError: a file cannot be read; the error names it.
+    Raises: DataError, which names a file that cannot be read.
     """
     look, reasons = look or FirstLook(config, slots), list[str]()
     several = _may_have_epochs(config)
@@ -99,26 +91,22 @@ def chosen(
         rows, why = _rows_of_all(config, plan, world, look)
         if config.data.batch_size == 0:
             size = _UNCOUNTED if rows is None else batch_size_for(rows // world.size)
-            config = with_batch_size(config, size)
+            config = config.having({"data.batch_size": size})
             reasons.append(f"data.batch_size {size} ({why})")
         if several and rows is not None and rows < _LR_EPOCHS_BELOW_ROWS:
-            trainer = config.trainer.model_copy(update={"epochs": _LR_EPOCHS})
-            config = config.model_copy(update={"trainer": trainer})
+            config = config.having({"trainer.epochs": _LR_EPOCHS})
             reasons.append(f"trainer.epochs {_LR_EPOCHS} (model lr, {why})")
     made = _rates(config, slots, reasons)
     made = _scaled(made, slots, plan, world, look, reasons)
     if reasons and world.rank == 0:
-        log.info("chosen, because the config does not name them: %s", "; ".join(reasons))
+        text = "; ".join(dict.fromkeys(reasons))
+        log.info("chosen, because the config does not name them: %s", text)
     return made
 
 
 def warn_of_few_steps(config: Config, lines: Lines) -> None:
-    """Log a warning at the end of a run if it trained too few steps to learn much.
-
-    Args:
-        config: the config of the run.
-        lines: the lines of its passes. There is no warning if lines of earlier starts are lost.
-    """
+    """Log a warning at the end of a run if it trained too few steps to learn much. There is none
+    if lines of earlier starts are lost."""
     if lines.batches < _FEW_STEPS and lines.passes == lines.last.get("pass"):
         measured = batch_size_for(lines.samples // config.trainer.epochs)
         log.warning(
@@ -144,22 +132,17 @@ def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config
     """The config with the key_space, use_cvm, click_prior and dense_scale of another run, unless it
     names them.
 
-    The rows and layers of the other run have no meaning with other values.
-
-    Raises:
-        ConfigError: the config does not allow one of these values.
+    The rows and layers of the other run have no meaning with other values. Raises: ConfigError if
+    the config does not allow one of these values.
     """
-    data, theirs = config.data, source["data"]["key_space"]
-    if "key_space" not in data.model_fields_set and theirs in [*KeySpace]:
-        data = data.model_copy(update={"key_space": KeySpace(theirs)})
-    phases = {
-        name: phase.model_copy(
-            update={"model": _model_like(phase.model, source, name, dense_width)}
+    theirs = source["data"]["key_space"]
+    if "key_space" not in config.data.model_fields_set and theirs in [*KeySpace]:
+        config = config.having({"data.key_space": KeySpace(theirs)})
+    made = config.with_phases(
+        lambda name, phase: phase.having(
+            {"model": _model_like(phase.model, source, name, dense_width)}
         )
-        for name, phase in config.phases.items()
-    }
-    model = _model_like(config.model, source, Phase.UPDATE, dense_width)
-    made = config.model_copy(update={"data": data, "model": model, "phases": phases})
+    )
     origin = "--init-from (what the config does not name is taken over from the source)"
     validate(Config, made.model_dump(mode="json"), origin)
     return made
@@ -177,8 +160,7 @@ def _model_like(
     scale = theirs["dense_scale"]
     if isinstance(scale, str) or len(scale) == dense_width:
         update["dense_scale"] = scale if isinstance(scale, str) else tuple(map(tuple, scale))
-    unnamed = {key: value for key, value in update.items() if key not in model.model_fields_set}
-    return model.model_copy(update=unnamed)
+    return model.having({k: v for k, v in update.items() if k not in model.model_fields_set})
 
 
 def _may_have_epochs(config: Config) -> bool:
@@ -199,7 +181,7 @@ def _rates(config: Config, slots: Slots, reasons: list[str]) -> Config:
     if alone:
         of_epochs = config.model.type is ModelType.LR and config.trainer.epochs > 1
         rate = _LR_RATE_OF_EPOCHS if of_epochs else most
-    tables = [
+    table, *others = [
         _chosen_table(
             table,
             f"extra_tables.{table.name}" if number else "table",
@@ -209,29 +191,25 @@ def _rates(config: Config, slots: Slots, reasons: list[str]) -> Config:
         )
         for number, table in enumerate(config.tables)
     ]
-    optimizer = config.optimizer
-    if alone and "learning_rate" not in optimizer.model_fields_set:
-        rate = _DENSE_RATE_WITHOUT_NETWORK
-        optimizer = optimizer.model_copy(update={"learning_rate": rate})
-        reasons.append(f"optimizer.learning_rate {rate} (model {config.model.type.value})")
-    phases = config.phases
-    if config.ranks.sync_weight_step:  # each rank has parameters of its own
-        optimizer = _not_averaged(optimizer, "optimizer", reasons)
-        phases = {
-            name: phase.model_copy(
-                update={
-                    "optimizer": _not_averaged(phase.optimizer, f"phases.{name}.optimizer", reasons)
-                }
-            )
-            for name, phase in phases.items()
-        }
-    update = {
-        "table": tables[0],
-        "extra_tables": {table.name: table for table in tables[1:]},
-        "optimizer": optimizer,
-        "phases": phases,
-    }
-    return config.model_copy(update=update)
+    update: dict[str, Any] = {"table": table, "extra_tables": {one.name: one for one in others}}
+    if alone and "learning_rate" not in config.optimizer.model_fields_set:
+        update["optimizer.learning_rate"] = _DENSE_RATE_WITHOUT_NETWORK
+        reasons.append(
+            f"optimizer.learning_rate {_DENSE_RATE_WITHOUT_NETWORK} "
+            f"(model {config.model.type.value})"
+        )
+    made = config.having(update)
+    if not config.ranks.sync_weight_step:
+        return made
+
+    def not_averaged(name: str, phase: PhaseConfig) -> PhaseConfig:
+        if not phase.optimizer.averaging or "averaging" in phase.optimizer.model_fields_set:
+            return phase
+        key = f"phases.{name}.optimizer" if config.phases else "optimizer"
+        reasons.append(f"{key}.averaging 0 (ranks.sync_weight_step)")
+        return phase.having({"optimizer.averaging": 0.0})
+
+    return made.with_phases(not_averaged)  # each rank has parameters of its own
 
 
 def _scaled(
@@ -255,25 +233,13 @@ def _scaled(
     if scales:
         reasons.append(f"model.dense_scale of {len(scales)} dense features")
 
-    def of(model: AnyModelConfig) -> AnyModelConfig:
-        if model.dense_scale != "auto":
-            return model
-        custom = model.type is ModelType.CUSTOM  # its layer may scale dense features by itself
-        chosen = "none" if custom or not scales else scales
-        return model.model_copy(update={"dense_scale": chosen})
+    def scaled(_: str, phase: PhaseConfig) -> PhaseConfig:
+        if phase.model.dense_scale != "auto":
+            return phase
+        custom = phase.model.type is ModelType.CUSTOM  # its layer may scale features by itself
+        return phase.having({"model.dense_scale": "none" if custom or not scales else scales})
 
-    phases = {
-        name: phase.model_copy(update={"model": of(phase.model)})
-        for name, phase in config.phases.items()
-    }
-    return config.model_copy(update={"model": of(config.model), "phases": phases})
-
-
-def _not_averaged(optimizer: OptimizerConfig, key: str, reasons: list[str]) -> OptimizerConfig:
-    if not optimizer.averaging or "averaging" in optimizer.model_fields_set:
-        return optimizer
-    reasons.append(f"{key}.averaging 0 (ranks.sync_weight_step)")
-    return optimizer.model_copy(update={"averaging": 0.0})
+    return config.with_phases(scaled)
 
 
 def _chosen_table(
@@ -282,11 +248,9 @@ def _chosen_table(
     """The table with a learning rate and an initial g2sum of embed_w, unless it names them.
 
     Args:
-        table: the table.
         where: key of its section.
         rate: learning rate of embed_w.
         slots: number of sparse slots of all tables.
-        reasons: gets a text of what was chosen.
     """
     if table.embed.rule is not Rule.ADAGRAD:
         return table
@@ -295,7 +259,7 @@ def _chosen_table(
     if taken:
         shown = ", ".join(f"{where}.embed.{key} {value}" for key, value in taken.items())
         reasons.append(f"{shown} ({slots} slots)")
-    return table.model_copy(update={"embed": table.embed.model_copy(update=taken)})
+    return table.having({f"embed.{key}": value for key, value in taken.items()})
 
 
 def _rows_of_all(

@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from paddlebox.config import Config, Slots
+from paddlebox.config import Config, DataConfig
 from paddlebox.config.data import ShareBy
 from paddlebox.config.dates import Hour, end_of, hour_at, moment, zone_of
 from paddlebox.data.listing import Log, look
@@ -30,7 +30,8 @@ from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.record import VersionRecord
 from paddlebox.train import resume
-from paddlebox.train.plan import PlannedPass, plan_passes
+from paddlebox.train.plan import PlannedPass, leave_out, plan_passes
+from paddlebox.train.resume import ResumePoint, ResumeRequest
 
 log = logging.getLogger("paddlebox")
 
@@ -47,15 +48,7 @@ class Passes(Protocol):
     on_wait: Callable[[str], None]  # called at each look for an hour, with what the run waits for
     listed: Sequence[PlannedPass]  # all passes, from the first; empty for a stream
 
-    def resume(
-        self,
-        run_dir: Path,
-        config: Config,
-        slots: Slots,
-        back_to: str = "",
-        skip: Sequence[str] = (),
-        known: Mapping[str, int] | None = None,
-    ) -> resume.ResumePoint:
+    def resume(self, request: ResumeRequest) -> ResumePoint:
         """Resume the run with `resume.resume`, and continue with the first pass to train."""
 
     def are_done(self) -> bool:
@@ -68,7 +61,7 @@ class Passes(Protocol):
         """Wait for the next pass and take it. Returns None if no pass is left."""
 
     def hash_of(self, planned: PlannedPass) -> str:
-        """The hash that `resume.chain` gives a pass. Called once per pass, in order."""
+        """The hash of a pass and all earlier ones. Called once per pass, in order."""
 
 
 class Listed:
@@ -79,16 +72,12 @@ class Listed:
         self._left: deque[PlannedPass] = deque()
         self.on_wait: Callable[[str], None] = lambda _: None
 
-    def resume(
-        self,
-        run_dir: Path,
-        config: Config,
-        slots: Slots,
-        back_to: str = "",
-        skip: Sequence[str] = (),
-        known: Mapping[str, int] | None = None,
-    ) -> resume.ResumePoint:
-        point = resume.resume(run_dir, config, slots, self.listed, back_to, skip, known)
+    def resume(self, request: ResumeRequest) -> ResumePoint:
+        def known_from(_: VersionRecord | None, skipped: Mapping[str, int]) -> resume.Known:
+            plan = leave_out(self.listed, skipped)
+            return plan, resume.hashes_of(plan)
+
+        point = resume.resume(request, known_from)
         self._hashes = resume.hashes_of(point.plan)
         self._left = deque(point.plan[point.passes :])
         return point
@@ -111,7 +100,8 @@ class Hourly:
     An hour is taken once it is over by the clock and its files are complete. The run waits for this
     at least `data.late_s` after the end of the hour. It also waits at least `data.late_s`, by a
     monotonic clock, after it first looked for the hour. Then `data.missing_hour` decides. The
-    decision is stored with the next pass. A run that is killed before that decides again.
+    decision is stored with the next pass. A run that is killed before that decides again. until:
+    the last hour, or its day; empty: no end.
 
     All ranks call the same methods in the same order. While the first rank waits for an hour, it
     sends a message each time it looks for the files. So every rank notices within seconds if
@@ -124,6 +114,7 @@ class Hourly:
         self,
         config: Config,
         world: Coordinator = ONE_RANK,
+        until: str = "",
         *,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
@@ -133,12 +124,11 @@ class Hourly:
         self._data = config.data
         self._zone = zone_of(self._data.time_zone)
         self._clock, self._steady, self._sleep = clock, steady, sleep
-        until = self._data.until_hour
-        self._until = end_of(until, self._zone) if until else None
+        self._until = _end_of(self._data, until) if until else None
         self._first = hour_at(self._data.path_template, moment(self._data.from_hour, self._zone))
         self._next = self._first
         self._number = 1  # of the next pass
-        self._plan = ""  # hash of the last pass, from `resume.chain`
+        self._plan = ""  # hash of the last pass, as in `hash_of`
         self._skipped: dict[str, int] = {}
         self._missing: list[Hour] = []  # hours left out since the last pass
         self._since: float | None = None  # when `_next` became the next hour
@@ -150,28 +140,17 @@ class Hourly:
 
     # ---- resume
 
-    def resume(
-        self,
-        run_dir: Path,
-        config: Config,
-        slots: Slots,
-        back_to: str = "",
-        skip: Sequence[str] = (),
-        known: Mapping[str, int] | None = None,
-    ) -> resume.ResumePoint:
-        def known_from(
-            record: VersionRecord | None, skipped: Mapping[str, int]
-        ) -> tuple[list[PlannedPass], list[str]]:
-            del skipped
-            done = self._go_to(run_dir, record)
+    def resume(self, request: ResumeRequest) -> ResumePoint:
+        def known_from(record: VersionRecord | None, _: Mapping[str, int]) -> resume.Known:
+            done = self._go_to(request.run_dir, record)
             trained = [PlannedPass(number + 1, 1, ()) for number in range(done)]
-            found = (
-                self._from_first(self._present_files() if self._is_first else None) if skip else []
-            )
+            found = []
+            if request.skip:
+                found = self._from_first(self._present_files() if self._is_first else None)
             present = [PlannedPass(0, 1, files) for files in found]
             return trained + present, [self._plan] * done
 
-        point = resume.resume_at(run_dir, config, slots, known_from, back_to, skip, known)
+        point = resume.resume(request, known_from)
         self._skipped, point.plan = point.skipped, []
         return point
 
@@ -387,6 +366,24 @@ class Hourly:
                 self._left_out.remove(hour)
 
 
-def passes_of(config: Config, world: Coordinator) -> Passes:
-    """The source of passes for a config. Raises DataError, which names a file that is missing."""
-    return Hourly(config, world) if config.data.path_template else Listed(plan_passes(config))
+def passes_of(config: Config, world: Coordinator, until: str = "") -> Passes:
+    """The source of passes for a config. until: the last hour of a stream, or its day.
+
+    Raises: DataError, which names a file that is missing; ConfigError for another `until`.
+    """
+    if config.data.path_template:
+        return Hourly(config, world, until)
+    if until:
+        raise ConfigError(
+            f"--until {until}: expected data.path_template, a stream of hours, found "
+            "data.train_files: leave --until out"
+        )
+    return Listed(plan_passes(config))
+
+
+def _end_of(data: DataConfig, until: str) -> datetime:
+    try:
+        data.check_hour(until)
+    except ValueError as error:
+        raise ConfigError(f"--until: {error}") from None
+    return end_of(until, zone_of(data.time_zone))

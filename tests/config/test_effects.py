@@ -47,7 +47,6 @@ EFFECTS = {
     "::test_expand_is_made_with_embedx_and_moves_by_a_gradient_of_its_own",
     "table.counts": "operators/test_table_counts.py"
     "::test_rows_feed_the_operator_and_its_gradient_counts[conv]",
-    "table.slot_learning_rates": f"{_TABLE}::test_rows_of_a_slot_learn_at_its_own_rate",
     "table.life.show_click_decay_rate": f"{_LIFE}::test_the_decay_comes_before_the_shrink",
     "table.life.delete_threshold": f"{_LIFE}::test_the_decay_comes_before_the_shrink",
     "table.life.delete_after_unseen_days": f"{_LIFE}"
@@ -63,7 +62,6 @@ EFFECTS = {
     "ranks.rows": f"{_RANKS}::test_rows_are_rounded_to_the_format_of_ranks_rows",
     "ranks.gradients": "ranks/test_error_feedback.py"
     "::test_what_was_applied_and_what_was_kept_are_the_sum_of_the_gradients",
-    "ranks.per_node": f"{_RANKS}::test_ranks_of_per_node_are_a_node",
     "ranks.parity": "ranks/test_rank_parity.py"
     "::test_a_job_with_ranks_parity_protects_its_newest_commit",
     "ranks.sync_weight_step": "ranks/test_dense_modes.py"

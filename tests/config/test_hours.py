@@ -95,7 +95,7 @@ HOURLY = {"format": "multislot", "slots": "s.yaml", "path_template": "l/{date}/{
         ({"path_template": "l/{date}", "from_hour": "2024010105"}, "has no {hour}"),
         ({"from_hour": "20240101", "train_files": ["a"]}, "found both"),
         ({"path_template": ""}, "found neither"),
-        ({"path_template": "", "until_hour": "20240101"}, "until_hour is set, but path_template"),
+        ({"path_template": "", "from_hour": "20240101"}, "from_hour is set, but path_template"),
         ({"from_hour": "20240101", "files_per_pass": 2}, "works with train_files only: leave"),
     ],
 )

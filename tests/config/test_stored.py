@@ -116,7 +116,7 @@ def test_a_model_of_another_type_has_keys_of_its_own() -> None:
 def test_budgets_and_passes_are_those_of_the_config() -> None:
     old = stored(
         mem={"budget_bytes": 1 << 21},
-        trainer={"epochs": 3, "trace": "a.json"},
+        trainer={"epochs": 3, "grace_s": 5.0},
         data={**FIELDS["data"], "train_files": ["a", "b"], "files_per_pass": 2, "threads": 3},
         checkpoint={"every": 3},
     )

@@ -199,7 +199,7 @@ def test_an_empty_metric_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     warn_of_one_class("pass 1", {"size": 4, "auc": 0.5, "m": {"size": 0}, "n": {"size": 2}})
     assert [r.getMessage() for r in caplog.records] == [
-        "pass 1: metric 'm' counts no sample: check its mask, cmatch_rank and group"
+        "pass 1: metric 'm' counts no sample: check its mask and group"
     ]
 
 

@@ -99,7 +99,7 @@ def write(path: Path, config: Config, slots: Slots, seed: int) -> None:
         times = [str(draw.randrange(1000)) for _ in range(INSTANCES)]
         lines = [
             f"{line}{slots.csv.delimiter}{time}"
-            for line, time in zip(lines, [config.data.sequences.time, *times], strict=True)
+            for line, time in zip(lines, [slots.tags.time, *times], strict=True)
         ]
     path.write_text("\n".join(lines) + "\n")
 

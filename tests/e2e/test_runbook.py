@@ -50,11 +50,11 @@ class Site:
         shutil.copy(self._hours / (name or f"train-{hour:03}.txt"), into / "part-0.txt")
 
     def arguments(self, *words: str) -> list[str]:
+        end = [] if "--backfill" in words else ["--until", f"20240101{HOURS - 1:02}"]
         return [
-            "-c", "configs/deepfm_synthetic.yaml", "--run-dir", str(self.run_dir), *words,
+            "-c", "configs/deepfm_synthetic.yaml", "--run-dir", str(self.run_dir), *words, *end,
             "-o", "data.train_files=[]", "data.files_per_pass=0",
             f"data.path_template={self.logs}/{{date}}/{{hour}}", "data.from_hour=20240101",
-            f"data.until_hour='20240101{HOURS - 1:02}'",
             "data.missing_hour=skip", "data.late_s=0.0",
             "model.hidden=[16]", "trainer.dense_threads=1", "data.batch_size=128",
             "optimizer.learning_rate=0.01", "table.embedx_threshold=0.5",
@@ -200,7 +200,7 @@ def test_a_bad_hour_is_gone_back_over_and_serving_follows(
     monkeypatch.chdir(ROOT)
     export = tmp_path / "model.export"
     site = Site(
-        tmp_path, hours, f"publish.file={export}", "trainer.evaluate_before_pass=true",
+        tmp_path, hours, f"publish.file={export}", "trainer.evaluate_passes=before",
         "alerts.max_auc_drop=0.1",
         "table.life.delta_threshold=0.0",  # so that deltas leave nothing out
     )  # fmt: skip
@@ -248,7 +248,7 @@ def test_a_gate_keeps_a_poisoned_save_from_being_served(hours: Path, tmp_path: P
     export = tmp_path / "model.export"
     site = Site(
         tmp_path, hours, f"publish.file={export}", f"publish.gate_files=[{hours}/train-000.txt]",
-        "alerts.min_copc=0.6", "alerts.max_copc=1.4",
+        "alerts.copc=[0.6, 1.4]",
     )  # fmt: skip
     site.deliver(BAD, "poisoned.txt")
     done = site.train()

@@ -43,7 +43,7 @@ def trained(run_dir: Path, arguments: list[str]) -> tuple[dict[str, Any], list[d
 @pytest.fixture(scope="module")
 def run_dir(wide_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    trained(folder, overrides(wide_data, "trainer.evaluate_after_pass=true"))
+    trained(folder, overrides(wide_data, "trainer.evaluate_passes=after"))
     return folder
 
 
@@ -95,7 +95,7 @@ def test_threads_and_budgets_show_nowhere(
 @pytest.mark.long
 def test_dygraph_learns_as_well(run_dir: Path, wide_data: Path, tmp_path: Path) -> None:
     static = [json.loads(s) for s in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    more = ["trainer.program=dygraph", "trainer.evaluate_after_pass=true"]
+    more = ["trainer.program=dygraph", "trainer.evaluate_passes=after"]
     _, lines = trained(tmp_path / "r", overrides(wide_data, *more))
     assert lines[-1]["hits"]["new"] == static[-1]["hits"]["new"]
     assert lines[-1]["test"]["auc"] == pytest.approx(static[-1]["test"]["auc"], abs=0.02)
@@ -127,7 +127,3 @@ def test_a_config_without_a_table_of_the_store_or_the_slots_is_an_error(
     )  # fmt: skip
     assert done.returncode == 2
     assert "slot 'tags': no table 'wide'; there are: default" in done.stderr
-    rates = "extra_tables.wide.slot_learning_rates={user: 0.5}"
-    done = tool("train", "-c", CONFIG, "--run-dir", tmp_path / "r", *overrides(wide_data, rates))
-    assert done.returncode == 2
-    assert "extra_tables.wide.slot_learning_rates: no sparse slot 'user' of this" in done.stderr

@@ -145,7 +145,7 @@ def test_evaluate_after_each_pass_gives_what_evaluate_gives(
 ) -> None:
     done = tool(
         "train", "-c", CONFIG, "--run-dir", tmp_path / "r",
-        *overrides(data, "trainer.evaluate_after_pass=true"),
+        *overrides(data, "trainer.evaluate_passes=after"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     last = json.loads((tmp_path / "r" / "metrics.jsonl").read_text().splitlines()[-1])
@@ -194,7 +194,7 @@ def test_every_format_trains_and_evaluates(tmp_path: Path, data_format: str) -> 
         "-c", CONFIG, "--run-dir", tmp_path / "run", "-o", f"data.format={data_format}",
         f"data.slots={tmp_path}/slots.yaml", f"data.train_files=[{tmp_path}/a.txt]",
         f"data.test_files=[{tmp_path}/a.txt]", "model.hidden=[4]", "data.batch_size=3",
-        "trainer.evaluate_after_pass=true",
+        "trainer.evaluate_passes=after",
     ]  # fmt: skip
     done = tool("train", *arguments)
     assert done.returncode == 0, done.stderr

@@ -46,7 +46,7 @@ SETTINGS = (
     "data.from_hour='20240101'", "data.missing_hour=skip", "data.late_s=3.0",
     "table.embedx_threshold=0.5", "table.life.delete_threshold=0.3",
     "hbm.budget_bytes=8MiB", "mem.budget_bytes=1MiB", "ssd.max_segment_bytes=256KiB",
-    "trainer.evaluate_before_pass=true",
+    "trainer.evaluate_passes=before",
 )  # fmt: skip
 _OUTCOME = (*OUTCOME, "hour", "missing_hours", "before")
 _LATE_S = 0.5  # after the trainer has begun to wait
@@ -100,10 +100,10 @@ class Life:
             *SETTINGS,
             f"data.path_template={logs}/{{date}}/{{hour}}",
             f"data.ready_marker={logs}/{{date}}/{{hour}}/_SUCCESS",
-            f"data.until_hour='{(FIRST + timedelta(hours=self.week.hours - 1)):%Y%m%d%H}'",
             f"save.out={self.saves}",
         ]
-        command = [sys.executable, "tools/train.py", "-c", CONFIG]
+        until = f"{(FIRST + timedelta(hours=self.week.hours - 1)):%Y%m%d%H}"
+        command = [sys.executable, "tools/train.py", "-c", CONFIG, "--until", until]
         return subprocess.Popen(
             [*command, "--run-dir", str(self.run_dir), "-o", *settings],
             cwd=ROOT,

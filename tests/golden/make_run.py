@@ -50,7 +50,6 @@ HOURS = ("20240101/22", "20240102/00", "20240102/01")  # 23 never came; the last
 BY_THE_HOUR = """\
   path_template: logs/{date}/{hour}
   from_hour: '2024010122'
-  until_hour: '2024010201'
   missing_hour: skip
   late_s: 0
 """

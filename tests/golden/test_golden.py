@@ -111,7 +111,7 @@ def test_its_days_go_on_from_the_run_dir_and_from_the_copies(of: str, tmp_path: 
         assert {name: digest[name] for name in ("sparse_digest", "dense_digest")} == {
             name: expected()[name] for name in ("sparse_digest", "dense_digest")
         }
-    tool(work, *TRAIN)
+    tool(work, *TRAIN, "--until", "2024010201")
     lines = [json.loads(line) for line in (work / "run/metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["hour"] == "2024-01-02T01:00+00:00"
     assert [line["pass"] for line in lines] == ([1, 2, 3] if of == "run" else [2, 3])

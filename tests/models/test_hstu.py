@@ -256,7 +256,7 @@ def test_without_a_history_it_needs_sequences() -> None:
 
 
 def test_a_gate_needs_predictions_of_single_instances() -> None:
-    bounds = {"publish": {"file": "m", "gate_files": ["g"]}, "alerts": {"max_copc": 2.0}}
+    bounds = {"publish": {"file": "m", "gate_files": ["g"]}, "alerts": {"copc": [0.5, 2.0]}}
     with pytest.raises(
         ValueError, match=r"model\.type hstu does not work together with publish\.gate_files"
     ):

@@ -22,7 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("runs") / "run"
-    done = launch("train", run_dir, data, "trainer.evaluate_after_pass=true")
+    done = launch("train", run_dir, data, "trainer.evaluate_passes=after")
     assert done.returncode == 0, done.stdout + done.stderr
     return run_dir
 

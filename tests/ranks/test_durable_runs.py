@@ -196,7 +196,7 @@ def test_a_rank_without_its_last_line_and_one_with_it_write_the_save_that_is_due
     shutil.rmtree(out / "00000000/delta-4")
     listed = out / donefile.NAMES["delta"]
     listed.write_text("".join(listed.read_text().splitlines(True)[:-1]))
-    done = launch("train", run_dir, data, "trainer.evaluate_after_pass=true")
+    done = launch("train", run_dir, data, "trainer.evaluate_passes=after")
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(own.read_text().splitlines()) == 4
     check_saves(out, run_dir)

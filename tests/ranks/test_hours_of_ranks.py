@@ -42,10 +42,10 @@ class Site(Job):
                 "data.train_files=[]", "data.test_files=[]", "data.files_per_pass=0",
                 f"data.path_template={self.logs}/{{date}}/{{hour}}",
                 f"data.ready_marker={self.logs}/{{date}}/{{hour}}/_SUCCESS",
-                "data.from_hour=20240101", f"data.until_hour='20240101{HOURS - 1:02}'",
-                "data.missing_hour=skip", "data.late_s=8.0",
-                "trainer.evaluate_before_pass=true", "trainer.dense_threads=1",
+                "data.from_hour=20240101", "data.missing_hour=skip", "data.late_s=8.0",
+                "trainer.evaluate_passes=before", "trainer.dense_threads=1",
                 f"save.out={folder}/saves", f"publish.file={folder}/model.export", *settings,
+                "--until", f"20240101{HOURS - 1:02}",
             ],
         )  # fmt: skip
 
@@ -177,7 +177,7 @@ def test_two_ranks_that_wait_are_stopped_at_once_and_backfill_without_a_file(
     assert job.stop() == 143, job.log()  # by itself it would wait on and on
     assert job.status()["state"] == "stopped"
     job.deliver(2, 3)
-    job.settings = [*job.settings, "--backfill", "2024010102..2024010104"]
+    job.settings = [*job.settings[:-2], "--backfill", "2024010102..2024010104"]
     assert job.start().wait() == 3, job.log()  # of the first rank, which has found it
     assert "hour 2024-01-01T04:00+00:00 is missing" in ((job.folder / "rank-0.log").read_text())
     assert len(job.restarts.codes) == 1

@@ -22,7 +22,7 @@ def test_two_ranks_train_what_one_rank_does(tmp_path: Path) -> None:
     """A pass is one batch, so that both jobs train the same sequences together."""
     files = [written(tmp_path, f"{number}.txt", lines(number)) for number in range(PASSES)]
     write_slots(tmp_path, click="label", user="sparse", item="sparse")
-    cut = {"split": "mask", "max_length": 8, "overlap": 4}
+    cut = {"split": "mask", "max_length": 8}
     model = {"type": "hstu", "width": 8, "heads": 2, "head_dim": 4, "hidden": [8], "max_length": 8}
     config = write_config(
         tmp_path,

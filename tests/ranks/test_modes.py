@@ -43,16 +43,16 @@ def _twice(modes: Sequence[str], **settings: Any) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Runs of four ranks. Without per_node all are of one node, where every row travels whole."""
+    """Runs of four ranks, of one node, where every row travels whole, or of two."""
     folder = tmp_path_factory.mktemp("four")
-    trainings = {mode: {"options": mode, "dim": 16} for mode in ("{}", "{per_node: 2}")}
+    trainings = {"{}": {"dim": 16}, "two nodes": {"dim": 16, "per_node": 2}}
     trainings |= _twice((*_QUANTIZED, _STALE), dim=16)
     return _train_each(folder, 4, _passes(folder / "data", 4), trainings)
 
 
 @pytest.fixture
 def flat(four: Runs) -> dict[str, Any]:
-    return four["{per_node: 2}"]
+    return four["two nodes"]
 
 
 @pytest.mark.slow

@@ -31,13 +31,6 @@ def test_nodes_of_different_sizes_or_in_pieces_are_refused(
     monkeypatch.setenv("PADDLE_TRAINER_ENDPOINTS", ",".join(f"{host}:1" for host in hosts))
     with pytest.raises(ConfigError, match="--nproc_per_node"):
         ranks_per_node(len(hosts))
-    assert ranks_per_node(len(hosts), len(hosts)) == len(hosts)
-
-
-def test_a_given_size_of_nodes_divides_the_ranks() -> None:
-    assert ranks_per_node(6, 3) == 3
-    with pytest.raises(ConfigError, match="does not divide 4"):
-        ranks_per_node(4, 3)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from paddlebox.ranks.stepping import Stepping, with_next
 from paddlebox.ranks.world import World
 from tests.ranks.test_error_feedback import _RATE, _config, _gradients, _Pass
 from tests.ranks.threads import coordination
+from tests.ranks.worker import endpoints
 
 
 def _one_step(folder: Path, ranks: int, *options: str) -> tuple[np.ndarray, Any]:
@@ -48,13 +49,11 @@ def test_rows_are_rounded_to_the_format_of_ranks_rows(
     np.testing.assert_array_equal(rounded[:, :2], exact[:, :2])
 
 
-_NODES = "ranks.per_node=2"
-
-
-def test_ranks_of_per_node_are_a_node(tmp_path: Path) -> None:
+def test_ranks_of_a_host_are_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 4 ranks, 2 are of the other node: half of the rows and gradients go there."""
-    for options, share in (((), 0.0), ((_NODES,), 2 / 3)):
-        _, traffic = _one_step(tmp_path, 4, *options)
+    for per_node, share in ((4, 0.0), (2, 2 / 3)):
+        monkeypatch.setenv("PADDLE_TRAINER_ENDPOINTS", endpoints(4, per_node))
+        _, traffic = _one_step(tmp_path / str(per_node), 4)
         for what in ("gradients", "rows"):
             far, all_ = traffic.between_nodes.get(what, 0), traffic.sent[what]
             assert far == pytest.approx(share * all_, rel=0.2)

@@ -35,6 +35,7 @@ def _configured(
     batch: int = 0,
     dim: int = 4,
     options: str = "{}",
+    per_node: int = 0,
     slots: dict[str, Any] = SLOTS,
     table: dict[str, Any] | None = None,
     failing_rank: int | None = None,
@@ -42,8 +43,8 @@ def _configured(
     own_pulls: bool = False,
     **sections: Any,
 ) -> dict[str, Any]:
-    """What worker.py is told of one training. options: of the section ranks, as YAML; table: keys
-    of it."""
+    """What worker.py is told of one training. options: of the section ranks, as YAML; per_node:
+    ranks of a host, 0: all; table: keys of it."""
     folder.mkdir(exist_ok=True, parents=True)
     write_slots(folder, **slots)
     usual = {"embedx_dim": dim, "embedx_threshold": 3, "admission": {"min_count": min_count}}
@@ -62,6 +63,7 @@ def _configured(
     )  # fmt: skip
     told: dict[str, Any] = {"folder": str(folder), "config": str(config)}
     told |= {"failing_rank": failing_rank, "during_sum": during_sum, "own_pulls": own_pulls}
+    told |= {"per_node": per_node or ranks}
     return told
 
 

@@ -168,7 +168,7 @@ def test_two_ranks_train_each_instance_once(tmp_path: Path) -> None:
     for number in range(PASSES):
         written(tmp_path, f"{number}.txt", lines(number))
     write_slots(tmp_path, click="label", user="sparse", item="sparse")
-    cut = {"split": "mask", "max_length": 8, "overlap": 4}
+    cut = {"split": "mask", "max_length": 8}
     config = write_config(
         tmp_path,
         data={

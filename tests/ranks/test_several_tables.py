@@ -113,7 +113,7 @@ def _launched(name: str, run_dir: Path, files: Path, *more: str, ranks: int = 2)
 @pytest.fixture(scope="module")
 def run_dir(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    _launched("train", folder, files, "trainer.evaluate_after_pass=true")
+    _launched("train", folder, files, "trainer.evaluate_passes=after")
     return folder
 
 

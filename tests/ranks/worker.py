@@ -7,10 +7,12 @@ python -m paddle.distributed.launch --nproc_per_node 2 tests/ranks/worker.py SET
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -43,6 +45,11 @@ def write_rows(folder: Path, instances: int, files: int, batch: int, seed: int =
     return paths
 
 
+def endpoints(size: int, per_node: int) -> str:
+    """PADDLE_TRAINER_ENDPOINTS of a job with so many ranks on each host."""
+    return ",".join(f"host{rank // per_node}:{6000 + rank}" for rank in range(size))
+
+
 SLOTS: dict[str, Any] = {
     "click": "label",
     "user": "sparse",
@@ -68,7 +75,9 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     runner = None if expanded else build_runner(config, slots, partial(dense_sync, world))
     train_step = runner.train_step if runner else expand_step(config.table, settings["own_pulls"])
     store = folder / f"store-{world.size}-{world.rank}"
-    table = open_table(config, store, slots=slots, world=world)
+    of_hosts = endpoints(world.size, settings["per_node"])
+    with mock.patch.dict(os.environ, {"PADDLE_TRAINER_ENDPOINTS": of_hosts}):
+        table = open_table(config, store, slots=slots, world=world)
     passes = []
     order: list[tuple[str, int]] = []  # what the table did on its channel, and in which step
     if world.size > 1 and not config.extra_tables:

@@ -16,7 +16,7 @@ from tests.serving.test_saves import Make, in_root, trainer_in
 from tests.support.marks import slow
 
 __all__ = ["in_root", "trainer_in"]
-UNREACHABLE = Bounds(min_copc=1000.0)
+UNREACHABLE = Bounds(copc=(1000.0, 2000.0))
 
 
 @pytest.fixture
@@ -52,6 +52,6 @@ def test_a_save_outside_the_bounds_on_gate_files_is_not_served(
 ) -> None:
     path = tmp_path / "model.export"
     why = refused(saves, file=str(path), gate_files=[str(data / "test.txt")])
-    assert "expected 1000 to inf (alerts.min_copc, max_copc)" in why
+    assert "expected 1000 to 2000 (alerts.copc)" in why
     assert not path.exists()
     assert refused(saves, Bounds(), file=str(path), gate_files=[str(data / "test.txt")]) == ""

@@ -69,7 +69,9 @@ class Run:
         self.lists = write(folder / "test.csv", 25, 9)
         sparse = {"type": "sparse"}
         age = {"type": "dense", "log1p": True}
-        write_slots(folder, click="label", age=age, user=sparse, item=sparse, category=sparse)
+        slots = {"age": age, "user": sparse, "item": sparse, "category": sparse}
+        path = write_slots(folder, click="label", **slots)
+        path.write_text(f"{path.read_text()}tags: {{time: ts}}\n")
         config = write_config(
             folder,
             table={"embedx_dim": 4, "embedx_threshold": 0.0, "life": {"base_threshold": 0.0}},
@@ -79,7 +81,7 @@ class Run:
                 "test_files": [f"{folder}/test.csv"],
                 "files_per_pass": 1,
                 "batch_size": 64,
-                "sequences": {"user": "user", "time": "ts", "max_length": MAX_LENGTH},
+                "sequences": {"user": "user", "max_length": MAX_LENGTH},
             },
             model={"type": "hstu", "width": 8, "heads": 2, "head_dim": 4, "hidden": [8],
                    "max_length": MAX_LENGTH, "use_cvm": False, "slots": ["item", "category"]},

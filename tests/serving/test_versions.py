@@ -190,7 +190,7 @@ def test_a_gate_keeps_a_worse_version_back_and_leaves_nothing_of_it(
         with pytest.raises(
             TrainingError, match=r"COPC relative to the current version 0\.\d+, expected 0\.9999"
         ):
-            writer.apply(worse, gate=Gate(files, Bounds(min_copc=0.9999, max_copc=1.0001)))
+            writer.apply(worse, gate=Gate(files, Bounds(copc=(0.9999, 1.0001))))
         with pytest.raises(TrainingError, match=r"below 0\.\d+, that of the current version"):
             writer.apply(worse, gate=Gate(files, Bounds(max_auc_drop=1e-5)))
         one_class = tmp_path / "clicks.txt"
@@ -200,7 +200,7 @@ def test_a_gate_keeps_a_worse_version_back_and_leaves_nothing_of_it(
             writer.apply(worse, gate=Gate([str(one_class)], min_auc=0.1))
     assert _keys(path) == keys
     with Writer(path) as writer:
-        writer.apply(worse, gate=Gate(files, Bounds(max_copc=11.0), min_auc=0.1))
+        writer.apply(worse, gate=Gate(files, Bounds(copc=(0.0, 11.0)), min_auc=0.1))
     with Predictor(path) as predictor:
         assert predictor.version == version + 1
 

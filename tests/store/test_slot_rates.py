@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 from paddlebox import ops
 from paddlebox._native import paddle
-from paddlebox.config import load_slots
-from paddlebox.errors import ConfigError
 from paddlebox.store.table import sorted_unique_keys
-from paddlebox.train.opening import open_table as open_configured
-from tests.support.configs import make_config, write_slots
 from tests.support.fixtures import OpenTable
 
 
@@ -51,11 +44,3 @@ def test_rows_move_by_the_rate_of_the_moment(open_table: OpenTable) -> None:
     np.testing.assert_allclose(moves[1], 0.25 * moves[0], rtol=1e-4)
     sizes = np.sort(np.abs(moves[0]))  # the slots are in the order of keys, not of feasigns
     np.testing.assert_allclose(sizes, sizes[1] * np.array([0.5, 1.0, 2.0]), rtol=1e-4)
-
-
-def test_a_rate_of_an_unknown_slot_names_the_nearest(tmp_path: Path) -> None:
-    path = write_slots(tmp_path, click="label", user="sparse", item="sparse")
-    config = make_config(data={"slots": str(path)}, table={"slot_learning_rates": {"usr": 0.5}})
-    slots = load_slots(config.data.slots)
-    with pytest.raises(ConfigError, match=r"no sparse slot .usr. in .*did you mean .user."):
-        open_configured(config, tmp_path / "store", slots=slots)

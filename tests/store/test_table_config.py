@@ -214,10 +214,11 @@ def test_embedx_is_rounded_when_the_pass_ends(tmp_path: Path, precision: str, bi
 
 
 def test_rows_of_a_slot_learn_at_its_own_rate(tmp_path: Path) -> None:
-    path = write_slots(tmp_path, click="label", user="sparse", item="sparse")
+    slower = {"type": "sparse", "learning_rate_factor": 0.5}
+    path = write_slots(tmp_path, click="label", user="sparse", item=slower)
     config = make_config(
         data={"slots": str(path)},
-        table={"embed": NAIVE, "slot_learning_rates": {"item": 0.5}},
+        table={"embed": NAIVE},
         mem={"budget_bytes": "1MiB"},
     )
     feasigns = np.array([1, 2])

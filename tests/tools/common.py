@@ -25,7 +25,7 @@ def write_file(path: Path, seed: int) -> None:
 def trained(data: Path, folder: Path, *overrides: str) -> Path:
     done = tool(
         "train", "-c", data / "config.yaml", "--run-dir", folder,
-        "--trace", folder / "trace.json", "-o", "trainer.evaluate_after_pass=true", *overrides,
+        "--trace", folder / "trace.json", "-o", "trainer.evaluate_passes=after", *overrides,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder

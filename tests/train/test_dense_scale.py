@@ -19,6 +19,7 @@ from paddlebox.data.first_look import FirstLook
 from paddlebox.errors import ConfigError
 from paddlebox.store.coordinator import ONE_RANK
 from paddlebox.train.plan import plan_passes
+from paddlebox.train.resume import ResumeRequest
 from paddlebox.train.settle import settled
 from tests.conftest import run_python, tool
 from tests.support.configs import make_config, make_slots, write_config, write_slots
@@ -49,8 +50,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def settle(own: Config, run_dir: Path, **more: Any) -> Config:
-    return settled(own, SLOTS, run_dir, plan_passes(own), ONE_RANK, **more)
+def settle(own: Config, run_dir: Path, source: dict[str, Any] | None = None) -> Config:
+    return settled(ResumeRequest(run_dir, own, SLOTS), plan_passes(own), ONE_RANK, source)
 
 
 def test_scales_are_mean_and_deviation_of_the_features_that_the_model_sees(file: Path) -> None:

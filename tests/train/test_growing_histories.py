@@ -61,7 +61,7 @@ def test_a_run_ends_the_same_and_reads_fewer_rows(tmp_path: Path, model: str, pr
             "dense_threads": 1,
             "epochs": 1,
             "program": program,
-            "evaluate_after_pass": True,
+            "evaluate_passes": "after",
         },
     )
     found = {

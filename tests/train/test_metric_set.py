@@ -225,12 +225,12 @@ def test_only_instances_of_the_mask_and_the_cmatch_count() -> None:
         return int(metrics.compute()["m"]["size"])
 
     assert size() == 5
-    assert size(cmatch_rank=["222_1"]) == 2  # of rank only the lowest byte counts
-    assert size(cmatch_rank=["222"]) == 3
-    assert size(cmatch_rank=["222_2", "223_1"]) == 2
+    assert size(mask={"box_cmatch_rank": ["222_1"]}) == 2  # of rank only the lowest byte counts
+    assert size(mask={"box_cmatch_rank": ["222"]}) == 3
+    assert size(mask={"box_cmatch_rank": ["222_2", "223_1"]}) == 2
     assert size(mask={"page": [1.0]}) == 2
     assert size(mask={"page": [1.0, 3.0]}) == 3
-    assert size(mask={"page": [2.0]}, cmatch_rank=["222"]) == 1
+    assert size(mask={"page": [2.0], "box_cmatch_rank": ["222"]}) == 1
 
 
 def test_weights_and_soft_labels_are_counted() -> None:
@@ -288,7 +288,9 @@ def test_a_column_that_is_missing_is_named() -> None:
         ({"method": "wuauc"}, "group is for wuauc"),
         ({"group": "user"}, "group is for wuauc"),
         ({"weight": "price"}, "weight is for weighted_auc; method is auc, weight 'price'"),
-        ({"cmatch_rank": ["a"]}, "expected CMATCH_RANK or CMATCH"),
+        ({"mask": {"box_cmatch_rank": ["a"]}}, "expected CMATCH_RANK or CMATCH"),
+        ({"mask": {"box_cmatch_rank": [2221]}}, "in quotes, .* found 2221"),
+        ({"mask": {"age": ["1"]}}, "mask: age: expected numbers, found '1'"),
         ({"name": "copc"}, "a usual metric"),
     ],
 )

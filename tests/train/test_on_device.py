@@ -30,7 +30,7 @@ def train(in_new_process: Any, data: Path, tmp_path: Path) -> Any:
         base = [f"data.train_files=[{data}/train-*.txt]", f"data.test_files=[{data}/test.txt]"]
         base += ["model.hidden=[16,16]", "data.batch_size=256", "trainer.dense_threads=1"]
         base += ["table.embedx_threshold=1.0", "mem.budget_bytes=1MiB", "data.threads=2"]
-        base += ["trainer.evaluate_after_pass=true"]
+        base += ["trainer.evaluate_passes=after"]
         arguments = {"folder": str(tmp_path / name), "overrides": [*base, *overrides], **options}
         return in_new_process(SCRIPT, json.dumps(arguments), env=env)
 

@@ -17,6 +17,7 @@ from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore
 from paddlebox.train import resume, run
 from paddlebox.train.config_changes import description
+from paddlebox.train.resume import ResumeRequest
 from tests.support.configs import config_fields, slots_fields
 from tests.support.marks import slow
 
@@ -73,11 +74,12 @@ def test_a_run_that_was_paused_trains_on_no_other_state_than_it_found(
     config = Config.model_validate(config_fields(data={**data, "key_space": "shared"}))
     monkeypatch.setattr(run, "read_slots", lambda *_: SLOTS)
     scratch = tmp_path / "scratch"
-    config = run._resume(config, scratch, ONE_RANK, KeptLock(scratch)).config  # complete
+    request = ResumeRequest(scratch, config, SLOTS)
+    config = run._resume(request, ONE_RANK, KeptLock(scratch)).config  # complete
     of_run = {"trained": 0, "at": 0, "beside": 0}
     folder, step = tmp_path, ""
 
-    def train(_: Any, tests: Any) -> dict[str, Any]:
+    def train(*_: Any) -> dict[str, Any]:
         of_run["trained"] = commit(folder / "store", config, 1)
         return {}
 

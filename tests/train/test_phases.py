@@ -277,7 +277,8 @@ def test_a_metric_is_measured_in_the_phase_that_it_names(tmp_path: Path) -> None
     write(tmp_path)
     specs = (
         "metrics=[{name: pages, method: wuauc, group: box_search_id, phase: join}, "
-        '{name: first, cmatch_rank: ["222_1"], phase: update}, {name: broken, method: nan_inf}]'
+        '{name: first, mask: {box_cmatch_rank: ["222_1"]}, phase: update}, '
+        "{name: broken, method: nan_inf}]"
     )
     line = run(tmp_path, [specs])["lines"][0]
     join, update = (line["phases"][phase]["metrics"] for phase in ("join", "update"))

@@ -76,7 +76,7 @@ def _long(name: str, *overrides: str) -> Any:
         ),
         _slow(
             "schedule",
-            *("optimizer.schedule=plateau", "trainer.evaluate_after_pass=true"),
+            *("optimizer.schedule=plateau", "trainer.evaluate_passes=after"),
             *("optimizer.weight_decay=0.01", *EPOCHS),
         ),
         _long(
@@ -86,7 +86,7 @@ def _long(name: str, *overrides: str) -> Any:
         _long("every date", *ALL, *DATES, "checkpoint.every=date"),
         _long(
             "epochs, never",
-            *("trainer.epochs=2", "checkpoint.every=never", "trainer.evaluate_after_pass=true"),
+            *("trainer.epochs=2", "checkpoint.every=never", "trainer.evaluate_passes=after"),
         ),
         _long("16-bit rows", "table.row_precision=bfloat16", "optimizer.type=adagrad"),
     ],

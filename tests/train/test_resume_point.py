@@ -20,6 +20,8 @@ from paddlebox.store.version_store import VersionStore
 from paddlebox.train import resume
 from paddlebox.train.config_changes import description
 from paddlebox.train.plan import PlannedPass, choose_skipped, leave_out
+from paddlebox.train.resume import ResumeRequest
+from paddlebox.train.stream import Listed
 from tests.support.configs import config_fields, slots_fields
 from tests.support.inside import newest
 
@@ -82,7 +84,8 @@ def run_dir(tmp_path: Path) -> Path:
 def resume_point(
     run_dir: Path, *skip: str, back_to: str = "", to: Slots | None = None, **changes: Any
 ) -> Any:
-    return resume.resume(run_dir, config(**changes), to or slots(), passes(), back_to, skip)
+    request = ResumeRequest(run_dir, config(**changes), to or slots(), back_to, skip)
+    return Listed(passes()).resume(request)
 
 
 @pytest.mark.parametrize(
@@ -225,12 +228,12 @@ def test_files_may_be_added_after_those_that_were_trained(
     run_dir: Path, files: str, changed: str
 ) -> None:
     (run_dir / "metrics.jsonl").write_text(json.dumps(line(1)) + "\n")  # the record has pass 2
-    arguments = run_dir, config(data__train_files=list(files)), slots(), passes(*files)
+    request = ResumeRequest(run_dir, config(data__train_files=list(files)), slots())
     if not changed:
-        assert resume.resume(*arguments).passes == 2
+        assert Listed(passes(*files)).resume(request).passes == 2
         return
     with pytest.raises(ConfigError, match=r"(?s)data.train_files: was .* the 2 passes") as raised:
-        resume.resume(*arguments)
+        Listed(passes(*files)).resume(request)
     assert changed in str(raised.value)
     assert "--init-from" not in str(raised.value)
 
@@ -244,7 +247,7 @@ def test_the_first_changed_file_is_named_within_its_pass_and_a_changed_date_too(
         (PlannedPass(1, 1, ["a"], "20240101"), "pass 1, a, had the date none, and has 20240101"),
     ):
         with pytest.raises(ConfigError, match=changed):
-            resume.resume(run_dir, config(), slots(), [first, *passes()[1:]])
+            Listed([first, *passes()[1:]]).resume(ResumeRequest(run_dir, config(), slots()))
 
 
 @pytest.mark.parametrize(
@@ -339,7 +342,7 @@ class TestLines:
 
     def test_a_run_that_committed_nothing_begins_again(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, self.text(1))
-        assert resume.resume(tmp_path, config(), slots(), passes()).passes == 0
+        assert resume_point(tmp_path).passes == 0
         assert path.read_text() == ""
 
 
@@ -367,7 +370,7 @@ class TestSkippedFiles:
 
     def test_a_start_after_one_without_a_commit_knows_it_too(self, tmp_path: Path) -> None:
         def point(run_dir: Path, **of: Any) -> Any:
-            return resume.resume(run_dir, config(), slots(), passes(), **of)
+            return Listed(passes()).resume(ResumeRequest(run_dir, config(), slots(), **of))
 
         assert self.files(point(tmp_path, skip=["c"])) == "abd"
         assert self.files(point(tmp_path)) == "abd"
@@ -381,7 +384,8 @@ class TestSkippedFiles:
         assert resume.hashes_of(resume_point(run_dir, "c").plan) == resume.hashes_of(passes(*"abd"))
         # So it may leave the config as well.
         without = config(data__train_files=["a", "b", "d"])
-        assert resume.resume(run_dir, without, slots(), passes(*"abd")).passes == 2
+        request = ResumeRequest(run_dir, without, slots())
+        assert Listed(passes(*"abd")).resume(request).passes == 2
 
     def test_saying_it_again_changes_nothing(self, run_dir: Path) -> None:
         first = resume_point(run_dir, "c")

@@ -71,7 +71,7 @@ def test_a_config_that_names_no_slot_is_refused_before_anything_starts(
         return str(found["text"])
 
     assert "no slot 'usr'" in answer({"name": "m", "method": "wuauc", "group": "usr"})
-    assert "needs log keys" in answer({"name": "m", "cmatch_rank": ["222"]})
+    assert "needs log keys" in answer({"name": "m", "mask": {"box_cmatch_rank": ["222"]}})
     assert "the zoo predicts the labels: click" in answer({"name": "m", "prediction": "p"})
     assert not (tmp_path / "new").exists()
 
@@ -92,7 +92,7 @@ def test_log_keys_and_outputs_of_a_program_can_be_named(
     load(dataset, file)
     outputs: dict[str, np.ndarray] = {}
     specs = [
-        MetricConfig(name="one", cmatch_rank=("222_1",)),
+        MetricConfig(name="one", mask={"box_cmatch_rank": ("222_1",)}),
         MetricConfig(name="task", prediction="second"),
         MetricConfig.model_validate({"name": "page", "method": "wuauc", "group": "box_search_id"}),
     ]

@@ -116,7 +116,7 @@ def test_weight_decay_is_an_l2_penalty() -> None:
 
 
 def test_plateau_without_evaluations_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"needs trainer\.evaluate_after_pass"):
+    with pytest.raises(ValueError, match=r"needs trainer\.evaluate_passes: after"):
         make_config(optimizer={"schedule": "plateau"})
 
 
@@ -125,7 +125,7 @@ def test_phases_with_different_schedules_are_an_error() -> None:
         "join": {"model": {"type": "dnn"}, "optimizer": {"schedule": "plateau"}},
         "update": {"model": {"type": "dnn"}},
     }
-    evaluated = {"evaluate_after_pass": True}
+    evaluated = {"evaluate_passes": "after"}
     data = {"format": "multislot", "logkey": True, "test_files": ["a"]}
     with pytest.raises(ValueError, match=r"phases: optimizer\.schedule is constant and plateau"):
         make_config(data=data, model=None, phases=phases, trainer=evaluated)
@@ -149,7 +149,7 @@ def test_a_run_rates_its_rows_by_the_schedule(tmp_path: Path) -> None:
                 "test_files": [f"{tmp_path}/test.csv"],
             },
             model={"type": "lr"},
-            trainer={"epochs": 1, "evaluate_after_pass": True},
+            trainer={"epochs": 1, "evaluate_passes": "after"},
             optimizer={"schedule": schedule},
         )
         run_dir = tmp_path / f"run-{schedule}"

@@ -65,7 +65,7 @@ def train(
     return json.loads(done.stdout.splitlines()[-1])
 
 
-MASK = ["data.sequences.split=mask", "data.sequences.max_length=8", "data.sequences.overlap=5"]
+MASK = ["data.sequences.split=5", "data.sequences.max_length=8"]
 DIRECT = ["data.sequences.split=direct", "data.sequences.max_length=5"]
 
 
@@ -98,7 +98,7 @@ def test_rows_get_the_same_from_each_instance_in_every_split(folder: Path) -> No
 def test_a_resumed_run_has_the_same_histories_to_the_bit(folder: Path, program: str) -> None:
     options = [f"trainer.program={program}", *MASK, "data.sequences.history={length: 4}"]
     options += ["data.sequences.history.budget_bytes=5000", "data.shuffle=true"]
-    options += ["trainer.evaluate_after_pass=true", "trainer.evaluate_before_pass=true"]
+    options += ["trainer.evaluate_passes=both"]
     unbroken = train(folder, "unbroken", *options)
     assert unbroken["error"] == ""
     carried = [line["sequences"]["carried"] for line in unbroken["lines"]]
@@ -181,11 +181,11 @@ def test_a_model_with_a_loss_of_its_own_needs_a_mask(folder: Path) -> None:
     [
         ({"split": "mask"}, {}, "split is given, but user"),
         ({"user": "u", "split": "mask"}, {}, "split mask needs max_length"),
-        ({"user": "u", "overlap": 3}, {}, "overlap is for split mask, found split none"),
+        ({"user": "u", "split": 3}, {}, "split mask needs max_length"),
         (
-            {"user": "u", "split": "mask", "max_length": 4, "overlap": 4},
+            {"user": "u", "split": 4, "max_length": 4},
             {},
-            "overlap: expected less than max_length 4, found 4",
+            "split: expected an overlap of less than max_length 4, found 4",
         ),
         ({"user": "u", "history": {"length": 1}, "max_length": 4}, {}, "history with split none"),
         ({"user": "u"}, {"drop_last": True}, "drop_last with sequences"),

@@ -26,6 +26,7 @@ from paddlebox.store.version_store import VersionStore
 from paddlebox.train.config_changes import description
 from paddlebox.train.pass_line import Lines
 from paddlebox.train.plan import PlannedPass, plan_passes
+from paddlebox.train.resume import ResumeRequest
 from paddlebox.train.settle import batch_size_for, chosen, settled, warn_of_few_steps
 from tests.conftest import PATIENCE_S, ROOT, run_python
 from tests.support.configs import make_config, make_slots
@@ -56,7 +57,8 @@ def settle(
     **more: Any,
 ) -> Config:
     plan = plan_passes(own) if own.data.train_files else []
-    return settled(own, slots, run_dir, plan, world, **more)
+    source = more.pop("source", None)
+    return settled(ResumeRequest(run_dir, own, slots, **more), plan, world, source)
 
 
 def commit(run_dir: Path, settled_config: Config, number: int = 1) -> None:

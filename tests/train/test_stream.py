@@ -13,13 +13,15 @@ import pytest
 from paddlebox.config import Config
 from paddlebox.config.dates import moment, zone_of
 from paddlebox.errors import ConfigError, DataError
+from paddlebox.store.coordinator import ONE_RANK
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore
 from paddlebox.train import resume
 from paddlebox.train.config_changes import description
 from paddlebox.train.plan import PlannedPass
-from paddlebox.train.stream import MAX_PAUSE_S, Hourly
-from tests.support.configs import make_slots
+from paddlebox.train.resume import ResumeRequest
+from paddlebox.train.stream import MAX_PAUSE_S, Hourly, passes_of
+from tests.support.configs import make_config, make_slots
 from tests.support.inside import newest
 
 SLOTS = make_slots(click="label", user="sparse")
@@ -48,9 +50,10 @@ class World:
         data = {name: value for name, value in data.items() if value is not None}
         return Config.model_validate({"name": "r", "model": {"type": "dnn"}, "data": data})
 
-    def hourly(self, **fields: Any) -> Hourly:
+    def hourly(self, until: str = "", **fields: Any) -> Hourly:
         return Hourly(
             self.config(**fields),
+            until=until,
             clock=lambda: self.now,
             steady=lambda: self.steady,
             sleep=self.sleep,
@@ -286,13 +289,17 @@ def test_until_ends_the_stream_with_that_hour_or_the_whole_day(world: World) -> 
         world.write(f"20240101/{hour:02}")
     world.write("20240102/00")
     world.at_hour("2024010300")
-    hourly = world.hourly(until_hour="2024010101")
+    hourly = world.hourly(until="2024010101")
     assert [files(hourly.wait()), files(hourly.wait()), hourly.wait()] == [
         ["20240101/00"], ["20240101/01"], None,
     ]  # fmt: skip
     assert hourly.are_done()
-    whole = world.hourly(until_hour="20240101")
+    whole = world.hourly(until="20240101")
     assert len([*iter(whole.wait, None)]) == 24
+    with pytest.raises(ConfigError, match="--until: expected YYYYMMDD or YYYYMMDDHH, found '2024'"):
+        world.hourly(until="2024")
+    with pytest.raises(ConfigError, match=r"--until 20240101: expected data\.path_template"):
+        passes_of(make_config(), ONE_RANK, "20240101")
 
 
 def test_a_uri_is_looked_at_like_a_folder(world: World) -> None:
@@ -320,7 +327,9 @@ class TestTakenUp:
 
     def resume(self, world: World, *skip: str, back_to: str = "", **fields: Any) -> Hourly:
         hourly = world.hourly(**fields)
-        self.begun = hourly.resume(world.run_dir, world.config(**fields), SLOTS, back_to, skip)
+        self.begun = hourly.resume(
+            ResumeRequest(world.run_dir, world.config(**fields), SLOTS, back_to, skip)
+        )
         return hourly
 
     def test_a_run_goes_on_with_the_hour_after_its_newest_commit(self, world: World) -> None:
@@ -394,7 +403,7 @@ class TestTakenUp:
     ) -> None:
         self.trained(world, 3)
         hourly = self.resume(world)
-        hourly.resume(world.run_dir, world.config(), SLOTS, back_to="1")
+        hourly.resume(ResumeRequest(world.run_dir, world.config(), SLOTS, back_to="1"))
         planned = taken(hourly.ready())
         assert (planned.number, files(planned)) == (2, ["20240101/01"])
 
@@ -403,7 +412,7 @@ class TestTakenUp:
     ) -> None:
         self.trained(world, 3)
         hourly = self.resume(world)
-        hourly.resume(world.run_dir, world.config(), SLOTS, back_to="1")
+        hourly.resume(ResumeRequest(world.run_dir, world.config(), SLOTS, back_to="1"))
         world.write("20240101/02", "1 0\n1 1\n")
         world.write("20240101/00", "1 0\n1 1\n")
         with caplog.at_level(logging.WARNING, "paddlebox"):

@@ -14,6 +14,7 @@ import pytest
 from paddlebox.config.dates import moment, zone_of
 from paddlebox.ranks import World
 from paddlebox.train.plan import PlannedPass
+from paddlebox.train.resume import ResumeRequest
 from paddlebox.train.stream import Hourly
 from tests.conftest import PATIENCE_S
 from tests.train.test_stream import SLOTS
@@ -48,7 +49,7 @@ def logs(tmp_path: Path) -> Logs:
     return logs
 
 
-def on_all(logs: Logs, act: Callable[[Hourly], Any], **fields: Any) -> list[Any]:
+def on_all(logs: Logs, act: Callable[[Hourly], Any], until: str = "", **fields: Any) -> list[Any]:
     """What `act` gives on each rank."""
     met, said = threading.Barrier(RANKS), [None] * RANKS
     clocks = {"clock": lambda: logs.now, "steady": lambda: logs.steady, "sleep": logs.sleep}
@@ -56,7 +57,8 @@ def on_all(logs: Logs, act: Callable[[Hourly], Any], **fields: Any) -> list[Any]
     def run(rank: int) -> Any:
         own = clocks if rank == 0 else dict.fromkeys(clocks, blind)
         try:
-            return act(Hourly(logs.config(**fields), Threads(rank, met, said), **own))
+            ranks = Threads(rank, met, said)
+            return act(Hourly(logs.config(**fields), ranks, until, **own))
         except BaseException:
             met.abort()
             raise
@@ -74,8 +76,7 @@ def test_all_ranks_take_the_same_hours_and_know_of_the_same_missing_ones(logs: L
         logs.write(f"20240101/{hour:02}")
     logs.at_hour("2024010104")
     logs.events = [(1500.0, lambda: logs.write("20240101/04"))]
-    fields = {"missing_hour": "skip", "until_hour": "2024010104"}
-    first, *others = on_all(logs, hours, **fields)
+    first, *others = on_all(logs, hours, "2024010104", missing_hour="skip")
     assert [planned.hour[11:13] for planned in first] == ["00", "02", "03", "04"]
     assert first[1].missing == ["2024-01-01T01:00+00:00"]
     assert others == [first] * (RANKS - 1)
@@ -116,7 +117,7 @@ def test_an_hour_with_fewer_files_than_ranks_is_warned_of_once(
     logs.write("20240101/01")
     logs.at_hour("2024010102")
     with caplog.at_level(logging.WARNING, "paddlebox"):
-        on_all(logs, hours, until_hour="2024010101", share="files")
+        on_all(logs, hours, "2024010101", share="files")
     (said,) = caplog.messages
     assert said.startswith("hour 2024-01-01T00:00+00:00 has 1 files, and there are 3 ranks: ")
 
@@ -128,7 +129,9 @@ def test_skipped_files_are_those_that_the_first_rank_sees(logs: Logs, tmp_path: 
 
     def skip(hourly: Hourly) -> dict[str, int]:
         run_dir = tmp_path / str(hourly._world.rank)
-        return hourly.resume(run_dir, logs.config(), SLOTS, skip=["20240101/01/*"]).skipped
+        return hourly.resume(
+            ResumeRequest(run_dir, logs.config(), SLOTS, skip=["20240101/01/*"])
+        ).skipped
 
     first, *others = on_all(logs, skip)
     assert list(first) == [f"{logs.logs}/20240101/01/part-0.txt"]

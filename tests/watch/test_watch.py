@@ -84,7 +84,7 @@ def test_what_was_predicted_before_training_counts_where_it_is_there() -> None:
 
 
 def test_copc_has_two_bounds() -> None:
-    rule = config(min_copc=0.8, max_copc=1.2)
+    rule = config(copc=[0.8, 1.2])
     assert [fired(rule, line(copc=c)) for c in (0.79, 0.8, 1.2, 1.21)] == [
         ["copc"],
         [],
@@ -103,7 +103,7 @@ def test_an_alert_is_logged_once_when_it_fires_and_once_when_it_ends(
     run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "paddlebox")
-    with Watch(config(min_copc=0.9), run_dir) as watch:
+    with Watch(config(copc=[0.9, 1.5]), run_dir) as watch:
         for number, copc in enumerate((1.0, 0.5, 0.4, 1.0), 1):
             watch.passed(line(number, copc=copc))
     first, second = caplog.messages
@@ -206,7 +206,7 @@ def test_each_save_that_the_gate_refuses_is_logged_once(
 
 def test_figures_for_prometheus_on_the_loopback_interface(run_dir: Path) -> None:
     port = free_port()
-    rule = config(metrics_port=port, min_copc=0.9)
+    rule = config(metrics_port=port, copc=[0.9, 1.5])
     with Watch(rule, run_dir) as watch:
         watch.passed(line(3, copc=0.5))
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:

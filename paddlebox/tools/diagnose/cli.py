@@ -165,13 +165,12 @@ def diagnose(
             + did_you_mean([slice_slot], names)
         )
     files = expand(config.data.test_files)
-    in_order = config.data.model_copy(update={"shuffle": False})
     weight = slots.weight.name if slots.weight is not None else ""
     collected = _Collected([name for name in (weight, slice_slot) if name])
     with opened(config, run_dir, slots) as (table, runner, version):
         tables = table.slot_tables(slots)
         loaded = load_files(config, slots, files, 1 << 16, "diagnose reads files", tables)
-        ordered = config.model_copy(update={"data": in_order})
+        ordered = config.having({"data.shuffle": False})
         with feeding(create_dataset(ordered, slots, table, test=True)) as dataset:
             dataset.preload(files)
             dataset.begin_pass()

@@ -252,7 +252,7 @@ def _curve(
         dashed = i >= TONES  # the colours repeat
         series.append(Series(name, [values.get(x) for x in passes], i % TONES + 1, dashed))
     if not any(v is not None for s in series for v in s.values):
-        how = ": set trainer.evaluate_after_pass" if "test" in title else ""
+        how = ": set trainer.evaluate_passes: after" if "test" in title else ""
         return missing(title, f"no run has this metric{how}")
     return over_passes(title, note, passes, series, value)
 

@@ -34,7 +34,7 @@ STAGES = ("read", "parse", "key", "stage", "pack", "train", "commit")
 _TONE = {stage: tone for tone, stage in enumerate(STAGES, 1)}
 _SPAN_PASSES = 8
 _MAX_SPANS = 2500  # of a trace, to limit the size of the page
-# trainer.evaluate_before_pass: the metrics of a served model that is always up to date.
+# trainer.evaluate_passes: before: the metrics of a served model that is always up to date.
 _BEFORE = "before the pass, as served"
 _DECIMAL3 = partial(text.decimal, digits=3)
 

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 #: Overrides of every trial, which writes nothing outside of its folder. An empty value is the
 #: default.
 FIXED = (
-    *("save=", "publish=", "checkpoint.copy_to=", "trainer.trace="),
+    *("save=", "publish=", "checkpoint.copy_to="),
     "alerts.metrics_port=",
-    "trainer.evaluate_after_pass=true",
+    "trainer.evaluate_passes=after",
 )
 _CHOSEN = ("data.train_files", "data.test_files", "data.path_template")
 

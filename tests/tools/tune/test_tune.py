@@ -239,7 +239,7 @@ def test_a_trial_writes_nothing_outside_of_its_folder(config: Path) -> None:
     places = [made.save.out, made.publish.file, made.checkpoint.copy_to]
     assert places == [""] * 3
     assert made.alerts.metrics_port == 0
-    assert made.trainer.evaluate_after_pass
+    assert made.trainer.evaluates_after
     assert made.trainer.dense_threads > 0  # a share of the cores
     assert made.mem.budget_bytes == 4 << 20  # as the config says
 
