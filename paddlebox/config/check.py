@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -298,6 +298,19 @@ def _leaves(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield prefix + name
         for section in sections:
             yield from _leaves(section, f"{prefix}{name}.")
+
+
+def refuse_twice(names: Sequence[str], key: str, step: str = ": rename one") -> None:
+    """Raises: ValueError, which ends with `step`, if a name is given twice."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{key}: expected each name once, found {', '.join(twice)} twice{step}")
+
+
+def nearest(unknown: str, names: Iterable[str]) -> str:
+    """A hint about an unknown name: "; did you mean 'user'?", or "; there are: " and all names."""
+    known = list(names)
+    return did_you_mean([unknown], known) or f"; there are: {', '.join(known) or 'none'}"
 
 
 def did_you_mean(unknown: Iterable[str], names: Iterable[str]) -> str:

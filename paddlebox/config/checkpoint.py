@@ -64,15 +64,6 @@ class SaveConfig(Section):
         default=1, ge=0, description="passes from one delta to the next; 0: no deltas"
     )
 
-    @model_validator(mode="after")
-    def _copies_need_saves(self) -> SaveConfig:
-        if self.copy_to and not self.out:
-            raise ValueError(
-                f"copy_to: found {self.copy_to!r} without out: saves are written to the folder out "
-                "before they are copied: set save.out"
-            )
-        return self
-
 
 class PublishConfig(Section):
     """An export file that the run keeps up to date with its saves (docs/serving.md)."""

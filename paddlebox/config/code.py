@@ -5,18 +5,18 @@ Loading code runs it, so every key that names code requires `security.allow_comm
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import importlib
 import importlib.util
 import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from paddlebox.config.check import did_you_mean
 from paddlebox.errors import ConfigError, PaddleBoxError
 
 _OF_PACKAGES = (str(Path(__file__).parents[1]), "site-packages", "<")
@@ -35,10 +35,9 @@ def load_named(named: str, key: str) -> Any:
     if not colon or not where or not name:
         raise ConfigError(f"{key} {named!r}: expected module:name, or path/to/file.py:name")
     try:
-        module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+        module = _load_file(Path(where)) if where.endswith(".py") else import_module(where)
         if not hasattr(module, name):
-            near = difflib.get_close_matches(name, vars(module), 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean([name], vars(module))
             raise ConfigError(f"{where} has no attribute {name!r}{hint}")
         return getattr(module, name)
     except (ConfigError, ImportError, OSError) as error:
@@ -82,10 +81,6 @@ def calling(
         raise error_class(
             f"{what} raised {type(error).__name__}: {str(error).strip()}{line}"
         ) from error
-
-
-def _load_module(name: str) -> Any:
-    return importlib.import_module(name)
 
 
 def _load_file(path: Path) -> Any:

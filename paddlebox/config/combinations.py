@@ -133,6 +133,7 @@ _by_instance = _key(
     "data.share {0.data.share}",
     lambda c: c.data.share_by[0] in (ShareBy.INSTANCE, ShareBy.INS_ID),
 )
+_drop_last = _key("data.drop_last", lambda c: c.data.drop_last)
 _history = _key("data.sequences.history", lambda c: c.data.sequences.history.length)
 _hours = _key("data.path_template", lambda c: c.data.path_template)
 _days = _key("data.files_per_day", lambda c: c.data.files_per_day)
@@ -153,12 +154,15 @@ _HOST = "only the host computes it"
 _CLICKS = "it counts the clicks of single instances for one program and one table"
 _DELTA = "it changes all rows, but a delta has only the rows of its passes"
 _ROUNDS = "it rounds what must be exact"
+_LACK = "would lack instances that they have when served"
 _ONCE = "with days the files are trained once"
 _BOUNDS = "alerts.max_auc_drop or alerts.copc: set one of them"
 
 #: Two settings that exclude each other, and why.
 EXCLUDES: tuple[tuple[Setting, Setting, str], ...] = (
-    (_join(_page_views), _negatives, "page views would lack instances that they have when served"),
+    (_join(_page_views), _negatives, f"page views {_LACK}"),
+    (_sequences, _negatives, f"sequences {_LACK}"),
+    (_sequences, _drop_last, "batches of sequences differ in size, so none is incomplete"),
     (_join(_page_views), _sequences, "join trains on sequences then, not on page views"),
     (_served(_reads_sequences), _phases, "only join has sequences: set phases.join.model"),
     (_served(_reads_sequences), _gate, "the gate predicts single instances, without a history"),
@@ -221,6 +225,11 @@ NEEDS: tuple[tuple[Setting, Callable[[Config], object], str], ...] = (
         "several passes",
     ),
     (_file, lambda c: c.save.out, "save.out, found none: set save.out, or take publish.file out"),
+    (
+        _key("save.copy_to {0.save.copy_to}", lambda c: c.save.copy_to),
+        lambda c: c.save.out,
+        "save.out, the folder to which saves are written before they are copied: set save.out",
+    ),
     (_stop, lambda c: c.alerts.given, _BOUNDS),
     (_gate, lambda c: c.alerts.given, _BOUNDS),
     (

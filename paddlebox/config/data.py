@@ -332,20 +332,6 @@ class DataConfig(StreamConfig):
                 "share: ins_id needs ids, which a config reads as log keys: set data.logkey: true, "
                 "if the data has them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _sequences_are_whole(self) -> DataConfig:
-        if self.sequences.user and self.drop_last:
-            raise ValueError(
-                "drop_last with sequences: batches of sequences differ in size, so none is "
-                "incomplete: take drop_last out"
-            )
-        if self.sequences.user and self.negative_rate < 1:
-            raise ValueError(
-                f"negative_rate {self.negative_rate} with sequences: the sequence of a user would "
-                "lack instances that it has when the model is served: leave one of them out"
-            )
         if self.sequences.user and self.share_by != (ShareBy.SLOT, self.sequences.user):
             raise ValueError(
                 f"share: expected auto or `slot {self.sequences.user}`, found {self.share!r}: with "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from paddlebox.config.check import nearest
 from paddlebox.config.models import ModelConfig
 from paddlebox.config.slots import Slots
 from paddlebox.errors import ConfigError
@@ -44,9 +44,7 @@ class Fields:
         known = [*self.cells, *self.dense]
         for name in names:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
-                raise ConfigError(f"{key}: no slot {name!r}; {hint}")
+                raise ConfigError(f"{key}: no slot {name!r}{nearest(name, known)}")
 
 
 def fields_of(slots: Slots, sequences: Sequence[str] = ()) -> Fields:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
@@ -58,6 +58,9 @@ class ModelType(StrEnum):
 class ModelConfig(Section):
     """Keys of all models."""
 
+    computes_loss: ClassVar[bool] = False  # whether the model of the zoo has a loss of its own
+    page_views: ClassVar[bool] = False  # whether it reads the other instances of a page of join
+
     type: Choice[ModelType] = Field(description=_TYPE)
     slots: ListOf[Text] = Field(
         default=(), description="sparse slots that the model reads; empty: all"
@@ -88,11 +91,6 @@ class ModelConfig(Section):
     def objective(self) -> str:
         """The loss that replaces that of the model; bce: none does."""
         return self.loss
-
-    @property
-    def computes_loss(self) -> bool:
-        """Whether the model of the zoo has a loss of its own."""
-        return False
 
     @property
     def runs_code(self) -> bool:
@@ -138,11 +136,6 @@ class ModelConfig(Section):
         return ""
 
     @property
-    def page_views(self) -> bool:
-        """Whether the model reads the other instances of a page view. Only join provides them."""
-        return False
-
-    @property
     def reads_sequences(self) -> bool:
         """Whether the model reads the sequences of `data.sequences` (docs/sequences.md)."""
         return False
@@ -161,10 +154,7 @@ class ModelConfig(Section):
 class WithoutNetwork(ModelConfig):
     """Models that read only the weights and vectors of rows."""
 
-    @property
-    def use_cvm(self) -> bool:
-        """Always false: only a network could read shows and clicks."""
-        return False
+    use_cvm: ClassVar[bool] = False  # only a network could read shows and clicks
 
 
 class NetworkConfig(ModelConfig):
@@ -188,6 +178,8 @@ class FmConfig(WithoutNetwork):
 
 
 class RankAttentionConfig(NetworkConfig):
+    page_views: ClassVar[bool] = True
+
     type: Literal[ModelType.RANK_ATTENTION] = Field(description=_TYPE)
     output_dim: _Width = Field(
         default=32, description="width of the vector that comes from the page's other instances"
@@ -195,10 +187,6 @@ class RankAttentionConfig(NetworkConfig):
     enable_input_bp: bool = Field(
         default=False, description="also train the rows of the other instances of the page"
     )
-
-    @property
-    def page_views(self) -> bool:
-        return True
 
 
 class DnnConfig(NetworkConfig):
@@ -303,6 +291,8 @@ class FinalMlpConfig(NetworkConfig):
 class TaskConfig(NetworkConfig):
     """Keys of models with one output per label of slots.yaml."""
 
+    computes_loss: ClassVar[bool] = True
+
     tower: ListOf[_Width] = Field(
         default=(64,), description="widths of the hidden layers of each task's own network"
     )
@@ -310,10 +300,6 @@ class TaskConfig(NetworkConfig):
         default=(),
         description="weight of each task's loss, in the order of the labels; empty: 1 each",
     )
-
-    @property
-    def computes_loss(self) -> bool:
-        return True
 
 
 class DelayedConfig(TaskConfig):
@@ -405,6 +391,8 @@ class DinConfig(HistoryModelConfig):
 
 
 class DienConfig(HistoryModelConfig):
+    computes_loss: ClassVar[bool] = True
+
     type: Literal[ModelType.DIEN] = Field(description=_TYPE)
     auxiliary: float = Field(
         default=1.0,
@@ -412,10 +400,6 @@ class DienConfig(HistoryModelConfig):
         description="weight of the auxiliary loss, which compares the next item of the history "
         "with another one",
     )
-
-    @property
-    def computes_loss(self) -> bool:
-        return True
 
 
 class BstConfig(HistoryModelConfig):

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from paddlebox.config.check import refuse_twice
 from paddlebox.config.checkpoint import AlertsConfig, CheckpointConfig, PublishConfig, SaveConfig
 from paddlebox.config.combinations import check_combinations
 from paddlebox.config.data import DataConfig, FeederConfig, SequencesConfig
@@ -146,10 +147,6 @@ class Config(Section):
     @model_validator(mode="after")
     def _combinations_work(self) -> Config:
         check_combinations(self)
-        return self
-
-    @model_validator(mode="after")
-    def _groups_are_in_one_batch(self) -> Config:
         user, join = self.data.sequences.user, self.phases.get(Phase.JOIN)
         key, group = "model", self.model.loss_group
         if join is not None:
@@ -181,15 +178,8 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _metric_names_once(self) -> Config:
-        names = [metric.name for metric in self.metrics]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"metrics: names are given twice: {', '.join(twice)}")
-        return self
-
-    @model_validator(mode="after")
-    def _tables_have_names_of_their_own(self) -> Config:
+    def _metrics_and_tables_have_names_of_their_own(self) -> Config:
+        refuse_twice([metric.name for metric in self.metrics], "metrics")
         for key, table in self.extra_tables.items():
             if table.name != key:
                 raise ValueError(

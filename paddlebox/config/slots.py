@@ -11,7 +11,6 @@ slots:
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -21,7 +20,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from paddlebox.config.check import did_you_mean, validate
+from paddlebox.config.check import nearest, refuse_twice, validate
 from paddlebox.config.data import Format
 from paddlebox.config.load import read_yaml
 from paddlebox.config.section import Choice, ListOf, Section, Text
@@ -88,16 +87,8 @@ class Csv(Section):
         return {**values, "header": False}
 
     @model_validator(mode="after")
-    def _no_column_twice(self) -> Csv:
-        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
-        if twice:
-            raise ValueError(
-                f"columns: expected each name once, found {', '.join(twice)} twice: rename one"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _two_marks(self) -> Csv:
+    def _two_marks_and_no_column_twice(self) -> Csv:
+        refuse_twice(self.columns, "columns")
         marks = {"delimiter": self.delimiter, "list_separator": self.list_separator}
         for name, mark in marks.items():
             if len(mark) != 1 or mark in '\n\r"\0' or not mark.isascii():
@@ -124,6 +115,16 @@ class Tags(Section):
     content: Text = "content"
     logkey: Text = "logkey"
     time: Text = "time"  # integers in any unit
+
+
+# Fields that only slots of one type may have.
+_OF_TYPE = {
+    **dict.fromkeys(("dim", "clip", "log1p"), SlotType.DENSE),
+    **dict.fromkeys(("hash", "max_length", "bucket", "cross", "table", "shares"), SlotType.SPARSE),
+    **dict.fromkeys(("learning_rate_factor", "weighted", "weight_column"), SlotType.SPARSE),
+    "pooling": SlotType.SPARSE,
+    "of": SlotType.LATE,
+}
 
 
 class Slot(Section):
@@ -172,60 +173,48 @@ class Slot(Section):
 
     @model_validator(mode="after")
     def _fields_are_for_the_type(self) -> Slot:
-        if self.dim != 1 and self.type is not SlotType.DENSE:
-            raise ValueError(
-                f"slot {self.name!r} has a dim, which only a dense slot may have; found type "
-                f"{self.type.value}: take dim out, or correct the type"
-            )
         if any(character.isspace() or character == ":" for character in self.name):
             raise ValueError(
                 f"slot name: expected no space and no colon, found {self.name!r}: give the slot "
                 f"another name, and `column: {self.name!r}`"
             )
-        for kind, names in (
-            (SlotType.SPARSE, ("hash", "max_length", "bucket", "cross", "table", "shares")),
-            (SlotType.SPARSE, ("weighted", "weight_column")),
-            (SlotType.DENSE, ("clip", "log1p")),
-            (SlotType.LATE, ("of",)),
+        for field, kind in _OF_TYPE.items():
+            given = getattr(self, field) != type(self).model_fields[field].default
+            if given and self.type is not kind:
+                raise ValueError(
+                    f"slot {self.name!r} has {field}, which is for {kind.value} slots; found "
+                    f"type {self.type.value}: take {field} out, or correct the type"
+                )
+        bucket, cross, clip = self.bucket, self.cross, self.clip
+        boundaries = bucket.boundaries if bucket is not None else ()
+        read = self.hash or self.column is not None or self.shares is not None or self.weighted
+        for wrong, text in (
+            (
+                self.weight_column is not None and not self.weighted,
+                " has weight_column but no weights: give it `weighted: true`, or take "
+                "weight_column out",
+            ),
+            (bucket is not None and cross is not None, " has bucket and cross; expected one"),
+            (
+                self.made and read,
+                " is made of other slots; expected no hash, column, shares or weighted",
+            ),
+            (
+                clip is not None and (len(clip) != 2 or clip[0] > clip[1]),
+                f": clip: expected [low, high], found {clip}",
+            ),
+            (
+                any(low >= high for low, high in pairwise(boundaries)),
+                f": bucket.boundaries: expected ascending numbers, found {list(boundaries)}: sort "
+                "them, and give each only once",
+            ),
+            (
+                cross is not None and len(cross) != 2,
+                f": cross: expected two slots, found {len(cross or ())}: write [one, other]",
+            ),
         ):
-            for field in names:
-                if getattr(self, field) and self.type is not kind:
-                    raise ValueError(
-                        f"slot {self.name!r} has {field}, which is for {kind.value} slots; found "
-                        f"type {self.type.value}: take {field} out, or correct the type"
-                    )
-        if self.pooling is not Pooling.SUM and self.type is not SlotType.SPARSE:
-            raise ValueError(
-                f"slot {self.name!r} has pooling, which is for sparse slots; found type "
-                f"{self.type.value}: take pooling out, or correct the type"
-            )
-        if self.weight_column is not None and not self.weighted:
-            raise ValueError(
-                f"slot {self.name!r} has weight_column but no weights: give it `weighted: true`, "
-                "or take weight_column out"
-            )
-        if self.bucket is not None and self.cross is not None:
-            raise ValueError(f"slot {self.name!r} has bucket and cross; expected one of them")
-        if self.made and (
-            self.hash or self.column is not None or self.shares is not None or self.weighted
-        ):
-            raise ValueError(
-                f"slot {self.name!r} is made of other slots; expected no hash, column, shares or "
-                "weighted"
-            )
-        if self.clip is not None and (len(self.clip) != 2 or self.clip[0] > self.clip[1]):
-            raise ValueError(f"slot {self.name!r}: clip: expected [low, high], found {self.clip}")
-        boundaries = self.bucket.boundaries if self.bucket is not None else ()
-        if any(low >= high for low, high in pairwise(boundaries)):
-            raise ValueError(
-                f"slot {self.name!r}: bucket.boundaries: expected ascending numbers, found "
-                f"{list(boundaries)}: sort them, and give each only once"
-            )
-        if self.cross is not None and len(self.cross) != 2:
-            raise ValueError(
-                f"slot {self.name!r}: cross: expected two slots, found {len(self.cross)}: write "
-                "[one, other]"
-            )
+            if wrong:
+                raise ValueError(f"slot {self.name!r}{text}")
         self._check_default()
         return self
 
@@ -255,12 +244,7 @@ class Slots(Section):
 
     @model_validator(mode="after")
     def _no_name_twice(self) -> Slots:
-        names = [slot.name for slot in self.slots]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(
-                f"slots: expected each name once, found {', '.join(twice)} twice: rename one"
-            )
+        refuse_twice([slot.name for slot in self.slots], "slots")
         if len(self.sparse) > 65535:
             raise ValueError(f"expected at most 65535 sparse slots, found {len(self.sparse)}")
         for kind in (SlotType.WEIGHT, SlotType.LATE):
@@ -418,7 +402,8 @@ class Slots(Section):
     def of_serving(self) -> Slots:
         """The slots for serving: without the labels after the first and the slots `beside`."""
         left_out = (*self.labels[1:], *self.beside)
-        return self.model_copy(update={"slots": tuple(s for s in self.slots if s not in left_out)})
+        kept = [slot for slot in self.slots if slot not in left_out]
+        return self.having({"slots": tuple(s.having({"learning_rate_factor": 1.0}) for s in kept)})
 
     def positions(self, sequences: Sequence[str]) -> tuple[int, ...]:
         """(S) the number of cells of each sparse slot: max_length for sequences, whose ids are fed
@@ -429,9 +414,7 @@ class Slots(Section):
         names = [slot.name for slot in self.sparse]
         for name in sequences:
             if name not in names:
-                near = difflib.get_close_matches(name, names, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
-                raise ConfigError(f"sequence {name!r} is no sparse slot; {hint}")
+                raise ConfigError(f"sequence {name!r} is no sparse slot{nearest(name, names)}")
             if name in self.factored:
                 raise ConfigError(
                     f"sequence {name!r}: expected a slot without weighted and pooling, which the "
@@ -453,9 +436,9 @@ class Slots(Section):
         """
         for slot in self.sparse:
             if slot.table is not None and slot.table not in names:
-                near = difflib.get_close_matches(slot.table, names, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
-                raise ConfigError(f"slot {slot.name!r}: no table {slot.table!r}; {hint}")
+                raise ConfigError(
+                    f"slot {slot.name!r}: no table {slot.table!r}{nearest(slot.table, names)}"
+                )
         chosen = tuple(names.index(slot.table or names[0]) for slot in self.sparse)
         for number, name in enumerate(names):
             if len(names) > 1 and number not in chosen:
@@ -480,7 +463,7 @@ class Slots(Section):
             if name not in fed:
                 raise ConfigError(
                     f"table.counts: no label and no slot of type count {name!r} in slots.yaml"
-                    + (did_you_mean([name], fed) or f"; there are: {', '.join(fed)}")
+                    f"{nearest(name, fed)}"
                 )
 
     def check_format(self, data_format: Format) -> None:
@@ -489,98 +472,89 @@ class Slots(Section):
         Raises:
             ConfigError: a slot, `csv` or `tags` does not fit.
         """
+        of = data_format.value
         named = data_format is Format.CSV or data_format.is_columnar
-        absent = named or data_format in (Format.FEASIGN_SLOT, Format.SLOT_VALUE)
         if data_format is not Format.CSV and self.csv != Csv():
-            raise ConfigError(f"csv is given, but data.format is {data_format.value}")
+            raise ConfigError(f"csv is given, but data.format is {of}")
         if not named and self.tags != Tags():
             raise ConfigError(
-                f"tags has columns, which only csv, parquet and arrow use; data.format is "
-                f"{data_format.value}"
+                f"tags has columns, which only csv, parquet and arrow use; data.format is {of}"
             )
-        self._check_weighted(data_format)
         for slot in self.slots:
             if slot.made:
                 continue
-            if self.csv.columns and (slot.column or slot.name) not in self.csv.columns:
-                column = slot.column or slot.name
+            column = slot.column or slot.name
+            if self.csv.columns and column not in self.csv.columns:
                 raise ConfigError(
                     f"slot {slot.name!r}: no column {column!r} in csv.columns"
-                    + (
-                        did_you_mean([column], self.csv.columns)
-                        or f"; there are: {', '.join(self.csv.columns)}"
-                    )
+                    f"{nearest(column, self.csv.columns)}"
                 )
-            if slot.type is SlotType.DENSE and slot.default is not None and not absent:
+            for wrong, text in _misfits(slot, column, data_format, named):
+                if wrong:
+                    raise ConfigError(f"slot {slot.name!r}{text}")
+        marks = {"delimiter": self.csv.delimiter, "list_separator": self.csv.list_separator}
+        for name, mark in marks.items():
+            if self.weighted and data_format is Format.CSV and mark == ":":
                 raise ConfigError(
-                    f"slot {slot.name!r} has a default, but in {data_format.value} no dense value "
-                    "is ever absent: take the default out, or correct data.format"
-                )
-            if data_format is not Format.CRITEO_TSV:
-                if slot.column is not None and not named:
-                    raise ConfigError(
-                        f"slot {slot.name!r} has a column, which only formats criteo_tsv, csv, "
-                        f"parquet and arrow use; found data.format {data_format.value}: take "
-                        "column out, or correct data.format"
-                    )
-                continue
-            if slot.hash:
-                raise ConfigError(
-                    f"slot {slot.name!r} has hash; the tokens of criteo_tsv are numbers already"
-                )
-            column = slot.column or slot.name
-            if not _CRITEO_COLUMN.fullmatch(column):
-                raise ConfigError(
-                    f"slot {slot.name!r}: no column {column!r} in criteo_tsv; expected label, "
-                    "I1 to I13 or C1 to C26 as its column, or as its name"
-                )
-            wanted = {"l": {SlotType.LABEL}, "I": {SlotType.DENSE, SlotType.SPARSE}}.get(
-                column[0], {SlotType.SPARSE}
-            )
-            if slot.type not in wanted or slot.dim != 1:
-                raise ConfigError(
-                    f"slot {slot.name!r}: column {column} cannot be a {slot.type.value} slot of "
-                    f"dim {slot.dim}; expected {' or '.join(sorted(wanted))}, dim 1"
+                    f"csv.{name} is ':', which divides the ids of slot {self.weighted[0]!r} "
+                    "from their weights: set another one"
                 )
 
-    def _check_weighted(self, data_format: Format) -> None:
-        for slot in self.sparse:
-            if slot.weighted and data_format is Format.CRITEO_TSV:
-                raise ConfigError(
-                    f"slot {slot.name!r} is weighted, but criteo_tsv has no weights: take weighted "
-                    "out, or correct data.format"
-                )
-            if slot.weight_column is not None and not data_format.is_columnar:
-                raise ConfigError(
-                    f"slot {slot.name!r} has weight_column, which only parquet and arrow use; in "
-                    f"data.format {data_format.value} an id and its weight are one value, such as "
-                    "7:0.5: take weight_column out"
-                )
-            if slot.weighted and slot.weight_column is None and data_format.is_columnar:
-                raise ConfigError(
-                    f"slot {slot.name!r} is weighted: expected weight_column, the name of the "
-                    f"column of its weights in {data_format.value}, found none"
-                )
-        if self.weighted and data_format is Format.CSV:
-            for name, mark in (
-                ("delimiter", self.csv.delimiter),
-                ("list_separator", self.csv.list_separator),
-            ):
-                if mark == ":":
-                    raise ConfigError(
-                        f"csv.{name} is ':', which divides the ids of slot {self.weighted[0]!r} "
-                        "from their weights: set another one"
-                    )
+
+def _misfits(
+    slot: Slot, column: str, data_format: Format, named: bool
+) -> Iterable[tuple[object, str]]:
+    """Whether a slot breaks each rule of a format, and the rest of the error. named: whether
+    columns have names."""
+    of = data_format.value
+    criteo = data_format is Format.CRITEO_TSV
+    absent = named or data_format in (Format.FEASIGN_SLOT, Format.SLOT_VALUE)
+    types = {"l": {SlotType.LABEL}, "I": {SlotType.DENSE, SlotType.SPARSE}}
+    wanted = types.get(column[0], {SlotType.SPARSE})
+    return (
+        (
+            slot.weighted and criteo,
+            f" is weighted, but {of} has no weights: take weighted out, or correct data.format",
+        ),
+        (
+            slot.weight_column is not None and not data_format.is_columnar,
+            " has weight_column, which only parquet and arrow use; in data.format "
+            f"{of} an id and its weight are one value, such as 7:0.5: take weight_column out",
+        ),
+        (
+            slot.weighted and slot.weight_column is None and data_format.is_columnar,
+            " is weighted: expected weight_column, the name of the column of its weights in "
+            f"{of}, found none",
+        ),
+        (
+            slot.type is SlotType.DENSE and slot.default is not None and not absent,
+            f" has a default, but in {of} no dense value is ever absent: take the default out, "
+            "or correct data.format",
+        ),
+        (
+            slot.column is not None and not (named or criteo),
+            " has a column, which only formats criteo_tsv, csv, parquet and arrow use; found "
+            f"data.format {of}: take column out, or correct data.format",
+        ),
+        (criteo and slot.hash, " has hash; the tokens of criteo_tsv are numbers already"),
+        (
+            criteo and not _CRITEO_COLUMN.fullmatch(column),
+            f": no column {column!r} in criteo_tsv; expected label, I1 to I13 or C1 to C26 as "
+            "its column, or as its name",
+        ),
+        (
+            criteo and (slot.type not in wanted or slot.dim != 1),
+            f": column {column} cannot be a {slot.type.value} slot of dim {slot.dim}; expected "
+            f"{' or '.join(sorted(wanted))}, dim 1",
+        ),
+    )
 
 
 def _known(first: str, name: str, usable: Iterable[str], kind: str) -> None:
     """Check that a name is usable. first: beginning of the error; kind: what is expected."""
     usable = list(usable)
-    if name in usable:
-        return
-    near = difflib.get_close_matches(name, usable, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(usable) or 'none'}"
-    raise ValueError(f"{first} expected {kind}, found {name!r}{hint}")
+    if name not in usable:
+        raise ValueError(f"{first} expected {kind}, found {name!r}{nearest(name, usable)}")
 
 
 def load_slots(path: str | Path, *, labelled: bool = True) -> Slots:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from paddlebox.config.check import refuse_twice
 from paddlebox.config.section import GIB, KIB, MIB, Bytes, Choice, ListOf, Section, Text
 
 
@@ -284,9 +285,7 @@ class TableConfig(Section):
 
     @model_validator(mode="after")
     def _no_count_twice(self) -> TableConfig:
-        twice = sorted({name for name in self.counts if self.counts.count(name) > 1})
-        if twice:
-            raise ValueError(f"counts: expected each name once, found {', '.join(twice)} twice")
+        refuse_twice(self.counts, "counts")
         return self
 
     @model_validator(mode="after")

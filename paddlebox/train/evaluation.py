@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from paddlebox._native import core
 from paddlebox.config import Config, DenseDtype, Phase, Slots
 from paddlebox.config.arguments import AnyConfig, AnyPath, AnySlots, as_config, as_path
-from paddlebox.config.check import did_you_mean
+from paddlebox.config.check import nearest
 from paddlebox.config.trainer import state_of
 from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, StoreError
@@ -191,13 +191,9 @@ def evaluate(
             "data.test_files: expected files to evaluate on, found none: name them with --files"
         )
     slots = read_slots(config, slots)
-    unknown = sorted({*dump_slots} - {slot.name for slot in slots.slots})
-    if unknown:
-        raise ConfigError(
-            f"dump: no slot {', '.join(unknown)}; there are: "
-            f"{', '.join(slot.name for slot in slots.slots)}"
-            + did_you_mean(unknown, (slot.name for slot in slots.slots))
-        )
+    names = [slot.name for slot in slots.slots]
+    for name in sorted({*dump_slots} - {*names}):
+        raise ConfigError(f"dump: no slot {name!r}{nearest(name, names)}")
     tests = expand(config.data.test_files)
     if dump is not None and world.size > 1:
         raise ConfigError(f"--dump: expected a job of one rank, found {world.size} ranks")

@@ -10,7 +10,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.config import Slots
-from paddlebox.config.check import did_you_mean
+from paddlebox.config.check import nearest
 from paddlebox.config.metrics import CMATCH_RANK, MetricConfig, MetricMethod
 from paddlebox.data.batches import LOG_KEYS
 from paddlebox.errors import ConfigError
@@ -198,9 +198,8 @@ def check_columns(specs: Sequence[MetricConfig], slots: Slots, *, log_keys: bool
     for spec in specs:
         if spec.prediction and spec.prediction not in slots.tasks:
             raise ConfigError(
-                f"metric {spec.name!r}: prediction {spec.prediction!r}: the zoo predicts "
-                f"the labels: {', '.join(slots.tasks)}"
-                + did_you_mean([spec.prediction], slots.tasks)
+                f"metric {spec.name!r}: prediction {spec.prediction!r}: the zoo predicts the labels"
+                f"{nearest(spec.prediction, slots.tasks)}"
             )
         for name in sorted(spec.columns):
             if name in LOG_KEYS and not log_keys:
@@ -211,17 +210,13 @@ def check_columns(specs: Sequence[MetricConfig], slots: Slots, *, log_keys: bool
             if name in LOG_KEYS:
                 continue
             if name not in names:
-                raise ConfigError(
-                    f"metric {spec.name!r}: no slot {name!r}; there are: {', '.join(names)}"
-                    + did_you_mean([name], names)
-                )
+                raise ConfigError(f"metric {spec.name!r}: no slot {name!r}{nearest(name, names)}")
 
 
 def _named(name: str, columns: Columns, metric: str) -> np.ndarray:
     if name not in columns:
         raise ConfigError(
-            f"metric {metric!r}: the batch has no {name!r}; it has: "
-            f"{', '.join(sorted(columns)) or 'none'}{did_you_mean([name], columns)}"
+            f"metric {metric!r}: the batch has no {name!r}{nearest(name, sorted(columns))}"
         )
     return columns[name]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from paddlebox.config import Config, KeySpace, ModelConfig, Slots, load_slots
 from paddlebox.config.arguments import AnySlots, as_slots
-from paddlebox.config.check import did_you_mean
+from paddlebox.config.check import nearest
 from paddlebox.config.data import ShareBy
 from paddlebox.config.fields import click_slots
 from paddlebox.config.models import IN_GROUPS, SEARCH_ID
@@ -58,8 +57,7 @@ def _check_share(config: Config, slots: Slots) -> None:
     if by is ShareBy.SLOT and slot not in names:
         key = "data.sequences.user" if config.data.sequences.user else "data.share"
         raise ConfigError(
-            f"{key}: no sparse slot {slot!r} in {config.data.slots}; there are: "
-            f"{', '.join(names)}{did_you_mean([slot], names)}"
+            f"{key}: no sparse slot {slot!r} in {config.data.slots}{nearest(slot, names)}"
         )
 
 
@@ -177,10 +175,8 @@ def _check_read_slots(config: Config, slots: Slots, key: str, model: ModelConfig
     names = [slot.name for slot in slots.sparse]
     for name in model.slots:
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
             raise ConfigError(
-                f"{key}.slots: no sparse slot {name!r} in {config.data.slots}"
-                + (f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names)}")
+                f"{key}.slots: no sparse slot {name!r} in {config.data.slots}{nearest(name, names)}"
             )
     missing = sorted({*model.sequences} - {*model.slots})
     if missing:
@@ -203,8 +199,8 @@ def _check_group(config: Config, slots: Slots, key: str, model: ModelConfig) -> 
         )
     if group not in ("", SEARCH_ID, *names):
         raise ConfigError(
-            f"{key}.loss_group: no sparse slot {group!r} in {config.data.slots}; there are: "
-            f"{', '.join(names)}{did_you_mean([group], names)}"
+            f"{key}.loss_group: no sparse slot {group!r} in {config.data.slots}"
+            f"{nearest(group, names)}"
         )
 
 

@@ -50,7 +50,7 @@ def test_slots_keep_their_order_and_kinds(tmp_path: Path) -> None:
         (GOOD + "  - {name: 1, type: sparse}", "slots[4].name: expected a string, found 1 (int)"),
         (
             GOOD + "  - {name: x, type: sparse, dim: 2}",
-            "has a dim, which only a dense slot may have",
+            "has dim, which is for dense slots",
         ),
         (GOOD + "  - {name: x, type: dense, shares: user}", "'x' has shares, which is for sparse"),
         (

@@ -90,7 +90,7 @@ def test_serving_reads_neither() -> None:
         ({"v": "late"}, "slot 'v': of: expected a label, found ''; there are: click"),
         ({"v": {"type": "late", "of": "clik"}}, "found 'clik'; did you mean 'click'"),
         ({"v": {"type": "count", "of": "click"}}, "'v' has of, which is for late slots"),
-        ({"w": {"type": "count", "dim": 2}}, "'w' has a dim, which only a dense slot may have"),
+        ({"w": {"type": "count", "dim": 2}}, "'w' has dim, which is for dense slots"),
         ({"w": {"type": "count", "default": 1}}, "'w' has a default, but its value is never"),
     ],
 )

@@ -177,7 +177,10 @@ def test_negatives_are_those_of_one_label() -> None:
     [
         ({"negative_rate": 0}, "negative_rate"),
         ({"negative_rate": 1.5}, "negative_rate"),
-        ({"negative_rate": 0.5, "sequences": {"user": "u"}}, r"negative_rate 0\.5 with sequences"),
+        (
+            {"negative_rate": 0.5, "sequences": {"user": "u"}},
+            "data.sequences does not work together with data.negative_rate",
+        ),
     ],
 )
 def test_rates_that_make_no_sense_are_refused(data: dict[str, object], expected: str) -> None:

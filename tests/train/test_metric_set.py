@@ -276,7 +276,7 @@ def test_the_entropy_worked_by_hand() -> None:
 def test_a_column_that_is_missing_is_named() -> None:
     metrics = MetricSet([spec("wuauc", group="user")])
     one = np.zeros(1, np.float32)
-    with pytest.raises(ConfigError, match="'m': the batch has no 'user'; it has: item"):
+    with pytest.raises(ConfigError, match="'m': the batch has no 'user'; there are: item"):
         metrics.add(one, one, {"item": one})
     with pytest.raises(ConfigError, match="the program has no prediction"):
         metrics.add(None, one, {"user": one})

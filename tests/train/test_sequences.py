@@ -188,7 +188,11 @@ def test_a_model_with_a_loss_of_its_own_needs_a_mask(folder: Path) -> None:
             "split: expected an overlap of less than max_length 4, found 4",
         ),
         ({"user": "u", "history": {"length": 1}, "max_length": 4}, {}, "history with split none"),
-        ({"user": "u"}, {"drop_last": True}, "drop_last with sequences"),
+        (
+            {"user": "u"},
+            {"drop_last": True},
+            "data.sequences does not work together with data.drop_last",
+        ),
         ({"user": "u"}, {"share": "files"}, "share: expected auto or `slot u`, found 'files'"),
         ({"user": "u"}, {"share": "slot v"}, "share: expected auto or `slot u`, found 'slot v'"),
         ({"user": "u", "lenght": 1}, {}, "did you mean|lenght"),

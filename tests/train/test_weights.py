@@ -121,7 +121,7 @@ def test_a_weight_that_is_none_makes_the_line_bad(folder: Path, weight: str) -> 
     ("slots", "expected"),
     [
         ({"v": "weight", "w": "weight"}, "at most one slot of type weight, found v, w"),
-        ({"w": {"type": "weight", "dim": 2}}, "'w' has a dim, which only a dense slot may have"),
+        ({"w": {"type": "weight", "dim": 2}}, "'w' has dim, which is for dense slots"),
         ({"w": {"type": "weight", "default": 1}}, "'w' has a default, but its value is never"),
         ({"w": {"type": "weight", "clip": [0, 1]}}, "'w' has clip, which is for dense slots"),
     ],
