@@ -179,7 +179,7 @@ def test_negatives_are_those_of_one_label() -> None:
         ({"negative_rate": 1.5}, "negative_rate"),
         (
             {"negative_rate": 0.5, "sequences": {"user": "u"}},
-            "data.sequences does not work together with data.negative_rate",
+            "together with data.negative_rate 0.5",
         ),
     ],
 )

@@ -72,9 +72,7 @@ def test_a_config_that_names_no_slot_is_refused_before_anything_starts(
 
     assert "no slot 'usr'" in answer({"name": "m", "method": "wuauc", "group": "usr"})
     assert "needs log keys" in answer({"name": "m", "mask": {"box_cmatch_rank": ["222"]}})
-    assert "the zoo predicts the labels; there are: click" in answer(
-        {"name": "m", "prediction": "p"}
-    )
+    assert "predicts the labels; there are: click" in answer({"name": "m", "prediction": "p"})
     assert not (tmp_path / "new").exists()
 
 

@@ -191,7 +191,7 @@ def test_a_model_with_a_loss_of_its_own_needs_a_mask(folder: Path) -> None:
         (
             {"user": "u"},
             {"drop_last": True},
-            "data.sequences does not work together with data.drop_last",
+            "together with data.drop_last",
         ),
         ({"user": "u"}, {"share": "files"}, "share: expected auto or `slot u`, found 'files'"),
         ({"user": "u"}, {"share": "slot v"}, "share: expected auto or `slot u`, found 'slot v'"),
