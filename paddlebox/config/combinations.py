@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paddlebox.config.data import ShareBy
@@ -32,12 +32,6 @@ def check_combinations(config: Config) -> None:
             raise ValueError(f"{one} needs {needed.format(config)}")
 
 
-def _models(config: Config) -> Mapping[str, ModelConfig]:
-    """The models by key: one, or one for each phase."""
-    phases = {f"phases.{name}.model": phase.model for name, phase in config.phases.items()}
-    return phases or {"model": config.model}
-
-
 def _optimizers(config: Config) -> dict[str, OptimizerConfig]:
     phases = {f"phases.{name}.optimizer": one.optimizer for name, one in config.phases.items()}
     return phases or {"optimizer": config.optimizer}
@@ -47,8 +41,8 @@ def _with(what: str, test: Callable[[ModelConfig], object]) -> Setting:
     """A model that passes a test. what: its key, and its value as a format of the model."""
 
     def found(config: Config) -> str:
-        of_models = _models(config).items()
-        return next((f"{key}.{what.format(one)}" for key, one in of_models if test(one)), "")
+        of_keys = config.models.items()
+        return next((f"{key}.{what.format(one)}" for key, one in of_keys if test(one)), "")
 
     return found
 

@@ -19,7 +19,7 @@ from paddlebox.config.checkpoint import AlertsConfig, CheckpointConfig, PublishC
 from paddlebox.config.combinations import check_combinations
 from paddlebox.config.data import DataConfig, FeederConfig, SequencesConfig
 from paddlebox.config.metrics import MetricConfig
-from paddlebox.config.models import SEARCH_ID, AnyModelConfig
+from paddlebox.config.models import SEARCH_ID, AnyModelConfig, ModelConfig
 from paddlebox.config.section import ListOf, Section
 from paddlebox.config.table import HbmConfig, MemConfig, SsdConfig, TableConfig
 from paddlebox.config.trainer import OptimizerConfig, Phase, PhaseConfig, RanksConfig, TrainerConfig
@@ -203,6 +203,12 @@ class Config(Section):
         The inputs of a model must not depend on the order of tables in a file.
         """
         return (self.table, *(self.extra_tables[name] for name in sorted(self.extra_tables)))
+
+    @property
+    def models(self) -> dict[str, ModelConfig]:
+        """The model, or that of each phase, by the key of its section."""
+        phases = {f"phases.{name}.model": phase.model for name, phase in self.phases.items()}
+        return dict(phases) or {"model": self.model}
 
     def of_phase(self, phase: Phase) -> Config:
         """The config of one phase, as a config without phases; `self` if it has no phases."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from paddlebox.store.version_store import VersionStore
 from paddlebox.train.batch_loop import run_pass
 from paddlebox.train.config_changes import check_evaluated
 from paddlebox.train.metrics import format_metrics, short_metrics, warn_of_one_class
-from paddlebox.train.opening import create_dataset, feeding, open_table, read_slots
+from paddlebox.train.opening import create_dataset, open_table, read_slots
 from paddlebox.train.run_dir import own_dir, write_json
 from paddlebox.train.runner import Runner, build_runner, enter
 from paddlebox.train.shares import files_of
@@ -57,20 +57,19 @@ class PredictionDump:
         path: Parquet if it ends with .parquet, else text.
         columns: slots to write besides label and prediction. An instance has one value per slot:
             the first feasign of a sparse slot (0 if none), or the first float of a dense slot.
-        ins_ids: returns the ids of instances; None: the id is the number of the instance in the
-            order of the files, from 0. Malformed lines are not counted; late lines are.
 
     Raises: ConfigError if `columns` names a column that every dump has; StoreError if the file
     cannot be written.
     """
 
-    def __init__(
-        self, path: Path, columns: Sequence[str] = (), ins_ids: InsIds | None = None
-    ) -> None:
+    def __init__(self, path: Path, columns: Sequence[str] = ()) -> None:
         for name in columns:
             if name in ("ins_id", "label", "prediction"):
                 raise ConfigError(f"dump: a slot named {name} collides with a column of every dump")
-        self.path, self.ins_ids = path, ins_ids
+        self.path = path
+        # None: the id is the number of the instance in the order of the files, from 0. Malformed
+        # lines are not counted; late lines are.
+        self.ins_ids: InsIds | None = None
         self.columns: Sequence[str] = list(columns)
         self._temporary = path.with_name(f"{path.name}.tmp")
         self._parquet: Any = None
@@ -202,7 +201,8 @@ def evaluate(
         opened(config, run_dir, slots, world, phase) as (table, runner, version),
         _seen(table, as_served, threshold) as filters,
     ):
-        with _dumping(None if dump is None else as_path(dump, "dump"), dump_slots) as dumped:
+        made = nullcontext() if dump is None else PredictionDump(as_path(dump, "dump"), dump_slots)
+        with made as dumped:
             measured = evaluate_files(
                 config, slots, table, runner, tests, dumped, dump_ins_id, phase
             )
@@ -305,7 +305,7 @@ def evaluate_files(
     """
     if dump is not None:  # without shuffling, because a dump has instances in the files' order
         config = config.having({"data.shuffle": False})
-    with feeding(create_dataset(config, slots, table, test=True, ins_id=ins_id)) as dataset:
+    with closing(create_dataset(config, slots, table, test=True, ins_id=ins_id)) as dataset:
         if dump is not None:
             dump.ins_ids = dataset.ids_at
         dataset.preload(files_of(dataset, config, table.world, files, sizes, train=False))
@@ -330,12 +330,6 @@ def evaluate_files(
         **result.metrics,
         "calibration": result.calibration,
     }
-
-
-def _dumping(
-    path: Path | None, slots: Sequence[str]
-) -> AbstractContextManager[PredictionDump | None]:
-    return PredictionDump(path, slots) if path is not None else nullcontext()
 
 
 def common_version(store: Path, world: Coordinator) -> int | None:

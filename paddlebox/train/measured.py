@@ -14,8 +14,8 @@ from paddlebox.config.metrics import MetricConfig
 from paddlebox.data.batches import WEIGHT, Feed, is_flat
 from paddlebox.data.dataset import Dataset
 from paddlebox.errors import DataError
-from paddlebox.train.metric_set import MetricSet, State
-from paddlebox.train.metrics import TaskMetrics, multiplied, parts_of, sigmoid
+from paddlebox.train.metric_set import MetricSet
+from paddlebox.train.metrics import Metric, MetricGroup, TaskMetrics, multiplied, sigmoid
 from paddlebox.train.observe import calibration
 
 
@@ -93,13 +93,12 @@ class Measured:
         self.left_out = 0  # instances that are no samples
         self.batch_loss = 0.0  # the mean loss of the last batch
         self._weights, self._weight = weights, 0.0
-        self._label, self._metrics, self._outputs = (
-            label,
-            metrics,
-            {} if outputs is None else outputs,
-        )
+        self._label, self._metrics = label, metrics
+        self._outputs = {} if outputs is None else outputs
         self._tasks, self._watched = tasks, watched
         self._named = MetricSet(metrics, weighted=weights.any)
+        of: dict[str, Metric] = {"usual": self.usual, "named": self._named}
+        self._all = MetricGroup(of)
         self._loss_sum, self._scored = 0.0, False
 
     def columns(self, known: set[str]) -> set[str]:
@@ -136,20 +135,29 @@ class Measured:
         if own is not None:
             loss = loss * size / weight if weight else 0.0
         self.batch_loss = loss
-        factors = None
-        if self._label in feed:
-            factors = self._weights.factors(np.asarray(feed[self._label]).reshape(size, -1)[:, 0])
+        labels = np.asarray(feed[self._label]).reshape(size, -1) if self._label in feed else None
+        factors = None if labels is None else self._weights.factors(labels[:, 0])
         weights = own if factors is None else factors if own is None else multiplied(own, factors)
-        predicted = sigmoid(logits) if logits is not None else None
-        if predicted is not None and self._label is not None:
-            self._score(predicted, np.asarray(feed[self._label]), weights)
+        predicted = sigmoid(logits).reshape(size, -1) if logits is not None else None
+        if predicted is not None and labels is not None:
+            self._score(predicted, labels, weights)
             if self._watched is not None:
-                labels = np.asarray(feed[self._label])
                 places = begin + (np.arange(size) if chosen is None else chosen)
                 _show(self._watched, predicted, labels, columns, self._tasks, places)
-        if self._metrics:
-            computed = self._outputs if outputs is None else outputs
-            self._add_named(feed, columns, size, predicted, computed, weights, factors)
+        if not self._metrics:
+            return
+        of_tasks = (
+            dict(zip(self._tasks, predicted.T, strict=False)) if predicted is not None else {}
+        )
+        computed = self._outputs if outputs is None else outputs
+        self._named.add(
+            predicted[:, 0] if predicted is not None else None,
+            labels[:, 0] if labels is not None else None,
+            {**_first_columns({**feed, **computed}, size), **columns},
+            of_tasks,
+            weights,
+            factors,
+        )
 
     def _score(self, predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> None:
         try:
@@ -182,29 +190,6 @@ class Measured:
             self.add(fed, of_columns, size, loss * whole / size, predicted, outputs, chosen)
         self.left_out += whole - size
 
-    def _add_named(
-        self,
-        feed: Feed,
-        columns: Mapping[str, np.ndarray],
-        size: int,
-        predicted: np.ndarray | None,
-        outputs: Mapping[str, np.ndarray],
-        weights: np.ndarray | None,
-        factors: np.ndarray | None,
-    ) -> None:
-        of_tasks = predicted.reshape(size, -1) if predicted is not None else None
-        labels = np.asarray(feed[self._label]).reshape(size, -1) if self._label in feed else None
-        self._named.add(
-            of_tasks[:, 0] if of_tasks is not None else None,
-            labels[:, 0] if labels is not None else None,
-            {**_first_columns({**feed, **outputs}, size), **columns},
-            {name: of_tasks[:, at] for at, name in enumerate(self._tasks)}
-            if of_tasks is not None
-            else {},
-            weights,
-            factors,
-        )
-
     def result(self, dataset: Dataset, batches: int, seconds: float) -> PassResult:
         """The result over all ranks, whose sums this object then has. Collective."""
         world = dataset._table.world
@@ -221,11 +206,9 @@ class Measured:
         )
 
     def _to_bytes(self) -> bytes:
-        arrays: State = {f"usual/{part}": array for part, array in self.usual.state().items()}
-        arrays |= {f"named/{part}": array for part, array in self._named.state().items()}
         sums = [self.samples, self._loss_sum, self._scored, self._weight, self.left_out]
         buffer = io.BytesIO()
-        np.savez(buffer, sums=np.array(sums, np.float64), **arrays)  # type: ignore[arg-type]
+        np.savez(buffer, sums=np.array(sums, np.float64), **self._all.state())  # type: ignore[arg-type]
         return buffer.getvalue()
 
     @staticmethod
@@ -237,18 +220,11 @@ class Measured:
             total += state.pop("sums")
             if other == rank:
                 continue
-            usual = TaskMetrics(mine._tasks, weighted=mine._weights.any)
-            named = MetricSet(mine._metrics, weighted=mine._weights.any)
-            usual.load_state(parts_of(state, "usual/"))
-            named.load_state(parts_of(state, "named/"))
-            mine.usual.merge(usual)
-            mine._named.merge(named)
-        mine.samples, mine.left_out = int(total[0]), int(total[4])
-        mine._loss_sum, mine._weight, mine._scored = (
-            float(total[1]),
-            float(total[3]),
-            bool(total[2]),
-        )
+            theirs = Measured(None, mine._metrics, None, mine._tasks, None, mine._weights)
+            theirs._all.load_state(state)
+            mine._all.merge(theirs._all)
+        mine.samples, mine._loss_sum, mine._scored = int(total[0]), float(total[1]), bool(total[2])
+        mine._weight, mine.left_out = float(total[3]), int(total[4])
         return mine
 
 
@@ -261,8 +237,6 @@ def _show(
     places: np.ndarray,
 ) -> None:
     """Pass a batch to `watched`. predictions, labels: (B, T). places: (B)."""
-    predictions = predictions.reshape(len(labels), -1)
-    labels = labels.reshape(len(labels), -1)
     of_tasks: dict[str, np.ndarray] = {}
     for at, name in enumerate(tasks if len(tasks) > 1 else ()):
         of_tasks |= {f"label_{name}": labels[:, at], f"prediction_{name}": predictions[:, at]}

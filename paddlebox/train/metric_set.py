@@ -14,28 +14,24 @@ from paddlebox.config.check import nearest
 from paddlebox.config.metrics import CMATCH_RANK, MetricConfig, MetricMethod
 from paddlebox.data.batches import LOG_KEYS
 from paddlebox.errors import ConfigError
-from paddlebox.train.metrics import NativeMetric, PassMetrics, multiplied, parts_of
+from paddlebox.train.metrics import (
+    Metric,
+    MetricGroup,
+    NativeMetric,
+    PassMetrics,
+    State,
+    multiplied,
+)
 
 _FLOAT32_INTEGERS = 2**24  # float32 holds each integer up to it
 
-State = dict[str, np.ndarray]
 Columns = Mapping[str, np.ndarray]  # name -> (B) values
 
 
-class Metric(Protocol):
-    """An accumulator. The order of additions and merges does not change its state."""
-
+class NamedMetric(Metric, Protocol):
     def add(self, predictions: np.ndarray, labels: np.ndarray, third: np.ndarray | None, /) -> None:
         """Add (n) float32 predictions and labels, float64 labels of continuous, and the (n) values
         of the method's own column: uint64 groups of wuauc, float32 weights of weighted_auc."""
-
-    def compute(self) -> dict[str, Any]: ...
-
-    def merge(self, other: Any) -> None: ...
-
-    def state(self) -> State: ...
-
-    def load_state(self, state: State) -> None: ...
 
 
 class _Native(NativeMetric):
@@ -91,7 +87,7 @@ def normalised_entropy(logloss: float, ctr: float) -> float | None:
 _OF_WEIGHTS = (MetricMethod.AUC, MetricMethod.WEIGHTED_AUC)  # methods that can take weights
 
 
-def create_metric(method: MetricMethod, *, weighted: bool = False) -> Metric:
+def create_metric(method: MetricMethod, *, weighted: bool = False) -> NamedMetric:
     """Create an empty accumulator for a method. weighted: whether instances have weights."""
     if method in _OF_WEIGHTS:
         return Auc(weighted=weighted or method is MetricMethod.WEIGHTED_AUC)
@@ -102,7 +98,7 @@ def create_metric(method: MetricMethod, *, weighted: bool = False) -> Metric:
     return NanInf()
 
 
-class MetricSet:
+class MetricSet(MetricGroup[NamedMetric]):
     """Accumulates the metrics of several specs, batch by batch. Their names must be distinct.
 
     weighted: whether instances have weights. auc uses them, and weighted_auc if it names no other
@@ -110,9 +106,8 @@ class MetricSet:
     """
 
     def __init__(self, specs: Sequence[MetricConfig], *, weighted: bool = False) -> None:
-        self._metrics = {
-            spec.name: (spec, create_metric(spec.method, weighted=weighted)) for spec in specs
-        }
+        self._specs = specs
+        super().__init__({s.name: create_metric(s.method, weighted=weighted) for s in specs})
 
     def add(
         self,
@@ -135,7 +130,8 @@ class MetricSet:
 
         Raises: ConfigError if a column is missing; ValueError if a method does not accept a value.
         """
-        for name, (spec, metric) in self._metrics.items():
+        for spec in self._specs:
+            name = spec.name
             predicted = {**columns, **(tasks or {})}
             p = _column(spec.prediction, predictions, predicted, name, "prediction")
             y = _column(spec.label, labels, columns, name, "label")
@@ -151,7 +147,7 @@ class MetricSet:
             try:
                 continuous = spec.method is MetricMethod.CONTINUOUS
                 targets = np.ascontiguousarray(y[chosen], np.float64 if continuous else np.float32)
-                metric.add(as_floats(p[chosen]), targets, third)
+                self.of[name].add(as_floats(p[chosen]), targets, third)
             except ValueError as error:
                 raise ValueError(f"metric {name!r}: {error}") from error
 
@@ -165,27 +161,6 @@ class MetricSet:
             else:
                 chosen &= _is_one_of(column, values, spec.name, name)
         return chosen
-
-    def compute(self) -> dict[str, dict[str, Any]]:
-        """The values of each metric: name of the metric -> {name of the value: value}."""
-        return {name: metric.compute() for name, (_, metric) in self._metrics.items()}
-
-    def merge(self, other: MetricSet) -> None:
-        for name, (_, metric) in self._metrics.items():
-            metric.merge(other._metrics[name][1])
-
-    def state(self) -> State:
-        """The state as plain arrays, by "<metric>/<part>"."""
-        return {
-            f"{name}/{part}": array
-            for name, (_, metric) in self._metrics.items()
-            for part, array in metric.state().items()
-        }
-
-    def load_state(self, state: State) -> None:
-        """Raises ValueError if it is not a state of these metrics."""
-        for name, (_, metric) in self._metrics.items():
-            metric.load_state(parts_of(state, f"{name}/"))
 
 
 def check_columns(specs: Sequence[MetricConfig], slots: Slots, *, log_keys: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,8 +21,55 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     return np.asarray(1.0 / (1.0 + np.exp(-clipped)), np.float32)
 
 
+State = dict[str, np.ndarray]
+
+
+class Metric(Protocol):
+    """An accumulator. The order of additions and merges does not change its state."""
+
+    def compute(self) -> dict[str, Any]: ...
+
+    def merge(self, other: Any) -> None: ...
+
+    def state(self) -> State:
+        """The state as plain arrays."""
+
+    def load_state(self, state: State) -> None:
+        """Raises ValueError if it is not a state of this metric."""
+
+
+M = TypeVar("M", bound=Metric)
+
+
+class MetricGroup(Generic[M]):
+    """Metrics by name, as one. The parts of its state are named "<metric>/<part>"."""
+
+    def __init__(self, of: Mapping[str, M]) -> None:
+        self.of = dict(of)
+
+    def compute(self) -> dict[str, Any]:
+        return {name: metric.compute() for name, metric in self.of.items()}
+
+    def merge(self, other: MetricGroup[M]) -> None:
+        for name, metric in self.of.items():
+            metric.merge(other.of[name])
+
+    def state(self) -> State:
+        return {
+            f"{name}/{part}": array
+            for name, metric in self.of.items()
+            for part, array in metric.state().items()
+        }
+
+    def load_state(self, state: State) -> None:
+        for name, metric in self.of.items():
+            prefix = f"{name}/"
+            own = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+            metric.load_state(own)
+
+
 class NativeMetric:
-    """A metric of ops/metric. The order of merges does not change its state."""
+    """A metric of ops/metric."""
 
     def __init__(self, native: Any) -> None:
         self._native = native
@@ -33,11 +80,10 @@ class NativeMetric:
     def merge(self, other: NativeMetric) -> None:
         self._native.merge(other._native)
 
-    def state(self) -> dict[str, np.ndarray]:
+    def state(self) -> State:
         return dict(self._native.state())
 
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Raises ValueError if it is not a state of this metric."""
+    def load_state(self, state: State) -> None:
         self._native.load_state(dict(state))
 
 
@@ -74,61 +120,33 @@ class PassMetrics(NativeMetric):
         return middle, negative.astype(np.float64), positive.astype(np.float64)
 
 
-class TaskMetrics:
+class TaskMetrics(MetricGroup[PassMetrics]):
     """`PassMetrics` of each task. B = instances, T = tasks. tasks: (T) names; may be empty if there
     is one task."""
 
-    def __init__(self, tasks: Sequence[str] = (), *, weighted: bool = False) -> None:
-        self._of_task = {name: PassMetrics(weighted=weighted) for name in tasks or ("",)}
+    def __init__(self, tasks: Sequence[str], *, weighted: bool) -> None:
+        super().__init__({name: PassMetrics(weighted=weighted) for name in tasks or ("",)})
 
     @property
     def first(self) -> PassMetrics:
         """The metrics of the first task, which predicts clicks."""
-        return next(iter(self._of_task.values()))
+        return next(iter(self.of.values()))
 
     def add(
         self, predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
     ) -> None:
         """Add a batch: (B, T) probabilities, (B, T) labels and, with `weighted`, (B) weights."""
-        count = len(self._of_task)
-        if count == 1:
+        if len(self.of) == 1:
             self.first.add(predictions, labels, weights)
             return
-        for task, metrics in enumerate(self._of_task.values()):
-            metrics.add(
-                np.asarray(predictions).reshape(-1, count)[:, task],
-                np.asarray(labels).reshape(-1, count)[:, task],
-                weights,
-            )
-
-    def state(self) -> dict[str, np.ndarray]:
-        """The state as plain arrays, by "<task>/<part>"."""
-        return {
-            f"{task}/{part}": array
-            for task, metrics in self._of_task.items()
-            for part, array in metrics.state().items()
-        }
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Raises ValueError if it is not a state of these tasks."""
-        for task, metrics in self._of_task.items():
-            metrics.load_state(parts_of(state, f"{task}/"))
-
-    def merge(self, other: TaskMetrics) -> None:
-        for task, metrics in self._of_task.items():
-            metrics.merge(other._of_task[task])
+        for task, metrics in enumerate(self.of.values()):
+            metrics.add(predictions[:, task], labels[:, task], weights)
 
     def compute(self) -> dict[str, Any]:
         """The metrics of the first task. With several tasks, "tasks" has all by name."""
-        if len(self._of_task) == 1:
-            return self.first.compute()
-        of_task = {name: metrics.compute() for name, metrics in self._of_task.items()}
-        return {**next(iter(of_task.values())), "tasks": of_task}
-
-
-def parts_of(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """The arrays whose names have a prefix, without it."""
-    return {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
+        of_task = super().compute()
+        first: dict[str, Any] = next(iter(of_task.values()))
+        return first if len(of_task) == 1 else {**first, "tasks": of_task}
 
 
 def defined(values: Mapping[str, float]) -> dict[str, Any]:

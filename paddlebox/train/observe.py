@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 import time
@@ -13,15 +12,16 @@ import numpy as np
 
 from paddlebox import __version__, _native
 from paddlebox.config import Config
-from paddlebox.errors import StoreError
+from paddlebox.data.pipeline import load_threads
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.metrics import PassMetrics
+from paddlebox.train.run_dir import write_json
 
 ENVIRONMENT = "environment.json"
 CALIBRATION_BINS = 20
 
 
-def write_environment(run_dir: Path, config: Config, store_threads: int) -> None:
+def write_environment(run_dir: Path, config: Config) -> None:
     """Write RUN_DIR/environment.json: software versions, hardware and threads of this start.
 
     It contains nothing that identifies the machine. Raises StoreError.
@@ -41,16 +41,12 @@ def write_environment(run_dir: Path, config: Config, store_threads: int) -> None
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "vector_path": _native.core.vector_path(),
         "threads": {
-            "store": store_threads,
+            "store": load_threads(config.data.threads).most,
             "feeder": config.data.threads or "tuned",
             "dense": int(os.environ.get("OMP_NUM_THREADS") or 0) or "not set",
         },
     }
-    path = run_dir / ENVIRONMENT
-    try:
-        path.write_text(json.dumps(environment, indent=1) + "\n")
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+    write_json(run_dir / ENVIRONMENT, environment)
 
 
 def _cpu_model() -> str:

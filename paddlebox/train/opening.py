@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def read_slots(config: Config, slots: AnySlots | None = None) -> Slots:
     """
     slots = load_slots(config.data.slots) if slots is None else as_slots(slots)
     slots.check_format(config.data.format)
-    for key, model in models_of(config).items():
+    for key, model in config.models.items():
         _check_read_slots(config, slots, key, model)
     check_columns(config.metrics, slots, log_keys=config.data.logkey)
     _check_share(config, slots)
@@ -71,7 +70,7 @@ def warn_of_unshared(config: Config, slots: Slots) -> None:
         return
     place = {slot.name: index for index, slot in enumerate(slots.sparse)}
     number = slots.key_slots()
-    pairs = {pair for model in models_of(config).values() for pair in model.items.items()}
+    pairs = {pair for model in config.models.values() for pair in model.items.items()}
     for history, item in sorted(pairs):
         if not {history, item} <= place.keys():
             continue  # building the model raises an error for it
@@ -123,13 +122,6 @@ def warn_of_idle(passes: Sequence[Sequence[str]], world: Coordinator) -> None:
             world.size,
             min(len(files) for files in few),
         )
-
-
-def models_of(config: Config) -> dict[str, ModelConfig]:
-    """The models of a config, by the key of their section."""
-    if not config.phases:
-        return {"model": config.model}
-    return {f"phases.{name}.model": phase.model for name, phase in config.phases.items()}
 
 
 def _check_late(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
@@ -262,12 +254,12 @@ def table_options(config: Config) -> TableOptions:
         hbm_place=config.hbm.place,
         mem_budget_bytes=config.mem.budget_bytes,
         max_segment_bytes=config.ssd.max_segment_bytes,
-        threads=threads_of(config.data.threads),
+        threads=load_threads(config.data.threads).most,
         keep_versions=config.checkpoint.keep_versions,
         keep_daily=config.checkpoint.keep_daily,
         disk_budget_bytes=config.ssd.disk_budget_bytes,
         ranks=config.ranks,
-        late_lines=any(model.delayed for model in models_of(config).values()),
+        late_lines=any(model.delayed for model in config.models.values()),
     )
 
 
@@ -303,17 +295,3 @@ def create_dataset(
     dataset.options.set_group(model.loss_group)
     dataset.options.soft_labels = model.runs_code
     return dataset
-
-
-@contextmanager
-def feeding(dataset: Dataset) -> Iterator[Dataset]:
-    """Close the dataset at the end of the block."""
-    try:
-        yield dataset
-    finally:
-        dataset.close()
-
-
-def threads_of(wanted: int) -> int:
-    """The number of threads of the store. wanted: `data.threads`."""
-    return load_threads(wanted).most

@@ -17,7 +17,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
@@ -37,9 +37,7 @@ from paddlebox.train.assembly import Run
 from paddlebox.train.dense_products import check_products, dense_products
 from paddlebox.train.observe import write_environment
 from paddlebox.train.opening import (
-    feeding,
     read_slots,
-    threads_of,
     warn_of_idle,
     warn_of_unshared,
     warn_of_zeros,
@@ -177,7 +175,7 @@ def _prepare(run: Run, lock: KeptLock) -> None:
     check_unchanged(run.run_dir, point.record)
     write_json(run.run_dir / "config.json", json.loads(config.canonical_json()))
     write_slots(run.run_dir, run.slots)
-    write_environment(run.run_dir, config, threads_of(config.data.threads))
+    write_environment(run.run_dir, config)
     (run.run_dir / "summary.json").unlink(missing_ok=True)  # it marks a run as complete
     if run.world.rank == 0:
         warn_of_unshared(config, run.slots)
@@ -195,7 +193,7 @@ def _train(run: Run, tests: Sequence[str], trace: str) -> dict[str, Any]:
         training, hooks = assembly.open_run(stack, run, tests, trace)
         table = training.table
         _log_start(run, table)
-        with feeding(training.dataset):
+        with closing(training.dataset):
             trained = trained_by_source(run.run_dir)
             PassLoop(training, run.passes, run.point, hooks, trained).run()
         run.world.heartbeat.stage("end", "of the run: the last commit")

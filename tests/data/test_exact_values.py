@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import logging
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.serving.fields import FieldParser
 from paddlebox.train.metric_set import MetricSet, exact_columns
 from paddlebox.train.metrics import warn_of_one_class
-from paddlebox.train.opening import create_dataset, feeding
+from paddlebox.train.opening import create_dataset
 from tests.support.configs import make_config
 from tests.support.fixtures import OpenTable
 from tests.support.options import load_options
@@ -219,5 +220,5 @@ def test_a_run_keeps_what_its_metrics_read(open_table: OpenTable) -> None:
         model={"type": "lr"},
         metrics=[{"name": "m", "mask": {"ts": [1], "user": [2]}}],
     )
-    with feeding(create_dataset(config, slots(), open_table())) as dataset:
+    with closing(create_dataset(config, slots(), open_table())) as dataset:
         assert dataset.options.load.exact == ("ts",)

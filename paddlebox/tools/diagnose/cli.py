@@ -7,6 +7,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,7 @@ def diagnose(
     from paddlebox.tools.diagnose.slots import copc_by_value, slot_figures
     from paddlebox.train.batch_loop import run_pass
     from paddlebox.train.evaluation import opened
-    from paddlebox.train.opening import create_dataset, feeding, read_slots
+    from paddlebox.train.opening import create_dataset, read_slots
 
     config, run_dir = as_config(config), as_path(run_dir, "run_dir")
     slots = read_slots(config, slots)
@@ -171,7 +172,7 @@ def diagnose(
         tables = table.slot_tables(slots)
         loaded = load_files(config, slots, files, 1 << 16, "diagnose reads files", tables)
         ordered = config.having({"data.shuffle": False})
-        with feeding(create_dataset(ordered, slots, table, test=True)) as dataset:
+        with closing(create_dataset(ordered, slots, table, test=True)) as dataset:
             dataset.preload(files)
             dataset.begin_pass()
             step = runner.evaluate_step

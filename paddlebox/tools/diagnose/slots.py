@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.train.batch_loop import run_pass
 from paddlebox.train.evaluation import opened
-from paddlebox.train.opening import create_dataset, feeding, read_slots
+from paddlebox.train.opening import create_dataset, read_slots
 
 _SUMS_OF_SQUARES = (Rule.ADAGRAD, Rule.STD_ADAGRAD)
 
@@ -183,7 +184,7 @@ def slot_importance(
     files = expand(config.data.test_files)
     with (
         opened(config, run_dir, slots) as (table, runner, version),
-        feeding(create_dataset(config, slots, table, test=True)) as dataset,
+        closing(create_dataset(config, slots, table, test=True)) as dataset,
     ):
         dataset.options.pool_size = pool
         dataset.preload(files)
