@@ -20,10 +20,8 @@ AnyConfig = Config | Mapping[str, Any] | AnyPath
 
 
 def as_path(value: AnyPath, name: str) -> Path:
-    """The value of the argument `name` as a path.
-
-    Raises: ConfigError if it is no path, or empty.
-    """
+    """The value of the argument `name` as a path. Raises: ConfigError if it is no path, or
+    empty."""
     found = f"{value!r} ({type(value).__name__})" if value is not None else "None"
     if isinstance(value, str | os.PathLike):
         text = os.fspath(value)
@@ -34,9 +32,7 @@ def as_path(value: AnyPath, name: str) -> Path:
 
 def as_config(config: AnyConfig) -> Config:
     """A config; plain data are validated as the content of a file, a path is that of a YAML file.
-
-    Raises: ConfigError as `load_config`, or if it is none of these.
-    """
+    Raises: ConfigError as `load_config`, or if it is none of these."""
     if isinstance(config, Config):
         return config
     if isinstance(config, Mapping):
@@ -51,9 +47,7 @@ def as_config(config: AnyConfig) -> Config:
 
 def as_slots(slots: AnySlots) -> Slots:
     """Slots; plain data are validated as the content of slots.yaml, a path is that of a file.
-
-    Raises: ConfigError as `load_slots`, or if it is none of these.
-    """
+    Raises: ConfigError as `load_slots`, or if it is none of these."""
     if isinstance(slots, Slots):
         return slots
     if isinstance(slots, Mapping):

@@ -1,8 +1,5 @@
-"""Validates plain data as a typed model, with helpful errors.
-
-An error has the path of the value, what was expected, what was found, and for an unknown key the
-nearest legal key.
-"""
+"""Validates plain data as a typed model. An error has the path of the value, what was expected,
+what was found, and for an unknown key the nearest legal key."""
 
 from __future__ import annotations
 
@@ -70,14 +67,9 @@ _PAGE = "docs/config.md describes the keys"
 
 
 def validate(model: type[M], values: Any, source: str, overridden: Set[str] = frozenset()) -> M:
-    """Validate plain data, as from YAML or JSON, as a model.
-
-    Args:
-        source: name of the origin of the values for messages, usually a file.
-        overridden: dotted paths that come from the command line; messages mark them.
-
-    Raises: ConfigError that lists all wrong values, one per line.
-    """
+    """Validate plain data, as from YAML or JSON, as a model. source: their origin for messages,
+    usually a file. overridden: dotted paths that come from the command line; messages mark them.
+    Raises: ConfigError that lists all wrong values, one per line."""
     try:
         made: M = model.__pydantic_validator__.validate_python(values)
     except ValidationError as error:
@@ -102,11 +94,8 @@ def described(
 
 
 def sections_of(annotation: Any) -> _Sections:
-    """The models in the type of a field, also inside a list.
-
-    There are several if the key `type` of the value chooses one of them. There is none for a
-    plain value and for a mapping from names to models.
-    """
+    """The models in the type of a field, also inside a list: several if the key `type` of the value
+    chooses one of them, none for a plain value and for a mapping from names to models."""
     if get_origin(annotation) is dict:
         return ()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -128,10 +117,8 @@ def dotted(location: Location) -> str:
 
 
 def _without_twins(errors: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Drop the errors about required keys that are only misspelled.
-
-    The error about the misspelled key already names the required one.
-    """
+    """Drop the errors about required keys that are only misspelled: the error about the misspelled
+    key names them."""
     absent = {e["loc"] for e in errors if e["type"] == "missing"}
     meant: set[Location] = set()
     for error in errors:
@@ -242,11 +229,9 @@ def _found(value: Any) -> str:
 
 
 def _place(model: type[BaseModel], location: Location) -> tuple[Location, _Sections]:
-    """The location of an error as in the file, and the sections that may hold its last part.
-
-    The first section is the one that `type` chose; the others are those that another `type` would
-    have chosen. Pydantic's location also contains the type, which the file's path does not.
-    """
+    """The location of an error as in the file, and the sections that may hold its last part: first
+    the one that `type` chose, then those that another `type` would have chosen. Pydantic's location
+    also contains the type."""
     kept: list[int | str] = []
     sections: _Sections = (model,)  # the sections in which the next part is a key
     owners = sections

@@ -111,15 +111,9 @@ class Bounds(Section):
     def broken(
         self, auc: float, copc: float, usual_auc: float, usual: str, copc_name: str = "COPC"
     ) -> Iterator[tuple[str, str]]:
-        """The bounds that are broken, as pairs of the alert's name and a message.
-
-        Args:
-            auc: NaN or below 0 if it is not defined; it then breaks no bound.
-            copc: NaN if it is not defined; it then breaks no bound.
-            usual_auc: the AUC to compare with; NaN if there is none.
-            usual: what `usual_auc` is, for messages.
-            copc_name: what `copc` is, for messages.
-        """
+        """The bounds that are broken, as pairs of the alert's name and a message. A metric that is
+        not defined, NaN or an AUC below 0, breaks none. usual_auc: the AUC to compare with, or NaN.
+        usual, copc_name: what it and `copc` are, for messages."""
         drop = usual_auc - auc
         if self.max_auc_drop and auc >= 0 and drop > self.max_auc_drop:
             yield (
@@ -136,11 +130,8 @@ class Bounds(Section):
 
 
 class AlertsConfig(Bounds):
-    """Rules that raise alerts about a run.
-
-    Rules about metrics use `before`, the evaluation of a pass before it is trained, if the run has
-    it; otherwise they use the training metrics of the pass.
-    """
+    """Rules that raise alerts about a run. Those about metrics use `before`, the evaluation of a
+    pass before it is trained, if the run has it, else the training metrics of the pass."""
 
     metrics_port: int = Field(
         default=0,

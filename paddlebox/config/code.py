@@ -1,7 +1,5 @@
-"""Loads and calls code that a config names as `module:name` or `path/to/file.py:name`.
-
-Loading code runs it, so every key that names code requires `security.allow_commands`.
-"""
+"""Loads and calls code that a config names as `module:name` or `path/to/file.py:name`. Loading code
+runs it, so every key that names code requires `security.allow_commands`."""
 
 from __future__ import annotations
 
@@ -23,14 +21,9 @@ _OF_PACKAGES = (str(Path(__file__).parents[1]), "site-packages", "<")
 
 
 def load_named(named: str, key: str) -> Any:
-    """Load an object by name. A file is run only once per process.
-
-    Args:
-        named: `module:name`, or `path/to/file.py:name` with a path relative to the current folder.
-        key: the key of the config, for messages.
-
-    Raises: ConfigError.
-    """
+    """Load an object `module:name`, or `path/to/file.py:name` with a path relative to the current
+    folder. A file is run only once per process. key: of the config, for messages. Raises:
+    ConfigError."""
     where, colon, name = named.rpartition(":")
     if not colon or not where or not name:
         raise ConfigError(f"{key} {named!r}: expected module:name, or path/to/file.py:name")
@@ -47,10 +40,8 @@ def load_named(named: str, key: str) -> Any:
 
 
 def check_callable(found: Any, what: str, *names: str) -> None:
-    """Check that code of the user can be called with these positional arguments.
-
-    `what` is the key of the config and its value. Raises: ConfigError.
-    """
+    """Raises: ConfigError if code of the user cannot be called with these positional arguments.
+    what: the key of the config and its value."""
     expected = f"{what}: expected a function ({', '.join(names)})"
     if not callable(found):
         raise ConfigError(f"{expected}, found {type(found).__name__}")

@@ -1,6 +1,4 @@
-"""Days and hours: numbers of days, and the hours of a continuous log.
-
-A row holds a day as the number of days since 1970-01-01.
+"""Days, as numbers since 1970-01-01, and the hours of a continuous log.
 
 A step of a log is the span of time for which a path template renders to the same text: an hour of
 local time if it has {hour}, else a day. Steps advance in UTC, so that none is lost or repeated when
@@ -29,10 +27,8 @@ DigitText = Annotated[str, BeforeValidator(_number_to_text)]  # YAML reads 20240
 
 
 def day_of(date: str) -> int:
-    """The day number of a date YYYYMMDD; at least 1, because 0 means that no date is known.
-
-    Raises: ValueError.
-    """
+    """The day number of a date YYYYMMDD; at least 1, because 0 means that no date is known. Raises:
+    ValueError."""
     try:
         if len(date) != 8 or not date.isdecimal():
             raise ValueError

@@ -53,10 +53,8 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Key]
 
 
 def _describe_choice(sections: Sequence[type[BaseModel]], prefix: str) -> Iterator[Key]:
-    """Describe the keys of sections from which `type` chooses one.
-
-    The types without a key that most sections have come before its text.
-    """
+    """Describe the keys of sections from which `type` chooses one. If most sections have a key, the
+    types without it come before its text."""
     types = [tag_of(section) for section in sections]
     meaning = sections[0].model_fields["type"].description or ""
     yield Key(f"{prefix}type", ", ".join(f"`{tag}`" for tag in types), "required", meaning)

@@ -13,11 +13,8 @@ from paddlebox.errors import ConfigError
 
 @dataclass(frozen=True)
 class Fields:
-    """The positions of all slots. Spans are [begin, end).
-
-    C = number of cells: one per pooled slot, max_length per sequence. W = floats of all dense
-    slots, and of the click priors after them.
-    """
+    """The positions of all slots. Spans are [begin, end). C = cells: one per pooled slot,
+    max_length per sequence. W = floats of all dense slots, and of the click priors after them."""
 
     cells: Mapping[str, tuple[int, int]]  # sparse slot -> its span in C
     dense: Mapping[str, tuple[int, int]]  # dense slot -> its span in W
@@ -48,10 +45,8 @@ class Fields:
 
 
 def fields_of(slots: Slots, sequences: Sequence[str] = ()) -> Fields:
-    """The positions of slots of one table. The ids of `sequences` are fed one by one.
-
-    Raises: ConfigError if a sequence is not a sparse slot, or has no max_length.
-    """
+    """The positions of slots of one table. The ids of `sequences` are fed one by one. Raises:
+    ConfigError if one is not a sparse slot, or has no max_length."""
     at = 0
     cells = {}
     for slot, places in zip(slots.sparse, slots.positions(sequences), strict=True):
@@ -67,10 +62,8 @@ def fields_of(slots: Slots, sequences: Sequence[str] = ()) -> Fields:
 
 
 def click_slots(model: ModelConfig, slots: Slots) -> tuple[int, ...]:
-    """(K) the sparse slots with click priors, by their positions among all sparse slots.
-
-    They are the slots that the model reads, except sequences. None without `click_prior`.
-    """
+    """(K) the sparse slots with click priors, by position: those that the model reads, except
+    sequences. None without `click_prior`."""
     if not model.click_prior:
         return ()
     left_out = {*model.sequences}

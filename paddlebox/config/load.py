@@ -1,9 +1,6 @@
-"""Loads a config file with the overrides of a command line.
-
-PyYAML follows YAML 1.1, where ``1e-3`` is a string, ``on`` is a boolean, ``010`` is eight and
-``1:30`` is ninety. That surprises people, so files are read with the scalars of YAML 1.2, and a
-repeated key is an error.
-"""
+"""Loads a config file with the overrides of a command line. PyYAML follows YAML 1.1, where ``1e-3``
+is a string, ``on`` is a boolean, ``010`` is eight and ``1:30`` is ninety. Files are read with the
+scalars of YAML 1.2, and a repeated key is an error."""
 
 from __future__ import annotations
 
@@ -61,10 +58,8 @@ for _tag, _pattern, _first in _SCALARS:
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Parse YAML text; `source` is its origin in messages.
-
-    Raises: ConfigError with source and line if it is not YAML, or if a key is given twice.
-    """
+    """Parse YAML text; `source` is its origin in messages. Raises: ConfigError with source and line
+    if it is not YAML, or if a key is given twice."""
     try:
         # _Loader changes only the scalars of SafeLoader: it builds plain data only.
         return yaml.load(text, Loader=_Loader)
@@ -123,17 +118,15 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Load a config file.
+    """Load a YAML file. Paths in it are relative to the current folder, as on a command line.
 
     Args:
-        path: a YAML file. Paths in it are relative to the current folder, as on a command line.
         overrides: texts "key.path=value". The value is YAML: "[a, b]" is a list, "1e-3" a number.
             The last override of a key wins. A whole section can be replaced. An empty value
             resets a key or a section to its default.
 
-    Raises:
-        ConfigError: the file cannot be read, keys or values are wrong, or a URI has a password.
-            The error lists all wrong keys and values.
+    Raises: ConfigError if the file cannot be read, keys or values are wrong, which it lists, or a
+    URI has a password.
     """
     return config_of(read_yaml(path), overrides, str(path))
 

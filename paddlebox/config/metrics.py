@@ -28,11 +28,8 @@ class MetricMethod(StrEnum):
 
 
 class MetricConfig(Section):
-    """A metric besides the usual ones.
-
-    A column is a slot, whose first value per instance counts; `box_search_id` or
-    `box_cmatch_rank`; or a variable of the user's own program.
-    """
+    """A metric besides the usual ones. A column is a slot, whose first value per instance counts;
+    `box_search_id` or `box_cmatch_rank`; or a variable of the user's own program."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")] = Field(
         description="key in metrics.jsonl"

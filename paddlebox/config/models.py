@@ -1,8 +1,5 @@
 """The section `model`: the keys of all models, and one class with the own keys and rules of each.
-
-The keys of a model are here and not beside its network, because a config is read before Paddle is
-imported.
-"""
+They are not beside the networks, because a config is read before Paddle is imported."""
 
 from __future__ import annotations
 
@@ -124,10 +121,8 @@ class ModelConfig(Section):
 
     @property
     def dense_scales(self) -> tuple[tuple[float, float], ...]:
-        """(W) mean and deviation of each dense feature.
-
-        Empty if features are not scaled, or `auto` has not been replaced yet.
-        """
+        """(W) mean and deviation of each dense feature. Empty if they are not scaled, or `auto` has
+        not been replaced yet."""
         return () if isinstance(self.dense_scale, str) else self.dense_scale
 
     @property

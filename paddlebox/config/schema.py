@@ -28,10 +28,8 @@ _WITH_PASSWORD = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@")
 
 
 def refuse_passwords(fields: Any) -> None:
-    """Check that no text is a URI with a password, such as s3://name:password@bucket.
-
-    Raises: ValueError that names the key, but does not show the value.
-    """
+    """Raises: ValueError that names the key, but does not show the value, if a text is a URI with a
+    password, such as s3://name:password@bucket."""
     found = list(dict.fromkeys(_keys(fields, "")))
     if found:
         raise ValueError(
@@ -198,10 +196,8 @@ class Config(Section):
 
     @property
     def tables(self) -> tuple[TableConfig, ...]:
-        """`table`, then `extra_tables` sorted by name.
-
-        The inputs of a model must not depend on the order of tables in a file.
-        """
+        """`table`, then `extra_tables` sorted by name: the inputs of a model must not depend on the
+        order of tables in a file."""
         return (self.table, *(self.extra_tables[name] for name in sorted(self.extra_tables)))
 
     @property

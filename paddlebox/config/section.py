@@ -18,9 +18,7 @@ KIB, MIB, GIB = _UNITS["KiB"], _UNITS["MiB"], _UNITS["GiB"]
 
 def parse_bytes(value: Any) -> Any:
     """Parse a size: "64MiB" becomes 67108864. A value that is not text is returned as it is.
-
-    Raises: ValueError.
-    """
+    Raises: ValueError."""
     if not isinstance(value, str):
         return value
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value)
@@ -63,11 +61,9 @@ Choice = Annotated[E, Field(strict=False)]
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, without unknown keys, type conversion, inf or nan.
-
-    Values that do not fit raise a ConfigError like that of a config file, as do the methods
-    `model_validate` and `model_validate_json`.
-    """
+    """Base of all sections: frozen, without unknown keys, type conversion, inf or nan. Values that
+    do not fit raise a ConfigError like that of a config file, also in `model_validate` and
+    `model_validate_json`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 

@@ -106,10 +106,8 @@ class Csv(Section):
 
 
 class Tags(Section):
-    """Names of the columns of instance ids, contents, log keys and times, if a dataset parses them.
-
-    For `data.format: csv`, parquet and arrow.
-    """
+    """Names of the columns of instance ids, contents, log keys and times, if a dataset parses them,
+    for `data.format: csv`, parquet and arrow."""
 
     ins_id: Text = "ins_id"
     content: Text = "content"
@@ -379,10 +377,8 @@ class Slots(Section):
 
     @property
     def feed_dense(self) -> tuple[Slot, ...]:
-        """The slots that the native feeder holds as floats, in the order of the line.
-
-        These are the dense slots, all labels except the first, and the slots `beside`.
-        """
+        """The slots that the native feeder holds as floats, in the order of the line: dense slots,
+        all labels except the first, and the slots `beside`."""
         first = self.labels[:1]
         return tuple(s for s in self.slots if s.type is not SlotType.SPARSE and s not in first)
 
@@ -407,10 +403,8 @@ class Slots(Section):
 
     def positions(self, sequences: Sequence[str]) -> tuple[int, ...]:
         """(S) the number of cells of each sparse slot: max_length for sequences, whose ids are fed
-        one by one, and 1 for others.
-
-        Raises: ConfigError if a sequence is no sparse slot, has no max_length or has factors.
-        """
+        one by one, and 1 for others. Raises: ConfigError if a sequence is no sparse slot, has no
+        max_length or has factors."""
         names = [slot.name for slot in self.sparse]
         for name in sequences:
             if name not in names:
@@ -431,9 +425,7 @@ class Slots(Section):
 
     def tables(self, names: Sequence[str]) -> tuple[int, ...]:
         """(S) the index in `names`, the default table first, of the table of each sparse slot.
-
-        Raises: ConfigError if a slot names a table that does not exist, or a table has no slots.
-        """
+        Raises: ConfigError if a slot names a table that does not exist, or a table has no slots."""
         for slot in self.sparse:
             if slot.table is not None and slot.table not in names:
                 raise ConfigError(
@@ -450,14 +442,8 @@ class Slots(Section):
         return chosen
 
     def check_counts(self, names: Sequence[str]) -> None:
-        """Check that the counts of a table are fed.
-
-        Args:
-            names: `table.counts`.
-
-        Raises:
-            ConfigError: a name is neither a label nor a slot of type count.
-        """
+        """Raises: ConfigError if a count of `table.counts` is neither a label nor a slot of type
+        count."""
         fed = [s.name for s in self.slots if s.type in (SlotType.LABEL, SlotType.COUNT)]
         for name in names:
             if name not in fed:
@@ -467,11 +453,7 @@ class Slots(Section):
                 )
 
     def check_format(self, data_format: Format) -> None:
-        """Check that the slots fit a data format.
-
-        Raises:
-            ConfigError: a slot, `csv` or `tags` does not fit.
-        """
+        """Raises: ConfigError if a slot, `csv` or `tags` does not fit a data format."""
         of = data_format.value
         named = data_format is Format.CSV or data_format.is_columnar
         if data_format is not Format.CSV and self.csv != Csv():
@@ -558,10 +540,8 @@ def _known(first: str, name: str, usable: Iterable[str], kind: str) -> None:
 
 
 def load_slots(path: str | Path, *, labelled: bool = True) -> Slots:
-    """Load slots.yaml. If it has no sparse slot, an intercept is added.
-
-    Raises: ConfigError, also if `labelled` and there is no label.
-    """
+    """Load slots.yaml. If it has no sparse slot, an intercept is added. Raises: ConfigError, also
+    if `labelled` and there is no label."""
     slots = validate(Slots, read_yaml(path), str(path))
     if labelled and not slots.labels:
         raise ConfigError(
@@ -577,11 +557,8 @@ def load_slots(path: str | Path, *, labelled: bool = True) -> Slots:
 
 
 def _with_intercept(slots: Slots, path: str | Path) -> Slots:
-    """Add a sparse slot with one feature that is the same in every instance.
-
-    Then tables, operators, saves and exports need no special case for S = 0, with shapes such as
-    (B, 0, D). The cost is one row, which acts as a bias.
-    """
+    """Add a sparse slot with one feature that is the same in every instance. Then S = 0 needs no
+    special case, with shapes such as (B, 0, D). The cost is one row, which acts as a bias."""
     if not slots.dense:
         raise ConfigError(
             f"{path}: slots: expected one of type sparse or dense, found only labels: add the "

@@ -1,8 +1,5 @@
-"""Reads the config that a run has stored, and merges it with the config that continues the run.
-
-A run keeps the values it began with: if a config does not name a key, the run continues with its
-stored value.
-"""
+"""Reads the config that a run has stored, and merges it with the config that continues the run: if
+that does not name a key, the run keeps its stored value."""
 
 from __future__ import annotations
 
@@ -80,10 +77,8 @@ def read_config(stored: Mapping[str, Any], source: str) -> Config:
 
 
 def within(key: str, keys: Sequence[str]) -> bool:
-    """Whether a dotted key is one of `keys`, or below one of them.
-
-    Keys of phases count as `model` and `optimizer`, those of extra_tables as `table`.
-    """
+    """Whether a dotted key is one of `keys`, or below one of them. Keys of phases count as `model`
+    and `optimizer`, those of extra_tables as `table`."""
     key = _PHASE.sub("", _EXTRA.sub("table.", key))
     return any(key == one or key.startswith(f"{one}.") for one in keys)
 
@@ -104,12 +99,9 @@ def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Confi
 
 
 def continued(config: S, stored: Section, is_free: Callable[[str], bool], prefix: str = "") -> S:
-    """A section with stored values for the keys that it does not name, or names as auto.
-
-    Args:
-        is_free: whether a key, given as a dotted path, never takes its stored value.
-        prefix: path of the section, with a dot at the end.
-    """
+    """A section with stored values for the keys that it does not name, or names as auto. is_free:
+    whether a key, given as a dotted path, never takes its stored value. prefix: path of the
+    section, with a dot at the end."""
     taken: dict[str, Any] = {}
     for name in type(config).model_fields:
         path, own, old = prefix + name, getattr(config, name), getattr(stored, name)

@@ -65,11 +65,8 @@ class Run:
 
 
 def move_all_aside(run_dir: Path, world: Coordinator) -> None:
-    """Move the run dir aside on every node. Otherwise the stores on the other nodes would bring the
-    model back.
-
-    Raises: StoreError on every rank, if any rank cannot move it.
-    """
+    """Move the run dir aside on every node: stores left on other nodes would bring the model back.
+    Raises: StoreError on every rank, if any rank cannot move it."""
     error = None
     for rank in range(world.size):  # in turns: ranks may see the same folder
         if rank == world.rank:
@@ -114,15 +111,9 @@ def resume(
 def open_run(
     stack: ExitStack, run: Run, tests: Sequence[str], traced: str = ""
 ) -> tuple[Training, list[Hook]]:
-    """Open the table, the programs, the dataset and the hooks of a run. `stack` closes them.
-
-    Args:
-        tests: files to evaluate after each pass.
-        traced: file for a trace; empty: none.
-
-    Returns: also the hooks that this rank runs. Their order matters: a hook sees what earlier hooks
-    added to the line of a pass.
-    """
+    """Open the table, the programs, the dataset and the hooks of a run. `stack` closes them. tests:
+    files to evaluate after each pass. traced: file for a trace; empty: none. Returns also the hooks
+    that this rank runs, in order: a hook sees what earlier hooks added to the line of a pass."""
     config, world, store = run.config, run.world, run.run_dir / "store"
     trace = _enter(stack, Trace(traced) if traced else None)
     table = open_table(config, store, slots=run.slots, world=world)

@@ -37,22 +37,18 @@ def run_pass(
     tasks: Sequence[str] = (),
     watched: Watched | None = None,
 ) -> PassResult:
-    """Run a step over every batch of the open pass. Collective.
-
-    After an error in a batch the pass is abandoned, and the store stays at its last commit.
+    """Run a step over every batch of the open pass. Collective. After an error in a batch the pass
+    is abandoned, and the store stays at its last commit.
 
     Args:
         label: name of the label's variable; None: `dataset.label_variable`.
-        metrics: metrics to measure besides the usual ones.
-        outputs: columns for `metrics` that the program computes, by name. Each step overwrites
-            them.
+        outputs: columns for `metrics` that the program computes, by name; steps overwrite them.
         tasks: (T) names of the columns of labels and logits, if there are several.
         watched: receives the predictions. It needs a label and a step that returns logits.
 
-    Raises:
-        TrainingError: a loss is not finite.
-        DataError: a label is between 0 and 1, without `dataset.soft_labels` and weights.
-        PassError: no pass is open, or it has been trained already. Nothing changes then.
+    Raises: TrainingError if a loss is not finite; DataError if a label is between 0 and 1, without
+    `dataset.soft_labels` and weights; PassError if no pass is open, or it has been trained already
+    (nothing changes then).
     """
     weights = Weights(bool(dataset.weight_column), dataset.negative_rate, dataset.soft_labels)
     measured = Measured(label or dataset.label_variable, metrics, outputs, tasks, watched, weights)
@@ -87,16 +83,9 @@ def run_pass(
 def _step(
     dataset: Dataset, step: Step, feed: Feed, batch: int, samples: int
 ) -> tuple[int, float, np.ndarray | None]:
-    """Run one batch.
-
-    Args:
-        batch: its number, from 1.
-        samples: number of samples in the batches before it.
-
-    Returns: the number of instances in the batch that count, the loss and the logits.
-
-    Raises: TrainingError, which names the batch, if the step failed or its loss is not finite.
-    """
+    """Run a batch. batch: its number, from 1. samples: the samples before it. Returns the number of
+    its instances that count, the loss and the logits. Raises: TrainingError, which names the batch,
+    if the step failed or its loss is not finite."""
     size = instances_of(feed)
     try:
         with dataset.step(feed) as counting:

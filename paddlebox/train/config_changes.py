@@ -37,11 +37,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
 
 
 def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots: Slots) -> None:
-    """Check that a config can evaluate a version.
-
-    Files, columns and formats may differ. The model and the options that turn values into feasigns
-    must be the same as in training: otherwise lookups miss rows, and no error shows it. So must the
-    rate of negatives, for which predictions are corrected.
+    """Check that a config can evaluate a version. Files, columns and formats may differ. The model
+    and the options that turn values into feasigns must be those of training: otherwise lookups miss
+    rows, and no error shows it. So must the rate of negatives, for which predictions are corrected.
 
     Raises: ConfigError, which lists all values that differ.
     """

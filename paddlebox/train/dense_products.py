@@ -19,11 +19,8 @@ _FLOAT32, _BFLOAT16 = DenseDtype.FLOAT32.value, DenseDtype.BFLOAT16.value
 
 @dataclass(frozen=True)
 class DenseProducts:
-    """What computes the products of linear layers.
-
-    Runs with the same `name` on the same processor compute the same products; those by Paddle need
-    the same number of threads, too.
-    """
+    """What computes the products of linear layers. Runs with the same `name` on the same processor
+    compute the same products; those by Paddle need the same number of threads, too."""
 
     products: str  # as for `paddlebox.nn.use_products`
     name: str  # "bfloat16 by oneDNN 3.6.2, instruction set 0xe7"
@@ -64,11 +61,8 @@ def check_products(
     run_dir: Path, config: Config, before: str | None, of_ranks: Sequence[str]
 ) -> None:
     """Warn if another library computes matrix products than at the last commit or on another rank.
-
-    Args:
-        before: the name that the newest commit stores; None: no commit, or it has no config.
-        of_ranks: the names of all ranks.
-    """
+    before: the name that the newest commit stores; None: no commit, or it has no config. of_ranks:
+    the names of all ranks."""
     now = dense_products(config).name
     differences = []
     if before is not None and before != now:

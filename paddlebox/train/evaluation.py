@@ -51,12 +51,10 @@ InsIds = Callable[[np.ndarray], Sequence[str]]
 
 
 class PredictionDump:
-    """Writes a dump file. It appears under its name only once it is complete.
-
-    Args:
-        path: Parquet if it ends with .parquet, else text.
-        columns: slots to write besides label and prediction. An instance has one value per slot:
-            the first feasign of a sparse slot (0 if none), or the first float of a dense slot.
+    """Writes a dump file, Parquet if its name ends with .parquet. It appears under its name only
+    once it is complete. columns: slots to write besides label and prediction. An instance has one
+    value per slot: the first feasign of a sparse slot (0 if none), or the first float of a dense
+    slot.
 
     Raises: ConfigError if `columns` names a column that every dump has; StoreError if the file
     cannot be written.
@@ -165,22 +163,16 @@ def evaluate(
     phase, and "-as-served" with `as_served`.
 
     Args:
-        config: a Config, a dict, or the path of a YAML file.
         world: the ranks. A model that R ranks trained is evaluated by R ranks.
         slots: the slots of the run; None: those in the file data.slots.
         dump: file to write the label and prediction of every instance to (`PredictionDump`).
-        dump_slots: slots whose values the dump has too.
         dump_ins_id: dump the instance ids that the data has, not numbers.
         phase: the program to evaluate, for a run with phases.
-        as_served: use only the rows that an export keeps (`serve_filter`).
-        threshold: the --threshold of the export; None: an export without this option.
+        as_served: use only the rows that an export with this `threshold` keeps (`serve_filter`).
 
-    Returns: samples, loss, metrics, calibration, the version and the files.
-
-    Raises:
-        ConfigError: an argument does not fit the config, or the run has another model or slots.
-        StoreError: the run has no commit, or a file cannot be written.
-        DataError: a file is missing or cannot be read.
+    Raises: ConfigError if an argument does not fit the config, or the run has another model or
+    slots; StoreError if the run has no commit, or a file cannot be written; DataError if a file is
+    missing or cannot be read.
     """
     config, run_dir = as_config(config), as_path(run_dir, "run_dir")
     if phase is Phase.JOIN and not config.phases:
@@ -256,13 +248,9 @@ def opened(
     world: Coordinator = ONE_RANK,
     phase: Phase = Phase.UPDATE,
 ) -> Iterator[tuple[TableSet, Runner, int]]:
-    """Open the newest commit of a run, read-only, at a pass that all ranks have.
-
-    Yields: the table, the runner with the dense state, and the version.
-
-    Raises: StoreError if there is no such commit; ConfigError if it has another model or other
-    slots.
-    """
+    """Open the newest commit of a run, read-only, at a pass that all ranks have. Yields the table,
+    the runner with the dense state, and the version. Raises: StoreError if there is no such commit;
+    ConfigError if it has another model or other slots."""
     if not (run_dir / "store").is_dir():
         raise StoreError(
             f"{run_dir}: holds no store; expected the --run-dir of a training run: correct it"
@@ -294,10 +282,10 @@ def evaluate_files(
     *,
     sizes: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Evaluate files with a runner and the current rows of a table. Collective.
+    """Evaluate files, which the ranks share, with a runner and the current rows of a table.
+    Collective.
 
     Args:
-        files: the files to evaluate, which the ranks share.
         dump: receives the predictions.
         ins_id: read the instance ids from the data.
         phase: the phase that `runner` belongs to, for a run with phases.
@@ -333,11 +321,8 @@ def evaluate_files(
 
 
 def common_version(store: Path, world: Coordinator) -> int | None:
-    """The version of this rank after the newest pass that every rank has. Collective. None, which
-    means the newest version, if there is one rank.
-
-    Raises: StoreError if the ranks have no pass in common.
-    """
+    """The version of this rank after the newest pass that every rank has. Collective. None, the
+    newest version, if there is one rank. Raises: StoreError if the ranks have no pass in common."""
     if world.size == 1:
         return None
     with VersionStore.open_reader(store) as manifest:

@@ -1,8 +1,5 @@
-"""Hooks: what a run does besides training. One class per feature.
-
-`assembly.py` opens the hooks of a run, and lists them in the order in which they are called. The
-list is the same on every rank, because some hooks wait for the other ranks.
-"""
+"""Hooks: what a run does besides training. One class per feature. `assembly.py` lists them in the
+order in which they are called, the same on every rank, because some wait for the other ranks."""
 
 from __future__ import annotations
 
@@ -29,23 +26,15 @@ log = logging.getLogger("paddlebox")
 
 
 class Hook:
-    """Base class: every method does nothing. A subclass overrides the methods it needs.
-
-    A hook is a context manager around all passes.
-    """
+    """Base class, whose methods do nothing. A hook is a context manager around all passes."""
 
     #: False: only the first rank runs it, so it must not wait for other ranks.
     on_every_rank: ClassVar[bool] = True
 
     def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
-        """Called once, before the first pass of this start.
-
-        Args:
-            line: the line of the last committed pass, if an earlier start ended before it was
-                written; else None.
-            passes: number of committed passes.
-            on_any_rank: whether that line is missing on any rank.
-        """
+        """Called once, before the first pass of this start. line: that of the last committed pass,
+        if an earlier start ended before it was written. passes: committed passes. on_any_rank:
+        whether any rank lacks that line."""
 
     def waits(self, text: str) -> None:
         """Called while the run waits for the data of the next pass. text: what it waits for."""
@@ -58,16 +47,12 @@ class Hook:
         """Called when a pass is open, before its first batch."""
 
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
-        """Called when a pass has ended. It is committed, or a later commit will include it.
-
-        Later hooks store and use what this hook adds to `line`.
-        """
+        """Called when a pass has ended. It is committed, or a later commit will include it. Later
+        hooks see what this hook adds to `line`."""
 
     def failed(self, error: BaseException) -> None:
-        """Called when an error ends the passes, while the rows of the open pass are still there.
-
-        If the error came from a step, it is called again when no pass is open any more.
-        """
+        """Called when an error ends the passes, while the rows of the open pass are still there. If
+        the error came from a step, it is called again when no pass is open any more."""
 
     def end(self) -> None:
         """Called when all passes are trained and committed."""
@@ -187,10 +172,10 @@ class Plateau(Hook):
     """Divides the learning rates by 10 when the test files stop to improve: `optimizer.schedule:
     plateau`.
 
-    After each pass the run evaluates data.test_files. If their logloss is not below its lowest
-    value so far, the rates of the following passes are divided by 10. The line of each pass has the
-    state in `plateau`, and the commit of the pass has the state before it, so that a resumed run
-    goes on with it. The hook comes after the one that evaluates.
+    If the logloss of data.test_files after a pass is not below its lowest value so far, the rates
+    of the following passes are divided by 10. The line of each pass has the state in `plateau`, and
+    the commit of the pass has the state before it, so that a resumed run goes on with it. The hook
+    comes after the one that evaluates.
 
     Args:
         rate_rows: multiplies the learning rates of all rows (`TableSet.set_rate`).

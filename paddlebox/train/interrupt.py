@@ -1,10 +1,9 @@
 """Ends a run cleanly on SIGINT and SIGTERM.
 
 Outside of a pass, a signal raises `Stopped` at once. Inside `finishing`, the pass first gets some
-seconds to end and be committed. After that time, or at a second signal, `Stopped` is raised. If it
-is raised inside a `__del__` or a weak-reference callback, Python drops it and only prints a line to
-standard error, and training would continue. So the signal is also stored, and every step checks for
-it.
+seconds to end and be committed; after that time, or at a second signal, `Stopped` is raised. Python
+drops an exception inside a `__del__` or a weak-reference callback, and training would continue. So
+the signal is also stored, and every step checks for it.
 
 With several ranks, a signal to one rank ends all: together after a pass, or each rank at once.
 """
@@ -139,13 +138,12 @@ def no_deadline() -> None:
 
 
 def stop_together(table: TableSet) -> None:
-    """End all ranks after a pass if a signal has reached any of them. Collective.
+    """End all ranks after a pass if a signal has reached any of them. Collective. Each rank first
+    commits the passes that have ended, and waits until the others have done so: mpiexec kills all
+    ranks once the first one has ended.
 
-    Each rank first commits the passes that have ended, and waits until the others have done so:
-    mpiexec kills all ranks once the first one has ended.
-
-    Raises: Stopped on a rank that the signal did not reach. On a rank that it reached, this
-    returns, and the end of `finishing` raises Stopped.
+    Raises: Stopped on a rank that the signal did not reach. On a rank that it reached, the end of
+    `finishing` does.
     """
     if table.world.any("stop", asked()) and not table.world.commits_alone:
         table.wait_commit()
@@ -158,11 +156,9 @@ def stop_together(table: TableSet) -> None:
 
 @contextmanager
 def stopped_with_others(world: Coordinator) -> Iterator[None]:
-    """Raise Stopped in place of an error that is caused by a stopped rank. Wraps a run.
-
-    A signal that reaches a rank between two passes ends it at once. Other ranks may have begun the
-    next pass, and their exchanges with the stopped rank then fail.
-    """
+    """Raise Stopped in place of an error that is caused by a stopped rank. Wraps a run. A signal
+    between two passes ends a rank at once; other ranks may have begun the next pass, and their
+    exchanges with it then fail."""
     try:
         yield
     except Exception as error:
@@ -173,11 +169,9 @@ def stopped_with_others(world: Coordinator) -> Iterator[None]:
 
 
 def _is_of_a_stop(error: Exception, world: Coordinator) -> bool:
-    """Whether an error on this rank comes from another rank that was stopped.
-
-    If nothing is known of the others, as when the job's store is gone, and a signal reached this
-    rank too, a stop is likely.
-    """
+    """Whether an error on this rank comes from another rank that was stopped. If nothing is known
+    of the others, as when the job's store is gone, and a signal reached this rank too, a stop is
+    likely."""
     if not world.is_from_others(error):
         return False
     if gone := world.why_gone():

@@ -34,8 +34,7 @@ class Watched(Protocol):
         """Receive the samples of a batch.
 
         Args:
-            predictions: (B) float32 probabilities of the first task.
-            labels: (B) labels of the first task.
+            predictions, labels: (B) float32 probabilities, and labels, of the first task.
             columns: (B) values by name. With several tasks it also has label_<task> and
                 prediction_<task> of every task.
             places: (B) numbers of the instances among all that the batches have, in their order.

@@ -74,11 +74,8 @@ class NanInf:
 
 
 def normalised_entropy(logloss: float, ctr: float) -> float | None:
-    """The log loss divided by the log loss of always predicting the mean click rate; None if one
-    class is missing.
-
-    From He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", 2014.
-    """
+    """The log loss divided by that of always predicting the mean click rate; None if one class is
+    missing. From He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", 2014."""
     if not 0 < ctr < 1:
         return None
     return -logloss / (ctr * math.log(ctr) + (1 - ctr) * math.log1p(-ctr))
@@ -99,11 +96,9 @@ def create_metric(method: MetricMethod, *, weighted: bool = False) -> NamedMetri
 
 
 class MetricSet(MetricGroup[NamedMetric]):
-    """Accumulates the metrics of several specs, batch by batch. Their names must be distinct.
-
-    weighted: whether instances have weights. auc uses them, and weighted_auc if it names no other
-    weight. The other methods count instances.
-    """
+    """Accumulates the metrics of several specs, whose names must be distinct. weighted: whether
+    instances have weights. auc uses them, and weighted_auc if it names no other weight. The other
+    methods count instances."""
 
     def __init__(self, specs: Sequence[MetricConfig], *, weighted: bool = False) -> None:
         self._specs = specs
@@ -121,8 +116,7 @@ class MetricSet(MetricGroup[NamedMetric]):
         """Add a batch. B = instances.
 
         Args:
-            predictions: (B) probabilities, or None if the program has none.
-            labels: (B), or None if the program has none.
+            predictions, labels: (B), or None if the program has none.
             columns: (B) values by name, for the columns that specs name.
             tasks: (B) predictions by task, if there are several tasks.
             weights: (B) of the instances, if they have weights; with `factors`.
@@ -164,11 +158,8 @@ class MetricSet(MetricGroup[NamedMetric]):
 
 
 def check_columns(specs: Sequence[MetricConfig], slots: Slots, *, log_keys: bool = False) -> None:
-    """Check the columns of metrics for a run that trains a zoo model. log_keys: whether the data
-    has log keys.
-
-    Raises: ConfigError if a metric names a column or prediction that does not exist.
-    """
+    """Check the columns of metrics for a run of a zoo model. log_keys: whether the data has log
+    keys. Raises: ConfigError if a metric names a column or prediction that does not exist."""
     names = [slot.name for slot in slots.slots]
     for spec in specs:
         if spec.prediction and spec.prediction not in slots.tasks:

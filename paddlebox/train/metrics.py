@@ -150,10 +150,8 @@ class TaskMetrics(MetricGroup[PassMetrics]):
 
 
 def defined(values: Mapping[str, float]) -> dict[str, Any]:
-    """The values of a native metric, with None for an undefined AUC.
-
-    The core returns -0.5 for it, as PaddleBox does. Readers would take that for a very bad model.
-    """
+    """The values of a native metric, with None for an undefined AUC. The core returns -0.5 for it,
+    as PaddleBox does, which readers would take for a very bad model."""
     return {
         name: None if name in ("auc", "uauc", "wuauc") and value < 0 else value
         for name, value in values.items()
@@ -207,12 +205,9 @@ _MAIN = ("auc", "wuauc", "mae", "rate")
 
 
 def short_metrics(metrics: Mapping[str, Any], of: str = "") -> str:
-    """A short text of metrics, such as "AUC 0.7310, COPC 1.012, gauc 0.6822"; empty if nothing was
-    measured.
-
-    It has AUC and COPC of each task, and one value of each metric that the config names. of: text
-    to put before each value, such as the name of a phase.
-    """
+    """AUC and COPC of each task, and one value of each metric that the config names, such as "AUC
+    0.7310, COPC 1.012, gauc 0.6822"; empty if nothing was measured. of: text before each value,
+    such as the name of a phase."""
     tasks = metrics.get("tasks") or ({"": metrics} if "auc" in metrics else {})
     parts = [
         " ".join(filter(None, (of, task, text)))

@@ -22,10 +22,8 @@ CALIBRATION_BINS = 20
 
 
 def write_environment(run_dir: Path, config: Config) -> None:
-    """Write RUN_DIR/environment.json: software versions, hardware and threads of this start.
-
-    It contains nothing that identifies the machine. Raises StoreError.
-    """
+    """Write RUN_DIR/environment.json: software versions, hardware and threads of this start, and
+    nothing that identifies the machine. Raises StoreError."""
     versions = {"paddlebox": __version__, "python": platform.python_version()}
     for package in ("paddlepaddle", "paddlepaddle-gpu", "numpy", "pyarrow", "lmdb"):
         try:
@@ -60,10 +58,8 @@ def _cpu_model() -> str:
 
 def calibration(metrics: PassMetrics, bins: int = CALIBRATION_BINS) -> list[list[float | int]]:
     """A calibration curve: samples grouped by predicted probability, in at most `bins` groups of
-    about equal size.
-
-    The metrics hold predictions in a million buckets, so the mean predictions are exact to within
-    5e-7.
+    about equal size. The metrics hold predictions in a million buckets, so the mean predictions are
+    exact to within 5e-7.
 
     Returns: [samples, clicks, mean prediction] of each group, in ascending order of prediction.
     With weights, the first two are sums of weights.
@@ -92,12 +88,9 @@ def _number(sum_of_weights: float) -> float | int:
 
 
 def sizes(table: TableSet) -> dict[str, int]:
-    """Sizes summed over all tables.
-
-    Returns: "version"; "live_rows", "segments" and "segment_bytes", from the newest commit of each
-        table; "mem_rows", the rows that are in MEM now; "pass_bytes" and "merge_bytes", the bytes
-        that passes and merges have written since the tables were opened.
-    """
+    """Sizes summed over all tables: of the newest commit "live_rows", "segments" and
+    "segment_bytes"; "mem_rows", the rows in MEM now; "pass_bytes" and "merge_bytes", written since
+    the tables were opened."""
     counters = [member.counters() for member in table.members]
     heads = [member.head for member in table.members if member.head is not None]
     return {

@@ -32,15 +32,8 @@ _BATCH_SIZE = 512  # if data.batch_size is auto and no run has chosen a size
 
 
 def read_slots(config: Config, slots: AnySlots | None = None) -> Slots:
-    """Read and check the slots of a config.
-
-    Args:
-        config: the config.
-        slots: the slots to check; None: those in the file `data.slots`.
-
-    Raises:
-        ConfigError: the slots do not fit the data format, a model or a metric of the config.
-    """
+    """Read and check the slots of a config; None: those in the file `data.slots`. Raises:
+    ConfigError if they do not fit the data format, a model or a metric of the config."""
     slots = load_slots(config.data.slots) if slots is None else as_slots(slots)
     slots.check_format(config.data.format)
     for key, model in config.models.items():
@@ -61,11 +54,8 @@ def _check_share(config: Config, slots: Slots) -> None:
 
 
 def warn_of_unshared(config: Config, slots: Slots) -> None:
-    """Warn if a history and the item it is compared with do not share feasigns.
-
-    With data.key_space per_slot, equal ids in two slots are different feasigns unless one slot
-    `shares` the other.
-    """
+    """Warn if a history and the item it is compared with do not share feasigns: with data.key_space
+    per_slot, equal ids in two slots are different feasigns unless one slot `shares` the other."""
     if config.data.key_space is not KeySpace.PER_SLOT:
         return
     place = {slot.name: index for index, slot in enumerate(slots.sparse)}
@@ -105,12 +95,8 @@ def warn_of_zeros(config: Config, look: FirstLook, path: str) -> None:
 
 
 def warn_of_idle(passes: Sequence[Sequence[str]], world: Coordinator) -> None:
-    """Log a warning, on the first rank, if passes have fewer files than there are ranks.
-
-    Args:
-        passes: the files of each pass.
-        world: the ranks.
-    """
+    """Log a warning, on the first rank, if passes, given by their files, have fewer files than
+    ranks."""
     few = [files for files in passes if len(files) < world.size]
     if few and world.rank == 0:
         log.warning(
@@ -208,16 +194,13 @@ def open_table(
     """Open the table of a config, or all of its tables if it has `extra_tables`.
 
     Args:
-        config: the config.
         folder: folder of the store.
         slots: the slots; None: those in the file `data.slots`, read if they are needed.
-        read_only: open the store for reading.
         version: the version to read; None: the newest.
         world: the ranks. The part of this rank's key range is opened.
 
-    Raises:
-        ConfigError: a slot names a table that does not exist; the store has tables that the config
-            lacks; or weights decay on several ranks.
+    Raises: ConfigError if a slot names a table that does not exist, the store has tables that the
+    config lacks, or weights decay on several ranks.
     """
     if world.size > 1 and any(table.weight_decay for table in config.tables):
         raise ConfigError(
@@ -266,12 +249,8 @@ def table_options(config: Config) -> TableOptions:
 def create_dataset(
     config: Config, slots: Slots, table: TableSet, *, test: bool = False, ins_id: bool = False
 ) -> Dataset:
-    """Create the dataset of a config; with phases, as the update phase needs it.
-
-    Args:
-        test: whether its passes evaluate.
-        ins_id: whether it parses ids of instances.
-    """
+    """Create the dataset of a config; with phases, as the update phase needs it. test: whether its
+    passes evaluate. ins_id: whether it parses ids of instances."""
     data, model = config.data, config.model
     group = model.loss_group if data.shuffle else ""
     load = LoadOptions(

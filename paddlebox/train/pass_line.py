@@ -73,12 +73,9 @@ class Started(NamedTuple):
 
 
 def title(planned: PlannedPass, passes: int, again: bool = False) -> str:
-    """The name of a pass in logs, such as "pass 3/10 (20240103)".
-
-    Args:
-        passes: how many passes the run has; 0 if it is a stream of hours.
-        again: whether its files were trained before, so that its metrics are too good.
-    """
+    """The name of a pass in logs, such as "pass 3/10 (20240103)". passes: of the run; 0 for a
+    stream of hours. again: whether its files were trained before, so that its metrics are too
+    good."""
     when = planned.hour or planned.date
     if planned.epoch > 1:
         when = f"epoch {planned.epoch}"
@@ -263,7 +260,7 @@ def log_pass(title: str, line: Mapping[str, Any]) -> None:
 
 @contextmanager
 def progress(title: str, samples: int) -> Iterator[Any]:
-    """Show a progress bar if standard error is a terminal. Log lines appear above the bar. Yields a
+    """Show a progress bar if standard error is a terminal, with log lines above it. Yields a
     `Watcher` that advances it. samples: of the pass."""
     with (
         tqdm(

@@ -45,10 +45,9 @@ def check_pass(
 
     Args:
         dense: the dense state after the pass.
-        line: `metrics` and `before` of the pass, as in metrics.jsonl.
-        before: the lines of the passes before it.
-        large: dense slot -> its largest value and the place of that value in the data. Such a value
-            may have made the dense state non-finite.
+        line: `metrics` and `before` of the pass, as in metrics.jsonl; before: earlier lines.
+        large: dense slot -> its largest value and the value's place in the data. Such a value may
+            have made the dense state non-finite.
 
     Raises: GuardError if a check failed.
     """
@@ -81,7 +80,7 @@ class PassLoop:
 
     Args:
         point: the resume point. The loop adds the line of each pass to `point.lines`.
-        hooks: called in this order. The order is the same on every rank.
+        hooks: called in this order, the same on every rank.
         trained: what the run of --init-from trained, as `repeats_source` takes it.
     """
 
@@ -171,10 +170,8 @@ class PassLoop:
         return following
 
     def _reset_rows(self, planned: PlannedPass) -> int:
-        """Reset the rows if a pass begins an epoch, once, also if the run was killed since.
-
-        Returns: the number of resets in the store, which the line of the pass has too.
-        """
+        """Reset the rows if a pass begins an epoch, once, also if the run was killed since. Returns
+        the number of resets in the store, which the line of the pass has too."""
         life, number = self._table.life, planned.number
         begins = number > 1 and self._point.plan[number - 2].epoch < planned.epoch
         if begins and life.resets == self._lines.last.get("resets", life.resets):
@@ -253,11 +250,9 @@ class PassLoop:
 def _train_with_each(
     config: Config, dataset: Dataset, runners: Runners, watch: Watcher | None
 ) -> tuple[PassResult, dict[str, dict[str, Any]]]:
-    """Train the open pass with each program.
-
-    Returns: the result of update, or of the only program; and, by phase, the entries of "phases"
-        in the line of metrics.jsonl. They are empty for a config without phases.
-    """
+    """Train the open pass with each program. Returns the result of update, or of the only program;
+    and, by phase, the entries of "phases" in the line of metrics.jsonl, none for a config without
+    phases."""
     if not config.phases:
         step = runners.of(Phase.UPDATE).train_step
         tasks = dataset.tasks

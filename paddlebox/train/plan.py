@@ -1,8 +1,5 @@
-"""Plans the passes of a run: groups the files of the config, without those to leave out.
-
-It also detects files that a run trains more than once. The rows already hold the clicks of the
-first training, which reveal the labels of the second.
-"""
+"""Plans the passes of a run: groups the files of the config, without those to leave out. Detects
+files that a run trains more than once: the rows then hold their clicks, which reveal the labels."""
 
 from __future__ import annotations
 
@@ -74,15 +71,9 @@ def choose_skipped(
     passes: Sequence[PlannedPass], done: int, skipped: Mapping[str, int], patterns: Sequence[str]
 ) -> dict[str, int]:
     """The files to leave out, as the argument `skipped` of `leave_out`: the old ones plus the
-    untrained files that match a pattern.
-
-    Args:
-        passes: the passes of the run, without the files in `skipped`.
-        done: how many of them are trained.
-        patterns: names or globs, matched from the end of a path.
-
-    Raises: ConfigError if a pattern matches no file that is still to be trained.
-    """
+    untrained files that match a pattern: a name or glob, matched from the end of a path. done: how
+    many of the passes are trained, which are without the files in `skipped`. Raises: ConfigError if
+    a pattern matches no file that is still to be trained."""
     left = dict.fromkeys(file for planned in passes[done:] for file in planned.files)
     chosen = dict(skipped)
     for pattern in patterns:
@@ -144,12 +135,11 @@ def trained_before(passes: Sequence[PlannedPass]) -> set[int]:
 
 
 def check_click_priors(config: Config, passes: Sequence[PlannedPass], done: int) -> None:
-    """Check that instances with click priors cannot see their own clicks. done: how many passes are
-    trained.
+    """Check that instances with click priors cannot see their own clicks. done: trained passes.
 
-    Raises: ConfigError if a pass that is not trained yet has a file twice, or files of earlier
-    passes besides others; or it repeats files, but their rows were not all counted, or the end of a
-    day has multiplied their counts.
+    Raises: ConfigError if an untrained pass has a file twice, or files of earlier passes besides
+    others; or it repeats files, but their rows were not all counted, or the end of a day has
+    multiplied their counts.
     """
     if not config.model.click_prior:
         return

@@ -42,11 +42,9 @@ RATE = "learning_rate"  # prefix of Paddle's variables that hold a learning rate
 
 
 class ModelProgram(ABC):
-    """A zoo model as a static program (PIR or old IR) or as a dygraph layer.
-
-    All compute the same steps and the same dense state. B = instances, T = tasks, n = number of
-    values in the gradients of all dense parameters.
-    """
+    """A zoo model as a static program (PIR or old IR) or as a dygraph layer. All compute the same
+    steps and the same dense state. B = instances, T = tasks, n = values in the gradients of all
+    dense parameters."""
 
     gradient_size: int  # n
 
@@ -73,10 +71,8 @@ class ModelProgram(ABC):
 
     @abstractmethod
     def view(self) -> dict[str, np.ndarray]:
-        """The parameters, by name, valid until the next step.
-
-        Parameters in host memory are views, because copying 770,000 floats takes 1.0 ms.
-        """
+        """The parameters, by name, valid until the next step. Those in host memory are views,
+        because copying 770,000 floats takes 1.0 ms."""
 
     @abstractmethod
     def set(self, state: Mapping[str, np.ndarray]) -> None:
@@ -103,10 +99,8 @@ class DenseSync:
         return [gradient * share for gradient in gradients]
 
     def step(self, program: ModelProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
-        """Train on a batch, which is only evaluated if all of its weights are 0.
-
-        Returns: the loss and the logits before the update, and whether the step trained.
-        """
+        """Train on a batch, which is only evaluated if all of its weights are 0. Returns the loss
+        and the logits before the update, and whether the step trained."""
         raise NotImplementedError
 
     def finish_pass(self, program: ModelProgram) -> None:
@@ -141,11 +135,8 @@ def dense_width(config: Config, slots: Slots) -> int:
 
 
 def create_model_of(config: Config, slots: Slots) -> Any:
-    """Build the zoo model of a config as a `paddle.nn.Layer`.
-
-    Raises: ConfigError as `create_model` and `dense_products`, or if the model has no operators for
-    the GPU of `hbm.place`.
-    """
+    """Build the zoo model of a config as a `paddle.nn.Layer`. Raises: ConfigError as `create_model`
+    and `dense_products`, or if the model has no operators for the GPU of `hbm.place`."""
     table_of_slot = slots.tables([table.name for table in config.tables])
     tables = [
         TableSlots(table_of_slot.count(number), table.embedx_dim, table.name, len(table.counts))
@@ -274,8 +265,7 @@ def mean_loss(model: Any, logits: Any, label: Any, mask: Any = None, late: Any =
     weights; the gradients of dense parameters are scaled by it (`SHARE`).
 
     Args:
-        mask: (B, 1) factors of the instances: their weights, 0 for instances that add no loss;
-            None: all are 1.
+        mask: (B, 1) factors of the instances: weights, or 0 for those that add no loss; None: 1.
         late: (B, 1) the marks of late lines, if the model has a delayed task.
 
     Raises: ConfigError if there is a mask, and the model's `loss` takes none.

@@ -1,8 +1,8 @@
 """Resumes a run at its newest commit, or at an older one (docs/running.md).
 
-The record of a version holds all that is needed: the configuration with the slots, and a cursor.
-The cursor has the pass with its line of metrics, the sizes of the pass's files, a hash of this pass
-and all earlier ones, and the files that later passes leave out.
+The record of a version holds the configuration with the slots, and a cursor: the pass with its line
+of metrics, the sizes of the pass's files, a hash of this pass and all earlier ones, and the files
+that later passes leave out.
 """
 
 from __future__ import annotations
@@ -111,18 +111,12 @@ def resume(
     request: ResumeRequest, known_from: Callable[[VersionRecord | None, Mapping[str, int]], Known]
 ) -> ResumePoint:
     """Find the resume point of a run dir, and go back to a version if asked to. A new version of
-    kind "skip" stores the files to leave out.
+    kind "skip" stores the files to leave out. known_from: called with the version and these files.
+    Returns the known passes, beginning with the first one of the run.
 
-    Args:
-        known_from: called with the version and the files to leave out. Returns the known passes,
-            beginning with the first pass of the run.
-
-    Raises:
-        ConfigError: values differ from the committed ones and the error lists them all, or a
-            pattern matches nothing.
-        StoreLockedError: another process uses the store.
-        StoreError: the version does not exist.
-        CorruptionError: the store is damaged.
+    Raises: ConfigError if values differ from the committed ones, which the error lists, or a
+    pattern matches nothing; StoreLockedError if another process uses the store; StoreError if the
+    version does not exist; CorruptionError.
     """
     run_dir, back_to, skip = request.run_dir, request.back_to, request.skip
     store = run_dir / "store"
@@ -175,7 +169,7 @@ def resume(
 
 def check_unchanged(run_dir: Path, record: VersionRecord | None) -> None:
     """Raises StoreError if another command has changed the store since its newest version was read.
-    The caller holds the lock of the store."""
+    The caller holds the store's lock."""
     data = run_dir / "store" / "manifest" / "data.mdb"
     head = None
     if data.is_file() and data.stat().st_size:
@@ -191,10 +185,8 @@ def check_unchanged(run_dir: Path, record: VersionRecord | None) -> None:
 
 
 def move_aside(run_dir: Path) -> None:
-    """Rename a run dir to RUN_DIR.old-N, so that a new run can start. Deletes nothing.
-
-    Raises: StoreLockedError if a run is using it; StoreError if it cannot be renamed.
-    """
+    """Rename a run dir to RUN_DIR.old-N, so that a new run can start. Raises: StoreLockedError if a
+    run is using it; StoreError if it cannot be renamed."""
     if not run_dir.exists():
         return
     number = 1
@@ -318,8 +310,7 @@ def _rounds(config: Config) -> bool:
 
 
 def _keep_lines(run_dir: Path, passes: int) -> Lines:
-    """Read the lines of metrics.jsonl up to a pass; remove all others, and torn and repeated
-    ones."""
+    """Read the lines of metrics.jsonl up to a pass; remove others, and torn and repeated ones."""
     path = run_dir / "metrics.jsonl"
     found = _lines_of(path, passes)
     # The line of the newest pass may not have been written when the run ended.

@@ -74,8 +74,6 @@ def train(
 ) -> dict[str, Any]:
     """Train the passes of the config that the run dir has not committed yet.
 
-    The run commits as often as `checkpoint.every` says.
-
     Args:
         config: the config of the run: a Config, a dict, or the path of a YAML file.
         run_dir: the run dir; with several ranks, the run dir of the first rank.
@@ -88,10 +86,8 @@ def train(
         trace: file for a trace of all stages and threads, for ui.perfetto.dev; empty: none.
         world: the ranks that train together. Every rank calls `train`.
 
-    Returns: the contents of summary.json.
-
-    Raises:
-        PaddleBoxError: a subclass that says what went wrong. The store is at its last commit.
+    Returns: the contents of summary.json. Raises: a PaddleBoxError; the store is at its last
+    commit.
     """
     config, root = as_config(config), as_path(run_dir, "run_dir")
     world.check_config(config, back_to)

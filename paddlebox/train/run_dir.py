@@ -14,11 +14,9 @@ from paddlebox.store.run_config import SLOTS_FILE
 
 
 def summary_of(run_dir: Path, passes: int, version: int) -> dict[str, Any] | None:
-    """The contents of summary.json, or None if there is none for this number of committed passes.
-
-    A merge or a change of the number of ranks may have raised the store's version since the file
-    was written. The version in the file is then updated. Raises StoreError if it cannot be.
-    """
+    """The contents of summary.json, or None if there is none for this number of committed passes. A
+    merge or a change of the number of ranks may have raised the store's version since: it is then
+    updated. Raises StoreError if it cannot be."""
     try:
         summary = json.loads((run_dir / "summary.json").read_text())
     except (OSError, ValueError):

@@ -34,9 +34,9 @@ START = 9.0  # early averages span about the last ninth of the steps
 class Averages:
     """The averages of the parameters of one program.
 
-    After step n: average = k * average + (1 - k) * parameter, with k = min(decay, n / (n + START)).
-    The source is Polyak and Juditsky 1992, here with exponential weights whose window grows at the
-    start. Training steps use the parameters. Evaluation, exports and serving use the averages.
+    After step n: average = k * average + (1 - k) * parameter, with k = min(decay, n / (n + START)):
+    Polyak and Juditsky 1992, here with exponential weights whose window grows at the start.
+    Training steps use the parameters; evaluation, exports and serving use the averages.
     """
 
     def __init__(self, program: ModelProgram, decay: float) -> None:
@@ -182,10 +182,8 @@ def own_share(feed: Feed) -> float:
 
 
 def build_runner(config: Config, slots: Slots, sync_of: SyncOf = one_rank) -> Runner:
-    """Build the model of a config, or of one phase. Seeds Paddle with `config.seed`.
-
-    Raises: ConfigError as `sync_of`; or rows on a GPU that this machine or build does not have.
-    """
+    """Build the model of a config, or of one phase. Seeds Paddle with `config.seed`. Raises:
+    ConfigError as `sync_of`, or if rows are on a GPU that this machine or build does not have."""
     check_place(config.hbm.place)
     sync = sync_of(config, weighted=slots.weight is not None)
     paddle.seed(config.seed)
@@ -257,9 +255,9 @@ class Training:
 def enter(dataset: Dataset, config: Config, phase: Phase) -> None:
     """Set up the open pass for a phase: its order, its slots and its counted slots.
 
-    The show and click of an instance are counted once per slot: in update, or in join for slots
-    that only join reads. The model of update reads the counts as features. If join counted the
-    slots of update too, these features would contain the labels that update is about to predict.
+    An instance is counted once per slot: in update, or in join for slots that only join reads. The
+    model of update reads the counts as features, which would contain the labels that it predicts if
+    join counted its slots too.
     """
     model = config.phases[phase].model
     options = dataset.options

@@ -1,8 +1,7 @@
 """Hooks that write elsewhere: saves, copies of commits, and the export file.
 
-A separate process exports the saves (launch/follow.py). An export builds Paddle programs, which are
-global state of a process, and the training thread uses this state. An export in another thread of
-the same process caused a segfault.
+A separate process exports the saves (launch/follow.py): an export builds Paddle programs, which are
+global state of a process, and in another thread than training it caused a segfault.
 """
 
 from __future__ import annotations
@@ -158,10 +157,8 @@ class Publisher:
 
 
 class Publish(Hook):
-    """Exports each save of a run to the served file.
-
-    RUN_DIR/served.jsonl records when each save was served and how old its data was by then.
-    """
+    """Exports each save of a run to the served file. RUN_DIR/served.jsonl records when each save
+    was served and how old its data was by then."""
 
     on_every_rank = False
 

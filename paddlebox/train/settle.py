@@ -1,9 +1,6 @@
-"""Chooses values that a config leaves open, once, when a run begins.
-
-A new run chooses them from its model and the number of its rows and slots. All ranks choose the
-same values. Each commit stores them as if the config had named them. A run with commits uses its
-stored values for all keys that its config does not name.
-"""
+"""Chooses values that a config leaves open, once, when a run begins: from its model and the number
+of its rows and slots, the same on all ranks. Each commit stores them as if the config had named
+them. A run with commits uses its stored values for all keys that its config does not name."""
 
 from __future__ import annotations
 
@@ -59,10 +56,8 @@ def settled(
         source: the stored config of the run that this run starts from (--init-from).
         look: reads the first rows of files; None: a new one.
 
-    Raises:
-        DataError: a file cannot be read; the error names it.
-        StoreError: the version `back_to` does not exist.
-        ConfigError: this version cannot read the stored config.
+    Raises: DataError, which names a file that cannot be read; StoreError if the version `back_to`
+    does not exist; ConfigError if this version of paddlebox cannot read the stored config.
     """
     config, slots, run_dir = request.config, request.slots, request.run_dir
     found = world.gather("stored config", stored_config(run_dir, request.back_to))
@@ -81,10 +76,8 @@ def chosen(
     world: Coordinator = ONE_RANK,
     look: FirstLook | None = None,
 ) -> Config:
-    """The config that a new run trains with. Every rank calls it. Logs what it chose.
-
-    Raises: DataError, which names a file that cannot be read.
-    """
+    """The config that a new run trains with. Every rank calls it. Raises: DataError, which names a
+    file that cannot be read."""
     look, reasons = look or FirstLook(config, slots), list[str]()
     several = _may_have_epochs(config)
     if config.data.batch_size == 0 or several:
@@ -130,11 +123,8 @@ def batch_size_for(rows: int) -> int:
 
 def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config:
     """The config with the key_space, use_cvm, click_prior and dense_scale of another run, unless it
-    names them.
-
-    The rows and layers of the other run have no meaning with other values. Raises: ConfigError if
-    the config does not allow one of these values.
-    """
+    names them: the rows and layers of that run have no meaning with other values. Raises:
+    ConfigError if the config does not allow one of them."""
     theirs = source["data"]["key_space"]
     if "key_space" not in config.data.model_fields_set and theirs in [*KeySpace]:
         config = config.having({"data.key_space": KeySpace(theirs)})
@@ -245,13 +235,8 @@ def _scaled(
 def _chosen_table(
     table: TableConfig, where: str, rate: float, slots: int, reasons: list[str]
 ) -> TableConfig:
-    """The table with a learning rate and an initial g2sum of embed_w, unless it names them.
-
-    Args:
-        where: key of its section.
-        rate: learning rate of embed_w.
-        slots: number of sparse slots of all tables.
-    """
+    """The table with a learning rate and an initial g2sum of embed_w, unless it names them. where:
+    key of its section. rate: of embed_w. slots: number of sparse slots of all tables."""
     if table.embed.rule is not Rule.ADAGRAD:
         return table
     wanted = {"learning_rate": rate, "initial_g2sum": _INITIAL_G2SUM}

@@ -21,11 +21,8 @@ def files_of(
     train: bool = True,
 ) -> Sequence[str]:
     """The files that this rank reads for the next pass. Sets how the ranks share its instances.
-
-    Args:
-        sizes: as for `Coordinator.share_files`.
-        train: whether the pass trains. With auto, ranks evaluate whole files.
-    """
+    sizes: as for `Coordinator.share_files`. train: whether the pass trains. With auto, ranks
+    evaluate whole files."""
     sizes = sizes or world.sizes_of(files)
     by, slot = share_of(config, world, files, sizes) if train else _evaluated(config)
     dataset.options.set_share(by, slot)

@@ -1,12 +1,12 @@
 """Sources of passes: a fixed list of files, or a stream of hourly logs (docs/hours.md).
 
-A stream keeps no list of trained hours. The newest commit records the hour of its pass, and the
-next pass is the hour after it. So you may delete the logs of trained hours, and a run that is years
-old starts as fast as a new one.
+A stream keeps no list of trained hours. The next pass is the hour after that of the newest commit.
+So you may delete the logs of trained hours, and a run that is years old starts as fast as a new
+one.
 
-Whether an hour is complete, late or missing depends on a clock and on the state of the file system
-at that moment, so two ranks could come to different results. Only the first rank looks at the log.
-It sends each pass with its files and their sizes to the others.
+Whether an hour is complete, late or missing depends on a clock and on the files at that moment, so
+ranks could come to different results. Only the first rank looks at the log, and sends each pass
+with its files and their sizes to the others.
 """
 
 from __future__ import annotations
@@ -95,17 +95,16 @@ class Listed:
 
 
 class Hourly:
-    """One pass per hour of `data.path_template`.
+    """One pass per hour of `data.path_template`. until: the last hour, or its day; empty: no end.
 
     An hour is taken once it is over by the clock and its files are complete. The run waits for this
-    at least `data.late_s` after the end of the hour. It also waits at least `data.late_s`, by a
-    monotonic clock, after it first looked for the hour. Then `data.missing_hour` decides. The
-    decision is stored with the next pass. A run that is killed before that decides again. until:
-    the last hour, or its day; empty: no end.
+    at least `data.late_s` after the end of the hour, and at least `data.late_s`, by a monotonic
+    clock, after it first looked for the hour. Then `data.missing_hour` decides. The decision is
+    stored with the next pass; a run that is killed before that decides again.
 
     All ranks call the same methods in the same order. While the first rank waits for an hour, it
-    sends a message each time it looks for the files. So every rank notices within seconds if
-    another rank is gone. Tests replace clock, steady and sleep.
+    sends a message each time it looks for the files, so that every rank notices within seconds if
+    another one is gone. Tests replace clock, steady and sleep.
     """
 
     listed: Sequence[PlannedPass] = ()
@@ -311,8 +310,7 @@ class Hourly:
         return self._data.missing_hour != "wait"
 
     def _check_template(self, found: Log) -> None:
-        """Raises DataError if `data.path_template` matches nothing: no hour from this one to the
-        present is complete."""
+        """Raises DataError if no hour from this one to the present is complete."""
         hour = self._next
         for _ in range(_PROBED_HOURS):
             if self._at_end(hour) or hour.end.timestamp() > self._clock():
@@ -327,8 +325,8 @@ class Hourly:
         )
 
     def _leave_out(self, found: Log) -> None:
-        """Leave the next hour out. Raises DataError if data.missing_hour is stop, or too many hours
-        in a row are missing."""
+        """Leave the next hour out. Raises DataError if data.missing_hour is stop, or too many are
+        missing."""
         what = f"hour {self._next.name} is missing, {self._data.late_s:g} s late: {found.why}"
         if self._data.missing_hour == "stop":
             raise DataError(f"{what}; data.missing_hour is stop: skip would go on without it")
@@ -353,8 +351,7 @@ class Hourly:
             self._said = now
 
     def _warn_of_changes(self) -> None:
-        """Warn if files of trained hours changed, or left-out hours arrived, among the last
-        `_WATCHED_HOURS` of each."""
+        """Warn if files of trained hours changed, or left-out hours arrived."""
         for at, before in enumerate(self._trained):
             others = changed(before)
             for file, now in others.items():

@@ -39,11 +39,7 @@ class Source:
 
 
 def find_source(text: str, run_dir: Path) -> Source:
-    """Find the run that --init-from names. Writes nothing.
-
-    Args:
-        text: RUN or RUN@VERSION.
-        run_dir: the run dir of the new run.
+    """Find the run that --init-from names: RUN or RUN@VERSION. run_dir: that of the new run.
 
     Raises: StoreError if there is no such run or version, or its config.json cannot be read;
     ConfigError if the run is `run_dir` itself.
@@ -80,8 +76,8 @@ def find_source(text: str, run_dir: Path) -> Source:
 
 
 def resolve_version(run: Path, name: str) -> int | None:
-    """The version that a name stands for, in any form that --from takes; None: the newest. Raises
-    StoreError if there is none."""
+    """The version that a name, as --from takes it, stands for; None: the newest. Raises
+    StoreError."""
     if not name:
         return None
     with VersionStore.open_reader(run / "store") as manifest:
@@ -90,10 +86,8 @@ def resolve_version(run: Path, name: str) -> int | None:
 
 @contextmanager
 def open_tables(source: Source) -> Iterator[dict[str, list[TieredTable]]]:
-    """Open the tables of the source for reading: name -> the table of each of its ranks.
-
-    DEFAULT_TABLE is the name of the default table.
-    """
+    """Open the tables of the source for reading: name, or DEFAULT_TABLE -> that of each of its
+    ranks."""
     tables: dict[str, list[TieredTable]] = {}
     with ExitStack() as opened:
         for store, record in rank_versions(source.run / "store", source.version):
@@ -125,9 +119,8 @@ def check_same_source(source: Source, run_dir: Path) -> None:
 
 
 def trained_by(run: Path, passes: int) -> list[dict[str, Any]]:
-    """What the first passes of a run trained, and the runs that it was filled from: one entry for
-    each pass, with its files, its date and its hour. Passes without a line in metrics.jsonl are
-    left out."""
+    """What the first passes of a run trained, and the runs that it was filled from: files, date and
+    hour of each pass with a line in metrics.jsonl."""
     found = trained_by_source(run)
     lines = run / "metrics.jsonl"
     for text in lines.read_text().splitlines() if lines.is_file() else ():
@@ -238,9 +231,9 @@ def _table_of(slot: Slot, first: Any) -> str:
 def _places(old: Slots, new: Slots, per_slot: bool) -> tuple[list[int], list[tuple[int, int]]]:
     """`indices` and `keys` of a `SlotMap`.
 
-    With key_space per_slot, a feasign contains the number of the slot that owns its row. Rows move
-    with their owner, so that no two rows get the same feasign. If an owner now shares the ids of
-    another slot, the owner's rows could collide with the rows of that slot, and are dropped.
+    With key_space per_slot, a feasign contains the number of the slot that owns its row, and rows
+    move with their owner. If an owner now shares the ids of another slot, its rows could collide
+    with those of that slot, and are dropped.
     """
     place = {slot.name: index for index, slot in enumerate(new.sparse)}
     if not per_slot:

@@ -63,12 +63,9 @@ class CarriedDense:
 def carry_dense(
     old: Mapping[str, np.ndarray], fresh: Mapping[str, np.ndarray], same_optimizer: bool
 ) -> CarriedDense:
-    """Combine the dense state of a trained model with that of a new one.
-
-    A parameter is carried if its name, shape and dtype are equal. The optimizer's state of a
-    parameter is carried with the parameter if both runs use the same type of optimizer. The name of
-    such a state begins with the name of its parameter.
-    """
+    """Combine the dense state of a trained model with that of a new one. A parameter is carried if
+    its name, shape and dtype are equal; the optimizer's state of it, whose name begins with the
+    parameter's, if the type of optimizer is equal too."""
     names = {*old, *fresh}
     out = CarriedDense(dict(fresh))
     for name in sorted(names):
@@ -194,17 +191,12 @@ _BLOCK = 64  # counters of the admission filter for consecutive keys
 def init_from(
     source: Source, config: Config, slots: Slots, tables: TableSet, runner: Runners, run_dir: Path
 ) -> dict[str, Any]:
-    """Fill the empty store and the model of a new run from another run.
+    """Fill the empty store and the model of a new run from another run. Returns a report of what
+    was carried, reset and dropped, which it also writes to run_dir/init.json. The default tables of
+    the two runs correspond, others by name. After an error nothing is committed.
 
-    Writes a report of what was carried, reset and dropped to run_dir/init.json, and returns it. The
-    default tables of the two runs correspond; other tables correspond by name. After an error
-    nothing is committed.
-
-    Raises:
-        StoreError: the source cannot be read.
-        ConfigError: the rows have no meaning for this config.
-        CorruptionError: the source is damaged.
-        OutOfSpaceError: the new store does not fit on the disk.
+    Raises: StoreError if the source cannot be read; ConfigError if the rows have no meaning for
+    this config; CorruptionError; OutOfSpaceError.
     """
     _check_keys(source, config)
     _check_negatives(source, config)
@@ -325,12 +317,9 @@ def _admission(
 
 
 def counts_of(counts: Sequence[np.ndarray], own: tuple[int, int]) -> np.ndarray:
-    """The admission filter of a key range.
-
-    Each old rank counted only its own keys. If two of them share a block, their counts are
-    added. If the range ends inside a block, the block also counts keys outside of the range.
-    Estimates may then be too high, but never too low.
-    """
+    """The admission filter of a key range. Each old rank counted only its own keys; where they
+    share a block, counts are added. A block at the end of the range also counts keys outside of it.
+    Estimates may be too high, never too low."""
     size = counts[0].size
     begin, end = (key * (size // _BLOCK) >> 64 for key in own)
     cut = slice(begin * _BLOCK, (end + 1) * _BLOCK)
