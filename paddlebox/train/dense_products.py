@@ -57,13 +57,10 @@ def dense_products(config: Config) -> DenseProducts:
     return DenseProducts("", by_paddle, why)  # without AVX-512, Paddle's MKL is as fast
 
 
-def check_products(
-    run_dir: Path, config: Config, before: str | None, of_ranks: Sequence[str]
-) -> None:
+def check_products(run_dir: Path, before: str | None, now: str, of_ranks: Sequence[str]) -> None:
     """Warn if another library computes matrix products than at the last commit or on another rank.
     before: the name that the newest commit stores; None: no commit, or it has no config. of_ranks:
     the names of all ranks."""
-    now = dense_products(config).name
     differences = []
     if before is not None and before != now:
         differences.append(f"were computed as {before}, now as {now}")

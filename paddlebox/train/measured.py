@@ -15,8 +15,14 @@ from paddlebox.data.batches import WEIGHT, Feed, is_flat
 from paddlebox.data.dataset import Dataset
 from paddlebox.errors import DataError
 from paddlebox.train.metric_set import MetricSet
-from paddlebox.train.metrics import Metric, MetricGroup, TaskMetrics, multiplied, sigmoid
-from paddlebox.train.observe import calibration
+from paddlebox.train.metrics import (
+    Metric,
+    MetricGroup,
+    TaskMetrics,
+    calibration,
+    multiplied,
+    sigmoid,
+)
 
 
 class Watched(Protocol):
@@ -52,7 +58,7 @@ class PassResult:
     # The usual metrics by name; empty without logits. With several tasks, the entry "tasks" holds
     # the metrics of each task. A metric that the config names is a dict under its name.
     metrics: dict[str, Any]
-    calibration: list[list[float | int]] = field(default_factory=list)  # observe.calibration
+    calibration: list[list[float | int]] = field(default_factory=list)  # metrics.calibration
     late_lines: int | None = None  # not among the samples; None: the data has no slot of type late
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -23,7 +23,6 @@ from paddlebox.train.metrics import (
     short_metrics,
     warn_of_one_class,
 )
-from paddlebox.train.observe import sizes
 from paddlebox.train.plan import PlannedPass
 
 log = logging.getLogger("paddlebox")
@@ -60,18 +59,6 @@ class Lines:
         return [*self._recent]
 
 
-class Started(NamedTuple):
-    """The state at the start of a pass, to subtract from the state at its end."""
-
-    title: str  # "pass 3/10 (20240103)"
-    counters: dict[str, Any]  # of all tables
-    counters_of: dict[str, dict[str, Any]]  # by table
-    compaction_wait_s: float
-    at: float  # time.perf_counter()
-    exchanged: Any  # `Coordinator.exchanged`
-    cpu_s: float  # CPU time of this process
-
-
 def title(planned: PlannedPass, passes: int, again: bool = False) -> str:
     """The name of a pass in logs, such as "pass 3/10 (20240103)". passes: of the run; 0 for a
     stream of hours. again: whether its files were trained before, so that its metrics are too
@@ -82,50 +69,6 @@ def title(planned: PlannedPass, passes: int, again: bool = False) -> str:
     if again or planned.epoch > 1:
         when += f"{', ' if when else ''}on rows seen before"
     return f"pass {planned.number}{f'/{passes}' if passes else ''}{f' ({when})' if when else ''}"
-
-
-def at_start(table: TableSet, title: str) -> Started:
-    counters_of = {member.name: member.counters() for member in table.members}
-    return Started(
-        title,
-        table.counters(),
-        counters_of,
-        table.compaction_wait_s,
-        time.perf_counter(),
-        table.world.exchanged(),
-        time.process_time(),
-    )
-
-
-def by_table(
-    table: TableSet, before: dict[str, dict[str, Any]], hits: dict[str, dict[str, int]]
-) -> dict[str, Any]:
-    """The entry "tables" of a pass's line: counts by table. Empty if there is one table."""
-    if len(table.members) == 1:
-        return {}
-    of_table = {}
-    for member in table.members:
-        after, names = member.counters(), ("rows_pulled", "rows_pushed")
-        moved = {name: after[name] - before[member.name][name] for name in names}
-        of_table[member.name] = {"hits": hits.get(member.name, {}), **moved}
-    return {"tables": of_table}
-
-
-def hot_path(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Bytes and seconds of the pulls and pushes of a pass, from the counters before and after."""
-    spent = {name: after[name] - before[name] for name in ("ids_pushed", "rows_pushed")}
-    bad = {
-        slot: count - before["bad_grads"].get(slot, 0) for slot, count in after["bad_grads"].items()
-    }
-    return {
-        "unique_ratio": spent["rows_pushed"] / max(1, spent["ids_pushed"]),
-        "bytes_moved": sum(after[name] - before[name] for name in ("bytes_pulled", "bytes_pushed")),
-        "kernel_s": {
-            name: (after[f"{name}_ns"] - before[f"{name}_ns"]) / 1e9
-            for name in ("pull", "push", "plan")
-        },
-        "bad_grads": {str(slot): count for slot, count in bad.items() if count},
-    }
 
 
 def outcome(
@@ -164,62 +107,99 @@ def _of_hour(planned: PlannedPass) -> dict[str, Any]:
     }
 
 
-def ended(
-    table: TableSet,
-    begin: Started,
-    outcome: Mapping[str, Any],
-    stats: PassStats,
-    dense_sent_bytes: int,
-) -> dict[str, Any]:
-    """The line of a pass that has just ended. Collective.
+class StartedPass:
+    """The state at the start of a pass, which its line subtracts from that at its end. title: as
+    "pass 3/10 (20240103)"."""
 
-    Args:
-        outcome: the entries that `outcome` returned.
-        dense_sent_bytes: bytes sent for dense parameters by this rank since the process started.
-    """
-    seconds = time.perf_counter() - begin.at
-    before, after = begin.counters, table.counters()
-    steps = sum(of["batches"] for of in outcome.get("phases", {}).values()) or outcome["batches"]
-    ranks = table.world.report(
-        begin.exchanged, dense_sent_bytes, steps, outcome["samples"], stats.samples
-    )
+    def __init__(self, table: TableSet, title: str) -> None:
+        self.title, self._table = title, table
+        self._counters, self._counters_of = table.counters(), _by_table(table)
+        self._waited_s, self._exchanged = table.compaction_wait_s, table.world.exchanged()
+        self._at, self._cpu_s = time.perf_counter(), time.process_time()
+
+    def line(self, outcome: Line, stats: PassStats, dense_sent_bytes: int) -> Line:
+        """The line of the pass, which has just ended. Collective. outcome: its first entries.
+        dense_sent_bytes: bytes sent for dense parameters by this rank since the process started."""
+        seconds, table = time.perf_counter() - self._at, self._table
+        before, after = self._counters, table.counters()
+        moved = _moved(before, after)
+        of_phases = outcome.get("phases", {}).values()
+        steps = sum(of["batches"] for of in of_phases) or outcome["batches"]
+        ranks = table.world.report(
+            self._exchanged, dense_sent_bytes, steps, outcome["samples"], stats.samples
+        )
+        bad = _moved(Counter(before["bad_grads"]), after["bad_grads"])
+        return {
+            **outcome,
+            "ended_at": round(time.time(), 3),
+            "seconds": seconds,
+            "cpu_s": time.process_time() - self._cpu_s,
+            "samples_per_s": outcome["samples"] / seconds if seconds else 0.0,
+            "parts": stats.parts,
+            "spilled_bytes": stats.spilled_bytes,
+            "files_from_cache": stats.files_from_cache,
+            "dedup": stats.dedup,
+            "hits": stats.hits,
+            "work_s": stats.work_s,
+            "wait_s": stats.wait_s,
+            "stages": stats.times.as_dict(),
+            "spans": stats.times.spans(),
+            "threads": {"load": stats.load_threads, "pack": stats.pack_threads},
+            "rows_pulled": moved["rows_pulled"],
+            "rows_pushed": moved["rows_pushed"],
+            "unique_ratio": moved["rows_pushed"] / max(1, moved["ids_pushed"]),
+            "bytes_moved": moved["bytes_pulled"] + moved["bytes_pushed"],
+            "kernel_s": {name: moved[f"{name}_ns"] / 1e9 for name in ("pull", "push", "plan")},
+            "bad_grads": {str(slot): count for slot, count in bad.items() if count},
+            **self._tables(stats),
+            **({"ranks": dict(ranks)} if ranks else {}),
+            "compaction_wait_s": table.compaction_wait_s - self._waited_s,
+            "life": {name: moved[f"life_{name}"] for name in _LIFE},
+            "ssd": {name: moved[f"ssd_{name}"] for name in _SSD},
+            "sizes": _sizes(table),
+        }
+
+    def _tables(self, stats: PassStats) -> dict[str, Any]:
+        """The entry "tables": counts by table. Empty if there is one table."""
+        if len(self._counters_of) == 1:
+            return {}
+        of_table = {}
+        for name, after in _by_table(self._table).items():
+            moved = _moved(self._counters_of[name], after)
+            counts = {name: moved[name] for name in ("rows_pulled", "rows_pushed")}
+            of_table[name] = {"hits": stats.hits_of.get(name, {}), **counts}
+        return {"tables": of_table}
+
+
+def _by_table(table: TableSet) -> dict[str, dict[str, Any]]:
+    return {member.name: member.counters() for member in table.members}
+
+
+def _moved(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What the numbers among some counters have grown by."""
+    return {k: n - before[k] for k, n in after.items() if isinstance(n, int | float)}
+
+
+def _sizes(table: TableSet) -> dict[str, int]:
+    """Sizes summed over all tables: of the newest commit "live_rows", "segments" and
+    "segment_bytes"; "mem_rows", the rows in MEM now; "pass_bytes" and "merge_bytes", written since
+    the tables were opened."""
+    counters = [member.counters() for member in table.members]
+    heads = [member.head for member in table.members if member.head is not None]
     return {
-        **outcome,
-        "ended_at": round(time.time(), 3),
-        "seconds": seconds,
-        "cpu_s": time.process_time() - begin.cpu_s,
-        "samples_per_s": outcome["samples"] / seconds if seconds else 0.0,
-        "parts": stats.parts,
-        "spilled_bytes": stats.spilled_bytes,
-        "files_from_cache": stats.files_from_cache,
-        "dedup": stats.dedup,
-        "hits": stats.hits,
-        "work_s": stats.work_s,
-        "wait_s": stats.wait_s,
-        "stages": stats.times.as_dict(),
-        "spans": stats.times.spans(),
-        "threads": {"load": stats.load_threads, "pack": stats.pack_threads},
-        "rows_pulled": after["rows_pulled"] - before["rows_pulled"],
-        "rows_pushed": after["rows_pushed"] - before["rows_pushed"],
-        **hot_path(before, after),
-        **by_table(table, begin.counters_of, stats.hits_of),
-        **({"ranks": dict(ranks)} if ranks else {}),
-        "compaction_wait_s": table.compaction_wait_s - begin.compaction_wait_s,
-        "life": _difference(before, after, "life_", _LIFE),
-        "ssd": _difference(before, after, "ssd_", _SSD),
-        "sizes": sizes(table),
+        "version": table.head.version if table.head is not None else 0,
+        "live_rows": sum(head.live_rows for head in heads),
+        "segments": sum(len(head.segments) for head in heads),
+        "segment_bytes": sum(s["bytes"] for head in heads for s in head.segments),
+        "mem_rows": sum(c["mem_rows"] for c in counters),
+        "pass_bytes": sum(c["ssd_bytes_written"] for c in counters),
+        "merge_bytes": sum(c["ssd_merge_bytes_written"] for c in counters),
     }
 
 
 _METRICS_EVERY = 100  # batches between updates of the loss and the AUC in the progress bar
 _LIFE = ("events", "dead_staged", "dead_merged", "dead_swept")
 _SSD = ("rows_found", "blocks_read", "bytes_read", "bytes_written")
-
-
-def _difference(
-    before: Mapping[str, Any], after: Mapping[str, Any], prefix: str, names: Sequence[str]
-) -> dict[str, Any]:
-    return {name: after[prefix + name] - before[prefix + name] for name in names}
 
 
 def written_a_day(table: TableSet, seconds: float) -> int:

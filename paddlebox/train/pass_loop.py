@@ -150,7 +150,7 @@ class PassLoop:
             before |= hook.before_pass(planned)
         again = self._repeats(planned) is not None
         title = pass_line.title(planned, len(self._point.plan), again)
-        begin = pass_line.at_start(self._table, title)
+        begin = pass_line.StartedPass(self._table, title)
         self._world.heartbeat.stage("load", f"pass {planned.number}")
         if self._config.trainer.reset_rows:
             before |= {"resets": self._reset_rows(planned)}
@@ -183,7 +183,7 @@ class PassLoop:
         self,
         planned: PlannedPass,
         following: PlannedPass | None,
-        begin: pass_line.Started,
+        begin: pass_line.StartedPass,
         before: Mapping[str, Any],
     ) -> Line:
         """Train the open pass and end it. Returns its line, with `before` added."""
@@ -206,7 +206,7 @@ class PassLoop:
         # Ranks may differ, because a signal may have reached only some of them.
         due = self._world.any("due", _is_due(config, planned, following))
         dataset.end_pass(commit=due)
-        line = pass_line.ended(self._table, begin, outcome, stats, runners.dense_sent_bytes)
+        line = begin.line(outcome, stats, runners.dense_sent_bytes)
         pass_line.log_pass(begin.title, line)
         line |= before
         first = self._repeats(planned)

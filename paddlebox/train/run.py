@@ -35,7 +35,6 @@ from paddlebox.store.table_set import TableSet
 from paddlebox.train import assembly, pass_line, plan
 from paddlebox.train.assembly import Run
 from paddlebox.train.dense_products import check_products, dense_products
-from paddlebox.train.observe import write_environment
 from paddlebox.train.opening import (
     read_slots,
     warn_of_idle,
@@ -49,6 +48,7 @@ from paddlebox.train.run_dir import (
     make_run_dir,
     own_dir,
     summary_of,
+    write_environment,
     write_json,
     write_slots,
 )
@@ -158,8 +158,8 @@ def _check_products(run: Run) -> None:
     record, before = run.point.record, None
     if record is not None and record.config and run.point.passes > 0:
         before = record.config["products"]
-    of_ranks = run.world.gather("products", dense_products(run.config).name)
-    check_products(run.run_dir, run.config, before, of_ranks)
+    now = dense_products(run.config).name
+    check_products(run.run_dir, before, now, run.world.gather("products", now))
 
 
 def _prepare(run: Run, lock: KeptLock) -> None:

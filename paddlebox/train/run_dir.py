@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
+import platform
+import time
 from pathlib import Path
 from typing import Any
 
+from paddlebox import __version__, _native
 from paddlebox.config import Config, Slots
+from paddlebox.data.pipeline import load_threads
 from paddlebox.errors import OutOfSpaceError, StoreError
 from paddlebox.store.files import make_folder, sync_folder, write_durably
 from paddlebox.store.run_config import SLOTS_FILE
@@ -87,3 +92,38 @@ def write_json(path: Path, value: Any) -> None:
     """Write a JSON file durably: a power cut leaves the old file or the new one. Raises
     StoreError."""
     write_durably(str(path), json.dumps(value, indent=1).encode() + b"\n")
+
+
+def write_environment(run_dir: Path, config: Config) -> None:
+    """Write RUN_DIR/environment.json: software versions, hardware and threads of this start, and
+    nothing that identifies the machine. Raises StoreError."""
+    versions = {"paddlebox": __version__, "python": platform.python_version()}
+    for package in ("paddlepaddle", "paddlepaddle-gpu", "numpy", "pyarrow", "lmdb"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    environment = {
+        "started_at": round(time.time(), 3),
+        "versions": versions,
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "vector_path": _native.core.vector_path(),
+        "threads": {
+            "store": load_threads(config.data.threads).most,
+            "feeder": config.data.threads or "tuned",
+            "dense": int(os.environ.get("OMP_NUM_THREADS") or 0) or "not set",
+        },
+    }
+    write_json(run_dir / "environment.json", environment)
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown"

@@ -72,37 +72,31 @@ class StaticProgram(ModelProgram):
         startup.random_seed = config.seed
         with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
             widths = {"box_dense": dense_width(config, slots), "box_label": len(slots.tasks)}
+            read = {**packed([t.name for t in config.tables], len(config.table.counts))}
+            for given, beside in (
+                (config.model.page_views, {RANK_OFFSET: ("int32", [-1, 7])}),
+                (config.data.sequences.user, SEQUENCES),
+                (slots.weight is not None, {WEIGHT: ("float32", [-1, 1])}),
+                (slots.late is not None, {LATE: ("float32", [-1, 1])}),
+                (config.model.loss_group, {GROUP: ("int32", [-1, 1])}),
+            ):
+                read |= beside if given else {}
             inputs = {
                 name: paddle.static.data(
                     name, [-1, widths[name]] if name in widths else shape, dtype
                 )
-                for name, (dtype, shape) in packed(
-                    [t.name for t in config.tables], len(config.table.counts)
-                ).items()
+                for name, (dtype, shape) in read.items()
             }
-            if config.model.page_views:
-                inputs[RANK_OFFSET] = paddle.static.data(RANK_OFFSET, [-1, 7], "int32")
-            if config.data.sequences.user:
-                inputs |= {
-                    name: paddle.static.data(name, shape, dtype)
-                    for name, (dtype, shape) in SEQUENCES.items()
-                }
-            if slots.weight is not None:
-                inputs[WEIGHT] = paddle.static.data(WEIGHT, [-1, 1], "float32")
-            if slots.late is not None:
-                inputs[LATE] = paddle.static.data(LATE, [-1, 1], "float32")
-            if config.model.loss_group:
-                inputs[GROUP] = paddle.static.data(GROUP, [-1, 1], "int32")
             model = create_model_of(config, slots)
             if not train:
                 model.eval()
             loss, logits = loss_and_logits(config, model, inputs, train=train)
             if not train:
                 return [loss, logits]
-            if not self._sync.changes_gradients:
-                create_optimizer(config).minimize(loss)
-                return [loss, logits]
             optimizer = create_optimizer(config)
+            if not self._sync.changes_gradients:
+                optimizer.minimize(loss)
+                return [loss, logits]
             found = optimizer.backward(loss)
             parameters = [parameter for parameter, _ in found]
             gradients = [gradient for _, gradient in found]
@@ -143,13 +137,10 @@ class StaticProgram(ModelProgram):
         return {name: np.array(tensor) for name, tensor in state.items()}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        tensors = self._train.state_dict("all", self._scope)
-        expected = {name: np.array(tensor) for name, tensor in tensors.items()}
+        expected = self.state()
         check_same(expected, state)
-        for name in expected:
-            if name.startswith(RATE):
-                continue  # the rate comes from the config, where it may have changed
-            self._scope.find_var(name).get_tensor().set(state[name], self._place)
+        # The rate comes from the config, where it may have changed.
+        self.set({name: state[name] for name in expected if not name.startswith(RATE)})
 
     def parameters(self) -> dict[str, np.ndarray]:
         tensors = self._train.state_dict("param", self._scope)

@@ -10,8 +10,8 @@ import pytest
 
 from paddlebox._native import core
 from paddlebox.config import load_config
-from paddlebox.train.metrics import PassMetrics
-from paddlebox.train.observe import calibration, write_environment
+from paddlebox.train.metrics import PassMetrics, calibration
+from paddlebox.train.run_dir import write_environment
 from tests.conftest import ROOT
 
 
@@ -57,9 +57,9 @@ def test_calibration_sums_weights() -> None:
 
 def test_the_environment_names_versions_and_threads_but_not_the_machine(tmp_path: Path) -> None:
     config = load_config(ROOT / "configs/deepfm_synthetic.yaml", ["data.threads=3"])
-    write_environment(tmp_path, config, 2)
+    write_environment(tmp_path, config)
     found = json.loads((tmp_path / "environment.json").read_text())
-    assert found["threads"]["store"] == 2
+    assert found["threads"]["store"] == 3
     assert found["threads"]["feeder"] == 3
     assert found["vector_path"] == core.vector_path()
     assert {"paddlebox", "python", "numpy"} <= set(found["versions"])
