@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,20 +37,29 @@ def read_slots(config: Config, slots: AnySlots | None = None) -> Slots:
     slots = load_slots(config.data.slots) if slots is None else as_slots(slots)
     slots.check_format(config.data.format)
     for key, model in config.models.items():
-        _check_read_slots(config, slots, key, model)
+        slots.positions(model.sequences)
+        for wrong, text in _misfits(config, slots, key, model):
+            if wrong:
+                raise ConfigError(text)
+        _check_sparse(config, slots, f"{key}.slots", model.slots)
+        group = () if model.loss_group in ("", SEARCH_ID) else (model.loss_group,)
+        _check_sparse(config, slots, f"{key}.loss_group", group)
     check_columns(config.metrics, slots, log_keys=config.data.logkey)
-    _check_share(config, slots)
+    by, slot = config.data.share_by
+    if by is ShareBy.SLOT:
+        key = "data.sequences.user" if config.data.sequences.user else "data.share"
+        _check_sparse(config, slots, key, [slot])
     return slots
 
 
-def _check_share(config: Config, slots: Slots) -> None:
-    by, slot = config.data.share_by
-    names = [sparse.name for sparse in slots.sparse]
-    if by is ShareBy.SLOT and slot not in names:
-        key = "data.sequences.user" if config.data.sequences.user else "data.share"
-        raise ConfigError(
-            f"{key}: no sparse slot {slot!r} in {config.data.slots}{nearest(slot, names)}"
-        )
+def _check_sparse(config: Config, slots: Slots, key: str, wanted: Iterable[str]) -> None:
+    """Raises: ConfigError, with the key that names it, if a slot is no sparse slot."""
+    names = [slot.name for slot in slots.sparse]
+    for name in wanted:
+        if name not in names:
+            raise ConfigError(
+                f"{key}: no sparse slot {name!r} in {config.data.slots}{nearest(name, names)}"
+            )
 
 
 def warn_of_unshared(config: Config, slots: Slots) -> None:
@@ -110,76 +119,63 @@ def warn_of_idle(passes: Sequence[Sequence[str]], world: Coordinator) -> None:
         )
 
 
-def _check_late(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
-    if slots.late is None:
-        if model.delayed:
-            raise ConfigError(
-                f"{key}.delayed_task: expected a slot of type late in {config.data.slots}, which "
-                "marks the lines with late labels, found none"
-            )
-        return
-    if model.delayed and model.delayed != slots.late.of:
-        raise ConfigError(
-            f"{key}.delayed_task: expected {slots.late.of!r}, the label that slot "
-            f"{slots.late.name!r} of type late names, found {model.delayed!r}: correct one of them"
-        )
-    if model.delayed and config.data.negative_rate < 1:
-        raise ConfigError(
-            f"data.negative_rate does not work together with {key}.delayed_task: late lines are "
-            "those of all negatives, sampled or not: take one of them out"
-        )
-    for given, what in (
-        (config.data.sequences.user, "data.sequences"),
-        (model.click_prior, f"{key}.click_prior"),
-    ):
-        if given:
-            raise ConfigError(
-                f"{what} does not work together with slot {slots.late.name!r} of type late: take "
-                "one of them out"
-            )
-
-
-def _check_read_slots(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
-    slots.positions(model.sequences)
-    _check_group(config, slots, key, model)
-    if model.click_prior and slots.weight is not None:
-        raise ConfigError(
-            f"{key}.click_prior does not work together with slot {slots.weight.name!r} of type "
-            "weight: take one of them out"
-        )
-    _check_late(config, slots, key, model)
-    if not model.slots:
-        return
-    names = [slot.name for slot in slots.sparse]
-    for name in model.slots:
-        if name not in names:
-            raise ConfigError(
-                f"{key}.slots: no sparse slot {name!r} in {config.data.slots}{nearest(name, names)}"
-            )
+def _misfits(
+    config: Config, slots: Slots, key: str, model: ModelConfig
+) -> Iterable[tuple[object, str]]:
+    """Whether a model breaks each rule about its slots, and the error. key: of its section."""
+    late, data, out = slots.late, config.data, "take one of them out"
+    weight = slots.weight.name if slots.weight is not None else ""
+    late_of, late_name = (late.of, late.name) if late is not None else ("", "")
     missing = sorted({*model.sequences} - {*model.slots})
-    if missing:
-        raise ConfigError(f"{key}.slots lacks {', '.join(missing)}, which the model reads id by id")
-    if config.extra_tables:
-        raise ConfigError(f"{key}.slots chooses slots of one table: leave extra_tables out")
-
-
-def _check_group(config: Config, slots: Slots, key: str, model: ModelConfig) -> None:
-    group, names = model.loss_group, [slot.name for slot in slots.sparse]
-    if model.objective in IN_GROUPS and len(slots.tasks) != 1:
-        raise ConfigError(
-            f"{key}.loss {model.objective} compares instances by one label; {config.data.slots} "
-            f"has {', '.join(slots.tasks) or 'none'}"
-        )
-    if group == SEARCH_ID and not config.data.logkey:
-        raise ConfigError(
+    return (
+        (
+            model.objective in IN_GROUPS and len(slots.tasks) != 1,
+            f"{key}.loss {model.objective} compares instances by one label; {data.slots} has "
+            f"{', '.join(slots.tasks) or 'none'}",
+        ),
+        (
+            model.loss_group == SEARCH_ID and not data.logkey,
             f"{key}.loss_group search_id: page views have log keys: set data.logkey: true, if the "
-            "data has them"
-        )
-    if group not in ("", SEARCH_ID, *names):
-        raise ConfigError(
-            f"{key}.loss_group: no sparse slot {group!r} in {config.data.slots}"
-            f"{nearest(group, names)}"
-        )
+            "data has them",
+        ),
+        (
+            model.click_prior and weight,
+            f"{key}.click_prior does not work together with slot {weight!r} of type weight: {out}",
+        ),
+        (
+            model.delayed and late is None,
+            f"{key}.delayed_task: expected a slot of type late in {data.slots}, which marks the "
+            "lines with late labels, found none",
+        ),
+        (
+            model.delayed and late is not None and model.delayed != late_of,
+            f"{key}.delayed_task: expected {late_of!r}, the label that slot {late_name!r} of type "
+            f"late names, found {model.delayed!r}: correct one of them",
+        ),
+        (
+            model.delayed and data.negative_rate < 1,
+            f"data.negative_rate does not work together with {key}.delayed_task: late lines are "
+            f"those of all negatives, sampled or not: {out}",
+        ),
+        *(
+            (
+                late is not None and given,
+                f"{what} does not work together with slot {late_name!r} of type late: {out}",
+            )
+            for given, what in (
+                (data.sequences.user, "data.sequences"),
+                (model.click_prior, f"{key}.click_prior"),
+            )
+        ),
+        (
+            model.slots and missing,
+            f"{key}.slots lacks {', '.join(missing)}, which the model reads id by id",
+        ),
+        (
+            model.slots and config.extra_tables,
+            f"{key}.slots chooses slots of one table: leave extra_tables out",
+        ),
+    )
 
 
 def open_table(

@@ -326,13 +326,14 @@ def test_dense_tensors_are_matched_by_name_and_shape() -> None:
     old = state(a__w_0=(2,), a__w_0_moment1_0=(2,), b__w_0=(3,), b__w_0_moment1_0=(3,), c__w_0=(1,))
     new = state(b__w_0=(4,), b__w_0_moment1_0=(4,), a__w_0=(2,), a__w_0_moment1_0=(2,), d__w_0=(1,))
     found = carry_dense(old, new, same_optimizer=True)
-    assert [name for name, _ in found.carried] == ["a.w_0", "a.w_0_moment1_0"]
-    assert {name: why for name, _, why in found.fresh} == {
+    carried = [one["name"] for one in found.report["carried"]]
+    assert carried == ["a.w_0", "a.w_0_moment1_0"]
+    assert {one["name"]: one["why"] for one in found.report["fresh"]} == {
         "b.w_0": "was float32 [3]",
         "b.w_0_moment1_0": "b.w_0 is not carried",
         "d.w_0": "not in the source",
     }
-    assert [name for name, _, _ in found.dropped] == ["c.w_0"]
+    assert [one["name"] for one in found.report["dropped"]] == ["c.w_0"]
     assert found.state.keys() == new.keys()
     for name, array in found.state.items():
         expected = old[name] if name.startswith("a.") else new[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +41,11 @@ log = logging.getLogger("paddlebox")
 
 @dataclass
 class CarriedDense:
-    """The dense state of a new run, and where its tensors come from."""
+    """The dense state of a new run, and the section "dense" of init.json: the tensors that were
+    carried, are fresh, or were dropped."""
 
     state: dict[str, np.ndarray]
-    carried: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)  # (name, shape)
-    # (name, shape, why)
-    fresh: list[tuple[str, tuple[int, ...], str]] = field(default_factory=list)
-    dropped: list[tuple[str, tuple[int, ...], str]] = field(default_factory=list)
-
-    def report(self) -> dict[str, Any]:
-        """The section "dense" of init.json."""
-        return {
-            "carried": [{"name": name, "shape": list(shape)} for name, shape in self.carried],
-            **{
-                kind: [{"name": name, "shape": list(shape), "why": why} for name, shape, why in of]
-                for kind, of in (("fresh", self.fresh), ("dropped", self.dropped))
-            },
-        }
+    report: dict[str, list[dict[str, Any]]]
 
 
 def carry_dense(
@@ -67,7 +55,7 @@ def carry_dense(
     its name, shape and dtype are equal; the optimizer's state of it, whose name begins with the
     parameter's, if the type of optimizer is equal too."""
     names = {*old, *fresh}
-    out = CarriedDense(dict(fresh))
+    out = CarriedDense(dict(fresh), {"carried": [], "fresh": [], "dropped": []})
     for name in sorted(names):
         owner = _owner(name, names)
         before, now = old.get(name), fresh.get(name)
@@ -84,15 +72,12 @@ def carry_dense(
             why = f"{owner} is not carried"
         elif not _same(before, now):
             why = f"was {before.dtype} {list(before.shape)}"
-        if not why:
-            assert before is not None
-            out.state[name] = before
-            out.carried.append((name, before.shape))
-        elif now is not None:
-            out.fresh.append((name, now.shape, why))
-        else:
-            assert before is not None
-            out.dropped.append((name, before.shape, why))
+        kind, array = ("dropped", before) if now is None else ("fresh", now)
+        if not why and before is not None:
+            kind, array, out.state[name] = "carried", before, before
+        assert array is not None
+        of_why = {"why": why} if why else {}
+        out.report[kind].append({"name": name, "shape": list(array.shape), **of_why})
     return out
 
 
@@ -198,8 +183,7 @@ def init_from(
     Raises: StoreError if the source cannot be read; ConfigError if the rows have no meaning for
     this config; CorruptionError; OutOfSpaceError.
     """
-    _check_keys(source, config)
-    _check_negatives(source, config)
+    _check_source(source, config)
     chosen = map_slots(source, config, slots)
     with open_tables(source) as old:
         first = old[DEFAULT_TABLE][0]
@@ -212,7 +196,7 @@ def init_from(
             if name in old:
                 within = chosen.within(name)
                 carried[name] = _carry(old[name], table, within, config, tables.world)
-            of_each.append(carried[name].first_version() if name in old else FirstVersion())
+            of_each.append(carried[name].version if name in old else FirstVersion())
         same_optimizer = source.config["optimizer"]["type"] == config.optimizer.type.value
         dense = carry_dense(first.load_dense(), runner.dense_state(), same_optimizer)
         report = {
@@ -223,7 +207,7 @@ def init_from(
             "parts": carried[DEFAULT_TABLE].parts,
             "admission_counts": carried[DEFAULT_TABLE].counts,
             **_of_tables(tables, old, carried, chosen.moved_tables),
-            "dense": dense.report(),
+            "dense": dense.report,
             "trained": trained_by(source.run, first.head.pass_number),
         }
         runner.load_dense_state(dense.state)
@@ -242,24 +226,21 @@ def init_from(
     return report
 
 
-def _check_keys(source: Source, config: Config) -> None:
-    found, wanted = source.config["data"]["key_space"], config.data.key_space.value
-    if found != wanted:
-        raise ConfigError(
-            f"--init-from {source.run}: its data.key_space is {found}, the config's {wanted}: "
-            f"feasigns of one have no meaning in the other; set data.key_space: {found}, or start "
-            "without --init-from"
-        )
-
-
-def _check_negatives(source: Source, config: Config) -> None:
-    found, wanted = source.config["data"]["negative_rate"], config.data.negative_rate
-    if found != wanted:
-        raise ConfigError(
-            f"--init-from {source.run}: its data.negative_rate is {found}, the config's {wanted}: "
-            f"the carried model has learned the odds of that rate; set data.negative_rate: {found},"
-            " or start without --init-from"
-        )
+def _check_source(source: Source, config: Config) -> None:
+    for key, wanted, why in (
+        ("key_space", config.data.key_space, "feasigns of one have no meaning in the other"),
+        (
+            "negative_rate",
+            config.data.negative_rate,
+            "the carried model has learned the odds of that rate",
+        ),
+    ):
+        found = source.config["data"][key]
+        if found != wanted:
+            raise ConfigError(
+                f"--init-from {source.run}: its data.{key} is {found}, the config's {wanted}: "
+                f"{why}; set data.{key}: {found}, or start without --init-from"
+            )
 
 
 @dataclass(frozen=True)
@@ -268,15 +249,8 @@ class _Carried:
 
     imported: Imported
     parts: dict[str, str]  # what happened to each part of a row
-    admission: bytes | None  # state of the admission filter; None: it starts empty
     counts: str  # what happened to the admission counts
-    day: int
-    events: list[dict[str, Any]]
-
-    def first_version(self) -> FirstVersion:
-        return FirstVersion(
-            self.imported.segments, admission=self.admission, day=self.day, events=self.events
-        )
+    version: FirstVersion
 
 
 def _carry(
@@ -298,9 +272,11 @@ def _carry(
     )
     admission = _admission(old, new, slots, key_range)
     parts = parts_of_rows(old[0].config, new.config)
-    counts = _what_of_counts(new, admission)
+    counts = "none" if new.config.admission.min_count == 1 else "reset"
+    counts = "carried" if admission is not None else counts
     events = max((table.events for table in old), key=len)  # a rank may lack the last event
-    return _Carried(imported, parts, admission, counts, old[0].day, events)
+    version = FirstVersion(imported.segments, admission=admission, day=old[0].day, events=events)
+    return _Carried(imported, parts, counts, version)
 
 
 def _admission(
@@ -327,12 +303,6 @@ def counts_of(counts: Sequence[np.ndarray], own: tuple[int, int]) -> np.ndarray:
     total = sum(one[cut].astype(np.uint32) for one in counts)
     merged[cut] = np.minimum(total, np.iinfo(np.uint8).max)
     return merged
-
-
-def _what_of_counts(new: TieredTable, admission: bytes | None) -> str:
-    if new.config.admission.min_count == 1:
-        return "none"
-    return "carried" if admission is not None else "reset"
 
 
 def _live_rows(tables: Sequence[TieredTable]) -> int:
