@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from paddlebox.config.dates import DigitText, check_template, day_of, is_hourly, moment, zone_of
 from paddlebox.config.section import MIB, Bytes, Choice, ListOf, Section, Text, Unit
@@ -22,10 +23,24 @@ class MissingHour(StrEnum):
     STOP = "stop"
 
 
+def _that(check: Callable[[str], object]) -> AfterValidator:
+    """Checks a text that is not empty. check: raises ValueError."""
+
+    def checked(text: str) -> str:
+        if text:
+            check(text)
+        return text
+
+    return AfterValidator(checked)
+
+
+_Template = Annotated[str, _that(check_template)]
+
+
 class StreamConfig(Section):
     """A stream of hourly logs in place of `train_files`; each hour is a pass."""
 
-    path_template: str = Field(
+    path_template: _Template = Field(
         default="",
         description="instead of train_files: path of the log of an hour, with {date} and {hour}; "
         "without {hour} a pass is a day (docs/hours.md)",
@@ -34,8 +49,10 @@ class StreamConfig(Section):
         default="",
         description="the first hour of path_template, YYYYMMDD or YYYYMMDDHH (the last: --until)",
     )
-    time_zone: Text = Field(default="UTC", description="time zone of {date} and {hour}")
-    ready_marker: str = Field(
+    time_zone: Annotated[Text, _that(zone_of)] = Field(
+        default="UTC", description="time zone of {date} and {hour}"
+    )
+    ready_marker: _Template = Field(
         default="",
         description="template of a file whose presence says that an hour is complete; empty: an "
         "hour is complete when it is over and has files",
@@ -58,16 +75,6 @@ class StreamConfig(Section):
                 if getattr(self, name):
                     raise ValueError(f"{name} is set, but path_template is not")
             return self
-        for name in ("path_template", "ready_marker"):
-            try:
-                if getattr(self, name):
-                    check_template(getattr(self, name))
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
-        try:
-            zone_of(self.time_zone)
-        except ValueError as error:
-            raise ValueError(f"time_zone: {error}") from None
         if not self.from_hour:
             raise ValueError("path_template is set, but from_hour, the first hour, is not")
         try:
@@ -219,7 +226,7 @@ class DataConfig(StreamConfig):
     files_per_pass: int = Field(
         default=0, ge=0, description="files that make up one pass; 0: all files are one pass"
     )
-    date: DigitText = Field(
+    date: Annotated[DigitText, _that(day_of)] = Field(
         default="", description="day of the first training files, YYYYMMDD; empty: no dates"
     )
     files_per_day: int = Field(
@@ -305,6 +312,8 @@ class DataConfig(StreamConfig):
                     f"{name} works with train_files only: leave it out, because path_template "
                     "defines passes and dates"
                 )
+        if self.files_per_day and not self.date:
+            raise ValueError("files_per_day is set, but date, the day of the first files, is not")
         return self
 
     @property
@@ -337,17 +346,6 @@ class DataConfig(StreamConfig):
                 f"share: expected auto or `slot {self.sequences.user}`, found {self.share!r}: with "
                 "sequences, one rank trains all instances of a user"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _dates_make_sense(self) -> DataConfig:
-        if self.date:
-            try:
-                day_of(self.date)
-            except ValueError as error:
-                raise ValueError(f"date: {error}") from None
-        elif self.files_per_day:
-            raise ValueError("files_per_day is set, but date, the day of the first files, is not")
         return self
 
 
