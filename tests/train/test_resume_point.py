@@ -13,7 +13,7 @@ import pytest
 
 from paddlebox.config import Config, Slots
 from paddlebox.config.describe import describe
-from paddlebox.config.stored import FREE, PASSES, TUNED
+from paddlebox.config.stored import FREE, PASSES, SLOT_RATES, TUNED
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore
@@ -283,8 +283,20 @@ def test_a_file_that_was_changed_after_its_pass_is_warned_of(
         assert str(file) not in caplog.text
 
 
+def test_learning_rates_of_slots_may_change_and_the_column_of_the_time_may_not(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    *others, last = slots().slots
+    slower = slots().having({"slots": (*others, last.having({"learning_rate_factor": 0.5}))})
+    with caplog.at_level(logging.WARNING, "paddlebox"):
+        assert resume_point(run_dir, to=slower).passes == 2
+    assert f'slots.yaml learning rates: was {{}}, now {{"{last.name}": 0.5}}' in caplog.text
+    with pytest.raises(ConfigError, match=r'slots\.yaml tags\.time: was "time", now "ts"'):
+        resume_point(run_dir, to=slots().having({"tags.time": "ts"}))
+
+
 def test_every_key_that_may_change_exists() -> None:
-    keys = [key.path for key in describe()]
+    keys = [*(key.path for key in describe()), SLOT_RATES]
     for name in (*FREE, *PASSES, *TUNED):
         assert any(key == name or key.startswith(f"{name}.") for key in keys), name
 
