@@ -29,7 +29,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
     if spaces == {KeySpace.SHARED.value}:
         for fields in (before, after):  # `shares` has no effect with a shared key space
             for key, value in fields.items():
-                if key.startswith("slots.yaml ") and isinstance(value, dict):
+                of_slot = key.startswith("slots.yaml ") and key != SLOT_RATES
+                if of_slot and isinstance(value, dict):
                     fields[key] = {**value, "shares": None}
     for key in dict.fromkeys([*before, *after]):
         if before.get(key) != after.get(key):
