@@ -15,7 +15,7 @@ import numpy as np
 from paddlebox.config.metrics import MetricMethod
 from paddlebox.errors import ConfigError
 from paddlebox.store.coordinator import Coordinator
-from paddlebox.train.metric_set import Metric, as_floats, create_metric
+from paddlebox.train.metric_set import NamedMetric, as_floats, create_metric
 
 Columns = Mapping[str, np.ndarray]  # name -> (B) values
 
@@ -62,7 +62,7 @@ class BoxMetric:
     groups: Sequence[str]  # "222_1"; "222" with ignore_rank; with MultiMask the values of masks
     ignore_rank: bool = False
     weight: str = ""
-    _state: Metric = field(init=False)
+    _state: NamedMetric = field(init=False)
 
     def __post_init__(self) -> None:
         if self.method not in _KINDS:
@@ -224,13 +224,13 @@ class Measuring:
         self._take(columns_of(self._last, size))
 
 
-def _to_bytes(metric: Metric) -> bytes:
+def _to_bytes(metric: NamedMetric) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, **metric.state())  # type: ignore[arg-type]  # its keywords are arrays
     return buffer.getvalue()
 
 
-def _from_bytes(data: bytes, kind: MetricMethod) -> Metric:
+def _from_bytes(data: bytes, kind: MetricMethod) -> NamedMetric:
     metric = create_metric(kind)
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         metric.load_state({name: arrays[name] for name in arrays.files})

@@ -69,7 +69,7 @@ class Run:
         self.lists = write(folder / "test.csv", 25, 9)
         sparse = {"type": "sparse"}
         age = {"type": "dense", "log1p": True}
-        slots = {"age": age, "user": sparse, "item": sparse, "category": sparse}
+        slots: dict[str, Any] = {"age": age, "user": sparse, "item": sparse, "category": sparse}
         path = write_slots(folder, click="label", **slots)
         path.write_text(f"{path.read_text()}tags: {{time: ts}}\n")
         config = write_config(
