@@ -20,7 +20,7 @@ __all__ = ["Table", "sorted_unique_keys"]
 
 class Table(TableSet):
     """A table, and the store in `TableOptions.folder`. slot_rates: (S) as in `TableSet`
-    (`config.slot_learning_rates` has them by name)."""
+    (`learning_rate_factor` of slots)."""
 
     def __init__(
         self,
