@@ -186,8 +186,8 @@ class Gate:
         files: files with labels, in the format of the config.
         bounds: limits on the AUC and the COPC (clicks / predicted clicks), relative to the current
             version. AUC may drop by at most max_auc_drop. The COPC, divided by that of the current
-            version, must be within `copc`. If there is no current version, these
-            two limit the COPC itself.
+            version, must be within `copc`. If there is no current version, this limits the COPC
+            itself.
         min_auc: the lowest AUC; 0: no limit.
     """
 
