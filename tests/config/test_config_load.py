@@ -349,7 +349,7 @@ def test_a_date_is_text_or_a_number_and_real(tmp_path: Path) -> None:
     text = MINIMAL.replace("[a.txt]", "[a.txt], date: 20240229, files_per_day: 2")
     assert load_config(write(tmp_path, text)).data.date == "20240229"
     assert load_config(write(tmp_path, text), ['data.date="20240301"']).data.date == "20240301"
-    assert "date: expected YYYYMMDD, found '20230229'" in error_of(
+    assert "data.date (from -o): expected YYYYMMDD, found '20230229'" in error_of(
         tmp_path, text, "data.date=20230229"
     )
     assert "date, the day of the first files, is not" in error_of(tmp_path, text, "data.date=''")
