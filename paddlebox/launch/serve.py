@@ -26,6 +26,7 @@ from paddlebox.config import TrainerConfig
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.launch.arguments import finite, parse
 from paddlebox.launch.process import configure, guarded, prepare
+from paddlebox.serving.counters import Counters, ServeOptions
 
 log = logging.getLogger("paddlebox")
 
@@ -45,15 +46,15 @@ def keep_workers(
 ) -> int:
     """Run work(0) .. work(count - 1), each in a process, until SIGTERM or SIGINT.
 
-    A worker that dies is restarted. If a worker fails before any worker was ever ready, all workers
-    are ended, because none can serve. At the end each worker gets SIGTERM. A worker that has not
-    ended after `grace_s` and two more seconds is killed. A signal that comes again, two seconds or
-    more after the first one, kills all at once. The first SIGINT and the first SIGTERM mean the
-    same stop: a terminal and a service manager may both send one.
+    A worker that dies is restarted. If one fails before any was ever ready, all are ended, because
+    none can serve. At the end each worker gets SIGTERM; one that still runs after `grace_s` and two
+    more seconds is killed. A signal that comes again, two seconds or more after the first one,
+    kills all at once. The first SIGINT and the first SIGTERM mean the same stop: a terminal and a
+    service manager may both send one.
 
     Args:
-        work: runs a worker, given its number, and returns its exit code. At the call SIGTERM is
-            blocked. The worker unblocks the signal once it is able to end.
+        work: runs a worker, given its number, and returns its exit code. It is called with SIGTERM
+            blocked, and unblocks it once it is able to end.
         ever_ready: whether any worker has ever been ready.
         close: called when no more workers will be started.
 
@@ -119,8 +120,8 @@ def _ended(workers: dict[int, int]) -> dict[int, int]:
 
 
 def _end(workers: dict[int, int], grace_s: float, signal_number: int = 0) -> int:
-    """End the workers. Returns 0, or 1 if one had to be killed. signal_number: the signal that asks
-    for it; 0: none."""
+    """End the workers. Returns 0, or 1 if one was killed. signal_number: what asks for it; 0: no
+    signal."""
     seen = {signal_number}
     for pid in workers:
         os.kill(pid, signal.SIGTERM)
@@ -173,19 +174,11 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     option("--workers", **count, default=1, help="processes, one core each")
     option("--threads", **count, default=1, help="threads per prediction")
     option("--follow-s", **seconds, default=1.0, help="seconds between two checks of FILE")
-    limit: Callable[..., Any] = parser.add_argument_group("limits").add_argument
-    limit("--max-body-bytes", **count, default=1 << 20, help="bytes of a request")
-    limit("--max-batch", **count, default=4096, help="instances of a request")
-    limit("--max-queue", **count, default=64, help="requests that wait in a worker")
-    about = "seconds for the headers, to the prediction, and for the response"
-    limit("--timeout-s", **seconds, default=10.0, help=about)
-    about = "seconds of a connection without a request"
-    limit("--idle-s", **seconds, default=75.0, help=about)
-    limit("--max-connections", **count, default=512, help="connections of a worker")
-    about = "connections of a worker from one address"
-    limit("--max-connections-per-client", **count, default=256, help=about)
-    about = "seconds for requests in flight after SIGTERM"
-    limit("--grace-s", **seconds, default=30.0, help=about)
+    limits = parser.add_argument_group("limits")
+    for limit in dataclasses.fields(ServeOptions):
+        kind: Any = seconds if limit.name.endswith("_s") else count
+        name = f"--{limit.name.replace('_', '-')}"
+        limits.add_argument(name, **kind, default=limit.default, help=limit.metadata["help"])
     return parse(parser, argv)
 
 
@@ -217,9 +210,6 @@ def _run(arguments: Any) -> int:
             "FILE makes one"
         )
     configure(TrainerConfig(dense_threads=arguments.threads))  # once, not in each worker
-    # This module imports no Paddle. The workers import the modules that do.
-    from paddlebox.serving.counters import Counters
-
     counters = Counters(arguments.workers)
     listener = _listen(arguments.host, arguments.port)
     host, port = listener.getsockname()[:2]
@@ -245,8 +235,7 @@ def _run(arguments: Any) -> int:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Bind one socket for all workers, so that a worker that dies loses no waiting connections. The
-    first worker that is ready starts to listen on it."""
+    """Bind one socket for all workers, so that one that dies loses no waiting connections."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -259,15 +248,14 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _work(arguments: Any, listener: socket.socket, counters: Any, number: int) -> None:
+def _work(arguments: Any, listener: socket.socket, counters: Counters, number: int) -> None:
     prepare(TrainerConfig(dense_threads=arguments.threads))
     # These modules use Paddle, which `prepare` has configured and imported.
-    from paddlebox.serving.http import ServeOptions, serve
+    from paddlebox.serving.http import Server, serve
     from paddlebox.serving.predictor import Predictor
 
     counters.rows[number]["version"] = 0
-    options = ServeOptions(
-        **{field.name: getattr(arguments, field.name) for field in dataclasses.fields(ServeOptions)}
-    )
+    names = [limit.name for limit in dataclasses.fields(ServeOptions)]
+    options = ServeOptions(**{name: getattr(arguments, name) for name in names})
     with Predictor(arguments.path, arguments.threads, follow_s=arguments.follow_s) as predictor:
-        serve(listener, predictor, options, counters, number)
+        serve(listener, Server(predictor, options, counters, number))

@@ -1,7 +1,7 @@
-"""The counters of a server's workers, in shared memory, and their Prometheus text.
+"""What the workers of a server share: their limits, and counters in shared memory.
 
 Each worker writes only its own row, from one thread, so no lock is needed. A worker that replaces
-a dead one continues the row of the dead one, so counters never decrease.
+a dead one continues its row, so counters never decrease.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import bisect
 import mmap
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +31,27 @@ _ROW = np.dtype(
         ("requests", np.float64, (len(ENDPOINTS), len(STATUSES))),
     ]
 )
+
+
+def _limit(default: float, about: str) -> Any:
+    return field(default=default, metadata={"help": about})
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The limits of one worker: those of tools/serve.py. More than max_queue predictions that are
+    queued or running are refused; max_connections_per_client counts those from one address."""
+
+    max_body_bytes: int = _limit(1 << 20, "bytes of a request")
+    max_batch: int = _limit(4096, "instances of a request")
+    max_queue: int = _limit(64, "requests that wait in a worker")
+    timeout_s: float = _limit(
+        10.0, "seconds for the headers, to the prediction, and for the response"
+    )
+    idle_s: float = _limit(75.0, "seconds of a connection without a request")
+    max_connections: int = _limit(512, "connections of a worker")
+    max_connections_per_client: int = _limit(256, "connections of a worker from one address")
+    grace_s: float = _limit(30.0, "seconds for requests in flight after SIGTERM")
 
 
 class Counters:

@@ -199,7 +199,7 @@ class Gate:
         """Evaluate a new version. shown: the current version. Returns the metrics of the new one.
         Raises: TrainingError with the value found and the bound; DataError; ConfigError, also for a
         model that reads sequences."""
-        if new.reads_users:
+        if new.config.model.reads_sequences:
             raise ConfigError(
                 f"model.type {new.config.model.type.value} reads the history of a user, and the "
                 "gate predicts single instances: export it without gate files"

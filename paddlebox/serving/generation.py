@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -23,19 +24,42 @@ from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.serving.fields import FieldParser
 from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key, reading
 from paddlebox.serving.program import DenseProgram, UserProgram
-from paddlebox.serving.users import UserScorer
+from paddlebox.serving.users import UserRequest, UserScorer
 from paddlebox.store.files import unseal
 
 _NO_DENSE = np.zeros(0, np.float32)
 MOST_WEIGHT = 2.0**32  # of an id, as in training
+
+#: Instances; or candidates after a history, for a model that reads sequences.
+Asked = Sequence[Mapping[str, Any]] | UserRequest
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an open generation may use (`Predictor`). Raises: ValueError for a number out of
+    range."""
+
+    threads: int = 1
+    resident_bytes: int = 0
+    history_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            least = int(name == "threads")
+            if value < least:
+                raise ValueError(f"{name} {value}: expected {least} or more")
+
+    def shared(self, models: int) -> Limits:
+        """Those of one of the models."""
+        resident, histories = self.resident_bytes // models, self.history_bytes // models
+        return replace(self, resident_bytes=resident, history_bytes=histories)
 
 
 class OpenRows:
     """The rows of one table of a generation. Valid until the read transaction ends.
 
     Args:
-        before: the same table of the previous generation. Blocks that it has tested already are
-            not tested again.
+        before: the same table of the previous generation, whose tested blocks need no test.
         resident_bytes: the most bytes of blocks to copy into memory of this process.
         number: index of the table.
         cvm: whether the model reads the CVM features; None: if rows have counts.
@@ -104,23 +128,16 @@ def read_model(file: ExportFile, txn: Any, model: int) -> tuple[Config, Slots, t
 
 
 class OpenModel:
-    """A model of a generation that can predict. Valid until the read transaction ends.
-
-    Args:
-        record: the generation, or the record of a further model of it.
-        threads: of the dense part of one prediction.
-        before, resident_bytes: as for `OpenRows`; the bytes are divided among the tables.
-    """
+    """A model of a generation that can predict. Valid until the read transaction ends. record: the
+    generation, or the record of a further model of it. before: as for `OpenRows`."""
 
     def __init__(
         self,
         file: ExportFile,
         txn: Any,
         record: Generation,
-        threads: int,
-        before: OpenModel | None = None,
-        resident_bytes: int = 0,
-        history_bytes: int = 0,
+        limits: Limits,
+        before: OpenModel | None,
     ) -> None:
         self.config, self.slots, frozen = read_model(file, txn, record.model)
         parts, model = record.parts, self.config.model
@@ -131,14 +148,14 @@ class OpenModel:
                 txn,
                 record,
                 before.parts[number] if before is not None else None,
-                resident_bytes // len(parts),
+                limits.resident_bytes // len(parts),
                 number=number,
                 cvm=model.use_cvm,
                 clicks=clicks,
             )
             for number in range(len(parts))
         ]
-        self._rows: Any = self.rows.table
+        self._rows: Any = self.parts[0].table
         if len(parts) > 1:
             names = [table.name for table in self.config.tables]
             self._rows = core.ServeTables(
@@ -150,45 +167,31 @@ class OpenModel:
         self._poolings = self.slots.poolings()
         self._positions = Positions(self.slots, self.config.model.sequences)
         self._users: UserScorer | None = None
-        if self.reads_users:
-            program = UserProgram(*frozen, threads)
-            self._users = UserScorer(self.config, self.slots, self._rows, program, history_bytes)
+        if self.config.model.reads_sequences:
+            program = UserProgram(*frozen, limits.threads)
+            histories = limits.history_bytes
+            self._users = UserScorer(self.config, self.slots, self._rows, program, histories)
         else:
-            self._dense = DenseProgram(*frozen, threads, self._rows.output_width)
+            self._dense = DenseProgram(*frozen, limits.threads, self._rows.output_width)
 
-    @property
-    def reads_users(self) -> bool:
-        """Whether the model reads the history of a user: `predict_user` then predicts."""
-        return self.config.model.reads_sequences
-
-    @property
-    def rows(self) -> OpenRows:
-        """The rows of the first table."""
-        return self.parts[0]
-
-    def test_all(self) -> None:
-        """Read and test every block. Raises: CorruptionError."""
-        for part in self.parts:
-            part.table.test_all()
-
-    def predict_user(self, *asked: Any) -> np.ndarray:
-        """asked: the arguments of `UserScorer.score`."""
-        if self._users is None:
-            kind = self.config.model.type.value
-            raise ConfigError(f"model.type {kind} reads no history: call predict with instances")
-        return self._users.score(*asked)
-
-    def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    def predict(self, asked: Asked) -> np.ndarray:
+        if isinstance(asked, UserRequest):
+            if self._users is None:
+                kind = self.config.model.type.value
+                raise ConfigError(
+                    f"model.type {kind} reads no history: call predict with instances"
+                )
+            return self._users.score(asked)
         self._check_reads_instances()
-        if not instances and not isinstance(instances, Mapping):
+        if not asked and not isinstance(asked, Mapping):
             return np.zeros(0, np.float32)
-        parsed = self._fields.parse(instances)
+        parsed = self._fields.parse(asked)
         if self._positions.any:
             return self.predict_feasigns(*_unpacked(parsed, self.slots))
         pull = self._rows.pull_parsed
         if self._poolings:
             pull = partial(pull, factors=core.factors_of_chunk(parsed, self._poolings))
-        return self._dense.run(len(instances), pull, parsed)
+        return self._dense.run(len(asked), pull, parsed)
 
     def predict_feasigns(
         self, feasigns: Any, offsets: Any, dense: Any = None, weights: Any = None
@@ -215,7 +218,7 @@ class OpenModel:
         return self._dense.run(instances, pull, feasigns, offsets, dense)
 
     def _check_reads_instances(self) -> None:
-        if self.reads_users:
+        if self.config.model.reads_sequences:
             raise ConfigError(
                 f"model.type {self.config.model.type.value} reads the history of a user, which "
                 "instances do not have: call predict_user with a history and candidates"
@@ -223,41 +226,35 @@ class OpenModel:
 
 
 class OpenGeneration:
-    """A generation that can predict. `close` ends its read transaction. The budgets in bytes are
-    divided among the models."""
+    """A generation that can predict. `close` ends its read transaction."""
 
     def __init__(
         self,
         file: ExportFile,
         txn: Any,
         record: Generation,
-        threads: int,
+        limits: Limits = Limits(),
         before: OpenGeneration | None = None,
-        resident_bytes: int = 0,
-        history_bytes: int = 0,
     ) -> None:
         self.record, self._txn = record, txn
         self.users = 0  # requests in flight, counted by the Predictor
-        members = record.models
-        shares = resident_bytes // len(members), history_bytes // len(members)
+        limits = limits.shared(len(record.models))
         # Only a file of one model has a generation before.
         old = before.models[0] if before is not None else None
         self.models: list[OpenModel] = [
-            OpenModel(file, txn, member, threads, old, *shares) for member in members
+            OpenModel(file, txn, member, limits, old) for member in record.models
         ]
         self.config, self.slots = self.models[0].config, self.models[0].slots
-        self.reads_users = self.models[0].reads_users
 
     def test_all(self) -> None:
         """Read and test every block. Raises: CorruptionError."""
         for model in self.models:
-            model.test_all()
+            for part in model.parts:
+                part.table.test_all()
 
-    def predict_user(self, *asked: Any) -> np.ndarray:
-        return _mean([model.predict_user(*asked) for model in self.models])
-
-    def predict(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        return _mean([model.predict(instances) for model in self.models])
+    def predict(self, asked: Asked) -> np.ndarray:
+        """Raises: ConfigError if the model does not read what is asked; DataError."""
+        return _mean([model.predict(asked) for model in self.models])
 
     def predict_feasigns(self, *parts: np.ndarray | None) -> np.ndarray:
         """parts: feasigns, offsets, dense and weights, as for `Predictor.predict_feasigns`."""
@@ -276,7 +273,7 @@ def _mean(predictions: Sequence[np.ndarray]) -> np.ndarray:
 def _check_weights(
     weighted: Sequence[str], feasigns: np.ndarray, weights: np.ndarray | None
 ) -> None:
-    """Raises: ValueError unless there are weights if, and only if, a slot is weighted."""
+    """Raises: ValueError unless there are weights exactly if a slot is weighted."""
     if weights is None:
         if weighted:
             raise ValueError(
@@ -313,8 +310,7 @@ def _check_other_weights(
 def _unpacked(
     parsed: Any, slots: Slots
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Feasigns, offsets, dense features and weights of parsed instances, in the order of the
-    batch."""
+    """Feasigns, offsets, dense features and weights of parsed instances."""
     instances = core.Instances(len(slots.sparse), slots.dense_width)
     size = parsed.instances
     instances.append(parsed)

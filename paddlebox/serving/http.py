@@ -1,7 +1,7 @@
 """The HTTP server of one worker process: JSON in, predictions out (docs/serving.md).
 
 The event loop reads requests and writes responses. One other thread parses and predicts, so that
-the loop can answer `/healthz` and refuse excess requests during a prediction.
+the loop can answer `/healthz` and refuse excess requests meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +28,10 @@ from aiohttp.web_protocol import RequestHandler
 
 from paddlebox import __version__
 from paddlebox.errors import ConfigError, CorruptionError, DataError, StoreError
-from paddlebox.serving.counters import Counters
+from paddlebox.serving.counters import Counters, ServeOptions
 from paddlebox.serving.request import Refused, bad_field, page, parse_request, parse_user_request
 
 if TYPE_CHECKING:
-    from paddlebox.serving.generation import OpenGeneration
     from paddlebox.serving.predictor import Predictor
 
 log = logging.getLogger(__name__)
@@ -47,27 +45,13 @@ _RETRY = {"Retry-After": "1"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@dataclass(frozen=True)
-class ServeOptions:
-    """The limits of one worker."""
-
-    max_body_bytes: int = 1 << 20
-    max_batch: int = 4096  # instances in a request
-    max_queue: int = 64  # predictions queued or running; further requests are refused
-    timeout_s: float = 10.0  # for headers; to receive the body and predict; for the response
-    idle_s: float = 75.0  # of a connection without a request
-    max_connections: int = 512
-    max_connections_per_client: int = 256  # from one address
-    grace_s: float = 30.0  # for requests in flight, after SIGTERM
-
-
 class Server:
-    """The endpoints of a predictor."""
+    """The endpoints of a predictor, for worker number `worker`."""
 
     def __init__(
         self, predictor: Predictor, options: ServeOptions, counters: Counters, worker: int
     ) -> None:
-        self._predictor, self._options = predictor, options
+        self._predictor, self.options = predictor, options
         self._counters, self._worker = counters, worker
         self._row = counters.rows[worker]
         self._row["waiting"] = 0  # the queue of a dead worker with this row is gone
@@ -85,7 +69,7 @@ class Server:
 
     def application(self) -> web.Application:
         app = web.Application(
-            middlewares=[self._answered], client_max_size=self._options.max_body_bytes
+            middlewares=[self._answered], client_max_size=self.options.max_body_bytes
         )
         app.router.add_post("/predict", self._predict)
         app.router.add_get("/healthz", self._health)
@@ -106,7 +90,7 @@ class Server:
                 server=self,
                 access_log=None,
                 auto_decompress=False,  # a compressed body could be of any size
-                keepalive_timeout=self._options.idle_s,
+                keepalive_timeout=self.options.idle_s,
                 lingering_time=_LINGER_S,
             ),
             sock=listener,
@@ -114,9 +98,9 @@ class Server:
         )
 
     def connected(self, connection: _Connection, client: str) -> None:
-        """Register a new connection. Over the limit of all, the idle one that answered longest ago
+        """Register a new connection. If there are too many, the idle one that answered longest ago
         is closed. Raises: Refused."""
-        most = self._options.max_connections_per_client
+        most = self.options.max_connections_per_client
         if self._of_client[client] >= most:
             why = f"expected at most {most} connections of a client"
             raise Refused(503, "too_many_connections", why)
@@ -143,10 +127,6 @@ class Server:
         self._counters.count(self._worker, "", refused.status, 0.0)
         return _response_of(refused)
 
-    @property
-    def timeout_s(self) -> float:
-        return self._options.timeout_s
-
     # ---- requests
 
     def started(self) -> None:
@@ -161,13 +141,12 @@ class Server:
         self._row["version"] = record.version
 
     async def drain(self) -> None:
-        """Wait until no request is in flight, at most `grace_s`. Each response closes its
-        connection. Call it before aiohttp's shutdown, which stops reading bodies that are
-        incomplete."""
+        """Wait until no request is in flight, at most `grace_s`. Responses then close their
+        connections. Call it before aiohttp's shutdown, which reads no incomplete body further."""
         self._ended = asyncio.Event()
         if self._in_flight:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), self._options.grace_s)
+                await asyncio.wait_for(self._ended.wait(), self.options.grace_s)
 
     @web.middleware
     async def _answered(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -198,9 +177,7 @@ class Server:
         except Refused as error:
             refused = error
         except web.HTTPException as error:
-            allowed = error.headers.get("Allow")
-            if allowed is not None:
-                headers["Allow"] = allowed
+            headers = {name: value for name, value in error.headers.items() if name == "Allow"}
             refused = _of_http(error, request)
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
@@ -209,7 +186,7 @@ class Server:
         return _response_of(refused.with_traceback(None), headers)
 
     async def _predict(self, request: web.Request) -> web.Response:
-        deadline = asyncio.get_running_loop().time() + self._options.timeout_s
+        deadline = asyncio.get_running_loop().time() + self.options.timeout_s
         if request.content_type != "application/json":
             why = f"expected Content-Type application/json, found {request.content_type}"
             raise Refused(415, "unsupported_media_type", why)
@@ -223,20 +200,20 @@ class Server:
             async with asyncio.timeout_at(deadline):
                 payload, instances = await asyncio.wrap_future(done)
         except TimeoutError:
-            why = f"no prediction within {self._options.timeout_s:g} s"
+            why = f"no prediction within {self.options.timeout_s:g} s"
             raise Refused(504, "timeout", why) from None
         self._row["instances"] += instances
         return web.Response(body=payload, content_type="application/json")
 
     async def _body(self, request: web.Request, deadline: float) -> bytes:
-        limit, size = self._options.max_body_bytes, request.content_length
+        limit, size = self.options.max_body_bytes, request.content_length
         if size is not None and size > limit:  # without reading it
             raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=size)
         try:
             async with asyncio.timeout_at(deadline):
                 return await request.read()
         except TimeoutError:
-            why = f"the body did not come within {self._options.timeout_s:g} s"
+            why = f"the body did not come within {self.options.timeout_s:g} s"
             raise Refused(408, "timeout", why) from None
         except (HttpProcessingError, ClientError, web.RequestPayloadError) as error:
             raise Refused(400, "malformed_body", f"the body cannot be read: {error}") from None
@@ -244,8 +221,8 @@ class Server:
     def _submitted(self, body: bytes) -> Future[tuple[bytes, int]]:
         """Queue a prediction. A cancelled one that has not started is never run."""
         with self._lock:
-            if self._waiting >= self._options.max_queue:
-                waiting = f"{self._options.max_queue} requests are waiting already"
+            if self._waiting >= self.options.max_queue:
+                waiting = f"{self.options.max_queue} requests are waiting already"
                 raise Refused(503, "overloaded", f"{waiting}; try again later")
             self._waiting += 1
             self._row["waiting"] = self._waiting
@@ -261,14 +238,16 @@ class Server:
 
     def _answer(self, body: bytes) -> tuple[bytes, int]:
         """The JSON of the response, and its number of instances. Raises: Refused."""
+        users = self._predictor.reads_users
         try:
-            predictions, generation = self._predicted(body)
+            asked = (parse_user_request if users else parse_request)(body, self.options.max_batch)
+            predictions, generation = self._predictor.answer(asked)
         except (DataError, UnicodeEncodeError) as error:
             raise bad_field(error) from error
         finite = np.isfinite(predictions)
         infinite = np.flatnonzero(~(finite if finite.ndim == 1 else finite.all(axis=1)))
         if len(infinite):  # from dense values near the limits of float32
-            member = "candidates" if generation.reads_users else "instances"
+            member = "candidates" if users else "instances"
             why = "the model gives no finite prediction for these values"
             raise Refused(422, "not_finite", why, f"{member}[{infinite[0]}]")
         answer = {
@@ -277,12 +256,6 @@ class Server:
             "model": generation.config.name,
         }
         return json.dumps(answer).encode(), len(predictions)
-
-    def _predicted(self, body: bytes) -> tuple[np.ndarray, OpenGeneration]:
-        most = self._options.max_batch
-        if not self._predictor.reads_users:
-            return self._predictor.answer(parse_request(body, most))
-        return self._predictor.answer_user(*parse_user_request(body, most))
 
     async def _health(self, _: web.Request) -> web.Response:
         if self._ended is not None:
@@ -294,8 +267,8 @@ class Server:
             raise Refused(503, "damaged", why) from None
         except StoreError:  # another file has its name: the one that was opened still predicts
             pass
-        config, _ = self._predictor.model
-        health = {"status": "ready", "version": self._predictor.version, "model": config.name}
+        name = self._predictor.model[0].name
+        health = {"status": "ready", "version": self._predictor.version, "model": name}
         if self._predictor.trouble:
             health |= {"status": "stale", "reason": "the log says why no version is followed"}
         return web.json_response(health)
@@ -309,7 +282,7 @@ class Server:
 
     async def _openapi(self, _: web.Request) -> web.Response:
         config, slots = self._predictor.model
-        return web.json_response(page(config, slots, self._options.max_batch, __version__))
+        return web.json_response(page(config, slots, self.options.max_batch, __version__))
 
 
 class _Connection(RequestHandler):
@@ -344,7 +317,7 @@ class _Connection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         if not self.busy and self._timer is None:
-            limit = self._server.timeout_s
+            limit = self._server.options.timeout_s
             late = Refused(408, "timeout", f"the headers did not come within {limit:g} s")
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(limit, self._end_with, late)
@@ -355,7 +328,7 @@ class _Connection(RequestHandler):
         if isinstance(resp, web.HTTPException):  # from before the application
             resp = self._server.refuse(_of_http(resp, request))
         try:
-            async with asyncio.timeout(self._server.timeout_s):
+            async with asyncio.timeout(self._server.options.timeout_s):
                 return await super().finish_response(request, resp, start_time)
         except TimeoutError:  # the client does not read
             self.drop()
@@ -408,7 +381,14 @@ def _response_of(refused: Refused, headers: Mapping[str, str] | None = None) -> 
 
 
 def _of_http(error: web.HTTPException, request: web.BaseRequest) -> Refused:
-    return Refused(error.status, error.reason.lower().replace(" ", "_"), _said(error, request))
+    why = error.text or error.reason
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        expected = ", ".join(sorted(error.allowed_methods))
+        why = f"{request.path}: expected {expected}, found {request.method}"
+    elif isinstance(error, web.HTTPNotFound):
+        paths = "POST /predict, GET /healthz, GET /metrics and GET /openapi.json"
+        why = f"there are {paths}; found {request.path[:80]}"
+    return Refused(error.status, error.reason.lower().replace(" ", "_"), why)
 
 
 def _by_task(predictions: np.ndarray, tasks: Sequence[str]) -> list[Any]:
@@ -418,44 +398,23 @@ def _by_task(predictions: np.ndarray, tasks: Sequence[str]) -> list[Any]:
     return [dict(zip(tasks, row, strict=True)) for row in predictions.tolist()]
 
 
-def _said(error: web.HTTPException, request: web.BaseRequest) -> str:
-    if isinstance(error, web.HTTPMethodNotAllowed):
-        expected = ", ".join(sorted(error.allowed_methods))
-        return f"{request.path}: expected {expected}, found {request.method}"
-    if isinstance(error, web.HTTPNotFound):
-        paths = "POST /predict, GET /healthz, GET /metrics and GET /openapi.json"
-        return f"there are {paths}; found {request.path[:80]}"
-    return error.text or error.reason
-
-
 def _is_not_the_clients(record: logging.LogRecord) -> bool:
     """False for aiohttp's log entries about bytes that are not HTTP. It answers those with 400."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
-def serve(
-    listener: socket.socket,
-    predictor: Predictor,
-    options: ServeOptions,
-    counters: Counters,
-    worker: int,
-) -> None:
-    """Serve until SIGTERM, then finish the requests in flight. Call it in the main thread. If
-    SIGTERM is blocked at the call, it is unblocked once its handler is installed.
-
-    Args:
-        listener: a bound socket. The first worker that is ready starts to listen on it, so that no
-            client connects before the server can answer.
-
-    Raises: ConfigError if another server already listens there.
-    """
+def serve(listener: socket.socket, server: Server) -> None:
+    """Serve until SIGTERM, then finish the requests in flight. Call it in the main thread; it
+    unblocks SIGTERM once its handler is installed. listener: a bound socket. The first worker that
+    is ready listens on it, so that no client connects before a worker can answer. Raises:
+    ConfigError if another server listens there."""
     # Python starts a full collection only when the objects that survived smaller ones are a quarter
     # of the old objects. Paddle's modules are so many that this took 30,000 requests, and memory
     # grew by 8 MB in 50,000. What is frozen does not count.
     gc.collect()
     gc.freeze()
     gc.collect()  # sets the number of old objects, which `freeze` does not change
-    asyncio.run(_serve(listener, Server(predictor, options, counters, worker)))
+    asyncio.run(_serve(listener, server))
 
 
 async def _serve(listener: socket.socket, server: Server) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from paddlebox.closing import Closing
+from paddlebox.config import Config, Slots
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import PaddleBoxError, StoreError
 from paddlebox.serving.file import ExportFile, Generation
-from paddlebox.serving.generation import OpenGeneration
+from paddlebox.serving.generation import Asked, Limits, OpenGeneration
+from paddlebox.serving.users import UserRequest
 
 log = logging.getLogger(__name__)
 
@@ -25,18 +27,16 @@ class Predictor(Closing):
     """Predicts probabilities from an export file. It is thread-safe. After a fork, open one in each
     process; the processes share the pages of the file.
 
-    Letters: B = instances, S = sparse slots, T = tasks, W = dense width, nnz = feasigns in the
-    batch.
+    Letters: B = instances, S = sparse slots, T = tasks, W = dense width, nnz = feasigns.
 
     Args:
         threads: of the dense part of one prediction.
         pin: the version to use; None: the current version of the file, also after it changes.
         follow_s: seconds between two checks of the file; 0: only `refresh` checks it.
         resident_bytes: the most bytes of a version's blocks to copy into huge pages of this
-            process, each at its first use. A copy saves a TLB miss per row. Other blocks are read
-            from the map of the file, which processes share.
-        history_bytes: the most bytes of histories of users to keep, for a model that reads them. A
-            new version starts without any.
+            process at their first use, which saves a TLB miss per row. Other blocks are read from
+            the map of the file. The models of an ensemble share these bytes and the next.
+        history_bytes: the most bytes of histories of users to keep. A new version has none.
 
     Raises: StoreError, CorruptionError; ValueError for a number out of range.
     """
@@ -51,13 +51,8 @@ class Predictor(Closing):
         resident_bytes: int = 256 << 20,
         history_bytes: int = 256 << 20,
     ) -> None:
-        limits = {"resident_bytes": resident_bytes, "history_bytes": history_bytes}
-        for name, value in {"threads": threads - 1, **limits}.items():
-            if value < 0:
-                least = int(name == "threads")
-                raise ValueError(f"{name} {value + least}: expected {least} or more")
-        self.path, self._threads, self._pin = as_path(path, "path"), threads, pin
-        self._resident, self._histories = resident_bytes, history_bytes
+        self._limits = Limits(threads, resident_bytes, history_bytes)
+        self.path, self._pin = as_path(path, "path"), pin
         self._lock = threading.Lock()
         self._switching = threading.Lock()
         self._stop = threading.Event()
@@ -81,9 +76,9 @@ class Predictor(Closing):
         """Predict from raw fields.
 
         Args:
-            instances: a dict for each instance: the name of a column or slot -> a string, a
-                number or a list of them, as `slots.yaml` describes the training data. A field that
-                is missing or None is an empty cell. The label is not needed.
+            instances: a dict for each instance: the name of a column or slot -> a string, a number
+                or a list of them, as in the training data. A field that is missing or None is an
+                empty cell. The label is not needed.
 
         Returns: probabilities, (B) float32; for several tasks (B, T), in the order of `tasks`; (0)
             without instances.
@@ -93,11 +88,11 @@ class Predictor(Closing):
         """
         return self.answer(instances)[0]
 
-    def answer(self, instances: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, OpenGeneration]:
-        """The result of `predict`, and the generation that predicted. Use only attributes of the
-        generation: it may be closed at any time."""
+    def answer(self, asked: Asked) -> tuple[np.ndarray, OpenGeneration]:
+        """The result of `predict` or `predict_user`, and the generation that predicted. Use only
+        attributes of the generation: it may be closed at any time."""
         with self._using() as generation:
-            return generation.predict(instances), generation
+            return generation.predict(asked), generation
 
     def predict_user(
         self,
@@ -112,11 +107,10 @@ class Predictor(Closing):
         Args:
             history: events of the user, in the order of time: the fields of an instance as for
                 `predict`, the label, and the time in the field `tags.time`.
-            candidates: instances with a time, without labels. They do not see each other.
-            user: if given, the history is kept under this name, and a later call needs only the
-                events after it.
-            after: the number of events of the user that earlier calls have given, which `history`
-                follows; above 0 it needs `user`. Given events after these are forgotten.
+            candidates: G instances with a time, without labels. They do not see each other.
+            user: if given, the history is kept under this name for later calls.
+            after: the number of events that earlier calls for `user` have given, and that `history`
+                follows; above 0 it needs `user`. Events after these are forgotten.
 
         Returns: probabilities of the candidates, (G) float32.
 
@@ -124,12 +118,7 @@ class Predictor(Closing):
             event or candidate and the field; ConfigError if the model reads no sequences;
             ValueError if `after` is negative; CorruptionError.
         """
-        return self.answer_user(history, candidates, user, after)[0]
-
-    def answer_user(self, *asked: Any) -> tuple[np.ndarray, OpenGeneration]:
-        """The result of `predict_user`, and the generation that predicted."""
-        with self._using() as generation:
-            return generation.predict_user(*asked), generation
+        return self.answer(UserRequest(history, candidates, user, after))[0]
 
     def predict_feasigns(
         self,
@@ -141,13 +130,13 @@ class Predictor(Closing):
         """Predict from feasigns and dense features, as the feeder computes them from raw fields.
 
         Args:
-            feasigns: (nnz) uint64, or int64 with the same bits. 0, or a feasign without a row,
+            feasigns: (nnz) uint64, or int64 with the same bits. A feasign without a row, such as 0,
                 reads as zeros.
             offsets: (B * S + 1) int32. Slot s of instance b has
                 feasigns[offsets[b * S + s] : offsets[b * S + s + 1]].
             dense: (B, W) float32, after the transforms of slots.yaml; None if W is 0.
-            weights: (nnz) float32, if a slot is weighted; otherwise None. Feasigns of weighted
-                slots have a weight in [0, 2^32], and the others 1.
+            weights: (nnz) float32, if a slot is weighted: in [0, 2^32] for feasigns of weighted
+                slots, else 1.
 
         Returns: probabilities, (B) float32; for several tasks (B, T).
 
@@ -168,8 +157,7 @@ class Predictor(Closing):
             return generation.predict_feasigns(feasigns, offsets, dense, weights)
 
     def warm(self) -> None:
-        """Read and test every block of the version now, so that no request has to. Other threads
-        can predict meanwhile. Raises: CorruptionError."""
+        """Read and test every block now, so that no request has to. Raises: CorruptionError."""
         with self._using() as generation:
             generation.test_all()
 
@@ -194,25 +182,23 @@ class Predictor(Closing):
     @property
     def tasks(self) -> tuple[str, ...]:
         """(T) the names of the predicted labels."""
-        with self._using() as generation:
-            return generation.slots.tasks
+        return self.model[1].tasks
 
     @property
-    def model(self) -> tuple[Any, Any]:
-        """(Config, Slots) of the current version."""
+    def model(self) -> tuple[Config, Slots]:
+        """The config and the slots of the current version."""
         with self._using() as generation:
             return generation.config, generation.slots
 
     @property
     def reads_users(self) -> bool:
         """Whether the model reads sequences: `predict_user` then predicts, and not `predict`."""
-        with self._using() as generation:
-            return generation.reads_users
+        return bool(self.model[0].model.reads_sequences)
 
     def refresh(self) -> bool:
-        """Switch to the current version of the file, if it has changed. Requests in flight finish
-        with the version they started with. Returns whether it switched. Raises: CorruptionError,
-        StoreError. The predictor keeps its version then."""
+        """Switch to the current version of the file, if it has changed. Requests in flight keep
+        theirs. Returns whether it switched. Raises: CorruptionError, StoreError; the predictor
+        then keeps its version."""
         with self._switching:
             txn = self._file.read()
             try:
@@ -222,8 +208,8 @@ class Predictor(Closing):
                     txn.abort()
                     return False
                 known = before is not None and self._file.has(txn, before.record)
-                old, budgets = before if known else None, (self._resident, self._histories)
-                opened = OpenGeneration(self._file, txn, record, self._threads, old, *budgets)
+                old = before if known else None
+                opened = OpenGeneration(self._file, txn, record, self._limits, old)
             except BaseException:
                 txn.abort()
                 raise

@@ -4,11 +4,11 @@ Its only input is the result of a lookup, (B, S * width + W): for each instance 
 followed by its dense features. With click priors, the shows and clicks of slots follow. So the
 program needs no operator of this package.
 
-A model that reads sequences of users has another program, which scores candidates after the events
-of one user. The events come in two parts: those whose keys and values an earlier call returned, and
-new ones. `paddlebox.ops.jagged_attention` computes the attention, so this program runs only where
-the package is loaded. Letters: P = known events, E = new events, G = candidates, I = width of a
-lookup's result, K = width of the keys and values of an event.
+The program of a model that reads sequences scores candidates after the events of one user: those
+whose keys and values an earlier call returned, and new ones. It uses
+`paddlebox.ops.jagged_attention`, so it runs only where the package is loaded. Letters: P = known
+events, E = new events, G = candidates, I = width of a lookup's result, K = width of the keys and
+values of an event.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ def create_predictor(program: bytes, parameters: bytes, threads: int) -> Any:
         return inference.create_predictor(config)
 
 
-_INPUTS: dict[str, tuple[str, list[int]]] = {
-    "box_events": ("float32", [-1, -1]),  # (E, I)
-    "box_label": ("float32", [-1, 1]),  # (E, 1)
-    "box_candidates": ("float32", [-1, -1]),  # (G, I)
-    "box_known": ("float32", [-1, -1]),  # (P, K)
-    "box_offsets": ("int32", [-1]),  # (2): 0, P + E
-    "box_target_offsets": ("int32", [-1]),  # (2): 0, G
-    "box_seen": ("int32", [-1]),  # (P + E + G)
-    "box_time": ("int64", [-1]),  # (P + E + G)
-    "box_new": ("int32", [-1]),  # (E + G): P and up
-    "box_asked": ("int32", [-1]),  # (G): E and up
+_INPUTS = {
+    "box_events": "float32",  # (E, I)
+    "box_label": "float32",  # (E, 1)
+    "box_candidates": "float32",  # (G, I)
+    "box_known": "float32",  # (P, K)
+    "box_offsets": "int32",  # (2): 0, P + E
+    "box_target_offsets": "int32",  # (2): 0, G
+    "box_seen": "int32",  # (P + E + G)
+    "box_time": "int64",  # (P + E + G)
+    "box_new": "int32",  # (E + G): P and up
+    "box_asked": "int32",  # (G): E and up
 }
 
 
@@ -82,17 +82,16 @@ class Events:
     def __len__(self) -> int:
         return len(self.times)
 
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.features, self.labels, self.times
+
     def then(self, more: Events) -> Events:
-        return Events(
-            np.concatenate([self.features, more.features]),
-            np.concatenate([self.labels, more.labels]),
-            np.concatenate([self.times, more.times]),
-        )
+        return Events(*map(np.concatenate, zip(self.arrays, more.arrays, strict=True)))
 
     def between(self, begin: int, end: int | None = None) -> Events:
         """A copy, so that what is left out takes no memory."""
-        part = slice(begin, end)
-        return Events(*(a[part].copy() for a in (self.features, self.labels, self.times)))
+        return Events(*(array[begin:end].copy() for array in self.arrays))
 
 
 def known_width(config: Config) -> int:
@@ -101,39 +100,9 @@ def known_width(config: Config) -> int:
     return int(2 * model.layers * model.heads * model.head_dim)
 
 
-def build_of_users(
-    config: Config, model: Any, width: int, factor: np.ndarray, shift: np.ndarray
-) -> tuple[list[Any], list[Any]]:
-    """Build the program of a model that reads sequences, `HstuOverUsers`, in the current one. The
-    model reads (result of a lookup - shift) * factor, both (1, I). Returns the inputs and the
-    outputs, which are predictions (G, 1) and keys and values (E + G, K)."""
-    widths = {"box_events": width, "box_candidates": width, "box_known": known_width(config)}
-    fed = {
-        name: paddle.static.data(name, [-1, widths[name]] if name in widths else shape, dtype)
-        for name, (dtype, shape) in _INPUTS.items()
-    }
-    events, candidates = (
-        (fed[name] - paddle.assign(shift)) * paddle.assign(factor)
-        for name in ("box_events", "box_candidates")
-    )
-    tokens = Continued(
-        Tokens(
-            offsets=fed["box_offsets"],
-            target_offsets=fed["box_target_offsets"],
-            seen=fed["box_seen"],
-            times=fed["box_time"],
-        ),
-        fed["box_known"],
-        fed["box_new"],
-    )
-    logits = model.continued(events, fed["box_label"], candidates, tokens, fed["box_asked"])
-    return list(fed.values()), [paddle.nn.functional.sigmoid(logits), tokens.made()]
-
-
 class _Pool:
-    """Paddle predictors: each of the threads that run at the same time has one of its own, with its
-    own copy of the parameters, because a clone of a predictor of a PIR program reads the files
-    again."""
+    """Paddle predictors, one for each thread that runs at the same time. Each has its own copy of
+    the parameters, because a clone of a predictor of a PIR program reads the files again."""
 
     def __init__(self, new: Callable[[], Any]) -> None:
         self._new = new
@@ -152,7 +121,7 @@ class _Pool:
 
 
 class UserProgram:
-    """Scores candidates with the frozen program of a model that reads sequences."""
+    """Runs the frozen program of a model that reads sequences."""
 
     def __init__(self, program: bytes, parameters: bytes, threads: int) -> None:
         self._pool = _Pool(lambda: create_predictor(program, parameters, threads))
@@ -193,8 +162,8 @@ class UserProgram:
 
 
 class _Fed(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Replaces `PooledSlots` or `PooledTables` in a model: returns slots that were pulled before.
-    scaled: whether the model scales its dense features first, so that they differ from INPUT."""
+    """Replaces `PooledSlots` or `PooledTables`: returns slots that were pulled before. scaled:
+    whether the model scales its dense features first, so that they differ from INPUT."""
 
     def __init__(self, pulled: Any, scaled: bool) -> None:
         super().__init__()
@@ -205,8 +174,8 @@ class _Fed(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
             self.use_cvm, self.all_width = pulled.use_cvm, pulled.slots * pulled.width
 
     def forward(self, ids: Any, *rest: Any, dense: Any | None = None) -> Any:
-        """ids: all of INPUT; for `PooledTables` in place of the first table's ids. rest: the other
-        arguments of the replaced layer, and dense if the model wants it after the slots."""
+        """ids: all of INPUT; of `PooledTables`, the first table's. rest: the other arguments of the
+        replaced layer, with dense if the model wants it after the slots."""
         ids = ids[0][0] if self._tables else ids
         behind = rest[-1] if len(rest) == (2 if self._tables else 4) else dense
         if behind is not None and not self._scaled:
@@ -218,7 +187,7 @@ class _Fed(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has n
 
 
 def _replace(model: Any, pulling: type, scaled: bool) -> _Fed:
-    """Replace the only layer of class `pulling` in a model, and return the new one."""
+    """Replace the only layer of class `pulling` in a model. Returns the new one."""
     layers = {name: sub for name, sub in model.named_sublayers() if isinstance(sub, pulling)}
     if len(layers) != 1:
         raise ConfigError(
@@ -232,21 +201,16 @@ def _replace(model: Any, pulling: type, scaled: bool) -> _Fed:
     return layer
 
 
-def uses_counts(config: Config) -> bool:
-    """Whether the model reads shows and clicks."""
-    return bool(config.model.use_cvm) or config.model.click_prior
-
-
 def form(config: Config, slots: Slots) -> tuple[int, int]:
-    """The form of a lookup's result: the number of cells, and of dense floats after them. A
-    sequence has max_length cells, and its length is one of the floats (data/positions.py)."""
+    """The numbers of cells and of dense floats in a lookup's result. A sequence has max_length
+    cells, and its length is one of the floats (data/positions.py)."""
     sequences = config.model.sequences
     return fields_of(slots, sequences).cell_count, slots.dense_width + len(sequences)
 
 
 def _left_out(config: Config, slots: Slots, width: int, behind: int) -> np.ndarray | None:
-    """A mask for INPUT, (1, C * width + behind): 0 for slots that the model does not read, else 1.
-    None if the model reads all slots."""
+    """A mask for INPUT, (1, C * width + behind): 0 for slots that the model does not read, else 1;
+    None if it reads all slots."""
     read = config.model.slots
     if not read:
         return None
@@ -263,29 +227,30 @@ def freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tup
     """Freeze the model of a config with its dense state. Returns (program, parameters) as Paddle
     saves them. Raises: CorruptionError if the state belongs to another model; ConfigError if the
     model cannot be exported; StoreError if there is no space for temporary files."""
+    build = _build_of_users if config.model.reads_sequences else _build
+    with _static_mode(), tempfile.TemporaryDirectory() as folder:
+        program, startup = paddle.static.Program(), paddle.static.Program()
+        # The name guard gives the parameters the same names as in training.
+        with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
+            inputs, outputs = build(config, slots)
+        executor, scope = paddle.static.Executor(paddle.CPUPlace()), paddle.static.Scope()
+        with paddle.static.scope_guard(scope):
+            executor.run(startup)
+            wanted = _set_parameters(program, scope, averaged(dense))
+            prefix = str(Path(folder) / "model")
+            paddle.static.save_inference_model(prefix, inputs, outputs, executor, program=program)
+        return _saved(Path(folder), wanted)
+
+
+@contextlib.contextmanager
+def _static_mode() -> Iterator[None]:
     was_dynamic = paddle.in_dynamic_mode()
     paddle.enable_static()
     try:
-        return _freeze(config, slots, dense)
+        yield
     finally:
         if was_dynamic:
             paddle.disable_static()
-
-
-def _freeze(config: Config, slots: Slots, dense: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:
-    program, startup = paddle.static.Program(), paddle.static.Program()
-    # The name guard gives the parameters the same names as in training.
-    with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
-        build = _build_of_users if config.model.reads_sequences else _build
-        inputs, outputs = build(config, slots)
-    executor = paddle.static.Executor(paddle.CPUPlace())
-    scope = paddle.static.Scope()
-    with paddle.static.scope_guard(scope), tempfile.TemporaryDirectory() as folder:
-        executor.run(startup)
-        wanted = _set_parameters(program, scope, averaged(dense))
-        prefix = str(Path(folder) / "model")
-        paddle.static.save_inference_model(prefix, inputs, outputs, executor, program=program)
-        return _saved(Path(folder), wanted)
 
 
 def _model(config: Config, slots: Slots) -> Any:
@@ -311,7 +276,7 @@ def _model(config: Config, slots: Slots) -> Any:
 
 
 def _build(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
-    """Build the program of a model. Returns its input INPUT and its output."""
+    """Build the program of a model in the current one. Returns its inputs and outputs."""
     model, more = _model(config, slots), len(config.tables) - 1
     use_padding(model)
     scaled = bool(config.model.dense_scales) or config.model.click_prior
@@ -335,19 +300,41 @@ def _build(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
 
 
 def _build_of_users(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
-    """Build the program of a model that reads sequences. Returns its inputs and outputs."""
+    """As `_build`, for a model that reads sequences (`HstuOverUsers`). Returns the inputs, and the
+    outputs: predictions (G, 1), and keys and values (E + G, K)."""
     model = _model(config, slots)
     users = model.model if isinstance(model, ScaledDense) else model
     pulled, scales = users.sparse, config.model.dense_scales
     pooled_width = pulled.slots * pulled.width
     width = pooled_width + slots.dense_width
+    widths = {"box_events": width, "box_label": 1, "box_candidates": width}
+    widths["box_known"] = known_width(config)
+    fed = {
+        name: paddle.static.data(name, [-1, widths[name]] if name in widths else [-1], dtype)
+        for name, dtype in _INPUTS.items()
+    }
     mask = _left_out(config, slots, pulled.width, slots.dense_width)
     factor = np.ones((1, width), np.float32) if mask is None else mask
     shift = np.zeros((1, width), np.float32)
     if scales:
         mean, deviation = np.array(scales, np.float32).T
         shift[0, pooled_width:], factor[0, pooled_width:] = mean, 1 / deviation
-    return build_of_users(config, users, width, factor, shift)
+    events, candidates = (
+        (fed[name] - paddle.assign(shift)) * paddle.assign(factor)
+        for name in ("box_events", "box_candidates")
+    )
+    tokens = Continued(
+        Tokens(
+            offsets=fed["box_offsets"],
+            target_offsets=fed["box_target_offsets"],
+            seen=fed["box_seen"],
+            times=fed["box_time"],
+        ),
+        fed["box_known"],
+        fed["box_new"],
+    )
+    logits = users.continued(events, fed["box_label"], candidates, tokens, fed["box_asked"])
+    return list(fed.values()), [paddle.nn.functional.sigmoid(logits), tokens.made()]
 
 
 def _set_parameters(program: Any, scope: Any, state: Mapping[str, np.ndarray]) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from paddlebox.config import Config, Format, Slot, Slots, SlotType
 from paddlebox.errors import DataError, HistoryMissing
-from paddlebox.serving.users import MOST_NAME
+from paddlebox.serving.users import MOST_NAME, UserRequest
 
 _ONE = frozenset({str, int, float})
 _TYPES = {dict: "an object", list: "an array", str: "a string", int: "an integer",
@@ -41,15 +41,6 @@ class Refused(Exception):  # noqa: N818  # most are errors of the client, not of
         return {"error": {"code": self.code, "message": self.message, "where": self.where}}
 
 
-class UserRequest(NamedTuple):
-    """A request about the history of a user: the arguments of `Predictor.predict_user`."""
-
-    history: list[dict[str, Any]]
-    candidates: list[dict[str, Any]]
-    user: str
-    after: int
-
-
 def parse_request(body: bytes, max_instances: int) -> list[dict[str, Any]]:
     """The instances in a body `{"instances": [{name: value or [values]}]}`. Names are not checked.
     Raises: Refused."""
@@ -58,9 +49,9 @@ def parse_request(body: bytes, max_instances: int) -> list[dict[str, Any]]:
 
 
 def parse_user_request(body: bytes, max_instances: int) -> UserRequest:
-    """The history and the candidates, at most max_instances each, in a body `{"user", "after",
-    "history", "candidates"}`. The first two may be absent. Names of fields are not checked. Raises:
-    Refused."""
+    """The request in a body `{"user", "after", "history", "candidates"}`, of which the first two
+    may be absent. Names of fields are not checked. Raises: Refused, also for more than
+    max_instances events or candidates."""
     names = ("user", "after", "history", "candidates")
     request = _members(body, names, names[2:], _USER_REQUEST)
     user, after = request.get("user", ""), request.get("after", 0)

@@ -30,15 +30,22 @@ _HELD_BYTES = 1024  # of the objects of a user besides names and arrays, measure
 
 def first_seen(count: int, most: int | None) -> int:
     """The number of the first event that a candidate sees after `count` events. most: events that
-    it sees at most; None: no limit.
-
-    If the last `most` events are full, the older half of them is left out. So the place of the cut
-    depends on the count alone, and not on the requests in which the events arrived.
-    """
+    it sees at most; None: no limit. If there are more, the older half of `most` is left out, so
+    that the cut depends on the count alone, and not on the requests that brought the events."""
     if most is None or count <= most:
         return 0
     half = max(1, (most + 1) // 2)
     return -(-(count - most) // half) * half
+
+
+@dataclass(frozen=True)
+class UserRequest:
+    """What to predict for one user (`Predictor.predict_user`)."""
+
+    history: Sequence[Mapping[str, Any]]
+    candidates: Sequence[Mapping[str, Any]]
+    user: str = ""
+    after: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,15 +62,12 @@ class Held:
 
     @property
     def nbytes(self) -> int:
-        events = self.events
-        arrays = (events.features, events.labels, events.times, self.known)
-        return _HELD_BYTES + sum(a.nbytes for a in arrays)
+        return _HELD_BYTES + sum(array.nbytes for array in (*self.events.arrays, self.known))
 
 
 class Histories:
-    """The histories of the users who asked last. It is thread-safe. If histories and names take
-    more than `budget_bytes`, the users who asked longest ago are dropped. A history over it is not
-    kept."""
+    """The histories of the users who asked last, at most `budget_bytes` with the names. A larger
+    history is not kept. It is thread-safe."""
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget, self._bytes = budget_bytes, 0
@@ -98,8 +102,7 @@ def _size(user: str, held: Held) -> int:
 
 
 class UserScorer:
-    """Scores candidates with one version of a model. rows: a native ServeTable. budget_bytes: as
-    for `Histories`."""
+    """Scores candidates with one version of a model. rows: a native ServeTable."""
 
     def __init__(
         self, config: Config, slots: Slots, rows: Any, program: UserProgram, budget_bytes: int
@@ -114,14 +117,10 @@ class UserScorer:
         self._known_width = known_width(config)
         self._histories = Histories(budget_bytes)
 
-    def score(
-        self,
-        history: Sequence[Mapping[str, Any]],
-        candidates: Sequence[Mapping[str, Any]],
-        user: str,
-        after: int,
-    ) -> np.ndarray:
+    def score(self, request: UserRequest) -> np.ndarray:
         """Probabilities of the candidates (`Predictor.predict_user`)."""
+        history, candidates = request.history, request.candidates
+        user, after = request.user, request.after
         if after < 0:
             raise ValueError(f"after {after}: expected 0 or more")
         if len(user) > MOST_NAME:
@@ -167,8 +166,8 @@ class UserScorer:
         return Held(held.first, held.events.between(0, count_kept), held.known[:count_kept])
 
     def _joined(self, held: Held, new: Events) -> tuple[Held, Events]:
-        """The events that candidates see, with the keys and values that stay valid, and the events
-        whose keys and values are not known."""
+        """The events that candidates see, with the keys and values that stay valid; and those of
+        them whose keys and values are not known."""
         events = held.events.then(new)
         first = first_seen(held.count + len(new), self._most)
         if first == held.first:
@@ -186,7 +185,7 @@ class UserScorer:
         )
 
     def _pulled(self, instances: Sequence[Mapping[str, Any]], what: str) -> np.ndarray:
-        """(n, I) the results of the lookups."""
+        """The results of the lookups, (n, I)."""
         pulled = np.empty((len(instances), self._rows.output_width), np.float32)
         if len(instances):
             others = [self._without_time(fields) for fields in instances]

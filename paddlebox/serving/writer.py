@@ -219,7 +219,7 @@ class Writer(Closing):
             layers=[],
             model=model,
             embedx_dim=parts[0].embedx_dim,
-            counts=program.uses_counts(config),
+            counts=bool(config.model.use_cvm) or config.model.click_prior,
             more_counts=len(config.table.counts) if config.model.use_cvm else 0,
             precision=precision or (newest.precision if newest is not None else "float32"),
             slots=cells,
@@ -285,13 +285,13 @@ class Writer(Closing):
 
     def _pass_through(self, gate: Gate, record: Generation) -> None:
         with contextlib.ExitStack() as stack:
-            new = OpenGeneration(self._file, self._file.read(), record, 1)
+            new = OpenGeneration(self._file, self._file.read(), record)
             stack.callback(new.close)
             shown = None
             if self._head.current:
                 txn = self._file.read()
                 current = self._file.generation(txn, self._head.current)
-                shown = OpenGeneration(self._file, txn, current, 1)
+                shown = OpenGeneration(self._file, txn, current)
                 stack.callback(shown.close)
             gate.check(new, shown)
 

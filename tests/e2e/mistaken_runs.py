@@ -142,8 +142,8 @@ def asked(body: bytes) -> Said:
     """A request over HTTP, and the status and message of its answer."""
     from aiohttp import test_utils
 
-    from paddlebox.serving.counters import Counters
-    from paddlebox.serving.http import ServeOptions, Server
+    from paddlebox.serving.counters import Counters, ServeOptions
+    from paddlebox.serving.http import Server
 
     async def talk(one: Any) -> Said:
         server = test_utils.TestServer(Server(one, ServeOptions(), Counters(1), 0).application())

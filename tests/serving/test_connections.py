@@ -17,8 +17,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from paddlebox.errors import CorruptionError
-from paddlebox.serving.counters import Counters
-from paddlebox.serving.http import ServeOptions, Server
+from paddlebox.serving.counters import Counters, ServeOptions
+from paddlebox.serving.http import Server
 from paddlebox.serving.request import Refused
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"

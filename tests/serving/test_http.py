@@ -28,8 +28,8 @@ from hypothesis import strategies as st
 
 from paddlebox._native import core
 from paddlebox.serving import Predictor, request
-from paddlebox.serving.counters import Counters
-from paddlebox.serving.http import ServeOptions, Server
+from paddlebox.serving.counters import Counters, ServeOptions
+from paddlebox.serving.http import Server
 from paddlebox.serving.source import RunSource
 from paddlebox.serving.writer import Writer, export
 from tests.conftest import ROOT, tool

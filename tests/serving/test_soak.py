@@ -28,14 +28,14 @@ from paddlebox.config import TrainerConfig
 from paddlebox.launch.process import prepare
 prepare(TrainerConfig(dense_threads=1))
 from paddlebox.serving import Predictor
-from paddlebox.serving.counters import Counters
-from paddlebox.serving.http import ServeOptions, serve
+from paddlebox.serving.counters import Counters, ServeOptions
+from paddlebox.serving.http import Server, serve
 listener = socket.create_server(("127.0.0.1", 0))
 options = ServeOptions(max_body_bytes=1 << 16, max_batch=64)
 with Predictor(sys.argv[1], history_bytes=int(sys.argv[2])) as predictor:
     predictor.warm()
     print(listener.getsockname()[1], flush=True)
-    serve(listener, predictor, options, Counters(1), 0)
+    serve(listener, Server(predictor, options, Counters(1), 0))
 """
 
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from paddlebox.errors import ConfigError, DataError, HistoryMissing
 from paddlebox.serving import Predictor
-from paddlebox.serving.counters import Counters
-from paddlebox.serving.http import ServeOptions, Server
+from paddlebox.serving.counters import Counters, ServeOptions
+from paddlebox.serving.http import Server
 from paddlebox.serving.program import Events
 from paddlebox.serving.users import MOST_NAME, Held, Histories, first_seen
 from tests.conftest import tool
