@@ -138,89 +138,68 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
+def _integer(low: int, high: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
+def _string(pattern: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": pattern}
+
+
+_NULL = {"type": "null"}
 _FLOAT = {"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}
-_FEASIGN: dict[str, Any] = {
-    "anyOf": [
-        {"type": "integer", "minimum": 0, "maximum": (1 << 64) - 1},
-        {"type": "string", "pattern": "^[0-9]{1,19}$"},
-    ]
-}
+_TIME = _integer(0, (1 << 63) - 1)
+_FEASIGN = [_integer(0, (1 << 64) - 1), _string("^[0-9]{1,19}$")]
 # An id, or an id with its weight. Of a hashed slot, any text may be.
-_WEIGHTED: dict[str, Any] = {
-    "anyOf": [
-        _FEASIGN["anyOf"][0],
-        {"type": "string", "pattern": r"^[0-9]{1,19}(:\+?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?)?$"},
-    ]
-}
-_TEXT: dict[str, Any] = {
-    "anyOf": [
-        {"type": "string", "pattern": "^[^\\u0000\\n\\r\\u001e\\u001f]*$"},
-        {"type": "number"},
-    ]
-}
-_TIME = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
+_WEIGHTED = [
+    _FEASIGN[0],
+    _string(r"^[0-9]{1,19}(:\+?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?)?$"),
+]
+_TEXT = [_string("^[^\\u0000\\n\\r\\u001e\\u001f]*$"), {"type": "number"}]
 # For criteo_tsv. A token may not be sent as an integer: its decimal digits would be read as
 # hexadecimal ones.
-_CRITEO_INTEGER = {"type": "integer", "minimum": -(1 << 63), "maximum": (1 << 63) - 1}
-_CRITEO_TOKEN = {"type": "string", "pattern": "^[0-9a-f]{0,16}$"}
+_CRITEO_INTEGER = _integer(-(1 << 63), (1 << 63) - 1)
+_CRITEO_TOKEN = _string("^[0-9a-f]{0,16}$")
 
 
 def _field(slot: Slot, criteo: bool) -> dict[str, Any]:
     """The JSON schema of a slot's field."""
     if criteo:
         integer = (slot.column or slot.name)[0] == "I"
-        return {"anyOf": [_CRITEO_INTEGER if integer else _CRITEO_TOKEN, {"type": "null"}]}
+        return {"anyOf": [_CRITEO_INTEGER if integer else _CRITEO_TOKEN, _NULL]}
     if slot.type is SlotType.SPARSE:
-        schema = _TEXT if slot.hash else _WEIGHTED if slot.weighted else _FEASIGN
-        return {"anyOf": [*schema["anyOf"], {"type": "array", "items": schema}, {"type": "null"}]}
+        forms = _TEXT if slot.hash else _WEIGHTED if slot.weighted else _FEASIGN
+        return {"anyOf": [*forms, {"type": "array", "items": {"anyOf": forms}}, _NULL]}
     vector = {"type": "array", "items": _FLOAT, "minItems": slot.dim, "maxItems": slot.dim}
-    forms: list[dict[str, Any]] = [vector]
-    if slot.dim == 1:
-        forms.append(_FLOAT)
-    if slot.default is not None:
-        forms.append({"type": "null"})
-    return {"anyOf": forms}
+    return {"anyOf": [vector, *[_FLOAT] * (slot.dim == 1), *[_NULL] * (slot.default is not None)]}
 
 
-def _of_user(kind: str, config: Config, slots: Slots) -> dict[str, Any]:
-    """The JSON schema of an event of a history, or of a candidate."""
-    made = _instance(config, slots)
-    made["properties"][slots.tags.time] = _TIME
-    made["required"].append(slots.tags.time)
-    if kind == "Event":
-        label = slots.label.column or slots.label.name
-        made["properties"][label] = _FLOAT
-        made["required"].append(label)
-    return made
-
-
-def _instance(config: Config, slots: Slots) -> dict[str, Any]:
+def _instance(config: Config, slots: Slots, kind: str) -> dict[str, Any]:
+    """The JSON schema of an instance, of an event of a history, or of a candidate. kind: its name
+    on the page."""
     criteo = config.data.format is Format.CRITEO_TSV
     fields: dict[str, list[dict[str, Any]]] = {}
-    required = []
+    required = set()
     for slot in slots.slots:
         if slot.made or slot.type is SlotType.LABEL or slot in slots.beside:
             continue
         name = slot.column or slot.name
         fields.setdefault(name, []).append(_field(slot, criteo))
         if slot.type is SlotType.DENSE and slot.default is None and not criteo:
-            required.append(name)
-    return {
-        "type": "object",
-        "properties": {
-            name: forms[0] if len(forms) == 1 else {"allOf": forms}
-            for name, forms in fields.items()
-        },
-        "required": sorted(set(required)),
-        "additionalProperties": False,
+            required.add(name)
+    own = {slots.tags.time: _TIME} if kind != "Instance" else {}
+    if kind == "Event":
+        own[slots.label.column or slots.label.name] = _FLOAT
+    of_slots = {
+        name: forms[0] if len(forms) == 1 else {"allOf": forms} for name, forms in fields.items()
     }
+    return {**_object(**of_slots | own), "required": [*sorted(required), *own]}
 
 
 def _prediction(slots: Slots) -> dict[str, Any]:
     probability = {"type": "number", "minimum": 0, "maximum": 1}
-    return (
-        probability if len(slots.tasks) == 1 else _object(**dict.fromkeys(slots.tasks, probability))
-    )
+    one = len(slots.tasks) == 1
+    return probability if one else _object(**dict.fromkeys(slots.tasks, probability))
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:
@@ -232,12 +211,18 @@ def _object(**properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _content(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"content": {kind: {"schema": schema}}}
+
+
 def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
+    return {"description": description, **_content("application/json", schema)}
 
 
-def _refusals(*statuses: int) -> dict[str, Any]:
-    return {str(status): _json(_REFUSALS[status], _ERROR_REFERENCE) for status in statuses}
+def _endpoint(answer: dict[str, Any], *refusals: int) -> dict[str, Any]:
+    """An operation. answer: that of status 200. refusals: the other statuses."""
+    errors = {str(status): _json(_REFUSALS[status], _ERROR_REFERENCE) for status in refusals}
+    return {"responses": {"200": answer, **errors}}
 
 
 _ERROR_REFERENCE = {"$ref": "#/components/schemas/Error"}
@@ -260,11 +245,16 @@ def page(config: Config, slots: Slots, max_instances: int, package_version: str)
     """The page, in OpenAPI 3.1. max_instances: the most instances in a request."""
     users = config.model.reads_sequences
     kinds = {"history": "Event", "candidates": "Candidate"} if users else {"instances": "Instance"}
-    request = _object()
-    for member, kind in kinds.items():
-        items = {"$ref": f"#/components/schemas/{kind}"}
-        request["properties"][member] = {"type": "array", "maxItems": max_instances, "items": items}
-        request["required"].append(member)
+    request = _object(
+        **{
+            member: {
+                "type": "array",
+                "maxItems": max_instances,
+                "items": {"$ref": f"#/components/schemas/{kind}"},
+            }
+            for member, kind in kinds.items()
+        }
+    )
     if users:
         request["properties"] |= {
             "user": {"anyOf": [{"type": "string", "maxLength": MOST_NAME}, {"type": "integer"}]},
@@ -277,40 +267,24 @@ def page(config: Config, slots: Slots, max_instances: int, package_version: str)
         status={"type": "string", "enum": ["ready", "stale"]}, version=_VERSION, model=_NAME
     )
     health["properties"]["reason"] = _NAME  # of a stale one
-    text = {"description": "text", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    statuses = (400, 408, *([409] if users else []), 413, 415, 422, 500, 503, 504)
+    predict = {
+        "requestBody": {"required": True, **_content("application/json", request)},
+        **_endpoint(_json("A prediction for each instance, in order.", answer), *statuses),
+    }
+    text = {"description": "text", **_content("text/plain", {"type": "string"})}
     return {
         "openapi": "3.1.0",
         "info": {"title": f"Predictions of {config.name}", "version": package_version},
         "paths": {
-            "/predict": {
-                "post": {
-                    "requestBody": {
-                        "required": True,
-                        "content": {"application/json": {"schema": request}},
-                    },
-                    "responses": {
-                        "200": _json("A prediction for each instance, in order.", answer),
-                        **_refusals(400, 408, *([409] if users else []), 413, 415, 422),
-                        **_refusals(500, 503, 504),
-                    },
-                }
-            },
-            "/healthz": {
-                "get": {"responses": {"200": _json("Ready.", health), **_refusals(500, 503)}}
-            },
-            "/metrics": {"get": {"responses": {"200": text, **_refusals(500)}}},
-            "/openapi.json": {
-                "get": {
-                    "responses": {"200": _json("This page.", {"type": "object"}), **_refusals(500)}
-                }
-            },
+            "/predict": {"post": predict},
+            "/healthz": {"get": _endpoint(_json("Ready.", health), 500, 503)},
+            "/metrics": {"get": _endpoint(text, 500)},
+            "/openapi.json": {"get": _endpoint(_json("This page.", {"type": "object"}), 500)},
         },
         "components": {
             "schemas": {
-                **{
-                    kind: _of_user(kind, config, slots) if users else _instance(config, slots)
-                    for kind in kinds.values()
-                },
+                **{kind: _instance(config, slots, kind) for kind in kinds.values()},
                 "Error": _object(error=_object(code=_NAME, message=_NAME, where=_NAME)),
             }
         },
