@@ -1,15 +1,13 @@
-"""Turns raw fields of an instance into feasigns and dense features, with the code of training.
+"""Turns raw fields of an instance into feasigns and dense features, with the parsers of training.
 
-An instance is written as a line of text, which the parsers of training read. The line is criteo_tsv
-if the config has that format, and CSV for every other format: parsers differ in how they find the
-values, not in what they do with them.
+They read an instance as a line of text: criteo_tsv if the config has that format, otherwise CSV.
+Parsers differ in how they find the values, not in what they do with them.
 """
 
 from __future__ import annotations
 
 import datetime
 import decimal
-import difflib
 import math
 import re
 from collections.abc import Container, Mapping, Sequence
@@ -21,6 +19,7 @@ import pyarrow as pa
 
 from paddlebox._native import core
 from paddlebox.config import Config, Format, KeySpace, Slots, SlotType
+from paddlebox.config.check import did_you_mean
 from paddlebox.config.data import MAX_LINE_BYTES
 from paddlebox.errors import DataError
 
@@ -41,17 +40,12 @@ def _explained(reason: str, with_default: Container[str]) -> str:
     if match is None:
         return reason
     slot, value = match.groups()
+    step = "send a number"
     if value == "'nan'" and slot[1:-1] in with_default:
-        return (
-            f"slot {slot}: expected a finite number, found {value}: leave the field out, or send "
-            "None, for the slot's default"
-        )
-    if value == "''":
-        return (
-            f"slot {slot}: expected a finite number, found none: send a number, or train with a "
-            "default for the slot in slots.yaml"
-        )
-    return f"slot {slot}: expected a finite number, found {value}: send a number"
+        step = "leave the field out, or send None, for the slot's default"
+    elif value == "''":
+        value, step = "none", f"{step}, or train with a default for the slot in slots.yaml"
+    return f"slot {slot}: expected a finite number, found {value}: {step}"
 
 
 def _integer_instead(text: str) -> str:
@@ -77,13 +71,13 @@ _NEGATIVE = re.compile(r"(-[0-9]{1,19})(:.*)?", re.DOTALL)  # with the weight of
 
 
 def text_of(value: Any, use: Use, columnar: bool) -> str:
-    """One value of a request, or of the command line, as the text that the parsers read. It gives
-    the feasign that the same value gives in training.
+    """The text from which the parsers read the same feasign or number as from a value of the
+    training data.
 
     Args:
         value: a string, bytes, a number, or a scalar of NumPy or Arrow. None is an empty text.
-        columnar: whether the data of the model are columns of Arrow: there a negative integer i is
-            the id 2^64 + i, and the text of a bool or a time is what pyarrow writes to a CSV file.
+        columnar: whether the data are columns of Arrow: there a negative integer i is the id
+            2^64 + i, and the text of a bool or a time is what pyarrow writes to a CSV file.
 
     Raises: ValueError for another value, or a float for an id.
     """
@@ -151,13 +145,10 @@ def _number_text(value: float | decimal.Decimal, use: Use) -> str:
 
 
 class FieldParser:
-    """Parses instances: dicts from the name of a column or slot to a value.
-
-    A value is a string, a number, or a list of them. A missing field, or None, is an empty cell.
-    The label, the weight, counts and the mark of late lines are ignored. If data.format is csv, a
-    string is the text of a cell and is split into values as in training. The elements of a list are
-    not split.
-    """
+    """Parses instances: dicts from the name of a column or slot to a string, a number, or a list of
+    them. A missing field, or None, is an empty cell. The label, the weight, counts and the mark of
+    late lines are ignored. If data.format is csv, a string is split into values as in training; the
+    elements of a list are not."""
 
     def __init__(self, config: Config, slots: Slots) -> None:
         criteo = config.data.format is Format.CRITEO_TSV
@@ -169,55 +160,44 @@ class FieldParser:
             ",|" if criteo else CELL + VALUE,
             csv_nulls=slots.csv.null,  # requests write missing values as the data does
         )
-        beside = slots.beside
+        # They are ignored, like the label, unless another slot reads their column.
+        beside = {name for slot in slots.beside for name in (slot.name, slot.column)}
         self._quoted = not criteo
         self._delimiter = "\t" if criteo else CELL
         self._forbidden = {CELL, VALUE, "\n", "\r", "\0", self._delimiter}
         slots = slots.of_serving()
-        label = slots.label.column or slots.label.name
-        column_of = {slot.name: slot.column or slot.name for slot in slots.slots if not slot.made}
         columns = CRITEO_COLUMNS if criteo else tuple(self._schema.column_names)
-        self._places = {column: place for place, column in enumerate(columns)}
-        self._places |= {
-            name: self._places[column]
-            for name, column in column_of.items()
-            if name not in self._places
-        }
-        # They are ignored, like the label, unless another slot reads their column.
-        ignored = {name for slot in beside for name in (slot.name, slot.column)}
-        self._ignored = ignored - self._places.keys()
+        places = {column: place for place, column in enumerate(columns)}
+        read = [(slot, places[slot.column or slot.name]) for slot in slots.slots if not slot.made]
+        self._places = places | {s.name: place for s, place in read if s.name not in places}
+        self._ignored = beside - self._places.keys()
         # A dense slot of dim 1 reads its cell as one number.
         self._lists = {
-            self._places[slot.column or slot.name]
-            for slot in slots.slots
-            if config.data.format is Format.CSV
-            and not slot.made
-            and (slot.type is SlotType.SPARSE or slot.dim > 1)
+            place
+            for slot, place in read
+            if config.data.format is Format.CSV and (slot.type is SlotType.SPARSE or slot.dim > 1)
         }
         # What is read in each place, if all slots that read it agree; otherwise the text is hashed.
         self._use = [Use.NUMBER] * len(columns)
         for use, kind in ((Use.ID, False), (Use.TEXT, True)):
-            for slot in slots.sparse:
-                if not slot.made and slot.hash is kind:
-                    self._use[self._places[slot.column or slot.name]] = use
+            for slot, place in read:
+                if slot.type is SlotType.SPARSE and slot.hash is kind:
+                    self._use[place] = use
         self._columnar = config.data.format.is_columnar or bool(config.data.parser)
         self._separator, self._nulls = slots.csv.list_separator, frozenset(slots.csv.null)
-        self._with_default = {
-            slot.name
-            for slot in slots.slots
-            if slot.type is SlotType.DENSE and slot.default is not None
-        }
-        self._label, self._label_name = self._places[label], label
+        dense = [slot for slot in slots.slots if slot.type is SlotType.DENSE]
+        self._with_default = {slot.name for slot in dense if slot.default is not None}
+        self._label_name = slots.label.column or slots.label.name
+        self._label = places[self._label_name]
         self._empty = [""] * len(columns)
-        self._empty[self._label] = "0"
 
     def reads(self, name: str) -> bool:
         """Whether a slot reads a field of this name."""
         return name in self._places
 
     def parse(self, instances: Sequence[Mapping[str, Any]], what: str = "instance") -> Any:
-        """Parse at least one instance. Returns a native ParsedChunk. what: what errors call an
-        instance. Raises: DataError that names the instance and the field."""
+        """Parse at least one instance, which errors call `what`. Returns a native ParsedChunk.
+        Raises: DataError that names the instance and the field."""
         if isinstance(instances, Mapping):
             raise DataError("instances: expected a list of instances, found one: write [instance]")
         text = "\n".join(
@@ -251,9 +231,8 @@ class FieldParser:
                     place = self._places[name]
                     cells[place] = self._cell(value, place)
         except KeyError:
-            near = difflib.get_close_matches(name, list(self._places), 1)
             known = ", ".join(name for name in self._places if name != self._label_name)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {known}"
+            hint = did_you_mean([name], self._places) or f"; expected one of {known}"
             raise DataError(f"{instance}: no slot reads a field {name!r}{hint}") from None
         except ValueError as error:
             raise DataError(f"{instance}: field {name!r}: {error}") from None
