@@ -134,16 +134,13 @@ def _chosen(arguments: Any) -> dict[str, Any]:
 
 
 def _export(arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
-    from paddlebox.serving.writer import export, export_ensemble
+    from paddlebox.serving.writer import export_ensemble
 
-    options: dict[str, Any] = {"precision": arguments.precision or "float32", "gate": gate}
-    if arguments.others:
-        paths = (arguments.path, *arguments.others)
-        runs = [_logged(path, path, arguments, chosen) for path in paths]
-        return export_ensemble(runs, arguments.out, **options)
-    path = arguments.from_save or arguments.path
-    with _logged(path, arguments.out, arguments, chosen) as source:
-        return export(source, arguments.out, **options)
+    paths = (arguments.from_save or arguments.path, *arguments.others)
+    names = paths if arguments.others else (arguments.out,)
+    sources = [_logged(*each, arguments, chosen) for each in zip(paths, names, strict=True)]
+    precision = arguments.precision or "float32"
+    return export_ensemble(sources, arguments.out, precision=precision, gate=gate)
 
 
 def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
@@ -151,12 +148,9 @@ def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | 
 
     newest = writer.newest()
     filters = filters_of(newest) if newest is not None else None
-    options: dict[str, Any] = {
-        "gate": gate,
-        "most_deleted": 1.0 if arguments.force else MOST_DELETED,
-    }
+    most = 1.0 if arguments.force else MOST_DELETED
     with _logged(arguments.apply, arguments.path, arguments, chosen, filters) as source:
-        return writer.apply(source, precision=arguments.precision, **options)
+        return writer.apply(source, precision=arguments.precision, gate=gate, most_deleted=most)
 
 
 @contextlib.contextmanager

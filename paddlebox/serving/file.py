@@ -151,8 +151,8 @@ def system_errors(path: Path, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever the content of a file causes into a CorruptionError: also values with sound
-    checksums that contradict each other or have wrong types."""
+    """Turn whatever the content of a file causes into a CorruptionError, also values with sound
+    checksums that contradict each other."""
     try:
         with system_errors(path, "read"):
             yield
@@ -187,8 +187,7 @@ _lock = threading.Lock()
 
 class ExportFile(Closing):
     """An open export file. The readers of a process share one LMDB environment. Raises: StoreError
-    if there is no file, after a fork, or if this process has the file open and one of the two opens
-    is for writing."""
+    if there is no file, or this process has it open and one of the two opens is for writing."""
 
     def __init__(self, path: AnyPath, *, write: bool = False, create: bool = False):
         self.path = as_path(path, "path")
@@ -211,7 +210,7 @@ class ExportFile(Closing):
 
     def _opened(self, write: bool, create: bool) -> _Open:
         with system_errors(self.path, "open"):
-            if not (create and not self.path.exists()):
+            if self.path.exists():
                 Pages(self.path).close()  # LMDB reads these two pages when it opens the file
             env = lmdb.open(
                 os.fspath(self.path),
@@ -223,18 +222,14 @@ class ExportFile(Closing):
                 readahead=False,  # lookups are random
                 max_dbs=0,
             )
-            try:
+            with contextlib.ExitStack() as on_error:
+                on_error.callback(env.close)
                 opened = _Open(env, write, Pages(self.path), guard_map(self.path))
-            except BaseException:
-                env.close()
-                raise
-            try:
+                on_error.callback(opened.close)
                 if write:
                     newest = max(opened.pages.metas(), key=lambda meta: meta.transaction)
                     opened.pages.check(newest, free=True)
-            except BaseException:
-                opened.close()
-                raise
+                on_error.pop_all()
             return opened
 
     @property
@@ -279,8 +274,8 @@ class ExportFile(Closing):
         raise CorruptionError(f"{self.path}: {_REPLACED}")
 
     def check_whole(self) -> None:
-        """Raises: CorruptionError if another process has cut the open file short, or StoreError if
-        it was replaced. What was read from the map before may be zeros then."""
+        """Raises: CorruptionError if another process has cut the open file short, so that what was
+        read from the map may be zeros; StoreError if it was replaced."""
         file = self._file
         size = file.pages.size
         if size < file.bytes or (file.guard is not None and file.guard.shrunk):

@@ -44,12 +44,12 @@ class Follower:
     """Applies the complete saves in a folder to an export file. The first base creates the file.
 
     A save is refused if the gate refuses it, or if it deletes more than MOST_DELETED of the live
-    rows. A refused save is not tried again. Since a delta needs the save before it, the save after
-    a refused one is applied together with its whole chain.
+    rows. It is not tried again, and the next save is applied together with its whole chain, because
+    a delta needs the save before it.
 
     A save that cannot be read or applied is reported once, and tried again at each call until a
-    later save is in the file. The other saves of its chain are left out, and the next base is
-    applied. A line of a donefile that cannot be read is reported once, and left out.
+    later save is in the file. The rest of its chain is left out until the next base. A line of a
+    donefile that cannot be read is reported once, and left out.
 
     Args:
         saves: OUT, the folder with the donefiles.
@@ -64,7 +64,7 @@ class Follower:
         precision: str | None = None,
         gate: Gate | None = None,
     ) -> None:
-        self._saves, self._path = as_path(saves, "saves"), as_path(path, "path")
+        self._saves, self.path = as_path(saves, "saves"), as_path(path, "path")
         self._gate = gate
         self._precision = precision
         self._refused: set[str] = set()
@@ -72,11 +72,9 @@ class Follower:
         #: Whether the last `catch_up` left out a save that it should try again.
         self.failed = False
 
-    def pending(self) -> list[str]:
-        """Names of the complete saves that are not in the file, oldest first."""
-        return [done.name for done in self._pending([])]
-
     def _pending(self, wrong: list[str]) -> list[donefile.Done]:
+        """The complete saves that are not in the file, oldest first. wrong: gets messages about
+        lines that cannot be read."""
         bases = donefile.read(self._saves, BASE, wrong)
         deltas = donefile.read(self._saves, DELTA, wrong)
         saves: list[donefile.Done] = []
@@ -84,29 +82,23 @@ class Follower:
         for base in bases:
             at = len(saves)
             saves += [base, *(delta for delta in deltas if delta.key == base.key)]
-        if not self._path.exists():
+        if not self.path.exists():
             return saves[at:]
-        with Writer(self._path) as writer:
-            _, generations = writer.generations()
-        newest = (
-            generations[-1].save["name"] if generations and generations[-1].save is not None else ""
-        )
+        with Writer(self.path) as writer:
+            record = writer.newest()
+        newest = record.save["name"] if record is not None and record.save is not None else ""
         names = [done.name for done in saves]
         after = saves[names.index(newest) + 1 :] if newest in names else saves[-1:]
         return [done for done in after if done.name not in self._refused]
 
     def catch_up(self) -> list[Served]:
-        """Apply the pending saves. Returns a result for each that was applied, refused or failed,
-        but only one for each reason. Raises: StoreLockedError if another process writes the export
-        file; StoreError or CorruptionError if it cannot be opened."""
+        """Apply the pending saves. Returns a result for each that was applied or refused, and for
+        each new failure. Raises: StoreLockedError if another process writes the export file;
+        StoreError or CorruptionError if it cannot be opened."""
         wrong: list[str] = []
         broken = None  # the chain of a save that failed
         pending = self._pending(wrong)
-        results = [
-            Served(str(self._saves), 0, time.time(), 0.0, message)
-            for message in wrong
-            if self._is_new("", message)
-        ]
+        results = [one for message in wrong for one in self.failure(self._saves, message)]
         for done in pending:
             if done.key == broken:
                 continue
@@ -116,30 +108,24 @@ class Follower:
                 raise
             except Exception as error:  # whatever a save causes must not stop later ones
                 broken = done.key
-                reason = str(error) or type(error).__name__
-                if self._is_new(done.name, reason):
-                    results.append(Served(done.name, 0, time.time(), 0.0, reason))
+                results += self.failure(done.name, error)
             else:
                 broken = None
         self.failed = broken is not None
         return results
 
-    def not_opened(self, error: Exception) -> list[Served]:
-        """The result of a `catch_up` that raised; none if it was reported before."""
-        reason = str(error) or type(error).__name__
-        if not self._is_new("", reason):
+    def failure(self, what: str | Path, error: Exception | str) -> list[Served]:
+        """The result of a failure; none if it was reported before."""
+        name, reason = str(what), str(error) or type(error).__name__
+        if (name, reason) in self._reported:
             return []
-        return [Served(str(self._path), 0, time.time(), 0.0, reason)]
-
-    def _is_new(self, name: str, reason: str) -> bool:
-        known = (name, reason) in self._reported
         self._reported.add((name, reason))
-        return not known
+        return [Served(name, 0, time.time(), 0.0, reason)]
 
     def _apply(self, name: str) -> Served:
         started = time.perf_counter()
         refused, folder = "", self._saves / name
-        whole = bool(self._refused) or not self._path.exists()
+        whole = bool(self._refused) or not self.path.exists()
         source = SaveSource(folder, whole=whole)
         try:
             try:
@@ -158,10 +144,10 @@ class Follower:
 
     def _write(self, source: SaveSource) -> None:
         """Write a save, or its whole chain, to the file."""
-        if not self._path.exists():
-            export(source, self._path, precision=self._precision or "float32", gate=self._gate)
+        if not self.path.exists():
+            export(source, self.path, precision=self._precision or "float32", gate=self._gate)
         else:
-            with Writer(self._path) as writer:
+            with Writer(self.path) as writer:
                 writer.apply(
                     source, gate=self._gate, after_going_back=True, most_deleted=MOST_DELETED
                 )
@@ -170,9 +156,8 @@ class Follower:
 def follow(
     saves: Path, publish: PublishConfig, bounds: Bounds, requests: TextIO, answers: TextIO
 ) -> None:
-    """Apply the saves in a trainer's OUT to `publish.file` until `requests` ends. Each line of
-    `requests` means that a new save may be complete; `answers` gets a line for each save, a
-    `Served` as JSON."""
+    """Apply the saves in a trainer's OUT to `publish.file` until `requests` ends. A line of
+    `requests` means that a save may be complete; `answers` gets each `Served` as a line of JSON."""
     gate = Gate(publish.gate_files, bounds) if publish.gate_files else None
     follower = Follower(saves, Path(publish.file), precision=publish.precision, gate=gate)
     lines: SimpleQueue[bool] = SimpleQueue()  # True: a line; False: the end
@@ -204,7 +189,7 @@ def _catch_up(follower: Follower, answers: TextIO) -> bool:
             time.sleep(_LOCKED_S)
             continue
         except Exception as error:  # the next try may succeed
-            results, failed = follower.not_opened(error), True
+            results, failed = follower.failure(follower.path, error), True
         for served in results:
             print(json.dumps(asdict(served)), file=answers, flush=True)
         return not failed

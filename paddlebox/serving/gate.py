@@ -46,13 +46,9 @@ def check_follows(path: Path, meta: Mapping[str, Any], newest: Generation | None
 
 
 def _save_follows(path: Path, meta: Mapping[str, Any], newest: Generation) -> bool:
-    """Whether a save follows the newest version; if False, compare the version numbers.
-
-    A base of the newest version itself is accepted, because the next delta extends the base, unless
-    the version already comes from this save.
-
-    Raises: StoreError for a delta whose parent the file does not have.
-    """
+    """Whether a save follows the newest version; if False, compare the version numbers. A base of
+    the newest version itself does, because the next delta extends it, unless the version is from
+    this save. Raises: StoreError for a delta whose parent the file does not have."""
     parent = meta["follows_save"]
     if meta["kind"] == "base":
         return bool(meta["version"] == newest.version and meta["save"] != newest.save)
@@ -115,8 +111,8 @@ def check_no_ensemble(path: Path, newest: Generation | None) -> None:
 
 
 def check_member(number: int, first: tuple[Config, Slots], source: Any) -> None:
-    """Raises: ConfigError if a model of an ensemble reads other instances than the first model, or
-    if its source is a delta."""
+    """Raises: ConfigError if a further model of an ensemble reads other instances than the first
+    one, or its source is a delta."""
     what = f"model {number} of the ensemble"
     if source.meta["kind"] != "base":
         raise ConfigError(f"{what} is a {source.meta['kind']}, expected a base")
@@ -135,7 +131,7 @@ def check_member(number: int, first: tuple[Config, Slots], source: Any) -> None:
 
 
 def _inputs(config: Config, slots: Slots) -> dict[str, Any]:
-    """What decides, beside the slots, how a model reads instances."""
+    """What decides, besides the slots, how a model reads instances."""
     return {
         "data.format": config.data.format.value,
         "data.key_space": config.data.key_space.value,
@@ -184,10 +180,9 @@ class Gate:
 
     Args:
         files: files with labels, in the format of the config.
-        bounds: limits on the AUC and the COPC (clicks / predicted clicks), relative to the current
-            version. AUC may drop by at most max_auc_drop. The COPC, divided by that of the current
-            version, must be within `copc`. If there is no current version, this limits the COPC
-            itself.
+        bounds: AUC may be lower than that of the current version by max_auc_drop. COPC (clicks /
+            predicted clicks), divided by that of the current version if there is one, must be
+            within `copc`.
         min_auc: the lowest AUC; 0: no limit.
     """
 
@@ -196,7 +191,7 @@ class Gate:
     min_auc: float = 0.0
 
     def check(self, new: OpenGeneration, shown: OpenGeneration | None) -> dict[str, float]:
-        """Evaluate a new version. shown: the current version. Returns the metrics of the new one.
+        """Evaluate a new version. shown: the current one. Returns the metrics of the new one.
         Raises: TrainingError with the value found and the bound; DataError; ConfigError, also for a
         model that reads sequences."""
         if new.config.model.reads_sequences:
@@ -208,8 +203,7 @@ class Gate:
         metrics = _evaluate(new, loaded)
         name = f"version {new.record.version} on {', '.join(self.files)}"
         auc = f"{metrics['auc']:.6f}" if metrics["auc"] >= 0 else "not defined"
-        wrong = self._wrong(metrics, shown, loaded)
-        if wrong:
+        if wrong := self._wrong(metrics, shown, loaded):
             effect = "it is not shown; readers keep the current version"
             raise TrainingError(f"{name}: {wrong}: {effect}")
         log.info("%s: AUC %s, COPC %.4f", name, auc, metrics["copc"])
@@ -218,7 +212,7 @@ class Gate:
     def _wrong(
         self, metrics: Mapping[str, float], shown: OpenGeneration | None, loaded: LoadedPass
     ) -> str:
-        """The conditions that the metrics of a new version do not fulfil; "" if there are none."""
+        """What is wrong with the metrics of a new version; "": nothing."""
         auc, copc = metrics["auc"], metrics["copc"]
         if (self.min_auc or self.bounds.max_auc_drop) and auc < 0:  # -0.5: a class is missing
             return (
@@ -238,7 +232,7 @@ class Gate:
 
 
 def batches(loaded: LoadedPass, weighted: bool) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Batches of loaded files, each as a batch of training and as arguments of
+    """Batches of loaded files: each as in training, and as arguments of
     `Predictor.predict_feasigns`. weighted: whether the model has weighted slots."""
     instances, slots = loaded.instances, loaded.options.slots
     rows = np.full(instances.unique_keys, -1, np.int32)

@@ -20,7 +20,7 @@ from paddlebox.serving.file import (
     system_errors,
 )
 from paddlebox.serving.generation import OpenRows
-from paddlebox.serving.source import embed_state_words
+from paddlebox.serving.source import EMBED_STATE_WORDS
 from paddlebox.store.files import seal
 
 log = logging.getLogger(__name__)
@@ -68,8 +68,8 @@ def _writer(record: Generation, number: int, state_words: int, above_others: boo
 
 
 class Layers:
-    """Writes layers. Readers do not see them until a generation names them. next_number: returns an
-    unused number for a layer."""
+    """Writes layers, which readers do not see until a generation names them. next_number: returns
+    an unused number for a layer."""
 
     def __init__(self, file: ExportFile, next_number: Callable[[], int]) -> None:
         self._file, self._next_number = file, next_number
@@ -77,10 +77,11 @@ class Layers:
     def write(
         self, rows: Any, is_delta: bool, number: int, record: Generation, newest: Generation | None
     ) -> tuple[int, int, int]:
-        """Write a layer of table `number`. rows: a `Part` of a source. Returns
-        the number of the layer; the number of rows that a delta adds, or that a base has; and the
-        number of live rows of `newest` that the layer deletes."""
-        writer = _writer(record, number, embed_state_words(rows.layout), newest is not None)
+        """Write a layer of table `number`. rows: a `Part` of a source. Returns the number of the
+        layer, of rows that a delta adds or that a base has, and of live rows of `newest` that the
+        layer deletes."""
+        state_words = EMBED_STATE_WORDS[rows.layout["embed"]["rule"]]
+        writer = _writer(record, number, state_words, newest is not None)
         layer, puts = self._next_number(), Puts(self._file)
         added = deleted = 0
         old = None  # the rows of the newest version

@@ -74,8 +74,7 @@ class Source(Protocol):
 
 
 class _TableRows:
-    """The rows of one table that a filter keeps, as a part. of_ranks: the table of each rank, in
-    key order."""
+    """The rows of one table that a filter keeps. of_ranks: the table of each rank, in key order."""
 
     def __init__(self, of_ranks: Sequence[TieredTable], chosen: ServeFilter) -> None:
         self.layout = of_ranks[0].versions.layout
@@ -107,8 +106,8 @@ class _TableRows:
 
 
 class RunSource(Closing):
-    """A base from the store of a run: the rows of a commit that `serve_filter` keeps. With several
-    ranks, the commit is that of the newest pass which all of them have committed.
+    """A base from the store of a run: the rows of a commit that `serve_filter` keeps; of several
+    ranks, after the newest pass that all have committed.
 
     Args:
         version: a kept version; None: the newest one.
@@ -159,11 +158,8 @@ class RunSource(Closing):
             self.close()
             raise
         members = self._table.members
-        self.default_filters = [serve_filter(t.config.life, t.versions.dated) for t in members]
-        if threshold is not None:
+        if threshold is not None or filters is None or len(filters) != len(members):
             filters = [serve_filter(t.config.life, t.versions.dated, threshold) for t in members]
-        if filters is None or len(filters) != len(members):
-            filters = self.default_filters
         self.parts = {
             table.name: _TableRows([table, *(of_rank[number] for of_rank in of_others)], chosen)
             for number, (table, chosen) in enumerate(zip(members, filters, strict=True))
@@ -180,8 +176,8 @@ class RunSource(Closing):
         }
 
     def choose(self, phase: Phase) -> None:
-        """Choose the phase whose program to serve. The default is update. Raises: ConfigError if
-        the run has no phases, or the program reads page views, which a request does not have."""
+        """Choose the phase whose program to serve, by default update. Raises: ConfigError if the
+        run has no phases, or the program reads page views, which a request does not have."""
         if phase is Phase.UPDATE:
             return
         if not self.config.phases:
@@ -213,7 +209,7 @@ class RunSource(Closing):
         return tables
 
     def summary(self) -> str:
-        """A sentence about the rows that the last visit left out, and the effect of that."""
+        """A sentence about the rows that the last visit left out."""
         live = sum(part.live for part in self.parts.values())
         left_out = sum(part.left_out for part in self.parts.values())
         if not left_out:
@@ -237,16 +233,11 @@ class RunSource(Closing):
         self._table.close()
 
 
-# State words for an embedding of one float (docs/formats/row.md).
-_EMBED_STATE = {"naive": 0, "adagrad": 1, "std_adagrad": 1, "adagrad_v2": 1, "ftrl": 2}
-_EMBED_STATE |= {"adam": 4, "shared_adam": 4}
-
-
-def embed_state_words(layout: Mapping[str, Any]) -> int:
-    """The number of optimizer state words after embed_w in the rows of a layout."""
-    return _EMBED_STATE[layout["embed"]["rule"]]
-
-
+#: Rule of `layout["embed"]` -> optimizer state words after embed_w in a row (docs/formats/row.md).
+EMBED_STATE_WORDS = {
+    **{"naive": 0, "adagrad": 1, "std_adagrad": 1, "adagrad_v2": 1},
+    **{"ftrl": 2, "adam": 4, "shared_adam": 4},
+}
 _MODEL_FILES = ("config.json", "slots.yaml")
 
 
@@ -270,15 +261,10 @@ class _SavedRows:
         return () if self._is_base else self._chain[-1].deleted()
 
 
-def _filters_of(save: Save) -> list[ServeFilter]:
-    filters = [part.meta["filter"] for part in save.parts.values()]
-    return [ServeFilter(fields["min_score"], fields["max_unseen_days"]) for fields in filters]
-
-
 class SaveSource:
-    """A base or a delta. whole: whether to present the save with its whole chain as a base, so that
-    a new file can start with a delta. Raises: StoreError for a batch, which contains rows that must
-    not be served, or if a save of the chain is missing; CorruptionError."""
+    """A base or a delta. whole: whether to present the save with its chain as a base, so that a new
+    file can start with a delta. Raises: StoreError for a batch, which has rows that must not be
+    served, or if a save of the chain is missing; CorruptionError."""
 
     def __init__(self, path: AnyPath, *, whole: bool = False) -> None:
         path = as_path(path, "path")
@@ -289,27 +275,26 @@ class SaveSource:
                 f"{path}: is a batch, which is for further training; expected a base or a delta"
             )
         chain = chain_of(self._save) if whole else [self._save]
-        parent = None if whole else save["parent"]
+        filters = [part.meta["filter"] for part in self._save.parts.values()]
         self.meta: Mapping[str, Any] = {
             "kind": BASE if whole else save["kind"],
             "version": save["version"],
             "day": save["day"],
             "pass_number": save["pass_number"],
             "save": {"name": save["name"], "crc32c": save["crc32c"]},
-            "follows_save": parent,
-            "filters": _filters_of(self._save),
+            "follows_save": None if whole else save["parent"],
+            "filters": [ServeFilter(of["min_score"], of["max_unseen_days"]) for of in filters],
         }
+        is_base = self.meta["kind"] == BASE
         self.parts = {
-            table: _SavedRows(
-                [of_chain.parts[table] for of_chain in chain], self.meta["kind"] == BASE
-            )
+            table: _SavedRows([of_chain.parts[table] for of_chain in chain], is_base)
             for table in self._save.parts  # as in Config.tables: the other tables by name
         }
         self.config: Config | None = None
         self.slots: Slots | None = None
         if all(name in save["files"] for name in _MODEL_FILES):
-            content = self._save.file("config.json")
-            self.config = read_config(json.loads(content), str(path / "config.json"))
+            content = json.loads(self._save.file("config.json"))
+            self.config = read_config(content, str(path / "config.json"))
             self._save.file("slots.yaml")  # checks the CRC32C
             self.slots = load_slots(self._save.folder / "slots.yaml")
         elif self.meta["kind"] == BASE:

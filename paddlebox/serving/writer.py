@@ -46,38 +46,28 @@ from paddlebox.store.locks import StoreLock
 log = logging.getLogger(__name__)
 
 MOST_DELETED = 0.2  # share of the live rows that one version may delete without --force
-PRECISIONS = ("float32", "float16", "int8")
 KEPT = 3  # generations before the newest, for rollback
 _REMOVED_A_TRANSACTION = 1 << 14
 
 
 class Writer(Closing):
-    """The only writer of an export file. Readers in other processes are not disturbed. create:
-    whether to create the file if there is none. Raises: StoreLockedError if another process writes
-    the file; StoreError if this process has the file open for reading."""
+    """The only writer of an export file, beside readers in other processes. create: whether to
+    create the file if there is none. Raises: StoreLockedError if another process writes the file;
+    StoreError if this process has the file open for reading."""
 
     def __init__(self, path: AnyPath, *, create: bool = False) -> None:
         self.path = as_path(path, "path")
         self._lock = StoreLock(f"{self.path}-writer")
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self._lock.release)
             self._file = ExportFile(self.path, write=True, create=create)
-        except BaseException:
-            self._lock.release()
-            raise
-        self._layers = Layers(self._file, self._next)
-        with self._closed_on_error():
+            on_error.callback(self._file.close)
+            self._layers = Layers(self._file, self._next)
             self._file.env.reader_check()  # frees the slots of killed readers
             with self._file.read() as txn:
                 self._head = self._file.head(txn)
             self._remove_unnamed()
-
-    @contextlib.contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
+            on_error.pop_all()
 
     # ---- versions
 
@@ -96,20 +86,18 @@ class Writer(Closing):
         most_deleted: float = 1.0,
     ) -> Generation:
         """Add a source as the newest version. It becomes the current one unless the file is pinned.
-
-        A delta becomes a layer. The difference between a base and the newest version becomes a
-        layer too. The first base of a file is its lowest layer.
+        The rows of a delta, or the difference between a base and the newest version, become a
+        layer.
 
         Args:
-            precision: of embedx. The first base sets it; None: keep that of the file.
+            precision: of embedx; None: that of the file.
             after_going_back: also accept a base of an older version, because the run went back.
             most_deleted: refuse a version that deletes a larger share of the live rows, unless it
                 is of an earlier pass than the newest version.
 
         Raises: StoreError if the version does not follow the newest one, or the file holds an
             ensemble; ConfigError for another layout or precision; TrainingError if the gate refuses
-            the version, or it deletes too many rows. The current version does not change if there
-            is an error.
+            the version, or it deletes too many rows. The current version does not change then.
         """
         newest = self.newest()
         check_no_ensemble(self.path, newest)
@@ -122,45 +110,41 @@ class Writer(Closing):
             )
         return self._add(lambda: self._build(source, newest, precision, most_deleted), gate)
 
-    def create_ensemble(
-        self,
-        sources: Sequence[AbstractContextManager[Any]],
-        *,
-        precision: str,
-        gate: Gate | None = None,
+    def create(
+        self, sources: Sequence[AbstractContextManager[Any]], precision: str, gate: Gate | None
     ) -> Generation:
-        """Write the only version of an empty file, with one model for each source. The record
-        describes the first model.
-
-        Args:
-            sources: context managers of bases. They are entered one after the other, because the
-                names of the tables in a process must be unique.
+        """Write the first version of an empty file, with one model for each source, a base. The
+        record describes the first model. The sources are entered one after the other, because the
+        names of the tables in a process must be unique.
 
         Raises: ConfigError if there is no source, or a model reads other instances than the first
-            one; StoreError if the file has a version; the errors of `apply`.
+            one; StoreError for a delta, or if the file has a version; the errors of `apply`.
         """
         if not sources:
             raise ConfigError(f"{self.path}: an ensemble of no runs, expected one or more")
         if self._head.newest:
             raise StoreError(f"{self.path}: expected an empty file for an ensemble, found versions")
-        return self._add(lambda: self._build_ensemble(sources, precision), gate)
+        return self._add(lambda: self._build_models(sources, precision), gate)
 
-    def _build_ensemble(
+    def _build_models(
         self, sources: Sequence[AbstractContextManager[Any]], precision: str
     ) -> Generation:
         records: list[Generation] = []
         first: tuple[Config, Slots] | None = None
         for number, opened in enumerate(sources, 1):
             with opened as source:
-                first = first or (source.config, source.slots)
-                check_member(number, first, source)
+                if first is None:
+                    check_follows(self.path, source.meta, None)
+                    first = source.config, source.slots
+                else:
+                    check_member(number, first, source)
                 records.append(self._build(source, None, precision, 1.0))
         members = [dataclasses.asdict(record) for record in records[1:]]
         return dataclasses.replace(records[0], members=members)
 
     def _add(self, build: Callable[[], Generation], gate: Gate | None) -> Generation:
-        """Build a version and show it if it passes the gate. After an error, nothing of it is left
-        in the file."""
+        """Build a version and show it if it passes the gate. After an error, the file has nothing
+        of it."""
         try:
             record = build()
             if gate is not None:
@@ -168,14 +152,10 @@ class Writer(Closing):
         except BaseException:
             self._remove_unnamed()
             raise
-        self._show(record)
-        return record
-
-    def _show(self, record: Generation) -> None:
-        """Publish a new generation as the newest, and as the current one unless one is pinned."""
         new = record.generation
         current = self._head.current if self._head.pinned else new
         self._publish(dataclasses.replace(self._head, newest=new, current=current), record)
+        return record
 
     def rollback(self) -> Generation:
         """Return to the version before the current one, until the next `apply`. Raises: StoreError
@@ -198,8 +178,7 @@ class Writer(Closing):
         return chosen
 
     def unpin(self) -> Generation:
-        """Make the newest version the current one. From now on, each applied version becomes the
-        current one."""
+        """Make the newest version the current one, and later each version that is applied."""
         self._publish(dataclasses.replace(self._head, current=self._head.newest, pinned=False))
         with self._file.read() as txn:
             return self._file.generation(txn, self._head.newest)
@@ -209,10 +188,11 @@ class Writer(Closing):
     def _build(
         self, source: Source, newest: Generation | None, precision: str | None, most_deleted: float
     ) -> Generation:
-        """Write the data of a generation. No record names it yet, so readers do not see it."""
+        """Write the data of a generation, which readers do not see until a record names it."""
         model, config, slots = self._write_model(source, newest)
         parts = new_parts(self.path, source.parts, config, slots)
         cells, dense_width = program.form(config, slots)
+        filters = source.meta.get("filters")
         record = Generation(
             generation=self._next(),
             version=int(source.meta["version"]),
@@ -228,7 +208,7 @@ class Writer(Closing):
             pass_number=int(source.meta["pass_number"]),
             dense_version=int(source.meta.get("dense_version", source.meta["version"])),
             save=source.meta.get("save"),
-            filters=_as_dicts(source.meta.get("filters")),
+            filters=filters and [dataclasses.asdict(of_table) for of_table in filters],
         ).of(parts)
         check_same_form(self.path, record, newest)
         is_delta = source.meta["kind"] == "delta"
@@ -261,15 +241,15 @@ class Writer(Closing):
             return self._file.generation(txn, self._head.newest)
 
     def _write_model(self, source: Any, newest: Generation | None) -> tuple[int, Config, Slots]:
-        if getattr(source, "config", None) is not None:
-            config, slots = source.config, source.slots
-        else:
-            assert newest is not None  # a base has config and slots
-            with self._file.read() as txn:
-                config, slots, _ = read_model(self._file, txn, newest.model)
+        config, slots = getattr(source, "config", None), getattr(source, "slots", None)
         if newest is not None:
             with self._file.read() as txn:
-                check_same_phase(self.path, read_model(self._file, txn, newest.model)[0], config)
+                of_file = read_model(self._file, txn, newest.model)
+            if config is None:
+                config, slots, _ = of_file
+            check_same_phase(self.path, of_file[0], config)
+        assert config is not None  # a base has config and slots
+        assert slots is not None
         frozen = program.freeze(config, slots, source.dense())
         model = self._next()
         puts = Puts(self._file)
@@ -298,8 +278,7 @@ class Writer(Closing):
     # ---- transactions
 
     def _next(self) -> int:
-        """An unused number. The next `_publish` saves the counter. Until then no record names the
-        data with this number."""
+        """An unused number. The next `_publish` saves the counter."""
         number = self._head.next
         self._head = dataclasses.replace(self._head, next=number + 1)
         return number
@@ -319,8 +298,8 @@ class Writer(Closing):
         self._remove_unnamed()
 
     def _remove_unnamed(self) -> None:
-        """Remove layers and models that no generation names. They are of removed
-        generations, or of writers that died."""
+        """Remove layers and models that no generation names: those of removed generations, or of
+        writers that died."""
         with self._file.read() as txn:
             generations = self._file.generations(txn)
         of_models = [model for g in generations for model in g.models]
@@ -341,8 +320,8 @@ class Writer(Closing):
 
 
 def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None:
-    """Remove the keys with numbers that are not in named, from key `at` on, in one transaction.
-    Returns the key to continue at; None at the end."""
+    """Remove keys with numbers that are not in named, from key `at` on, in one transaction. Returns
+    the key to continue at; None at the end."""
     cursor = txn.cursor()
     left = _REMOVED_A_TRANSACTION
     more = cursor.set_range(at)
@@ -362,10 +341,6 @@ def _remove(txn: Any, prefix: bytes, named: set[int], at: bytes) -> bytes | None
     return None
 
 
-def _as_dicts(filters: Any) -> list[dict[str, Any]] | None:
-    return None if filters is None else [dataclasses.asdict(filter_) for filter_ in filters]
-
-
 def filters_of(record: Generation) -> list[ServeFilter] | None:
     """The filter of each table in a generation; None: unknown."""
     return None if record.filters is None else [ServeFilter(**fields) for fields in record.filters]
@@ -379,22 +354,20 @@ def _kept_rows(record: Generation) -> str:
 def export(
     source: Source | AnyPath, path: AnyPath, *, precision: str = "float32", gate: Gate | None = None
 ) -> Generation:
-    """Create an export file from a base. After an error there is no file.
+    """Create an export file from a base, as `export_ensemble`. source: the base; a path is that of
+    a save, or of a run dir, whose newest commit is taken."""
+    return export_ensemble([_opened(source)], path, precision=precision, gate=gate)
 
-    Args:
-        source: the base; a path is that of a save, or of a run dir, whose newest commit is taken.
-        precision: of embedx, one of PRECISIONS.
 
-    Raises: StoreError if the file exists; the errors of `Writer.apply`.
-    """
-    path = as_path(path, "path")
-    if isinstance(source, str | os.PathLike):
-        folder = as_path(source, "source")
-        if is_save(folder):
-            return export(SaveSource(folder, whole=True), path, precision=precision, gate=gate)
+@contextlib.contextmanager
+def _opened(source: Source | AnyPath) -> Iterator[Any]:
+    if not isinstance(source, str | os.PathLike):
+        yield source
+    elif is_save(folder := as_path(source, "source")):
+        yield SaveSource(folder, whole=True)
+    else:
         with RunSource(folder) as run:
-            return export(run, path, precision=precision, gate=gate)
-    return _create(path, lambda writer: writer.apply(source, precision=precision, gate=gate))
+            yield run
 
 
 def export_ensemble(
@@ -404,13 +377,9 @@ def export_ensemble(
     precision: str = "float32",
     gate: Gate | None = None,
 ) -> Generation:
-    """Create an export file with several models. After an error there is no file. Raises:
-    StoreError if the file exists; the errors of `Writer.create_ensemble`."""
-    options: dict[str, Any] = {"precision": precision, "gate": gate}
-    return _create(path, lambda writer: writer.create_ensemble(sources, **options))
-
-
-def _create(path: AnyPath, write: Callable[[Writer], Generation]) -> Generation:
+    """Create an export file with one model for each base. After an error there is no file.
+    precision: of embedx: float32, float16 or int8. Raises: StoreError if the file exists; the
+    errors of `Writer.create`."""
     path = as_path(path, "path")
     if path.exists():
         raise StoreError(f"{path}: is there already; use --apply to add a new version to it")
@@ -420,7 +389,7 @@ def _create(path: AnyPath, write: Callable[[Writer], Generation]) -> Generation:
     try:
         with files.store_errors(str(path), "create"):
             with Writer(made, create=True) as writer:
-                generation = write(writer)
+                generation = writer.create(sources, precision, gate)
             os.rename(made, path)
             files.sync_folder(str(path.parent))
     finally:
