@@ -1,8 +1,7 @@
 """Finds what a delta holds: rows that changed since the last save of the chain, and deletions.
 
-If possible, only the feasigns that passes touched since then are read, and not the whole table.
-This is correct only if nothing else can have changed a row, or changed whether a filter keeps a
-row. `touched` checks these conditions."""
+If nothing but passes can have changed a row, or whether a filter keeps it, only the feasigns that
+they touched since then are read, and not the whole table."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.saves.meta import DELETED, ROWS
-from paddlebox.saves.reader import Save, Served
+from paddlebox.saves.reader import Cursor, Save, Served, ends_of
 from paddlebox.saves.writer import DELETED_FINGERPRINT, DELETED_ROW_BYTES, PartWriter
 from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.life import DELTA_RESET, SaveFilter
@@ -29,17 +28,14 @@ _BLOCKS = 64  # blocks per read of each segment; small, because a pass may write
 def touched(
     table: TieredTable, parent: Save, chosen: SaveFilter, world: Coordinator = ONE_RANK
 ) -> list[Any] | None:
-    """The segments that contain every key whose row may differ from the save `parent`.
-
-    The conditions are: parent was saved from a version of this store, with the same day and
-    thresholds and by the same number of ranks. Since then there were only passes and compactions:
-    no decay, no shrink, no repair. The segments hold at most a fifth as many rows as the table.
+    """Open segments that contain every key whose row may differ from the save `parent`. None,
+    unless parent was saved from a version of this store, with the same day and thresholds and by
+    the same number of ranks; there were only passes and compactions since then, but no decay,
+    shrink or repair; and the segments hold at most a fifth as many rows as the table.
 
     Args:
         chosen: the filter of the delta.
         world: the ranks that share the table.
-
-    Returns: open segments; None if a condition does not hold.
     """
     of_ranks = parent.meta.get("ranks", [parent.meta])
     if len(of_ranks) != world.size:
@@ -65,8 +61,8 @@ def touched(
 
 
 def _open_segments(table: TieredTable, *, after: int) -> list[Any]:
-    """Open the newest version's segments with a higher sequence. They can be read even if a merge
-    removes them."""
+    """The newest version's segments with a higher sequence, readable even if a merge removes
+    them."""
     with table.versions.committing:
         return [
             core.SegmentFile(str(table.folder / "ssd" / segment["file"]), segment)
@@ -77,29 +73,20 @@ def _open_segments(table: TieredTable, *, after: int) -> list[Any]:
 
 def keys_in(segments: Sequence[Any]) -> Iterator[np.ndarray]:
     """Chunks of (n) uint64 keys of all segments, ascending, without duplicates."""
-    parts = [(next(reader), reader) for reader in map(_keys_of, segments)]  # no segment is empty
-    while parts:
-        limit = min(keys[-1] for keys, _ in parts)
-        taken, left = [], []
-        for keys, reader in parts:
-            n = int(np.searchsorted(keys, limit, "right"))
-            taken.append(keys[:n])
-            rest = keys[n:] if n < len(keys) else next(reader, None)
-            if rest is not None:
-                left.append((rest, reader))
-        yield np.unique(np.concatenate(taken))
-        parts = left
+    cursors = [Cursor(_keys_of(segment)) for segment in segments]
+    for limit in ends_of(cursors):
+        parts = [keys for cursor in cursors for keys, _ in cursor.take(limit)]
+        yield np.unique(np.concatenate(parts))
 
 
-def _keys_of(segment: Any) -> Iterator[np.ndarray]:
+def _keys_of(segment: Any) -> Iterator[tuple[np.ndarray, None]]:
     blocks = segment.shape["blocks"]
     for first in range(0, blocks, _BLOCKS):
-        yield segment.rows(first, min(_BLOCKS, blocks - first))[0]
+        yield segment.rows(first, min(_BLOCKS, blocks - first))[0], None
 
 
 class Index:
-    """Looks up the row that a chain serves for a key. Filters of the segments show which save has
-    the key."""
+    """Looks up the rows that a chain serves, with the filters of its segments."""
 
     def __init__(self, chain: Sequence[Save]) -> None:
         self._words = int(chain[-1].meta["words"])
@@ -140,8 +127,8 @@ DELTA_SCORE, LIFE_SEQ = 3, 5  # positions in the words of a row (docs/formats/ro
 def write_changes(
     table: TieredTable, chain: list[Save], writer: PartWriter, world: Coordinator
 ) -> SaveFilter:
-    """Write how a base made now would differ from what the chain serves, in this rank's range.
-    Returns the filter of the delta. chain: the saves of the table's chain, oldest first."""
+    """Write how a base made now would differ from what a chain of saves, oldest first, serves in
+    this rank's range. Returns the filter of the delta."""
     chosen = table.save_filter(delta=True)
     segments = touched(table, chain[-1], chosen, world)
     if segments is not None:
@@ -176,29 +163,19 @@ def _write_changes(
     grown = np.full(len(keys), chosen.min_delta_score <= 0)
     grown |= rows[:, DELTA_SCORE] >= np.float32(chosen.min_delta_score)
     rows = as_saved(rows)
-    same = np.zeros(len(keys), bool)
-    if len(known):
-        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        served_too = known[at] == keys
-        bits, served = rows[served_too].view(np.uint32), as_served[at[served_too]].view(np.uint32)
-        same[served_too] = (bits == served).all(axis=1)  # so NaNs with equal bits count as equal
+    _, of_rows, of_known = np.intersect1d(keys, known, assume_unique=True, return_indices=True)
+    same, gone = np.zeros(len(keys), bool), np.ones(len(known), bool)
+    bits, served = rows[of_rows].view(np.uint32), as_served[of_known].view(np.uint32)
+    same[of_rows] = (bits == served).all(axis=1)  # so NaNs with equal bits count as equal
+    gone[of_known] = False
     changed = grown & ~same
     writer.add(keys[changed], rows[changed])
-    writer.delete(known[~_in(known, keys)])
+    writer.delete(known[gone])
 
 
 def as_saved(rows: np.ndarray, *words: int) -> np.ndarray:
-    """A copy of the rows with some words set to 0; default: life_seq and delta_score, which have no
+    """A copy of the rows with some words 0: by default life_seq and delta_score, which have no
     meaning outside the table."""
     rows = rows.copy()
     rows[:, list(words or (DELTA_SCORE, LIFE_SEQ))] = 0
     return rows
-
-
-def _in(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """(n) bool: which values are among the keys. Both must ascend."""
-    if len(keys) == 0:
-        return np.zeros(len(values), bool)
-    at = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
-    inside: np.ndarray = keys[at] == values
-    return inside

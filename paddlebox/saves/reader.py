@@ -1,5 +1,4 @@
-"""Reads saves: rows and deletions in key order with every checksum verified, the layouts of their
-rows, and the rows that a chain of saves serves."""
+"""Reads saves, with every checksum verified, and the rows that a chain of saves serves."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _MOST_SAVES = 10_000  # of a chain; a forged one may be a circle
 
 
 class Save:
-    """An open save.
+    """An open save (`open_save`).
 
     An iterator over it returns chunks of rows in key order: (n) uint64 feasigns and (n, words)
     float32 rows (docs/formats/row.md). If the save has several tables, these are the rows of the
@@ -35,7 +34,6 @@ class Save:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Private. Use `open_save`."""
         self.folder = folder
         self.meta = read_meta(folder)
         for part in ("segments", "deletions"):
@@ -56,7 +54,7 @@ class Save:
 
     @property
     def name(self) -> str:
-        """The name <day>/<name>, which is the folder inside OUT."""
+        """<day>/<name>, the folder inside OUT."""
         return str(self.meta["name"])
 
     @property
@@ -88,8 +86,8 @@ class Save:
         return read_dense(self.folder / DENSE, self.meta["dense"])
 
     def file(self, name: str) -> bytes:
-        """Read a file that was saved with the model, such as slots.yaml or config.json. Raises:
-        StoreError if the save has no such file; CorruptionError."""
+        """Read a file that was saved with the model, such as slots.yaml. Raises: StoreError if the
+        save has no such file; CorruptionError."""
         if name not in self.meta["files"]:
             raise StoreError(
                 f"{self.folder}: has no file {name!r}; it has {sorted(self.meta['files'])}"
@@ -141,7 +139,7 @@ def open_save(path: AnyPath) -> Save:
 
 
 def chain_of(save: Save | AnyPath) -> list[Save]:
-    """The saves that together form the model of this save: its base first, this save last. Raises:
+    """The saves that form the model of this save: its base first, this save last. Raises:
     StoreError if one is missing, or was replaced by another save; CorruptionError."""
     chain = [save if isinstance(save, Save) else open_save(save)]
     while chain[0].meta["kind"] not in (BASE, BATCH):
@@ -170,9 +168,8 @@ def check_layout(
     where: object,
     hint: str = "only saves of one layout go together",
 ) -> None:
-    """Compare the layouts of a save with the expected ones of `where`: table name -> a mapping with
-    `layout_fingerprint` and `layout`, as in meta.json. Raises: ConfigError if tables, widths or
-    rules differ."""
+    """Raises: ConfigError if tables, widths or rules of a save differ from the expected ones of
+    `where`: table name -> a mapping with `layout_fingerprint` and `layout`, as in meta.json."""
     layouts = {table: part.meta for table, part in save.parts.items()}
     if sorted(layouts) != sorted(expected):
         raise ConfigError(
@@ -201,13 +198,11 @@ def _meaning(meta: Mapping[str, Any]) -> dict[str, Any]:
 END = np.uint64(2**64 - 1)
 
 
-class _Cursor:
-    """Reads the rows or deletions of one save up to a given key."""
+class Cursor:
+    """Reads chunks of ascending keys, with their rows or None, up to a given key."""
 
     def __init__(self, chunks: Iterator[tuple[np.ndarray, np.ndarray | None]]) -> None:
         self._chunks = chunks
-        self._keys = np.empty(0, np.uint64)
-        self._rows: np.ndarray | None = None
         self._load()
 
     @property
@@ -219,8 +214,7 @@ class _Cursor:
         self._keys, self._rows = next(self._chunks, (np.empty(0, np.uint64), None))
 
     def take(self, limit: np.uint64) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        """Chunks of the keys up to limit that were not taken before; rows are None for
-        deletions."""
+        """Chunks of the keys up to limit that were not taken before."""
         while len(self._keys):
             n = int(np.searchsorted(self._keys, limit, "right"))
             if n:
@@ -232,17 +226,23 @@ class _Cursor:
             self._load()
 
 
+def ends_of(cursors: Sequence[Cursor]) -> Iterator[np.uint64]:
+    """Keys up to which each cursor can be taken next without loading many chunks, until all are at
+    their end."""
+    while ends := [cursor.loaded_to for cursor in cursors if cursor.loaded_to is not None]:
+        yield min(ends)
+
+
 class Served:
-    """The rows that remain after applying saves in order. The last save that names a key decides.
-    Memory: one chunk of each save."""
+    """The rows that remain after applying saves, oldest first. The last save that names a key
+    decides. Memory: one chunk of each save. key_range: the first and the last key to return."""
 
     def __init__(self, saves: Sequence[Save], key_range: tuple[int, int] = ALL_KEYS) -> None:
-        """saves: oldest first. key_range: the first and the last key to return."""
         self._words = int(saves[-1].meta["words"])
         self._cursors = []
         for save in saves:
-            self._cursors.append(_Cursor((keys, None) for keys in save.deleted_keys(key_range)))
-            self._cursors.append(_Cursor(save.chunks(key_range)))
+            self._cursors.append(Cursor((keys, None) for keys in save.deleted_keys(key_range)))
+            self._cursors.append(Cursor(save.chunks(key_range)))
 
     def take(self, limit: np.uint64 = END) -> tuple[np.ndarray, np.ndarray]:
         """(n) uint64 keys up to limit that were not taken before, and their (n, words) float32
@@ -268,7 +268,7 @@ class Served:
 
     def chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Chunks of all keys and rows, as `take` returns them."""
-        while ends := [c.loaded_to for c in self._cursors if c.loaded_to is not None]:
-            keys, rows = self.take(min(ends))
+        for limit in ends_of(self._cursors):
+            keys, rows = self.take(limit)
             if len(keys):
                 yield keys, rows

@@ -234,10 +234,8 @@ class RunSource(Closing):
 
 
 #: Rule of `layout["embed"]` -> optimizer state words after embed_w in a row (docs/formats/row.md).
-EMBED_STATE_WORDS = {
-    **{"naive": 0, "adagrad": 1, "std_adagrad": 1, "adagrad_v2": 1},
-    **{"ftrl": 2, "adam": 4, "shared_adam": 4},
-}
+EMBED_STATE_WORDS = {"naive": 0, "adagrad": 1, "std_adagrad": 1, "adagrad_v2": 1, "ftrl": 2}
+EMBED_STATE_WORDS |= {"adam": 4, "shared_adam": 4}
 _MODEL_FILES = ("config.json", "slots.yaml")
 
 
