@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -212,8 +213,8 @@ class BoxSaves:
             return
 
         def clear() -> None:
-            bases, deltas = (donefile.read(place.out, kind) for kind in (BASE, DELTA))
-            chain = {done.name for done in donefile.newest_chain(bases, deltas)}
+            own = donefile.newest_chain(partial(donefile.read, place.out))
+            chain = {done.name for done in own}
             there = remote.names()
             for folder in place.out.glob("*/*"):
                 name = f"{folder.parent.name}/{folder.name}"

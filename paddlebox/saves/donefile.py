@@ -1,16 +1,14 @@
-"""Donefiles: the list of complete saves, in the format of Paddle's FleetUtil.
-
-A line is added after its save is durable. The file is replaced as a whole, so that a crash cannot
-leave part of a line.
-"""
+"""Donefiles: the list of complete saves, in the format of Paddle's FleetUtil. A line is added after
+its save is durable, by replacing the file, so that a crash cannot leave part of a line."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +28,7 @@ class Done:
 
 
 def append(out: Path, meta: dict[str, Any]) -> None:
-    """Add a save to the donefile of its kind, unless its name is there already. The save must be
-    durable. meta: the content of its meta.json."""
+    """Add a durable save to the donefile of its kind, unless it is there. meta: its meta.json."""
     if any(done.name == meta["name"] for done in read(out, meta["kind"])):
         return
     path = out / NAMES[meta["kind"]]
@@ -40,16 +37,14 @@ def append(out: Path, meta: dict[str, Any]) -> None:
 
 
 def read(out: Path, kind: str, wrong: list[str] | None = None) -> list[Done]:
-    """The complete saves of a kind, oldest first; empty if there is no donefile. wrong: if given,
-    lines of a wrong format are left out, and messages about them added here. Raises:
-    CorruptionError that names the line."""
+    """The complete saves of a kind, oldest first; empty if there is no donefile. As `parse`."""
     path = out / NAMES[kind]
     return parse(path.read_bytes(), kind, str(path), wrong) if path.exists() else []
 
 
 def parse(content: bytes, kind: str, path: str, wrong: list[str] | None = None) -> list[Done]:
-    """The saves that the content of a donefile names. path: for messages. wrong: as for `read`.
-    Raises: CorruptionError that names the line."""
+    """The saves that a donefile names. path: for messages. Raises: CorruptionError about a line of
+    a wrong format, unless `wrong` is given, to which the message is then added."""
     done = []
     for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
         try:
@@ -71,19 +66,20 @@ def parse(content: bytes, kind: str, path: str, wrong: list[str] | None = None) 
 
 def last(out: Path) -> str | None:
     """The name of the save that the next delta will extend; None before the first base."""
-    chain = newest_chain(read(out, BASE), read(out, DELTA))
+    chain = newest_chain(partial(read, out))
     return chain[-1].name if chain else None
 
 
-def newest_chain(bases: Sequence[Done], deltas: Sequence[Done]) -> list[Done]:
-    """The newest base and its deltas, oldest first; empty before the first base."""
+def newest_chain(saves: Callable[[str], list[Done]]) -> list[Done]:
+    """The newest base and its deltas, oldest first; empty before the first base. saves: returns the
+    complete saves of a kind, oldest first."""
+    bases, deltas = saves(BASE), saves(DELTA)
     return [*bases[-1:], *(done for done in deltas if done.key == bases[-1].key)] if bases else []
 
 
 def claim(out: Path, name: str) -> Path:
-    """Prepare the folder of a new save: remove what an interrupted writer left. Returns the folder,
-    which does not exist yet. Raises: ValueError for a wrong name; StoreError if the save exists
-    already."""
+    """Remove what an interrupted writer of this save left. Returns the folder to create. Raises:
+    ValueError for a wrong name; StoreError if the save exists already."""
     check_name(name)
     if any(done.name == name for kind in NAMES for done in read(out, kind)):
         raise StoreError(
@@ -100,13 +96,12 @@ def claim(out: Path, name: str) -> Path:
 
 
 def new_key(out: Path) -> int:
-    """A key for a new chain: seconds since 1970, as is usual with FleetUtil, and above the keys of
-    all bases in out."""
+    """A key for a new chain: seconds since 1970, as in FleetUtil, and above those in out."""
     return max(int(time.time()), *(done.key + 1 for done in read(out, BASE)), 1)
 
 
 def line_of(out: str, meta: dict[str, Any]) -> bytes:
-    """The line of a save. out: OUT, a path or a URI."""
+    """The line of a save in OUT, a path or a URI."""
     where = f"{out}/{meta['name']}"
     day, name = meta["name"].split("/")
     if meta["kind"] == BATCH:

@@ -24,13 +24,13 @@ log = logging.getLogger("paddlebox")
 
 
 def load_save(save: Save | AnyPath, tables: TableSet) -> int:
-    """Fill an empty table, or set of tables, with the rows that the save's chain serves. This makes
-    the first version of the store, with the dense state of the save. docs/box_wrapper.md lists the
-    state that a save does not have. Returns the number of rows.
+    """Make the first version of empty tables, with the rows that the save's chain serves and the
+    dense state of the save. docs/box_wrapper.md lists the state that a save does not have. Returns
+    the number of rows.
 
     Raises: StoreError if a table is not empty or has no folder of its own, or a save of the chain
         is missing; ConfigError if tables, widths or rules differ; OutOfSpaceError; CorruptionError.
-        Nothing is committed if there is an error.
+        Nothing is committed then.
     """
     save = save if isinstance(save, Save) else open_save(save)
     for table in tables.members:
@@ -67,14 +67,13 @@ def load_save(save: Save | AnyPath, tables: TableSet) -> int:
 
 
 def _days_ended(part: Save) -> list[dict[str, Any]]:
-    """The event which records that the save's day has ended, so that the day does not end again.
-    The event is a decay by 1, which changes no row."""
+    """An event that keeps the save's day from ending again: a decay by 1, which changes no row."""
     day = part.meta["day_ended"]
     return numbered([{"kind": DECAY, "day": day, "decay": 1.0}], 0) if day else []
 
 
 def _description(save: Save) -> dict[str, Any]:
-    """The configuration to put into the commit; empty if the save has none."""
+    """The config and slots to put into the commit; empty if the save has none."""
     if not {"config.json", "slots.yaml"} <= set(save.meta["files"]):
         return {}
     config = json.loads(save.file("config.json"))
@@ -84,10 +83,9 @@ def _description(save: Save) -> dict[str, Any]:
 
 
 def merge_saves(models: Sequence[Save | AnyPath], out: AnyPath, name: str) -> Save:
-    """Write the models, at least one save, each with its chain, as one base in the folder OUT.
-
-    The row of a feasign comes from the last save that names it. If that save deletes the feasign,
-    there is no row. Dense state and files come from the last model. name: <day>/<name>.
+    """Write the models, at least one save, each with its chain, as one base in the folder OUT. The
+    row of a feasign comes from the last save that names it, or there is none if that save deletes
+    it. Dense state and files come from the last model. name: <day>/<name>.
 
     Raises: ConfigError if the layouts of the models differ; StoreError if a save of this name
         exists, or a save of a chain is missing; CorruptionError; OutOfSpaceError.

@@ -1,7 +1,7 @@
 """Copies saves to another folder or a URI, and back (docs/formats/save.md).
 
 The files there are those of OUT. A copy writes meta.json after the other files of its save, and the
-line of the donefile last. So whatever interrupts it, what is there is complete or is no save.
+line of the donefile last, so that an interrupted copy is no save.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,8 @@ BEAT_S = 10.0  # from one report to the heartbeat to the next
 
 
 class RemoteSaves:
-    """The saves at a place.
-
-    Args:
-        place: OUT there, a URI or a folder.
-        stop: if it is set, a copy is given up.
-
-    Each method raises StoreError if the place cannot be read or written.
-    """
+    """The saves at a place: OUT there, a URI or a folder. If `stop` is set, a copy is given up.
+    Each method raises StoreError if the place cannot be read or written."""
 
     def __init__(self, place: str, stop: threading.Event | None = None) -> None:
         self._folder = RemoteFolder(place, stop)
@@ -54,7 +49,7 @@ class RemoteSaves:
 
     def newest_chain(self) -> list[donefile.Done]:
         """The newest base and its deltas, oldest first; empty without a base."""
-        return donefile.newest_chain(self.done(BASE), self.done(DELTA))
+        return donefile.newest_chain(self.done)
 
     def names(self) -> set[str]:
         """The names of all complete saves."""
@@ -74,17 +69,15 @@ class RemoteSaves:
             )
 
     def put_chain(self, out: Path) -> None:
-        """Copy the newest chain of OUT, a local folder, without the saves that are there already.
+        """Copy the saves of the newest chain in OUT, a local folder, that are not there yet.
         Earlier chains were copied before it, or are obsolete. Raises: the errors of `put`."""
-        chain = donefile.newest_chain(donefile.read(out, BASE), donefile.read(out, DELTA))
         copied = {done for kind in (BASE, DELTA) for done in self.done(kind)}
-        for done in chain:
+        for done in donefile.newest_chain(partial(donefile.read, out)):
             if done not in copied:
                 self.put(open_save(out / done.name))
 
     def put(self, save: Save) -> None:
-        """Copy a save, unless it is there. Raises: StoreError if another save of this name is
-        there."""
+        """Copy a save, unless it is there. Raises: StoreError if another one of its name is."""
         name = save.name
         meta = (save.folder / META).read_bytes()
         is_done = any(done.name == name for done in self.done(save.meta["kind"]))
@@ -99,22 +92,18 @@ class RemoteSaves:
                 self._folder.put(save.folder / path, f"{name}/{path}")
             self._folder.write(f"{name}/{META}", meta)
         if not is_done:
-            self._append(save.meta)
+            file = donefile.NAMES[save.meta["kind"]]
+            before = self._folder.read(file) or b""
+            self._folder.write(file, before + donefile.line_of(self.place, save.meta))
             log.info("copied %s to %s", name, self.place)
-
-    def _append(self, meta: dict[str, Any]) -> None:
-        file = donefile.NAMES[meta["kind"]]
-        before = self._folder.read(file) or b""
-        self._folder.write(file, before + donefile.line_of(self.place, meta))
 
     def get(self, name: str, out: Path) -> Save:
         """Copy a save and the saves that it extends into OUT, a local folder, unless they are
-        there. Donefiles do not change. Raises: StoreError if one of them is not complete at the
-        place; CorruptionError."""
+        there. Donefiles do not change. Raises: StoreError if one is not complete at the place;
+        CorruptionError."""
         save = self._get(name, out)
-        parent = save.meta["parent"]
-        if parent is not None:
-            self.get(parent["name"], out)
+        if save.meta["parent"] is not None:
+            self.get(save.meta["parent"]["name"], out)
         return save
 
     def _get(self, name: str, out: Path) -> Save:
@@ -152,8 +141,8 @@ def _files_of(folder: Path) -> list[str]:
 
 
 class SaveCopier:
-    """Copies the saves of OUT, a local folder, to a place in the background. End it with `close`.
-    An error is logged, and the next `offer` copies what is missing; only `finish` raises."""
+    """Copies the saves of OUT, a local folder, to a place in the background. An error is logged,
+    and the next `offer` copies what is missing; only `finish` raises."""
 
     def __init__(self, out: Path | str, place: str) -> None:
         self._out, self._stop = Path(out), threading.Event()

@@ -1,7 +1,6 @@
 """Saver writes bases, deltas and batches of a table (docs/formats/save.md). BackgroundSaves are the
-saves that a run makes by itself, in the background of its next passes.
-
-The donefiles tell which saves exist, so that a resumed run continues its chain."""
+saves that a run makes while its next passes train. The donefiles name the saves that exist, so a
+resumed run continues its chain."""
 
 from __future__ import annotations
 
@@ -39,12 +38,8 @@ core = _native.core
 
 class Saver:
     """Saves the committed rows of a set of tables in OUT, the folder with the donefiles and one
-    folder for each day. No pass may be open.
-
-    Args:
-        extra: files to put into each save, name -> content, such as slots.yaml and config.json.
-        dense: the dense state, name -> array; None: that of the newest commit.
-    """
+    folder for each day. No pass may be open. extra: files to put into each save, name -> content.
+    dense: the dense state, name -> array; None: that of the newest commit."""
 
     def __init__(
         self,
@@ -64,11 +59,8 @@ class Saver:
 
     def base(self, name: str = "", *, day: int | None = None) -> Save:
         """Save a base, which starts a new chain. name: default `<day>/base`. day: up to which
-        unseen days count, in days since 1970-01-01; default: that of each table.
-
-        Raises: StoreError if a save of this name exists; OutOfSpaceError; PassError while a pass is
-            open.
-        """
+        unseen days count, in days since 1970-01-01; default: that of each table. Raises: StoreError
+        if a save of this name exists; OutOfSpaceError; PassError while a pass is open."""
         name = name or f"{self.date}/base"
         with self._writer(name) as writer:
             chosen = [
@@ -80,14 +72,9 @@ class Saver:
 
     def delta(self, name: str = "") -> Save:
         """Save a delta: the rows that changed since the last save of the chain, and the deletions.
-
-        Args:
-            name: default `<day>/delta-<pass>`.
-
-        Raises: the errors of `base`; StoreError before the first base, or if all rows have changed
-            since the last save; ConfigError if the chain has other tables, or rows of another
-            layout.
-        """
+        name: default `<day>/delta-<pass>`. Raises: the errors of `base`; StoreError before the
+        first base, or if all rows have changed since the last save; ConfigError if the chain has
+        other tables, or rows of another layout."""
         parent = self.last()
         if parent is None:
             raise StoreError(f"{self.out}: has no base for a delta: save a base first")
@@ -123,11 +110,8 @@ class Saver:
 
     def later(self, kind: str, name: str) -> Callable[[], Save]:
         """Prepare a `base` or `delta` of the newest commit, to run while the next pass trains. Call
-        the returned function exactly once, because the files of the version are kept until it ends,
-        and also `reset_delta`.
-
-        Raises: StoreError if a save of this name exists, or a table has no commit.
-        """
+        the result once, because the files of the version are kept until it ends, and `reset_delta`.
+        Raises: StoreError if a save of this name exists, or a table has no commit."""
         snapshot = Snapshot(self._table)
         try:
             if self._table.world.rank == 0:
@@ -148,13 +132,8 @@ class Saver:
 
     def reset_delta(self, kind: str, until: Callable[[], None] | None = None) -> None:
         """Set delta_score to 0 in the rows that a save of this kind, of the newest commit, holds.
-
-        Call it before the next pass opens. The next commit makes the change durable.
-
-        Args:
-            until: the next commit calls it first, to wait until the save is durable. None: commit
-                the change at once.
-        """
+        Call it before the next pass opens. until: the next commit calls it, to wait until the save
+        is durable, before it makes the change durable. None: commit the change at once."""
         chosen = [table.save_filter(delta=kind == DELTA) for table in self._members]
         self._table.life.reset_delta(chosen, until)
 
@@ -191,29 +170,29 @@ class Saver:
         return last if self.as_first(is_of_it) else None
 
     def is_own(self, meta: Mapping[str, Any]) -> bool:
-        """Whether the version of a save, by its meta.json, is in the history of the table's newest
-        one. Not true for a save of another store, or of a version that a rollback discarded."""
+        """Whether a save, by its meta.json, is of a version in the history of the table's newest
+        one, and not of another store, or of a version that a rollback discarded."""
         return meta["commit"] in self._members[0].versions.journal()
 
     def is_done(self, kind: str, name: str) -> bool:
         return any(done.name == name for done in donefile.read(self.out, kind))
 
     def free_name(self, name: str) -> str:
-        """`name`, or the first of `<name>-2`, `<name>-3`, … that no save has. A save of a discarded
-        version keeps its name, because it may be served."""
+        """The first of `name`, `<name>-2`, … that no save has. A save of a discarded version keeps
+        its name, because it may be served."""
         done = {d.name for kind in donefile.NAMES for d in donefile.read(self.out, kind)}
         others = (f"{name}-{number}" for number in itertools.count(2))
         return next(free for free in itertools.chain([name], others) if free not in done)
 
     @property
     def date(self) -> str:
-        """Date of the last pass that ended, YYYYMMDD. Waits for the commit in the background."""
+        """Date of the last pass that ended, YYYYMMDD. Waits for its commit."""
         self.commit_ended()
         return date_of(self._members[0].day) or NO_DATE
 
     @property
     def pass_number(self) -> int:
-        """Number of the last pass that ended. Waits as `date` does."""
+        """Number of the last pass that ended. Waits for its commit."""
         self.commit_ended()
         return self._members[0].pass_number
 
@@ -243,8 +222,8 @@ class Saver:
         fields: Mapping[str, Any],
         chosen: Sequence[SaveFilter] | None,
     ) -> Save:
-        """Complete the save. Then set delta_score to 0 in the rows that `chosen` selects. chosen:
-        the filter of each table; None for a batch."""
+        """Complete the save. Then set delta_score to 0 in the rows that the filters `chosen` of the
+        tables keep; None for a batch."""
         complete = {
             **fields,
             "kind": kind,
@@ -295,8 +274,8 @@ def _of_table(table: TieredTable, chosen: SaveFilter | None) -> dict[str, Any]:
 
 
 def _check_all_rows_same(table: TieredTable, parent: Save) -> None:
-    """Raises: StoreError if an event has changed all rows since a save. A delta with a threshold
-    does not have them, because their delta_score has not grown."""
+    """Raises: StoreError if an event has changed all rows since a save, which a delta with a
+    threshold does not have, because their delta_score has not grown."""
     later = table.events[parent.parts[table.name].meta["events"] :]
     kinds = {event["kind"] for event in later} & {RESET_ROWS, WEIGHT_DECAY}
     if kinds and table.config.life.delta_threshold > 0:
@@ -310,19 +289,6 @@ def _add(part: PartWriter, feasigns: np.ndarray, rows: np.ndarray, words: Any = 
     part.add(core.keys_of(feasigns), as_saved(rows, *words))
 
 
-def _due(saver: Saver, config: SaveConfig) -> tuple[str, str] | None:
-    """Kind and name of the save that is due after a pass without a save; None if none is."""
-    last = saver.last()
-    base, delta = f"{saver.date}/base", f"{saver.date}/delta-{saver.pass_number}"
-    # If the last save is of a discarded version, delta_score does not show which rows differ from
-    # the save, so only a base is correct.
-    if last is None or not saver.is_own(last.meta) or not saver.is_done(BASE, base):
-        return BASE, saver.free_name(base)
-    if _is_delta_due(saver.pass_number, config):
-        return DELTA, saver.free_name(delta)
-    return None
-
-
 def _is_delta_due(number: int, config: SaveConfig) -> bool:
     return config.delta_every > 0 and number % config.delta_every == 0
 
@@ -330,29 +296,25 @@ def _is_delta_due(number: int, config: SaveConfig) -> bool:
 class BackgroundSaves:
     """Writes the due saves in the background, one at a time. End it with `finish`, or `close`.
 
-    The commit after a pass waits until the save of that pass is complete. So a run that is killed
-    and resumed still finds the version to save, and writes the save again: saves and rows do not
+    The commit after a pass waits until the save of the pass before is complete. So a run that is
+    killed and resumed finds the version to save, and writes the save again: saves and rows do not
     depend on where a run was interrupted. An error of a save is raised by the waiting commit, the
-    next call of `due`, or `finish`.
+    next call of `due`, or `finish`. done: called after each complete save, in the thread that wrote
+    it.
     """
 
     def __init__(
         self, saver: Saver, config: SaveConfig, done: Callable[[], None] = lambda: None
     ) -> None:
-        """done: called after each complete save, in the thread that wrote it."""
         self._saver, self._config, self._done = saver, config, done
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-save")
         self._running: Future[None] | None = None
         self._date_of_base: str | None = None  # on this date only deltas can still be due
 
     def due(self, number: int = 0, date: str = "") -> dict[str, Any] | None:
-        """Start the save that is due after the last pass. Call it before the next pass begins.
-
-        It waits for the previous save, and for the commit of the pass only if a save may be due. If
-        the number and the date of the pass are known, it can often return without this.
-
-        Returns: name, kind and `waited_s` in seconds; None if no save is due.
-        """
+        """Start the save that is due after the last pass. Call it before the next pass begins. It
+        waits for the previous save, and for the commit of the pass, unless its number and date show
+        that no save is due. Returns: name, kind and `waited_s` in seconds; None: no save."""
         started = time.perf_counter()
         self._wait()
         if number and date == self._date_of_base and not _is_delta_due(number, self._config):
@@ -371,8 +333,17 @@ class BackgroundSaves:
         return {"name": due[1], "kind": due[0], "waited_s": time.perf_counter() - started}
 
     def _due(self) -> tuple[str, str] | None:
-        """The save that is due, as decided by the first rank for all."""
-        due = self._saver.as_first(_due(self._saver, self._config))
+        """Kind and name of the save that is due after a pass without a save, as the first rank
+        decides for all."""
+        saver, due = self._saver, None
+        last, base = saver.last(), f"{saver.date}/base"
+        # If the last save is of a discarded version, delta_score does not show which rows differ
+        # from the save, so only a base is correct.
+        if last is None or not saver.is_own(last.meta) or not saver.is_done(BASE, base):
+            due = BASE, saver.free_name(base)
+        elif _is_delta_due(saver.pass_number, self._config):
+            due = DELTA, saver.free_name(f"{saver.date}/delta-{saver.pass_number}")
+        due = saver.as_first(due)
         return tuple(due) if due is not None else None
 
     def finish(self) -> None:

@@ -63,11 +63,11 @@ class _Segments:
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of the rows of a table."""
+    """The shape of the rows of a table: 4-byte words, and the fingerprint of their layout."""
 
-    table: str  # name of the table
-    words: int  # 4-byte words of a row
-    fingerprint: int  # of the row layout
+    table: str
+    words: int
+    fingerprint: int
 
 
 class PartWriter:
@@ -82,16 +82,16 @@ class PartWriter:
         self._deleted = _Segments(folder / DELETED, DELETED_ROW_BYTES, DELETED_FINGERPRINT, rank)
 
     def add(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """keys: (n) uint64 mixed feasigns, ascending, above all keys added before. rows: (n, words)
+        """keys: (n) uint64 mixed feasigns, ascending, above those before. rows: (n, words)
         float32."""
         self._rows.add(keys, rows)
 
     def delete(self, keys: np.ndarray) -> None:
-        """keys: (n) uint64, ascending, above all keys deleted before."""
+        """keys: (n) uint64, ascending, above those before."""
         self._deleted.add(keys, np.zeros((len(keys), DELETED_ROW_BYTES), np.uint8))
 
     def flush(self) -> dict[str, Any]:
-        """Write everything that is still in memory. Returns the fields of meta.json about it."""
+        """Write what is still in memory. Returns the fields of meta.json about all rows."""
         for part in (self._rows, self._deleted):
             part.flush()
         return {
@@ -104,15 +104,14 @@ class PartWriter:
 
 
 class SaveWriter:
-    """Writes one save. `finish` completes it. A `with` block that raises removes all files. Several
-    ranks write a save together. Each writes the rows of its key range, and the first rank completes
-    the save."""
+    """Writes one save into `target`, which must not exist. `finish` completes it; a `with` block
+    that raises removes all files. Each of several ranks writes the rows of its key range, and the
+    first one completes the save. Raises: StoreError if a rank does not see the first one's
+    folder."""
 
     def __init__(
         self, target: Path, shapes: Sequence[Shape], world: Coordinator = ONE_RANK
     ) -> None:
-        """Create the temporary folder. target: the folder of the save, which must not exist.
-        Raises: StoreError if a rank does not see the folder that the first rank created."""
         self._target = target
         self._folder = target.parent / f".{target.name}.tmp"
         self._world, rank = world, world.rank
@@ -145,7 +144,7 @@ class SaveWriter:
             of_tables: those that differ between tables, in the order of `parts`.
             dense, extra: name -> array or content.
 
-        Raises: OutOfSpaceError, StoreError. There is no save after an error.
+        Raises: OutOfSpaceError, StoreError; there is no save then.
         """
         with files.store_errors(str(self._target), "write"):
             abouts = self._abouts(of_tables)
@@ -176,7 +175,7 @@ class SaveWriter:
         return self._target
 
     def _abouts(self, of_tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The fields of meta.json about the rows of each table, summed over all ranks."""
+        """The fields of meta.json about the rows of each table, of all ranks."""
         mine = [part.flush() for part in self.parts]
         if self._world.size == 1:
             return mine
