@@ -1,13 +1,11 @@
 """Parses command lines, with errors that say what to write instead.
 
-Tools for runs share RUN_DIR, -c CONFIG and -o KEY=VALUE. For a run that exists, RUN_DIR is enough:
-it holds the config, with the overrides of the training, and the slots. `--run-dir RUN_DIR` is the
-same as RUN_DIR."""
+Tools for runs share RUN_DIR (or --run-dir RUN_DIR), -c CONFIG and -o KEY=VALUE. RUN_DIR holds the
+config, with the overrides of the training, and the slots."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -20,8 +18,8 @@ from paddlebox.data.listing import NothingThereError, expand
 from paddlebox.errors import DataError
 from paddlebox.store import run_config
 
-#: Keywords of an option that may be given several times; its values make one list.
-MANY: dict[str, Any] = {"action": "append", "default": []}
+#: Keywords of an option with several values, also given several times; they make one list.
+MANY: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
 
 
 def finite(text: str) -> float:
@@ -71,8 +69,7 @@ def add_config(
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     about = "change values of the config: -o data.batch_size=1024 data.test_files=[a,b]"
-    option = parser.add_argument
-    option("-o", "--override", **MANY, nargs="+", metavar="KEY=VALUE", help=about)
+    parser.add_argument("-o", "--override", **MANY, metavar="KEY=VALUE", help=about)
 
 
 def add_phase(parser: argparse.ArgumentParser, program: str) -> None:
@@ -88,10 +85,10 @@ def add_files(parser: argparse.ArgumentParser) -> None:
 def parsed(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None, *, needs_run: bool = True
 ) -> argparse.Namespace:
-    """Parse a command line. In the arguments, `run_dir` holds RUN_DIR or --run-dir, or None if
-    neither is given, and `overrides` is a flat list. needs_run: whether RUN_DIR is required."""
+    """Parse a command line. `run_dir` is then RUN_DIR or --run-dir, or None, and `overrides` has
+    those of -o and --files. needs_run: whether RUN_DIR is required."""
     arguments = parse(parser, argv)
-    overrides = [*itertools.chain(*arguments.override)]
+    overrides = [*arguments.override]
     named = [path for path in (arguments.run_dir, arguments.named_run_dir) if path is not None]
     if len({*named}) > 1:
         parser.error(f"RUN_DIR is given twice: {named[0]} and --run-dir {named[1]}")
@@ -110,13 +107,10 @@ def parsed(
 
 
 def config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:
-    """The config and slots to read a run with, after the overrides: those of -c if it is given,
-    else those that the run has stored. With -c, the slots are None: they are in its file
-    data.slots.
-
-    Raises: ConfigError; StoreError if the run cannot be read; DataError if a stored relative path
-        points to no file.
-    """
+    """The config and slots to read a run with, after the overrides: those of -c, or else those that
+    the run has stored. With -c, the slots are None: they are in its file data.slots. Raises:
+    ConfigError; StoreError if the run cannot be read; DataError if a stored relative path points to
+    no file."""
     if arguments.config is not None:
         config = load_config(arguments.config, arguments.overrides)
         return run_config.continuing(config, arguments.run_dir), None

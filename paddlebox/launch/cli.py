@@ -20,6 +20,7 @@ from paddlebox import heartbeat
 from paddlebox.config import Config, Phase, load_config
 from paddlebox.errors import ConfigError
 from paddlebox.launch.arguments import (
+    MANY,
     add_config,
     add_files,
     add_phase,
@@ -34,8 +35,6 @@ from paddlebox.launch.process import guarded, joined, prepare
 from paddlebox.store import run_config
 
 log = logging.getLogger("paddlebox")
-
-_EXTEND: dict[str, Any] = {"action": "extend", "default": []}
 
 
 def train_main(argv: Sequence[str] | None = None) -> int:
@@ -104,7 +103,7 @@ def _train_parser() -> argparse.ArgumentParser:
     option("--init-from", metavar="RUN[@VERSION]", default="", help=about)
     about = "leave these files out of all passes that are not trained yet: names or globs, matched"
     about += " from the end of a path; later starts remember them"
-    option("--skip-files", metavar="PATTERN", nargs="+", **_EXTEND, help=about)
+    option("--skip-files", metavar="PATTERN", **MANY, help=about)
     hours = parser.add_mutually_exclusive_group()
     about = "end after this hour of data.path_template, YYYYMMDD or YYYYMMDDHH"
     hours.add_argument("--until", metavar="HOUR", default="", help=about)
@@ -173,7 +172,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
     about = "write the label and prediction of every instance: Parquet if FILE ends with .parquet,"
     option("--dump", type=Path, metavar="FILE", help=f"{about} else PaddleBox's text format")
     about = "with --dump: also write the first value of each SLOT"
-    option("--dump-slots", nargs="+", **_EXTEND, metavar="SLOT", help=about)
+    option("--dump-slots", **MANY, metavar="SLOT", help=about)
     about = "with --dump: write the instance ids of the data (set_parse_ins_id), not numbers"
     option("--dump-ins-id", action="store_true", help=about)
     add_phase(parser, "the program that predicts")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import itertools
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -124,7 +123,7 @@ def _gate(arguments: Any) -> Gate | None:
 
 def _chosen(arguments: Any) -> dict[str, Any]:
     """The options that describe a run, as arguments of RunSource."""
-    overrides = [*itertools.chain(*arguments.override)]
+    overrides = [*arguments.override]
     return {
         "config": load_config(arguments.config, overrides) if arguments.config else None,
         "overrides": overrides,

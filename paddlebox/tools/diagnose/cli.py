@@ -55,7 +55,8 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
     )
     option = parser.add_argument
     about = "slots to replace together; can be given several times; default: each slot by itself"
-    option("--group", dest="groups", **shared.MANY, nargs="+", metavar="SLOT", help=about)
+    lists: dict[str, Any] = {"action": "append", "default": [], "nargs": "+"}
+    option("--group", dest="groups", **lists, metavar="SLOT", help=about)
     option("--repeats", type=int, default=3, help="draws per group (3)")
     option("--pool", type=int, default=10_000, help="instances to draw values from (10000)")
 

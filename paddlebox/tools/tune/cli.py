@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import shlex
 import signal
@@ -25,7 +24,7 @@ def tune_main(argv: Sequence[str] | None = None) -> int:
         config=given.config,
         folder=given.dir,
         tries=given.tries,
-        overrides=[*itertools.chain(*given.override)],
+        overrides=[*given.override],
         **{name: getattr(given, name) for name in _NUMBERS},
     )
     environment = dict(os.environ)  # `prepare` adds settings that are not for the trials
