@@ -19,11 +19,7 @@ _T = TypeVar("_T")
 
 
 class Heartbeat:
-    """What a rank reports. The `Coordinator` of a run holds it.
-
-    Args:
-        path: the file, which exists; "": nothing is written.
-    """
+    """What a rank reports. path: the file, which exists; "": nothing is written."""
 
     def __init__(self, path: str = "") -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC) if path else -1
@@ -43,24 +39,19 @@ class Heartbeat:
             self.stage("load", f"after step {number}")
 
     def rows(self, what: str) -> Callable[[int], None]:
-        """Begin stage "load" for work on many rows. Call the result with the number of rows
-        read."""
+        """Begin stage "load" for work on many rows. Call the result with the rows read."""
         self.stage("load", what)
         return lambda read: self.stage("load", f"{what}: {read}")
 
     def committed(self, passes: int) -> None:
-        """Report how many passes every rank has committed.
-
-        If this number has grown since the last failure, failures are counted from 0 again.
-        """
+        """Report how many passes every rank has committed. Progress since the last failure resets
+        the count of failures."""
         self._passes = passes
         self._beat()
 
     def waits(self, rank: int, what: str) -> None:
-        """Report that this rank waits for another one, and for what. An empty `what` ends the wait.
-
-        Any thread may call it, repeatedly. A call does not count as progress.
-        """
+        """Report that this rank waits for another one, and for what; "" ends the wait. Any thread
+        may call it. It does not count as progress."""
         self._write(f"{rank} {what}" if what else "", LINE)
 
     def _beat(self) -> None:

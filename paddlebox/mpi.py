@@ -1,11 +1,8 @@
 """Ranks that mpiexec or srun started: their numbers and addresses, from MPI.
 
-A rank is told its number, the number of ranks and their addresses by environment variables, which
-Paddle's launcher sets. `adopt` sets the same variables if MPI started this process. Call it before
-Paddle is imported.
-
-It needs mpi4py and an MPI library (the extra `mpi`). mpi4py finds the library when it is imported,
-so a library of another MPI than that of mpiexec is noticed here.
+`adopt` sets the environment variables of Paddle's launcher if MPI started this process. Call it
+before Paddle is imported. It needs mpi4py and an MPI library (the extra `mpi`), which may belong to
+another MPI than mpiexec does.
 """
 
 from __future__ import annotations
@@ -33,10 +30,8 @@ _mpi: Any = None
 
 
 def started_ranks(environment: Mapping[str, str] = os.environ) -> tuple[int, str]:
-    """The number of ranks that an MPI launcher started, and its MPI; (1, "") if none did.
-
-    Ranks of Paddle's launcher are none of MPI's, wherever that launcher runs.
-    """
+    """The number of ranks that an MPI launcher started, and its MPI; (1, "") if none did, or if
+    Paddle's launcher, itself started by MPI, started this rank."""
     if "PADDLE_TRAINERS_NUM" in environment:
         return 1, ""
     for name, launcher in _SIZES.items():
@@ -49,12 +44,8 @@ def started_ranks(environment: Mapping[str, str] = os.environ) -> tuple[int, str
 
 def adopt(environment: MutableMapping[str, str] = os.environ) -> bool:
     """Set the variables of Paddle's launcher if mpiexec or srun started this process. Collective.
-
-    Returns: whether it did.
-
-    Raises:
-        ConfigError: there is no MPI library, or it does not belong to the launcher.
-    """
+    Returns whether it did. Raises: ConfigError if there is no MPI library, or it does not belong to
+    the launcher."""
     size, launcher = started_ranks(environment)
     if size < 2:
         return False
@@ -79,15 +70,8 @@ def adopt(environment: MutableMapping[str, str] = os.environ) -> bool:
 
 
 def load(size: int, launcher: str) -> Any:
-    """The module mpi4py.MPI, initialized for calls from several threads.
-
-    Args:
-        size: the number of ranks that `launcher` started.
-        launcher: its name in errors.
-
-    Raises:
-        ConfigError: there is no MPI library, or it does not belong to the launcher.
-    """
+    """The module mpi4py.MPI, initialized for calls from several threads. size: the ranks that
+    `launcher` started. Raises: as `adopt`."""
     global _mpi
     if _mpi is not None:
         return _mpi
@@ -137,10 +121,8 @@ def loaded() -> Any:
 
 
 def finish() -> None:
-    """End MPI, if it was begun. Waits for all ranks.
-
-    A rank that fails must not call it. If a rank ends without it, mpiexec ends the others.
-    """
+    """End MPI, if it was begun. Waits for all ranks. A rank that fails must not call it: mpiexec
+    ends the others when a rank ends without it."""
     if _mpi is not None and not _mpi.Is_finalized():
         _mpi.Finalize()
 

@@ -1,9 +1,9 @@
-"""Paddle's launcher, changed so that its key-value server listens on the master's address only.
+"""Paddle's launcher, but its key-value server listens on the master's address only.
 
     python -m paddlebox.launch.bind_address ...    # arguments of paddle.distributed.launch
 
-Nodes find each other through that server. Paddle's own launcher binds the server to every address
-of the host, without authentication: anyone who reaches the server can register nodes.
+Nodes find each other through that server. Paddle's own launcher binds it to every address of the
+host, without authentication: anyone who reaches it can register nodes.
 """
 
 from __future__ import annotations

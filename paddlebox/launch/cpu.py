@@ -1,24 +1,22 @@
 """Settings of Paddle's CPU libraries, chosen for the processor of this machine.
 
-They are environment variables that are read once, when Paddle is imported. So call `apply` first.
+They are environment variables that are read when Paddle is imported, so call `apply` first.
 Variables that the user has set are not changed.
 
 Measured on a 4-core AMD EPYC (family 26, AVX-512): a static program of a 300-400-400-400-1 MLP with
-Adam, median ms per step, the better of two runs. The three numbers are: with no variable set; with
-MKL_DEBUG_CPU_TYPE=7; and also with FLAGS_eager_delete_tensor_gb=-1.
+Adam, median ms per step, the better of two runs: with no variable set / with MKL_DEBUG_CPU_TYPE=7 /
+also with FLAGS_eager_delete_tensor_gb=-1.
 
     batch   1 thread            2 threads            4 threads
     512     28 / 9.3 / 6.6      95 / 6.8 / 5.0       82 / 6.0 / 5.1
     4096    264 / 57 / 48       812 / 33 / 34        481 / 40 / 28
 
-With both variables set and two other busy threads on the machine, batch 512 takes 6.9 / 4.8 / 68 ms
-and batch 4096 takes 51 / 57 / 404 ms with 1 / 2 / 4 threads. OpenMP threads wait for the slowest
-thread. With one thread per core no core is left for the feeder and the store, and four threads are
-slower than one. So the default is half the cores.
+With both and two other busy threads on the machine, batch 512 takes 6.9 / 4.8 / 68 ms and batch
+4096 takes 51 / 57 / 404 ms with 1 / 2 / 4 threads, because OpenMP threads wait for the slowest one.
+So the default is half the cores, which leaves cores for the feeder and the store.
 
-KMP_AFFINITY=granularity=fine,compact was measured and rejected, because it gains at most a few
-percent more. It also pins the calling thread. The threads that this thread starts (feeder, store)
-then all share its core.
+KMP_AFFINITY=granularity=fine,compact was rejected: it gained at most a few percent, and pins the
+calling thread, whose core the threads that it starts (feeder, store) then share.
 """
 
 from __future__ import annotations
@@ -55,12 +53,8 @@ class CpuInfo:
 
     @staticmethod
     def parse(cpuinfo: str, allowed: set[int] | None = None, quota: float | None = None) -> CpuInfo:
-        """Parse the text of /proc/cpuinfo.
-
-        Args:
-            allowed: logical processors of the affinity mask; None: all.
-            quota: CPU time that the container may use, in processors; None: no limit.
-        """
+        """Parse the text of /proc/cpuinfo. allowed: logical processors of the affinity mask; None:
+        all. quota: CPU time that the container may use, in processors; None: no limit."""
         vendor, flags = "", frozenset[str]()
         cores: set[tuple[str, ...]] = set()
         for block in cpuinfo.split("\n\n"):
@@ -89,8 +83,8 @@ class CpuInfo:
 
 
 def parse_quota(cpu_max: str) -> float | None:
-    """The number of processors that the text of a cgroup's cpu.max, such as "200000 100000" or
-    "max 100000", allows; None: no limit."""
+    """The processors that a cgroup's cpu.max, such as "200000 100000" or "max 100000", allows;
+    None: no limit."""
     match cpu_max.split():
         case [quota, period] if quota.isdigit() and period.isdigit() and int(period):
             return int(quota) / int(period)
@@ -100,9 +94,8 @@ def parse_quota(cpu_max: str) -> float | None:
 def keep_heaps_small() -> bool:
     """Make glibc return freed arrays over 4 MiB to the system. Returns False on other C libraries.
 
-    By default glibc gives each thread a heap. Once a large array has been freed, the heap keeps
-    arrays of that size forever. During merges, the process then holds 960 MiB of anonymous memory,
-    instead of 450 MiB with these settings.
+    By default the heap of each thread keeps arrays of the largest size that it has freed. During
+    merges, the process then holds 960 MiB of anonymous memory instead of 450 MiB.
 
     Smaller arrays, such as a chunk of text or a batch, stay in the heap for reuse. The threshold of
     4 MiB was measured with 200,000 Criteo rows in batches of 4096:
@@ -131,15 +124,10 @@ def choose(
     local_world_size: int = 1,
     dense_threads: int = 0,
 ) -> dict[str, Setting]:
-    """Choose the settings for a processor, also those that the environment has: `apply` keeps the
-    values of the user.
-
-    Args:
-        local_world_size: ranks that share the cores of this machine.
-        dense_threads: OpenMP threads of the dense part; 0: half this rank's cores, at most 4.
-
-    Raises: ConfigError if the environment asks for another program than `trainer.program`.
-    """
+    """Choose the settings for a processor, also those that the environment has. local_world_size:
+    ranks that share this machine's cores. dense_threads: OpenMP threads of the dense part; 0: half
+    this rank's cores, at most 4. Raises: ConfigError if the environment asks for another program
+    than `trainer.program`."""
     chosen: dict[str, Setting] = {}
     if cpu.vendor == "AuthenticAMD":
         # Paddle's MKL uses its slowest code path on processors that are not Intel's.
@@ -175,10 +163,7 @@ def apply(
     cpu: CpuInfo | None = None,
 ) -> list[str]:
     """Apply the settings that `choose` returns, except those that the environment already has.
-    Returns lines for the log.
-
-    Raises: PassError if Paddle is already imported, so that they would have no effect; ConfigError.
-    """
+    Returns lines for the log. Raises: PassError if Paddle is imported already; ConfigError."""
     if "paddle" in sys.modules:
         raise PassError(
             "CPU settings: Paddle is imported already and has read its environment. "

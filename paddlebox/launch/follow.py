@@ -12,9 +12,9 @@ from paddlebox.launch.process import prepare
 
 
 def follow_main() -> int:
-    """Follow a folder of saves. The arguments are the folder, and the sections `publish` and
-    `alerts` as JSON. The process ignores SIGINT and SIGTERM, because they reach the trainer too. It
-    ends when the trainer closes its standard input."""
+    """Follow a folder of saves: arguments are the folder, and the sections `publish` and `alerts`
+    as JSON. SIGINT and SIGTERM, which reach the trainer too, are ignored: the process ends when the
+    trainer closes its standard input."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     saves, publish = Path(sys.argv[1]), PublishConfig.model_validate_json(sys.argv[2])

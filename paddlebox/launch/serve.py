@@ -1,7 +1,6 @@
-"""The command line of tools/serve.py. It keeps a number of worker processes running, and ends them
-together.
+"""The command line of tools/serve.py, which keeps worker processes running, and ends them together.
 
-The parent process imports no Paddle, opens no store and has one thread, so that it can fork at any
+The parent process imports no Paddle, opens no store and has one thread, so it can fork at any
 time."""
 
 from __future__ import annotations

@@ -10,15 +10,11 @@ from collections.abc import Callable
 
 
 def run(main: Callable[[], int]) -> int:
-    """Run the main function of a tool.
+    """Run the main function of a tool. Returns its exit code, or 128 + SIGPIPE if nobody reads
+    standard output any more. Raises: BrokenPipeError of another pipe, such as one to a command.
 
     SIGPIPE stays ignored. Its default action would end a training run when a client of its metrics
     disconnects.
-
-    Returns: the exit code of `main`; 128 + SIGPIPE if nobody reads standard output any more.
-
-    Raises:
-        BrokenPipeError: another pipe broke, such as one to a command.
     """
     try:
         try:
