@@ -1,8 +1,8 @@
 """Ranks that mpiexec or srun started: their numbers and addresses, from MPI.
 
 `adopt` sets the environment variables of Paddle's launcher if MPI started this process. Call it
-before Paddle is imported. It needs mpi4py and an MPI library (the extra `mpi`), which may belong to
-another MPI than mpiexec does.
+before Paddle is imported. It needs mpi4py and the library of the MPI to which mpiexec belongs (the
+extra `mpi`).
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def _export(arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
 
     paths = (arguments.from_save or arguments.path, *arguments.others)
     names = paths if arguments.others else (arguments.out,)
-    sources = [_logged(*each, arguments, chosen) for each in zip(paths, names, strict=True)]
+    sources = [_opened(*each, arguments, chosen) for each in zip(paths, names, strict=True)]
     precision = arguments.precision or "float32"
     return export_ensemble(sources, arguments.out, precision=precision, gate=gate)
 
@@ -148,47 +148,30 @@ def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | 
     newest = writer.newest()
     filters = filters_of(newest) if newest is not None else None
     most = 1.0 if arguments.force else MOST_DELETED
-    with _logged(arguments.apply, arguments.path, arguments, chosen, filters) as source:
+    with _opened(arguments.apply, arguments.path, arguments, chosen, filters) as source:
         return writer.apply(source, precision=arguments.precision, gate=gate, most_deleted=most)
 
 
 @contextlib.contextmanager
-def _logged(
+def _opened(
     path: Path, name: Path, arguments: Any, chosen: dict[str, Any], filters: Any = None
 ) -> Iterator[Any]:
     """A run or a save, opened when the context is entered. At its end, what a run left out is
-    logged after `name`."""
-    from paddlebox.serving.source import is_save
-
-    if arguments.from_save is not None or (arguments.out is None and is_save(path)):
-        yield _save_at(path, arguments, chosen)
-        return
-    with _run_at(path, arguments, chosen, filters) as source:
-        yield source
-        log.info("%s: %s", name, source.summary())
-
-
-def _run_at(path: Path, arguments: Any, chosen: dict[str, Any], filters: Any = None) -> Any:
-    """Open a run as a source. filters: those of the newest version of the export file."""
-    from paddlebox.serving.source import RunSource
+    logged after `name`. filters: those of the newest version of the export file."""
+    from paddlebox.serving.source import RunSource, SaveSource, is_save
     from paddlebox.train.config_changes import check_evaluated
 
-    source = RunSource(path, **chosen, filters=filters)
-    try:
+    phase = Phase(arguments.phase)
+    if arguments.from_save is not None or (arguments.out is None and is_save(path)):
+        for option, value in chosen.items():
+            if value not in (None, []):
+                raise ConfigError(f"--{option} is for a run; {path} is a save, which has its own")
+        if phase is Phase.JOIN:
+            raise ConfigError(f"--phase join is for a run; {path} is a save, which serves update")
+        yield SaveSource(path, whole=arguments.out is not None)
+        return
+    with RunSource(path, **chosen, filters=filters) as source:
         check_evaluated(path, source.head, source.config, source.slots)
-        source.choose(Phase(arguments.phase))
-    except BaseException:
-        source.close()
-        raise
-    return source
-
-
-def _save_at(path: Path, arguments: Any, chosen: dict[str, Any]) -> Any:
-    from paddlebox.serving.source import SaveSource
-
-    for name, value in chosen.items():
-        if value not in (None, []):
-            raise ConfigError(f"--{name} is for a run; {path} is a save, which has its own")
-    if Phase(arguments.phase) is Phase.JOIN:
-        raise ConfigError(f"--phase join is for a run; {path} is a save, which serves update")
-    return SaveSource(path, whole=arguments.out is not None)
+        source.choose(phase)
+        yield source
+        log.info("%s: %s", name, source.summary())

@@ -15,7 +15,7 @@ import resource
 import signal
 import socket
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
@@ -56,14 +56,12 @@ class Server:
         self._row = counters.rows[worker]
         self._row["waiting"] = 0  # the queue of a dead worker with this row is gone
         self._pool = ThreadPoolExecutor(1, "paddlebox-predict")
-        self._lock = threading.Lock()
-        self._waiting = 0  # predictions queued or running
+        self._lock = threading.Lock()  # of `waiting`
         self._in_flight = 0  # requests without a response yet
         # While draining: set when no request is in flight.
         self._ended: asyncio.Event | None = None
-        # The connections, those first that answered longest ago.
+        # Connection -> address of the client; those first that answered longest ago.
         self._connections: OrderedDict[_Connection, str] = OrderedDict()
-        self._of_client: Counter[str] = Counter()  # connections by address
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = max(1, min(options.max_connections, files - _OTHER_FILES))
 
@@ -101,7 +99,7 @@ class Server:
         """Register a new connection. If there are too many, the idle one that answered longest ago
         is closed. Raises: Refused."""
         most = self.options.max_connections_per_client
-        if self._of_client[client] >= most:
+        if list(self._connections.values()).count(client) >= most:
             why = f"expected at most {most} connections of a client"
             raise Refused(503, "too_many_connections", why)
         if len(self._connections) >= self._most:
@@ -112,15 +110,10 @@ class Server:
             self.disconnected(idle)
             idle.drop()
         self._connections[connection] = client
-        self._of_client[client] += 1
 
     def disconnected(self, connection: _Connection) -> None:
         """Forget a connection. Further calls have no effect."""
-        client = self._connections.pop(connection, None)
-        if client is not None:
-            self._of_client[client] -= 1
-            if not self._of_client[client]:
-                del self._of_client[client]
+        self._connections.pop(connection, None)
 
     def refuse(self, refused: Refused) -> web.Response:
         """The response for what is no request."""
@@ -221,16 +214,14 @@ class Server:
     def _submitted(self, body: bytes) -> Future[tuple[bytes, int]]:
         """Queue a prediction. A cancelled one that has not started is never run."""
         with self._lock:
-            if self._waiting >= self.options.max_queue:
+            if self._row["waiting"] >= self.options.max_queue:
                 waiting = f"{self.options.max_queue} requests are waiting already"
                 raise Refused(503, "overloaded", f"{waiting}; try again later")
-            self._waiting += 1
-            self._row["waiting"] = self._waiting
+            self._row["waiting"] += 1
 
         def left(_: Future[Any]) -> None:
             with self._lock:
-                self._waiting -= 1
-                self._row["waiting"] = self._waiting
+                self._row["waiting"] -= 1
 
         done = self._pool.submit(self._answer, body)
         done.add_done_callback(left)
