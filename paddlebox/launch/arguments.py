@@ -45,7 +45,6 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
 
 
 def run_parser(description: str) -> argparse.ArgumentParser:
-    """A parser with the shared arguments. Parse with `parsed`."""
     parser = argparse.ArgumentParser(description=description)
     add_run_dir(parser)
     add_config(parser)
@@ -53,7 +52,6 @@ def run_parser(description: str) -> argparse.ArgumentParser:
 
 
 def add_run_dir(parser: argparse.ArgumentParser, about: str = "of a training run") -> None:
-    """Add RUN_DIR and --run-dir. about: the help text."""
     option = parser.add_argument
     option("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help=about)
     option("--run-dir", dest="named_run_dir", type=Path, metavar="RUN_DIR", help="the same")
@@ -62,7 +60,6 @@ def add_run_dir(parser: argparse.ArgumentParser, about: str = "of a training run
 def add_config(
     parser: argparse.ArgumentParser, about: str = "default: the config stored in the run"
 ) -> None:
-    """Add -c and -o. about: the help text of -c."""
     parser.add_argument("-c", "--config", type=Path, metavar="CONFIG", help=about)
     add_overrides(parser)
 

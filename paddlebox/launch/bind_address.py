@@ -15,7 +15,6 @@ import os
 
 
 def main() -> None:
-    """Run Paddle's launcher with the arguments of this process."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--master", default=os.environ.get("PADDLE_MASTER", ""))
     master = str(parser.parse_known_args()[0].master)

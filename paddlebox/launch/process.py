@@ -43,7 +43,6 @@ _EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
 
 
 def configure(trainer: TrainerConfig, verbose: bool = False) -> None:
-    """Set up the log and the CPU libraries."""
     mpi.adopt()  # the settings depend on the number of ranks of this host
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     log.setLevel(logging.DEBUG if verbose else logging.INFO)

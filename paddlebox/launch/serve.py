@@ -109,7 +109,6 @@ def _fork(work: Callable[[int], int], number: int) -> int:
 
 
 def _ended(workers: dict[int, int]) -> dict[int, int]:
-    """Exit codes of the workers that have ended, by process id."""
     codes = {}
     for pid in workers:
         ended, status = os.waitpid(pid, os.WNOHANG)

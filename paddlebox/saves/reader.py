@@ -82,7 +82,6 @@ class Save:
             yield core.feasigns_of(keys)
 
     def dense(self) -> dict[str, np.ndarray]:
-        """Read the dense state: name -> array."""
         return read_dense(self.folder / DENSE, self.meta["dense"])
 
     def file(self, name: str) -> bytes:

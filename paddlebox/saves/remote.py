@@ -52,7 +52,6 @@ class RemoteSaves:
         return donefile.newest_chain(self.done)
 
     def names(self) -> set[str]:
-        """The names of all complete saves."""
         return {done.name for kind in donefile.NAMES for done in self.done(kind)}
 
     def meta(self, name: str) -> dict[str, Any] | None:

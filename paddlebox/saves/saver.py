@@ -138,7 +138,6 @@ class Saver:
         self._table.life.reset_delta(chosen, until)
 
     def has_reset_delta(self, save: Save) -> bool:
-        """Whether delta_score was set to 0 after this save."""
         first = self._members[0]
         later = first.events[save.parts[first.name].meta["events"] :]
         return any(event["kind"] == DELTA_RESET for event in later)
@@ -159,7 +158,6 @@ class Saver:
         return self._table.world.first("save asked", mine)
 
     def of_last_pass(self) -> Save | None:
-        """The save of the table's last pass; None if there is none."""
         last, head = self.last(), self._members[0].head
         is_of_it = (
             last is not None

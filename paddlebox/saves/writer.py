@@ -71,8 +71,6 @@ class Shape:
 
 
 class PartWriter:
-    """Writes the rows and deletions of one table of a save."""
-
     def __init__(self, folder: Path, shape: Shape, rank: int) -> None:
         self.folder, self.table = folder, shape.table
         self._shape = {"words": shape.words, "layout_fingerprint": shape.fingerprint}
@@ -197,6 +195,5 @@ class SaveWriter:
             self._drop()
 
     def _drop(self) -> None:
-        """Remove the temporary folder and all files in it."""
         if self._world.rank == 0:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -61,7 +61,6 @@ class Counters:
         self.rows = np.frombuffer(mmap.mmap(-1, workers * _ROW.itemsize), _ROW, workers)
 
     def count(self, worker: int, path: str, status: int, seconds: float) -> None:
-        """Count one answered request. seconds: the time that it took."""
         row = self.rows[worker]
         endpoint = ENDPOINTS.index(path if path in ENDPOINTS else "other")
         row["requests"][endpoint, STATUSES.index(status if status in STATUSES else 0)] += 1

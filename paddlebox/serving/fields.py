@@ -192,7 +192,6 @@ class FieldParser:
         self._empty = [""] * len(columns)
 
     def reads(self, name: str) -> bool:
-        """Whether a slot reads a field of this name."""
         return name in self._places
 
     def parse(self, instances: Sequence[Mapping[str, Any]], what: str = "instance") -> Any:
@@ -240,7 +239,6 @@ class FieldParser:
         return self._delimiter.join(cells)
 
     def _cell(self, value: Any, place: int) -> str:
-        """The text of the cell at this place of a line."""
         use = self._use[place]
         if isinstance(value, pa.ListScalar):
             value = list(value.values or ())

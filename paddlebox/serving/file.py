@@ -115,7 +115,6 @@ class Generation:
         return [self, *(Generation(**fields) for fields in self.members)]
 
     def of(self, parts: Sequence[Part]) -> Generation:
-        """A copy of this record with other parts."""
         first, *others = parts
         return dataclasses.replace(
             self,
@@ -331,7 +330,6 @@ class ExportFile(Closing):
         return exists and self.generation(txn, number) == generation
 
     def generations(self, txn: Any) -> list[Generation]:
-        """All generations in the file, oldest first."""
         prefix = b"generation/"
         with reading(self.path):
             cursor = txn.cursor()
@@ -359,7 +357,6 @@ class ExportFile(Closing):
         return fields
 
     def close(self) -> None:
-        """Close the file. Further calls have no effect."""
         if self._held is None:
             return
         self._held = None

@@ -143,7 +143,6 @@ class Follower:
         return Served(name, number, time.time(), time.perf_counter() - started, refused)
 
     def _write(self, source: SaveSource) -> None:
-        """Write a save, or its whole chain, to the file."""
         if not self.path.exists():
             export(source, self.path, precision=self._precision or "float32", gate=self._gate)
         else:

@@ -247,7 +247,6 @@ class OpenGeneration:
         self.config, self.slots = self.models[0].config, self.models[0].slots
 
     def test_all(self) -> None:
-        """Read and test every block. Raises: CorruptionError."""
         for model in self.models:
             for part in model.parts:
                 part.table.test_all()

@@ -112,7 +112,6 @@ class Server:
         self._connections[connection] = client
 
     def disconnected(self, connection: _Connection) -> None:
-        """Forget a connection. Further calls have no effect."""
         self._connections.pop(connection, None)
 
     def refuse(self, refused: Refused) -> web.Response:
@@ -123,7 +122,6 @@ class Server:
     # ---- requests
 
     def started(self) -> None:
-        """Count and log that this worker is ready."""
         self._row["starts"] += 1
         log.info("worker %d is ready: version %d", self._worker, self._predictor.version)
 
@@ -340,7 +338,6 @@ class _Connection(RequestHandler):
         return response
 
     def drop(self) -> None:
-        """End the connection at once."""
         if self.transport is not None:
             self.transport.abort()  # `force_close` would first send what waits
         self.force_close()
@@ -360,7 +357,6 @@ class _Connection(RequestHandler):
             transport.close()
 
     def headers_came(self) -> None:
-        """Stop the time of the headers."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -181,12 +181,10 @@ class Predictor(Closing):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """(T) the names of the predicted labels."""
         return self.model[1].tasks
 
     @property
     def model(self) -> tuple[Config, Slots]:
-        """The config and the slots of the current version."""
         with self._using() as generation:
             return generation.config, generation.slots
 

@@ -369,8 +369,6 @@ def _saved(folder: Path, wanted: int) -> tuple[bytes, bytes]:
 
 
 class _Runner:
-    """A Paddle predictor with its handles, and the memory for its input."""
-
     def __init__(self, predictor: Any, width: int) -> None:
         self.run, self._width = predictor.run, width
         self.input = predictor.get_input_handle(INPUT)

@@ -197,7 +197,6 @@ class RunSource(Closing):
         record: VersionRecord,
         options: TableOptions,
     ) -> list[TieredTable]:
-        """Open the tables of another rank."""
         tables = []
         for number, table in enumerate(fields):
             folder = Path(table_folder(str(store), table.name)) if number else store

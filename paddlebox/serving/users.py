@@ -50,8 +50,6 @@ class UserRequest:
 
 @dataclass(frozen=True)
 class Held:
-    """What is kept of a user."""
-
     first: int  # events of the user before the first one kept
     events: Events
     known: np.ndarray  # (n, K) keys and values
@@ -118,7 +116,6 @@ class UserScorer:
         self._histories = Histories(budget_bytes)
 
     def score(self, request: UserRequest) -> np.ndarray:
-        """Probabilities of the candidates (`Predictor.predict_user`)."""
         history, candidates = request.history, request.candidates
         user, after = request.user, request.after
         if after < 0:

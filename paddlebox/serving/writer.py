@@ -72,7 +72,6 @@ class Writer(Closing):
     # ---- versions
 
     def generations(self) -> tuple[Head, list[Generation]]:
-        """The head of the file, and all its generations, oldest first."""
         with self._file.read() as txn:
             return self._file.head(txn), self._file.generations(txn)
 
@@ -234,7 +233,6 @@ class Writer(Closing):
         return record.of([self._layers.merged(record, number) for number in range(len(parts))])
 
     def newest(self) -> Generation | None:
-        """The newest version; None if the file has none yet."""
         if self._head.newest == 0:
             return None
         with self._file.read() as txn:
