@@ -121,13 +121,11 @@ def choose(
     cpu: CpuInfo,
     env: Mapping[str, str],
     program: Program,
-    local_world_size: int = 1,
     dense_threads: int = 0,
 ) -> dict[str, Setting]:
-    """Choose the settings for a processor, also those that the environment has. local_world_size:
-    ranks that share this machine's cores. dense_threads: OpenMP threads of the dense part; 0: half
-    this rank's cores, at most 4. Raises: ConfigError if the environment asks for another program
-    than `trainer.program`."""
+    """Choose the settings for a processor, also those that the environment has. dense_threads:
+    OpenMP threads of the dense part; 0: half this rank's cores, at most 4. Raises: ConfigError if
+    the environment asks for another program than `trainer.program`."""
     chosen: dict[str, Setting] = {}
     if cpu.vendor == "AuthenticAMD":
         # Paddle's MKL uses its slowest code path on processors that are not Intel's.
@@ -135,13 +133,12 @@ def choose(
             chosen["MKL_DEBUG_CPU_TYPE"] = Setting("7", "AMD with AVX-512")
         elif "avx2" in cpu.flags:
             chosen["MKL_DEBUG_CPU_TYPE"] = Setting("5", "AMD with AVX2")
-    share = max(1, cpu.cores // local_world_size)
-    if dense_threads > 0:
-        chosen["OMP_NUM_THREADS"] = Setting(str(dense_threads), "trainer.dense_threads")
-    else:
+    threads, why = dense_threads, "trainer.dense_threads"
+    if threads <= 0:
+        share = max(1, cpu.cores // local_world_size(env))
         threads = min(max(1, share // 2), _MAX_DENSE_THREADS)
         why = f"of {share} cores; the feeder and the store need the others"
-        chosen["OMP_NUM_THREADS"] = Setting(str(threads), why)
+    chosen["OMP_NUM_THREADS"] = Setting(str(threads), why)
     if program is not Program.DYGRAPH:
         chosen["FLAGS_eager_delete_tensor_gb"] = Setting("-1", "static program, keeps its buffers")
         wanted = "1" if program is Program.PIR else "0"
@@ -170,8 +167,7 @@ def apply(
             "Call paddlebox.launch.cpu.apply() before the first import of paddle"
         )
     lines = []
-    ranks, cpu = local_world_size(env), cpu or CpuInfo.read()
-    for name, (value, why) in choose(cpu, env, program, ranks, dense_threads).items():
+    for name, (value, why) in choose(cpu or CpuInfo.read(), env, program, dense_threads).items():
         if name not in env:
             env[name] = value
             lines.append(f"{name}={value} ({why}; unset before)")

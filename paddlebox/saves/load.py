@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -74,12 +73,11 @@ def _days_ended(part: Save) -> list[dict[str, Any]]:
 
 def _description(save: Save) -> dict[str, Any]:
     """The config and slots to put into the commit; empty if the save has none."""
-    if not {"config.json", "slots.yaml"} <= set(save.meta["files"]):
+    model = save.model()
+    if model is None:
         return {}
-    config = json.loads(save.file("config.json"))
-    save.file("slots.yaml")  # checks the CRC32C
-    slots = load_slots(save.folder / "slots.yaml", labelled=False)
-    return {"config": config, "slots": slots.model_dump(mode="json")}
+    slots = load_slots(model[1], labelled=False)
+    return {"config": model[0], "slots": slots.model_dump(mode="json")}
 
 
 def merge_saves(models: Sequence[Save | AnyPath], out: AnyPath, name: str) -> Save:

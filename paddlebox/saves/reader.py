@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -100,6 +101,13 @@ class Save:
         if found != expected:
             raise CorruptionError(f"{path}: has CRC32C {found:#010x}, expected {expected:#010x}")
         return content
+
+    def model(self) -> tuple[dict[str, Any], Path] | None:
+        """The content of config.json and the path of slots.yaml; None if the save lacks one."""
+        if not {"config.json", "slots.yaml"} <= set(self.meta["files"]):
+            return None
+        self.file("slots.yaml")  # checks the CRC32C
+        return dict(json.loads(self.file("config.json"))), self.folder / "slots.yaml"
 
     def chunks(
         self, key_range: tuple[int, int] = ALL_KEYS

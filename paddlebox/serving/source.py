@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -235,7 +234,6 @@ class RunSource(Closing):
 #: Rule of `layout["embed"]` -> optimizer state words after embed_w in a row (docs/formats/row.md).
 EMBED_STATE_WORDS = {"naive": 0, "adagrad": 1, "std_adagrad": 1, "adagrad_v2": 1, "ftrl": 2}
 EMBED_STATE_WORDS |= {"adam": 4, "shared_adam": 4}
-_MODEL_FILES = ("config.json", "slots.yaml")
 
 
 def is_save(path: Path) -> bool:
@@ -289,14 +287,12 @@ class SaveSource:
         }
         self.config: Config | None = None
         self.slots: Slots | None = None
-        if all(name in save["files"] for name in _MODEL_FILES):
-            content = json.loads(self._save.file("config.json"))
-            self.config = read_config(content, str(path / "config.json"))
-            self._save.file("slots.yaml")  # checks the CRC32C
-            self.slots = load_slots(self._save.folder / "slots.yaml")
-        elif self.meta["kind"] == BASE:
+        if (model := self._save.model()) is not None:
+            self.config = read_config(model[0], str(path / "config.json"))
+            self.slots = load_slots(model[1])
+        elif is_base:
             raise StoreError(
-                f"{path}: was saved without {' and '.join(_MODEL_FILES)}, which describe the model "
+                f"{path}: was saved without config.json and slots.yaml, which describe the model "
                 "to serve; saves of save.out have them"
             )
 

@@ -41,8 +41,11 @@ ARM = (
 )
 
 
-def values(text: str, program: Program = Program.PIR, **options: int) -> dict[str, str]:
-    chosen = choose(CpuInfo.parse(text), {}, program, **options)
+def values(
+    text: str, program: Program = Program.PIR, ranks: int = 1, dense_threads: int = 0
+) -> dict[str, str]:
+    env = {"PADDLE_LOCAL_SIZE": str(ranks)}
+    chosen = choose(CpuInfo.parse(text), env, program, dense_threads)
     return {name: setting.value for name, setting in chosen.items()}
 
 
@@ -80,7 +83,7 @@ def test_dense_threads_are_half_a_ranks_cores(
     cores: int, ranks: int, dense_threads: int, expected: str
 ) -> None:
     text = cpuinfo("GenuineIntel", "avx2", cores)
-    chosen = values(text, local_world_size=ranks, dense_threads=dense_threads)
+    chosen = values(text, ranks=ranks, dense_threads=dense_threads)
     assert chosen["OMP_NUM_THREADS"] == expected
 
 
