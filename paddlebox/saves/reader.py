@@ -208,6 +208,9 @@ END = np.uint64(2**64 - 1)
 class Cursor:
     """Reads chunks of ascending keys, with their rows or None, up to a given key."""
 
+    _keys: np.ndarray
+    _rows: np.ndarray | None
+
     def __init__(self, chunks: Iterator[tuple[np.ndarray, np.ndarray | None]]) -> None:
         self._chunks = chunks
         self._load()

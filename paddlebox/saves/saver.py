@@ -62,13 +62,12 @@ class Saver:
         unseen days count, in days since 1970-01-01; default: that of each table. Raises: StoreError
         if a save of this name exists; OutOfSpaceError; PassError while a pass is open."""
         name = name or f"{self.date}/base"
-        with self._writer(name) as writer:
-            chosen = [
-                table.visit(partial(_add, part), table.save_filter(day=day))
-                for table, part in zip(self._members, writer.parts, strict=True)
-            ]
-            fields = {"key": donefile.new_key(self.out), "base": name, "parent": None}
-            return self._finish(writer, BASE, name, fields, chosen)
+
+        def write(table: TieredTable, part: PartWriter) -> SaveFilter:
+            return table.visit(partial(_add, part), table.save_filter(day=day))
+
+        fields = {"key": donefile.new_key(self.out), "base": name, "parent": None}
+        return self._save(BASE, name, fields, write)
 
     def delta(self, name: str = "") -> Save:
         """Save a delta: the rows that changed since the last save of the chain, and the deletions.
@@ -82,29 +81,28 @@ class Saver:
         check_layout(parent, layouts_of(self._members), "the table", "save a base")
         for table in self._members:
             _check_all_rows_same(table, parent)
-        with self._writer(name) as writer:
-            chain, world = chain_of(parent), self._table.world
-            chosen = [
-                write_changes(table, [save.parts[table.name] for save in chain], part, world)
-                for table, part in zip(self._members, writer.parts, strict=True)
-            ]
-            fields = {
-                "key": parent.meta["key"],
-                "base": parent.meta["base"],
-                "parent": {"name": parent.name, "crc32c": parent.meta["crc32c"]},
-            }
-            return self._finish(writer, DELTA, name, fields, chosen)
+        chain = chain_of(parent)
+
+        def write(table: TieredTable, part: PartWriter) -> SaveFilter:
+            of_table = [save.parts[table.name] for save in chain]
+            return write_changes(table, of_table, part, self._table.world)
+
+        fields = {field: parent.meta[field] for field in ("key", "base")}
+        fields["parent"] = {"name": parent.name, "crc32c": parent.meta["crc32c"]}
+        return self._save(DELTA, name, fields, write)
 
     def batch(self, name: str = "") -> Save:
         """Save every row, with its delta_score. A batch is for further training, not for serving.
         name: default `<day>/<pass>`. Raises: the errors of `base`."""
         name = name or f"{self.date}/{self.pass_number}"
-        with self._writer(name) as writer:
-            for table, part in zip(self._members, writer.parts, strict=True):
-                everything = SaveFilter(table.day, float("-inf"), float("-inf"), 2**32 - 1)
-                table.visit(partial(_add, part, words=(LIFE_SEQ,)), everything)
-            fields = {"key": int(time.time()), "base": name, "parent": None}
-            return self._finish(writer, BATCH, name, fields, None)
+
+        def write(table: TieredTable, part: PartWriter) -> SaveFilter:
+            everything = SaveFilter(table.day, float("-inf"), float("-inf"), 2**32 - 1)
+            return table.visit(partial(_add, part, words=(LIFE_SEQ,)), everything)
+
+        return self._save(
+            BATCH, name, {"key": int(time.time()), "base": name, "parent": None}, write
+        )
 
     # ---- in parallel with training
 
@@ -201,47 +199,45 @@ class Saver:
 
     # ---- implementation
 
-    def _writer(self, name: str) -> SaveWriter:
+    def _save(
+        self,
+        kind: str,
+        name: str,
+        fields: Mapping[str, Any],
+        write: Callable[[TieredTable, PartWriter], SaveFilter],
+    ) -> Save:
+        """Write a save. Then, unless it is a batch, set delta_score to 0 in the rows of its filter.
+        write: writes the rows of a table, and returns the filter that chose them."""
         self.commit_ended()
-        target = self.out / name
-        if self._table.world.rank == 0:
+        target, world = self.out / name, self._table.world
+        if world.rank == 0:
             target = donefile.claim(self.out, name)
         shapes = [
             Shape(table.name, table.row_bytes // 4, int(table.native.layout["fingerprint"]))
             for table in self._members
         ]
-        return SaveWriter(target, shapes, self._table.world)
-
-    def _finish(
-        self,
-        writer: SaveWriter,
-        kind: str,
-        name: str,
-        fields: Mapping[str, Any],
-        chosen: Sequence[SaveFilter] | None,
-    ) -> Save:
-        """Complete the save. Then set delta_score to 0 in the rows that the filters `chosen` of the
-        tables keep; None for a batch."""
-        complete = {
-            **fields,
-            "kind": kind,
-            "name": name,
-            "day": self._members[0].day,
-            "date": date_of(self._members[0].day),
-            "pass_number": self.pass_number,
-            "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        }
-        filters = chosen if chosen is not None else itertools.repeat(None)
-        of_tables = list(map(_of_table, self._members, filters))
-        dense = self._dense if self._dense is not None else self._table.load_dense()
-        save = open_save(writer.finish(complete, of_tables, dense, self._extra))
-        if self._table.world.rank == 0:
-            donefile.append(self.out, save.meta)
-        self._table.world.wait("save is done")
+        with SaveWriter(target, shapes, world) as writer:
+            chosen = [write(*each) for each in zip(self._members, writer.parts, strict=True)]
+            complete = {
+                **fields,
+                "kind": kind,
+                "name": name,
+                "day": self._members[0].day,
+                "date": date_of(self._members[0].day),
+                "pass_number": self.pass_number,
+                "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            }
+            filters = chosen if kind != BATCH else itertools.repeat(None)
+            of_tables = list(map(_of_table, self._members, filters))
+            dense = self._dense if self._dense is not None else self._table.load_dense()
+            save = open_save(writer.finish(complete, of_tables, dense, self._extra))
+            if world.rank == 0:
+                donefile.append(self.out, save.meta)
+            world.wait("save is done")
         log.debug("saved %s: %d rows, %d deleted", save.folder, save.rows, save.deletions)
         # This comes after the donefile is written. If the process dies in between, the next delta
         # is larger but correct.
-        if chosen is not None and not self._members[0].read_only:
+        if kind != BATCH and not self._members[0].read_only:
             self._table.life.reset_delta(chosen)
         return save
 
