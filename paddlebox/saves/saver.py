@@ -292,9 +292,8 @@ class BackgroundSaves:
 
     The commit after a pass waits until the save of the pass before is complete. So a run that is
     killed and resumed finds the version to save, and writes the save again: saves and rows do not
-    depend on where a run was interrupted. An error of a save is raised by the waiting commit, the
-    next call of `due`, or `finish`. done: called after each complete save, in the thread that wrote
-    it.
+    depend on where a run was interrupted. The waiting commit, the next call of `due`, or `finish`
+    raises the error of a save. done: called after each complete save, in the thread that wrote it.
     """
 
     def __init__(

@@ -135,15 +135,10 @@ class SaveWriter:
         extra: Mapping[str, bytes],
     ) -> Path:
         """Complete the save durably: write meta.json last, then rename the folder. When this method
-        returns, on any rank, the save exists.
-
-        Args:
-            fields: those of meta.json that do not describe the files written here.
-            of_tables: those that differ between tables, in the order of `parts`.
-            dense, extra: name -> array or content.
-
-        Raises: OutOfSpaceError, StoreError; there is no save then.
-        """
+        returns, on any rank, the save exists. fields: those of meta.json that do not describe the
+        files written here. of_tables: those that differ between tables, in the order of `parts`.
+        dense, extra: name -> array or content. Raises: OutOfSpaceError, StoreError; there is no
+        save then."""
         with files.store_errors(str(self._target), "write"):
             abouts = self._abouts(of_tables)
             if self._world.rank > 0:

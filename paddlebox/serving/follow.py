@@ -51,9 +51,7 @@ class Follower:
     later save is in the file. The rest of its chain is left out until the next base. A line of a
     donefile that cannot be read is reported once, and left out.
 
-    Args:
-        saves: OUT, the folder with the donefiles.
-        precision: of embedx, for a new file; None: float32.
+    saves: OUT, the folder with the donefiles. precision: of embedx in a new file; None: float32.
     """
 
     def __init__(

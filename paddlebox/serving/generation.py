@@ -56,12 +56,11 @@ class Limits:
 
 
 class OpenRows:
-    """The rows of one table of a generation. Valid until the read transaction ends.
+    """The rows of table `number` of a generation. Valid until the read transaction ends.
 
     Args:
         before: the same table of the previous generation, whose tested blocks need no test.
         resident_bytes: the most bytes of blocks to copy into memory of this process.
-        number: index of the table.
         cvm: whether the model reads the CVM features; None: if rows have counts.
         clicks: cells whose shows and clicks a pull returns (models/click_prior.py).
 

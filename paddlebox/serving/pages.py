@@ -1,8 +1,7 @@
 """Checks the pages of an LMDB file before LMDB reads them.
 
-LMDB follows the page numbers, offsets and lengths in a file without checking them, so a damaged
-one can end the process. This module reads the file with `pread` and needs no map. Values are not
-read: their checksums are checked by their readers.
+LMDB follows the page numbers, offsets and lengths in a file without checking them, so a damaged one
+can end the process. This module uses `pread`, not a map. Readers of values check their checksums.
 """
 
 from __future__ import annotations
@@ -102,15 +101,10 @@ class Pages:
             return False
 
     def check(self, meta: Meta, *, free: bool) -> None:
-        """Check each page of the state after a transaction, but not the values. The pages must not
-        change meanwhile: a read transaction of that state is open, or this process is the file's
-        only writer.
-
-        Args:
-            free: check the tree of free pages, too. Only a writer reads it.
-
-        Raises: CorruptionError that names the page.
-        """
+        """Check each page of the state after a transaction, but not the values. A read transaction
+        of that state must be open, or this process be the file's only writer. free: check the tree
+        of free pages too, which only a writer reads. Raises: CorruptionError that names the
+        page."""
         used = np.zeros(max(meta.pages, 2), bool)
         used[:2] = True
         for _ in self._walk(meta, meta.root, used, False):

@@ -25,13 +25,8 @@ _MEMBER = {"instance": "instances", "history": "history", "candidate": "candidat
 
 
 class Refused(Exception):  # noqa: N818  # most are errors of the client, not of this package
-    """A response with a status other than 200.
-
-    Args:
-        code: one word for programs.
-        message: a sentence for people.
-        where: the part of the request, such as `instances[3].user`; "" for the whole request.
-    """
+    """A response with a status other than 200. code: one word for programs. message: a sentence for
+    people. where: the part of the request, such as `instances[3].user`; "": the whole request."""
 
     def __init__(self, status: int, code: str, message: str, where: str = "") -> None:
         super().__init__(message)
