@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.browser import find_chromium
 from tests.support.fixtures import OpenDataset, OpenTable, WriteLines
-from tests.support.processes import call, run, run_python, tool
+from tests.support.processes import call, run, run_python, share_servers, tool
 
 __all__ = ["call", "run_python", "tool"]
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,10 +23,12 @@ PATIENCE_S = 240  # what a test waits for longer does not come; no promise of a 
 def pytest_configure() -> None:
     """Paddle's launchers that run at the same time take their ports from different ranges, below
     the ports that Linux gives to connections. Each looks for a free port long before it listens
-    there, so two of them could find the same one."""
+    there, so two of them could find the same one. Workers of pytest share the servers that run
+    programs."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
     first = 20_000 + 3_000 * worker
     os.environ["PORT_RANGE"] = f"{first}:{first + 2_999}"
+    share_servers()
 
 
 def pytest_collection_finish() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PATIENCE_S
+from tests.conftest import PATIENCE_S, ROOT
 from tests.support import processes
 from tests.support.marks import slow
 
@@ -66,18 +68,27 @@ def test_one_that_hangs_is_ended_and_shows_its_stack() -> None:
     assert child.poll() == -6
 
 
-def test_a_number_that_the_kernel_gives_again_is_that_of_the_later_child(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = tmp_path / "server"
-    script.write_text("#!/bin/sh\nread one\necho 7\necho 7 3\nread two\necho 7\nread three\n")
-    script.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(script))
-    server = processes.ForkServer({})
-    first = server.start(["-c", ""], tmp_path, {})
-    assert first.wait(PATIENCE_S) == 3
-    second = server.start(["-c", ""], tmp_path, {})
-    assert (first.poll(), second.poll()) == (3, None)
+def test_a_number_that_the_kernel_gives_again_is_that_of_the_later_child(tmp_path: Path) -> None:
+    ours, of_server = socket.socketpair()
+    with ours, of_server:
+        server = processes.ForkServer(ours)
+        of_server.sendall(b"7\n7 3\n")
+        first = server.start(["-c", ""], tmp_path, {})
+        assert first.wait(PATIENCE_S) == 3
+        of_server.sendall(b"7\n")
+        second = server.start(["-c", ""], tmp_path, {})
+        assert (first.poll(), second.poll()) == (3, None)
+
+
+def test_a_process_that_ends_takes_its_programs_with_it() -> None:
+    client = "from tests.support import processes; "
+    client += "print(processes.start(['-c', 'import time; time.sleep(600)']).pid)"
+    done = subprocess.run([sys.executable, "-c", client], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    until = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{int(done.stdout)}").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 @pytest.mark.slow

@@ -1,9 +1,13 @@
-"""Runs Python programs in children of a process that has imported Paddle. The import takes longer
-than most of what a test does with a tool.
+"""Runs Python programs in children of a process that has imported Paddle and the package. The
+imports take longer than most of what a test does with a tool.
 
-The server reads one request per line, as JSON. It answers with the number (pid) of the child, and,
-when the child has ended, with the number and the exit code. A child is forked while the server has
-one thread. It ends without finalising the interpreter, which takes half as long as the import.
+    python -m tests.support.fork_server LISTENER OWNER
+
+LISTENER is the number of an open socket. The processes that run tests connect there. Each of them
+sends one request per line, as JSON, and gets the number (pid) of the child, and, when the child has
+ended, the number and the exit code. A child is forked while the server has one thread. It ends
+without finalising the interpreter, which takes half as long as the import. A client that goes takes
+its children with it. The server ends with the process OWNER.
 """
 
 from __future__ import annotations
@@ -17,7 +21,9 @@ import json
 import logging
 import os
 import runpy
+import selectors
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -93,33 +99,76 @@ def child(request: dict[str, Any], imported_with: dict[str, str]) -> int:
     return code
 
 
-def tell(*words: int) -> None:
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+class Server:
+    def __init__(self, listener: socket.socket, owner: int) -> None:
+        self._imported_with = settings_at_import(os.environ)
+        self._listener = listener
+        self._requests: dict[socket.socket, bytes] = {}  # of each client: read, but not complete
+        self._clients: dict[int, socket.socket] = {}  # of each child that runs
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(os.pidfd_open(owner), selectors.EVENT_READ, lambda: os._exit(0))
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
+    def serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                key.data()
 
-def tell_ended(*_: object) -> None:
-    """Reports the numbers and exit codes of children that have ended."""
-    with contextlib.suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            tell(found[0], os.waitstatus_to_exitcode(found[1]))
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        self._requests[client] = b""
+        self._selector.register(client, selectors.EVENT_READ, lambda: self._read(client))
+
+    def _read(self, client: socket.socket) -> None:
+        found = client.recv(1 << 16)
+        *lines, self._requests[client] = (self._requests[client] + found).split(b"\n")
+        for line in lines:
+            self._fork(client, line)
+        if not found:
+            self._forget(client)
+
+    def _forget(self, client: socket.socket) -> None:
+        for pid, of in list(self._clients.items()):
+            with contextlib.suppress(ProcessLookupError):
+                if of is client:
+                    os.kill(pid, signal.SIGKILL)
+        del self._requests[client]
+        self._selector.unregister(client)
+        client.close()
+
+    def _fork(self, client: socket.socket, request: bytes) -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        pid = os.fork()
+        if pid == 0:
+            for held in (self._selector, self._listener, *self._requests):
+                held.close()
+            os._exit(child(json.loads(request), self._imported_with))
+        self._clients[pid] = client
+        self._tell(client, pid)
+        signal.signal(signal.SIGCHLD, self._reap)
+        self._reap()
+
+    def _reap(self, *_: object) -> None:
+        """Reports the numbers and exit codes of children that have ended."""
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = found
+                self._tell(self._clients.pop(pid), pid, os.waitstatus_to_exitcode(status))
+
+    def _tell(self, client: socket.socket, *words: int) -> None:
+        with contextlib.suppress(OSError):  # the client has gone
+            client.sendall((" ".join(map(str, words)) + "\n").encode())
 
 
 def main() -> None:
-    import paddlebox._native  # noqa: F401
+    import paddlebox.train.run  # noqa: F401  # a third of a second
 
     # Paddle configures the root logger unless a program has done so before.
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)
-    imported_with = settings_at_import(os.environ)
     gc.freeze()
-    for line in iter(sys.stdin.buffer.readline, b""):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        pid = os.fork()
-        if pid == 0:
-            os._exit(child(json.loads(line), imported_with))
-        tell(pid)
-        signal.signal(signal.SIGCHLD, tell_ended)
-        tell_ended()
+    listener, owner = map(int, sys.argv[1:])
+    Server(socket.socket(fileno=listener), owner).serve()
 
 
 if __name__ == "__main__":

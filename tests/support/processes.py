@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import fcntl
+import hashlib
 import json
 import os
 import select
@@ -26,6 +29,8 @@ AT_IMPORT = (
 )  # fmt: skip
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 SHARED = {"FLAGS_enable_pir_api", "OMP_NUM_THREADS"}  # each value of these has a server
+_started: list[subprocess.Popen[bytes]] = []  # servers
+_SERVERS = "PADDLEBOX_TEST_SERVERS"  # the process with which the servers end, and their folder
 
 
 def free_port() -> int:
@@ -36,17 +41,10 @@ def free_port() -> int:
 
 
 class ForkServer:
-    """A process that has imported Paddle with `env`, and runs programs in its children."""
+    """The connection to a process that runs programs in its children (fork_server.py)."""
 
-    def __init__(self, env: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fork_server"],
-            cwd=ROOT,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
         self._answers = b""  # read, but not parsed yet
         self._running: dict[int, Forked] = {}
 
@@ -60,13 +58,11 @@ class ForkServer:
         """Starts Python with the arguments `command`. If the program wants other settings than the
         server has, it starts again in a new process. With `other_server`, it reports them and ends.
         """
-        assert self._process.stdin is not None
         beside = tempfile.mkdtemp()
         outs = {"out": f"{beside}/out", "errors": f"{beside}/errors"}
         outs["wanted"] = f"{beside}/wanted" if other_server else ""
         request = {"command": list(command), "folder": str(folder), "env": env, **outs}
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
+        self._connection.sendall(json.dumps(request).encode() + b"\n")
         while len(answer := self._answer()) > 1:
             pass
         child = self._running[answer[0]] = Forked(self, answer[0], Path(beside))
@@ -77,21 +73,18 @@ class ForkServer:
         end = None if timeout is None else time.monotonic() + timeout
         while child.returncode is None:
             left = None if end is None else max(0.0, end - time.monotonic())
-            if b"\n" not in self._answers and not select.select([self._pipe()], [], [], left)[0]:
+            is_there = b"\n" in self._answers or select.select([self._connection], [], [], left)[0]
+            if not is_there:
                 return None
             self._answer()
         return child.returncode
 
-    def _pipe(self) -> int:
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
-
     def _answer(self) -> list[int]:
         """The next answer: the number of a child, or its number and exit code."""
         while b"\n" not in self._answers:
-            found = os.read(self._pipe(), 4096)
+            found = self._connection.recv(4096)
             if not found:
-                raise RuntimeError(f"the fork server has ended: {self._process.wait()}")
+                raise RuntimeError("the fork server has ended")
             self._answers += found
         line, _, self._answers = self._answers.partition(b"\n")
         words = [int(word) for word in line.split()]
@@ -144,11 +137,47 @@ class Forked:
         return out, errors
 
 
+def share_servers() -> None:
+    """Lets the processes that this one starts connect to the same servers."""
+    if _SERVERS not in os.environ:
+        folder = tempfile.mkdtemp(prefix="fork-servers-")
+        os.environ[_SERVERS] = f"{os.getpid()}:{folder}"
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
 @cache
 def _server(settings: frozenset[tuple[str, str]]) -> ForkServer:
     """A server whose Paddle was imported with these settings."""
+    share_servers()
+    owner, _, folder = os.environ[_SERVERS].partition(":")
+    name = hashlib.sha256(repr((str(ROOT), sorted(settings))).encode()).hexdigest()[:16]
+    address = f"{folder}/{name}"
+    with open(f"{address}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(address):
+            _start_server(settings, address, owner)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    return ForkServer(connection)
+
+
+def _start_server(settings: frozenset[tuple[str, str]], address: str, owner: str) -> None:
     env = {k: v for k, v in whole_environment({}).items() if not k.startswith(AT_IMPORT)}
-    return ForkServer({**env, **dict(settings), "GLOG_minloglevel": "2"})
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        command = [sys.executable, "-m", "tests.support.fork_server"]
+        _started.append(
+            subprocess.Popen(
+                [*command, str(listener.fileno()), owner],
+                cwd=ROOT,
+                env={**env, **dict(settings), "GLOG_minloglevel": "2"},
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
 
 
 def _prepared(env: dict[str, str]) -> dict[str, str]:
