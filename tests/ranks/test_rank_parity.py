@@ -28,7 +28,7 @@ from paddlebox.store import copies, files, parity_set
 from paddlebox.store.compaction import Policy
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.files import crc32c
-from paddlebox.store.options import TableOptions
+from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.parity_set import (
     ParitySet,
     RankFiles,
@@ -116,6 +116,7 @@ class Ranks:
             self.config.table,
             folder=self.store(rank),
             seed=self.config.seed,
+            mem_budget_bytes=LEAST_MEM_BYTES,
             max_segment_bytes=1 << 16,
             compaction=policy,
         )

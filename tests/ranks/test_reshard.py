@@ -24,7 +24,7 @@ from paddlebox.ranks.reshard import overlapping, write_range
 from paddlebox.store.compactor import DiskBudget
 from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.copies import copy_version
-from paddlebox.store.options import TableOptions
+from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.tools.upkeep.cli import main as store_tool
@@ -41,7 +41,8 @@ def config() -> Config:
 
 
 def _open(config: Config, store: Path, **arguments: Any) -> Table:
-    return Table(config.table, seed=config.seed, folder=store, compaction=None, **arguments)
+    arguments = {"mem_budget_bytes": LEAST_MEM_BYTES, "compaction": None, **arguments}
+    return Table(config.table, seed=config.seed, folder=store, **arguments)
 
 
 def _pass(table: Table, number: int, feasigns: np.ndarray, counted: int, ranks: int = 1) -> None:
