@@ -10,6 +10,7 @@ import pytest
 
 from paddlebox import _paddle_version
 from paddlebox._paddle_version import REBUILD, PaddleBuild, is_supported, parse, problem
+from tests.support import processes
 
 BUILT = PaddleBuild("3.3.1", "7688495538f4", "False")
 
@@ -60,11 +61,15 @@ def test_another_build_is_refused_with_the_rebuild_command(
     assert REBUILD in message
 
 
-def import_error(setup: str) -> str:
-    """The message of the ImportError that a fresh interpreter meets after `setup`."""
-    program = textwrap.dedent(setup) + textwrap.dedent(
-        """
-        import warnings
+def import_error(setup: str, *, fresh: bool = False) -> str:
+    """The message of the ImportError of an interpreter that has imported Paddle, but not the
+    package, after `setup`. A fresh one has not imported Paddle."""
+    program = textwrap.dedent(
+        f"""
+        import sys, warnings
+        for name in [name for name in sys.modules if name.partition(".")[0] == "paddlebox"]:
+            del sys.modules[name]
+        exec({textwrap.dedent(setup)!r})
         warnings.simplefilter("error")  # the package may not warn on the way either
         try:
             import paddlebox._native
@@ -74,21 +79,24 @@ def import_error(setup: str) -> str:
             print("loaded")
         """
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    return run.stdout.strip().splitlines()[-1]
+    if fresh:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    else:
+        done = processes.run(["-c", program])
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
 
 
 def test_an_absent_paddle_is_an_import_error_with_the_commands() -> None:
     message = import_error(
         """
-        import sys
         class Absent:
             def find_spec(self, name, path=None, target=None):
                 if name.partition(".")[0] == "paddle":
                     raise ModuleNotFoundError("No module named 'paddle'", name="paddle")
         sys.meta_path.insert(0, Absent())
-        """
+        """,
+        fresh=True,
     )
     assert message == _paddle_version.absent()
 
@@ -96,10 +104,7 @@ def test_an_absent_paddle_is_an_import_error_with_the_commands() -> None:
 def test_an_unsupported_paddle_is_refused_before_the_library_is_opened() -> None:
     message = import_error(
         """
-        import sys, warnings
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import paddle.version
+        import paddle.version
         paddle.version.full_version = "3.30.0"
         sys.modules["paddlebox._ops"] = None  # opening it would raise another ImportError
         """
@@ -110,7 +115,7 @@ def test_an_unsupported_paddle_is_refused_before_the_library_is_opened() -> None
 def test_a_library_built_for_another_paddle_is_refused() -> None:
     message = import_error(
         """
-        import sys, types
+        import types
         info = types.ModuleType("paddlebox._build_info")
         info.PADDLE_VERSION, info.PADDLE_COMMIT, info.PADDLE_CUDA = "3.3.0", "0123456789ab", "12.6"
         sys.modules["paddlebox._build_info"] = info
@@ -121,9 +126,9 @@ def test_a_library_built_for_another_paddle_is_refused() -> None:
 
 
 def test_a_library_that_was_not_built_names_the_command() -> None:
-    message = import_error('import sys; sys.modules["paddlebox._ops"] = None')
+    message = import_error('sys.modules["paddlebox._ops"] = None')
     assert message == _paddle_version.not_built()
 
 
 def test_the_library_that_is_installed_loads_without_a_warning() -> None:
-    assert import_error("") == "loaded"
+    assert import_error("", fresh=True) == "loaded"
