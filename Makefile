@@ -74,6 +74,8 @@ train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR
 
 # Tests of Python often wait for processes and for the disk, so there are more workers than cores.
 WORKERS ?= $(shell echo $$((2 * $(JOBS))))
+# Without bytecode, every worker and every program that tests start would compile the package and the tests anew.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q
 
 # The tests of the core link the objects of the extension; core-test and the sanitizers compile it
 # with strict warnings.
@@ -85,15 +87,15 @@ test-quick-core: setup
 	@$(QUICK_CORE) run
 
 test-quick-python: setup
-	$(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS) --dist worksteal
+	$(PYTEST) -m "not slow" -n $(WORKERS) --dist worksteal
 
 # The tests of a file share slow fixtures, so one process runs all of them. Files with many tests
 # come first, so that short ones are left for the end.
 test-slow: setup ## run the slow tests, without the longest variants
-	$(BIN)/python -m pytest -q -m "slow and not long" -n $(WORKERS) --dist loadfile
+	$(PYTEST) -m "slow and not long" -n $(WORKERS) --dist loadfile
 
 test-long: setup ## run the longest variants of the slow tests
-	$(BIN)/python -m pytest -q -m long -n $(WORKERS) --dist loadfile
+	$(PYTEST) -m long -n $(WORKERS) --dist loadfile
 
 test-all: test test-slow test-long sanitize ## run all tests, and those of the core under the sanitizers
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def write(path: Path, content: bytes) -> None:
     os.utime(path, ns=(time.time_ns(), time.time_ns() - 10**10))  # not just now: it may be kept
 
 
+@cache
 def text(rows: int, seed: int) -> bytes:
     return "".join(f"{line}\n" for line in multislot_lines(rows, seed)).encode()
 

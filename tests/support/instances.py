@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from tests.support.configs import make_slots
@@ -11,6 +13,11 @@ SLOTS = make_slots(click="label", age={"type": "dense", "dim": 2}, user="sparse"
 
 def multislot_lines(rows: int, seed: int = 1, vocabulary: int = 500) -> list[str]:
     """`click age user words` lines: one user, one to three words."""
+    return list(_lines(rows, seed, vocabulary))
+
+
+@cache
+def _lines(rows: int, seed: int, vocabulary: int) -> tuple[str, ...]:
     random = np.random.default_rng(seed)
     lines = []
     for _ in range(rows):
@@ -20,4 +27,4 @@ def multislot_lines(rows: int, seed: int = 1, vocabulary: int = 500) -> list[str
             f"1 {random.integers(0, 2)} 2 {random.random():.4f} {random.random():.4f} 1 {user} "
             f"{len(words)} {' '.join(map(str, words))}"
         )
-    return lines
+    return tuple(lines)
