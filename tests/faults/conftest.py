@@ -9,18 +9,18 @@ import pytest
 
 from tests.faults.kill_run import Run, prepare
 from tests.faults.runs import ALL, trained
+from tests.support.shared import once, own_copy
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    prepare(folder)
-    return folder
+    return once(tmp_path_factory, "faults-data", prepare)
 
 
 @pytest.fixture(scope="session")
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the undisturbed run of ALL leaves."""
-    run = Run(tmp_path_factory.mktemp("whole"), data, 0, ALL)
-    trained(run)
-    return run.result()
+    folder = own_copy(
+        tmp_path_factory, "undisturbed", lambda folder: trained(Run(folder, data, 0, ALL))
+    )
+    return Run(folder, data, 0, ALL).result()

@@ -11,20 +11,25 @@ import pytest
 from paddlebox.ranks import adopt_stores
 from tests.conftest import make_synthetic
 from tests.ranks.launched import launch
+from tests.support.shared import once, own_copy
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    return make_synthetic(folder, passes=8, rows=4000, test_rows=2000)
+    return once(
+        tmp_path_factory,
+        "ranks-data",
+        lambda folder: make_synthetic(folder, passes=8, rows=4000, test_rows=2000),
+    )
 
 
 @pytest.fixture(scope="session")
 def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run_dir = tmp_path_factory.mktemp("runs") / "run"
-    done = launch("train", run_dir, data, "trainer.evaluate_passes=after")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return run_dir
+    def make(folder: Path) -> None:
+        done = launch("train", folder / "run", data, "trainer.evaluate_passes=after")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return own_copy(tmp_path_factory, "undisturbed-ranks", make) / "run"
 
 
 @pytest.fixture(autouse=True)

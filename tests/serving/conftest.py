@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import make_synthetic, tool
+from tests.support.shared import once, own_copy
 
 FEATURES = ["dense", "user", "item", "query", "history", "words", "tags", "publisher", "category",
             "region", "device"]  # fmt: skip
@@ -17,8 +18,10 @@ FEATURES = ["dense", "user", "item", "query", "history", "words", "tags", "publi
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_synthetic(
-        tmp_path_factory.mktemp("serving-data"), passes=3, rows=4000, test_rows=1000
+    return once(
+        tmp_path_factory,
+        "serving-data",
+        lambda folder: make_synthetic(folder, passes=3, rows=4000, test_rows=1000),
     )
 
 
@@ -26,8 +29,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Trains three passes of synthetic data; returns the run's folder."""
 
-    def run(*overrides: str) -> Path:
-        folder = tmp_path_factory.mktemp("run") / "run"
+    def run(*overrides: str, folder: Path | None = None) -> Path:
+        folder = folder or tmp_path_factory.mktemp("run") / "run"
         done = tool(
             "train", "-c", "configs/deepfm_synthetic.yaml", "--run-dir", folder, "-o",
             f"data.train_files=[{data}/train-*.txt]", f"data.test_files=[{data}/test.txt]",
@@ -41,8 +44,9 @@ def train(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...,
 
 
 @pytest.fixture(scope="session")
-def run_dir(train: Callable[..., Path]) -> Path:
-    return train()
+def run_dir(train: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = own_copy(tmp_path_factory, "served", lambda folder: train(folder=folder / "run"))
+    return made / "run"
 
 
 def instances_of(path: Path) -> list[dict[str, Any]]:

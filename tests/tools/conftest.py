@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.configs import write_config, write_slots
+from tests.support.shared import once, own_copy
 from tests.tools.common import trained, write_file
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("report-data")
+    return once(tmp_path_factory, "report-data", _make_data)
+
+
+def _make_data(folder: Path) -> None:
     for number in range(4):
         write_file(folder / f"with-ids-{number}.txt", number)
         lines = (folder / f"with-ids-{number}.txt").read_text().splitlines(keepends=True)
@@ -27,9 +31,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model={"hidden": [8], "use_cvm": True},
         optimizer={"type": "adam", "learning_rate": 0.01, "averaging": 0.0},
     )
-    return folder
 
 
 @pytest.fixture(scope="session")
 def run_dir(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(data, tmp_path_factory.mktemp("report-runs") / "one")
+    made = own_copy(tmp_path_factory, "reported", lambda folder: trained(data, folder / "one"))
+    return made / "one"
