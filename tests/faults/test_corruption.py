@@ -82,7 +82,7 @@ def store(sound: Sound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def read(store: Path) -> dict[str, bytes]:
     """All that the newest version holds: each row in the order of keys, each row again by its key,
     for which filters and fences are asked, and the dense state."""
-    with Table(workload.CONFIG, folder=store, read_only=True) as table:
+    with workload.open_table(store, read_only=True) as table:
         return content_of(table)
 
 
