@@ -140,7 +140,8 @@ class Server:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         pid = os.fork()
         if pid == 0:
-            for held in (self._selector, self._listener, *self._requests):
+            self._selector.close()
+            for held in (self._listener, *self._requests):
                 held.close()
             os._exit(child(json.loads(request), self._imported_with))
         self._clients[pid] = client
