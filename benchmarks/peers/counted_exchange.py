@@ -24,12 +24,12 @@ sys.path.insert(0, str(report.ROOT))
 
 from paddlebox import _native
 from paddlebox.config import HbmPlace, TableConfig
-from paddlebox.config.trainer import RanksConfig
+from paddlebox.config.trainer import RanksConfig, Wire
 from paddlebox.ranks import World, exchange
-from paddlebox.ranks import rows_without_embedx as bare_rows
 from paddlebox.ranks.channel import DENSE
 from paddlebox.ranks.messages import pack_ids
 from paddlebox.ranks.plans import STEP, Step
+from paddlebox.ranks.row_messages import BareMessages, RowFormat
 from paddlebox.store.table_set import StagedSet
 from paddlebox.store.tiered_table import StagedPass
 from tests.ranks.threads import Counts, coordination
@@ -80,7 +80,7 @@ def mixed(feasigns: np.ndarray) -> np.ndarray:
 
 
 class _Table:
-    """What `World` and `ShardedTable` use of a `TieredTable`. It is its own native table."""
+    """What `SharedTables` use of a `TieredTable`. It is its own native table."""
 
     def __init__(self, rank: int, setting: Setting) -> None:
         self.name = f"counted{rank}"
@@ -163,13 +163,13 @@ def _pass_of(world: Any, setting: Setting, batches: Batches, counts: Counts) -> 
         most of them: from where a step has its rows to where the next step has its rows.
     """
     table: Any = _Table(world.rank, setting)
-    world.connect([table], RanksConfig())
+    tables = world.connect([table], RanksConfig())
     of_steps = [batches(world.rank, step) for step in range(setting.steps)]
     keys = [mixed(batch[batch != 0]) for batch in of_steps]
     all_keys, places = np.unique(np.concatenate(keys), return_inverse=True)
-    staged = world.stage(table, all_keys, None, train=True, day=0)
+    staged = tables.stage(table, all_keys, None, train=True, day=0)
     of_set = StagedSet(STAMP, staged.rows, staged.row_of_key, {}, True, 0, (table.name,), (staged,))
-    world.begin(of_set)
+    tables.begin(of_set)
     ends = np.cumsum([len(of_step) for of_step in keys])
     feeds = [
         _feed(part.astype(np.int32), len(batch))
@@ -179,11 +179,11 @@ def _pass_of(world: Any, setting: Setting, batches: Batches, counts: Counts) -> 
     if world.rank == 0:
         counts.clear()
     least, dense, began = 0, np.zeros(setting.dense, np.float32), list[int]()
-    for feed in world.feeds(of_set, len(feeds), iter(feeds), lambda: feeds[0]):
+    for feed in tables.feeds(of_set, len(feeds), iter(feeds), lambda: feeds[0]):
         if world.rank == 0:
             counts.requests.pop("steps", None)  # once a pass
         step: Step = feed[STEP]
-        with world.step(feed):
+        with tables.step(feed):
             began.append(world.rounds.at)
             world.sum_over_hosts(dense, pushed=True)
         least += _least_bytes(step, world, setting)
@@ -191,7 +191,7 @@ def _pass_of(world: Any, setting: Setting, batches: Batches, counts: Counts) -> 
     world.wait("counted")
     if world.rank == 0:
         del counts.requests["counted"]
-    world.disconnect()
+    tables.close()
     return least, max(end - begin for begin, end in pairwise(began))
 
 
@@ -209,8 +209,8 @@ def _least_bytes(step: Step, world: World, setting: Setting) -> int:
     each, and their gradients."""
     assert step.bare is not None
     sizes = [len(ids) for ids in step.asked]
-    whole = 4 * (3 + setting.dim)
-    of_rows = bare_rows.sizes_of(step.bare.asked, sizes, whole)
+    form = RowFormat(Wire.FLOAT32, 3 + setting.dim)
+    of_rows = BareMessages(form, 3, step.bare.asked, sizes).sizes
     return sum(
         len(pack_ids(step.asked[rank])) + 2 * of_rows[rank] + (sizes[rank] + 7) // 8
         for rank in range(world.size)

@@ -5,7 +5,6 @@ B = instances of a batch.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from paddlebox.config.metrics import MetricMethod
 from paddlebox.errors import ConfigError
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.group import Group
 from paddlebox.train.metric_set import NamedMetric, as_floats, create_metric
 
 Columns = Mapping[str, np.ndarray]  # name -> (B) values
@@ -167,7 +166,7 @@ class BoxMetric:
         matches: np.ndarray = (packed >> np.uint64(32)) == int(cmatch)
         return matches & ((packed & np.uint64(0xFF)) == int(rank)) if rank else matches
 
-    def message(self, getter: str, world: Coordinator) -> list[float]:
+    def message(self, getter: str, world: Group) -> list[float]:
         """The values over all ranks, in PaddleBox's order. Resets the metric. Collective. Raises:
         ConfigError if another call than `getter` reads this metric."""
         own_getter, names = _MESSAGES[self.kind]
@@ -175,9 +174,10 @@ class BoxMetric:
             raise ConfigError(f"{getter}: metric {self.name!r} is read by {own_getter}")
         merged = self._state
         self.reset()
-        for rank, theirs in enumerate(world.gather_bytes(_to_bytes(merged))):
-            if rank != world.rank:
-                merged.merge(_from_bytes(theirs, self.kind))
+        for theirs in world.arrays_of_others(merged.state).values():
+            other = create_metric(self.kind)
+            other.load_state(theirs)
+            merged.merge(other)
         values = merged.compute()
         # An AUC of None has one class only, for which PaddleBox returns -0.5.
         return [-0.5 if values[name] is None else float(values[name]) for name in names]
@@ -222,16 +222,3 @@ class Measuring:
         """Pass on the last step, after a batch that counts. samples: number of samples so far."""
         size, self._samples = samples - self._samples, samples
         self._take(columns_of(self._last, size))
-
-
-def _to_bytes(metric: NamedMetric) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **metric.state())  # type: ignore[arg-type]  # its keywords are arrays
-    return buffer.getvalue()
-
-
-def _from_bytes(data: bytes, kind: MetricMethod) -> NamedMetric:
-    metric = create_metric(kind)
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        metric.load_state({name: arrays[name] for name in arrays.files})
-    return metric

@@ -18,7 +18,7 @@ import numpy as np
 from paddlebox.config import Slots, SlotType
 from paddlebox.config.check import did_you_mean
 from paddlebox.config.slots import Slot
-from paddlebox.store.coordinator import BESIDE
+from paddlebox.store.table_exchange import BESIDE
 
 # The packed inputs, which the models of the zoo read: name of the variable -> dtype and shape.
 PACKED = {

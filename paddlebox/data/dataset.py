@@ -131,7 +131,7 @@ class Dataset:
     def step(self, feed: Feed) -> AbstractContextManager[int | None]:
         """A context for running one batch in your own loop on several ranks. Its value is the
         number of instances of the batch that are trained; None: all."""
-        return self._table.world.step(feed)
+        return self._table.exchange.step(feed)
 
     def gather(self, mine: bytes) -> list[bytes]:
         """The bytes of all ranks, in the order of ranks."""

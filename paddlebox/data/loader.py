@@ -27,11 +27,11 @@ from paddlebox.data.pipeline import InOrder, StageTimes, Threads, load_threads
 from paddlebox.data.plugins import is_library, parsed_by
 from paddlebox.data.reader import CHUNK_BYTES, read_chunks
 from paddlebox.data.sequences import PassSequences, Plan, SequenceContext, UserTimes
-from paddlebox.data.sharing import Exchange, OwnChunk, Place, ReadPart, plan
+from paddlebox.data.sharing import InstanceExchange, OwnChunk, Place, ReadPart, plan
 from paddlebox.data.sources import FilePart
 from paddlebox.data.spill import Columns, SpillingInstances, indexed, new_instances
 from paddlebox.errors import ConfigError, DataError, OutOfSpaceError
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
+from paddlebox.store.group import ONE_RANK, Group
 
 core = _native.core
 log = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ def load(
     *,
     times: StageTimes | None = None,
     threads: Threads | None = None,
-    world: Coordinator = ONE_RANK,
+    world: Group = ONE_RANK,
     context: SequenceContext | None = None,
 ) -> LoadedPass:
     """Read and parse the files of one pass. Several ranks share the instances as options.share
@@ -312,7 +312,7 @@ class _Loading:
         if options.time:
             self.found = UserTimes(options.user_sequences, options.slots, schema)
 
-    def read(self, parts: Sequence[ReadPart], exchange: Exchange | None) -> None:
+    def read(self, parts: Sequence[ReadPart], exchange: InstanceExchange | None) -> None:
         """Append the instances of the parts, or of what the ranks exchange for them."""
         with self._parsed(parts) as chunks:
             own = self._checked(chunks)

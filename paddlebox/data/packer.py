@@ -34,7 +34,7 @@ from paddlebox.data.loader import LoadedPass
 from paddlebox.data.options import EXACT_FLOATS, LoadOptions
 from paddlebox.data.positions import Positions, columns_beside, task_columns
 from paddlebox.errors import DataError, PassError
-from paddlebox.store.coordinator import BESIDE
+from paddlebox.store.table_exchange import BESIDE
 
 
 class BatchPacker:

@@ -204,7 +204,7 @@ class PassFeeder:
             consumer="train",
         ) as batches:
             packed = threads.watch(batches)
-            for batch in self._table.world.feeds(
+            for batch in self._table.exchange.feeds(
                 staged.pass_table, len(spans), packed, packer.idle_batch
             ):
                 with stats.times.time("train"):

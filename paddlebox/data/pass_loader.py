@@ -140,7 +140,7 @@ class PassLoader:
             world=self.table.world,
             context=self._context(options, train),
         )
-        loaded.in_parts(self.table.world.max("parts", len(loaded.ranges)))
+        loaded.in_parts(max(self.table.world.gather("parts", len(loaded.ranges))))
         stats = PassStats.of(loaded, times, threads.now)
         if train:
             self._told.tell(options, loaded.findings, loaded.count)

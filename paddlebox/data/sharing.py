@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -26,7 +27,7 @@ from paddlebox.data.decompress import codec_of
 from paddlebox.data.listing import expand
 from paddlebox.data.sources import FilePart, open_source
 from paddlebox.errors import RankError
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.group import Group
 
 if TYPE_CHECKING:
     from paddlebox.data.options import LoadOptions
@@ -91,10 +92,10 @@ class Plan(NamedTuple):
 
     files: list[str]  # of the pass
     parts: list[ReadPart]  # what this rank reads of them
-    exchange: Exchange | None  # of the instances; None if the rank trains what it reads
+    exchange: InstanceExchange | None  # of the instances; None if the rank trains what it reads
 
 
-def plan(patterns: Sequence[str], options: LoadOptions, world: Coordinator, seed: int) -> Plan:
+def plan(patterns: Sequence[str], options: LoadOptions, world: Group, seed: int) -> Plan:
     """Plan how the ranks load a pass. Every rank calls this, unless ranks share whole files.
     Raises: DataError that names a file if it cannot be read; RankError if another rank has an
     error, shares the instances in another way, or finds other files."""
@@ -112,11 +113,11 @@ def plan(patterns: Sequence[str], options: LoadOptions, world: Coordinator, seed
     all_in_parts = not share.own_files and all(one.in_parts for one in found)
     if share.by is not ShareBy.BYTES or not all_in_parts:
         names = [slot.name for slot in options.slots.sparse]
-        exchange = Exchange(world, share, names, seed)
+        exchange = InstanceExchange(world, share, names, seed)
     return Plan([one.path for one in found], parts, exchange)
 
 
-def _found_by_all(patterns: Sequence[str], options: LoadOptions, world: Coordinator) -> list[_File]:
+def _found_by_all(patterns: Sequence[str], options: LoadOptions, world: Group) -> list[_File]:
     """Raises: RankError if the ranks do not find and share the same files."""
     failed: BaseException | None = None
     found: list[_File] = []
@@ -180,11 +181,39 @@ def _text(path: str, retries: int) -> _File:
         return _File(path, 0, source.size, in_parts=codec_of(source) is None)
 
 
-def _parts_of(files: Sequence[_File], world: Coordinator) -> list[ReadPart]:
+def sizes_of(files: Sequence[str], world: Group) -> list[int]:
+    """The bytes of each file as the first rank finds them, 0 if it does not know. Collective."""
+    found: list[int] = world.first("sizes", [*map(_size, files)] if world.rank == 0 else [])
+    return found
+
+
+def share_files(
+    files: Sequence[str], sizes: Sequence[int], ranks: int
+) -> tuple[list[list[str]], list[int]]:
+    """(R) the files that each rank reads, in the order of the pass, and (R) their bytes. Files are
+    assigned from the largest to the smallest, each to the rank with the fewest bytes so far.
+    sizes: bytes of each file."""
+    loads, owner = [0] * ranks, dict[str, int]()
+    bytes_ = dict(zip(files, sizes, strict=True))
+    for file in sorted(bytes_, key=lambda name: (-bytes_[name], name)):
+        rank = owner[file] = loads.index(min(loads))
+        loads[rank] += max(1, bytes_[file])
+    return [[file for file in files if owner[file] == rank] for rank in range(ranks)], loads
+
+
+def _size(file: str) -> int:
+    try:
+        return 0 if "://" in file else os.stat(file).st_size
+    except OSError:
+        return 0  # the error is raised later, when the file is read
+
+
+def _parts_of(files: Sequence[_File], world: Group) -> list[ReadPart]:
     """What this rank reads. One rank reads each file that is not read in parts."""
     whole = [one for one in files if not one.in_parts]
-    own = set(world.share_files([one.path for one in whole], [one.size for one in whole]))
     size, parts = world.size, []
+    shares, _ = share_files([one.path for one in whole], [one.size for one in whole], size)
+    own = set(shares[world.rank])
     for at, one in enumerate(files):
         if one.in_parts:
             # A file may have fewer pieces than there are ranks, so each file begins at another one.
@@ -200,16 +229,14 @@ class OwnChunk(NamedTuple):
     in_parts: bool  # whether its file is read in parts
 
 
-class Exchange:
+class InstanceExchange:
     """Exchanges the instances of one pass, as each rank that loads it makes one.
 
     INSTANCE deals all instances, and BYTES those of files that are not read in parts. The others go
     to ranks by a hash of what they are shared by. sparse_names: (S). seed: of the pass.
     """
 
-    def __init__(
-        self, world: Coordinator, share: Share, sparse_names: Sequence[str], seed: int
-    ) -> None:
+    def __init__(self, world: Group, share: Share, sparse_names: Sequence[str], seed: int) -> None:
         self._world, self._by, self._seed = world, share.by, seed % (1 << 64)
         self._slots = len(sparse_names)
         self._slot = sparse_names.index(share.slot) if share.by is ShareBy.SLOT else 0
@@ -274,7 +301,7 @@ class Exchange:
         sent = [
             _message(state, pieces if rank != me else []) for rank, pieces in enumerate(to_ranks)
         ]
-        received = list(map(_Received, self._world.exchange_instances(sent)))
+        received = list(map(_Received, self._world.exchange(sent)))
         for rank, message in enumerate(received):
             if message.state == _FAILED:
                 raise RankError(f"rank {rank} could not load the pass: {message.text()}")
@@ -288,7 +315,7 @@ class Exchange:
         """Tell the other ranks about an error, in place of the next round."""
         message = np.concatenate([_head(_FAILED, 0), np.frombuffer(text.encode(), np.uint8)])
         try:
-            self._world.exchange_instances([message] * self._world.size)
+            self._world.exchange([message] * self._world.size)
         except Exception as gone:
             log.debug("the other ranks were not told about an error: %s", gone)
 

@@ -27,7 +27,7 @@ from paddlebox.errors import (
 from paddlebox.launch import cpu
 
 if TYPE_CHECKING:
-    from paddlebox.store.coordinator import Coordinator
+    from paddlebox.store.group import Group
 
 log = logging.getLogger("paddlebox")
 
@@ -69,7 +69,7 @@ def prepare(trainer: TrainerConfig, verbose: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def joined(config: Config) -> Iterator[Coordinator]:
+def joined(config: Config) -> Iterator[Group]:
     """Join the ranks of this job. The end of the block waits for all ranks."""
     from paddlebox.ranks import World
 

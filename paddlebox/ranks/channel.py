@@ -40,11 +40,8 @@ class Peers(Protocol):
 
 
 class Channel:
-    """One of CHANNELS, DENSE, or PARITY, created by `World.join`.
-
-    Exchanges on a channel run one at a time, in the same order on all ranks. So only one thread at
-    a time may use a channel. number: of the channel in shared memory and on the link.
-    """
+    """Exchanges on a channel run one at a time, in the same order on all ranks. So only one thread
+    at a time may use a channel. number: of the channel in shared memory and on the link."""
 
     def __init__(self, world: Peers, name: str, number: int) -> None:
         self._world, self.name, self._number = world, name, number
@@ -77,11 +74,8 @@ class Channel:
             np.copyto(room, found)
 
     def exchange(self, out: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """(R) what each rank sends to this one, as 1-d arrays, each at an address that 8 divides.
-        The sizes are found on arrival.
-
-        Args:
-            out: (R) arrays of one dtype, by receiver.
+        """(R) what each rank sends to this one, of any size, as 1-d arrays at addresses that 8
+        divides. out: (R) arrays of one dtype, by receiver.
 
         Raises: RankError if another rank has ended or left.
         """
@@ -118,8 +112,8 @@ class Channel:
     def _to_relays(
         self, routes: Routes, out: list[np.ndarray]
     ) -> tuple[list[np.ndarray], list[tuple[np.ndarray, np.ndarray]]]:
-        """Give the ranks of this host what is for them, and what they pass on. Returns (L) the
-        bytes for this rank, and (L) what this rank passes on (`to_hosts`)."""
+        """Give the ranks of this host what is for them, and what they pass on to other hosts.
+        Returns the same that came here: (L), and (L) as for `to_hosts`."""
         me, far = routes.me, routes.far
         sending = [
             packed([out[rank], *(out[one] for one in of_rank)])
@@ -149,10 +143,8 @@ class Channel:
         return found
 
     def sum(self, values: np.ndarray) -> None:
-        """Replace the sums of this host by the sums of all hosts, in the order of hosts.
-
-        Args:
-            values: (n) float32, equal on all ranks of this host.
+        """Replace the sums of this host by the sums of all hosts, added in the order of hosts.
+        values: (n) float32, equal on all ranks of this host.
 
         Raises: RankError if another rank has ended or left, or sums another number of values.
         """

@@ -75,12 +75,10 @@ def _receive(connection: socket.socket, size: int, until: float) -> bytes:
 
 
 class Connector:
-    """Connects this rank with its peers.
-
-    Args:
-        names: (R) the name of each rank in errors, such as "rank 4 on host b".
-        key: equal on all ranks of this job.
-        limit_s: seconds until a peer that is missing is an error.
+    """Args:
+    names: (R) the name of each rank in errors, such as "rank 4 on host b".
+    key: equal on all ranks of this job.
+    limit_s: seconds until a peer that is missing is an error.
     """
 
     def __init__(self, rank: int, names: Sequence[str], key: bytes, limit_s: float) -> None:
@@ -194,7 +192,7 @@ class Connector:
                 connection.close()
 
     def _greet_all(self, listener: socket.socket, greeted: _Greeted, until: float) -> None:
-        """Accept and greet connections until the listener is closed. Runs on several threads."""
+        """Runs on several threads, until the listener is closed."""
         while True:
             try:
                 connection, address = listener.accept()
@@ -236,7 +234,7 @@ def connect(
         names, limit_s: as for `Connector`.
         peers: the peers of this rank, by the number of a channel.
         address: the address of this host that the launcher names.
-        gather: `Coordinator.gather`.
+        gather: `Group.gather`.
 
     Raises: RankError, on all ranks with the same text, if two peers cannot be connected.
     """

@@ -6,6 +6,7 @@ Average     each rank steps by itself; the parameters are averaged every few ste
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from paddlebox.config import Config, Program
 from paddlebox.data.batches import Feed
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.world import World
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.group import Group
 from paddlebox.train.program import RATE, SHARE, DenseSync, ModelProgram
 from paddlebox.train.runner import OneRank, own_share
 
@@ -48,18 +49,10 @@ def sum_gradients(
 
 
 def _split(flat: Any, like: Sequence[Any]) -> list[Any]:
-    """Split (n) concatenated values into tensors with the shapes of `like`."""
     shapes = [list(one.shape) for one in like]
-    sizes = [_size(shape) for shape in shapes]
+    sizes = [math.prod(shape) for shape in shapes]
     parts = paddle.split(flat, sizes) if len(sizes) > 1 else [flat]
     return [paddle.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-def _size(shape: Sequence[int]) -> int:
-    size = 1
-    for side in shape:
-        size *= side
-    return size
 
 
 class AllReduce(DenseSync):
@@ -119,7 +112,7 @@ class Average(DenseSync):
         return {name: part.reshape(state[name].shape) for name, part in parts}
 
 
-def dense_sync(world: Coordinator, config: Config, *, weighted: bool) -> DenseSync:
+def dense_sync(world: Group, config: Config, *, weighted: bool) -> DenseSync:
     """The strategy of a config. weighted: whether instances have weights.
 
     Raises: ConfigError for a program of the old IR, click priors, or `optimizer.averaging` with
@@ -149,8 +142,8 @@ def dense_sync(world: Coordinator, config: Config, *, weighted: bool) -> DenseSy
 
 
 def _all_sum(world: World, flat: np.ndarray) -> tuple[np.ndarray, int]:
-    """The sum over all ranks, in the order of ranks, and the bytes that this rank sent for it. Each
-    rank sums one part for all ranks."""
+    """The sum over all ranks, in the order of ranks, and the bytes that this rank sent. Each rank
+    sums one part for all."""
     channel = world.channels["step"]
     parts = np.array_split(np.ascontiguousarray(flat, np.float32), world.size)
     theirs = [np.empty_like(parts[world.rank]) for _ in parts]

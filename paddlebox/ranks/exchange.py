@@ -1,4 +1,4 @@
-"""Exchange: fetches rows from their owners and sends gradients to them, directly between ranks.
+"""RowExchange: fetches rows from their owners and sends gradients to them, directly between ranks.
 
 An owner adds up the merged gradients in the order of ranks, and applies its rule once.
 
@@ -14,55 +14,48 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paddlebox import _native
-from paddlebox.config import Rule, TableConfig
-from paddlebox.config.trainer import RanksConfig
-from paddlebox.ranks import rows_without_embedx as bare_rows
+from paddlebox.config import Rule
 from paddlebox.ranks.channel import Channel
 from paddlebox.ranks.messages import pack_ids, unpack_ids
 from paddlebox.ranks.plans import ShardedPass, Step
-from paddlebox.ranks.quantize import Residual, RowFormat, sum_of_left
-from paddlebox.ranks.rows_without_embedx import Bare
-from paddlebox.ranks.traffic import Traffic, ranks_per_node
+from paddlebox.ranks.row_messages import (
+    Bare,
+    BareMessages,
+    Residual,
+    RowFormat,
+    sum_of_left,
+    with_bits,
+    without_bits,
+)
+from paddlebox.store.tiered_table import TieredTable
 
 if TYPE_CHECKING:
-    from paddlebox.ranks.world import World
+    from paddlebox.ranks.shared_tables import SharedTables
 
 core = _native.core
 
 
-class Exchange:
-    """The exchange of one table.
+class RowExchange:
+    """The exchange of one table. table: of this rank's range.
 
     Methods with the argument `channel` are collective and use that channel.
-
-    Args:
-        native: the core's table of this rank's range.
-        late: whether late lines are trained.
     """
 
-    def __init__(
-        self,
-        native: Any,
-        config: TableConfig,
-        world: World,
-        options: RanksConfig,
-        traffic: Traffic,
-        late: bool = False,
-    ) -> None:
-        self.world, self.options = world, options
-        self._native, self._config, self._traffic = native, config, traffic
+    def __init__(self, table: TieredTable, tables: SharedTables) -> None:
+        self.world, self.options = tables.world, tables.options
+        self._native, self._traffic = table.native, tables.traffic
+        self._config, self._late = table.config, table.options.late_lines
+        config, options = self._config, self.options
         self._thin = 3 + len(config.counts)  # columns of a bare row
         self._columns = self._thin + config.embedx_dim + config.expand_dim  # P
         self._row_format = RowFormat(options.rows, self._columns)
-        self._late = late
-        self._gradient_columns = self._columns + late
-        self._gradient_format = RowFormat(options.gradients, self._gradient_columns)
+        self._gradient_format = RowFormat(options.gradients, self._columns + self._late)
         self._feedback = self._gradient_format.quantized
+        self._between_nodes = tables.between_nodes
         # Within a host, sending whole float32 rows takes less time than finding bare rows.
         # If values are rounded or gradients are late, the embedx of bare rows is always left out.
         # If embedx gradients of a bare row were sent, they would leave rounding errors.
-        self._between_nodes = not world.on_one_host or ranks_per_node(world.size) < world.size
-        #: Whether messages leave the embedx of bare rows out (rows_without_embedx.py).
+        #: Whether messages leave the embedx of bare rows out (row_messages.py).
         self.leaves_out = (
             self._between_nodes
             or self._row_format.quantized
@@ -85,7 +78,6 @@ class Exchange:
             self._residual = Residual(self._gradient_format, staged.row_at_owner, staged.bounds)
 
     def forget(self) -> None:
-        """Drop the rounding errors of the pass."""
         self._residual = None
 
     def end(self, channel: Channel) -> None:
@@ -132,7 +124,7 @@ class Exchange:
     def request(
         self, wanted: list[list[np.ndarray]], instances: np.ndarray, channel: Channel
     ) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
-        """Tell the owners which rows this rank needs, and all ranks how many instances it has.
+        """Exchange the row ids of some steps, and the numbers of instances.
 
         Args:
             wanted: (steps, R) the int32 row ids that this rank needs from each owner.
@@ -170,12 +162,8 @@ class Exchange:
     def fetch_some(
         self, step: Step, channel: Channel, asked: list[np.ndarray], own: np.ndarray
     ) -> np.ndarray:
-        """Fetch some rows of a batch.
-
-        Args:
-            asked: (R) bool, by row of `step.asked`: the rows to send.
-            own: (u) bool: the rows to fetch.
-        """
+        """asked: (R) bool, by row of `step.asked`: the rows to send. own: (u) bool: the rows to
+        fetch."""
         ids = [of_rank[chosen] for of_rank, chosen in zip(step.asked, asked, strict=True)]
         of_owner = np.split(own, np.cumsum(step.counts)[:-1])
         counts = [int(np.count_nonzero(chosen)) for chosen in of_owner]
@@ -188,13 +176,8 @@ class Exchange:
     def _from_owners(
         self, channel: Channel, asked: list[np.ndarray], counts: list[int], bare: Bare | None
     ) -> np.ndarray:
-        """(sum of counts, P) float32 rows from their owners.
-
-        Args:
-            asked: (R) int32 rows of this rank to send to each rank.
-            counts: (R) number of rows from each owner.
-            bare: is filled in; None: send whole rows.
-        """
+        """(sum of counts, P) float32 rows. asked: (R) int32 rows of this rank to send to each rank.
+        counts: (R) number of rows from each owner. bare: is filled in; None: send whole rows."""
         ids, form = np.concatenate(asked), self._row_format
         sizes = [len(of_rank) for of_rank in asked]
         rows = np.empty((len(ids), self._columns), np.float32)
@@ -205,13 +188,11 @@ class Exchange:
             self._swap(channel, "rows", out, np.split(mine, np.cumsum(counts)[:-1]))
             return form.unpack(mine)
         bare.asked = core.have_embedx(self._native, ids) == 0
-        whole, thin = form.pack(rows[~bare.asked]), rows[bare.asked, : self._thin]
-        out = bare_rows.joined(whole, thin, bare.asked, sizes)
-        out = bare_rows.with_bits(bare.asked, sizes, out)
-        bare.own, into = bare_rows.without_bits(self.all_to_all(channel, "rows", out), counts)
-        bare_rows.check_sizes(into, bare.own, counts, form.record_bytes, self._thin)
-        whole, thin = bare_rows.parted(into, bare.own, counts, form.record_bytes, self._thin)
-        return bare_rows.spread(form.unpack(whole), thin, bare.own)
+        sending = BareMessages(form, self._thin, bare.asked, sizes)
+        out = sending.pack(form.pack(rows[~bare.asked]), rows[bare.asked, : self._thin])
+        out = with_bits(bare.asked, sizes, out)
+        bare.own, into = without_bits(self.all_to_all(channel, "rows", out), counts)
+        return BareMessages(form, self._thin, bare.own, counts).unpack(into)
 
     def give(self, step: Step, channel: Channel, merged: np.ndarray) -> None:
         """Send (u, columns of gradients) merged gradients to the owners, which apply them."""
@@ -225,11 +206,11 @@ class Exchange:
             gradients = form.unpack(records)
         else:
             whole = self._pack_gradients(merged, places, ~bare.own)
-            out = bare_rows.joined(whole, merged[bare.own, :thin], bare.own, counts)
-            into = bare_rows.room(bare.asked, sizes, form.record_bytes, thin)
-            self._swap(channel, "gradients", out, into)
-            whole, narrow = bare_rows.parted(into, bare.asked, sizes, form.record_bytes, thin)
-            gradients = bare_rows.spread(form.unpack(whole), narrow, bare.asked)
+            sending = BareMessages(form, thin, bare.own, counts)
+            coming = BareMessages(form, thin, bare.asked, sizes)
+            into = coming.room()
+            self._swap(channel, "gradients", sending.pack(whole, merged[bare.own, :thin]), into)
+            gradients = coming.unpack(into)
         core.push_planned(self._native, step.push, gradients, self._late)
 
     def _pack_gradients(
@@ -242,6 +223,5 @@ class Exchange:
     def _swap(
         self, channel: Channel, what: str, out: list[np.ndarray], into: list[np.ndarray]
     ) -> None:
-        """`Channel.swap`, counted under the name `what`."""
         self._traffic.add(what, out)
         channel.swap(out, into)

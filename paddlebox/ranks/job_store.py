@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from paddlebox import _native
@@ -25,10 +25,7 @@ paddle, core = _native.paddle, _native.core
 
 # The server of this job, which other ranks may need until this process ends.
 _servers: list[Any] = []
-# Each pause is a quarter longer than the last one, so a wait is at most about a quarter too long.
-# When each pause was twice as long as the last one, ranks waited up to twice as long as necessary
-# at the start of a pass.
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _LONGER = 1e-4, 0.02, 1.25
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 1e-4, 0.02
 _CHECKED_EVERY_S = 0.2
 _BACKLOG = 4096
 #: Seconds until a rank that does not join, cannot reach the first rank, or has joined but does not
@@ -37,6 +34,16 @@ JOIN_S = 600.0
 _LATE_S = 10.0
 #: Seconds for which the first rank waits at the end for ranks that have died meanwhile.
 END_S = 60.0
+
+
+def pauses(shortest_s: float, longest_s: float) -> Iterator[float]:
+    """Seconds between looks. Each pause is a quarter longer than the last one, so a wait is at most
+    about a quarter too long. When each pause was twice as long as the last one, ranks waited up to
+    twice as long as necessary at the start of a pass."""
+    pause = shortest_s
+    while True:
+        yield pause
+        pause = min(1.25 * pause, longest_s)
 
 
 class JobStore:
@@ -57,14 +64,13 @@ class JobStore:
         self._rank, self._size, self._check = rank, size, check
         self._heartbeat = heartbeat
         self._is_open = False  # until `open` has reached the first rank
-        self._check_later = check  # after the start
+        self._late = ""  # during the start: of the error for a rank that is late
         self._calls: dict[str, int] = {}
         self._clients = threading.local()
 
     def open(self) -> None:
-        """Open the store that PADDLE_MASTER names, on the first rank. Wait for all ranks.
-
-        Until `end_start`, a rank that is awaited for JOIN_S after all have joined is an error.
+        """Open the store that PADDLE_MASTER names, and wait for all ranks. Until `end_start`, a
+        rank that is awaited for JOIN_S after all have joined is an error.
 
         Raises: ConfigError if the first rank cannot listen at this address, or a rank was started
         twice; RankError if another program listens there, or a rank does not reach the store within
@@ -90,7 +96,10 @@ class JobStore:
         if started > 1:
             raise self._started_twice(self._rank)
         self._is_open = True
-        self._join()
+        address = os.environ["PADDLE_MASTER"]
+        self._begin("has not joined", f"expected {self._size} ranks; can its host reach {address}?")
+        self.gather("join", b"")
+        self._begin("has joined, but has not connected", "see its log")
 
     def _reach(self, host: str, port: int) -> None:
         """Wait until the first rank listens. Paddle's client of the store would wait forever."""
@@ -109,38 +118,23 @@ class JobStore:
                     ) from None
             time.sleep(_CHECKED_EVERY_S)
 
-    def _join(self) -> None:
-        """Wait for all ranks. The first rank notices one that was started twice."""
-        began = time.monotonic()
-
-        def check_join(rank: int) -> None:
-            self._check_later(rank)
-            for one in range(self._size if self._rank == 0 else 0):
-                if self._client.add(f"paddlebox/started/{one}", 0) > 1:
-                    raise self._started_twice(one)
-            if time.monotonic() - began > JOIN_S:
-                raise RankError(
-                    f"rank {rank} has not joined within {JOIN_S:g} s: expected {self._size} ranks; "
-                    f"can its host reach {os.environ['PADDLE_MASTER']}?"
-                )
-
-        self._check = check_join
-        self.gather("join", b"")
-        joined = time.monotonic()
-
-        def check_start(rank: int) -> None:
-            self._check_later(rank)
-            if time.monotonic() - joined > JOIN_S:
-                raise RankError(
-                    f"rank {rank} has joined, but has not connected within {JOIN_S:g} s: "
-                    "see its log"
-                )
-
-        self._check = check_start
+    def _begin(self, late: str, see: str) -> None:
+        """Begin a part of the start. late, see: of the error for a rank that is late to it."""
+        self._late, self._see, self._since = late, see, time.monotonic()
 
     def end_start(self) -> None:
         """All ranks are connected: from now on, one that is late is waited for without a limit."""
-        self._check = self._check_later
+        self._late = ""
+
+    def _check_awaited(self, rank: int) -> None:
+        self._check(rank)
+        if not self._late:
+            return
+        for one in range(self._size if self._rank == 0 else 0):
+            if self._client.add(f"paddlebox/started/{one}", 0) > 1:
+                raise self._started_twice(one)
+        if time.monotonic() - self._since > JOIN_S:
+            raise RankError(f"rank {rank} {self._late} within {JOIN_S:g} s: {self._see}")
 
     def _started_twice(self, rank: int) -> ConfigError:
         both = [self._client.get(f"paddlebox/started/{rank}/{n}").decode() for n in (1, 2)]
@@ -172,18 +166,16 @@ class JobStore:
         return client
 
     def end(self) -> None:
-        """Say that this rank does not need the store any more. The last call of a rank.
-
-        The first rank, which serves the store, waits until all have said so, but at most END_S.
-        """
+        """The last call of a rank. The first rank, which serves the store, waits until all have
+        called this, but at most END_S."""
         if not self._is_open:
             return
-        client, until, pause = self._client, time.monotonic() + END_S, _SHORTEST_PAUSE_S
+        client, until = self._client, time.monotonic() + END_S
+        pause = pauses(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
         with contextlib.suppress(RuntimeError, ValueError):  # the first rank has ended
             ended = client.add("paddlebox/ended", 1)
             while self._rank == 0 and ended < self._size and time.monotonic() < until:
-                time.sleep(pause)
-                pause = min(_LONGER * pause, _LONGEST_PAUSE_S)
+                time.sleep(next(pause))
                 ended = client.add("paddlebox/ended", 0)
 
     def leave(self, why: str) -> None:
@@ -219,15 +211,16 @@ class JobStore:
 
     def _wait_for(self, rank: int, what: str, number: int) -> None:
         """Wait until a rank has written its n-th message. Polls, so that Python gets signals."""
-        pause, checked = _SHORTEST_PAUSE_S, time.monotonic()
+        pause, checked = 0.0, time.monotonic()
         key, client = f"paddlebox/{what}/written/{rank}", self._client
+        next_pause = pauses(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
         while client.add(key, 0) < number:
+            pause = next(next_pause)
             time.sleep(pause)
-            pause = min(_LONGER * pause, _LONGEST_PAUSE_S)
             if time.monotonic() - checked > _CHECKED_EVERY_S:
                 checked = time.monotonic()
                 try:
-                    self._check(rank)
+                    self._check_awaited(rank)
                 except PaddleBoxError:
                     if client.add(key, 0) < number:  # otherwise it ended after writing
                         raise

@@ -16,64 +16,54 @@ from paddlebox.config import Config, load_slots
 from paddlebox.config.stored import OF_HOST, within
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.ranks.connecting import SECRET_FILE, read_secret
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.group import Group
 
 core = _native.core
 
 
-def share_memory(world: Coordinator, channels: int) -> tuple[list[int], Any]:
-    """Share memory with the ranks of this host. Collective.
-
-    Returns: the ranks that share it, and a HostGroup. If a rank of the host cannot share memory:
-    only this rank, and None. The ranks of the host then use the network.
-    """
+def share_memory(world: Group, channels: int) -> tuple[list[int], Any]:
+    """The ranks of this host, and the HostGroup that they share. If one of them cannot share
+    memory: only this rank, and None; they then use the network. Collective."""
     hosts = world.gather("host", _host())
     near = [rank for rank in range(world.size) if hosts[rank] == hosts[world.rank]]
     names = [f"rank {rank}" for rank in near]
     memory: Any = None
 
-    def on_all(act: Callable[[], str]) -> list[str]:
-        """What `act` returns on each rank of this host; "" where it failed."""
-        mine = ""
-        if len(near) > 1:
-            with contextlib.suppress(StoreError):
-                mine = act()
-        found = world.gather("memory", mine)
-        return [found[rank] for rank in near]
-
-    def create() -> str:
+    def create(_: str) -> str:
         nonlocal memory
         if world.rank != near[0]:
             return "-"
         memory = core.HostGroup.create(channels, names)
         return str(memory.where)
 
-    def open_it() -> str:
+    def open_it(where: str) -> str:
         nonlocal memory
-        if not created[0]:
-            return ""
-        if world.rank != near[0]:
-            memory = core.HostGroup.open(created[0], near.index(world.rank), channels, names)
+        if memory is None:
+            memory = core.HostGroup.open(where, near.index(world.rank), channels, names)
         return "-"
 
-    def watch() -> str:
-        if not all(opened):
-            return ""
+    def watch(_: str) -> str:
         memory.watch()
         return "-"
 
-    # Each rank of the job gathers three times, also where its own host shares nothing.
-    created = on_all(create)
-    opened = on_all(open_it)
-    watched = on_all(watch)
-    if all(opened) and all(watched):
-        return near, memory
-    return [world.rank], None
+    done = ["-"] * len(near)  # what the step before returned on each rank; "" where it failed
+    for step in (
+        create,
+        open_it,
+        watch,
+    ):  # of each rank of the job, also if its host shares nothing
+        mine = ""
+        if len(near) > 1 and all(done):
+            with contextlib.suppress(StoreError):
+                mine = step(done[0])
+        found = world.gather("memory", mine)
+        done = [found[rank] for rank in near]
+    return (near, memory) if all(done) else ([world.rank], None)
 
 
 def _host() -> str:
-    """A text that is equal for two ranks if one launcher started them on one system, in the same
-    namespaces of processes and of the network."""
+    """Equal for two ranks if one launcher started them on one system, in the same namespaces of
+    processes and of the network."""
     local = int(os.environ.get("PADDLE_LOCAL_RANK", "0"))
     launcher = os.environ.get(mpi.HOST, int(os.environ.get("PADDLE_TRAINER_ID", "0")) - local)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -126,10 +116,7 @@ def meet(gather: Gather) -> list[str]:
 
 def check_same(config: Config, names: Sequence[str], gather: Gather) -> None:
     """Check that all ranks have one config, except for the keys of OF_HOST, and the same slots.
-    Collective. names: as from `meet`.
-
-    Raises: ConfigError on all ranks.
-    """
+    Collective. names: of `meet`. Raises: ConfigError on all ranks."""
     mine = {
         key: value
         for key, value in _leaves(config.model_dump(mode="json"), "")
@@ -169,5 +156,4 @@ def _leaves(fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
 
 
 def address_of_host() -> str:
-    """The address of this host that the launcher names."""
     return os.environ["PADDLE_CURRENT_ENDPOINT"].rsplit(":", 1)[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -28,19 +28,10 @@ class Routes:
 
 @dataclass(frozen=True)
 class Hosts:
-    """Which ranks share a host, as this rank sees it.
-
-    Args:
-        ranks: (H) the ranks of each host, ascending. Hosts are in the order of their first ranks.
-    """
+    """ranks: (H) those of each host, ascending. Hosts are in the order of their first ranks."""
 
     rank: int
     ranks: tuple[tuple[int, ...], ...]
-    here: int = field(init=False)  # number of this rank's host
-
-    def __post_init__(self) -> None:
-        here = next(number for number, of_host in enumerate(self.ranks) if self.rank in of_host)
-        object.__setattr__(self, "here", here)
 
     @staticmethod
     def of(rank: int, firsts: Sequence[int]) -> Hosts:
@@ -51,19 +42,18 @@ class Hosts:
         ]
         return Hosts(rank, tuple(ranks))
 
+    @functools.cached_property
+    def here(self) -> int:
+        return next(number for number, of_host in enumerate(self.ranks) if self.rank in of_host)
+
     @property
     def near(self) -> tuple[int, ...]:
-        """The ranks of this host."""
         return self.ranks[self.here]
 
     @property
     def firsts(self) -> list[int]:
         """(H) the first rank of each host. These ranks exchange sums."""
         return [of_host[0] for of_host in self.ranks]
-
-    @property
-    def _others(self) -> list[int]:
-        return [host for host in range(len(self.ranks)) if host != self.here]
 
     @functools.cached_property
     def routes(self) -> Routes:
@@ -77,10 +67,11 @@ class Hosts:
         )
 
     def relayed(self, rank: int) -> list[int]:
-        """The numbers of the hosts with which a rank of this host exchanges messages. The other
-        hosts are shared out among the ranks of a host."""
+        """The numbers of the hosts with which a rank of this host exchanges messages: a part of
+        the other hosts."""
         at, count = self.near.index(rank), len(self.near)
-        return [host for host in self._others if (self.here + host) % count == at]
+        others = (host for host in range(len(self.ranks)) if host != self.here)
+        return [host for host in others if (self.here + host) % count == at]
 
     def relay(self, host: int) -> int:
         """The rank of another host that exchanges messages with this one."""
@@ -97,11 +88,8 @@ class Link(Protocol):
     def exchange(
         self, channel: int, out: Mapping[int, Sequence[np.ndarray]]
     ) -> dict[int, np.ndarray]:
-        """Send a message to each peer, and get one from each, as uint8. All ranks of the job call
-        it.
-
-        Args:
-            out: for each peer, contiguous arrays to send one after the other.
+        """Send a message to each peer, and get one from each, as uint8. Collective.
+        out: for each peer, contiguous arrays to send one after the other.
 
         Raises: RankError if a peer is gone, or has left the job.
         """
@@ -119,6 +107,4 @@ class Link(Protocol):
         """Why peers are gone, as far as this rank knows, one line each."""
         ...
 
-    def close(self) -> None:
-        """Close the connections."""
-        ...
+    def close(self) -> None: ...

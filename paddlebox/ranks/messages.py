@@ -109,11 +109,11 @@ def unpacked(message: np.ndarray, count: int) -> list[np.ndarray]:
 def to_hosts(
     of_ranks: Sequence[tuple[np.ndarray, np.ndarray]], counts: Sequence[int]
 ) -> list[list[np.ndarray]]:
-    """(H) the messages of this host to others, each as `packed` returns it.
+    """(H) the messages of this host to others, as of `packed`.
 
     Args:
         of_ranks: (L) for each rank of this host, the sizes (F) of its parts for the ranks of other
-            hosts, host by host, and the bytes of these parts.
+            hosts, host by host, and their bytes.
         counts: (H) the number of ranks of each host.
     """
     starts = [np.concatenate([[0], np.cumsum(sizes)]) for sizes, _ in of_ranks]
@@ -133,14 +133,7 @@ def from_hosts(
     messages: Sequence[np.ndarray], counts: Sequence[int], local: int
 ) -> list[list[np.ndarray]]:
     """(L, F) the parts for each rank of this host, of each rank of other hosts, host by host.
-
-    Args:
-        messages: (H) what the other hosts sent.
-        counts: (H) the number of ranks of each host.
-        local: L.
-
-    Raises: as `opened`.
-    """
+    messages, counts: (H). local: L. Raises: as `opened`."""
     found: list[list[np.ndarray]] = [[] for _ in range(local)]
     for message, count in zip(messages, counts, strict=True):
         parts = unpacked(message, count * local)  # by sender, then by receiver

@@ -16,21 +16,18 @@ from typing import Any
 import numpy as np
 
 from paddlebox.errors import RankError
-from paddlebox.ranks.job_store import JobStore
+from paddlebox.ranks.job_store import JobStore, pauses
 from paddlebox.ranks.link import COUNTERS
 from paddlebox.ranks.messages import bytes_of
 
 _TESTS_AT_ONCE = 200  # each yields the processor; then the pauses begin
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _LONGER = 2e-5, 1e-3, 1.25
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 2e-5, 1e-3
 _CHECKED_EVERY_S = 0.2
 
 
 class MpiLink:
-    """A `Link`. mpi: the module mpi4py.MPI.
-
-    store: of the job. MPI does not say that a rank has left, and not every launcher ends the
-    others.
-    """
+    """mpi: the module mpi4py.MPI. store: of the job, because MPI does not say that a rank has
+    left, and not every launcher ends the others."""
 
     def __init__(self, mpi: Any, channels: int, store: JobStore) -> None:
         self._mpi, self._store = mpi, store
@@ -78,7 +75,7 @@ class MpiLink:
 
     def _finish(self, request: Any, counters: dict[str, float], memory: Any) -> None:
         """Wait for a request. memory: what MPI reads and writes for it."""
-        began, tests, pause = time.perf_counter(), 0, _SHORTEST_PAUSE_S
+        began, tests, pause = time.perf_counter(), 0, pauses(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
         checked, done = began, False
         try:
             while not (done := request.Test()):
@@ -89,8 +86,7 @@ class MpiLink:
                 if (now := time.perf_counter()) - checked > _CHECKED_EVERY_S:
                     checked = now
                     self._check()
-                time.sleep(pause)
-                pause = min(_LONGER * pause, _LONGEST_PAUSE_S)
+                time.sleep(next(pause))
         finally:
             if not done:
                 self._unfinished.append((request, memory))
@@ -109,7 +105,7 @@ class MpiLink:
         return dict(self._counters[channel])
 
     def leave(self, why: str) -> None:
-        """Ends own waits, and tells the other ranks, which look at most _CHECKED_EVERY_S later."""
+        """The other ranks look at most _CHECKED_EVERY_S later."""
         if self._left:
             return
         self._left = why or "no reason"

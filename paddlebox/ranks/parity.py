@@ -20,7 +20,7 @@ from paddlebox.closing import Closing
 from paddlebox.errors import OutOfSpaceError, StoreError
 from paddlebox.ranks.channel import PARITY
 from paddlebox.ranks.link import Hosts
-from paddlebox.ranks.small_messages import NOTHING, AllToAll, send
+from paddlebox.ranks.small_messages import NOTHING, Attempts, send
 from paddlebox.ranks.world import World
 from paddlebox.store.file_stream import Stream
 from paddlebox.store.locks import Lease, take_lease
@@ -80,40 +80,28 @@ class Figures:
 
 
 class RankParity:
-    """Writes parity sets in the background. Add `offer` to `Committer.after_commit`.
-
-    Every rank creates one, and all ranks call `offer` for the same commits.
+    """Writes parity sets in the background. All ranks call `offer` for the same commits.
 
     Args:
-        name: of this rank in errors.
         group: the ranks of this rank's group.
         free_bytes: how many bytes a new set may take.
     """
 
     def __init__(
-        self,
-        store: Path,
-        name: str,
-        rank: int,
-        size: int,
-        group: tuple[int, ...],
-        channel: AllToAll,
-        free_bytes: Callable[[], int],
+        self, store: Path, world: World, group: tuple[int, ...], free_bytes: Callable[[], int]
     ) -> None:
-        self._free_bytes = free_bytes
-        self._store, self._name, self._rank, self._size = store, name, rank, size
-        self._group, self._channel = group, channel
-        self._others = [one for one in group if one != rank]
+        self._store, self._world, self._group = store, world, group
+        self._free_bytes, self._channel = free_bytes, world.channels[PARITY]
+        self._others = [one for one in group if one != world.rank]
         self._folder = SetFolder(store)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paddlebox-rank-parity")
         self._running: Future[None] | None = None
         self.figures = Figures()
 
     def offer(self, record: VersionRecord | None) -> None:
-        """Protect a version; None: this rank has none, so no rank protects any.
-
-        Waits until all ranks have written the set of the previous version. Removes the sets of
-        later versions: the store has gone back, and will use their numbers for other content.
+        """Protect a version; None: this rank has none, so no rank protects any. Waits for the set
+        of the previous version. Removes those of later versions: the store has gone back, and will
+        use their numbers for other content.
 
         Raises: RankError if another rank has ended.
         """
@@ -145,19 +133,28 @@ class RankParity:
         with ExitStack() as stack:
             if lease is not None:
                 stack.callback(lease.release)
-            (sets, wrong), error = _tried(self._folder.open_sets, ([], []))
+            attempts = Attempts()
+            newest = attempts.make(lambda: max(self._folder.numbers(), default=0), 0)
+            sets, wrong = attempts.make(self._folder.open_sets, ([], []))
             for one in sets:
                 stack.enter_context(one)
             for message in wrong:
                 log.warning("%s; its files get new parity", message)
-            self._write(record, sets, error)
+            self._write(record, sets, newest, attempts)
         self.figures.seconds += time.perf_counter() - started
 
-    def _write(self, record: VersionRecord | None, sets: Sequence[SetFile], error: str) -> None:
-        """error: why this rank cannot take part; "" otherwise."""
-        named, of_files = _tried(lambda: self._named(record), {})
-        newest, of_sets = _tried(lambda: max(self._folder.numbers(), default=0), 0)
-        error = error or of_files or of_sets
+    def _write(
+        self,
+        record: VersionRecord | None,
+        sets: Sequence[SetFile],
+        newest: int,
+        attempts: Attempts,
+    ) -> None:
+        """newest: the highest number of a set. attempts: after an error, the set is given up, and
+        all ranks say so."""
+        named = attempts.make(
+            lambda: protected_files(str(self._store), record) if record is not None else {}, {}
+        )
         held = {one.set.key: self._held(one, named) for one in sets}
         found = self._send_to_all(
             {
@@ -176,8 +173,7 @@ class RankParity:
         kept = kept_sets([found[rank]["sets"] for rank in self._group])
         safe = set[str]().union(*(held[key] for key in kept))
         fresh = [(name, size) for name, size in named.items() if name not in safe]
-        # With an error the set is given up, and all ranks say so.
-        is_new = bool(error or fresh) or not self._is_protected(record, sets, kept)
+        is_new = bool(attempts.error or fresh) or not self._is_protected(record, sets, kept)
         # The newest set has the manifests of the version that it protects.
         fresh += [(name, named[name]) for name in sorted(safe) if is_manifest(name)]
         part = RankFiles(record.version, pass_of(record), tuple(fresh), "")
@@ -189,13 +185,10 @@ class RankParity:
         size = block_bytes(len(self._group), max(lengths[rank] for rank in self._group))
         number = 1 + max(of["newest"] for of in found)
         rows = max(_rows(of["group"], lengths) for of in found)
-        with _Task(self._folder, number, part, size, error) as task:
+        with _Task(self._folder, number, part, size, attempts) as task:
             task.attempt(lambda: self._check_room(_rows(self._group, lengths) * size))
             self._write_set(task, tuple(kept), rows)
             self._end(task, sets, kept)
-
-    def _named(self, record: VersionRecord | None) -> dict[str, int]:
-        return protected_files(str(self._store), record) if record is not None else {}
 
     def _held(self, one: SetFile, named: Mapping[str, int]) -> set[str]:
         """The files of the version that a set has."""
@@ -219,7 +212,7 @@ class RankParity:
         for _ in range(rows):
             blocks = [task.next_block() for _ in self._others]
             crcs += "".join(hex_crc(block) for block in blocks if block)
-            out = [NOTHING] * self._size
+            out = [NOTHING] * self._world.size
             for rank, block in zip(self._others, blocks, strict=True):
                 out[rank] = np.frombuffer(block, np.uint8)
             arrived = self._channel.exchange(out)
@@ -227,7 +220,7 @@ class RankParity:
         task.attempt(task.sync)
         whole = self._agreed(task, kept, crcs)
         if whole is not None:
-            task.attempt(lambda: task.publish(self._rank, whole))
+            task.attempt(lambda: task.publish(self._world.rank, whole))
 
     def _check_room(self, most: int) -> None:
         free = self._free_bytes()
@@ -243,25 +236,22 @@ class RankParity:
         parts_of = self._send([bool(task.error), part], self._group)
         if any(parts_of[rank][0] for rank in self._group):
             return None
-        parts = {
-            rank: RankFiles(
-                of["version"],
-                of["passes"],
-                tuple((name, count) for name, count in of["files"]),
-                of["crcs"],
-            )
-            for rank, (_, of) in ((rank, parts_of[rank]) for rank in self._group)
-        }
+        parts = {}
+        for rank in self._group:
+            _, of = parts_of[rank]
+            of_files = tuple((name, count) for name, count in of["files"])
+            parts[rank] = RankFiles(**{**of, "files": of_files})
         return ParitySet(task.number, task.size, kept, parts)
 
     def _end(self, task: _Task, sets: Sequence[SetFile], kept: Sequence[str]) -> None:
         """When all ranks have written, remove the sets that are not kept; else the new one."""
-        ended = self._send_to_all(f"{self._name}: {task.error}" if task.error else "")
+        name = f"rank {self._world.rank}, {self._store}"
+        ended = self._send_to_all(f"{name}: {task.error}" if task.error else "")
         errors = list(dict.fromkeys(text for text in ended if text))
-        if errors and self._rank == 0:
+        if errors and self._world.rank == 0:
             log.warning("parity of ranks is not complete: %s", "; ".join(errors))
         if any(ended[rank] for rank in self._group):
-            _tried(lambda: self._folder.discard(task.number), None)
+            Attempts().make(lambda: self._folder.discard(task.number), None)
             return
         self._keep(kept, sets, task.number)
         self.figures.sets += 1
@@ -271,33 +261,26 @@ class RankParity:
     def _keep(self, keys: Sequence[str], sets: Sequence[SetFile], *others: int) -> None:
         """Remove all sets but those with these keys, and others with these numbers."""
         numbers = [one.set.number for one in sets if one.set.key in keys]
-        _, error = _tried(lambda: self._folder.keep([*others, *numbers]), None)
-        if error:  # the next commit tries it again
-            log.warning("%s: sets that are not needed stay: %s", self._folder.path, error)
+        attempts = Attempts()
+        attempts.make(lambda: self._folder.keep([*others, *numbers]), None)
+        if attempts.error:  # the next commit tries it again
+            log.warning("%s: sets that are not needed stay: %s", self._folder.path, attempts.error)
 
     def _send(self, mine: Any, to: Sequence[int]) -> list[Any]:
-        return send(self._channel, self._size, mine, to)
+        return send(self._channel, self._world.size, mine, to)
 
     def _send_to_all(self, mine: Any) -> list[Any]:
-        return self._send(mine, range(self._size))
+        return self._send(mine, range(self._world.size))
 
 
 class Parity(Hook):
-    """Protects each commit by parity across ranks (`ranks.parity`), in the background. size:
-    `ranks.parity`."""
+    """Protects each commit by parity across ranks. size: `ranks.parity`."""
 
     def __init__(self, table: TableSet, store: Path, world: World, size: int) -> None:
         group = group_of(world.hosts, size)
         self._table, self._world, self._reported = table, world, Figures()
-        self._parity = RankParity(
-            store,
-            f"rank {world.rank}, {store}",
-            world.rank,
-            world.size,
-            group,
-            world.channels[PARITY],
-            table.first.compactor.budget.free_bytes,
-        )
+        free_bytes = table.first.compactor.budget.free_bytes
+        self._parity = RankParity(store, world, group, free_bytes)
         table.committer.after_commit.append(self._parity.offer)
         together = [len({*group} & {*of_host}) for of_host in world.hosts.ranks]
         if max(together) > 1 and not world.on_one_host:
@@ -328,29 +311,29 @@ class Parity(Hook):
 
 
 class _Task(Closing):
-    """Reads this rank's stream and writes its file of a set. After an error it does neither: the
-    other ranks still count on its messages.
+    """Reads this rank's stream and writes its file of a set. After an error it does neither.
 
     Args:
         part: this rank's files in it, without checksums.
         size: C.
-        error: why this rank cannot take part; "" otherwise.
     """
 
     def __init__(
-        self, folder: SetFolder, number: int, part: RankFiles, size: int, error: str
+        self, folder: SetFolder, number: int, part: RankFiles, size: int, attempts: Attempts
     ) -> None:
         self._folder, self.number, self.part, self.size = folder, number, part, size
+        self._attempts = attempts
         self._stream: Stream | None = None
         self._writer: SetWriter | None = None
         self._at = 0
-        self.error = error
         self.written = 0
 
+    @property
+    def error(self) -> Exception | None:
+        return self._attempts.error
+
     def attempt(self, call: Callable[[], None]) -> None:
-        """Call it, unless there is an error already. Notes its error."""
-        if not self.error:
-            _, self.error = _tried(call, None)
+        self._attempts.make(call, None)
 
     def open(self) -> None:
         self._folder.discard(self.number)
@@ -362,11 +345,11 @@ class _Task(Closing):
         """The next block of the stream; empty after its end."""
         stream = self._stream
         count = min(self.size, self.part.bytes - self._at)
-        if self.error or stream is None or count <= 0:
+        if stream is None or count <= 0:
             return b""
-        found, self.error = _tried(lambda: stream.read(self._at, count), b"")
+        found = self._attempts.make(lambda: stream.read(self._at, count), b"")
         self._at += count
-        return bytes(found)
+        return found
 
     def append(self, row: bytes) -> None:
         writer = self._writer
@@ -405,11 +388,3 @@ def _rows(group: Sequence[int], lengths: Sequence[int]) -> int:
     """The rows of the longest body of a group. lengths: (R) bytes of the streams."""
     longest = max(lengths[rank] for rank in group)
     return -(-longest // (block_bytes(len(group), longest) * max(1, len(group) - 1)))
-
-
-def _tried(call: Callable[[], Any], otherwise: Any) -> tuple[Any, str]:
-    """The result of a call, and ""; or `otherwise`, and the error of the store."""
-    try:
-        return call(), ""
-    except (StoreError, OSError) as error:
-        return otherwise, str(error)

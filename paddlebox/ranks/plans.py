@@ -11,13 +11,13 @@ Letters: R = ranks, K = keys of a pass on this rank, u = unique rows of a batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from paddlebox.ranks.rows_without_embedx import Bare
-from paddlebox.store.coordinator import BESIDE
+from paddlebox.ranks.row_messages import Bare
+from paddlebox.store.table_exchange import BESIDE
 from paddlebox.store.tiered_table import StagedPass
 
 
@@ -29,8 +29,7 @@ class Late(NamedTuple):
 
 
 class Changes:
-    """Tracks which rows of this owner the previous step changes. train: whether steps change
-    rows."""
+    """The rows of this owner that the previous step changes. train: whether steps change rows."""
 
     def __init__(self, rows: int, train: bool) -> None:
         self._changed, self._train = np.zeros(rows, np.bool_), train
@@ -71,19 +70,18 @@ def unpack(found: Sequence[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
 STEP = f"{BESIDE}step"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShardedPass(StagedPass):
     """A pass whose rows are staged at their owners. `row_of_key` are positions in `keys`."""
 
-    shard: StagedPass | None = None  # the rows of this rank's range, for all ranks
-    keys: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))  # (K) ascending
-    row_at_owner: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # (K)
-    bounds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # (R + 1) of owners
+    shard: StagedPass  # the rows of this rank's range, for all ranks
+    keys: np.ndarray  # (K) uint64, ascending
+    row_at_owner: np.ndarray  # (K) int32
+    bounds: np.ndarray  # (R + 1) int64, of owners
 
     @property
     def own(self) -> StagedPass:
         """The pass of this rank's range."""
-        assert self.shard is not None
         return self.shard
 
 
@@ -100,7 +98,7 @@ class Step:
     asked: list[np.ndarray]  # (R) int32 rows of this rank that each rank needs
     push: np.ndarray | None  # plan of all asked rows; None in an evaluation
     late: Late | None = None  # the rows to fetch late; None: no row is fetched early
-    bare: Bare | None = None  # None if messages do not leave embedx out (rows_without_embedx.py)
+    bare: Bare | None = None  # None if messages do not leave embedx out (row_messages.py)
     following: Step | None = None  # the next step, whose rows this step fetches
     all_weight: float | None = None  # of the instances of all ranks; None: they have no weights
 

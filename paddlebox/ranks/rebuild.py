@@ -15,17 +15,26 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from paddlebox.errors import CorruptionError, StoreError
+from paddlebox.errors import CorruptionError
 from paddlebox.ranks.parity import xor_of
-from paddlebox.ranks.small_messages import NOTHING, BeforeLoading, raise_together, send, send_to_all
+from paddlebox.ranks.small_messages import (
+    FAILURES,
+    NOTHING,
+    Attempts,
+    raise_together,
+    send,
+    send_to_all,
+    together,
+)
 from paddlebox.store import files
-from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.file_stream import Stream, StreamWriter
+from paddlebox.store.group import Group
 from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.parity_set import (
     ParitySet,
@@ -47,6 +56,7 @@ class Known:
     agents: Mapping[int, int]  # former rank -> the rank that reads its folder
     #: Former rank -> key of each set -> (keys of the set's `sets`, rank -> (version, pass)).
     sets: Mapping[int, Mapping[str, tuple[Sequence[str], Mapping[int, tuple[int, int]]]]]
+    stores: Mapping[int, Path]  # that this rank sees, by former rank
 
     def passes(self, lost: int) -> dict[int, str]:
         """The passes that a lost rank can be rebuilt at: pass -> key of the set."""
@@ -64,21 +74,31 @@ class Known:
         }
 
 
-def look(stores: Mapping[int, Path], world: Coordinator) -> Known:
-    """Exchange what the ranks know of parity sets. Collective. stores: that this rank sees, by
-    former rank."""
+def look(stores: Mapping[int, Path], world: Group) -> Known:
+    """Exchange what the ranks know of parity sets. Collective. stores: as of `Known`."""
     mine = {str(rank): _summaries(store) for rank, store in stores.items()}
-    agents, sets = dict[int, int](), dict[int, Any]()
-    for agent, of_agent in enumerate(send_to_all(world, mine)):
-        for name, of_rank in of_agent.items():
-            rank = int(name)
-            if rank not in agents or agent == rank:  # nodes may hold outdated folders of others
-                agents[rank] = agent
-                sets[rank] = {
-                    key: (needs, {int(one): tuple(at) for one, at in ranks.items()})
-                    for key, (needs, ranks) in of_rank.items()
-                }
-    return Known(agents, sets)
+    of_agents = send_to_all(world, mine)
+    agents = agents_of([[int(rank) for rank in of_agent] for of_agent in of_agents])
+    sets = {
+        rank: {
+            key: (needs, {int(one): tuple(at) for one, at in ranks.items()})
+            for key, (needs, ranks) in of_agents[agent][str(rank)].items()
+        }
+        for rank, agent in agents.items()
+    }
+    return Known(agents, sets, stores)
+
+
+def agents_of(seen: Sequence[Sequence[int]]) -> dict[int, int]:
+    """The agent of each former rank: that rank itself, because nodes may hold outdated folders of
+    others, or the first that sees its store. seen: (R) the former ranks whose stores each rank
+    sees."""
+    found = dict[int, int]()
+    for agent, ranks in enumerate(seen):
+        for rank in ranks:
+            if rank not in found or agent == rank:
+                found[rank] = agent
+    return found
 
 
 def _summaries(store: Path) -> dict[str, Any]:
@@ -97,15 +117,7 @@ def _summaries(store: Path) -> dict[str, Any]:
         }
 
 
-def rebuild(
-    lost: int,
-    key: str,
-    to: Path,
-    by: int,
-    known: Known,
-    stores: Mapping[int, Path],
-    world: Coordinator,
-) -> None:
+def rebuild(lost: int, key: str, to: Path, by: int, known: Known, world: Group) -> None:
     """Rebuild the store of a lost rank. Collective.
 
     Args:
@@ -126,41 +138,25 @@ def rebuild(
         world.heartbeat.stage("load", f"parity set {number} of {1 + len(needs)}")
         log.info("rank %d: rebuilding, parity set %d of %d", lost, number, 1 + len(needs))
         with ExitStack() as stack:
-            holders, error = dict[int, SetFile](), cast("Exception | None", None)
-            try:
-                holders = _opened(one, lost, known, stores, world, stack)
-            except (StoreError, OSError) as failed:
-                error = failed
-            raise_together(world, error, folder, what)
+            opened = partial(_opened, one, lost, known, world.rank, stack)
+            holders = together(world, folder, opened, what)
             error = _Rebuilding(one, lost, by, known, holders, world, target).run()
         # A damaged file gives wrong blocks: its error alone is of interest.
         raise_together(world, error if world.rank != by else None, folder, what)
         raise_together(world, error, folder, what)
-    error = None
-    if target is not None:
-        try:
-            target.finish(to)
-        except (StoreError, OSError) as failed:
-            error = failed
-    raise_together(world, error, folder, what)
+    together(world, folder, lambda: target.finish(to) if target is not None else None, what)
 
 
-def _opened(
-    key: str,
-    lost: int,
-    known: Known,
-    stores: Mapping[int, Path],
-    world: Coordinator,
-    stack: ExitStack,
-) -> dict[int, SetFile]:
-    """The files of a set for which this rank is the agent, by their rank."""
-    found = {}
+def _opened(key: str, lost: int, known: Known, agent: int, stack: ExitStack) -> dict[int, SetFile]:
+    """The files of a set that an agent reads, by their rank."""
     number = int(key.partition("-")[0])
-    for rank, agent in known.agents.items():
-        if agent == world.rank and rank != lost and key in known.sets[rank]:
-            path = SetFolder(stores[rank]).path / f"{number:012d}.set"
-            found[rank] = stack.enter_context(SetFile(path))
-    return found
+    return {
+        rank: stack.enter_context(
+            SetFile(SetFolder(known.stores[rank]).path / f"{number:012d}.set")
+        )
+        for rank, of_rank in known.agents.items()
+        if of_rank == agent and rank != lost and key in known.sets[rank]
+    }
 
 
 class _Target:
@@ -222,13 +218,13 @@ class _Rebuilding:
         by: int,
         known: Known,
         holders: Mapping[int, SetFile],
-        world: Coordinator,
+        world: Group,
         target: _Target | None,
     ) -> None:
         """holders: the files of the set of which this rank is the agent."""
         self._lost, self._by, self._known, self._world = lost, by, known, world
         self._held, self._target = holders, target
-        self._error: Exception | None = None
+        self._attempts = Attempts()
         self._set = self._agree(key)
         self._ranks = self._set.holders(lost)  # the others of the group, ascending
         self._of_agents = [
@@ -245,7 +241,7 @@ class _Rebuilding:
         mine = next((one.set.fields() for one in self._held.values()), None)
         first = min(self._known.agents[r] for r, of in self._known.sets.items() if key in of)
         to = range(self._world.size) if self._world.rank == first else ()
-        found = send(BeforeLoading(self._world), self._world.size, mine, to)
+        found = send(self._world, self._world.size, mine, to)
         return ParitySet.of(found[first])
 
     def run(self) -> Exception | None:
@@ -255,15 +251,15 @@ class _Rebuilding:
                 stack.enter_context(stream)
             if self._target is None:
                 self._rounds(None)
-                return self._error
+                return self._attempts.error
             try:
                 with self._target.writing(self._set.parts[self._lost].files) as writer:
                     self._rounds(writer)
-                    if self._error is not None:
-                        raise self._error
-            except (StoreError, OSError) as error:
-                self._error = self._error or error
-        return self._error
+                    if self._attempts.error is not None:
+                        raise self._attempts.error
+            except FAILURES as error:
+                return self._attempts.error or error
+        return None
 
     def _rounds(self, writer: StreamWriter | None) -> None:
         mine = self._of_agents[self._world.rank]
@@ -289,7 +285,7 @@ class _Rebuilding:
         joined = [np.concatenate([NOTHING, *of_agent]) for of_agent in out]
         found = [
             np.split(data, np.cumsum(self._sizes(sender, row)))
-            for sender, data in enumerate(self._world.exchange_instances(joined))
+            for sender, data in enumerate(self._world.exchange(joined))
         ]
         return [kept if sender == own else of for sender, of in enumerate(found)]
 
@@ -315,27 +311,20 @@ class _Rebuilding:
         return xor_of([self._block(rank, holder, row) for rank in others])
 
     def _block(self, rank: int, holder: int, row: int) -> np.ndarray:
-        size = self._size(rank, holder, row)
-        if self._error or not size:
-            return np.zeros(size, np.uint8)
-        try:
-            number = self._set.block(rank, holder, row)
-            return np.frombuffer(self._held[rank].block(self._streams[rank], number), np.uint8)
-        except (StoreError, OSError) as error:
-            self._error = error
-            return np.zeros(size, np.uint8)
+        size, number = self._size(rank, holder, row), self._set.block(rank, holder, row)
+        if not size:
+            return NOTHING
+        held, stream = self._held[rank], self._streams[rank]
+        read = self._attempts.make(lambda: held.block(stream, number), bytes(size))
+        return np.frombuffer(read, np.uint8)
 
     def _result(self, holder: int, row: int, parts: Sequence[np.ndarray]) -> np.ndarray:
         """The block of the lost rank that a holder's row gives."""
         size = self._size(self._lost, holder, row)
-        if self._error or not size:
-            return np.zeros(size, np.uint8)
-        try:
-            own = np.frombuffer(self._held[holder].row(row), np.uint8)
-        except (StoreError, OSError) as error:
-            self._error = error
-            return np.zeros(size, np.uint8)
-        return xor_of([own, *parts])[:size]
+        if not size:
+            return NOTHING
+        own = self._attempts.make(lambda: self._held[holder].row(row), bytes(size))
+        return xor_of([np.frombuffer(own, np.uint8), *parts])[:size]
 
     def _write(
         self, writer: StreamWriter, row: int, arrived: Sequence[Sequence[np.ndarray]]
@@ -348,17 +337,14 @@ class _Rebuilding:
         }
         for holder in self._ranks if row >= 0 else ():
             number = self._set.block(self._lost, holder, row)
-            data = results[holder].tobytes()
-            expected = crc_of(self._set.parts[self._lost].crcs, number)
-            if self._error or not data:
-                continue
-            if hex_crc(data) != expected:
-                self._error = CorruptionError(
-                    f"rank {self._lost}: block {number} of set {self._set.key} has CRC32C "
-                    f"{hex_crc(data)}, expected {expected}"
-                )
-                continue
-            try:
-                writer.append(data)
-            except (StoreError, OSError) as error:
-                self._error = error
+            if data := results[holder].tobytes():
+                self._attempts.make(partial(self._append, writer, number, data), None)
+
+    def _append(self, writer: StreamWriter, number: int, data: bytes) -> None:
+        expected = crc_of(self._set.parts[self._lost].crcs, number)
+        if hex_crc(data) != expected:
+            raise CorruptionError(
+                f"rank {self._lost}: block {number} of set {self._set.key} has CRC32C "
+                f"{hex_crc(data)}, expected {expected}"
+            )
+        writer.append(data)

@@ -12,7 +12,6 @@ with Partial Recovery", MLSys 2021).
 
 from __future__ import annotations
 
-import io
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +22,9 @@ import numpy as np
 
 from paddlebox.config import Config
 from paddlebox.errors import ConfigError, PaddleBoxError, StoreError
+from paddlebox.ranks.shared_tables import SharedTables
 from paddlebox.ranks.stepping import Progress
-from paddlebox.ranks.world import World
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.group import Group
 from paddlebox.store.rank_stores import pass_of
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table_set import TableSet
@@ -61,15 +60,13 @@ class Recovered:
 
 
 def agree(
-    run_dir: Path, config: Config, record: VersionRecord | None, world: Coordinator
+    run_dir: Path, config: Config, record: VersionRecord | None, world: Group
 ) -> Recovered | None:
-    """Agree on the position at which all ranks continue. Collective.
+    """The position at which all ranks continue; None: after the last pass that every rank has
+    committed, because nothing is to recover. Collective.
 
-    A rank that lacks whole passes gets a new version that records the common position. record: the
-    newest version of this rank.
-
-    Returns: the position; None if there is nothing to recover. All ranks then continue after the
-    last pass that every rank has committed.
+    A rank that lacks whole passes gets a new version that records the position. record: the newest
+    version of this rank.
     """
     mine = [record is not None, _position(record), _entries(record)]
     found = world.gather("position", mine)
@@ -112,11 +109,8 @@ def agree(
 
 
 def forget(run_dir: Path) -> None:
-    """Go back to the last complete version if the newest is partial, in a job without partial
-    recovery.
-
-    Raises: ConfigError if no complete version is kept.
-    """
+    """In a job without partial recovery, go back from a partial version to the last complete one.
+    Raises: ConfigError if no complete version is kept."""
     store = run_dir / "store"
     if not (store / "manifest").is_dir():
         return
@@ -156,7 +150,7 @@ def _commit_position(
     at: Position,
     entries: Sequence[Mapping[str, Any]],
     source: int,
-    world: Coordinator,
+    world: Group,
 ) -> None:
     """If this rank lacks whole passes, commit its rows as a version at the common position."""
     fields = ("cursor", "pass_number", "day", "events", "config", "config_hash")
@@ -169,20 +163,17 @@ def _commit_position(
         manifest.append(record.following("partial", **given))
 
 
-def agreed_passes(own: Path, passes: int, world: Coordinator) -> int:
-    """The number of passes that every rank has committed. Every rank calls it.
-
-    A rank that has committed more goes back to its version after that pass.
+def agreed_passes(own: Path, passes: int, world: Group) -> int:
+    """The number of passes that every rank has committed. Collective. A rank that has committed
+    more goes back to its version after that pass.
 
     Args:
         own: the run dir of this rank.
         passes: number of passes that this rank has committed.
-        world: the ranks.
 
-    Raises:
-        StoreError: that version is no longer kept.
+    Raises: StoreError if that version is no longer kept.
     """
-    agreed = world.min("passes", passes)
+    agreed: int = min(world.gather("passes", passes))
     if agreed == passes:
         return passes
     with VersionStore.open_writer(own / "store") as manifest:
@@ -228,17 +219,10 @@ class PartialRecovery(Hook):
         """Load the dense state of the most advanced rank, if ranks were apart. Collective."""
         if self._coming is None:
             return
-        mine = b""
-        if self._world.rank == self._coming.source:
-            buffer = io.BytesIO()
-            state = self._table.load_dense()
-            names = np.array(list(state))
-            np.savez(buffer, names, *state.values())
-            mine = buffer.getvalue()
-        theirs = self._world.gather_bytes(mine)[self._coming.source]
-        with np.load(io.BytesIO(theirs), allow_pickle=False) as arrays:
-            values = [arrays[name] for name in arrays.files]
-        self._runners.load_dense_state(dict(zip(values[0].tolist(), values[1:], strict=True)))
+        source = self._coming.source
+        mine = self._table.load_dense() if self._world.rank == source else {}
+        others = self._world.arrays_of_others(lambda: mine)
+        self._runners.load_dense_state(others.get(source, mine))
 
     def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
         self._entries = self._coming.entries if self._coming is not None else ()
@@ -250,7 +234,6 @@ class PartialRecovery(Hook):
         progress.steps, progress.samples, progress.skip_steps = 0, at.samples, at.step
 
     def failed(self, error: BaseException) -> None:
-        """Commit the open pass if another rank died."""
         if not is_of_a_death(error, self._world):
             return
         self._world.heartbeat.stage("rescue", f"step {self._progress.steps}")
@@ -264,8 +247,8 @@ class PartialRecovery(Hook):
 
     @property
     def _progress(self) -> Progress:
-        assert isinstance(self._world, World)
-        return self._world.progress
+        assert isinstance(self._table.exchange, SharedTables)
+        return self._table.exchange.progress
 
     def _commit_open_pass(self) -> None:
         progress = self._progress
@@ -287,12 +270,9 @@ class PartialRecovery(Hook):
             )
 
 
-def is_of_a_death(error: BaseException, world: Coordinator) -> bool:
-    """Whether an error on this rank means that another rank died.
-
-    A rank that fails with an error tells the others (`World.leave`) and did not die. The job's
-    TCPStore ends with the first rank; the error that this causes is not a RankError.
-    """
+def is_of_a_death(error: BaseException, world: Group) -> bool:
+    """Whether an error on this rank means that another rank died. A rank that fails with an error
+    tells the others (`World.leave`) and did not die."""
     return world.is_from_others(error) and any(_DIED in why for why in world.why_gone())
 
 
@@ -302,11 +282,11 @@ def commit_partial(
     partial: Mapping[str, Any],
     first: Mapping[str, Any] | None = None,
 ) -> VersionRecord | None:
-    """Ends the open pass of a single table and commits its rows so far, with this dense state, as
-    a version that follows the previous pass. The table takes no more passes.
+    """Commits the rows of the open pass of a single table so far, with this dense state. The table
+    takes no more passes.
 
-    Waits for the commit of the previous pass, but for no other rank. Gradients that have not
-    arrived are lost, and so are the rounding errors that later gradients would have included.
+    Waits for no other rank. Gradients that have not arrived are lost, and so are the rounding
+    errors that later gradients would have included.
 
     Args:
         partial: goes into the version's cursor under this name.
@@ -315,7 +295,7 @@ def commit_partial(
     Returns: None if no pass is open. Raises: as `TableSet.commit`.
     """
     (table,) = tables.members
-    tables.world.drop()
+    tables.exchange.drop()
     tables.committer.wait()
     if not table.takes_passes or table.read_only or table.folder is None:
         return None

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,11 @@ import numpy as np
 from paddlebox.config import HbmPlace, TableConfig
 from paddlebox.errors import StoreError
 from paddlebox.heartbeat import SILENT, Heartbeat
-from paddlebox.ranks.small_messages import NOTHING, raise_together, send_to_all
+from paddlebox.ranks.small_messages import NOTHING, Attempts, raise_together, send_to_all, together
 from paddlebox.store import files
-from paddlebox.store.coordinator import Coordinator, key_ranges
 from paddlebox.store.file_stream import Stream, StreamWriter
 from paddlebox.store.files import make_folder, table_folder
+from paddlebox.store.group import Group, key_ranges
 from paddlebox.store.import_rows import FirstVersion, commit_resharded, import_rows, open_source
 from paddlebox.store.manifest_db import rebuild_from_files
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
@@ -59,7 +60,7 @@ def send_parts(
     versions: Mapping[int, SentVersion],
     stores: Mapping[int, Path],
     to: Path,
-    world: Coordinator,
+    world: Group,
 ) -> dict[int, Path]:
     """Send each rank the parts of stores that it needs. Collective.
 
@@ -69,40 +70,43 @@ def send_parts(
         stores: the stores that this rank sees, by former rank.
         to: the folder for the parts that this rank gets.
 
-    Returns: the stores that this rank got, by former rank. Each has the version as it was, with
-    fewer segments.
+    Returns: the stores that this rank got, by former rank, with fewer segments.
 
     Raises: StoreError on every rank, with the errors of all.
     """
-    mine, sending = dict[str, Any](), dict[int, list[tuple[str, int]]]()
-    error: Exception | None = None
-    try:
-        for receiver, ranks in enumerate(wanted):
-            own = key_ranges(world.size)[receiver]
-            for rank in ranks:
-                if versions[rank].agent == world.rank:
-                    part = _part(stores[rank], versions[rank].number, own)
-                    mine.setdefault(str(receiver), {})[str(rank)] = part
-                    sending.setdefault(receiver, []).extend(
-                        (str(stores[rank] / name), size) for name, size in part["files"]
-                    )
-    except (StoreError, OSError) as failed:
-        mine, sending, error = {}, {}, failed
-    raise_together(world, error, to)
+    mine, sending = together(world, to, lambda: _to_send(wanted, versions, stores, world))
     parts_of_ranks = send_to_all(world, mine)
     coming = [of.get(str(world.rank), {}) for of in parts_of_ranks]
     rounds = max((_rounds(parts) for of in parts_of_ranks for parts in of.values()), default=0)
     raise_together(world, _exchange(sending, coming, rounds, to, world), to)
-    try:
-        found = {
+    return together(
+        world,
+        to,
+        lambda: {
             int(rank): _finished(to / rank, part)
             for of_sender in coming
             for rank, part in of_sender.items()
-        }
-    except (StoreError, OSError) as failed:
-        found, error = {}, failed
-    raise_together(world, error, to)
-    return found
+        },
+    )
+
+
+def _to_send(
+    wanted: Sequence[Sequence[int]],
+    versions: Mapping[int, SentVersion],
+    stores: Mapping[int, Path],
+    world: Group,
+) -> tuple[dict[str, Any], dict[int, list[tuple[str, int]]]]:
+    """By receiver: the parts of stores that this rank sends, by former rank, and their files."""
+    parts, sending = dict[str, Any](), dict[int, list[tuple[str, int]]]()
+    for receiver, own in enumerate(key_ranges(world.size)):
+        for rank in wanted[receiver]:
+            if versions[rank].agent == world.rank:
+                part = _part(stores[rank], versions[rank].number, own)
+                parts.setdefault(str(receiver), {})[str(rank)] = part
+                sending.setdefault(receiver, []).extend(
+                    (str(stores[rank] / name), size) for name, size in part["files"]
+                )
+    return parts, sending
 
 
 def _part(store: Path, version: int, own: tuple[int, int]) -> dict[str, Any]:
@@ -137,15 +141,11 @@ def _exchange(
     coming: Sequence[Mapping[str, Any]],
     rounds: int,
     to: Path,
-    world: Coordinator,
+    world: Group,
 ) -> Exception | None:
-    """Send and write all files. Returns the error of this rank.
-
-    Args:
-        sending: for each receiver, the files, in order.
-        coming: (R) what each rank sends to this one.
-    """
-    errors = list[Exception]()
+    """Returns the error of this rank. sending: for each receiver, the files, in order. coming: (R)
+    what each rank sends to this one."""
+    attempts = Attempts()
     left = {receiver: sum(size for _, size in of) for receiver, of in sending.items()}
     total, arrived, due = _bytes(coming), 0, time.monotonic() + _LOG_EVERY_S
     with ExitStack() as stack:
@@ -170,38 +170,25 @@ def _exchange(
             for receiver, stream in streams.items():
                 begin = number * _BLOCK_BYTES
                 size = max(0, min(_BLOCK_BYTES, left[receiver] - begin))
-                out[receiver] = _read(stream, begin, size, errors)
-            for sender, found in enumerate(world.exchange_instances(out)):
-                if sender in writers and not errors:
-                    _write(writers[sender], found.tobytes(), errors)
+                read = attempts.make(partial(stream.read, begin, size), b"")
+                out[receiver] = np.frombuffer(read, np.uint8)
+            for sender, found in enumerate(world.exchange(out)):
+                if sender in writers:
+                    attempts.make(partial(writers[sender].append, found.tobytes()), None)
                 arrived += found.size
             world.heartbeat.stage("load", f"parts of other stores: {arrived}")
             if time.monotonic() >= due:
                 due = time.monotonic() + _LOG_EVERY_S
                 log.info("%s: %d of %d bytes of other stores", to, arrived, total)
-        for writer in writers.values():
-            _write(writer, None, errors)
-    return errors[0] if errors else None
+        for writer in writers.values():  # also after an error: this closes the file
+            last = Attempts()
+            last.make(writer.finish, None)
+            attempts.error = attempts.error or last.error
+    return attempts.error
 
 
 def _bytes(coming: Sequence[Mapping[str, Any]]) -> int:
     return sum(size for parts in coming for part in parts.values() for _, size in part["files"])
-
-
-def _read(stream: Stream, begin: int, size: int, errors: list[Exception]) -> np.ndarray:
-    try:
-        return np.frombuffer(stream.read(begin, size), np.uint8) if not errors else NOTHING
-    except (StoreError, OSError) as error:
-        errors.append(error)
-        return NOTHING
-
-
-def _write(writer: StreamWriter, data: bytes | None, errors: list[Exception]) -> None:
-    """data: None is the end."""
-    try:
-        writer.finish() if data is None else writer.append(data)
-    except (StoreError, OSError) as error:
-        errors.append(error)
 
 
 def _finished(folder: Path, part: Mapping[str, Any]) -> Path:

@@ -8,34 +8,26 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
 from paddlebox import errors
 from paddlebox.errors import OutOfSpaceError, PaddleBoxError, StoreError
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.group import Group
 
 NOTHING = np.empty(0, np.uint8)
+FAILURES = (PaddleBoxError, OSError, ValueError)
+
+T = TypeVar("T")
 
 
 class AllToAll(Protocol):
-    """An all-to-all, as of a `Channel`."""
+    """A `Channel`, or a `Group`."""
 
     def exchange(self, out: Sequence[np.ndarray]) -> list[np.ndarray]: ...
-
-
-@dataclass(frozen=True)
-class BeforeLoading:
-    """The channel of instances, for the time in which no pass is loaded. Also for one rank."""
-
-    world: Coordinator
-
-    def exchange(self, out: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return self.world.exchange_instances(out)
 
 
 def send(channel: AllToAll, size: int, mine: Any, to: Sequence[int]) -> list[Any]:
@@ -46,14 +38,48 @@ def send(channel: AllToAll, size: int, mine: Any, to: Sequence[int]) -> list[Any
     return [json.loads(of.tobytes()) if of.size else None for of in found]
 
 
-def send_to_all(world: Coordinator, mine: Any) -> list[Any]:
+def send_to_all(world: Group, mine: Any) -> list[Any]:
     """(R) what each rank says, as in JSON. Collective; no pass may be loaded meanwhile."""
-    return send(BeforeLoading(world), world.size, mine, range(world.size))
+    return send(world, world.size, mine, range(world.size))
 
 
-def raise_together(
-    world: Coordinator, error: BaseException | None, folder: Path, what: str = ""
-) -> None:
+class Attempts:
+    """Makes calls until one fails. After that it makes none, but the rank goes on to exchange,
+    because the other ranks count on its messages."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def make(self, call: Callable[[], T], otherwise: Any) -> T:
+        """The result of the call; `otherwise` if it fails, or one before it did."""
+        if self.error is None:
+            try:
+                return call()
+            except FAILURES as error:
+                self.error = error
+        return cast("T", otherwise)
+
+
+def together(world: Group, folder: Path, call: Callable[[], T], what: str = "") -> T:
+    """Call it on every rank; an error of any rank is raised on every rank. Collective. Arguments
+    and errors: as of `raise_together`."""
+    attempts = Attempts()
+    result = attempts.make(call, None)
+    raise_together(world, attempts.error, folder, what)
+    return result
+
+
+def in_turns(world: Group, folder: Path, call: Callable[[], None]) -> None:
+    """`together`, on one rank after another, because ranks may see the same folders."""
+    attempts = Attempts()
+    for rank in range(world.size):
+        if rank == world.rank:
+            attempts.make(call, None)
+        world.wait("turn")
+    raise_together(world, attempts.error, folder)
+
+
+def raise_together(world: Group, error: BaseException | None, folder: Path, what: str = "") -> None:
     """Raise the error of any rank on every rank. Collective.
 
     Args:

@@ -13,10 +13,10 @@ import numpy as np
 
 from paddlebox import _native
 from paddlebox.ranks.channel import Channel
-from paddlebox.ranks.exchange import Exchange
+from paddlebox.ranks.exchange import RowExchange
 from paddlebox.ranks.plans import STEP, Changes, Late, ShardedPass, Step, pack, unpack
-from paddlebox.ranks.rows_without_embedx import Bare
-from paddlebox.store.coordinator import BESIDE, Feed
+from paddlebox.ranks.row_messages import Bare
+from paddlebox.store.table_exchange import BESIDE, Feed
 
 core = _native.core
 
@@ -30,7 +30,7 @@ class StepPlanner:
     """Plans the steps of one table. inputs: suffix of the names of its inputs in a feed
     (data/batches.py)."""
 
-    def __init__(self, channel: Channel, exchange: Exchange, inputs: str) -> None:
+    def __init__(self, channel: Channel, exchange: RowExchange, inputs: str) -> None:
         self._channel, self._exchange, self._world = channel, exchange, exchange.world
         # Within a host, fetching rows takes 1 to 2 % of a step, less than a thread would cost.
         self._early = not (self._world.on_one_host or exchange.options.staleness)
@@ -47,13 +47,8 @@ class StepPlanner:
         idle_batch: Callable[[], Feed],
         plan: Callable[[list[Feed], list[Feed]], list[Feed]],
     ) -> Iterator[Feed]:
-        """The batches of a part of a pass, each with its step.
-
-        Args:
-            steps: number of batches to return.
-            idle_batch: makes a batch for a step for which this rank has none.
-            plan: calls `self.plan` of all tables for some batches.
-        """
+        """(steps) the batches of a part of a pass, each with its step. plan: calls `self.plan` of
+        all tables for some batches."""
         source = iter(batches)
 
         def begin(first: int) -> Future[list[Feed]] | None:
@@ -78,17 +73,12 @@ class StepPlanner:
         own: list[Feed],
         fill: list[Feed],
     ) -> list[Feed]:
-        """Plan the steps of some batches. Runs on the thread of the channel.
-
-        A step lists the rows that this rank needs from each owner, and the rows that each rank
-        needs from this one.
+        """The batches, each with its step. Runs on the thread of the channel.
 
         Args:
             changes: `changes_of` that pass.
             own: batches of this rank.
             fill: batches of `idle_batch`, for more steps.
-
-        Returns: all these batches, each with its step.
         """
         channel, feeds, rows = self._channel, [*own, *fill], []
         for feed in feeds:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from paddlebox.ranks.channel import Channel
-from paddlebox.ranks.exchange import Exchange
+from paddlebox.ranks.exchange import RowExchange
 from paddlebox.ranks.plans import STEP, Late, Step
-from paddlebox.store.coordinator import BESIDE, Feed
+from paddlebox.store.table_exchange import BESIDE, Feed
 from paddlebox.train.program import SHARE
 
-_ROWS = f"{BESIDE}rows"  # key in a feed: the future of `Exchange.fetch`
+_ROWS = f"{BESIDE}rows"  # key in a feed: the future of `RowExchange.fetch`
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Stepping:
     """
 
     def __init__(
-        self, channel: Channel, ahead: Channel, exchange: Exchange, batch: Any, inputs: str
+        self, channel: Channel, ahead: Channel, exchange: RowExchange, batch: Any, inputs: str
     ) -> None:
         self._channel, self._ahead = channel, ahead
         self._exchange, self._batch = exchange, batch
@@ -75,7 +75,6 @@ class Stepping:
 
     @contextmanager
     def step(self, feed: Feed) -> Iterator[int | None]:
-        """`Coordinator.step` for one table."""
         step: Step = feed.pop(self._step)
         for name in [name for name in feed if name.startswith(BESIDE + "box_")]:
             del feed[name]
@@ -122,11 +121,8 @@ class Stepping:
             raise
 
     def begin_to_give(self) -> None:
-        """Begin to send the gradients of the open step. All its pushes must be done.
-
-        The step waits for them at its end, and raises their error. With `staleness`, gradients are
-        sent at the end of the step only.
-        """
+        """Begin to send the gradients of the open step, whose pushes must be done. The step waits
+        for them at its end. With `staleness`, gradients are sent at its end only."""
         step, self._open = self._open, None
         if step is not None:
             self._batch.end_pushes()
@@ -136,7 +132,6 @@ class Stepping:
         self._exchange.give(step, self._channel, self._batch.merged())
 
     def wait_for_give(self) -> None:
-        """Wait for what `begin_to_give` has begun in the open step."""
         if self._giving is not None:
             self._giving.result()
 
@@ -149,7 +144,7 @@ class Stepping:
             self._given.popleft().result()
 
     def drop(self) -> None:
-        """Forget rows and gradients of the open pass that are on their way."""
+        """After what runs on the channels."""
         for channel in (self._ahead, self._channel):
             channel.submit(lambda: None).result()
         self._given.clear()
@@ -191,9 +186,9 @@ class Stepping:
 def with_next(of_tables: Sequence[Stepping], feeds: Iterable[Feed], train: bool) -> Iterator[Feed]:
     """The planned feeds of several tables, each step linked to the next one.
 
-    In asynchronous training (`ranks.staleness`), steps are not linked. Instead, the rows of a step
-    are fetched `steps_ahead` steps early. A channel keeps the order of its exchanges. So the rows
-    of a step lack the gradients of exactly the last `steps_ahead` steps.
+    With `ranks.staleness`, steps are not linked, but the rows of a step are fetched `steps_ahead`
+    steps early. A channel keeps the order of its exchanges, so they lack the gradients of exactly
+    the last `steps_ahead` steps.
     """
     ahead = of_tables[0].steps_ahead if train else 0
     if not ahead:

@@ -195,8 +195,7 @@ def _length_of_text(words: bytes) -> int:
 
 
 class _Move:
-    """A message each way over a connection that does not block. parts: contiguous arrays to
-    send."""
+    """A message each way, without blocking. parts: contiguous arrays to send."""
 
     def __init__(self, connection: socket.socket, parts: Sequence[np.ndarray]) -> None:
         self.connection = connection
@@ -215,13 +214,11 @@ class _Move:
 
     @property
     def events(self) -> int:
-        """What to poll for."""
         waits = (select.POLLOUT if self._sending else 0, select.POLLIN if self._receiving else 0)
         return sum(waits)
 
     def go(self) -> bool:
-        """Move what can be moved. Returns whether that is anything. Raises OSError if the
-        connection has ended."""
+        """Returns whether anything could be moved. Raises OSError if the connection has ended."""
         sent = self._try(self._send) if self._sending else False
         return (self._try(self._receive) if self._receiving else False) or sent
 

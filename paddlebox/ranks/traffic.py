@@ -6,12 +6,16 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paddlebox.errors import ConfigError
+from paddlebox.store.table_exchange import Exchanged
+
+if TYPE_CHECKING:
+    from paddlebox.ranks.world import World
 
 
 def ranks_per_node(size: int) -> int:
@@ -33,9 +37,6 @@ def ranks_per_node(size: int) -> int:
             "node, one node after the other; launch each with the same --nproc_per_node"
         )
     return per_node
-
-
-Sent = dict[str, Counter[str]]
 
 
 class Traffic:
@@ -61,41 +62,54 @@ class Traffic:
             if between:
                 self.between_nodes[what] += between
 
-    def now(self) -> Sent:
+    def now(self) -> dict[str, Counter[str]]:
         with self._lock:
             return {"sent": Counter(self.sent), "between_nodes": Counter(self.between_nodes)}
 
 
-def traffic_of_pass(
-    before: Sent,
-    after: Sent,
-    gather: Callable[[bytes], list[bytes]],
-    steps: int,
-    samples: int,
-    own: Mapping[str, Any],
-) -> dict[str, Any]:
-    """What all ranks sent in a pass. Collective.
+class ExchangedByRanks(Exchanged):
+    """As of now. traffic: of the open tables."""
 
-    Args:
-        before, after: `Traffic.now` at the start and at the end of the pass.
-        gather: `Coordinator.gather_bytes`.
-        samples: number of samples on all ranks.
-        own: other entries about this rank for `by_rank`.
-    """
-    mine = {name: dict(after[name] - before[name]) for name in after}
-    sums: Sent = {name: Counter() for name in after}
-    by_rank = []
-    for text in gather(json.dumps({"counts": mine, "own": own}).encode()):
-        theirs = json.loads(text)
-        for name, counts in theirs["counts"].items():
-            sums[name].update(counts)
-        sent = sum(theirs["counts"]["sent"].values())
-        by_rank.append({**theirs["own"], "sent_bytes": sent})
-    total = sum(sums["sent"].values())
-    return {
-        "sent_bytes": dict(sums["sent"]),
-        "between_nodes_bytes": dict(sums["between_nodes"]),
-        "bytes_per_step": total / max(1, steps),
-        "bytes_per_sample": total / max(1, samples),
-        "by_rank": by_rank,
-    }
+    def __init__(self, traffic: Traffic, world: World) -> None:
+        self._traffic, self._world, self._sent = traffic, world, traffic.now()
+        found = world.channel_counters().items()
+        #: Seconds and waits, by channel. Bytes are counted by content instead.
+        self._times = {
+            what: {channel: counters[what] for channel, counters in found}
+            for what in ("seconds", "waiting_seconds", "waits")
+        }
+        self.counters = {
+            f"exchange_{what}_{channel}": value
+            for what, of_channels in self._times.items()
+            for channel, value in of_channels.items()
+        }
+
+    def report(
+        self, dense_bytes: int, steps: int, samples: int, instances: int
+    ) -> Mapping[str, Any]:
+        self._traffic.sent["dense"] = dense_bytes
+        now = ExchangedByRanks(self._traffic, self._world)
+        spent = {
+            what: {channel: value - self._times[what][channel] for channel, value in of.items()}
+            for what, of in now._times.items()
+        }
+        mine = {
+            "counts": {name: dict(now._sent[name] - self._sent[name]) for name in now._sent},
+            "own": {"samples": instances, **spent},
+        }
+        sums: dict[str, Counter[str]] = {name: Counter() for name in now._sent}
+        by_rank = []
+        for text in self._world.gather_bytes(json.dumps(mine).encode()):
+            theirs = json.loads(text)
+            for name, counts in theirs["counts"].items():
+                sums[name].update(counts)
+            by_rank.append({**theirs["own"], "sent_bytes": sum(theirs["counts"]["sent"].values())})
+        total = sum(sums["sent"].values())
+        return {
+            "sent_bytes": dict(sums["sent"]),
+            "between_nodes_bytes": dict(sums["between_nodes"]),
+            "bytes_per_step": total / max(1, steps),
+            "bytes_per_sample": total / max(1, samples),
+            "by_rank": by_rank,
+            **spent,
+        }

@@ -15,7 +15,7 @@ from paddlebox import _native
 from paddlebox.saves.meta import DELETED, ROWS
 from paddlebox.saves.reader import Cursor, Save, Served, ends_of
 from paddlebox.saves.writer import DELETED_FINGERPRINT, DELETED_ROW_BYTES, PartWriter
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
+from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.life import DELTA_RESET, SaveFilter
 from paddlebox.store.tiered_table import TieredTable
 
@@ -26,7 +26,7 @@ _BLOCKS = 64  # blocks per read of each segment; small, because a pass may write
 
 
 def touched(
-    table: TieredTable, parent: Save, chosen: SaveFilter, world: Coordinator = ONE_RANK
+    table: TieredTable, parent: Save, chosen: SaveFilter, world: Group = ONE_RANK
 ) -> list[Any] | None:
     """Open segments that contain every key whose row may differ from the save `parent`. None,
     unless parent was saved from a version of this store, with the same day and thresholds and by
@@ -125,7 +125,7 @@ DELTA_SCORE, LIFE_SEQ = 3, 5  # positions in the words of a row (docs/formats/ro
 
 
 def write_changes(
-    table: TieredTable, chain: list[Save], writer: PartWriter, world: Coordinator
+    table: TieredTable, chain: list[Save], writer: PartWriter, world: Group
 ) -> SaveFilter:
     """Write how a base made now would differ from what a chain of saves, oldest first, serves in
     this rank's range. Returns the filter of the delta."""

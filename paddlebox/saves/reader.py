@@ -14,8 +14,8 @@ from paddlebox import _native
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.saves.meta import BASE, BATCH, DELETED, DENSE, ROWS, TABLES, read_meta
-from paddlebox.store.coordinator import ALL_KEYS
 from paddlebox.store.files import crc32c, read_dense
+from paddlebox.store.group import ALL_KEYS
 
 core = _native.core
 _CHUNK_ROWS = 1 << 17

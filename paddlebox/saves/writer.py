@@ -15,8 +15,8 @@ from paddlebox import _native
 from paddlebox.errors import StoreError
 from paddlebox.saves.meta import DELETED, DENSE, ROWS, TABLES, write_meta
 from paddlebox.store import files
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.files import crc32c, write_dense
+from paddlebox.store.group import ONE_RANK, Group
 
 core = _native.core
 _SEGMENT_BYTES = 64 << 20  # a segment is in memory until it is written
@@ -107,9 +107,7 @@ class SaveWriter:
     first one completes the save. Raises: StoreError if a rank does not see the first one's
     folder."""
 
-    def __init__(
-        self, target: Path, shapes: Sequence[Shape], world: Coordinator = ONE_RANK
-    ) -> None:
+    def __init__(self, target: Path, shapes: Sequence[Shape], world: Group = ONE_RANK) -> None:
         self._target = target
         self._folder = target.parent / f".{target.name}.tmp"
         self._world, rank = world, world.rank

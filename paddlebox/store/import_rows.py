@@ -15,7 +15,7 @@ import numpy as np
 from paddlebox import _native
 from paddlebox.store.committer import with_counts
 from paddlebox.store.compactor import segment_bytes
-from paddlebox.store.coordinator import ALL_KEYS
+from paddlebox.store.group import ALL_KEYS
 from paddlebox.store.record import VersionRecord, with_stamps
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable, stored_table

@@ -20,11 +20,12 @@ from paddlebox.closing import Closing, on_error
 from paddlebox.config import HbmPlace, Slots, TableConfig
 from paddlebox.errors import ConfigError
 from paddlebox.store.committer import Committer, PassFields, When
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
+from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.open_tables import open_tables
 from paddlebox.store.options import TableOptions
 from paddlebox.store.rank_stores import sum_of_digests
 from paddlebox.store.record import VersionRecord
+from paddlebox.store.table_exchange import TableExchange
 from paddlebox.store.table_life import TableLife
 from paddlebox.store.tiered_table import StagedPass, TieredTable
 from paddlebox.store.version_store import HISTORY
@@ -73,7 +74,7 @@ class TableSet(Closing):
         *,
         slots: Slots | None = None,
         slot_rates: Sequence[Sequence[float]] = (),
-        world: Coordinator = ONE_RANK,
+        world: Group = ONE_RANK,
         **changes: Any,
     ) -> None:
         self.options = options = replace(options or TableOptions(), **changes)
@@ -85,6 +86,7 @@ class TableSet(Closing):
             raise ConfigError(f"tables {', '.join(self.names)}: expected the slots of each")
         self._table_of_slot = slots.tables(self.names) if slots is not None else ()
         self.world = world
+        self.exchange = TableExchange()  # with the other ranks
         self._tables: list[TieredTable] = []
         self._histories: Mapping[str, np.ndarray] | None = None  # None: not read yet
         self.committer = Committer(self._tables, lambda: world.wait("committed"))
@@ -92,7 +94,7 @@ class TableSet(Closing):
         self.life = TableLife(self._tables, self.committer)
         with on_error(self.close):
             open_tables(self._tables, of_tables, options, slot_rates, self.committer.wait)
-            world.connect(self._tables, options.ranks)
+            self.exchange = world.connect(self._tables, options.ranks)
 
     @property
     def members(self) -> tuple[TieredTable, ...]:
@@ -176,7 +178,7 @@ class TableSet(Closing):
         try:
             for table, own in zip(self._tables, self._of_each(keys, slots), strict=True):
                 of_slots = None if slots is None else slots[own]
-                parts.append(self.world.stage(table, keys[own], of_slots, train=train, day=day))
+                parts.append(self.exchange.stage(table, keys[own], of_slots, train=train, day=day))
         except BaseException:
             for table, part in zip(self._tables, parts, strict=False):
                 table.native.drop_staged(part.own.stamp)
@@ -209,7 +211,7 @@ class TableSet(Closing):
         number = 0
         for table, own in zip(self._tables, self._of_each(keys, slots), strict=True):
             if table.counts_keys:  # each counts every pass, so their numbers agree
-                number = self.world.count_keys(table, keys[own], counts[own])
+                number = self.exchange.count_keys(table, keys[own], counts[own])
         return number
 
     def uncount_keys(self, counted: int) -> None:
@@ -229,7 +231,7 @@ class TableSet(Closing):
             table.make_room(part.own)
         for table, part in zip(self._tables, staged.parts, strict=True):
             table.native.begin(part.own.stamp)
-        self.world.begin(staged)
+        self.exchange.begin(staged)
 
     def show_clicks(self) -> np.ndarray:
         """(R, 2) float32, show and click of the rows of a single table's open pass, by row id."""
@@ -246,7 +248,7 @@ class TableSet(Closing):
         """Ends the open pass. A training pass first waits for the previous commit; then it is
         frozen until `commit`, `keep` or `spill`. pass_number: seed of the random rounding of 16-bit
         rows; a resumed run must use the same number."""
-        self.world.end()
+        self.exchange.end()
         self.wait_commit()
         for table in self._tables:
             table.native.end(pass_number)
@@ -254,7 +256,7 @@ class TableSet(Closing):
     def abandon(self, *, evaluation: bool = False) -> None:
         """Drops the open pass; the store stays at its last commit. After a training pass, the
         tables accept no more passes or life events, and cannot be read as a whole: reopen them."""
-        self.world.drop()
+        self.exchange.drop()
         for table in self._tables:
             table.abandon(evaluation=evaluation)
 
@@ -341,7 +343,7 @@ class TableSet(Closing):
                     sums[name] = dict(Counter(sums.get(name, {})) + Counter(value))
                 else:
                     sums[name] = sums.get(name, 0) + value
-        return {**sums, **self.world.counters()}
+        return {**sums, **self.exchange.exchanged().counters}
 
     def close(self) -> None:
         """Waits for the commit in the background and closes the stores. May be called twice."""
@@ -349,4 +351,4 @@ class TableSet(Closing):
             for table in self._tables:
                 closing.callback(table.close)
             closing.callback(self.committer.close)
-            closing.callback(self.world.disconnect)
+            closing.callback(self.exchange.close)

@@ -17,14 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paddlebox import ranks
 from paddlebox.config import Config, Phase, Schedule, Slots
 from paddlebox.data.first_look import FirstLook
 from paddlebox.errors import PaddleBoxError
 from paddlebox.ranks import World, adopt_stores, recovery
 from paddlebox.ranks.dense import dense_sync
 from paddlebox.ranks.parity import Parity
-from paddlebox.ranks.small_messages import raise_together
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.ranks.small_messages import in_turns
+from paddlebox.store.group import Group
 from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.config_changes import description
@@ -43,7 +44,7 @@ log = logging.getLogger("paddlebox")
 
 H = TypeVar("H", bound=Hook | None)
 
-take_over = adopt_stores.take_over
+take_over, check_config = adopt_stores.take_over, ranks.check_config
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Run:
     config: Config  # complete: `settled` has chosen the values that the user left open
     slots: Slots
     run_dir: Path  # of this rank
-    world: Coordinator
+    world: Group
     passes: Passes
     source: Source | None  # the run to take the first rows from
     point: ResumePoint
@@ -64,22 +65,14 @@ class Run:
 # ---- before the store is open
 
 
-def move_all_aside(run_dir: Path, world: Coordinator) -> None:
+def move_all_aside(run_dir: Path, world: Group) -> None:
     """Move the run dir aside on every node: stores left on other nodes would bring the model back.
     Raises: StoreError on every rank, if any rank cannot move it."""
-    error = None
-    for rank in range(world.size):  # in turns: ranks may see the same folder
-        if rank == world.rank:
-            try:
-                move_aside(run_dir)
-            except PaddleBoxError as failed:
-                error = failed
-        world.wait("fresh")
-    raise_together(world, error, run_dir)
+    in_turns(world, run_dir, lambda: move_aside(run_dir))
 
 
 def resume(
-    request: ResumeRequest, passes: Passes, world: Coordinator
+    request: ResumeRequest, passes: Passes, world: Group
 ) -> tuple[ResumePoint, recovery.Recovered | None]:
     """The resume point that all ranks agree on, with the files that any rank leaves out."""
     if not isinstance(world, World):  # nothing to agree on

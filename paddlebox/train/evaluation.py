@@ -28,7 +28,7 @@ from paddlebox.config.check import nearest
 from paddlebox.config.trainer import state_of
 from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
+from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.life import ServeFilter, filters_text, serve_filter
 from paddlebox.store.rank_stores import newest_after_passes, ranks_of
 from paddlebox.store.record import VersionRecord
@@ -147,7 +147,7 @@ _LOOKUP_ROWS = 1 << 16  # per call of FrozenTable.lookup
 def evaluate(
     config: AnyConfig,
     run_dir: AnyPath,
-    world: Coordinator = ONE_RANK,
+    world: Group = ONE_RANK,
     *,
     slots: AnySlots | None = None,
     dump: AnyPath | None = None,
@@ -245,7 +245,7 @@ def opened(
     config: Config,
     run_dir: Path,
     slots: Slots,
-    world: Coordinator = ONE_RANK,
+    world: Group = ONE_RANK,
     phase: Phase = Phase.UPDATE,
 ) -> Iterator[tuple[TableSet, Runner, int]]:
     """Open the newest commit of a run, read-only, at a pass that all ranks have. Yields the table,
@@ -289,7 +289,7 @@ def evaluate_files(
         dump: receives the predictions.
         ins_id: read the instance ids from the data.
         phase: the phase that `runner` belongs to, for a run with phases.
-        sizes: as for `Coordinator.share_files`.
+        sizes: as for `files_of`.
     """
     if dump is not None:  # without shuffling, because a dump has instances in the files' order
         config = config.having({"data.shuffle": False})
@@ -320,7 +320,7 @@ def evaluate_files(
     }
 
 
-def common_version(store: Path, world: Coordinator) -> int | None:
+def common_version(store: Path, world: Group) -> int | None:
     """The version of this rank after the newest pass that every rank has. Collective. None, the
     newest version, if there is one rank. Raises: StoreError if the ranks have no pass in common."""
     if world.size == 1:
@@ -337,7 +337,7 @@ def common_version(store: Path, world: Coordinator) -> int | None:
     return own[max(common)]
 
 
-def check_same_ranks(run_dir: Path, record: VersionRecord | None, world: Coordinator) -> None:
+def check_same_ranks(run_dir: Path, record: VersionRecord | None, world: Group) -> None:
     """Raises ConfigError if a version was written by another number of ranks than there are now."""
     ranks = ranks_of(record) if record is not None else world.size
     if ranks != world.size:

@@ -140,7 +140,7 @@ class Evaluate(Hook):
 
     def _evaluate(self, files: Sequence[str], sizes: Sequence[int] = ()) -> dict[str, Any]:
         own = self._training
-        own.world.finish_staging(own.dataset.wait_staged)
+        own.table.exchange.finish_staging(own.dataset.wait_staged)
         runner = own.runners.of(Phase.UPDATE)
         return evaluate_files(own.config, own.slots, own.table, runner, files, sizes=sizes)
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from paddlebox.errors import PaddleBoxError
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.group import Group
 from paddlebox.store.table_set import TableSet
 
 log = logging.getLogger("paddlebox")
@@ -155,7 +155,7 @@ def stop_together(table: TableSet) -> None:
 
 
 @contextmanager
-def stopped_with_others(world: Coordinator) -> Iterator[None]:
+def stopped_with_others(world: Group) -> Iterator[None]:
     """Raise Stopped in place of an error that is caused by a stopped rank. Wraps a run. A signal
     between two passes ends a rank at once; other ranks may have begun the next pass, and their
     exchanges with it then fail."""
@@ -168,7 +168,7 @@ def stopped_with_others(world: Coordinator) -> Iterator[None]:
         raise Stopped(signal.SIGTERM) from error
 
 
-def _is_of_a_stop(error: Exception, world: Coordinator) -> bool:
+def _is_of_a_stop(error: Exception, world: Group) -> bool:
     """Whether an error on this rank comes from another rank that was stopped. If nothing is known
     of the others, as when the job's store is gone, and a signal reached this rank too, a stop is
     likely."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +12,7 @@ from paddlebox.config.metrics import MetricConfig
 from paddlebox.data.batches import WEIGHT, Feed, is_flat
 from paddlebox.data.dataset import Dataset
 from paddlebox.errors import DataError
+from paddlebox.store.group import Group
 from paddlebox.train.metric_set import MetricSet
 from paddlebox.train.metrics import (
     Metric,
@@ -197,8 +196,7 @@ class Measured:
 
     def result(self, dataset: Dataset, batches: int, seconds: float) -> PassResult:
         """The result over all ranks, whose sums this object then has. Collective."""
-        world = dataset._table.world
-        world.merge(self, Measured._to_bytes, partial(Measured._merge, world.rank))
+        self._merge(dataset._table.world)
         usual = self.usual.compute() if self._scored else {}
         return PassResult(
             batches,
@@ -210,27 +208,26 @@ class Measured:
             self.left_out if dataset.options.load.slots.late is not None else None,
         )
 
-    def _to_bytes(self) -> bytes:
+    def _sums(self) -> np.ndarray:
         sums = [self.samples, self._loss_sum, self._scored, self._weight, self.left_out]
-        buffer = io.BytesIO()
-        np.savez(buffer, sums=np.array(sums, np.float64), **self._all.state())  # type: ignore[arg-type]
-        return buffer.getvalue()
+        return np.array(sums, np.float64)
 
-    @staticmethod
-    def _merge(rank: int, mine: Measured, of_ranks: Sequence[bytes]) -> Measured:
-        total = np.zeros(5)
-        for other, data in enumerate(of_ranks):
-            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                state = dict(arrays)
-            total += state.pop("sums")
-            if other == rank:
-                continue
-            theirs = Measured(None, mine._metrics, None, mine._tasks, None, mine._weights)
+    def _state(self) -> dict[str, np.ndarray]:
+        return {"sums": self._sums(), **self._all.state()}
+
+    def _merge(self, world: Group) -> None:
+        """Add what the other ranks measured."""
+        sums = {world.rank: self._sums()}
+        for rank, state in world.arrays_of_others(self._state).items():
+            sums[rank] = state.pop("sums")
+            theirs = Measured(None, self._metrics, None, self._tasks, None, self._weights)
             theirs._all.load_state(state)
-            mine._all.merge(theirs._all)
-        mine.samples, mine._loss_sum, mine._scored = int(total[0]), float(total[1]), bool(total[2])
-        mine._weight, mine.left_out = float(total[3]), int(total[4])
-        return mine
+            self._all.merge(theirs._all)
+        total = np.zeros(5)
+        for rank in sorted(sums):  # in this order, so that all ranks find the same bits
+            total += sums[rank]
+        self.samples, self._loss_sum, self._scored = int(total[0]), float(total[1]), bool(total[2])
+        self._weight, self.left_out = float(total[3]), int(total[4])
 
 
 def _show(

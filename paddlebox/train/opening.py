@@ -20,7 +20,7 @@ from paddlebox.data.options import LoadOptions
 from paddlebox.data.pipeline import load_threads
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.errors import ConfigError
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
+from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.options import TableOptions
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.metric_set import check_columns, exact_columns
@@ -103,7 +103,7 @@ def warn_of_zeros(config: Config, look: FirstLook, path: str) -> None:
     )
 
 
-def warn_of_idle(passes: Sequence[Sequence[str]], world: Coordinator) -> None:
+def warn_of_idle(passes: Sequence[Sequence[str]], world: Group) -> None:
     """Log a warning, on the first rank, if passes, given by their files, have fewer files than
     ranks."""
     few = [files for files in passes if len(files) < world.size]
@@ -185,7 +185,7 @@ def open_table(
     slots: Slots | None = None,
     read_only: bool = False,
     version: int | None = None,
-    world: Coordinator = ONE_RANK,
+    world: Group = ONE_RANK,
 ) -> TableSet:
     """Open the table of a config, or all of its tables if it has `extra_tables`.
 

@@ -114,7 +114,7 @@ class StartedPass:
     def __init__(self, table: TableSet, title: str) -> None:
         self.title, self._table = title, table
         self._counters, self._counters_of = table.counters(), _by_table(table)
-        self._waited_s, self._exchanged = table.compaction_wait_s, table.world.exchanged()
+        self._waited_s, self._exchanged = table.compaction_wait_s, table.exchange.exchanged()
         self._at, self._cpu_s = time.perf_counter(), time.process_time()
 
     def line(self, outcome: Line, stats: PassStats, dense_sent_bytes: int) -> Line:
@@ -125,9 +125,7 @@ class StartedPass:
         moved = _moved(before, after)
         of_phases = outcome.get("phases", {}).values()
         steps = sum(of["batches"] for of in of_phases) or outcome["batches"]
-        ranks = table.world.report(
-            self._exchanged, dense_sent_bytes, steps, outcome["samples"], stats.samples
-        )
+        ranks = self._exchanged.report(dense_sent_bytes, steps, outcome["samples"], stats.samples)
         bad = _moved(Counter(before["bad_grads"]), after["bad_grads"])
         return {
             **outcome,

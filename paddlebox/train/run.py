@@ -28,8 +28,8 @@ from paddlebox.config.data import ShareBy
 from paddlebox.data.first_look import FirstLook
 from paddlebox.data.listing import expand
 from paddlebox.errors import TrainingError
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
 from paddlebox.store.files import dense_digest, make_folder
+from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.locks import KeptLock
 from paddlebox.store.table_set import TableSet
 from paddlebox.train import assembly, pass_line, plan
@@ -70,7 +70,7 @@ def train(
     skip: Sequence[str] = (),
     until: str = "",
     trace: str = "",
-    world: Coordinator = ONE_RANK,
+    world: Group = ONE_RANK,
 ) -> dict[str, Any]:
     """Train the passes of the config that the run dir has not committed yet.
 
@@ -90,7 +90,7 @@ def train(
     commit.
     """
     config, root = as_config(config), as_path(run_dir, "run_dir")
-    world.check_config(config, back_to)
+    assembly.check_config(config, world, back_to)
     lock = KeptLock(dir_of(root, world.rank) / "store")
     try:
         request = ResumeRequest(root, config, read_slots(config), back_to, skip)
@@ -109,7 +109,7 @@ def train(
 
 def _resume(
     request: ResumeRequest,
-    world: Coordinator,
+    world: Group,
     lock: KeptLock,
     source: str = "",
     fresh: bool = False,
@@ -128,8 +128,8 @@ def _resume(
     lock.take()
     request = replace(request, run_dir=own)
     look = FirstLook(config, request.slots)
-    source = other.config if other is not None else None
-    config = settled(request, passes.listed, world, source, look)
+    stored = other.config if other is not None else None
+    config = settled(request, passes.listed, world, stored, look)
     chose_epochs = config.trainer.epochs != epochs
     if chose_epochs:
         passes = passes_of(config, world, until)

@@ -18,8 +18,8 @@ from paddlebox.data.batches import WEIGHT, Feed
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.options import JOIN, UPDATE
 from paddlebox.models.click_prior import CLICK_PRIOR
-from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.files import AVERAGE_SUFFIX, AVERAGED_STEPS
+from paddlebox.store.group import Group
 from paddlebox.store.options import check_place
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.dygraph_program import DygraphProgram
@@ -246,7 +246,7 @@ class Training:
 
     config: Config
     slots: Slots
-    world: Coordinator
+    world: Group
     table: TableSet
     dataset: Dataset
     runners: Runners

@@ -22,8 +22,8 @@ from paddlebox.config.checkpoint import AlertsConfig, PublishConfig
 from paddlebox.errors import StoreError
 from paddlebox.saves.remote import SaveCopier
 from paddlebox.saves.saver import BackgroundSaves, Saver
-from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.copies import Copier
+from paddlebox.store.group import Group
 from paddlebox.store.table_set import TableSet
 from paddlebox.train.hooks import Hook
 from paddlebox.train.pass_line import Line
@@ -83,7 +83,7 @@ class Save(Hook):
 class Copy(Hook):
     """Copies each version in the background after its commit."""
 
-    def __init__(self, config: Config, table: TableSet, store: Path, world: Coordinator) -> None:
+    def __init__(self, config: Config, table: TableSet, store: Path, world: Group) -> None:
         uri = copies_of(config, world.rank)
         # With several ranks, each copies every version, so that all have some pass in common.
         every_one = world.size > 1

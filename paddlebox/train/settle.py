@@ -14,7 +14,7 @@ from paddlebox.config.models import AnyModelConfig
 from paddlebox.config.stored import with_stored
 from paddlebox.config.trainer import PhaseConfig
 from paddlebox.data.first_look import FirstLook
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
+from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.run_config import stored_config
 from paddlebox.train.pass_line import Lines
 from paddlebox.train.plan import PlannedPass
@@ -44,7 +44,7 @@ _FEW_STEPS = 300  # after fewer steps, dense layers are still close to their ini
 def settled(
     request: ResumeRequest,
     plan: Sequence[PlannedPass],
-    world: Coordinator,
+    world: Group,
     source: Mapping[str, Any] | None = None,
     look: FirstLook | None = None,
 ) -> Config:
@@ -73,7 +73,7 @@ def chosen(
     config: Config,
     slots: Slots,
     plan: Sequence[PlannedPass],
-    world: Coordinator = ONE_RANK,
+    world: Group = ONE_RANK,
     look: FirstLook | None = None,
 ) -> Config:
     """The config that a new run trains with. Every rank calls it. Raises: DataError, which names a
@@ -206,7 +206,7 @@ def _scaled(
     config: Config,
     slots: Slots,
     plan: Sequence[PlannedPass],
-    world: Coordinator,
+    world: Group,
     look: FirstLook,
     reasons: list[str],
 ) -> Config:
@@ -248,7 +248,7 @@ def _chosen_table(
 
 
 def _rows_of_all(
-    config: Config, plan: Sequence[PlannedPass], world: Coordinator, look: FirstLook
+    config: Config, plan: Sequence[PlannedPass], world: Group, look: FirstLook
 ) -> tuple[int | None, str]:
     """The approximate number of rows of an epoch on all ranks, or None; and a text about it."""
     if not plan or config.data.pipe_command:

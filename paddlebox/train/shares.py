@@ -7,43 +7,30 @@ from collections.abc import Sequence
 from paddlebox.config import Config
 from paddlebox.config.data import ShareBy
 from paddlebox.data.dataset import Dataset
-from paddlebox.data.sharing import is_even
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.data.sharing import is_even, share_files, sizes_of
+from paddlebox.store.group import Group
 
 
 def files_of(
     dataset: Dataset,
     config: Config,
-    world: Coordinator,
+    world: Group,
     files: Sequence[str],
     sizes: Sequence[int] = (),
     *,
     train: bool = True,
 ) -> Sequence[str]:
     """The files that this rank reads for the next pass. Sets how the ranks share its instances.
-    sizes: as for `Coordinator.share_files`. train: whether the pass trains. With auto, ranks
-    evaluate whole files."""
-    sizes = sizes or world.sizes_of(files)
-    by, slot = share_of(config, world, files, sizes) if train else _evaluated(config)
-    dataset.options.set_share(by, slot)
-    return world.share_files(files, sizes) if by is ShareBy.FILES else files
-
-
-def share_of(
-    config: Config, world: Coordinator, files: Sequence[str], sizes: Sequence[int] = ()
-) -> tuple[ShareBy, str]:
-    """How the ranks share the instances of these files: not AUTO; and the name of the slot."""
+    sizes: bytes of each file, equal on all ranks; empty: as the first rank finds them. train:
+    whether the pass trains. With auto, ranks evaluate whole files."""
     if world.size == 1:
-        return ShareBy.FILES, ""
+        return files
+    shares, loads = share_files(files, sizes or sizes_of(files, world), world.size)
     by, slot = config.data.share_by
-    if by is not ShareBy.AUTO:
-        return by, slot
-    loads = world.loads(files, sizes)
-    if sum(loads) > 0 and is_even(loads):
-        return ShareBy.FILES, ""
-    return (ShareBy.SEARCH_ID if config.phases else ShareBy.BYTES), ""
-
-
-def _evaluated(config: Config) -> tuple[ShareBy, str]:
-    by, slot = config.data.share_by
-    return (ShareBy.FILES if by is ShareBy.AUTO else by), slot
+    if by is ShareBy.AUTO:
+        if not train or (sum(loads) > 0 and is_even(loads)):
+            by = ShareBy.FILES
+        else:
+            by = ShareBy.SEARCH_ID if config.phases else ShareBy.BYTES
+    dataset.options.set_share(by, slot)
+    return shares[world.rank] if by is ShareBy.FILES else files

@@ -27,7 +27,7 @@ from paddlebox.config.dates import Hour, end_of, hour_at, moment, zone_of
 from paddlebox.data.listing import Log, look
 from paddlebox.data.sources import FileState, changed, states_of
 from paddlebox.errors import ConfigError, DataError
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
+from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.record import VersionRecord
 from paddlebox.train import resume
 from paddlebox.train.plan import PlannedPass, leave_out, plan_passes
@@ -112,7 +112,7 @@ class Hourly:
     def __init__(
         self,
         config: Config,
-        world: Coordinator = ONE_RANK,
+        world: Group = ONE_RANK,
         until: str = "",
         *,
         clock: Callable[[], float] = time.time,
@@ -363,7 +363,7 @@ class Hourly:
                 self._left_out.remove(hour)
 
 
-def passes_of(config: Config, world: Coordinator, until: str = "") -> Passes:
+def passes_of(config: Config, world: Group, until: str = "") -> Passes:
     """The source of passes for a config. until: the last hour of a stream, or its day.
 
     Raises: DataError, which names a file that is missing; ConfigError for another `until`.

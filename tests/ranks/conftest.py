@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paddlebox.ranks import adopt_stores
+from paddlebox.ranks import adopt_stores, sightings
 from tests.conftest import make_synthetic
 from tests.ranks.launched import launch
 from tests.support.shared import once, own_copy
@@ -35,7 +35,7 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _one_look_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that are threads of one process cannot have a manifest open at the same time."""
-    lock, look = threading.Lock(), adopt_stores.look
+    lock, look = threading.Lock(), sightings.look
 
     def locked(store: Path) -> Any:
         with lock:

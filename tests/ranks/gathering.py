@@ -1,4 +1,4 @@
-"""`Coordinator.gather` of ranks that are threads, without anything else of a job."""
+"""`Group.gather` of ranks that are threads, without anything else of a job."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from paddlebox import ops
 from paddlebox._native import core, paddle
 from paddlebox.config import HbmPlace, TableConfig
 from paddlebox.errors import PassError, TrainingError
-from paddlebox.ranks.sharded import batch_rows
+from paddlebox.ranks.shared_tables import batch_rows
 from paddlebox.store.options import SWITCH, TableOptions
 from paddlebox.store.table import sorted_unique_keys
 

@@ -12,7 +12,8 @@ import pytest
 from paddlebox.config import Config, load_config
 from paddlebox.ranks.exchange import core
 from paddlebox.ranks.plans import ShardedPass, Step
-from paddlebox.ranks.rows_without_embedx import Bare
+from paddlebox.ranks.row_messages import Bare
+from paddlebox.ranks.shared_tables import SharedTables
 from paddlebox.ranks.world import World
 from paddlebox.train.opening import open_table
 from tests.conftest import ROOT
@@ -49,7 +50,8 @@ class _Pass:
         config = config.model_copy(update={"table": named})
         self.table: Any = open_table(config, folder / str(world.rank), world=world)
         self.channel = world.channels["step"]
-        self._exchange = world.shards[named.name].exchange
+        tables: Any = self.table.exchange
+        self._exchange = tables.shards[named.name].exchange
         self._exchange._feedback &= feedback
         staged = self._begin()
         rows = [staged.row_at_owner[a:b] for a, b in itertools.pairwise(staged.bounds.tolist())]
@@ -192,8 +194,9 @@ def test_each_of_several_tables_exchanges_as_the_config_says(tmp_path: Path) -> 
         def found(world: World, config: Config = config, folder: Path = folder) -> list[bool]:
             if world.rank == 1:  # one of them will do: nothing is exchanged yet
                 return []
-            with open_table(config, folder, world=world):
-                shards = world.shards.values()
+            with open_table(config, folder, world=world) as table:
+                assert isinstance(table.exchange, SharedTables)
+                shards = table.exchange.shards.values()
                 return [shard.exchange._feedback for shard in shards]
 
         assert coordination(2, found) == [[feedback, feedback], []]

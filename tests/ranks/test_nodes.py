@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from paddlebox.config.trainer import RanksConfig
 from paddlebox.errors import ConfigError
-from paddlebox.ranks.traffic import Traffic, ranks_per_node, traffic_of_pass
+from paddlebox.ranks.traffic import ExchangedByRanks, Traffic, ranks_per_node
 
 
 @pytest.mark.parametrize(
@@ -47,17 +49,17 @@ def test_what_nothing_would_read_is_refused(values: dict[str, object], told: str
 
 def test_bytes_to_others_count_and_those_to_other_nodes_as_well() -> None:
     traffic = Traffic(1, per_node=2)
-    before = traffic.now()
+    world: Any = SimpleNamespace(gather_bytes=lambda mine: [mine, mine], channel_counters=dict)
+    before = ExchangedByRanks(traffic, world)
     out = [np.zeros(size, np.uint8) for size in (1, 10, 100, 1000)]
     traffic.add("rows", out)
     traffic.add("ids", out[::-1])
     assert traffic.sent == {"rows": 1101, "ids": 1011}
     assert traffic.between_nodes == {"rows": 1100, "ids": 11}
-    line = traffic_of_pass(
-        before, traffic.now(), lambda mine: [mine, mine], steps=4, samples=64, own={"samples": 7}
-    )
+    line = before.report(dense_bytes=0, steps=4, samples=64, instances=7)
+    none: dict[str, Any] = {"seconds": {}, "waiting_seconds": {}, "waits": {}}
     assert line["sent_bytes"] == {"rows": 2202, "ids": 2022}
     assert line["bytes_per_step"] == (2202 + 2022) / 4
     assert line["bytes_per_sample"] == (2202 + 2022) / 64
-    assert line["by_rank"] == [{"samples": 7, "sent_bytes": 1101 + 1011}] * 2
+    assert line["by_rank"] == [{"samples": 7, "sent_bytes": 1101 + 1011, **none}] * 2
     assert json.dumps(line)

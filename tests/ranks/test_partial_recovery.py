@@ -13,7 +13,7 @@ import pytest
 
 from paddlebox import _native
 from paddlebox.config.load import load_config
-from paddlebox.ranks.sharded import range_starts
+from paddlebox.ranks.shared_tables import range_starts
 from paddlebox.store.rank_stores import pass_of, rank_versions, store_of_rank
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from paddlebox.config.trainer import Wire
-from paddlebox.ranks.quantize import Residual, RowFormat, sum_of_left
+from paddlebox.ranks.row_messages import Residual, RowFormat, sum_of_left
 
 _FORMATS = [wire for wire in Wire if wire is not Wire.FLOAT32]
 _ANY = st.floats(width=32, allow_nan=True, allow_infinity=True)

@@ -20,14 +20,13 @@ from paddlebox.config import Config, load_config
 from paddlebox.errors import StoreError
 from paddlebox.ranks import World, adopt_stores, rebuild
 from paddlebox.ranks.adopt_stores import take_over
-from paddlebox.ranks.channel import PARITY
 from paddlebox.ranks.link import Hosts
 from paddlebox.ranks.parity import Parity, RankParity, group_of, kept_sets
 from paddlebox.ranks.reshard import write_range
 from paddlebox.store import copies, files, parity_set
 from paddlebox.store.compaction import Policy
-from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.files import crc32c
+from paddlebox.store.group import ONE_RANK, key_ranges
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.parity_set import (
     ParitySet,
@@ -135,11 +134,8 @@ class Ranks:
         def call(world: World) -> None:
             one = RankParity(
                 self.store(world.rank),
-                f"rank {world.rank}",
-                world.rank,
-                world.size,
+                world,
                 group_of(world.hosts, group or world.size),
-                world.channels[PARITY],
                 lambda: free_bytes,
             )
             if spoil is not None:
@@ -356,7 +352,7 @@ def test_a_rank_that_cannot_read_its_sets_is_named_and_loses_none(
             monkeypatch.setattr(one._folder, "forget_later", then_spoil)
 
     ranks.protect(spoil=spoil)
-    assert "parity of ranks is not complete: rank 1: input/output error" in caplog.text
+    assert f"parity of ranks is not complete: rank 1, {ranks.store(1)}: input/output" in caplog.text
     assert [ranks.sets(rank) for rank in range(2)] == before
 
 
@@ -384,7 +380,7 @@ def test_a_set_that_one_rank_could_not_write_is_given_up_and_named(
             monkeypatch.setattr(folder, "writer", writer)
 
     ranks.protect(spoil=full)
-    assert "parity of ranks is not complete: rank 1: no space to write" in caplog.text
+    assert f"parity of ranks is not complete: rank 1, {ranks.store(1)}: no space to" in caplog.text
     assert [ranks.sets(rank) for rank in range(3)] == before
     for rank in range(3):
         assert not list(SetFolder(ranks.store(rank)).path.glob("*.tmp"))
@@ -578,7 +574,7 @@ def test_a_rank_that_reads_several_folders_sends_a_holder_one_block_of_all(
     def call(world: World) -> None:
         stores = {one: ranks.store(one) for one in range(4) if agents[one] == world.rank}
         known = rebuild.look(stores, world)
-        rebuild.rebuild(1, newest, tmp_path / "rebuilt/store", 0, known, stores, world)
+        rebuild.rebuild(1, newest, tmp_path / "rebuilt/store", 0, known, world)
 
     monkeypatch.setattr(rebuild._Rebuilding, "_exchange", exchange)
     (tmp_path / "rebuilt").mkdir()
@@ -942,7 +938,7 @@ def test_a_damaged_or_later_file_is_named_and_not_used(make: Callable[[int], Ran
     other.unlink()
     ranks.protect()  # its files get new parity
     assert len(ranks.sets(0)) == len(ranks.sets(1)) == 1
-    assert rebuild.Known({}, {}).passes(1) == {}
+    assert rebuild.Known({}, {}, {}).passes(1) == {}
 
 
 def test_verify_reports_that_no_set_protects_the_newest_pass(

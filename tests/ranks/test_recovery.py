@@ -12,9 +12,9 @@ import pytest
 from paddlebox import _native
 from paddlebox.config.load import load_config
 from paddlebox.errors import ConfigError
-from paddlebox.ranks import World, recovery
+from paddlebox.ranks import World, check_config, recovery
 from paddlebox.store.checkpoints import find_version
-from paddlebox.store.coordinator import ONE_RANK
+from paddlebox.store.group import ONE_RANK
 from paddlebox.store.life import numbered
 from paddlebox.store.rank_stores import newest_after_passes
 from paddlebox.store.record import VersionRecord
@@ -179,8 +179,8 @@ def test_it_is_of_asynchronous_runs_that_commit_each_pass(overrides: list[str], 
 
 def test_ranks_without_shared_memory_are_refused_and_one_rank_has_no_peer_to_recover() -> None:
     config = load_config(CONFIG, _ON)
-    ONE_RANK.check_config(config)
-    World(0, 2).check_config(load_config(CONFIG, []))
+    check_config(config, ONE_RANK)
+    check_config(load_config(CONFIG, []), World(0, 2))
     with pytest.raises(ConfigError, match="expected all ranks on one host"):
-        World(0, 2).check_config(config)
+        check_config(config, World(0, 2))
     assert not recovery.is_of_a_death(RuntimeError("the job's store is gone"), ONE_RANK)

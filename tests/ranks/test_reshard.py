@@ -18,12 +18,13 @@ from paddlebox._native import core, paddle
 from paddlebox.config import Config, load_config
 from paddlebox.errors import ConfigError, OutOfSpaceError, StoreError
 from paddlebox.ranks import World, adopt_stores, reshard
-from paddlebox.ranks.adopt_stores import Found, Sighting, _valid_move, take_over
+from paddlebox.ranks.adopt_stores import take_over
 from paddlebox.ranks.recovery import agreed_passes
 from paddlebox.ranks.reshard import overlapping, write_range
+from paddlebox.ranks.sightings import Found, Sighting, valid_move
 from paddlebox.store.compactor import DiskBudget
-from paddlebox.store.coordinator import ONE_RANK, key_ranges
 from paddlebox.store.copies import copy_version
+from paddlebox.store.group import ONE_RANK, key_ranges
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
@@ -400,10 +401,10 @@ def test_a_store_that_an_earlier_move_has_left_is_not_part_of_a_later_one() -> N
         return Sighting(rank, rank, Found(2, {version: version}, version), "")
 
     later = Found(2, {9: 9}, 9)
-    assert _valid_move([seen(0, 9)], [seen(1, 9)]) == later
-    assert _valid_move([seen(1, 7), seen(0, 9), seen(1, 9)], [seen(0, 7)]) == later
-    assert _valid_move([seen(0, 7)], [seen(0, 8), seen(1, 8)]) is None
-    assert _valid_move([seen(0, 9)], []) is None
+    assert valid_move([seen(0, 9)], [seen(1, 9)]) == later
+    assert valid_move([seen(1, 7), seen(0, 9), seen(1, 9)], [seen(0, 7)]) == later
+    assert valid_move([seen(0, 7)], [seen(0, 8), seen(1, 8)]) is None
+    assert valid_move([seen(0, 9)], []) is None
 
 
 def test_a_damaged_store_of_one_rank_is_one_error_on_all(

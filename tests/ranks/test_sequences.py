@@ -27,7 +27,7 @@ from paddlebox.data.sequences import SequenceOptions
 from paddlebox.data.sharing import Share
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.world import World
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.group import Group
 from paddlebox.train.shares import files_of
 from tests.ranks.launched import run_launched, summary
 from tests.ranks.threads import coordination
@@ -129,7 +129,7 @@ def test_columns_are_shared_with_their_times(tmp_path: Path) -> None:
     assert found == expected
 
 
-class TwoRanks(Coordinator):
+class TwoRanks(Group):
     size = 2
 
 

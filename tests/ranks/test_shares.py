@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paddlebox.data.sharing import share_files, sizes_of
 from paddlebox.errors import ConfigError
-from paddlebox.ranks.sharded import range_starts
+from paddlebox.ranks.shared_tables import range_starts
 from paddlebox.ranks.world import World
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.train.opening import warn_of_idle
 
 
@@ -29,18 +30,18 @@ def test_files_are_shared_by_size_each_to_one_rank_and_in_their_order(tmp_path: 
         path = tmp_path / f"part-{number}"
         path.write_bytes(b"x" * size)
         files.append(str(path))
-    shares = [World(rank, 2).share_files(files) for rank in range(2)]
+    shares, loads = share_files(files, sizes_of(files, ONE_RANK), 2)
+    assert loads == [51, 50]
     assert sorted([*shares[0], *shares[1]]) == files
     assert all(share == sorted(share) for share in shares)
     assert shares[1] == files[1:4]  # 50 bytes, as the other has in one file; an empty one is left
-    assert Coordinator().share_files(files) == files
 
 
 def test_passes_that_leave_a_rank_without_a_file_are_warned_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     passes = [["a", "b"], ["c"], ["d", "e", "f"]]
-    for world in (World(1, 2), Coordinator()):
+    for world in (World(1, 2), Group()):
         warn_of_idle(passes, world)
     warn_of_idle(passes[:1], World(0, 2))
     assert not caplog.records
@@ -51,7 +52,7 @@ def test_passes_that_leave_a_rank_without_a_file_are_warned_of_once(
 
 
 def test_a_single_rank_waits_for_no_other() -> None:
-    world = Coordinator()
+    world = Group()
     world.wait("anything")
     assert world.gather("anything", "mine") == ["mine"]
 

@@ -333,13 +333,13 @@ def test_a_rank_that_cannot_keep_its_share_ends_all(text: str) -> None:
 
 def test_memory_is_bounded_by_rounds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
-    exchange = World.exchange_instances
+    exchange = World.exchange
 
     def counted(world: World, out: Sequence[Any]) -> list[Any]:
         sent.append(sum(len(message) for message in out))
         return exchange(world, out)
 
-    monkeypatch.setattr(World, "exchange_instances", counted)
+    monkeypatch.setattr(World, "exchange", counted)
     loaded_by([text], Share(ShareBy.INSTANCE))
     assert len(sent) == 4 * 4  # rounds of each rank
     assert max(sent) < 1.2 * sharing._CHUNKS_A_ROUND * CHUNK_BYTES

@@ -14,9 +14,10 @@ import pytest
 from paddlebox import ops
 from paddlebox._native import paddle
 from paddlebox.errors import PassError
-from paddlebox.ranks.exchange import Exchange
+from paddlebox.ranks.exchange import RowExchange
+from paddlebox.ranks.shared_tables import SharedTables
 from paddlebox.ranks.world import World
-from paddlebox.store.coordinator import Feed
+from paddlebox.store.table_exchange import Feed
 from tests.ci import scripts
 
 counted_exchange = scripts.load("peers/counted_exchange", "benchmarks")
@@ -24,67 +25,69 @@ SLOW_S = 0.5
 _OF_PULLS = ("ids", "plan", "show_click")
 
 
-def train(monkeypatch: pytest.MonkeyPatch, body: Callable[[World, Feed], None]) -> None:
+def train(monkeypatch: pytest.MonkeyPatch, body: Callable[[SharedTables, Feed], None]) -> None:
     """A pass of one step of two hosts of one rank. body: called after the sum, within the step."""
-    total, enter = World.sum_over_hosts, World.step
+    total, enter = World.sum_over_hosts, SharedTables.step
     feeds: dict[int, Feed] = {}
-    worlds: list[World] = []
+    opened: list[SharedTables] = []
 
     def sum_and_body(world: World, values: np.ndarray, pushed: bool) -> None:
-        worlds.append(world)
+        assert world.tables is not None
+        opened.append(world.tables)
         total(world, values, pushed)
-        body(world, feeds[world.rank])
+        body(world.tables, feeds[world.rank])
 
     @contextmanager
-    def step(world: World, feed: Feed) -> Iterator[int | None]:
-        feeds[world.rank] = dict(feed)
-        with enter(world, feed) as instances:
+    def step(tables: SharedTables, feed: Feed) -> Iterator[int | None]:
+        feeds[tables.world.rank] = dict(feed)
+        with enter(tables, feed) as instances:
             yield instances
 
     monkeypatch.setattr(World, "sum_over_hosts", sum_and_body)
-    monkeypatch.setattr(World, "step", step)
+    monkeypatch.setattr(SharedTables, "step", step)
     setting = counted_exchange.Setting(ranks=2, per_host=1, steps=1, dense=10)
     batch = np.arange(1, 9).reshape(2, 4)
     try:
         counted_exchange.counted(setting, lambda _rank, _step: batch)
     finally:
-        for world in worlds:
-            world.disconnect()
+        for tables in opened:
+            tables.close()
 
 
 def slow_give(monkeypatch: pytest.MonkeyPatch, ranks: set[int]) -> list[int]:
     """Let the exchange of gradients begin late on some ranks. Returns the ranks that have ended."""
-    give, ended = Exchange.give, list[int]()
+    give, ended = RowExchange.give, list[int]()
 
-    def slow(exchange: Exchange, *arguments: Any) -> None:
+    def slow(exchange: RowExchange, *arguments: Any) -> None:
         time.sleep(SLOW_S if exchange.world.rank in ranks else 0)
         try:
             give(exchange, *arguments)
         finally:
             ended.append(exchange.world.rank)
 
-    monkeypatch.setattr(Exchange, "give", slow)
+    monkeypatch.setattr(RowExchange, "give", slow)
     return ended
 
 
 def test_a_step_that_fails_waits_for_the_gradients_on_their_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ended, enter, when_left = slow_give(monkeypatch, {0, 1}), World.step, dict[int, bool]()
+    ended, enter, when_left = slow_give(monkeypatch, {0, 1}), SharedTables.step, dict[int, bool]()
 
     @contextmanager
-    def step(world: World, feed: Feed) -> Iterator[int | None]:
+    def step(tables: SharedTables, feed: Feed) -> Iterator[int | None]:
+        rank = tables.world.rank
         try:
-            with enter(world, feed) as instances:
+            with enter(tables, feed) as instances:
                 yield instances
         finally:
-            when_left[world.rank] = world.rank in ended
+            when_left[rank] = rank in ended
 
-    def body(world: World, feed: Feed) -> None:
-        del world, feed
+    def body(tables: SharedTables, feed: Feed) -> None:
+        del tables, feed
         raise ArithmeticError("of an own loop")
 
-    monkeypatch.setattr(World, "step", step)
+    monkeypatch.setattr(SharedTables, "step", step)
     with pytest.raises(ArithmeticError, match="of an own loop"):
         train(monkeypatch, body)
     assert when_left == {0: True, 1: True}
@@ -93,21 +96,21 @@ def test_a_step_that_fails_waits_for_the_gradients_on_their_way(
 def test_a_dropped_pass_first_waits_for_both_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     done, when_forgotten = list[str](), list[list[str]]()
     lock = threading.Lock()
-    monkeypatch.setattr(Exchange, "forget", lambda _: when_forgotten.append(sorted(done)))
+    monkeypatch.setattr(RowExchange, "forget", lambda _: when_forgotten.append(sorted(done)))
 
     def late(name: str) -> None:
         time.sleep(SLOW_S)
         with lock:
             done.append(name)
 
-    def body(world: World, feed: Feed) -> None:
+    def body(tables: SharedTables, feed: Feed) -> None:
         del feed
-        for shard in world.shards.values():
-            shard.stepping.wait_for_give()
+        world = tables.world
+        tables.wait_for_give()
         if world.rank == 0:
             for name in ("step", "early"):
                 world.channels[name].submit(late, name)
-            world.drop()
+            tables.drop()
         world.gather("dropped", world.rank)  # no rank leaves before
         raise ArithmeticError("of an own loop")
 
@@ -121,8 +124,9 @@ def test_what_ranks_gather_in_a_step_follows_its_gradients(
 ) -> None:
     ended, found = slow_give(monkeypatch, {0}), list[list[bytes]]()
 
-    def body(world: World, feed: Feed) -> None:
+    def body(tables: SharedTables, feed: Feed) -> None:
         del feed
+        world = tables.world
         found.append(world.gather_bytes(b"of rank %d" % world.rank))
         assert world.rank in ended
 
@@ -133,8 +137,8 @@ def test_what_ranks_gather_in_a_step_follows_its_gradients(
 def test_a_push_after_a_sum_that_said_there_is_none_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def body(world: World, feed: Feed) -> None:
-        (name,) = world.shards
+    def body(tables: SharedTables, feed: Feed) -> None:
+        (name,) = tables.shards
         paddle.disable_static()
         ids, plan, counts = (paddle.to_tensor(feed[f"box_{one}"]) for one in _OF_PULLS)
         offsets = paddle.arange(len(ids) + 1, dtype="int32")

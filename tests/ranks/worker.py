@@ -77,15 +77,15 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     store = folder / f"store-{world.size}-{world.rank}"
     of_hosts = endpoints(world.size, settings["per_node"])
     with mock.patch.dict(os.environ, {"PADDLE_TRAINER_ENDPOINTS": of_hosts}):
-        table = open_table(config, store, slots=slots, world=world)
+        table: Any = open_table(config, store, slots=slots, world=world)
     passes = []
     order: list[tuple[str, int]] = []  # what the table did on its channel, and in which step
     if world.size > 1 and not config.extra_tables:
-        exchange = world.shards[table.first.name].exchange
+        exchange = table.exchange.shards[table.first.name].exchange
         exchange.fetch = _noting(order, "fetch", exchange.fetch)
         exchange.give = _noting(order, "give", exchange.give)
     begun = [0]  # steps whose gradients were sent during the sum
-    for shard in world.shards.values() if world.size > 1 else ():
+    for shard in table.exchange.shards.values() if world.size > 1 else ():
         of_shard = shard.stepping
         of_shard.begin_to_give = _counting(begun, of_shard, during=settings.get("during_sum", True))
     with table:
@@ -109,7 +109,7 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
             passes.append({"loss": result.mean_loss, "samples": result.samples, **result.metrics})
         digest = table.digest()
         dense_bytes = 0 if runner is None else runner.dense_sent_bytes
-        traffic = world.traffic.now() | {"dense": dense_bytes} if world.size > 1 else {}
+        traffic = table.exchange.traffic.now() | {"dense": dense_bytes} if world.size > 1 else {}
         arrays: dict[str, Any] = {}
         for member in table.members:
             arrays[f"{member.name}/feasigns"], arrays[f"{member.name}/rows"] = member.read_all()

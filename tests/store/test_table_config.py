@@ -12,7 +12,7 @@ from paddlebox import ops
 from paddlebox._native import paddle
 from paddlebox.config import TableConfig, load_slots
 from paddlebox.errors import ConfigError
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.group import Group
 from paddlebox.store.table import Table
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import sorted_unique_keys
@@ -179,7 +179,7 @@ def test_weight_decay_on_a_device_or_with_saves_is_an_error(
 
 
 def test_weight_decay_needs_one_rank(tmp_path: Path) -> None:
-    class Two(Coordinator):
+    class Two(Group):
         size = 2
 
     with pytest.raises(ConfigError, match=r"table\.weight_decay with 2 ranks"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paddlebox.errors import ConfigError
-from paddlebox.store.coordinator import ONE_RANK
+from paddlebox.store.group import ONE_RANK
 from paddlebox.store.record import VersionRecord
 from paddlebox.train.evaluation import check_same_ranks
 

@@ -17,7 +17,7 @@ from paddlebox.config import Config
 from paddlebox.config.stored import with_stored
 from paddlebox.data.first_look import FirstLook
 from paddlebox.errors import ConfigError
-from paddlebox.store.coordinator import ONE_RANK
+from paddlebox.store.group import ONE_RANK
 from paddlebox.train.plan import plan_passes
 from paddlebox.train.resume import ResumeRequest
 from paddlebox.train.settle import settled

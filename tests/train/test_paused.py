@@ -11,7 +11,7 @@ import pytest
 
 from paddlebox.config import Config, Slots
 from paddlebox.errors import PaddleBoxError, StoreError, StoreLockedError
-from paddlebox.store.coordinator import ONE_RANK
+from paddlebox.store.group import ONE_RANK
 from paddlebox.store.locks import KeptLock
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore

@@ -12,8 +12,8 @@ import pytest
 
 from paddlebox.config import Config, Phase, load_config
 from paddlebox.errors import ConfigError
-from paddlebox.ranks.world import World
-from paddlebox.store.coordinator import ONE_RANK
+from paddlebox.ranks import World, check_config
+from paddlebox.store.group import ONE_RANK
 from tests.conftest import ROOT, tool
 from tests.operators.row_model import Row
 from tests.support import processes
@@ -322,9 +322,9 @@ def test_phases_that_make_no_sense_are_refused(fields: dict[str, Any], message: 
 @pytest.mark.parametrize("share", ["bytes", "instance", "ins_id"])
 def test_several_ranks_do_not_share_the_instances_of_a_page_view(share: str) -> None:
     config = load_config(ROOT / CONFIG, [f"data.share={share}"])
-    ONE_RANK.check_config(config)
+    check_config(config, ONE_RANK)
     with pytest.raises(ConfigError, match=rf"data\.share {share} with phases: ranks would share"):
-        World(0, 2).check_config(config)
+        check_config(config, World(0, 2))
 
 
 def test_a_config_with_phases_is_read_back_from_what_it_was_written_as() -> None:

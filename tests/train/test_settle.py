@@ -20,7 +20,7 @@ from paddlebox.config.slots import Csv
 from paddlebox.data.first_look import FirstLook
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.ranks import World
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
+from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore
 from paddlebox.train.config_changes import description
@@ -52,7 +52,7 @@ def config(folder: Path, **changes: Any) -> Config:
 def settle(
     own: Config,
     run_dir: Path,
-    world: Coordinator = ONE_RANK,
+    world: Group = ONE_RANK,
     slots: Slots = SLOTS,
     **more: Any,
 ) -> Config:

@@ -12,7 +12,7 @@ import pytest
 from paddlebox.errors import RankError, StoreError
 from paddlebox.ranks import World
 from paddlebox.ranks.link import Hosts
-from paddlebox.store.coordinator import ONE_RANK, Coordinator
+from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.train import interrupt
 from paddlebox.train.interrupt import stopped_with_others
 
@@ -75,7 +75,7 @@ def test_a_lost_connection_is_a_stop_where_a_signal_came_to_this_rank_too(asked:
 
 
 @pytest.mark.parametrize("world", [ONE_RANK, _world(STOPPED)])
-def test_this_ranks_own_error_stays_what_it_is(world: Coordinator) -> None:
+def test_this_ranks_own_error_stays_what_it_is(world: Group) -> None:
     with pytest.raises(StoreError, match="no room"), stopped_with_others(world):
         raise StoreError("no room")
 

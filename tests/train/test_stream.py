@@ -13,7 +13,7 @@ import pytest
 from paddlebox.config import Config
 from paddlebox.config.dates import moment, zone_of
 from paddlebox.errors import ConfigError, DataError
-from paddlebox.store.coordinator import ONE_RANK
+from paddlebox.store.group import ONE_RANK
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore
 from paddlebox.train import resume

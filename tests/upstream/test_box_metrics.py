@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paddlebox.errors import ConfigError
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.group import Group
 from tests.support.fixtures import OpenTable
 
 SCALED = (1_000_000, False, 0, "scale")  # the last arguments of init_metric
@@ -191,11 +191,11 @@ def test_metrics_are_of_their_phase(box: Any) -> None:
 
 
 def test_ranks_are_summed(box: Any) -> None:
-    class TwoRanks(Coordinator):
+    class TwoRanks(Group):
         rank, size = 1, 2
 
-        def gather_bytes(self, mine: bytes) -> list[bytes]:
-            return [mine, mine]
+        def arrays_of_others(self, make: Any) -> dict[int, Any]:
+            return {0: make()}
 
     name = added(box, "AucCalculator")
     box.init_metric("AucCalculator", "scaled", "click", "p", "-", "-", 1, "", False, *SCALED)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from paddlebox.errors import ConfigError, OutOfSpaceError, PassError
-from paddlebox.store.coordinator import Coordinator
+from paddlebox.store.group import Group
 from tests.support.fixtures import WriteLines
 from tests.support.inside import head_of, table_of
 from tests.support.instances import SLOTS, multislot_lines
@@ -239,7 +239,7 @@ class TestPadBoxSlotDataset:
         self, open_upstream: OpenUpstream
     ) -> None:
         dataset = open_upstream("PadBoxSlotDataset")
-        dataset._table.world = Coordinator()
+        dataset._table.world = Group()
         dataset._table.world.rank, dataset._table.world.size = 1, 2
         dataset.set_filelist(["a", "b", "c", "d"])
         assert dataset._filelist == ["b", "d"]

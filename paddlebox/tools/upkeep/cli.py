@@ -17,8 +17,8 @@ from paddlebox.config.table import LifeConfig
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store import checkpoints, copies, files
 from paddlebox.store.checkpoints import find_version
-from paddlebox.store.coordinator import ALL_KEYS, key_ranges
 from paddlebox.store.files import table_folder
+from paddlebox.store.group import ALL_KEYS, key_ranges
 from paddlebox.store.locks import KeptLock
 from paddlebox.store.rank_stores import existing_stores, rank_versions, sum_of_digests
 from paddlebox.store.tiered_table import stored_table

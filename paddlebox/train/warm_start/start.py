@@ -17,8 +17,8 @@ import numpy as np
 
 from paddlebox.config import Config, Slots, TableConfig
 from paddlebox.errors import ConfigError
-from paddlebox.store.coordinator import Coordinator
 from paddlebox.store.files import write_durably
+from paddlebox.store.group import Group
 from paddlebox.store.import_rows import FirstVersion, Imported, commit_initial, import_rows
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
@@ -258,7 +258,7 @@ def _carry(
     new: TieredTable,
     slots: SlotMap,
     config: Config,
-    world: Coordinator,
+    world: Group,
 ) -> _Carried:
     key_range = world.key_range
     imported = import_rows(
