@@ -62,7 +62,8 @@ def main() -> int:
     warnings.filterwarnings("ignore", module="paddle")
     module, function, _ = COMMANDS[given.command]
     run = getattr(importlib.import_module(f"paddlebox.{module}"), function)
-    return sigpipe.run(run)
+    with sigpipe.handled():
+        return int(run())
 
 
 if __name__ == "__main__":

@@ -8,4 +8,5 @@ from paddlebox.launch import sigpipe
 from paddlebox.tools.diagnose.cli import auc_runner_main
 
 if __name__ == "__main__":
-    sys.exit(sigpipe.run(auc_runner_main))
+    with sigpipe.handled():
+        sys.exit(auc_runner_main())

@@ -10,4 +10,5 @@ if __name__ == "__main__":
     from paddlebox.launch import sigpipe
     from paddlebox.tools.report.compare import compare_main
 
-    sys.exit(sigpipe.run(compare_main))
+    with sigpipe.handled():
+        sys.exit(compare_main())

@@ -8,4 +8,5 @@ from paddlebox.launch import sigpipe
 from paddlebox.tools.diagnose.cli import diagnose_main
 
 if __name__ == "__main__":
-    sys.exit(sigpipe.run(diagnose_main))
+    with sigpipe.handled():
+        sys.exit(diagnose_main())

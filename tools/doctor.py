@@ -12,4 +12,5 @@ if __name__ == "__main__":
         from paddlebox.tools.doctor.cli import doctor_main
     except ModuleNotFoundError as error:
         sys.exit(f"fails packages: not installed: {error.name}\n      -> pip install it here")
-    sys.exit(sigpipe.run(doctor_main))
+    with sigpipe.handled():
+        sys.exit(doctor_main())

@@ -8,4 +8,5 @@ from paddlebox.launch import sigpipe
 from paddlebox.launch.cli import evaluate_main
 
 if __name__ == "__main__":
-    sys.exit(sigpipe.run(evaluate_main))
+    with sigpipe.handled():
+        sys.exit(evaluate_main())

@@ -8,4 +8,5 @@ from paddlebox.launch import sigpipe
 from paddlebox.launch.export import export_main
 
 if __name__ == "__main__":
-    sys.exit(sigpipe.run(export_main))
+    with sigpipe.handled():
+        sys.exit(export_main())

@@ -8,4 +8,5 @@ from paddlebox.launch import sigpipe
 from paddlebox.tools.from_paddlerec.cli import from_paddlerec_main
 
 if __name__ == "__main__":
-    sys.exit(sigpipe.run(from_paddlerec_main))
+    with sigpipe.handled():
+        sys.exit(from_paddlerec_main())

@@ -8,4 +8,5 @@ from paddlebox.launch import sigpipe
 from paddlebox.tools.new_model.cli import new_model_main
 
 if __name__ == "__main__":
-    sys.exit(sigpipe.run(new_model_main))
+    with sigpipe.handled():
+        sys.exit(new_model_main())

@@ -10,4 +10,5 @@ if __name__ == "__main__":
     from paddlebox.launch import sigpipe
     from paddlebox.tools.report.cli import report_main
 
-    sys.exit(sigpipe.run(report_main))
+    with sigpipe.handled():
+        sys.exit(report_main())

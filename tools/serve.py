@@ -8,4 +8,5 @@ from paddlebox.launch import sigpipe
 from paddlebox.launch.serve import serve_main
 
 if __name__ == "__main__":
-    sys.exit(sigpipe.run(serve_main))
+    with sigpipe.handled():
+        sys.exit(serve_main())

@@ -10,4 +10,5 @@ if __name__ == "__main__":
     from paddlebox.launch import sigpipe
     from paddlebox.tools.upkeep.cli import main
 
-    sys.exit(sigpipe.run(main))
+    with sigpipe.handled():
+        sys.exit(main())

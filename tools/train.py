@@ -8,4 +8,5 @@ from paddlebox.launch import sigpipe
 from paddlebox.launch.cli import train_main
 
 if __name__ == "__main__":
-    sys.exit(sigpipe.run(train_main))
+    with sigpipe.handled():
+        sys.exit(train_main())

@@ -8,4 +8,5 @@ from paddlebox.launch import sigpipe
 from paddlebox.tools.on_ray.cli import main
 
 if __name__ == "__main__":
-    sys.exit(sigpipe.run(main))
+    with sigpipe.handled():
+        sys.exit(main())

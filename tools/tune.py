@@ -8,4 +8,5 @@ from paddlebox.launch import sigpipe
 from paddlebox.tools.tune.cli import tune_main
 
 if __name__ == "__main__":
-    sys.exit(sigpipe.run(tune_main))
+    with sigpipe.handled():
+        sys.exit(tune_main())

@@ -45,7 +45,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         expected = "expected -c CONFIG, or the RUN_DIR of a run to continue"
         parser.error(f"{expected}, found neither: give one of them")
 
-    def run() -> None:
+    with guarded() as ended:
         if heartbeat.FILE in os.environ:
             _check_may_start_again(arguments)
         overrides, until = _of_hours(arguments)
@@ -73,8 +73,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
             )
         counts = (summary[name] for name in ("passes", "samples", "version"))
         log.info("committed: passes %d, samples %d; version %d in %s", *counts, run_dir)
-
-    return guarded(run)
+    return ended.code
 
 
 def _train_parser() -> argparse.ArgumentParser:
@@ -182,7 +181,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
     if arguments.threshold is not None and not arguments.as_served:
         parser.error("--threshold needs --as-served: without it all rows are evaluated")
 
-    def run() -> None:
+    with guarded() as ended:
         config, slots = config_of(arguments)
         prepare(config.trainer, arguments.verbose)
         from paddlebox.train.evaluation import evaluate
@@ -202,8 +201,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
             )
             if world.rank == 0:
                 print(_as_json(result, on_terminal=sys.stdout.isatty()))
-
-    return guarded(run)
+    return ended.code
 
 
 def _as_json(result: Mapping[str, Any], on_terminal: bool) -> str:

@@ -27,11 +27,10 @@ def export_main(argv: Sequence[str] | None = None) -> int:
     """Run tools/export.py. Prints one JSON object. Returns the exit code."""
     arguments = _arguments(argv)
 
-    def run() -> None:
+    with guarded() as ended:
         prepare(TrainerConfig())
         print(json.dumps(_run(arguments), default=dataclasses.asdict))
-
-    return guarded(run)
+    return ended.code
 
 
 def _arguments(argv: Sequence[str] | None) -> Any:

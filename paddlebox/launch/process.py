@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from paddlebox import heartbeat, mpi
@@ -84,23 +84,30 @@ def joined(config: Config) -> Iterator[Group]:
         world.close()
 
 
-def guarded(run: Callable[[], None]) -> int:
-    """Run a command. An error is printed to standard error as one line. Returns the exit code
-    (docs/running.md)."""
+class Ended:
+    """How a command ended. code: its exit code (docs/running.md)."""
+
+    code = 0
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[Ended]:
+    """Run a command in the block. An error is printed to standard error as one line, and sets the
+    exit code."""
+    ended = Ended()
     try:
-        run()
+        yield ended
     except PaddleBoxError as error:
         ours = (k for k in type(error).__mro__ if k.__module__ == PaddleBoxError.__module__)
         print(f"{next(ours).__name__}: {error}", file=sys.stderr)  # the name that the docs use
-        return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
+        ended.code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
     except ImportError as error:
         if error.name not in ("paddle", "paddlebox._ops"):  # the errors of these say what to do
             raise
         print(f"ImportError: {error}", file=sys.stderr)
-        return 1
+        ended.code = 1
     except KeyboardInterrupt as error:
         number = getattr(error, "signal", signal.SIGINT)
         stopped = "stopped; the store is at its last commit, and the same command continues from"
         print(f"{signal.Signals(number).name}: {stopped} there", file=sys.stderr)
-        return 128 + number
-    return 0
+        ended.code = 128 + number

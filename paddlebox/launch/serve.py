@@ -150,13 +150,9 @@ def serve_main(argv: Sequence[str] | None = None) -> int:
     """Run tools/serve.py. Returns the exit code: 0 after SIGTERM, 130 after Ctrl-C, 1 after an
     error."""
     arguments = _arguments(argv)
-    code = 0
-
-    def run() -> None:
-        nonlocal code
-        code = _run(arguments)
-
-    return guarded(run) or code
+    with guarded() as ended:
+        ended.code = _run(arguments)
+    return ended.code
 
 
 def _arguments(argv: Sequence[str] | None) -> Any:
@@ -221,7 +217,9 @@ def _run(arguments: Any) -> int:
         )
 
     def work(number: int) -> int:
-        return guarded(lambda: _work(arguments, listener, counters, number))
+        with guarded() as ended:
+            _work(arguments, listener, counters, number)
+        return ended.code
 
     return keep_workers(
         arguments.workers,

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 
 
-def run(main: Callable[[], int]) -> int:
-    """Run the main function of a tool. Returns its exit code, or 128 + SIGPIPE if nobody reads
-    standard output any more. Raises: BrokenPipeError of another pipe, such as one to a command.
+@contextlib.contextmanager
+def handled() -> Iterator[None]:
+    """Run a tool in the block. If nobody reads standard output any more, the process ends with exit
+    code 128 + SIGPIPE.
 
     SIGPIPE stays ignored. Its default action would end a training run when a client of its metrics
     disconnects.
+
+    Raises:
+        BrokenPipeError: another pipe broke, such as one to a command.
     """
     try:
         try:
-            return main()
+            yield
         finally:
             sys.stdout.flush()  # at Python's exit the error could not be handled any more
     except BrokenPipeError:
@@ -27,7 +32,7 @@ def run(main: Callable[[], int]) -> int:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())  # discards what is still in the buffer
         os.close(nowhere)
-        return 128 + signal.SIGPIPE
+        sys.exit(128 + signal.SIGPIPE)
 
 
 def _nobody_reads(descriptor: int) -> bool:

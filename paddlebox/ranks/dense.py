@@ -69,7 +69,7 @@ class AllReduce(DenseSync):
     def step(self, program: ModelProgram, feed: Feed) -> tuple[float, np.ndarray, bool]:
         if self.weighted and feed[SHARE][0] == 0:  # no instance of the step has a weight
             del feed[SHARE]
-            return *program.evaluate(feed), False
+            return *program.step(feed, train=False), False
         # A ring sum of n float32 values.
         self.sent_bytes += 2 * (self._ranks - 1) * 4 * program.gradient_size // self._ranks
         return *program.step(feed), True
@@ -89,7 +89,7 @@ class Average(DenseSync):
         trains = feed[SHARE][0] > 0
         if not (self.weighted and trains):
             del feed[SHARE]
-        found = program.step(feed) if trains else program.evaluate(feed)
+        found = program.step(feed, train=trains)
         self._steps += 1
         if self._steps % self._every == 0:
             program.set(self._mean(program.parameters()))

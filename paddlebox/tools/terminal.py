@@ -20,7 +20,7 @@ def ended(run: Callable[[], int], failed: int = 2) -> int:
     except (PaddleBoxError, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
     except OSError as error:
-        if error.filename is None:  # such as a broken pipe, which `sigpipe.run` handles
+        if error.filename is None:  # such as a broken pipe, which `sigpipe` handles
             raise
         print(f"OSError: {error.filename}: {error.strerror}", file=sys.stderr)
     return failed

@@ -46,9 +46,12 @@ class DygraphProgram(ModelProgram):
         tensors = {name: paddle.to_tensor(array, place=self._place) for name, array in feed.items()}
         return loss_and_logits(self._config, self._model, tensors, train=self._model.training)
 
-    def step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        self._model.train()
-        loss, logits = self._forward(feed)
+    def step(self, feed: Feed, *, train: bool = True) -> tuple[float, np.ndarray]:
+        self._model.train(train)
+        with paddle.set_grad_enabled(train):
+            loss, logits = self._forward(feed)
+        if not train:
+            return float(loss), logits.numpy()
         loss.backward()
         if self._sync.changes_gradients:
             share = paddle.to_tensor(feed[SHARE])
@@ -68,12 +71,6 @@ class DygraphProgram(ModelProgram):
     def _gradients(self) -> list[Any]:
         """One gradient per parameter; zeros if this batch does not use the parameter."""
         return [paddle.zeros_like(p) if p.grad is None else p.grad for p in self._trained()]
-
-    def evaluate(self, feed: Feed) -> tuple[float, np.ndarray]:
-        self._model.eval()
-        with paddle.no_grad():
-            loss, logits = self._forward(feed)
-        return float(loss), logits.numpy()
 
     def state(self) -> dict[str, np.ndarray]:
         tensors = {p.name: p for p in self._model.parameters()} | self._tensors()

@@ -16,16 +16,14 @@ import numpy as np
 
 from paddlebox.config import Config, Phase
 from paddlebox.config.dates import day_of
-from paddlebox.data.dataset import Dataset
 from paddlebox.errors import GuardError
 from paddlebox.train import interrupt, pass_line, resume
-from paddlebox.train.batch_loop import Watcher, run_pass
+from paddlebox.train.batch_loop import run_pass
 from paddlebox.train.hooks import Hook
-from paddlebox.train.measured import PassResult
 from paddlebox.train.pass_line import Line
 from paddlebox.train.plan import PlannedPass, repeats, repeats_source, trained_before
 from paddlebox.train.resume import ResumePoint
-from paddlebox.train.runner import Runners, Training, enter, seed_pass
+from paddlebox.train.runner import Training, enter, seed_pass
 from paddlebox.train.shares import files_of
 from paddlebox.train.stream import Passes
 from paddlebox.watch.watch import of_quality
@@ -193,18 +191,44 @@ class PassLoop:
         if config.model.click_prior:
             dataset.options.repeated = planned.number in self._trained_before
             dataset.options.take_priors = runners.of(Phase.UPDATE).set_click_prior
+        of_phases: dict[str, Line] = {}
         with pass_line.progress(begin.title, stats.samples) as watch:
-            result, of_phases = _train_with_each(config, dataset, runners, watch)
+            for phase in runners.phases:
+                started = time.perf_counter()
+                if config.phases:
+                    enter(dataset, config, phase)
+                step, metrics = runners.of(phase).train_step, config.of_phase(phase).metrics
+                result = run_pass(dataset, step, watch, metrics=metrics, tasks=dataset.tasks)
+                of_phases[phase.value] = {
+                    "samples": result.samples,
+                    "batches": result.batches,
+                    "loss": result.mean_loss,
+                    "seconds": time.perf_counter() - started,
+                    "metrics": result.metrics,
+                }
+        outcome = pass_line.outcome(planned, result, stats, of_phases if config.phases else {})
+        return self._end(planned, following, begin, outcome, before)
+
+    def _end(
+        self,
+        planned: PlannedPass,
+        following: PlannedPass | None,
+        begin: pass_line.StartedPass,
+        outcome: Line,
+        before: Mapping[str, Any],
+    ) -> Line:
+        """End the trained pass, and commit it if that is due. outcome: of its steps. Returns its
+        line, with `before` added."""
+        dataset, stats, runners = self._dataset, self._dataset.stats, self._training.runners
         interrupt.no_deadline()
         runners.finish_pass()
         dense = runners.dense_state()
-        self._check(planned, dense, {"metrics": result.metrics, **before})
-        outcome = pass_line.outcome(planned, result, stats, of_phases)
+        self._check(planned, dense, {"metrics": outcome["metrics"], **before})
         dataset.cursor = self._cursor(planned, outcome, before)
         dataset.dense_state = lambda: dense
         self._world.heartbeat.stage("commit", f"pass {planned.number}")
         # Ranks may differ, because a signal may have reached only some of them.
-        due = self._world.any("due", _is_due(config, planned, following))
+        due = self._world.any("due", _is_due(self._config, planned, following))
         dataset.end_pass(commit=due)
         line = begin.line(outcome, stats, runners.dense_sent_bytes)
         pass_line.log_pass(begin.title, line)
@@ -245,37 +269,6 @@ class PassLoop:
     ) -> dict[str, Any]:
         plan, skipped = self._passes.hash_of(planned), self._point.skipped
         return resume.cursor(plan, outcome, before, skipped) | {"ranks": self._world.size}
-
-
-def _train_with_each(
-    config: Config, dataset: Dataset, runners: Runners, watch: Watcher | None
-) -> tuple[PassResult, dict[str, dict[str, Any]]]:
-    """Train the open pass with each program. Returns the result of update, or of the only program;
-    and, by phase, the entries of "phases" in the line of metrics.jsonl, none for a config without
-    phases."""
-    if not config.phases:
-        step = runners.of(Phase.UPDATE).train_step
-        tasks = dataset.tasks
-        return run_pass(dataset, step, watch, metrics=config.metrics, tasks=tasks), {}
-    lines: dict[str, dict[str, Any]] = {}
-    for phase in Phase:
-        started = time.perf_counter()
-        enter(dataset, config, phase)
-        result = run_pass(
-            dataset,
-            runners.of(phase).train_step,
-            watch,
-            metrics=config.of_phase(phase).metrics,
-            tasks=dataset.tasks,
-        )
-        lines[phase.value] = {
-            "samples": result.samples,
-            "batches": result.batches,
-            "loss": result.mean_loss,
-            "seconds": time.perf_counter() - started,
-            "metrics": result.metrics,
-        }
-    return result, lines
 
 
 def _is_due(config: Config, planned: PlannedPass, following: PlannedPass | None) -> bool:

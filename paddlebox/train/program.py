@@ -49,13 +49,9 @@ class ModelProgram(ABC):
     gradient_size: int  # n
 
     @abstractmethod
-    def step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        """Run forward, backward and update. Returns the mean loss and the logits (B, T) float32,
-        both from before the update."""
-
-    @abstractmethod
-    def evaluate(self, feed: Feed) -> tuple[float, np.ndarray]:
-        """Run forward. Returns the mean loss and the logits (B, T) float32."""
+    def step(self, feed: Feed, *, train: bool = True) -> tuple[float, np.ndarray]:
+        """Run forward, and to train, backward and update. Returns the mean loss and the logits
+        (B, T) float32, both from before the update."""
 
     @abstractmethod
     def state(self) -> dict[str, np.ndarray]:

@@ -113,7 +113,7 @@ class Runner:
         """Returns the mean loss and the logits (B, T) float32."""
         if self._averages is not None:
             self._averages.use_averages()
-        return self.program.evaluate(feed)
+        return self.program.step(feed, train=False)
 
     def finish_pass(self) -> None:
         """Exchange what ranks have not sent yet, after the last step and before the commit.
@@ -161,7 +161,7 @@ class OneRank(DenseSync):
         if self.weighted:
             share = own_share(feed)
             if share == 0:
-                return *program.evaluate(feed), False
+                return *program.step(feed, train=False), False
             feed[SHARE] = np.full(1, share, np.float32)
         return *program.step(feed), True
 
@@ -206,8 +206,9 @@ class Runners:
     """The programs of a run: one, or one per phase."""
 
     def __init__(self, config: Config, slots: Slots, sync_of: SyncOf = one_rank) -> None:
-        phases = tuple(Phase) if config.phases else (Phase.UPDATE,)
-        configs = {phase: config.of_phase(phase) for phase in phases}
+        #: In the order in which a pass is trained.
+        self.phases = tuple(Phase) if config.phases else (Phase.UPDATE,)
+        configs = {phase: config.of_phase(phase) for phase in self.phases}
         self._of = {phase: build_runner(own, slots, sync_of) for phase, own in configs.items()}
         self._rates = {phase: own.optimizer.learning_rate for phase, own in configs.items()}
 

@@ -54,12 +54,14 @@ class StaticProgram(ModelProgram):
         self._train = paddle.static.Program()
         self.gradient_size = 0  # n
         self._rate = config.optimizer.learning_rate
-        self._train_fetch = self._build(config, slots, self._train, self._startup, train=True)
-        # A separate program. It shares the parameters with `_train` because their names are equal.
-        self._evaluate = paddle.static.Program()
-        self._evaluate_fetch = self._build(
-            config, slots, self._evaluate, paddle.static.Program(), train=False
+        #: A program, and what a step fetches from it.
+        self._training = (
+            self._train,
+            self._build(config, slots, self._train, self._startup, train=True),
         )
+        # A separate program. It shares the parameters with `_train` because their names are equal.
+        evaluate, unused = paddle.static.Program(), paddle.static.Program()
+        self._evaluation = evaluate, self._build(config, slots, evaluate, unused, train=False)
         self._exe = paddle.static.Executor(self._place)
         self._scope = paddle.static.Scope()
         with paddle.static.scope_guard(self._scope):
@@ -121,16 +123,11 @@ class StaticProgram(ModelProgram):
         for name, array in state.items():
             self._scope.find_var(name).get_tensor().set(array, self._place)
 
-    def _run(self, program: Any, feed: Feed, fetch: list[Any]) -> tuple[float, np.ndarray]:
+    def step(self, feed: Feed, *, train: bool = True) -> tuple[float, np.ndarray]:
+        program, fetch = self._training if train else self._evaluation
         with paddle.static.scope_guard(self._scope):
             loss, logits = self._exe.run(program, feed=feed, fetch_list=fetch)
         return float(np.asarray(loss).reshape(())), logits
-
-    def step(self, feed: Feed) -> tuple[float, np.ndarray]:
-        return self._run(self._train, feed, self._train_fetch)
-
-    def evaluate(self, feed: Feed) -> tuple[float, np.ndarray]:
-        return self._run(self._evaluate, feed, self._evaluate_fetch)
 
     def state(self) -> dict[str, np.ndarray]:
         state = self._train.state_dict("all", self._scope)

@@ -244,7 +244,6 @@ def test_slots_that_contradict_each_other_are_refused(slots: Any, expected: str)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"data_format": Format.CRITEO_TSV}, "weighted, but criteo_tsv has no weights"),
         ({"data_format": Format.PARQUET}, "expected weight_column, the name of the column"),
         ({"dedup_slots": "auto"}, "dedup_slots is auto, but slots are weighted, or pooled"),
         ({"sequences": ("tags",)}, "sequence 'tags': expected a slot without weighted and pooling"),
@@ -254,6 +253,12 @@ def test_what_weights_do_not_work_with_is_refused(options: Any, expected: str) -
     given = {"data_format": Format.CSV, **options}
     with pytest.raises(ConfigError, match=expected):
         load_options(slots=slots_of(max_length=3), batch_size=8, **given).check()
+
+
+def test_criteo_files_have_no_weights() -> None:
+    slots = make_slots(label="label", C1={"weighted": True})
+    with pytest.raises(ConfigError, match="'C1' is weighted, but criteo_tsv has no weights"):
+        slots.check_format(Format.CRITEO_TSV)
 
 
 def test_a_weight_column_is_for_columnar_files_only() -> None:

@@ -29,7 +29,7 @@ TOOLS = sorted({path.name for path in (ROOT / "tools").glob("*.py")} - {"install
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_tool_runs_so(name: str) -> None:
     """Of all of them, as text: to start each takes a minute."""
-    assert "    sys.exit(sigpipe.run(" in (ROOT / "tools" / name).read_text()
+    assert "    with sigpipe.handled():\n        sys.exit(" in (ROOT / "tools" / name).read_text()
 
 
 @pytest.mark.slow
@@ -39,12 +39,11 @@ def test_the_doctor_ends_in_silence_when_its_reader_is_gone() -> None:
 
 
 def test_a_broken_pipe_of_the_tool_itself_is_an_error() -> None:
-    def sends_to_a_command() -> int:
-        raise BrokenPipeError
-
-    with pytest.raises(BrokenPipeError):
-        sigpipe.run(sends_to_a_command)
+    with pytest.raises(BrokenPipeError), sigpipe.handled():
+        raise BrokenPipeError  # such as one to a command
 
 
 def test_what_is_read_keeps_its_exit_code() -> None:
-    assert sigpipe.run(lambda: 7) == 7
+    with pytest.raises(SystemExit) as ended, sigpipe.handled():
+        sys.exit(7)
+    assert ended.value.code == 7

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from paddlebox.config import Config, Phase, load_config, load_slots
 from paddlebox.data.batches import Feed
 from paddlebox.ranks.dense import dense_sync
 from paddlebox.ranks.world import World
-from paddlebox.train import pass_line, pass_loop
+from paddlebox.train import pass_loop
 from paddlebox.train.program import RATE, SHARE, ModelProgram
 from paddlebox.train.runner import Runner, Runners, Training
 from tests.conftest import ROOT
@@ -42,18 +41,15 @@ class Plain(ModelProgram):
             f"{RATE}_0": np.full(1, rank, np.float32),
         }
 
-    def step(self, feed: Feed) -> tuple[float, np.ndarray]:
+    def step(self, feed: Feed, *, train: bool = True) -> tuple[float, np.ndarray]:
         del feed
-        self.arrays["w"] = self.arrays["w"] - self._gradient
-        self.arrays["w_moment"] = self._gradient
+        if train:
+            self.arrays["w"] = self.arrays["w"] - self._gradient
+            self.arrays["w_moment"] = self._gradient
         return 0.0, _LOSS
 
     def set_rate(self, rate: float) -> None:
         raise AssertionError("no schedule")
-
-    def evaluate(self, feed: Feed) -> tuple[float, np.ndarray]:
-        del feed
-        return 0.0, _LOSS
 
     def state(self) -> dict[str, np.ndarray]:
         return dict(self.arrays)
@@ -173,8 +169,8 @@ def _with_zeros(config: Config, slots: Any, steps: int) -> list[np.ndarray]:
             gradient = _gradient(size)
             sizes = np.cumsum([array.size for array in first.values()])[:-1]
 
-            def step(feed: Feed) -> tuple[float, np.ndarray]:
-                del feed
+            def step(feed: Feed, *, train: bool) -> tuple[float, np.ndarray]:
+                del feed, train
                 parts = np.split(_flat(program.parameters()) - gradient, sizes)
                 named = zip(first.items(), parts, strict=True)
                 program.set({n: part.reshape(a.shape) for (n, a), part in named})
@@ -188,7 +184,7 @@ def _with_zeros(config: Config, slots: Any, steps: int) -> list[np.ndarray]:
             finish_pass = runner.finish_pass
             program.arrays = {n: np.zeros(shape, np.float32) for n, shape in shapes.items()}
             size = len(_flat(program.arrays))
-            program.step = lambda _: (0.0, _LOSS)
+            program.step = lambda _, **__: (0.0, _LOSS)
             program.parameters = lambda: program.arrays
         found = [_flat(program.parameters())]
         for _ in range(steps):
@@ -214,9 +210,7 @@ def test_the_runner_of_a_config_averages_after_just_so_many_steps(program: str, 
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_ranks_agree_about_a_pass_before_its_dense_state_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ranks_agree_about_a_pass_before_its_dense_state_is_taken() -> None:
     done: list[str] = []
 
     class EnoughError(Exception):
@@ -229,11 +223,8 @@ def test_ranks_agree_about_a_pass_before_its_dense_state_is_taken(
         def dense_state(self) -> None:
             raise EnoughError
 
-    monkeypatch.setattr(pass_loop, "_train_with_each", lambda *_: (None, {}))
-    monkeypatch.setattr(pass_line, "progress", lambda *_: nullcontext())
-    monkeypatch.setattr(pass_loop, "seed_pass", lambda *_: None)
     some: Any = MagicMock()
     with pytest.raises(EnoughError):
         training = Training(_config(), some, some, some, some, Ended())  # type: ignore[arg-type]
-        pass_loop.PassLoop(training, some, some, [])._train(some, None, some, {})
+        pass_loop.PassLoop(training, some, some, [])._end(some, None, some, {}, {})
     assert done == ["finish_pass"]

@@ -90,7 +90,7 @@ def _ended(
     )
     arguments = shared.parsed(parser, argv)
 
-    def run() -> None:
+    with guarded() as ended:
         config, slots = shared.config_of(arguments)
         if not config.data.test_files:
             raise ConfigError("the run has no data.test_files: name files with --files FILE…")
@@ -100,8 +100,7 @@ def _ended(
         path = arguments.out or arguments.run_dir / f"{name}.json"
         with store_errors(str(path), "write"):
             path.write_text(json.dumps(result, indent=1) + "\n")
-
-    return guarded(run)
+    return ended.code
 
 
 class _Collected:

@@ -29,13 +29,12 @@ def tune_main(argv: Sequence[str] | None = None) -> int:
     )
     environment = dict(os.environ)  # `prepare` adds settings that are not for the trials
 
-    def run() -> None:
+    with guarded() as ended:
         prepare(load_config(options.config, options.overrides).trainer)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)  # ends at once, and the trials with it
         print(as_text(tune(options, environment)))
-
-    return guarded(run)
+    return ended.code
 
 
 # Name: (smallest value, default, help)
