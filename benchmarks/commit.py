@@ -94,7 +94,10 @@ class Trainer(common.Trainer):
         from paddlebox.train.config_changes import description
 
         self.planned = list(self.passes)
-        self.hashes = resume.chain([(one.date, one.files) for one in self.planned])
+        hashes = [""]
+        for planned in self.planned:
+            hashes.append(resume.follow(hashes[-1], planned.date, planned.files))
+        self.hashes = hashes[1:]
         self.dataset.config_hash = self.config.fingerprint()
         self.dataset.config = description(self.config, self.slots)
         return super().make_rows()

@@ -461,8 +461,6 @@ void PullPooledOf(const RowBlock& block, const int32_t* ids, const int32_t* offs
   pull(block, ids, offsets, begin, end, output);
 }
 
-#include "table/kernels_push.inl"
-
 #define PBX_FOR_DIM(function, ...)             \
   switch (block.config->layout.embedx_dim) {   \
     case 4: return function<4>(__VA_ARGS__);   \
@@ -482,10 +480,6 @@ void PullPooled(const RowBlock& block, const int32_t* ids, const int32_t* offset
   PBX_FOR_DIM(PullPooledOf, block, ids, offsets, begin, end, use_cvm, output)
 }
 
-void Push(const RowBlock& block, const int32_t* rows, const int32_t* starts,
-          const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
-          uint32_t day) {
-  PBX_FOR_DIM(PushOf, block, rows, starts, segments, begin, end, gradient, day)
-}
+#include "table/kernels_push.inl"
 
 #undef PBX_FOR_DIM

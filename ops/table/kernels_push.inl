@@ -1,10 +1,10 @@
 // The push of a batch into the rows of a pass. kernels.inl includes it.
 //
-// PushAs goes through the rows of a batch in tiles. Merge sums the gradients of a tile's rows over
-// the places of the batch that read them. Then the update rule changes each row: AdaGrad, the
-// default, in loops over the tile (ReadAdaGrad, ApplyAdaGrad), any other rule row by row
-// (ApplyRules). On several ranks, AddMerged adds them to the sums that are sent to the owners of
-// the rows instead.
+// Push selects PushAs by embedx_dim, so that the compiler knows it. PushAs goes through the rows of
+// a batch in tiles. Merge sums the gradients of a tile's rows over the places of the batch that
+// read them. Then the update rule changes each row: AdaGrad, the default, in loops over the tile
+// (ReadAdaGrad, ApplyAdaGrad), any other rule row by row (ApplyRules). On several ranks, AddMerged
+// adds them to the sums that are sent to the owners of the rows instead.
 
 // The merged push of a tile of rows, and the fields of these rows that AdaGrad reads.
 template <int kDim>
@@ -281,4 +281,10 @@ void PushOf(const RowBlock& block, const int32_t* rows, const int32_t* starts,
     return gradient.factors != nullptr ? PushAs<kDim, true, false> : PushAs<kDim, false, false>;
   }();
   push(block, rows, starts, segments, begin, end, gradient, day);
+}
+
+void Push(const RowBlock& block, const int32_t* rows, const int32_t* starts,
+          const int32_t* segments, size_t begin, size_t end, const GradientView& gradient,
+          uint32_t day) {
+  PBX_FOR_DIM(PushOf, block, rows, starts, segments, begin, end, gradient, day)
 }

@@ -162,10 +162,10 @@ class RowAccess {
   // Begins a pull of an operator, which must hold the lock until it has read the rows. A pull after
   // a push begins a new step: it first applies what is left of the step before.
   Result<std::shared_lock<std::shared_mutex>> BeginPull();
-  // Begins a push of this step: the caller makes one of the pushes above and then calls
-  // StepPush::End. If the step has one pull, the push is applied at once. If it has more, the merged
-  // push is held until there are as many pushes as pulls, or until EndStep. A push beyond the number
-  // of pulls is a step of its own.
+  // Begins a push of this step: the caller makes one of the pushes above, then calls StepPush::End.
+  // If the step has one pull, the push is applied at once. If it has more, the merged push is held
+  // until there are as many pushes as pulls, or until EndStep. A push beyond the number of pulls is
+  // a step of its own.
   Result<StepPush> BeginPush();
   // Adds up the pushes that are held and applies them. Whoever reads the open rows by another way
   // than an operator calls this first.
