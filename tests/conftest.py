@@ -36,6 +36,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def keeps_variables_of_ranks() -> Iterator[None]:
+    """A test that leaves variables of a launcher behind would change the next one of its worker."""
+    before = _variables_of_ranks()
+    yield
+    assert _variables_of_ranks() == before
+
+
+def _variables_of_ranks() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("PADDLE_")}
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Folder of real data: $PADDLEBOX_DATA, default ../shared/data."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import report
@@ -119,10 +120,13 @@ class _Core:
 
 
 @contextmanager
-def _simulated_tables() -> Iterator[None]:
+def _simulated(setting: Setting) -> Iterator[None]:
+    """Tables without rows, on the hosts of the setting."""
+    hosts = ",".join(f"host{rank // setting.per_host}:1" for rank in range(setting.ranks))
     exchange.core = _Core  # type: ignore[assignment]
     try:
-        yield
+        with mock.patch.dict(os.environ, {"PADDLE_TRAINER_ENDPOINTS": hosts}):
+            yield
     finally:
         exchange.core = core
 
@@ -134,9 +138,7 @@ def counted(setting: Setting, batches: Batches) -> Counted:
     def work(world: World) -> tuple[int, int]:
         return _pass_of(world, setting, batches, counts)
 
-    hosts_of = ",".join(f"host{rank // setting.per_host}:1" for rank in range(setting.ranks))
-    os.environ["PADDLE_TRAINER_ENDPOINTS"] = hosts_of
-    with _simulated_tables():
+    with _simulated(setting):
         found = coordination(setting.ranks, work, setting.per_host, counts, _PATIENCE_S)
     least = sum(of_rank for of_rank, _ in found)
     hosts = -(-setting.ranks // setting.per_host)
