@@ -208,7 +208,8 @@ PBX_INLINE void AddMerged(const int32_t* rows, int dim, const Merged<kDim>& merg
   }
 }
 
-// Marks the rows of the tile that stay unchanged because their sums are not finite.
+// For the rows of the tile whose sums are not finite: marks those that stay unchanged, or replaces
+// the values that are not finite (GradientView::on_bad).
 template <int kDim>
 PBX_INLINE void CheckFinite(const GradientView& gradient, const int32_t* rows, int dim,
                             Merged<kDim>* merged) {

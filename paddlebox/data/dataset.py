@@ -178,7 +178,7 @@ class Dataset:
 
     def end_pass(self, *, commit: bool = True) -> None:
         """End the pass and commit it in the background, with the current dense state. commit: False
-        leaves the pass to the next commit, or to `Table.commit_ended`. Raises: the error of the
+        leaves the pass to the next commit, or to `TableSet.commit_ended`. Raises: the error of the
         previous pass's commit, if that commit failed."""
         ended = self._feeder.end()
         if ended is not None:

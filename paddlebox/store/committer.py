@@ -52,7 +52,7 @@ class PassFields:
 class UnnamedPasses:
     """The passes of one table that no version names yet."""
 
-    parts: Parts = field(default_factory=list)  # written parts of the open pass
+    parts: Parts = field(default_factory=list)  # written parts of the open or ended pass
     kept: Parts = field(default_factory=list)  # of the kept passes
     fields: PassFields | None = None  # of the last kept pass, with its counts
     events: list[dict[str, Any]] = field(default_factory=list)  # of ended passes
@@ -126,8 +126,8 @@ class Committer(Background):
 
     def write_pass(self, fields: PassFields, when: When, *, keep: bool = False) -> Future[int]:
         """Commits the ended pass together with the kept ones. With `keep`, it is only written, and
-        a later commit names it. Returns the first table's version; 0 without a folder, or with
-        `keep`."""
+        a later commit names it. Returns a future with the first table's version; 0 without a
+        folder, or with `keep`."""
         self.wait()
         if when is When.BACKGROUND and not keep:
             self._agree()

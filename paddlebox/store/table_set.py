@@ -1,5 +1,17 @@
 """TableSet: tables of different width and rules that are trained and committed as one.
 
+A training pass goes through these states:
+
+    staged      `stage`: its rows are read from the tiers, while the pass before trains
+    open        `begin`: batches pull and push them
+    frozen      `end`: no push changes them any more
+    written     `commit`, `keep` or `spill` wrote the changed rows as segments
+    published   the tiers read the rows from these segments
+    named       a version names the segments: the pass is committed, and survives a crash
+
+`spill` writes a part of a pass that is larger than its budget. `keep` writes a pass that a later
+commit names.
+
 Letters: K = keys of a pass, T = tables, S = sparse slots.
 """
 
@@ -33,7 +45,8 @@ from paddlebox.store.version_store import HISTORY
 
 @dataclass(frozen=True)
 class StagedSet(StagedPass):
-    """A pass that is staged in every table. The fields are sums over the tables."""
+    """A pass that is staged in every table: with the counts of all tables, and the stamp of the
+    first one."""
 
     names: tuple[str, ...] = ()
     parts: tuple[StagedPass, ...] = ()
@@ -245,8 +258,8 @@ class TableSet(Closing):
             table.native.set_rate(rate)
 
     def end(self, pass_number: int = 0) -> None:
-        """Ends the open pass. A training pass first waits for the previous commit; then it is
-        frozen until `commit`, `keep` or `spill`. pass_number: seed of the random rounding of 16-bit
+        """Ends the open pass, after the previous commit. A training pass is then frozen until
+        `commit`, `keep` or `spill`. pass_number: seed of the random rounding of 16-bit
         rows; a resumed run must use the same number."""
         self.exchange.end()
         self.wait_commit()
@@ -270,11 +283,12 @@ class TableSet(Closing):
 
     def commit(self, *, when: When = When.NOW, **fields: Any) -> Future[int]:
         """Makes the ended pass durable, and with it those that `keep` took since the last commit,
-        as one version with the current dense state. fields: of `PassFields`. when: in the
-        background, while the next pass trains, it first waits until every rank has made the
+        as one version with the current dense state. fields: of `PassFields`. A commit in the
+        background runs while the next pass trains; it first waits until every rank has made the
         previous commit.
 
-        Returns: the first table's version, which names those of the others; 0 without a folder.
+        Returns: a future with the first table's version, which names those of the others; 0
+            without a folder.
 
         Raises: OutOfSpaceError, StoreError: the last version is untouched. If a commit in the
             background fails, its future and, once, the next `wait_commit` raise the error.
@@ -293,7 +307,8 @@ class TableSet(Closing):
         return self.committer.write_kept()
 
     def wait_commit(self) -> float:
-        """As `Background.wait`."""
+        """Waits for the commit in the background, if one runs, and raises its error once. Returns
+        the seconds of the wait."""
         return self.committer.wait()
 
     def load_dense(self) -> dict[str, np.ndarray]:
@@ -335,7 +350,8 @@ class TableSet(Closing):
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def counters(self) -> dict[str, Any]:
-        """Since the opening, with the sizes of the tiers now and the exchanges of ranks; sums."""
+        """Sums over the tables since they were opened, the sizes of the tiers now, and the
+        exchanges of ranks."""
         sums: dict[str, Any] = {}
         for table in self._tables:
             for name, value in table.counters().items():

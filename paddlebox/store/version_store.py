@@ -156,7 +156,8 @@ class VersionStore(Closing):
         return store
 
     def _choose(self, options: TableOptions) -> None:
-        """Makes the version that the options or the set ask for the head."""
+        """Sets the head: the version that the options or the set of tables ask for, else the newest
+        one."""
         if options.read_only:
             self.head = self.pin(options.version)
             if self.head is None:
@@ -307,7 +308,7 @@ class VersionStore(Closing):
         return record
 
     def append(self, record: VersionRecord) -> None:
-        """Makes a record, whose files are durable already, the newest version, durably. Raises:
+        """Adds the newest version, durably. The files of its record are durable already. Raises:
         StoreError if it does not follow the newest one, or a file is missing; OutOfSpaceError: the
         last commit stands."""
         with self.writing():

@@ -112,6 +112,7 @@ class PassLoop:
             raise
 
     def _failed(self, error: BaseException) -> None:
+        """Called before the dataset abandons a pass, and again when `run` ends by the error."""
         for hook in self._hooks:
             hook.failed(error)
 

@@ -125,7 +125,7 @@ def _resume(
         lock.take()
     assembly.take_over(root, config, world, request.back_to)
     own = own_dir(root, world.rank)
-    lock.take()
+    lock.take()  # on several ranks; a lock that is held stays held
     request = replace(request, run_dir=own)
     look = FirstLook(config, request.slots)
     stored = other.config if other is not None else None
@@ -167,7 +167,7 @@ def _prepare(run: Run, lock: KeptLock) -> None:
     config, point = run.config, run.point
     make_run_dir(run.run_dir)
     make_folder(str(run.run_dir / "store"))
-    lock.take()
+    lock.take()  # a run that has just begun had no folder for it
     check_unchanged(run.run_dir, point.record)
     write_json(run.run_dir / "config.json", json.loads(config.canonical_json()))
     write_slots(run.run_dir, run.slots)
