@@ -44,7 +44,6 @@ _INSTEAD = {
     "data.max_line_bytes": "a line has at most 1 MiB",
     "data.sequences.overlap": "set data.sequences.split: N, for pieces that overlap by N",
     "data.sequences.time": "set tags: {time: COLUMN} in slots.yaml",
-    "data.until_hour": "use tools/train.py --until HOUR",
     "metrics.cmatch_rank": 'set mask: {box_cmatch_rank: ["222_1"]}',
     "ranks.per_node": "the ranks of a host are a node",
     "ranks.transport": "MPI is used if it started the ranks, else TCP",

@@ -46,8 +46,11 @@ class StreamConfig(Section):
         "without {hour} a pass is a day (docs/hours.md)",
     )
     from_hour: DigitText = Field(
+        default="", description="the first hour of path_template, YYYYMMDD or YYYYMMDDHH"
+    )
+    until_hour: DigitText = Field(
         default="",
-        description="the first hour of path_template, YYYYMMDD or YYYYMMDDHH (the last: --until)",
+        description="the last hour of path_template, or its day; empty: no end (--until)",
     )
     time_zone: Annotated[Text, _that(zone_of)] = Field(
         default="UTC", description="time zone of {date} and {hour}"
@@ -71,25 +74,25 @@ class StreamConfig(Section):
     @model_validator(mode="after")
     def _hours_make_sense(self) -> StreamConfig:
         if not self.path_template:
-            for name in ("from_hour", "ready_marker"):
+            for name in ("from_hour", "until_hour", "ready_marker"):
                 if getattr(self, name):
                     raise ValueError(f"{name} is set, but path_template is not")
             return self
         if not self.from_hour:
             raise ValueError("path_template is set, but from_hour, the first hour, is not")
-        try:
-            self.check_hour(self.from_hour)
-        except ValueError as error:
-            raise ValueError(f"from_hour: {error}") from None
+        for name in ("from_hour", "until_hour"):
+            text = getattr(self, name)
+            try:
+                if text:
+                    moment(text, zone_of(self.time_zone))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+            if len(text) == 10 and not is_hourly(self.path_template):
+                raise ValueError(
+                    f"{name}: expected YYYYMMDD, because path_template has no {{hour}}, found "
+                    f"{text!r}"
+                )
         return self
-
-    def check_hour(self, text: str) -> None:
-        """Check an hour of `path_template`, or a day. Raises: ValueError."""
-        moment(text, zone_of(self.time_zone))
-        if len(text) == 10 and not is_hourly(self.path_template):
-            raise ValueError(
-                f"expected YYYYMMDD, because path_template has no {{hour}}, found {text!r}"
-            )
 
 
 class Split(StrEnum):
@@ -126,7 +129,7 @@ def check_cut(split: Split, max_length: int, context: int, history: int) -> None
             "choose split direct or mask, or take max_length out"
         )
     if split is not Split.NONE and not max_length:
-        raise ValueError(f"split {split.value} needs max_length, the length of a piece")
+        raise ValueError("split needs max_length, the length of a piece")
     if split is Split.MASK and context >= max_length:
         raise ValueError(
             f"split: expected an overlap of less than max_length {max_length}, found {context}"

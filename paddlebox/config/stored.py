@@ -26,8 +26,8 @@ FREE = (
 # Keys that determine the passes. They may change as long as the trained passes stay the same.
 PASSES = (
     "data.train_files", "data.files_per_pass", "data.date", "data.files_per_day", "trainer.epochs",
-    "data.path_template", "data.from_hour", "data.time_zone", "data.ready_marker",
-    "data.missing_hour", "data.late_s",
+    "data.path_template", "data.from_hour", "data.until_hour", "data.time_zone",
+    "data.ready_marker", "data.missing_hour", "data.late_s",
 )  # fmt: skip
 SLOT_RATES = "slots.yaml learning rates"  # of all slots, as `differences` names them
 # Keys that may change between passes, as in tuning. Stored rows and parameters stay valid.

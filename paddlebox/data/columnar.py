@@ -59,11 +59,13 @@ class Piece:
         with self._data_errors():
             return [_plain(batch, self.uses) for batch in self._read(self.number)]
 
-    def parse(self, schema: Any) -> Any:
-        """The native ParsedChunk. Raises: DataError that names the file if it cannot be read, or
-        its content contradicts its schema."""
+    def parse(self, schema: Any, batches: list[Any] | None = None) -> Any:
+        """The native ParsedChunk. batches: those of `batches`, if they were read before. Raises:
+        DataError that names the file if it cannot be read, or its content contradicts its
+        schema."""
         with self._data_errors():
-            return _native.core.parse_columns(schema, self.batches())
+            rows = self.batches() if batches is None else batches
+            return _native.core.parse_columns(schema, rows)
 
     def _data_errors(self) -> AbstractContextManager[None]:
         return _data_errors(f"{self.path}: part {self.number} cannot be read")

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from paddlebox import _native
 from paddlebox.config import Config, Format, Slot, Slots, SlotType
-from paddlebox.data.columnar import count_rows, read_pieces
+from paddlebox.data.columnar import Piece, count_rows, read_pieces
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import Chunk, read_chunks
 from paddlebox.data.sources import FilePart
@@ -26,8 +26,9 @@ Scales = tuple[tuple[float, float], ...]
 
 
 class _Rows(NamedTuple):
-    """A piece of a columnar file."""
+    """The rows of a piece of a columnar file."""
 
+    piece: Piece
     batches: list[Any]
 
     @property
@@ -39,7 +40,7 @@ class _Rows(NamedTuple):
         return sum(batch.nbytes for batch in self.batches)
 
     def parse(self, schema: Any) -> Any:
-        return _native.core.parse_columns(schema, self.batches)
+        return self.piece.parse(schema, self.batches)
 
 
 class FirstLook:
@@ -137,7 +138,7 @@ class FirstLook:
         if not data.format.is_columnar:
             return read_chunks(path)
         pieces = read_pieces(path, data.format, self._options.schema())
-        return (_Rows(piece.batches()) for piece in pieces)
+        return (_Rows(piece, piece.batches()) for piece in pieces)
 
 
 def _dense_of(parsed: Any, schema: Any) -> np.ndarray:

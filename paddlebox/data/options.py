@@ -292,7 +292,7 @@ class LoadOptions:
 
     def parsing(self) -> dict[str, Any]:
         """Everything that affects how a line is parsed, for the key of the parsed cache."""
-        unused = {"table", "of", "pooling"}
+        unused = {"table", "of", "pooling", "learning_rate_factor"}
         return {
             "format": self.data.format,
             "slots": self.slots.model_dump(mode="json", exclude={"slots": {"__all__": unused}}),

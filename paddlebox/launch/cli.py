@@ -48,8 +48,7 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     with guarded() as ended:
         if heartbeat.FILE in os.environ:
             _check_may_start_again(arguments)
-        overrides, until = _of_hours(arguments)
-        arguments.overrides += overrides
+        arguments.overrides += _of_hours(arguments)
         config = _config_to_train(arguments)
         now = time.strftime("%Y%m%d-%H%M%S")
         run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{now}"
@@ -67,7 +66,6 @@ def train_main(argv: Sequence[str] | None = None) -> int:
                 back_to=arguments.back_to,
                 fresh=arguments.fresh,
                 skip=arguments.skip_files,
-                until=until,
                 trace=arguments.trace,
                 world=world,
             )
@@ -104,8 +102,8 @@ def _train_parser() -> argparse.ArgumentParser:
     about += " from the end of a path; later starts remember them"
     option("--skip-files", metavar="PATTERN", **MANY, help=about)
     hours = parser.add_mutually_exclusive_group()
-    about = "end after this hour of data.path_template, YYYYMMDD or YYYYMMDDHH"
-    hours.add_argument("--until", metavar="HOUR", default="", help=about)
+    about = "end after HOUR, YYYYMMDD or YYYYMMDDHH: data.until_hour"
+    hours.add_argument("--until", metavar="HOUR", help=about)
     about = "train these hours of data.path_template without waiting, then end (docs/hours.md)"
     hours.add_argument("--backfill", metavar="FROM..TO", help=about)
     return parser
@@ -124,20 +122,23 @@ def _config_to_train(arguments: argparse.Namespace, overrides: Sequence[str] = (
     return config
 
 
-def _of_hours(arguments: argparse.Namespace) -> tuple[list[str], str]:
-    """The overrides that --backfill stands for, and the last hour; "" if there is none."""
+def _of_hours(arguments: argparse.Namespace) -> list[str]:
+    """The overrides that --until and --backfill stand for."""
+    if arguments.until is not None:
+        return [f"data.until_hour={json.dumps(arguments.until)}"]
     if arguments.backfill is None:
-        return [], arguments.until
+        return []
     first, dots, last = arguments.backfill.partition("..")
     if not (first and dots and last):
         raise ConfigError(
             f"--backfill: expected FROM..TO, found {arguments.backfill!r}: write for example "
             "2024010100..2024010123"
         )
-    overrides = [f"data.from_hour={json.dumps(first)}"]
+    hours = {"from_hour": first, "until_hour": last}
+    overrides = [f"data.{name}={json.dumps(text)}" for name, text in hours.items()]
     config = _config_to_train(arguments, overrides)
     waits = config.data.missing_hour == "wait"
-    return [*overrides, "data.late_s=0.0", *["data.missing_hour=stop"] * waits], last
+    return [*overrides, "data.late_s=0.0", *["data.missing_hour=stop"] * waits]
 
 
 def _check_may_start_again(arguments: argparse.Namespace) -> None:

@@ -136,9 +136,14 @@ def _export(arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
 
     paths = (arguments.from_save or arguments.path, *arguments.others)
     names = paths if arguments.others else (arguments.out,)
-    sources = [_opened(*each, arguments, chosen) for each in zip(paths, names, strict=True)]
+    sources: list[contextlib.AbstractContextManager[Any]] = [
+        _opened(*each, arguments, chosen) for each in zip(paths, names, strict=True)
+    ]
     precision = arguments.precision or "float32"
-    return export_ensemble(sources, arguments.out, precision=precision, gate=gate)
+    with contextlib.ExitStack() as stack:
+        if not arguments.others:  # opened first, so that its errors do not name the file
+            sources = [contextlib.nullcontext(stack.enter_context(sources[0]))]
+        return export_ensemble(sources, arguments.out, precision=precision, gate=gate)
 
 
 def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:

@@ -47,11 +47,8 @@ def share_memory(world: Group, channels: int) -> tuple[list[int], Any]:
         return "-"
 
     done = ["-"] * len(near)  # what the step before returned on each rank; "" where it failed
-    for step in (
-        create,
-        open_it,
-        watch,
-    ):  # of each rank of the job, also if its host shares nothing
+    # Each rank of the job gathers in each step, also if its own host shares nothing.
+    for step in (create, open_it, watch):
         mine = ""
         if len(near) > 1 and all(done):
             with contextlib.suppress(StoreError):

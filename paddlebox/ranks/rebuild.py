@@ -21,10 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from paddlebox.errors import CorruptionError
+from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.ranks.parity import xor_of
 from paddlebox.ranks.small_messages import (
-    FAILURES,
     NOTHING,
     Attempts,
     raise_together,
@@ -257,7 +256,7 @@ class _Rebuilding:
                     self._rounds(writer)
                     if self._attempts.error is not None:
                         raise self._attempts.error
-            except FAILURES as error:
+            except (StoreError, OSError) as error:  # not a RankError: the others are gone then
                 return self._attempts.error or error
         return None
 

@@ -35,7 +35,7 @@ from paddlebox.ranks.exchange import RowExchange
 from paddlebox.ranks.plans import ShardedPass
 from paddlebox.ranks.step_planner import StepPlanner
 from paddlebox.ranks.stepping import Progress, Stepping, with_next
-from paddlebox.ranks.traffic import ExchangedByRanks, Traffic, ranks_per_node
+from paddlebox.ranks.traffic import ExchangedByRanks, Traffic, hosts_of
 from paddlebox.store.group import key_ranges
 from paddlebox.store.options import TableOptions, gpu_number, host_is_device
 from paddlebox.store.table_exchange import Exchanged, Feed, TableExchange
@@ -162,10 +162,10 @@ class ShardedTable:
 class SharedTables(TableExchange):
     def __init__(self, world: World, tables: Sequence[TieredTable], options: RanksConfig) -> None:
         self.world, self.options = world, options
-        per_node = ranks_per_node(world.size)
+        hosts = hosts_of(world.size)
         #: Whether some messages travel between nodes.
-        self.between_nodes = not world.on_one_host or per_node < world.size
-        self.traffic = Traffic(world.rank, per_node)
+        self.between_nodes = not world.on_one_host or len(set(hosts)) > 1
+        self.traffic = Traffic(world.rank, hosts)
         self.shards: dict[str, ShardedTable] = {}  # by name of the table
         try:
             for number, table in enumerate(tables):

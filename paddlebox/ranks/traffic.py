@@ -1,4 +1,4 @@
-"""Which ranks share a node, and the bytes that a rank sends to others, by their content."""
+"""Which ranks share a host, and the bytes that a rank sends to others, by their content."""
 
 from __future__ import annotations
 
@@ -11,39 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paddlebox.errors import ConfigError
 from paddlebox.store.table_exchange import Exchanged
 
 if TYPE_CHECKING:
     from paddlebox.ranks.world import World
 
 
-def ranks_per_node(size: int) -> int:
-    """The number of ranks on each host that the launcher names. The first host has the first ranks,
-    and so on.
-
-    Raises: ConfigError if hosts have different numbers of ranks.
-    """
+def hosts_of(size: int) -> list[str]:
+    """(R) the host of each rank, as the launcher names it; without a launcher, one for all."""
     endpoints = [e for e in os.environ.get("PADDLE_TRAINER_ENDPOINTS", "").split(",") if e]
     hosts = [endpoint.rsplit(":", 1)[0] for endpoint in endpoints]
-    if len(hosts) != size:
-        return size  # not started by the launcher: one node
-    per_node = hosts.count(hosts[0])
-    if any(
-        hosts[rank] != hosts[rank - rank % per_node] for rank in range(size)
-    ) or size != per_node * len(set(hosts)):
-        raise ConfigError(
-            f"the ranks' hosts are {', '.join(hosts)}: expected the same number of ranks on each "
-            "node, one node after the other; launch each with the same --nproc_per_node"
-        )
-    return per_node
+    return hosts if len(hosts) == size else [""] * size
 
 
 class Traffic:
-    """What this rank sends to others. What it sends to itself does not count."""
+    """What this rank sends to others. What it sends to itself does not count. hosts: (R) of the
+    ranks, by name."""
 
-    def __init__(self, rank: int, per_node: int) -> None:
-        self._rank, self._per_node = rank, per_node
+    def __init__(self, rank: int, hosts: Sequence[str]) -> None:
+        self._rank, self._hosts = rank, hosts
         self._lock = threading.Lock()  # each channel has a thread
         self.sent: Counter[str] = Counter()
         self.between_nodes: Counter[str] = Counter()
@@ -55,7 +41,7 @@ class Traffic:
             if rank == self._rank:
                 continue
             sent += array.nbytes
-            if rank // self._per_node != self._rank // self._per_node:
+            if self._hosts[rank] != self._hosts[self._rank]:
                 between += array.nbytes
         with self._lock:
             self.sent[what] += sent

@@ -152,12 +152,14 @@ class World(Group):
     def arrays_of_others(
         self, make: Callable[[], Mapping[str, np.ndarray]]
     ) -> dict[int, dict[str, np.ndarray]]:
-        buffer, found = io.BytesIO(), dict[int, dict[str, np.ndarray]]()
-        np.savez(buffer, **make())  # type: ignore[arg-type]  # its keywords are arrays
+        buffer, found, mine = io.BytesIO(), dict[int, dict[str, np.ndarray]](), make()
+        # Not by keywords: a program may have a parameter with the name of an option.
+        np.savez(buffer, np.array([*mine], np.str_), *mine.values())
         for rank, data in enumerate(self.gather_bytes(buffer.getvalue())):
             if rank != self.rank:
                 with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                    found[rank] = dict(arrays)
+                    names = arrays["arr_0"].tolist()
+                    found[rank] = {n: arrays[f"arr_{at}"] for at, n in enumerate(names, 1)}
         return found
 
     def exchange(self, out: Sequence[np.ndarray]) -> list[np.ndarray]:

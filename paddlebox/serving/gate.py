@@ -110,12 +110,14 @@ def check_no_ensemble(path: Path, newest: Generation | None) -> None:
         )
 
 
-def check_member(number: int, first: tuple[Config, Slots], source: Any) -> None:
-    """Raises: ConfigError if a further model of an ensemble reads other instances than the first
-    one, or its source is a delta."""
+def check_member(number: int, first: tuple[Config, Slots] | None, source: Any) -> None:
+    """Raises: ConfigError if a model of an ensemble reads other instances than the first one, or
+    its source is a delta. first: None for the first one."""
     what = f"model {number} of the ensemble"
     if source.meta["kind"] != "base":
         raise ConfigError(f"{what} is a {source.meta['kind']}, expected a base")
+    if first is None:
+        return
     expected, found = _inputs(*first), _inputs(source.config, source.slots)
     for name, value in expected.items():
         if found[name] != value:

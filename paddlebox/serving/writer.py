@@ -132,11 +132,11 @@ class Writer(Closing):
         first: tuple[Config, Slots] | None = None
         for number, opened in enumerate(sources, 1):
             with opened as source:
-                if first is None:
+                if len(sources) == 1:
                     check_follows(self.path, source.meta, None)
-                    first = source.config, source.slots
                 else:
                     check_member(number, first, source)
+                first = first or (source.config, source.slots)
                 records.append(self._build(source, None, precision, 1.0))
         members = [dataclasses.asdict(record) for record in records[1:]]
         return dataclasses.replace(records[0], members=members)

@@ -69,10 +69,13 @@ def manifest_versions(folder: str) -> list[int]:
 def checkpoints(store: str) -> dict[str, int]:
     """Name -> version, of the named versions of a store, by name."""
     folder = os.path.join(store, CHECKPOINTS)
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return {}
     return {
         name: version
-        for name in names
+        for name in sorted(names)
         if not name.endswith(UNDER_WAY)
         for version in manifest_versions(os.path.join(folder, name))[:1]
     }

@@ -139,7 +139,9 @@ class Measured:
         if own is not None:
             loss = loss * size / weight if weight else 0.0
         self.batch_loss = loss
-        labels = np.asarray(feed[self._label]).reshape(size, -1) if self._label in feed else None
+        labels = None
+        if self._label in feed or (self._label is not None and logits is not None):
+            labels = np.asarray(feed[self._label]).reshape(size, -1)
         factors = None if labels is None else self._weights.factors(labels[:, 0])
         weights = own if factors is None else factors if own is None else multiplied(own, factors)
         predicted = sigmoid(logits).reshape(size, -1) if logits is not None else None

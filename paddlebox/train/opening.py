@@ -38,10 +38,10 @@ def read_slots(config: Config, slots: AnySlots | None = None) -> Slots:
     slots.check_format(config.data.format)
     for key, model in config.models.items():
         slots.positions(model.sequences)
+        _check_sparse(config, slots, f"{key}.slots", model.slots)
         for wrong, text in _misfits(config, slots, key, model):
             if wrong:
                 raise ConfigError(text)
-        _check_sparse(config, slots, f"{key}.slots", model.slots)
         group = () if model.loss_group in ("", SEARCH_ID) else (model.loss_group,)
         _check_sparse(config, slots, f"{key}.loss_group", group)
     check_columns(config.metrics, slots, log_keys=config.data.logkey)

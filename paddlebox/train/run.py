@@ -68,7 +68,6 @@ def train(
     back_to: str = "",
     fresh: bool = False,
     skip: Sequence[str] = (),
-    until: str = "",
     trace: str = "",
     world: Group = ONE_RANK,
 ) -> dict[str, Any]:
@@ -82,7 +81,6 @@ def train(
         back_to: a version to go back to first, as `find_version` takes it.
         fresh: move the existing run dir aside and start from nothing.
         skip: patterns of files to leave out of all passes that are not trained yet.
-        until: the last hour of data.path_template, YYYYMMDD or YYYYMMDDHH; empty: no end.
         trace: file for a trace of all stages and threads, for ui.perfetto.dev; empty: none.
         world: the ranks that train together. Every rank calls `train`.
 
@@ -94,7 +92,7 @@ def train(
     lock = KeptLock(dir_of(root, world.rank) / "store")
     try:
         request = ResumeRequest(root, config, read_slots(config), back_to, skip)
-        run = _resume(request, world, lock, source, fresh, until)
+        run = _resume(request, world, lock, source, fresh)
         summary = _summary_if_done(run)
         if summary is None:
             _check_products(run)
@@ -113,11 +111,10 @@ def _resume(
     lock: KeptLock,
     source: str = "",
     fresh: bool = False,
-    until: str = "",
 ) -> Run:
     """Take the lock of the run's store, find the resume point and complete the config."""
     root, config = request.run_dir, request.config
-    passes, epochs = passes_of(config, world, until), config.trainer.epochs
+    passes, epochs = passes_of(config, world), config.trainer.epochs
     other = find_source(source, root) if source else None
     if fresh:
         assembly.move_all_aside(root, world)
@@ -132,7 +129,7 @@ def _resume(
     config = settled(request, passes.listed, world, stored, look)
     chose_epochs = config.trainer.epochs != epochs
     if chose_epochs:
-        passes = passes_of(config, world, until)
+        passes = passes_of(config, world)
     point, recovered = assembly.resume(replace(request, config=config), passes, world)
     world.heartbeat.committed(point.passes)
     if other is not None and point.record is not None:

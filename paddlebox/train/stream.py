@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from paddlebox.config import Config, DataConfig
+from paddlebox.config import Config
 from paddlebox.config.data import ShareBy
 from paddlebox.config.dates import Hour, end_of, hour_at, moment, zone_of
 from paddlebox.data.listing import Log, look
@@ -95,7 +95,7 @@ class Listed:
 
 
 class Hourly:
-    """One pass per hour of `data.path_template`. until: the last hour, or its day; empty: no end.
+    """One pass per hour of `data.path_template`.
 
     An hour is taken once it is over by the clock and its files are complete. The run waits for this
     at least `data.late_s` after the end of the hour, and at least `data.late_s`, by a monotonic
@@ -113,7 +113,6 @@ class Hourly:
         self,
         config: Config,
         world: Group = ONE_RANK,
-        until: str = "",
         *,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
@@ -123,7 +122,8 @@ class Hourly:
         self._data = config.data
         self._zone = zone_of(self._data.time_zone)
         self._clock, self._steady, self._sleep = clock, steady, sleep
-        self._until = _end_of(self._data, until) if until else None
+        until = self._data.until_hour
+        self._until = end_of(until, self._zone) if until else None
         self._first = hour_at(self._data.path_template, moment(self._data.from_hour, self._zone))
         self._next = self._first
         self._number = 1  # of the next pass
@@ -363,24 +363,6 @@ class Hourly:
                 self._left_out.remove(hour)
 
 
-def passes_of(config: Config, world: Group, until: str = "") -> Passes:
-    """The source of passes for a config. until: the last hour of a stream, or its day.
-
-    Raises: DataError, which names a file that is missing; ConfigError for another `until`.
-    """
-    if config.data.path_template:
-        return Hourly(config, world, until)
-    if until:
-        raise ConfigError(
-            f"--until {until}: expected data.path_template, a stream of hours, found "
-            "data.train_files: leave --until out"
-        )
-    return Listed(plan_passes(config))
-
-
-def _end_of(data: DataConfig, until: str) -> datetime:
-    try:
-        data.check_hour(until)
-    except ValueError as error:
-        raise ConfigError(f"--until: {error}") from None
-    return end_of(until, zone_of(data.time_zone))
+def passes_of(config: Config, world: Group) -> Passes:
+    """The source of passes for a config. Raises: DataError, which names a file that is missing."""
+    return Hourly(config, world) if config.data.path_template else Listed(plan_passes(config))

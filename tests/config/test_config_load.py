@@ -138,10 +138,10 @@ def test_a_key_whose_work_another_key_or_a_tool_does_names_it(tmp_path: Path) ->
     assert "feeder.cache_dir: unknown key; set XDG_CACHE_HOME" in said
     assert "trainer.visualdl (from -o): unknown key; tools/report.py shows a run" in said
     more = "extra_tables: {wide: {slot_learning_rates: {a: 2}}}\nmetrics: [{cmatch_rank: ['1']}]\n"
-    said = error_of(tmp_path, MINIMAL + more, "data.until_hour=20240101")
+    said = error_of(tmp_path, MINIMAL + more, "trainer.trace=t.json")
     assert "wide.slot_learning_rates: unknown key; give slots a learning_rate_factor in" in said
     assert 'metrics[0].cmatch_rank: unknown key; set mask: {box_cmatch_rank: ["222_1"]}' in said
-    assert "data.until_hour (from -o): unknown key; use tools/train.py --until HOUR" in said
+    assert "trainer.trace (from -o): unknown key; use tools/train.py --trace FILE" in said
 
 
 @pytest.mark.parametrize(

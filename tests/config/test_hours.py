@@ -96,6 +96,8 @@ HOURLY = {"format": "multislot", "slots": "s.yaml", "path_template": "l/{date}/{
         ({"from_hour": "20240101", "train_files": ["a"]}, "found both"),
         ({"path_template": ""}, "found neither"),
         ({"path_template": "", "from_hour": "20240101"}, "from_hour is set, but path_template"),
+        ({"path_template": "", "until_hour": "20240101"}, "until_hour is set, but path_template"),
+        ({"from_hour": "20240101", "until_hour": "2024"}, "until_hour: expected YYYYMMDD"),
         ({"from_hour": "20240101", "files_per_pass": 2}, "works with train_files only: leave"),
     ],
 )

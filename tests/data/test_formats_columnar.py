@@ -14,9 +14,10 @@ import pytest
 
 from paddlebox._native import core
 from paddlebox.config import Format, KeySpace, Slots, load_slots
+from paddlebox.data.first_look import FirstLook
 from paddlebox.data.loader import LoadedPass, load
 from paddlebox.errors import DataError
-from tests.support.configs import make_slots
+from tests.support.configs import make_config, make_slots
 from tests.support.options import load_options
 
 TOP = 2**64 - 1
@@ -349,8 +350,12 @@ def test_offsets_of_an_arrow_file_that_leave_their_values_are_an_error(
     for wrong in (-5, 1 << 30):
         hurt = content[: at + 400] + np.int32(wrong).tobytes() + content[at + 404 :]
         path.write_bytes(hurt)
-        with pytest.raises(DataError, match="'words': the offsets of its lists are outside"):
+        message = f"{path}: part 0 cannot be read: .*'words': the offsets of its lists are outside"
+        with pytest.raises(DataError, match=message):
             load_file(path, Format.ARROW)
+        config = make_config(data={"format": "arrow"})
+        with pytest.raises(DataError, match=message):
+            FirstLook(config, slots()).scales([str(path)], 1)
 
 
 @COLUMNAR

@@ -201,6 +201,12 @@ class TestOldOrForeign:
         assert parsing - options == {"chunk_bytes"}
         assert options - parsing == {*UNCACHED.split(), *NOT_PARSING.split()}
 
+    def test_what_only_training_reads_of_a_slot_is_not_of_parsing(self) -> None:
+        *others, last = SLOTS.slots
+        slower = SLOTS.having({"slots": (*others, last.having({"learning_rate_factor": 0.5}))})
+        of = [load_options(Format.MULTISLOT, slots, 1).parsing() for slots in (SLOTS, slower)]
+        assert of[0] == of[1]
+
     def test_a_file_changed_this_moment_is_not_kept(
         self, tmp_path: Path, cache: ParsedCache
     ) -> None:

@@ -514,7 +514,7 @@ def test_a_dataset_without_times_stays_as_it_is(open_dataset: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"split": Split.DIRECT}, "split direct needs max_length"),
+        ({"split": Split.DIRECT}, "split needs max_length"),
         ({"split": Split.MASK, "max_length": 4, "overlap": 4}, "split: expected an overlap of"),
         ({"max_length": 4, "history": HistoryConfig(length=1)}, "history with split none"),
     ],

@@ -118,6 +118,8 @@ def test_its_days_go_on_from_the_run_dir_and_from_the_copies(of: str, tmp_path: 
     summary = json.loads((work / "run/summary.json").read_text())
     assert summary["resumed_after_pass"] == 2
     assert summary["sparse_digest"] != expected()["sparse_digest"]
+    # The end is stored with the run: a start without it trains nothing more, and does not wait.
+    assert "nothing new to train" in tool(work, "train", "run", output=True)
     # The chain of saves goes on, from a copy with one base; and what was served with it.
     bases = ["20240101/base", "20240102/base", *["20240102/base-2"] * (of == "copies")]
     assert [done.name for done in donefile.read(work / "saves", "base")] == bases

@@ -73,7 +73,7 @@ class Slow:
 
         background.wait = waits  # type: ignore[method-assign]
         for table in self.group.members:
-            table._settle = waits
+            table._settle = table.compactor._settle = waits
 
     def commit(self, number: int, **arguments: Any) -> None:
         self.group.wait_commit()

@@ -120,7 +120,10 @@ class Server:
         self._selector.register(client, selectors.EVENT_READ, lambda: self._read(client))
 
     def _read(self, client: socket.socket) -> None:
-        found = client.recv(1 << 16)
+        try:
+            found = client.recv(1 << 16)
+        except OSError:  # the client has gone, and left answers unread
+            found = b""
         *lines, self._requests[client] = (self._requests[client] + found).split(b"\n")
         for line in lines:
             self._fork(client, line)

@@ -179,8 +179,8 @@ def test_a_model_with_a_loss_of_its_own_needs_a_mask(folder: Path) -> None:
     ("sequences", "more", "expected"),
     [
         ({"split": "mask"}, {}, "split is given, but user"),
-        ({"user": "u", "split": "mask"}, {}, "split mask needs max_length"),
-        ({"user": "u", "split": 3}, {}, "split mask needs max_length"),
+        ({"user": "u", "split": "mask"}, {}, "split needs max_length"),
+        ({"user": "u", "split": 3}, {}, "split needs max_length"),
         (
             {"user": "u", "split": 4, "max_length": 4},
             {},

@@ -13,15 +13,14 @@ import pytest
 from paddlebox.config import Config
 from paddlebox.config.dates import moment, zone_of
 from paddlebox.errors import ConfigError, DataError
-from paddlebox.store.group import ONE_RANK
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore
 from paddlebox.train import resume
 from paddlebox.train.config_changes import description
 from paddlebox.train.plan import PlannedPass
 from paddlebox.train.resume import ResumeRequest
-from paddlebox.train.stream import MAX_PAUSE_S, Hourly, passes_of
-from tests.support.configs import make_config, make_slots
+from paddlebox.train.stream import MAX_PAUSE_S, Hourly
+from tests.support.configs import make_slots
 from tests.support.inside import newest
 
 SLOTS = make_slots(click="label", user="sparse")
@@ -50,10 +49,9 @@ class World:
         data = {name: value for name, value in data.items() if value is not None}
         return Config.model_validate({"name": "r", "model": {"type": "dnn"}, "data": data})
 
-    def hourly(self, until: str = "", **fields: Any) -> Hourly:
+    def hourly(self, **fields: Any) -> Hourly:
         return Hourly(
             self.config(**fields),
-            until=until,
             clock=lambda: self.now,
             steady=lambda: self.steady,
             sleep=self.sleep,
@@ -289,17 +287,13 @@ def test_until_ends_the_stream_with_that_hour_or_the_whole_day(world: World) -> 
         world.write(f"20240101/{hour:02}")
     world.write("20240102/00")
     world.at_hour("2024010300")
-    hourly = world.hourly(until="2024010101")
+    hourly = world.hourly(until_hour="2024010101")
     assert [files(hourly.wait()), files(hourly.wait()), hourly.wait()] == [
         ["20240101/00"], ["20240101/01"], None,
     ]  # fmt: skip
     assert hourly.are_done()
-    whole = world.hourly(until="20240101")
+    whole = world.hourly(until_hour="20240101")
     assert len([*iter(whole.wait, None)]) == 24
-    with pytest.raises(ConfigError, match="--until: expected YYYYMMDD or YYYYMMDDHH, found '2024'"):
-        world.hourly(until="2024")
-    with pytest.raises(ConfigError, match=r"--until 20240101: expected data\.path_template"):
-        passes_of(make_config(), ONE_RANK, "20240101")
 
 
 def test_a_uri_is_looked_at_like_a_folder(world: World) -> None:

@@ -50,7 +50,7 @@ def logs(tmp_path: Path) -> Logs:
     return logs
 
 
-def on_all(logs: Logs, act: Callable[[Hourly], Any], until: str = "", **fields: Any) -> list[Any]:
+def on_all(logs: Logs, act: Callable[[Hourly], Any], **fields: Any) -> list[Any]:
     """What `act` gives on each rank."""
     met, said = threading.Barrier(RANKS), [None] * RANKS
     clocks = {"clock": lambda: logs.now, "steady": lambda: logs.steady, "sleep": logs.sleep}
@@ -59,7 +59,7 @@ def on_all(logs: Logs, act: Callable[[Hourly], Any], until: str = "", **fields: 
         own = clocks if rank == 0 else dict.fromkeys(clocks, blind)
         try:
             ranks = Threads(rank, met, said)
-            return act(Hourly(logs.config(**fields), ranks, until, **own))
+            return act(Hourly(logs.config(**fields), ranks, **own))
         except BaseException:
             met.abort()
             raise
@@ -77,7 +77,7 @@ def test_all_ranks_take_the_same_hours_and_know_of_the_same_missing_ones(logs: L
         logs.write(f"20240101/{hour:02}")
     logs.at_hour("2024010104")
     logs.events = [(1500.0, lambda: logs.write("20240101/04"))]
-    first, *others = on_all(logs, hours, "2024010104", missing_hour="skip")
+    first, *others = on_all(logs, hours, until_hour="2024010104", missing_hour="skip")
     assert [planned.hour[11:13] for planned in first] == ["00", "02", "03", "04"]
     assert first[1].missing == ["2024-01-01T01:00+00:00"]
     assert others == [first] * (RANKS - 1)
@@ -118,7 +118,7 @@ def test_an_hour_with_fewer_files_than_ranks_is_warned_of_once(
     logs.write("20240101/01")
     logs.at_hour("2024010102")
     with caplog.at_level(logging.WARNING, "paddlebox"):
-        on_all(logs, hours, "2024010101", share="files")
+        on_all(logs, hours, until_hour="2024010101", share="files")
     (said,) = caplog.messages
     assert said.startswith("hour 2024-01-01T00:00+00:00 has 1 files, and there are 3 ranks: ")
 
