@@ -255,7 +255,8 @@ def _create_sums(
 
     def made(part: str, key: str, value: float, trainable: bool = False) -> Any:
         initial = paddle.nn.initializer.Constant(float(start.get(key, value)))
-        argument, shape = "sums (batch_size, batch_sum, batch_square_sum)", [int(x.shape[-1])]
+        argument = "sums (batch_size, batch_sum, batch_square_sum, as in paddlebox.nn.DataNorm)"
+        shape = [int(x.shape[-1])]
         return _running(op, argument, f"{prefix}.{part}", shape, initial, trainable)
 
     sums = [

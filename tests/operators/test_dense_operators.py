@@ -269,5 +269,5 @@ class TestMistakes:
             ops.rank_attention(paddle.ones([2, 3]), tensor(np.zeros((2, 7)), np.int32), [27, 5])
         with pytest.raises(ValueError, match="weight is missing"):
             ops.batch_fc(paddle.ones([2, 4, 3]), [2, 3, 5])
-        with pytest.raises(ValueError, match=r"nn.DataNorm, is missing"):
+        with pytest.raises(ValueError, match=r"nn\.DataNorm\) is missing"):
             ops.data_norm(paddle.ones([2, 3]))
