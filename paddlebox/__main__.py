@@ -31,7 +31,8 @@ COMMANDS = {
     "tune": ("tools.tune.cli", "tune_main", "choose values of a config by trials"),
     "new-model": ("tools.new_model.cli", "new_model_main", "create the files of your own model"),
     "from-paddlerec": (
-        *("tools.from_paddlerec.cli", "from_paddlerec_main"),
+        "tools.from_paddlerec.cli",
+        "from_paddlerec_main",
         "convert a config of PaddleRec",
     ),
     "train-on-ray": ("tools.on_ray.cli", "main", "run the ranks of a job on a Ray cluster"),
