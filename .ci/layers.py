@@ -44,7 +44,7 @@ _FLOOR = {"closing", "config", "errors", "heartbeat", "mpi"}
 _NATIVE = _FLOOR | {"_native"}
 _DATA = _NATIVE | {"store", "data"}
 _MODELS = _NATIVE | {"ops", "nn", "models"}
-_TRAIN = _DATA | _MODELS | {"saves", "train", "watch"}
+_TRAIN = _DATA | _MODELS | {"saves", "training", "watch"}
 PYTHON = {
     "closing": set[str](),
     "errors": set[str](),
@@ -65,14 +65,14 @@ PYTHON = {
     "nn": _NATIVE | {"ops"},
     "models": _NATIVE | {"ops", "nn"},
     "watch": _FLOOR | {"watch"},
-    "train": _TRAIN,
+    "training": _TRAIN,
     "ranks": _TRAIN | {"_call", "ranks"},
     "run": _TRAIN | {"ranks"},
-    "serving": _TRAIN - {"train", "watch"},
+    "serving": _TRAIN - {"training", "watch"},
     "launch": _TRAIN | {"ranks", "run", "serving"},
     "compat": _TRAIN | {"_call", "ops_dense", "ops_seqpool", "ranks"},
 }
-# The modules of `train` that put a run together: the layer "run".
+# The modules of `training` that put a run together: the layer "run".
 RUN = {"assembly", "run"}
 # Product tooling: may use the whole core, but the core may not use it.
 PYTHON["tools"] = {*PYTHON, "tools"}
@@ -228,12 +228,12 @@ def python_circles(root: Path) -> Iterator[str]:
 
 
 def _layer(parts: Sequence[str]) -> str:
-    """`store` for paddlebox.store.life, `run` for paddlebox.train.run."""
-    return "run" if parts[1] == "train" and RUN.intersection(parts[2:3]) else parts[1]
+    """`store` for paddlebox.store.life, `run` for paddlebox.training.run."""
+    return "run" if parts[1] == "training" and RUN.intersection(parts[2:3]) else parts[1]
 
 
 def _folder(parts: Sequence[str]) -> str:
-    """`train` for paddlebox.train.plan, `tools.report` for paddlebox.tools.report.page."""
+    """`training` for paddlebox.training.plan, `tools.report` for paddlebox.tools.report.page."""
     return ".".join(parts[1:3]) if parts[1] == "tools" else _layer(parts)
 
 

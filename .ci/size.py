@@ -7,7 +7,7 @@ from the command to durable rows. It has at most 12 files of 3,500 lines togethe
 only each other and the leaf modules that the section names.
 
 A line of code is one that is neither blank nor comment nor docstring. A docstring is any string
-that is a statement of its own. The core is config, data, store, train, nn, models and the Python
+that is a statement of its own. The core is config, data, store, training, nn, models and the Python
 of the operators. Benchmarks are the scripts in benchmarks/ without those in its folders. Words are
 counted in all pages of docs/, formats included; README, CONTRIBUTING and CHANGELOG stand apart.
 
@@ -28,7 +28,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "paddlebox"
-CORE = ("config", "data", "store", "train", "nn", "models")
+CORE = ("config", "data", "store", "training", "nn", "models")
 NATIVE = {".cc", ".cu", ".h", ".inl"}
 LONG = 800  # lines of a file
 SPINE_FILES, SPINE_LINES = 12, 3500

@@ -73,14 +73,14 @@ class Trainer(common.Trainer):
         if not self.work.store:
             return super().open_table()
         from paddlebox.store.table_set import TableSet
-        from paddlebox.train import opening
+        from paddlebox.training import opening
 
         options = opening.table_options(self.config)
         folder = Path(self.work.folder) / "store"
         return TableSet(self.config.tables, replace(options, folder=folder, compaction=None))
 
     def _end_pass(self) -> None:
-        from paddlebox.train import resume
+        from paddlebox.training import resume
 
         planned = self.planned[self.done]
         self.done += 1
@@ -90,8 +90,8 @@ class Trainer(common.Trainer):
         self.end_pass()
 
     def make_rows(self) -> dict[str, Any]:
-        from paddlebox.train import resume
-        from paddlebox.train.config_changes import description
+        from paddlebox.training import resume
+        from paddlebox.training.config_changes import description
 
         self.planned = list(self.passes)
         hashes = [""]
@@ -191,8 +191,8 @@ def take_up(path: Path) -> int:
     config = load_config(path)
     cpu.apply(config.trainer.program, config.trainer.dense_threads)
     imported = time.time()
-    from paddlebox.train import pass_loop
-    from paddlebox.train.run import train
+    from paddlebox.training import pass_loop
+    from paddlebox.training.run import train
 
     imported = time.time() - imported
 

@@ -165,7 +165,7 @@ class Ours:
     def __init__(self, case: Case, config: Any, parameters: Numbers, dtype: str) -> None:
         from paddlebox import ops
         from paddlebox.nn.rows import use_padding
-        from paddlebox.train import program
+        from paddlebox.training import program
 
         self.paddle, self.case, self.config, self.dtype = ops.paddle, case, config, dtype
         self.model = created(case, config)

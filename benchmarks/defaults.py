@@ -130,8 +130,8 @@ _QUIET = (  # one thread per run and one version; neither changes what is learne
 def train_and_predict(job: Job, at: Path, out: Path) -> None:
     """Writes logits (n) and labels (n) of the evaluation rows."""
     from paddlebox.store import run_config
-    from paddlebox.train import opening, run
-    from paddlebox.train.runner import build_runner
+    from paddlebox.training import opening, run
+    from paddlebox.training.runner import build_runner
 
     run_dir = Path(tempfile.mkdtemp(dir=out.parent)) / "run"
     config = load(job, at)
@@ -156,7 +156,7 @@ def train_and_predict(job: Job, at: Path, out: Path) -> None:
 def judge_peers(job: Job, at: Path, out: Path) -> None:
     """Writes the AUCs of `peers`, which get the rows with the same features as the models."""
     from paddlebox.config import KeySpace, load_slots
-    from paddlebox.train import opening
+    from paddlebox.training import opening
 
     config = load(Job(job.data, "lr", job.fold), at)
     data = {"key_space": KeySpace.PER_SLOT, "batch_size": 1 << 16}

@@ -168,7 +168,7 @@ class Trainer:
         self.config = load_config(path)
         cpu.apply(self.config.trainer.program, self.config.trainer.dense_threads)
         warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
-        from paddlebox.train import opening, plan
+        from paddlebox.training import opening, plan
 
         self.table: Any = self.open_table()
         self.slots = load_slots(self.config.data.slots)
@@ -178,7 +178,7 @@ class Trainer:
     def open_table(self) -> Any:
         """The table with a store, or without one."""
         from paddlebox.store.table import Table
-        from paddlebox.train import opening
+        from paddlebox.training import opening
 
         if self.work.store:
             return opening.open_table(self.config, Path(self.work.folder) / "store")
@@ -195,7 +195,7 @@ class Trainer:
         from paddlebox import ops
         from paddlebox.store.committer import When
         from paddlebox.store.table import sorted_unique_keys
-        from paddlebox.train.runner import build_runner
+        from paddlebox.training.runner import build_runner
 
         started = time.perf_counter()
         wide_slots = self.work.wide_slots
@@ -239,7 +239,7 @@ class Trainer:
     def train(self, count: int) -> dict[str, Any]:
         """Trains the next passes like a training run: meanwhile the next pass is staged, and the
         previous one is committed."""
-        from paddlebox.train.batch_loop import run_pass
+        from paddlebox.training.batch_loop import run_pass
 
         started = time.perf_counter()
         before = self.table.counters()["ssd_merge_bytes_written"]

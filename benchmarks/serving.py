@@ -66,7 +66,7 @@ class Drawn:
 
     def __init__(self, rows: int, version: int, share: float = 1.0) -> None:
         from paddlebox._native import core
-        from paddlebox.train.runner import build_runner
+        from paddlebox.training.runner import build_runner
 
         self.config = load_config(CONFIG, ["data.train_files=[x]"])
         self.slots = load_slots(self.config.data.slots)

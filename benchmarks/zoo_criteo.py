@@ -70,8 +70,8 @@ config = load_config(path, [
     f"seed={seed}", f"data.train_files=[{train}]", "trainer.dense_threads=1",
     "checkpoint.every=never", "checkpoint.keep_versions=1", *more])
 cpu.apply(config.trainer.program, config.trainer.dense_threads)
-from paddlebox.train import opening, run
-from paddlebox.train.runner import build_runner
+from paddlebox.training import opening, run
+from paddlebox.training.runner import build_runner
 run.train(config, Path(run_dir))
 slots = load_slots(config.data.slots)
 data = config.data.model_copy(update={"shuffle": False})  # in the order of the lines

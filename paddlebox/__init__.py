@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from paddlebox.saves import open_save as open_save
     from paddlebox.store.table import Table as Table
     from paddlebox.store.table_set import TableSet as TableSet
-    from paddlebox.train.batch_loop import train_from_dataset as train_from_dataset
+    from paddlebox.training.batch_loop import train_from_dataset as train_from_dataset
 
 # Name -> its module, or the module that it is.
 _LAZY = {
@@ -44,7 +44,7 @@ _LAZY = {
     "nn": "paddlebox.nn",
     "open_save": "paddlebox.saves",
     "ops": "paddlebox.ops",
-    "train_from_dataset": "paddlebox.train.batch_loop",
+    "train_from_dataset": "paddlebox.training.batch_loop",
 }
 __all__ = [*_LAZY, "__version__"]
 

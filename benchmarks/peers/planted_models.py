@@ -154,7 +154,7 @@ class Trainer:
         """
         from paddlebox.store.files import AVERAGE_SUFFIX
         from paddlebox.store.table import Table, sorted_unique_keys
-        from paddlebox.train.runner import build_runner
+        from paddlebox.training.runner import build_runner
 
         s = self.settings
         trained, chosen, tested = (

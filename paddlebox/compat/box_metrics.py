@@ -1,4 +1,4 @@
-"""The metrics of `BoxWrapper.init_metric`, over the accumulators of paddlebox.train.metric_set.
+"""The metrics of `BoxWrapper.init_metric`, over the accumulators of paddlebox.training.metric_set.
 
 B = instances of a batch.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from paddlebox.config.metrics import MetricMethod
 from paddlebox.errors import ConfigError
 from paddlebox.store.group import Group
-from paddlebox.train.metric_set import NamedMetric, as_floats, create_metric
+from paddlebox.training.metric_set import NamedMetric, as_floats, create_metric
 
 Columns = Mapping[str, np.ndarray]  # name -> (B) values
 

@@ -21,8 +21,8 @@ from paddlebox.saves.meta import BASE, BATCH, DELTA
 from paddlebox.saves.reader import Save
 from paddlebox.saves.saver import Saver
 from paddlebox.store.table_set import TableSet
-from paddlebox.train.batch_loop import Watcher, train_from_dataset
-from paddlebox.train.measured import PassResult
+from paddlebox.training.batch_loop import Watcher, train_from_dataset
+from paddlebox.training.measured import PassResult
 
 log = logging.getLogger(__name__)
 

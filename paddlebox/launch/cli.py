@@ -54,8 +54,8 @@ def train_main(argv: Sequence[str] | None = None) -> int:
         run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{now}"
         started = config if arguments.fresh else run_config.continuing(config, run_dir)
         prepare(started.trainer, arguments.verbose)
-        from paddlebox.train import interrupt
-        from paddlebox.train.run import train
+        from paddlebox.training import interrupt
+        from paddlebox.training.run import train
 
         with joined(config) as world, interrupt.remembered(), interrupt.stopped_with_others(world):
             named = world.first("run dir", str(run_dir))
@@ -185,7 +185,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
     with guarded() as ended:
         config, slots = config_of(arguments)
         prepare(config.trainer, arguments.verbose)
-        from paddlebox.train.evaluation import evaluate
+        from paddlebox.training.evaluation import evaluate
 
         with joined(config) as world:
             result = evaluate(

@@ -163,7 +163,7 @@ def _opened(
     """A run or a save, opened when the context is entered. At its end, what a run left out is
     logged after `name`. filters: those of the newest version of the export file."""
     from paddlebox.serving.source import RunSource, SaveSource, is_save
-    from paddlebox.train.config_changes import check_evaluated
+    from paddlebox.training.config_changes import check_evaluated
 
     phase = Phase(arguments.phase)
     if arguments.from_save is not None or (arguments.out is None and is_save(path)):

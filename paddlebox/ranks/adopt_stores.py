@@ -45,8 +45,8 @@ from paddlebox.store import copies, files
 from paddlebox.store.group import Group, key_ranges
 from paddlebox.store.locks import StoreLock
 from paddlebox.store.version_store import VersionStore
-from paddlebox.train.opening import table_options
-from paddlebox.train.run_dir import copies_of, dir_of, own_dir
+from paddlebox.training.opening import table_options
+from paddlebox.training.run_dir import copies_of, dir_of, own_dir
 
 log = logging.getLogger("paddlebox")
 

@@ -19,8 +19,8 @@ from paddlebox.data.batches import Feed
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.world import World
 from paddlebox.store.group import Group
-from paddlebox.train.program import RATE, SHARE, DenseSync, ModelProgram
-from paddlebox.train.runner import OneRank, own_share
+from paddlebox.training.program import RATE, SHARE, DenseSync, ModelProgram
+from paddlebox.training.runner import OneRank, own_share
 
 paddle = _native.paddle
 

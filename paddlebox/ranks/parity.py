@@ -38,9 +38,9 @@ from paddlebox.store.parity_set import (
 from paddlebox.store.rank_stores import pass_of
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table_set import TableSet
-from paddlebox.train.hooks import Hook
-from paddlebox.train.pass_line import Line
-from paddlebox.train.plan import PlannedPass
+from paddlebox.training.hooks import Hook
+from paddlebox.training.pass_line import Line
+from paddlebox.training.plan import PlannedPass
 
 log = logging.getLogger("paddlebox")
 

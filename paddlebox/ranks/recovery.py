@@ -29,10 +29,10 @@ from paddlebox.store.rank_stores import pass_of
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.version_store import ADMISSION, VersionStore
-from paddlebox.train import interrupt
-from paddlebox.train.hooks import Hook
-from paddlebox.train.plan import PlannedPass
-from paddlebox.train.runner import Runners
+from paddlebox.training import interrupt
+from paddlebox.training.hooks import Hook
+from paddlebox.training.plan import PlannedPass
+from paddlebox.training.runner import Runners
 
 log = logging.getLogger("paddlebox")
 

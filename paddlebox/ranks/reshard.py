@@ -40,7 +40,7 @@ from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.record import VersionRecord, frame
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.store.version_store import VersionStore
-from paddlebox.train.warm_start.start import counts_of
+from paddlebox.training.warm_start.start import counts_of
 
 log = logging.getLogger("paddlebox")
 

@@ -16,7 +16,7 @@ from paddlebox.ranks.channel import Channel
 from paddlebox.ranks.exchange import RowExchange
 from paddlebox.ranks.plans import STEP, Late, Step
 from paddlebox.store.table_exchange import BESIDE, Feed
-from paddlebox.train.program import SHARE
+from paddlebox.training.program import SHARE
 
 _ROWS = f"{BESIDE}rows"  # key in a feed: the future of `RowExchange.fetch`
 

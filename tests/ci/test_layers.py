@@ -99,19 +99,19 @@ def test_what_is_declared_has_no_circle() -> None:
         ("store/a.py", "from paddlebox.data import dataset", "not below paddlebox.store"),
         ("store/a.py", "from ..data.dataset import X", "not below paddlebox.store"),
         ("store/a/b.py", "from ...data import X", "not below paddlebox.store"),
-        ("data/a.py", "def f():\n    import paddlebox.train.run", "not below paddlebox.data"),
+        ("data/a.py", "def f():\n    import paddlebox.training.run", "not below paddlebox.data"),
         ("data/a.py", "from paddlebox import models", "not below paddlebox.data"),
         ("models/a.py", "from paddlebox.data import dataset", "not below paddlebox.models"),
-        ("models/a.py", "from paddlebox import train", "not below paddlebox.models"),
+        ("models/a.py", "from paddlebox import training", "not below paddlebox.models"),
         ("ops.py", "from .nn import layer", "not below paddlebox.ops"),
-        ("train/a.py", "from paddlebox.launch import cpu", "not below paddlebox.train"),
+        ("training/a.py", "from paddlebox.launch import cpu", "not below paddlebox.training"),
         ("launch/a.py", "from paddlebox.tools import report", "not below paddlebox.launch"),
-        ("train/a.py", "import paddlebox.tools.report.page", "not below paddlebox.train"),
+        ("training/a.py", "import paddlebox.tools.report.page", "not below paddlebox.training"),
         ("launch/a.py", "from tools import train", "nothing in paddlebox may"),
         ("nn/a.py", 'importlib.import_module("paddlebox.data")', "not below paddlebox.nn"),
-        ("train/a.py", "from paddlebox import Table", "not from the package"),
-        ("train/a.py", "import paddlebox", "not from the package"),
-        ("train/a.py", "from paddlebox import _ops", "not below paddlebox.train"),
+        ("training/a.py", "from paddlebox import Table", "not from the package"),
+        ("training/a.py", "import paddlebox", "not from the package"),
+        ("training/a.py", "from paddlebox import _ops", "not below paddlebox.training"),
         ("misc/a.py", "", "is in no layer: add it"),
     ],
 )
@@ -123,8 +123,8 @@ def test_a_wrong_import_is_reported(tmp_path: Path, name: str, text: str, said: 
 
 
 def test_imports_of_lower_layers_are_right(tmp_path: Path) -> None:
-    write(tmp_path, "paddlebox/__init__.py", "from paddlebox.train.batch_loop import X\n")
-    write(tmp_path, "paddlebox/launch/a.py", "from paddlebox.train.batch_loop import run\n")
+    write(tmp_path, "paddlebox/__init__.py", "from paddlebox.training.batch_loop import X\n")
+    write(tmp_path, "paddlebox/launch/a.py", "from paddlebox.training.batch_loop import run\n")
     write(
         tmp_path,
         "paddlebox/tools/a.py",
@@ -132,7 +132,7 @@ def test_imports_of_lower_layers_are_right(tmp_path: Path) -> None:
     )
     write(
         tmp_path,
-        "paddlebox/train/batch_loop.py",
+        "paddlebox/training/batch_loop.py",
         "import paddle\nfrom paddlebox import __version__, models, store\nfrom . import metrics\n"
         "from paddlebox.data.dataset import X\nfrom ..config import load_config\n",
     )

@@ -19,9 +19,9 @@ from paddlebox.data.findings import Findings, Told
 from paddlebox.data.options import EXACT_FLOATS
 from paddlebox.errors import ConfigError
 from paddlebox.serving.fields import FieldParser
-from paddlebox.train.metric_set import MetricSet, exact_columns
-from paddlebox.train.metrics import warn_of_one_class
-from paddlebox.train.opening import create_dataset
+from paddlebox.training.metric_set import MetricSet, exact_columns
+from paddlebox.training.metrics import warn_of_one_class
+from paddlebox.training.opening import create_dataset
 from tests.support.configs import make_config
 from tests.support.fixtures import OpenTable
 from tests.support.options import load_options

@@ -11,7 +11,7 @@ import pytest
 
 from paddlebox import _native
 from paddlebox.data.dataset import Dataset
-from paddlebox.train.opening import create_dataset
+from paddlebox.training.opening import create_dataset
 from tests.data.test_parsed_cache import settled
 from tests.support.configs import make_config
 from tests.support.fixtures import OpenTable, WriteLines

@@ -18,7 +18,7 @@ from paddlebox.config import Slots
 from paddlebox.data.findings import large_inputs
 from paddlebox.data.passes import PassStats
 from paddlebox.errors import DataError, TrainingError
-from paddlebox.train.batch_loop import run_pass
+from paddlebox.training.batch_loop import run_pass
 from tests.support.fixtures import OpenDataset, WriteLines
 
 

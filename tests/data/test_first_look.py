@@ -19,7 +19,7 @@ import pytest
 from paddlebox.config import Config, Slots
 from paddlebox.data import first_look
 from paddlebox.data.first_look import FirstLook
-from paddlebox.train.opening import warn_of_zeros
+from paddlebox.training.opening import warn_of_zeros
 from tests.support.configs import make_config, make_slots, slots_fields
 
 

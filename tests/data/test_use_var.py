@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from paddlebox.errors import PassError
-from paddlebox.train.batch_loop import run_pass, train_from_dataset
+from paddlebox.training.batch_loop import run_pass, train_from_dataset
 from tests.data.test_protocol import load, train
 from tests.support.fixtures import OpenDataset, WriteLines
 from tests.support.instances import multislot_lines

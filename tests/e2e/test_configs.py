@@ -34,7 +34,7 @@ from paddlebox.config import load_config
 from paddlebox.launch import cpu
 jobs = json.loads(Path(sys.argv[1]).read_text())
 cpu.apply(load_config(next(iter(jobs))).trainer.program, 1)
-from paddlebox.train import evaluation, run
+from paddlebox.training import evaluation, run
 done = {}
 for path, (overrides, run_dir) in jobs.items():
     try:

@@ -144,7 +144,7 @@ class Life:
 
     def follow(self) -> None:
         """Serving: each save as it is done, by a process that outlives the trainer's."""
-        from paddlebox.train.save_hooks import Publisher
+        from paddlebox.training.save_hooks import Publisher
 
         config = PublishConfig(file=str(self.export))
         publisher = Publisher(str(self.saves), config, AlertsConfig(), self.served.append)

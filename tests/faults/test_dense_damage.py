@@ -18,9 +18,9 @@ from paddlebox.serving.source import RunSource, SaveSource
 from paddlebox.store.run_config import continuing
 from paddlebox.store.snapshot import Snapshot
 from paddlebox.tools.upkeep import cli
-from paddlebox.train import run
-from paddlebox.train.evaluation import evaluate
-from paddlebox.train.opening import open_table
+from paddlebox.training import run
+from paddlebox.training.evaluation import evaluate
+from paddlebox.training.opening import open_table
 from tests.golden.test_golden import unpack
 
 RUN, SAVE = Path("run"), Path("saves/20240102/base")

@@ -32,7 +32,7 @@ def config_of(model: str, settings: dict[str, Any]) -> Config:
 cpu.apply(config_of(*CASES[0]).trainer.program)
 
 from paddlebox.store.table import Table, sorted_unique_keys  # noqa: E402  # Paddle comes after
-from paddlebox.train.runner import build_runner  # noqa: E402
+from paddlebox.training.runner import build_runner  # noqa: E402
 
 slots = make_slots(
     click="label",

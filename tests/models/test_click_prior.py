@@ -10,7 +10,7 @@ import pytest
 from paddlebox.config import Config
 from paddlebox.config.fields import click_cells, click_slots
 from paddlebox.errors import ConfigError
-from paddlebox.train.opening import read_slots
+from paddlebox.training.opening import read_slots
 from tests.support.configs import make_config, make_slots
 
 PRIOR = np.array([[0.25, 0.5], [4.0, 2.0]], np.float32)  # the rate and strength of two slots
@@ -52,7 +52,7 @@ def test_the_features_come_between_dense_features_and_lengths(dense: int, length
 @pytest.mark.parametrize(("program", "averaging"), [("dygraph", 0.9), ("pir", 0.9), ("pir", 0.0)])
 def test_a_slot_without_an_estimate_keeps_its_prior(program: str, averaging: float) -> None:
     from paddlebox.models.click_prior import CLICK_PRIOR
-    from paddlebox.train.runner import build_runner
+    from paddlebox.training.runner import build_runner
 
     config = make_config(
         model={"type": "lr", "click_prior": True, "slots": ["user", "item"]},

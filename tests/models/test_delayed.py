@@ -11,8 +11,8 @@ import pytest
 from paddlebox import ops
 from paddlebox.errors import ConfigError
 from paddlebox.models import create_model
-from paddlebox.train.opening import read_slots
-from paddlebox.train.program import loss_and_logits
+from paddlebox.training.opening import read_slots
+from paddlebox.training.program import loss_and_logits
 from tests.support.configs import make_config, make_slots
 
 paddle = ops.paddle

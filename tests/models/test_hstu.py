@@ -13,7 +13,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.models import create_model
 from paddlebox.nn import use_products
 from paddlebox.nn.rows import JaggedRows, PaddedRows, Pointwise, use_padding
-from paddlebox.train import program
+from paddlebox.training import program
 from tests.models.test_formulas import SLOTS, Case, Pulled
 from tests.operators.test_jagged_attention import bucket
 from tests.support.configs import make_config, make_slots

@@ -1,4 +1,4 @@
-"""Rank attention computes its formula; training it by both phases is in tests/train."""
+"""Rank attention computes its formula; training it by both phases is in tests/training."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_an_export_predicts_what_the_runs_evaluation_does(
     tmp_path: Path, model: dict[str, Any], tasks: list[str]
 ) -> None:
     from paddlebox.serving import Predictor
-    from paddlebox.train.metrics import PassMetrics
+    from paddlebox.training.metrics import PassMetrics
 
     write(tmp_path / "train.csv", 3000, 1)
     test = write(tmp_path / "test.csv", 700, 2)
@@ -121,7 +121,7 @@ def test_an_export_predicts_what_the_runs_evaluation_does(
 
 def test_labels_that_a_model_cannot_learn_are_refused() -> None:
     from paddlebox.errors import ConfigError
-    from paddlebox.train.runner import build_runner
+    from paddlebox.training.runner import build_runner
 
     slots = make_slots(**SLOTS, buy="label")
 

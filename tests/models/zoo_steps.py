@@ -32,7 +32,7 @@ cpu.apply(next(iter(configs.values())).trainer.program)
 from paddlebox.config import Slots  # noqa: E402  # Paddle comes after the settings
 from paddlebox.data.positions import Positions  # noqa: E402
 from paddlebox.store.table import Table, sorted_unique_keys  # noqa: E402
-from paddlebox.train.runner import build_runner  # noqa: E402
+from paddlebox.training.runner import build_runner  # noqa: E402
 
 BATCH, LENGTH = 32, 4
 _NOT_SET = ("moment", "pow_acc", "learning_rate", "batch_norm", "anchor", "pooled")

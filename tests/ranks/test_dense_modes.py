@@ -16,9 +16,9 @@ from paddlebox.config import Config, Phase, load_config, load_slots
 from paddlebox.data.batches import Feed
 from paddlebox.ranks.dense import dense_sync
 from paddlebox.ranks.world import World
-from paddlebox.train import pass_loop
-from paddlebox.train.program import RATE, SHARE, ModelProgram
-from paddlebox.train.runner import Runner, Runners, Training
+from paddlebox.training import pass_loop
+from paddlebox.training.program import RATE, SHARE, ModelProgram
+from paddlebox.training.runner import Runner, Runners, Training
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination
 from tests.support.configs import write_slots

@@ -15,7 +15,7 @@ from paddlebox.ranks.plans import ShardedPass, Step
 from paddlebox.ranks.row_messages import Bare
 from paddlebox.ranks.shared_tables import SharedTables
 from paddlebox.ranks.world import World
-from paddlebox.train.opening import open_table
+from paddlebox.training.opening import open_table
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination
 from tests.support.configs import write_slots

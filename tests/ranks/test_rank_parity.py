@@ -42,7 +42,7 @@ from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.upkeep.cli import main as store_tool
 from paddlebox.tools.upkeep.verify import parity_damage
-from paddlebox.train import assembly
+from paddlebox.training import assembly
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination, one_at_a_time
 from tests.support.marks import long, slow

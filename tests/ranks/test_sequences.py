@@ -28,7 +28,7 @@ from paddlebox.data.sharing import Share
 from paddlebox.errors import ConfigError
 from paddlebox.ranks.world import World
 from paddlebox.store.group import Group
-from paddlebox.train.shares import files_of
+from paddlebox.training.shares import files_of
 from tests.ranks.launched import run_launched, summary
 from tests.ranks.threads import coordination
 from tests.support.configs import make_config, make_slots, write_config, write_slots

@@ -12,7 +12,7 @@ from paddlebox.errors import ConfigError
 from paddlebox.ranks.shared_tables import range_starts
 from paddlebox.ranks.world import World
 from paddlebox.store.group import ONE_RANK, Group
-from paddlebox.train.opening import warn_of_idle
+from paddlebox.training.opening import warn_of_idle
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

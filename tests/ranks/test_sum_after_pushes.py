@@ -10,7 +10,7 @@ import pytest
 from paddlebox.config import Config, Slots, load_config, load_slots
 from paddlebox.ranks.dense import AllReduce
 from paddlebox.ranks.world import World
-from paddlebox.train.static_program import StaticProgram
+from paddlebox.training.static_program import StaticProgram
 from tests.conftest import ROOT
 from tests.support.configs import make_config, make_slots
 

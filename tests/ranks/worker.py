@@ -63,9 +63,9 @@ def run(settings: dict[str, Any], world: Any) -> dict[str, Any]:
     from paddlebox.config import load_slots
     from paddlebox.config.load import load_config
     from paddlebox.ranks.dense import dense_sync
-    from paddlebox.train.batch_loop import run_pass
-    from paddlebox.train.opening import open_table
-    from paddlebox.train.runner import build_runner
+    from paddlebox.training.batch_loop import run_pass
+    from paddlebox.training.opening import open_table
+    from paddlebox.training.runner import build_runner
     from tests.ranks.expand_loop import VARIABLES, expand_step
 
     folder, sent_before = Path(settings["folder"]), _sent(world)

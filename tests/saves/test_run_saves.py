@@ -16,7 +16,7 @@ from paddlebox.saves import chain_of, donefile, open_save
 from paddlebox.store.table import Table
 from paddlebox.store.tiered_table import TieredTable, stored_table
 from paddlebox.tools.upkeep.report import newest, reading
-from paddlebox.train.save_hooks import Save
+from paddlebox.training.save_hooks import Save
 from tests.conftest import ROOT, make_synthetic, run_python
 from tests.saves.common import apply, base_of
 

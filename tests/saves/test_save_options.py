@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from paddlebox.saves import donefile
-from paddlebox.train.plan import PlannedPass
-from paddlebox.train.save_hooks import Save
+from paddlebox.training.plan import PlannedPass
+from paddlebox.training.save_hooks import Save
 from tests.saves.common import FIRST_DAY, feasigns, open_table, train
 from tests.support.configs import make_config, write_slots
 

@@ -47,9 +47,9 @@ from paddlebox.config.check import validate
 from paddlebox.launch import cpu
 config = validate(Config, json.loads(Path(sys.argv[1], "config.json").read_text()), "config")
 cpu.apply(config.trainer.program, config.trainer.dense_threads)
-from paddlebox.train import opening
-from paddlebox.train.metrics import sigmoid
-from paddlebox.train.runner import build_runner
+from paddlebox.training import opening
+from paddlebox.training.metrics import sigmoid
+from paddlebox.training.runner import build_runner
 slots = load_slots(config.data.slots)
 with opening.open_table(config, Path(sys.argv[1], "store"), read_only=True) as table:
     runner = build_runner(config, slots)

@@ -99,7 +99,7 @@ def dense_state() -> dict[str, np.ndarray]:
     if not _dense:
         from paddlebox.config import Config, load_slots
         from paddlebox.config.check import validate
-        from paddlebox.train.runner import build_runner
+        from paddlebox.training.runner import build_runner
 
         config = validate(Config, json.loads(model_files()["config.json"]), "test")
         _dense.update(build_runner(config, load_slots(config.data.slots)).dense_state())

@@ -17,7 +17,7 @@ from tests.support.configs import write_config, write_slots
 @pytest.mark.slow  # four processes that import Paddle
 def test_an_export_of_mmoe_answers_every_task_by_its_name(tmp_path: Path) -> None:
     from paddlebox.serving import Predictor
-    from paddlebox.train.metrics import PassMetrics
+    from paddlebox.training.metrics import PassMetrics
 
     write(tmp_path / "train.csv", 2000, 1)
     test = write(tmp_path / "test.csv", 300, 2)

@@ -19,8 +19,8 @@ from paddlebox.store.committer import When
 from paddlebox.store.table import Table
 from paddlebox.store.table_set import StagedSet
 from paddlebox.store.tiered_table import StagedPass, TieredTable, sorted_unique_keys
-from paddlebox.train.assembly import ended_passes_committed
-from paddlebox.train.interrupt import Stopped
+from paddlebox.training.assembly import ended_passes_committed
+from paddlebox.training.interrupt import Stopped
 from tests.store.commit_held import POINTS, Held
 from tests.store.test_table_set import opened
 from tests.support.instances import SLOTS, multislot_lines

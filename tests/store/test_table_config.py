@@ -16,7 +16,7 @@ from paddlebox.store.group import Group
 from paddlebox.store.table import Table
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import sorted_unique_keys
-from paddlebox.train.opening import open_table
+from paddlebox.training.opening import open_table
 from tests.support.configs import make_config, write_slots
 
 # Words of a row of D = 1 with adagrad: docs/formats/row.md.

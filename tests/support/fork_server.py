@@ -165,7 +165,7 @@ class Server:
 
 
 def main() -> None:
-    import paddlebox.train.run  # noqa: F401  # a third of a second
+    import paddlebox.training.run  # noqa: F401  # a third of a second
 
     # Paddle configures the root logger unless a program has done so before.
     logging.root.handlers.clear()

@@ -18,8 +18,8 @@ import pytest
 
 from paddlebox.config.checkpoint import AlertsConfig
 from paddlebox.errors import ConfigError
-from paddlebox.train.hooks import Alerts
-from paddlebox.train.plan import PlannedPass
+from paddlebox.training.hooks import Alerts
+from paddlebox.training.plan import PlannedPass
 from paddlebox.watch import watch as rules
 from paddlebox.watch.watch import Page, Watch
 from tests.conftest import PATIENCE_S

@@ -153,9 +153,9 @@ def diagnose(
     from paddlebox.data.listing import expand
     from paddlebox.data.loader import load_files
     from paddlebox.tools.diagnose.slots import copc_by_value, slot_figures
-    from paddlebox.train.batch_loop import run_pass
-    from paddlebox.train.evaluation import opened
-    from paddlebox.train.opening import create_dataset, read_slots
+    from paddlebox.training.batch_loop import run_pass
+    from paddlebox.training.evaluation import opened
+    from paddlebox.training.opening import create_dataset, read_slots
 
     config, run_dir = as_config(config), as_path(run_dir, "run_dir")
     slots = read_slots(config, slots)
@@ -231,7 +231,7 @@ def _serve(run_dir: Path, version: int, threshold: float | None, loaded: Any) ->
 def _compare(
     served: np.ndarray, predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray | None
 ) -> dict[str, Any]:
-    from paddlebox.train.metrics import PassMetrics
+    from paddlebox.training.metrics import PassMetrics
 
     metrics = PassMetrics(weighted=weights is not None)
     metrics.add(served, labels, weights)
@@ -245,7 +245,7 @@ def _compare(
 
 
 def _print_diagnosis(result: Mapping[str, Any]) -> None:
-    from paddlebox.train.metrics import format_auc
+    from paddlebox.training.metrics import format_auc
 
     metrics = result["metrics"]
     print(f"{result['samples']} samples, version {result['version']}")

@@ -20,9 +20,9 @@ from paddlebox.data.loader import LoadedPass
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
-from paddlebox.train.batch_loop import run_pass
-from paddlebox.train.evaluation import opened
-from paddlebox.train.opening import create_dataset, read_slots
+from paddlebox.training.batch_loop import run_pass
+from paddlebox.training.evaluation import opened
+from paddlebox.training.opening import create_dataset, read_slots
 
 _SUMS_OF_SQUARES = (Rule.ADAGRAD, Rule.STD_ADAGRAD)
 

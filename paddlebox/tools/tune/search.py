@@ -274,7 +274,7 @@ def _setup(
     options: Options, config: Config, tries: Mapping[str, Any], rungs: Rungs
 ) -> dict[str, Any]:
     """What a later start must have in common with the first one."""
-    from paddlebox.train.config_changes import description
+    from paddlebox.training.config_changes import description
 
     arguments = {
         **{f"--try {key}": [*map(json.loads, values)] for key, values in tries.items()},
@@ -343,7 +343,7 @@ def _lock(folder: Path) -> StoreLock:
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """A line for each difference between two setups. Keys without an effect may differ."""
-    from paddlebox.train.config_changes import as_lines, differences
+    from paddlebox.training.config_changes import as_lines, differences
 
     was, now = old["arguments"], new["arguments"]
     keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
@@ -356,7 +356,7 @@ def _arguments(
     options: Options, rungs: Rungs, number: int, trials: Sequence[Mapping[str, str]], rung: int
 ) -> list[str]:
     """The arguments of the training command for a trial in a rung. Writes its config."""
-    from paddlebox.train.plan import plan_passes
+    from paddlebox.training.plan import plan_passes
 
     def made(files: Sequence[str], more: Sequence[str]) -> tuple[Config, dict[str, Any]]:
         named = {"train": files, "test": rungs.judged}
@@ -381,8 +381,8 @@ def _values_of_all_rows(config: Config) -> list[str]:
     """Overrides for what a run on all training files would choose by their number of rows."""
     if config.data.batch_size and config.model.type is not ModelType.LR:
         return []
-    from paddlebox.train.plan import plan_passes
-    from paddlebox.train.settle import chosen
+    from paddlebox.training.plan import plan_passes
+    from paddlebox.training.settle import chosen
 
     settled = chosen(config, load_slots(config.data.slots), plan_passes(config))
     return [

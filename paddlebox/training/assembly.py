@@ -1,0 +1,185 @@
+"""Puts a run together from its parts. Only this module of `train` imports `paddlebox.ranks`.
+
+part              starts                                  ends
+reshaping         take_over, before a store is open       when it returns, all stores are in place
+partial recovery  resume, which agrees on a position      PartialRecovery, a hook
+parity            Parity, a hook, with the open table     Parity.close
+other hooks       open_run                                their close
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from paddlebox import ranks
+from paddlebox.config import Config, Phase, Schedule, Slots
+from paddlebox.data.first_look import FirstLook
+from paddlebox.errors import PaddleBoxError
+from paddlebox.ranks import World, adopt_stores, recovery
+from paddlebox.ranks.dense import dense_sync
+from paddlebox.ranks.parity import Parity
+from paddlebox.ranks.small_messages import in_turns
+from paddlebox.store.group import Group
+from paddlebox.store.parity_set import SetFolder
+from paddlebox.store.table_set import TableSet
+from paddlebox.training.config_changes import description
+from paddlebox.training.dense_products import dense_products
+from paddlebox.training.hooks import Alerts, Evaluate, Hook, MetricsFile, Plateau, Trace, run_by
+from paddlebox.training.opening import create_dataset, open_table
+from paddlebox.training.resume import ResumePoint, ResumeRequest, move_aside
+from paddlebox.training.run_dir import copies_of
+from paddlebox.training.runner import Runners, Training
+from paddlebox.training.save_hooks import Copy, Publish, Save
+from paddlebox.training.stream import Passes
+from paddlebox.training.warm_start.source import Source
+from paddlebox.training.warm_start.start import init_from
+
+log = logging.getLogger("paddlebox")
+
+H = TypeVar("H", bound=Hook | None)
+
+take_over, check_config = adopt_stores.take_over, ranks.check_config
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run whose resume point is known. Its table and programs are not open yet."""
+
+    config: Config  # complete: `settled` has chosen the values that the user left open
+    slots: Slots
+    run_dir: Path  # of this rank
+    world: Group
+    passes: Passes
+    source: Source | None  # the run to take the first rows from
+    point: ResumePoint
+    recovered: recovery.Recovered | None
+    look: FirstLook
+
+
+# ---- before the store is open
+
+
+def move_all_aside(run_dir: Path, world: Group) -> None:
+    """Move the run dir aside on every node: stores left on other nodes would bring the model back.
+    Raises: StoreError on every rank, if any rank cannot move it."""
+    in_turns(world, run_dir, lambda: move_aside(run_dir))
+
+
+def resume(
+    request: ResumeRequest, passes: Passes, world: Group
+) -> tuple[ResumePoint, recovery.Recovered | None]:
+    """The resume point that all ranks agree on, with the files that any rank leaves out."""
+    if not isinstance(world, World):  # nothing to agree on
+        return passes.resume(request), None
+    run_dir, config = request.run_dir, request.config
+    again = replace(request, back_to="", skip=())
+    recovers, recovered = config.checkpoint.partial_recovery, None
+    if not recovers:
+        recovery.forget(run_dir)
+    point = passes.resume(replace(request, skip=()))
+    if recovers:
+        recovered = recovery.agree(run_dir, config, point.record, world)
+        if recovered is not None:
+            point = passes.resume(again)
+    if recovery.agreed_passes(run_dir, point.passes, world) != point.passes:
+        point = passes.resume(again)
+    # A rank may have died before it stored its list of files that are left out.
+    known: dict[str, int] = {}
+    for skipped in world.gather("skipped", point.skipped):
+        known |= skipped
+    if request.skip or known != point.skipped:
+        point = passes.resume(replace(again, skip=request.skip, known=known))
+    return point, recovered
+
+
+# ---- while the run is open
+
+
+def open_run(
+    stack: ExitStack, run: Run, tests: Sequence[str], traced: str = ""
+) -> tuple[Training, list[Hook]]:
+    """Open the table, the programs, the dataset and the hooks of a run. `stack` closes them. tests:
+    files to evaluate after each pass. traced: file for a trace; empty: none. Returns also the hooks
+    that this rank runs, in order: a hook sees what earlier hooks added to the line of a pass."""
+    config, world, store = run.config, run.world, run.run_dir / "store"
+    trace = _enter(stack, Trace(traced) if traced else None)
+    table = open_table(config, store, slots=run.slots, world=world)
+    stack.enter_context(table)
+    copies = copies_of(config, world.rank)
+    copy = _enter(stack, Copy(config, table, store, world) if copies else None)
+    parity = _enter(stack, parity_of(run, table))
+    stack.enter_context(ended_passes_committed(table))
+    alerts = Alerts(config, world.rank, run.run_dir, run.point.lines.recent)
+    stack.enter_context(alerts)
+    publishes = world.rank == 0 and config.publish.file
+    publish = _enter(stack, Publish(config, run.run_dir, alerts.watch) if publishes else None)
+    saved = publish.saved if publish is not None else lambda: None
+    save = _enter(stack, Save(config, table, saved) if config.save.out else None)
+    training, recovers = _open_training(run, table)
+    training.dataset.tracer = trace.tracer if trace is not None else None
+    own, plateau = config.of_phase(Phase.UPDATE).optimizer, None
+    if own.schedule is Schedule.PLATEAU:
+        plateau = Plateau(training.runners, table.set_rate, run.point.lines.last)
+    evaluate, metrics_file = Evaluate(training, tests), MetricsFile(run.run_dir)
+    hooks = [save, evaluate, parity, plateau, metrics_file, alerts, copy, recovers]
+    return training, run_by(world.rank, hooks)
+
+
+def _enter(stack: ExitStack, hook: H) -> H:
+    """Enter the hook, if there is one, so that `stack` closes it."""
+    if hook is not None:
+        stack.enter_context(hook)
+    return hook
+
+
+def parity_of(run: Run, table: TableSet) -> Parity | None:
+    size, store = run.config.ranks.parity, run.run_dir / "store"
+    if not size or not isinstance(run.world, World):
+        SetFolder(store).keep(())  # they would keep files that merges have removed
+        if size:
+            log.warning("ranks.parity is %d, but this job has one rank: there is no parity", size)
+        return None
+    return Parity(table, store, run.world, size)
+
+
+def _open_training(run: Run, table: TableSet) -> tuple[Training, recovery.PartialRecovery | None]:
+    """Build the programs and the dataset, with the state of the newest commit."""
+    config, slots, world = run.config, run.slots, run.world
+    runners = Runners(config, slots, partial(dense_sync, world))
+    described: dict[str, Any] = {
+        "config": {**description(config, slots), "products": dense_products(config).name},
+        "config_hash": config.fingerprint(),
+    }
+    world.wait("opened")  # every rank has a store now; if one is missing later, it was lost
+    if run.source is not None and table.head is None:
+        init_from(run.source, config, slots, table, runners, run.run_dir)
+    if table.head is not None and table.head.dense:
+        runners.load_dense_state(table.load_dense())
+    recovers = None
+    if config.checkpoint.partial_recovery and isinstance(world, World):
+        recovers = recovery.PartialRecovery(table, runners, described, run.recovered)
+        recovers.load_dense()
+    dataset = create_dataset(config, slots, table)
+    dataset.config_hash, dataset.config = described["config_hash"], described["config"]
+    dataset.resume_after(run.point.passes)
+    return Training(config, slots, world, table, dataset, runners), recovers
+
+
+@contextmanager
+def ended_passes_committed(table: TableSet) -> Iterator[None]:
+    """If an error ends the run, commit the passes that ended before it."""
+    try:
+        yield
+    except BaseException:
+        if table.world.commits_alone:
+            try:
+                table.commit_ended()
+            except PaddleBoxError as wrong:  # raise the error that ended the run instead
+                log.error("passes that had ended are not committed: %s", wrong)
+        raise

@@ -1,0 +1,175 @@
+"""The batch loop: runs one step function over the batches of an open pass, and measures it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paddlebox import ops
+from paddlebox.config.metrics import MetricConfig
+from paddlebox.data.batches import LOG_KEYS, MASK, Feed, instances_of, take_metric_columns
+from paddlebox.data.dataset import Dataset
+from paddlebox.data.findings import large_inputs
+from paddlebox.errors import TrainingError
+from paddlebox.training import interrupt
+from paddlebox.training.measured import Measured, PassResult, Watched, Weights
+from paddlebox.training.metrics import PassMetrics, warn_of_one_class
+
+# One step: takes a feed; returns the loss before the update and the logits (B, T), or None if the
+# program has no logits.
+Step = Callable[[Feed], tuple[float, np.ndarray | None]]
+# Called after each batch with: batches so far, samples so far, loss of the batch, metrics so far.
+Watcher = Callable[[int, int, float, PassMetrics], None]
+
+
+def run_pass(
+    dataset: Dataset,
+    step: Step,
+    watch: Watcher | None = None,
+    *,
+    label: str | None = None,
+    metrics: Sequence[MetricConfig] = (),
+    outputs: Mapping[str, np.ndarray] | None = None,
+    tasks: Sequence[str] = (),
+    watched: Watched | None = None,
+) -> PassResult:
+    """Run a step over every batch of the open pass. Collective. After an error in a batch the pass
+    is abandoned, and the store stays at its last commit.
+
+    Args:
+        label: name of the label's variable; None: `dataset.label_variable`.
+        outputs: columns for `metrics` that the program computes, by name; steps overwrite them.
+        tasks: (T) names of the columns of labels and logits, if there are several.
+        watched: receives the predictions. It needs a label and a step that returns logits.
+
+    Raises: TrainingError if a loss is not finite; DataError if a label is between 0 and 1, without
+    `dataset.soft_labels` and weights; PassError if no pass is open, or it has been trained already
+    (nothing changes then).
+    """
+    weights = Weights(bool(dataset.weight_column), dataset.negative_rate, dataset.soft_labels)
+    measured = Measured(label or dataset.label_variable, metrics, outputs, tasks, watched, weights)
+    known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
+    own = dataset.mask_column | dataset.weight_column
+    dataset.metric_columns = sorted(measured.columns(known) | own)
+    batches = 0
+    started = time.perf_counter()
+    feeds = dataset.batches()
+    try:
+        for feed in dataset.heartbeat.steps(feeds):
+            interrupt.check()
+            columns = take_metric_columns(feed)
+            batches += 1
+            size, loss, logits = _step(dataset, step, feed, batches, measured.samples)
+            if size == 0:  # only other ranks have instances in this step
+                continue
+            mask = columns.pop(MASK, None)
+            if mask is None:
+                measured.add(feed, columns, size, loss, logits)
+            else:
+                measured.add_trained(mask > 0, feed, columns, loss, logits)
+            if watch is not None:
+                watch(batches, measured.samples, measured.batch_loss, measured.usual.first)
+    except BaseException as error:
+        dataset.abandon_pass(error)
+        raise
+    dataset.heartbeat.stage("end", "of the pass")
+    return measured.result(dataset, batches, time.perf_counter() - started)
+
+
+def _step(
+    dataset: Dataset, step: Step, feed: Feed, batch: int, samples: int
+) -> tuple[int, float, np.ndarray | None]:
+    """Run a batch. batch: its number, from 1. samples: the samples before it. Returns the number of
+    its instances that count, the loss and the logits. Raises: TrainingError, which names the batch,
+    if the step failed or its loss is not finite."""
+    size = instances_of(feed)
+    try:
+        with dataset.step(feed) as counting:
+            size = size if counting is None else counting
+            with ops.raising_own_errors():
+                loss, logits = step(feed)
+    except TrainingError as error:
+        where = f"batch {batch} (samples {samples} to {samples + size})"
+        raise TrainingError(f"{where}: {error}{_cause(dataset, feed)}") from error
+    if not math.isfinite(loss):
+        raise TrainingError(
+            f"the loss of batch {batch} (samples {samples} to {samples + size}) "
+            f"is {loss}: the pass is abandoned, the store stays at its last commit."
+            + (
+                _cause(dataset, feed)
+                or " Try a smaller learning rate, or check the data of this batch"
+            )
+        )
+    return size, loss, logits
+
+
+def _cause(dataset: Dataset, feed: Feed) -> str:
+    """A text about inputs large enough to explain a failed step; "" if there are none."""
+    named = large_inputs(dataset.options.load.slots, feed)
+    if not named:
+        return ""
+    return f" In it, {named}: clip: [low, high] or log1p: true in slots.yaml bounds such values"
+
+
+def train_from_dataset(
+    exe: Any,
+    program: Any,
+    dataset: Dataset,
+    *,
+    loss: Any,
+    logits: Any | None = None,
+    fetch_list: Sequence[Any] = (),
+    fetch_handler: Callable[[list[np.ndarray]], None] | None = None,
+    label: str | None = None,
+    watch: Watcher | None = None,
+    metrics: Sequence[MetricConfig] = (),
+    outputs: Mapping[str, Any] | None = None,
+) -> PassResult:
+    """Train a static program, PIR or old IR, over the open pass of a dataset. B = instances. After
+    an error in a batch the pass is abandoned, and the store stays at its last commit.
+
+    Args:
+        exe: a paddle.static.Executor.
+        program: the program; without an optimizer it is only evaluated.
+        loss: scalar variable, fetched in every step; training stops if it is not finite.
+        logits: (B, 1) variable; None: the result has no metrics.
+        fetch_list: more variables to fetch in every step.
+        fetch_handler: called in every step with the values of `fetch_list`.
+        label: name of the label's variable; None: `dataset.label_variable`.
+        watch: called after each batch with the number of batches so far, the number of samples so
+            far, the loss of the batch, and the `PassMetrics` so far.
+        metrics: metrics to measure besides the usual ones (docs/metrics.md). They may name slots,
+            variables that are fed, and `outputs`.
+        outputs: name -> variable with a value per instance, such as predictions of other tasks.
+
+    Raises:
+        TrainingError: a loss is not finite.
+        PassError: no pass is open, or it has been trained already.
+        ValueError: an operator got a wrong shape or dtype, or there are logits but no label.
+        DataError: the data cannot be read.
+    """
+    if logits is not None and label is None and dataset.label_variable is None:
+        raise ValueError(
+            "train_from_dataset: logits are given for metrics, but use_var has no label: add the "
+            "label's variable, or leave logits out"
+        )
+    outputs = dict(outputs or {})
+    computed: dict[str, np.ndarray] = {}
+    fetched = [loss, *([logits] if logits is not None else []), *outputs.values(), *fetch_list]
+
+    def step(feed: Feed) -> tuple[float, np.ndarray | None]:
+        values = exe.run(program, feed=feed, fetch_list=fetched)
+        behind = 1 if logits is None else 2
+        computed.update(zip(outputs, values[behind:], strict=False))
+        if fetch_handler is not None:
+            fetch_handler(values[len(values) - len(fetch_list) :])
+        return float(np.asarray(values[0]).reshape(())), values[1] if logits is not None else None
+
+    result = run_pass(dataset, step, watch, label=label, metrics=metrics, outputs=computed)
+    if "auc" in result.metrics:
+        warn_of_one_class("train_from_dataset", result.metrics)
+    return result

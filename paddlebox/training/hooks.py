@@ -1,0 +1,234 @@
+"""Hooks: what a run does besides training. One class per feature. `assembly.py` lists them in the
+order in which they are called, the same on every rank, because some wait for the other ranks."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar
+
+from paddlebox.config import Config, Phase
+from paddlebox.config.checkpoint import AlertsConfig
+from paddlebox.data.pipeline import Tracer
+from paddlebox.errors import StoreError
+from paddlebox.training.evaluation import evaluate_files
+from paddlebox.training.pass_line import Line
+from paddlebox.training.plan import PlannedPass
+from paddlebox.training.run_dir import append_json
+from paddlebox.training.runner import Runners, Training
+from paddlebox.watch.watch import Watch
+
+log = logging.getLogger("paddlebox")
+
+
+class Hook:
+    """Base class, whose methods do nothing. A hook is a context manager around all passes."""
+
+    #: False: only the first rank runs it, so it must not wait for other ranks.
+    on_every_rank: ClassVar[bool] = True
+
+    def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
+        """Called once, before the first pass of this start. line: that of the last committed pass,
+        if an earlier start ended before it was written. passes: committed passes. on_any_rank:
+        whether any rank lacks that line."""
+
+    def waits(self, text: str) -> None:
+        """Called while the run waits for the data of the next pass. text: what it waits for."""
+
+    def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
+        """Called when the files of a pass are there. Returns entries to add to its line."""
+        return {}
+
+    def pass_begins(self, planned: PlannedPass) -> None:
+        """Called when a pass is open, before its first batch."""
+
+    def after_pass(self, line: Line, planned: PlannedPass) -> None:
+        """Called when a pass has ended. It is committed, or a later commit will include it. Later
+        hooks see what this hook adds to `line`."""
+
+    def failed(self, error: BaseException) -> None:
+        """Called when an error ends the passes, while the rows of the open pass are still there. If
+        the error came from a step, it is called again when no pass is open any more."""
+
+    def end(self) -> None:
+        """Called when all passes are trained and committed."""
+
+    def summary(self) -> Mapping[str, Any]:
+        """Called after `end`. Returns entries to add to summary.json."""
+        return {}
+
+    def close(self, error: BaseException | None) -> None:
+        """Called when the run is over. error: the error that ended it early, or None."""
+
+    def __enter__(self) -> Hook:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(error)
+
+
+def run_by(rank: int, hooks: Iterable[Hook | None]) -> list[Hook]:
+    """The hooks that this rank runs, in order. None stands for a hook that the config disables."""
+    return [hook for hook in hooks if hook is not None and (hook.on_every_rank or rank == 0)]
+
+
+class Alerts(Hook):
+    """Keeps status.json up to date and, on the first rank, raises alerts. recent: the last lines of
+    metrics.jsonl from earlier starts."""
+
+    def __init__(self, config: Config, rank: int, run_dir: Path, recent: Sequence[Line]) -> None:
+        of_rank = config.alerts if rank == 0 else AlertsConfig()
+        self.watch = Watch(of_rank, run_dir, recent, publishes=bool(config.publish.file))
+
+    def __enter__(self) -> Alerts:
+        self.watch.__enter__()
+        return self
+
+    def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
+        if line is not None:
+            self.watch.passed(line)
+
+    def waits(self, text: str) -> None:
+        self.watch.doing("waits", text)
+
+    def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
+        self.watch.doing("trains", planned.hour or f"pass {planned.number}")
+        return {}
+
+    def after_pass(self, line: Line, planned: PlannedPass) -> None:
+        self.watch.passed(line)
+
+    def close(self, error: BaseException | None) -> None:
+        self.watch.__exit__(type(error) if error is not None else None, error, None)
+
+
+class Evaluate(Hook):
+    """Evaluates passes and test files with the current rows and dense parameters. tests: files to
+    evaluate after each pass."""
+
+    def __init__(self, training: Training, tests: Sequence[str]) -> None:
+        self._training, self._tests = training, tests
+
+    def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
+        if not (self._tests and on_any_rank):
+            return
+        found = self._evaluate_tests(passes)
+        if line is not None:
+            line["test"] = found
+
+    def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
+        if not self._training.config.trainer.evaluates_before:
+            return {}
+        return {"before": self._evaluate(planned.files, planned.sizes)}
+
+    def after_pass(self, line: Line, planned: PlannedPass) -> None:
+        if self._tests:
+            line["test"] = self._evaluate_tests(planned.number)
+
+    def _evaluate_tests(self, number: int) -> dict[str, Any]:
+        self._training.world.heartbeat.stage("evaluate", f"after pass {number}")
+        return self._evaluate(self._tests)
+
+    def _evaluate(self, files: Sequence[str], sizes: Sequence[int] = ()) -> dict[str, Any]:
+        own = self._training
+        own.table.exchange.finish_staging(own.dataset.wait_staged)
+        runner = own.runners.of(Phase.UPDATE)
+        return evaluate_files(own.config, own.slots, own.table, runner, files, sizes=sizes)
+
+
+class MetricsFile(Hook):
+    """Writes the line of each pass, including what earlier hooks added to it."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / "metrics.jsonl"
+
+    def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
+        if line is not None:
+            append_json(self._path, line)
+
+    def after_pass(self, line: Line, planned: PlannedPass) -> None:
+        append_json(self._path, line)
+
+
+def following(state: Mapping[str, Any], logloss: float) -> dict[str, Any]:
+    """The state after one more evaluation: the lowest logloss and the number of reductions. It is
+    empty before the first evaluation."""
+    lowest, reductions = state.get("lowest"), int(state.get("reductions", 0))
+    if lowest is None or math.isnan(lowest) or logloss < lowest:
+        return {"lowest": logloss, "reductions": reductions}
+    return {"lowest": lowest, "reductions": reductions + 1}
+
+
+class Plateau(Hook):
+    """Divides the learning rates by 10 when the test files stop to improve: `optimizer.schedule:
+    plateau`.
+
+    If the logloss of data.test_files after a pass is not below its lowest value so far, the rates
+    of the following passes are divided by 10. The line of each pass has the state in `plateau`, and
+    the commit of the pass has the state before it, so that a resumed run goes on with it. The hook
+    comes after the one that evaluates.
+
+    Args:
+        rate_rows: multiplies the learning rates of all rows (`TableSet.set_rate`).
+        last: the line of the last committed pass. If it is from the commit, `catch_up` follows.
+    """
+
+    def __init__(self, runners: Runners, rate_rows: Callable[[float], None], last: Line) -> None:
+        self._runners, self._rate_rows = runners, rate_rows
+        self._state: dict[str, Any] = last.get("plateau", {})
+        self._apply()
+
+    def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
+        return {"plateau": self._state}
+
+    def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
+        if line is not None:
+            self._evaluated(line)
+
+    def after_pass(self, line: Line, planned: PlannedPass) -> None:
+        self._evaluated(line)
+
+    def _evaluated(self, line: Line) -> None:
+        logloss = line.get("test", {}).get("logloss")
+        if logloss is None:  # no samples
+            return
+        before = self._state.get("reductions", 0)
+        self._state = following(self._state, float(logloss))
+        line["plateau"] = self._state
+        if self._state["reductions"] > before:
+            log.info(
+                "logloss %.5f on data.test_files has not improved on %.5f: the learning rates are "
+                "divided by 10",
+                logloss,
+                self._state["lowest"],
+            )
+        self._apply()
+
+    def _apply(self) -> None:
+        factor: float = 0.1 ** int(self._state.get("reductions", 0))
+        self._runners.set_rate(factor)
+        self._rate_rows(factor)
+
+
+class Trace(Hook):
+    """Writes the trace when the run is over, even if it failed."""
+
+    def __init__(self, path: str) -> None:
+        self.tracer, self._path = Tracer(), path
+
+    def close(self, error: BaseException | None) -> None:
+        if error is not None:
+            with suppress(StoreError):  # report the error that ended the run instead
+                self.tracer.write(Path(self._path))
+            return
+        self.tracer.write(Path(self._path))
+        log.info("trace: %s, for ui.perfetto.dev", self._path)

@@ -1,0 +1,266 @@
+"""Chooses values that a config leaves open, once, when a run begins: from its model and the number
+of its rows and slots, the same on all ranks. Each commit stores them as if the config had named
+them. A run with commits uses its stored values for all keys that its config does not name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paddlebox.config import Config, KeySpace, ModelType, Rule, Slots, TableConfig
+from paddlebox.config.check import validate
+from paddlebox.config.models import AnyModelConfig
+from paddlebox.config.stored import with_stored
+from paddlebox.config.trainer import PhaseConfig
+from paddlebox.data.first_look import FirstLook
+from paddlebox.store.group import ONE_RANK, Group
+from paddlebox.store.run_config import stored_config
+from paddlebox.training.pass_line import Lines
+from paddlebox.training.plan import PlannedPass
+from paddlebox.training.resume import ResumeRequest
+
+log = logging.getLogger("paddlebox")
+
+
+# Chosen with benchmarks/defaults.py (docs/results.md).
+_BATCH_SIZES = (  # (fewest training rows of a rank, batch size)
+    *((1_000_000, 512), (400_000, 256), (50_000, 128)),
+    *((25_000, 64), (0, 32)),
+)
+_UNCOUNTED = 512  # if rows cannot be counted: streams of hours, and files read by a command
+# Bounds of the learning rate of embed_w. The embed_w of each slot in an instance adds to the logit,
+# so a model with fewer slots gets a higher rate. Models without a network get the upper bound.
+_RATES = (0.05, 0.2)
+_INITIAL_G2SUM = 1.0
+_WITHOUT_NETWORK = (ModelType.LR, ModelType.FM)
+# Logistic regression gains from several epochs at a lower rate. FM does not: its vectors overfit.
+_LR_EPOCHS, _LR_RATE_OF_EPOCHS, _LR_EPOCHS_BELOW_ROWS = 5, 0.1, 400_000
+_DENSE_RATE_WITHOUT_NETWORK = 0.1  # such models have few dense parameters, which start at 0
+_SCALED_ROWS = 20_000  # rows to compute dense_scale from
+_FEW_STEPS = 300  # after fewer steps, dense layers are still close to their initial values
+
+
+def settled(
+    request: ResumeRequest,
+    plan: Sequence[PlannedPass],
+    world: Group,
+    source: Mapping[str, Any] | None = None,
+    look: FirstLook | None = None,
+) -> Config:
+    """The config that the run trains with. Every rank calls it.
+
+    Args:
+        request: with the config as the user wrote it.
+        plan: the passes of the config; empty for a stream of hours.
+        source: the stored config of the run that this run starts from (--init-from).
+        look: reads the first rows of files; None: a new one.
+
+    Raises: DataError, which names a file that cannot be read; StoreError if the version `back_to`
+    does not exist; ConfigError if this version of paddlebox cannot read the stored config.
+    """
+    config, slots, run_dir = request.config, request.slots, request.run_dir
+    found = world.gather("stored config", stored_config(run_dir, request.back_to))
+    stored = next((one for one in found if one), None)
+    if stored is not None:
+        return with_stored(config, stored, f"{run_dir}: config")
+    if source is not None:
+        config = _like(config, source, slots.dense_width)
+    return chosen(config, slots, plan, world, look)
+
+
+def chosen(
+    config: Config,
+    slots: Slots,
+    plan: Sequence[PlannedPass],
+    world: Group = ONE_RANK,
+    look: FirstLook | None = None,
+) -> Config:
+    """The config that a new run trains with. Every rank calls it. Raises: DataError, which names a
+    file that cannot be read."""
+    look, reasons = look or FirstLook(config, slots), list[str]()
+    several = _may_have_epochs(config)
+    if config.data.batch_size == 0 or several:
+        rows, why = _rows_of_all(config, plan, world, look)
+        if config.data.batch_size == 0:
+            size = _UNCOUNTED if rows is None else batch_size_for(rows // world.size)
+            config = config.having({"data.batch_size": size})
+            reasons.append(f"data.batch_size {size} ({why})")
+        if several and rows is not None and rows < _LR_EPOCHS_BELOW_ROWS:
+            config = config.having({"trainer.epochs": _LR_EPOCHS})
+            reasons.append(f"trainer.epochs {_LR_EPOCHS} (model lr, {why})")
+    made = _rates(config, slots, reasons)
+    made = _scaled(made, slots, plan, world, look, reasons)
+    if reasons and world.rank == 0:
+        text = "; ".join(dict.fromkeys(reasons))
+        log.info("chosen, because the config does not name them: %s", text)
+    return made
+
+
+def warn_of_few_steps(config: Config, lines: Lines) -> None:
+    """Log a warning at the end of a run if it trained too few steps to learn much. There is none
+    if lines of earlier starts are lost."""
+    if lines.batches < _FEW_STEPS and lines.passes == lines.last.get("pass"):
+        measured = batch_size_for(lines.samples // config.trainer.epochs)
+        log.warning(
+            "%s: the run ends after %d training steps of data.batch_size %d; fewer than %d are too "
+            "few for a model to learn well: %s",
+            config.name,
+            lines.batches,
+            config.data.batch_size,
+            _FEW_STEPS,
+            # More epochs are no advice: most models overfit small data.
+            f"data.batch_size: auto takes {measured} for so few rows"
+            if measured < config.data.batch_size
+            else "train on more data",
+        )
+
+
+def batch_size_for(rows: int) -> int:
+    """The batch size that `auto` stands for. rows: training rows of a rank in an epoch."""
+    return next(size for least, size in _BATCH_SIZES if rows >= least)
+
+
+def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config:
+    """The config with the key_space, use_cvm, click_prior and dense_scale of another run, unless it
+    names them: the rows and layers of that run have no meaning with other values. Raises:
+    ConfigError if the config does not allow one of them."""
+    theirs = source["data"]["key_space"]
+    if "key_space" not in config.data.model_fields_set and theirs in [*KeySpace]:
+        config = config.having({"data.key_space": KeySpace(theirs)})
+    made = config.with_phases(
+        lambda name, phase: phase.having(
+            {"model": _model_like(phase.model, source, name, dense_width)}
+        )
+    )
+    origin = "--init-from (what the config does not name is taken over from the source)"
+    validate(Config, made.model_dump(mode="json"), origin)
+    return made
+
+
+def _model_like(
+    model: AnyModelConfig, source: Mapping[str, Any], phase: str, dense_width: int
+) -> AnyModelConfig:
+    of_phases = source.get("phases") or {}
+    theirs = of_phases.get(phase, source)["model"]
+    update: dict[str, Any] = {}
+    for key in ("use_cvm", "click_prior"):
+        if key in type(model).model_fields and key in theirs:
+            update[key] = theirs[key]
+    scale = theirs["dense_scale"]
+    if isinstance(scale, str) or len(scale) == dense_width:
+        update["dense_scale"] = scale if isinstance(scale, str) else tuple(map(tuple, scale))
+    return model.having({k: v for k, v in update.items() if k not in model.model_fields_set})
+
+
+def _may_have_epochs(config: Config) -> bool:
+    """Whether several epochs may be chosen. Not for data ordered by day or hour, nor with histories
+    of users, because an epoch goes back in time."""
+    data, named = config.data, "epochs" in config.trainer.model_fields_set
+    in_order = data.date or data.path_template or data.files_per_day
+    in_order = in_order or data.sequences.history.length
+    once = config.model.click_prior and config.table.admission.min_count > 1  # plan.py
+    return config.model.type is ModelType.LR and not (config.phases or named or in_order or once)
+
+
+def _rates(config: Config, slots: Slots, reasons: list[str]) -> Config:
+    """The config with learning rates chosen by model and number of slots, unless it names them."""
+    alone = config.model.type in _WITHOUT_NETWORK and not config.phases
+    least, most = _RATES
+    rate = round(min(max(1.0 / max(len(slots.sparse), 1), least), most), 3)
+    if alone:
+        of_epochs = config.model.type is ModelType.LR and config.trainer.epochs > 1
+        rate = _LR_RATE_OF_EPOCHS if of_epochs else most
+    table, *others = [
+        _chosen_table(
+            table,
+            f"extra_tables.{table.name}" if number else "table",
+            rate,
+            len(slots.sparse),
+            reasons,
+        )
+        for number, table in enumerate(config.tables)
+    ]
+    update: dict[str, Any] = {"table": table, "extra_tables": {one.name: one for one in others}}
+    if alone and "learning_rate" not in config.optimizer.model_fields_set:
+        update["optimizer.learning_rate"] = _DENSE_RATE_WITHOUT_NETWORK
+        reasons.append(
+            f"optimizer.learning_rate {_DENSE_RATE_WITHOUT_NETWORK} "
+            f"(model {config.model.type.value})"
+        )
+    made = config.having(update)
+    if not config.ranks.sync_weight_step:
+        return made
+
+    def not_averaged(name: str, phase: PhaseConfig) -> PhaseConfig:
+        if not phase.optimizer.averaging or "averaging" in phase.optimizer.model_fields_set:
+            return phase
+        key = f"phases.{name}.optimizer" if config.phases else "optimizer"
+        reasons.append(f"{key}.averaging 0 (ranks.sync_weight_step)")
+        return phase.having({"optimizer.averaging": 0.0})
+
+    return made.with_phases(not_averaged)  # each rank has parameters of its own
+
+
+def _scaled(
+    config: Config,
+    slots: Slots,
+    plan: Sequence[PlannedPass],
+    world: Group,
+    look: FirstLook,
+    reasons: list[str],
+) -> Config:
+    """The config with computed values in place of `dense_scale: auto`."""
+    models = [config.model, *(phase.model for phase in config.phases.values())]
+    if not slots.dense_width or all(model.dense_scale != "auto" for model in models):
+        return config
+    scales: tuple[tuple[float, float], ...] = ()
+    if plan and not (config.data.pipe_command or config.data.parser):
+        mine = world.rank == 0
+        found = look.scales(plan[0].files, _SCALED_ROWS) if mine else ()
+        first = world.first("dense scales", found)
+        scales = tuple((mean, deviation) for mean, deviation in first)
+    if scales:
+        reasons.append(f"model.dense_scale of {len(scales)} dense features")
+
+    def scaled(_: str, phase: PhaseConfig) -> PhaseConfig:
+        if phase.model.dense_scale != "auto":
+            return phase
+        custom = phase.model.type is ModelType.CUSTOM  # its layer may scale features by itself
+        return phase.having({"model.dense_scale": "none" if custom or not scales else scales})
+
+    return config.with_phases(scaled)
+
+
+def _chosen_table(
+    table: TableConfig, where: str, rate: float, slots: int, reasons: list[str]
+) -> TableConfig:
+    """The table with a learning rate and an initial g2sum of embed_w, unless it names them. where:
+    key of its section. rate: of embed_w. slots: number of sparse slots of all tables."""
+    if table.embed.rule is not Rule.ADAGRAD:
+        return table
+    wanted = {"learning_rate": rate, "initial_g2sum": _INITIAL_G2SUM}
+    taken = {key: value for key, value in wanted.items() if key not in table.embed.model_fields_set}
+    if taken:
+        shown = ", ".join(f"{where}.embed.{key} {value}" for key, value in taken.items())
+        reasons.append(f"{shown} ({slots} slots)")
+    return table.having({f"embed.{key}": value for key, value in taken.items()})
+
+
+def _rows_of_all(
+    config: Config, plan: Sequence[PlannedPass], world: Group, look: FirstLook
+) -> tuple[int | None, str]:
+    """The approximate number of rows of an epoch on all ranks, or None; and a text about it."""
+    if not plan or config.data.pipe_command:
+        return None, "the rows cannot be counted in advance"
+    most = _BATCH_SIZES[0][0] * world.size  # more rows of a rank change nothing
+    mine = _rows(plan, most, look) if world.rank == 0 else 0
+    rows = int(world.first("rows", mine))
+    return rows, f"{'at least' if rows >= most else 'about'} {rows} training rows"
+
+
+def _rows(plan: Sequence[PlannedPass], at_most: int, look: FirstLook) -> int:
+    """The approximate number of rows of an epoch: rows of the first pass times passes. Counting
+    stops at ``at_most``."""
+    passes = sum(planned.epoch == 1 for planned in plan)
+    return passes * look.rows(plan[0].files, -(-at_most // passes))
