@@ -21,6 +21,12 @@ from paddlebox.store import run_config
 #: Keywords of an option with several values, also given several times; they make one list.
 MANY: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
 
+# Hints about options that were removed.
+_INSTEAD = {
+    "--as-served": "; --threshold SCORE uses the rows of an export with that threshold, and an "
+    "export without one has all rows",
+}
+
 
 def finite(text: str) -> float:
     """Parse a finite number; a `type` for argparse."""
@@ -39,7 +45,8 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         names = [name for action in parser._actions for name in action.option_strings]
-        hint = did_you_mean([unknown[0].partition("=")[0]], names) or "; -h lists the arguments"
+        name = unknown[0].partition("=")[0]
+        hint = _INSTEAD.get(name) or did_you_mean([name], names) or "; -h lists the arguments"
         parser.error(f"unknown argument: expected those above, found {unknown[0]}{hint}")
     return arguments
 

@@ -164,9 +164,7 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
     )
     add_files(parser)
     option = parser.add_argument
-    about = "use only the rows that tools/export.py keeps, as a served file does"
-    option("--as-served", action="store_true", help=about)
-    about = "with --as-served: the --threshold of the export, if it has one"
+    about = "use only the rows that tools/export.py --threshold SCORE keeps"
     option("--threshold", type=finite, metavar="SCORE", help=about)
     _add_verbose(parser)
     about = "write the label and prediction of every instance: Parquet if FILE ends with .parquet,"
@@ -179,8 +177,6 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
     arguments = parsed(parser, argv)
     if arguments.dump is None and (arguments.dump_slots or arguments.dump_ins_id):
         parser.error("--dump-slots and --dump-ins-id need --dump FILE")
-    if arguments.threshold is not None and not arguments.as_served:
-        parser.error("--threshold needs --as-served: without it all rows are evaluated")
 
     with guarded() as ended:
         config, slots = config_of(arguments)
@@ -197,7 +193,6 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
                 dump_slots=arguments.dump_slots,
                 dump_ins_id=arguments.dump_ins_id,
                 phase=Phase(arguments.phase),
-                as_served=arguments.as_served,
                 threshold=arguments.threshold,
             )
             if world.rank == 0:

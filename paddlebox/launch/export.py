@@ -15,9 +15,11 @@ from paddlebox.config import Phase, TrainerConfig, load_config
 from paddlebox.errors import ConfigError
 from paddlebox.launch.arguments import add_config, add_phase, finite, parse
 from paddlebox.launch.process import guarded, prepare
+from paddlebox.store.record import title
 
 if TYPE_CHECKING:
     from paddlebox.serving.gate import Gate
+    from paddlebox.serving.source import Source
     from paddlebox.serving.writer import Writer
 
 log = logging.getLogger("paddlebox")
@@ -60,9 +62,8 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         "--threshold",
         type=finite,
         metavar="SCORE",
-        help="keep rows with at least this score; 0: all rows. Default: with --apply the threshold "
-        "of the file; for a new file table.life.base_threshold, or all rows if the run has no "
-        "dates",
+        help="keep the rows of a base save with this table.life.base_threshold; 0: all rows. "
+        "Default: with --apply as the file does; for a new file all rows",
     )
     about = "with --apply: accept a version that deletes more than 20 %% of the live rows"
     option("--force", action="store_true", help=about)
@@ -135,9 +136,8 @@ def _export(arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
     from paddlebox.serving.writer import export_ensemble
 
     paths = (arguments.from_save or arguments.path, *arguments.others)
-    names = paths if arguments.others else (arguments.out,)
     sources: list[contextlib.AbstractContextManager[Any]] = [
-        _opened(*each, arguments, chosen) for each in zip(paths, names, strict=True)
+        _opened(path, arguments, chosen) for path in paths
     ]
     precision = arguments.precision or "float32"
     with contextlib.ExitStack() as stack:
@@ -152,30 +152,37 @@ def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | 
     newest = writer.newest()
     filters = filters_of(newest) if newest is not None else None
     most = 1.0 if arguments.force else MOST_DELETED
-    with _opened(arguments.apply, arguments.path, arguments, chosen, filters) as source:
+    with _opened(arguments.apply, arguments, chosen, filters) as source:
         return writer.apply(source, precision=arguments.precision, gate=gate, most_deleted=most)
 
 
 @contextlib.contextmanager
 def _opened(
-    path: Path, name: Path, arguments: Any, chosen: dict[str, Any], filters: Any = None
+    path: Path, arguments: Any, chosen: dict[str, Any], filters: Any = None
 ) -> Iterator[Any]:
-    """A run or a save, opened when the context is entered. At its end, what a run left out is
-    logged after `name`. filters: those of the newest version of the export file."""
+    """A run or a save, opened when the context is entered. At its end, its version is logged, and
+    what a run left out. filters: those of the newest version of the export file."""
     from paddlebox.serving.source import RunSource, SaveSource, is_save
     from paddlebox.training.config_changes import check_evaluated
 
-    phase = Phase(arguments.phase)
+    phase, file = Phase(arguments.phase), arguments.out or arguments.path
     if arguments.from_save is not None or (arguments.out is None and is_save(path)):
         for option, value in chosen.items():
             if value not in (None, []):
                 raise ConfigError(f"--{option} is for a run; {path} is a save, which has its own")
         if phase is Phase.JOIN:
             raise ConfigError(f"--phase join is for a run; {path} is a save, which serves update")
-        yield SaveSource(path, whole=arguments.out is not None)
+        save = SaveSource(path, whole=arguments.out is not None)
+        yield save
+        log.info("%s: %s of %s", file, _version(save), path)
         return
     with RunSource(path, **chosen, filters=filters) as source:
         check_evaluated(path, source.head, source.config, source.slots)
         source.choose(phase)
         yield source
-        log.info("%s: %s", name, source.summary())
+        log.info("%s: %s of %s; %s", file, _version(source), path, source.summary())
+
+
+def _version(source: Source) -> str:
+    meta = source.meta
+    return title(meta["version"], meta["pass_number"], meta["day"])

@@ -110,8 +110,8 @@ class RunSource(Closing):
 
     Args:
         version: a kept version; None: the newest one.
-        threshold: for `serve_filter`, instead of `life.base_threshold` of the tables; 0: all rows.
-        filters: one for each table, instead of `serve_filter`. Ignored if there is a threshold.
+        threshold: for `serve_filter`; 0: all rows. None: those of `filters`.
+        filters: one for each table; None: all rows.
         config: the config that trained the run; None: that of the version's record, or else
             RUN_DIR/config.json, with the overrides.
 
@@ -158,7 +158,7 @@ class RunSource(Closing):
             raise
         members = self._table.members
         if threshold is not None or filters is None or len(filters) != len(members):
-            filters = [serve_filter(t.config.life, t.versions.dated, threshold) for t in members]
+            filters = [serve_filter(table.config.life, threshold) for table in members]
         self.parts = {
             table.name: _TableRows([table, *(of_rank[number] for of_rank in of_others)], chosen)
             for number, (table, chosen) in enumerate(zip(members, filters, strict=True))
@@ -214,9 +214,8 @@ class RunSource(Closing):
             return f"kept all {live:,} rows"
         filters = filters_text(self.meta["filters"])
         return (
-            f"left out {left_out:,} of {live:,} rows ({filters}): predictions for their features "
-            "differ from the evaluation. --threshold 0 keeps all rows; tools/evaluate.py "
-            "--as-served measures the difference"
+            f"left out {left_out:,} of {live:,} rows ({filters}). --threshold 0 keeps all rows; "
+            "tools/evaluate.py --threshold measures the difference"
         )
 
     def visit(self, callback: Visit) -> None:

@@ -72,11 +72,9 @@ class ServeFilter:
         return ", ".join(parts) or "all rows"
 
 
-def serve_filter(config: LifeConfig, dated: bool, threshold: float | None = None) -> ServeFilter:
-    """The filter of a run's export: rows with at least this score; 0: all rows. None: the config's
-    threshold, but all rows if there are no dates, because then rows do not decay."""
-    if threshold is None and dated:
-        return ServeFilter(config.base_threshold, config.delta_keep_days)
+def serve_filter(config: LifeConfig, threshold: float | None) -> ServeFilter:
+    """The filter of a run's export: the rows of a base with this `base_threshold`. None or 0: all
+    rows."""
     return ServeFilter(threshold, config.delta_keep_days) if threshold else ServeFilter()
 
 

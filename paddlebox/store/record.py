@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_origin, get_type_hints
 
+from paddlebox.config.dates import date_of
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.store import checked, files
 from paddlebox.store.files import crc32c
@@ -24,6 +25,13 @@ def with_stamps(segments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Descriptors for the record that first names these segments, each with a unique `stamp`: a
     store that went back may write other rows, with the same keys, under the same name."""
     return [{**segment, "stamp": secrets.token_hex(8)} for segment in segments]
+
+
+def title(version: int, pass_number: int, day: int) -> str:
+    """The name of a version in logs, such as "version 5, pass 3 (20240103)". day: days since
+    1970-01-01; 0: no date."""
+    date = date_of(day)
+    return f"version {version}, pass {pass_number}{f' ({date})' if date else ''}"
 
 
 def _now() -> str:

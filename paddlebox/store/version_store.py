@@ -18,7 +18,6 @@ from paddlebox.closing import Closing, on_error
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.store import files
 from paddlebox.store.files import crc32c, read_dense, write_dense
-from paddlebox.store.life import DECAY, SHRINK
 from paddlebox.store.locks import Lease, StoreLock
 from paddlebox.store.manifest_db import (
     HEAD,
@@ -253,11 +252,6 @@ class VersionStore(Closing):
     @property
     def day(self) -> int:
         return self.head.day if self.head is not None else self._day
-
-    @property
-    def dated(self) -> bool:
-        """Whether rows decay or expire: passes have dates, or the caller ended a day."""
-        return self.day > 0 or any(event["kind"] in (DECAY, SHRINK) for event in self.events)
 
     def read_dense(self, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
         """Arrays of the head's dense state, if there is one. The table's own ones begin with

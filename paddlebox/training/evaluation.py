@@ -31,7 +31,7 @@ from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.life import ServeFilter, filters_text, serve_filter
 from paddlebox.store.rank_stores import newest_after_passes, ranks_of
-from paddlebox.store.record import VersionRecord
+from paddlebox.store.record import VersionRecord, title
 from paddlebox.store.snapshot import Snapshot
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
@@ -154,13 +154,12 @@ def evaluate(
     dump_slots: Sequence[str] = (),
     dump_ins_id: bool = False,
     phase: Phase = Phase.UPDATE,
-    as_served: bool = False,
     threshold: float | None = None,
 ) -> dict[str, Any]:
     """Evaluate the newest commit on `data.test_files`. The store does not change.
 
     Writes the result to RUN_DIR/evaluate-<version>.json. The name also has "-join" for the join
-    phase, and "-as-served" with `as_served`.
+    phase, and "-threshold" with a threshold.
 
     Args:
         world: the ranks. A model that R ranks trained is evaluated by R ranks.
@@ -168,7 +167,8 @@ def evaluate(
         dump: file to write the label and prediction of every instance to (`PredictionDump`).
         dump_ins_id: dump the instance ids that the data has, not numbers.
         phase: the program to evaluate, for a run with phases.
-        as_served: use only the rows that an export with this `threshold` keeps (`serve_filter`).
+        threshold: use only the rows that an export with this threshold keeps (`serve_filter`);
+            None or 0: all rows.
 
     Raises: ConfigError if an argument does not fit the config, or the run has another model or
     slots; StoreError if the run has no commit, or a file cannot be written; DataError if a file is
@@ -191,8 +191,10 @@ def evaluate(
     run_dir = own_dir(run_dir, world.rank)
     with (
         opened(config, run_dir, slots, world, phase) as (table, runner, version),
-        _seen(table, as_served, threshold) as filters,
+        _filtered(table, threshold) as filters,
     ):
+        what = title(version, table.pass_number, table.day)
+        log.info("%s: evaluating %s; %s", run_dir, what, filters_text(filters))
         made = nullcontext() if dump is None else PredictionDump(as_path(dump, "dump"), dump_slots)
         with made as dumped:
             measured = evaluate_files(
@@ -201,26 +203,24 @@ def evaluate(
         result = {
             **measured,
             "version": version,
+            "pass_number": table.pass_number,
+            "day": table.day,
             "files": tests,
-            **({"as_served": filters_text(filters)} if as_served else {}),
+            "filters": [asdict(of_table) for of_table in filters],
         }
     name = f"evaluate-{version}" + ("-join" if phase is Phase.JOIN else "")
-    name += "-as-served" if as_served else ""
+    name += "-threshold" if threshold else ""
     write_json(run_dir / f"{name}.json", result)
     return result
 
 
 @contextmanager
-def _seen(
-    table: TableSet, as_served: bool, threshold: float | None
-) -> Iterator[Sequence[ServeFilter]]:
-    """With `as_served`, hide the rows that an export drops. Yields the filter of each table."""
-    if not as_served:
-        yield ()
+def _filtered(table: TableSet, threshold: float | None) -> Iterator[Sequence[ServeFilter]]:
+    """Hide the rows that an export leaves out. Yields the filter of each table."""
+    filters = [serve_filter(one.config.life, threshold) for one in table.members]
+    if not threshold:
+        yield filters
         return
-    filters = [
-        serve_filter(one.config.life, one.versions.dated, threshold) for one in table.members
-    ]
     with Snapshot(table) as snapshot:  # unlike the table, it allows lookups while a pass is open
         for one, rows, kept in zip(table.members, snapshot.open(), filters, strict=True):
             one.shown = partial(_kept, rows, asdict(kept.at(one.day)))
@@ -229,7 +229,6 @@ def _seen(
         finally:
             for one in table.members:
                 one.shown = None
-    log.info("evaluated as served: %s", filters_text(filters))
 
 
 def _kept(rows: TieredTable, chosen: Mapping[str, Any], keys: np.ndarray) -> np.ndarray:

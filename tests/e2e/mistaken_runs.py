@@ -348,9 +348,14 @@ def an_override_without_a_value() -> Said:
     return train("-o", "data.batch_size")
 
 
-@mistake("--as-servd", "expected those above", "unknown argument", "did you mean '--as-served'?", 2)
+@mistake("--treshold", "expected those above", "unknown argument", "did you mean '--threshold'?", 2)
 def an_argument_with_a_typo() -> Said:
-    return ran("evaluate", "run", "--as-servd")
+    return ran("evaluate", "run", "--treshold", "1")
+
+
+@mistake("--as-served", "expected those above", "unknown argument", "--threshold SCORE uses", 2)
+def an_argument_that_was_removed() -> Said:
+    return ran("evaluate", "run", "--as-served")
 
 
 @mistake("--threshold", "a number", "'high'", "write for example", 2)

@@ -156,7 +156,8 @@ def test_a_lost_node_is_replaced_from_the_copies_and_serving_goes_on(
     assert [(line["name"], line["pass_number"]) for line in bases] == [("20240101/base-2", copied)]
     assert [line["pass_number"] for line in served] == [*range(copied, HOURS + 1)]
     fresh = tmp_path / "fresh"
-    assert tool("export", site.run_dir, "--out", fresh).returncode == 0
+    done = tool("export", site.run_dir, "--out", fresh, "--threshold", "1.5")  # as saves do
+    assert done.returncode == 0, done.stderr
     feasigns = feasigns_of(site.run_dir)
     assert predictions(export, feasigns) == predictions(fresh, feasigns)
 
@@ -217,7 +218,8 @@ def test_a_bad_hour_is_gone_back_over_and_serving_follows(
     assert site.outcome() == without.outcome()
     assert tool("export", export, "--unpin").returncode == 0
     fresh = tmp_path / "fresh"
-    assert tool("export", site.run_dir, "--out", fresh).returncode == 0
+    done = tool("export", site.run_dir, "--out", fresh, "--threshold", "1.5")  # as saves do
+    assert done.returncode == 0, done.stderr
     feasigns = feasigns_of(site.run_dir)
     assert predictions(export, feasigns) == predictions(fresh, feasigns)
     served = [json.loads(text) for text in (site.run_dir / "served.jsonl").read_text().splitlines()]

@@ -15,6 +15,7 @@ import lmdb
 import numpy as np
 import pytest
 
+from paddlebox.config.table import LifeConfig
 from paddlebox.errors import CorruptionError, StoreError
 from paddlebox.saves import chain_of, donefile, open_save
 from paddlebox.saves import meta as of_saves
@@ -81,7 +82,7 @@ def test_its_saves_hold_the_rows_of_its_newest_commit(tmp_path: Path) -> None:
     assert (save.meta["pass_number"], save.meta["date"]) == (2, "20240102")
     saved = [np.concatenate(part) for part in zip(*Served(chain).chunks(), strict=True)]
     kept: list[tuple[np.ndarray, np.ndarray]] = []
-    with RunSource(work / "run") as source:
+    with RunSource(work / "run", threshold=LifeConfig().base_threshold) as source:
         source.visit(lambda feasigns, rows: kept.append((feasigns.copy(), rows.copy())))
     keys, rows = (np.concatenate(part) for part in zip(*kept, strict=True))
     assert len(saved[1]) == len(keys) > 10
@@ -94,7 +95,7 @@ def test_its_saves_hold_the_rows_of_its_newest_commit(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_its_export_predicts_as_one_that_is_made_now(tmp_path: Path) -> None:
     work = unpack(tmp_path)
-    tool(work, "export", "run", "--out", "new")
+    tool(work, "export", "run", "--out", "new", "--threshold", f"{LifeConfig().base_threshold}")
     golden = probabilities(work / "model")
     assert golden == pytest.approx(probabilities(work / "new"), abs=1e-6)
     assert len({*golden}) == 3

@@ -334,7 +334,9 @@ def test_the_tool_exports_a_save_and_applies_the_next_and_refuses_what_is_not_to
     delta = trainer.save("delta")
     done = tool("export", path, "--apply", delta)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["version"] == open_save(delta).meta["version"]
+    version = open_save(delta).meta["version"]
+    assert json.loads(done.stdout)["version"] == version
+    assert f"{path}: version {version}, pass 2 (20240101) of {delta}" in done.stderr
     batch = trainer.save("batch")
     for arguments, message in (
         ((path, "--apply", batch), "is a batch"),

@@ -133,7 +133,7 @@ def test_dumps_and_diagnoses_leave_late_lines_out(folder: Path) -> None:
     assert [line.split("\t")[0] for line in dumped] == ids
     assert all("label:1:0\t" in line for line in dumped)
     out = folder / "found.json"
-    done = tool("diagnose", folder / "run", "--threshold", "0", "--out", out)
+    done = tool("diagnose", folder / "run", "--out", out)
     assert done.returncode == 0, done.stderr
     diagnosed = json.loads(out.read_text())
     assert diagnosed["samples"] == len(ids)

@@ -32,7 +32,7 @@ def diagnose_main(argv: Sequence[str] | None = None) -> int:
     option = parser.add_argument
     about = "COPC by values of this slot"
     option("--slice", dest="slice_slot", default="", metavar="SLOT", help=about)
-    about = "the --threshold of the export (tools/export.py); 0: all rows"
+    about = "compare with an export of this --threshold (tools/export.py); default: of all rows"
     option("--threshold", type=float, metavar="SCORE", help=about)
     about = "with --slice: show N values (20)"
     option("--top", type=at_least(1), default=20, metavar="N", help=about)

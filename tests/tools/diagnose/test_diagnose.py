@@ -19,7 +19,7 @@ def test_slots_are_reported_with_their_coverage_and_rows(
     data: Path, run_dir: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "d.json"
-    done = tool("diagnose", run_dir, "--slice", "a", "--threshold", "0", "--out", out)
+    done = tool("diagnose", run_dir, "--slice", "a", "--out", out)
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
     assert found["samples"] == SAMPLES
