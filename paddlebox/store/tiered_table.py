@@ -376,16 +376,22 @@ class TieredTable(Closing):
         self.versions.close()
 
 
+def stored_config(folder: Path, record: VersionRecord) -> TableConfig:
+    """The table that a record describes. Raises: ConfigError if this version of paddlebox cannot
+    read the layout."""
+    layout = {name: value for name, value in record.layout.items() if name != "seed"}
+    return validate(TableConfig, layout, f"{folder}: version {record.version}: layout")
+
+
 def stored_table(
     folder: Path, record: VersionRecord, name: str = "", **settings: Any
 ) -> TieredTable:
     """Opens the table that a record describes. name: default: as recorded; tables of one process
-    need different names. settings: of `TableOptions`. Raises: as `TieredTable`; ConfigError if this
-    version cannot read the layout."""
-    layout = dict(record.layout)
-    seed = int(layout.pop("seed"))
-    config = validate(TableConfig, layout, f"{folder}: version {record.version}: layout")
+    need different names. settings: of `TableOptions`. Raises: as `TieredTable` and
+    `stored_config`."""
+    config = stored_config(folder, record)
     if name:
         config = config.model_copy(update={"name": name})
+    seed = int(record.layout["seed"])
     options = TableOptions(folder=folder, seed=seed, mem_budget_bytes=LEAST_MEM_BYTES, **settings)
     return TieredTable(config, options)

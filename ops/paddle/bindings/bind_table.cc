@@ -246,7 +246,7 @@ void BindTable(py::module_& module) {
            })
       .def(
           "digest", [](Table& t) { return ValueOrThrow(t.Digest()); }, release)
-      .def("read_all", &ReadAll)
+      .def("read_all", &ReadAll, py::arg("low") = 0, py::arg("high") = UINT64_MAX)
       .def("visit_chunks", &VisitChunks, py::arg("most"), py::arg("callback"),
            py::arg("filter") = py::none())
       .def("lookup", &Lookup, py::arg("feasigns"), py::arg("filter") = py::none())

@@ -48,11 +48,11 @@ SaveFilter FilterFrom(const py::dict& fields) {
 
 }  // namespace
 
-py::tuple ReadAll(Table& table) {
+py::tuple ReadAll(Table& table, uint64_t low, uint64_t high) {
   Pairs pairs(table);
   {
     const py::gil_scoped_release release;
-    ThrowIfError(table.Visit([&](uint64_t key, const char* row) {
+    ThrowIfError(table.Visit(low, high, [&](uint64_t key, const char* row) {
       pairs.Add(key, row);
       return Status::Ok();
     }));

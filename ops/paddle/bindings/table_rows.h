@@ -8,8 +8,8 @@
 
 namespace pbx {
 
-// All pairs, in the order of keys: (n) feasigns and (n, words) rows.
-py::tuple ReadAll(Table& table);
+// All pairs with keys in [low, high], in the order of keys: (n) feasigns and (n, words) rows.
+py::tuple ReadAll(Table& table, uint64_t low, uint64_t high);
 
 // Calls callback(feasigns (n), rows (n, words)) with all pairs, or those that pass the filter, at
 // most `most` at a time.
