@@ -21,6 +21,7 @@ from paddlebox.store.files import table_folder
 from paddlebox.store.group import ALL_KEYS, key_ranges
 from paddlebox.store.locks import KeptLock
 from paddlebox.store.rank_stores import existing_stores, rank_versions, sum_of_digests
+from paddlebox.store.stored_rows import StoredRows, write_rows
 from paddlebox.store.tiered_table import stored_table
 from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.terminal import aligned, ended
@@ -140,16 +141,14 @@ def _feasign(text: str) -> int:
 
 
 def dump(folder: Path, arguments: argparse.Namespace) -> Result:
-    others: list[tuple[Path, int]] = []
-    version = arguments.version
+    versions = [(folder, record_of(folder, arguments.version))]
     if arguments.store != folder:
-        (_, first), *of_ranks = rank_versions(folder, version)
-        version = first.version
-        others = [(store, record.version) for store, record in of_ranks]
-    slot = None
+        versions = rank_versions(folder, arguments.version)
+    slots = None
     if arguments.slot is not None:
-        slot = index_of(record_of(folder, version), arguments.slot)
-    rows = report.dump(folder, arguments.out, version, slot, others)
+        slots = {index_of(versions[0][1], arguments.slot)}
+    with StoredRows(versions) as stored:
+        rows = write_rows(arguments.out, stored.schema, stored.batches(slots))
     value = {"rows": rows, "file": str(arguments.out)}
     return SOUND, value, [f"{rows:,} rows in {arguments.out}"]
 

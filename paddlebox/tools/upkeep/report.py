@@ -1,4 +1,4 @@
-"""Shows the content of a store: figures, digests, single rows, all rows."""
+"""Shows the content of a store: figures, digests, single rows."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from paddlebox import _native
-from paddlebox._native import core
 from paddlebox.config import Format, KeySpace
 from paddlebox.config.arguments import AnyPath, as_path
-from paddlebox.config.check import did_you_mean
-from paddlebox.config.slots import Slots, SlotType
+from paddlebox.config.slots import Slots
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.serving.fields import CELL, CRITEO_COLUMNS, VALUE, Use, text_of
+from paddlebox.serving.slot_values import SlotValues, known_slot
 from paddlebox.store import compaction, files
 from paddlebox.store.files import dense_digest
 from paddlebox.store.locks import held_leases
@@ -51,9 +47,6 @@ def record_of(folder: Path, version: int | None) -> VersionRecord:
     """A version; None: the newest one."""
     with VersionStore.open_reader(folder) as manifest:
         return newest(manifest) if version is None else manifest.version(version)
-
-
-_DUMP_ROWS = 1 << 17  # rows in memory at a time, and in a Parquet row group
 
 
 def stat(folder: AnyPath) -> dict[str, Any]:
@@ -180,68 +173,9 @@ def _copies(folder: Path, record: VersionRecord, key: int) -> list[dict[str, Any
     return copies
 
 
-def dump(
-    folder: AnyPath,
-    out: AnyPath,
-    version: int | None = None,
-    slot: int | None = None,
-    others: Sequence[tuple[AnyPath, int]] = (),
-) -> int:
-    """Write the rows of a version to a Parquet file, in the order of keys, in bounded memory. slot:
-    only rows of this one. others: (store, version) of the other ranks, in order. Returns the number
-    of rows. Raises: StoreError if the file cannot be written."""
-    out = as_path(out, "out")
-    with open_version(folder, version) as table:
-        layout = dict(table.native.layout)
-        words = 7 + sum(n for name, n in layout.items() if name != "fingerprint")
-        no_rows = np.empty((0, words), np.float32)
-        schema = _columns(np.empty(0, np.uint64), fields_of_rows(layout, no_rows)).schema
-        written = 0
-        temporary = out.with_name(f"{out.name}.tmp")
-        try:
-            with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-
-                def write(feasigns: np.ndarray, rows: np.ndarray) -> None:
-                    nonlocal written
-                    if slot is not None:
-                        of_slot = (rows.view(np.uint32)[:, 0] & 0xFFFF) == slot
-                        feasigns, rows = feasigns[of_slot], rows[of_slot]
-                    writer.write_table(_columns(feasigns, fields_of_rows(layout, rows)))
-                    written += len(feasigns)
-
-                table.native.visit_chunks(_DUMP_ROWS, write)
-                table.close()  # the names of open tables must be unique in a process
-                for store, number in others:
-                    with open_version(store, number) as of_rank:
-                        of_rank.native.visit_chunks(_DUMP_ROWS, write)
-            temporary.rename(out)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"{out}: cannot be written: {error}") from error
-        return written
-
-
-def _columns(feasigns: np.ndarray, fields: dict[str, np.ndarray]) -> pa.Table:
-    def column(values: np.ndarray) -> pa.Array:
-        flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-        if values.ndim == 1:
-            return flat
-        offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
-        return pa.ListArray.from_arrays(pa.array(offsets), flat)
-
-    return pa.table({name: column(of) for name, of in {"feasign": feasigns, **fields}.items()})
-
-
-_MARKS = CELL + VALUE
-_MAX_BYTES = 1 << 20  # of a value
-
-
 def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list[int]:
-    """The feasigns that the feeder computed from these values when the version was trained. They
-    are hashed if the slot has `hash`, and contain the slot if `data.key_space` is per_slot. The
-    values of a weighted slot are ids without their weights.
+    """The feasigns that the feeder computed from these values when the version was trained
+    (`SlotValues`).
 
     Raises: StoreError if the version has no record of its slots; ConfigError if there is no such
         slot, or the slot cannot have the value.
@@ -253,40 +187,9 @@ def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list
         )
     slots = Slots.model_validate(record.config["slots"], strict=False)
     data = record.config["config"]["data"]
-    criteo = data["format"] == Format.CRITEO_TSV.value
-    place = [sparse.name for sparse in slots.sparse].index(_read_slot(slots, slot))
-    schema = core.FeedSchema(
-        "criteo_tsv" if criteo else "csv",
-        [{**fields, "weighted": False} for fields in slots.fields()],
-        data["key_space"] == KeySpace.PER_SLOT.value,
-        _MAX_BYTES,
-        ",|" if criteo else _MARKS,
-    )
-    columns = CRITEO_COLUMNS if criteo else schema.column_names
-    cells = dict.fromkeys(columns, "")
-    for other in slots.slots:  # a line must have a label and dense values
-        if other.type is not SlotType.SPARSE and not (criteo and other.type is SlotType.DENSE):
-            cells[other.column or other.name] = _MARKS[1].join(["0"] * other.dim)
-    column = slots.sparse[place].column or slot
-    use = Use.TEXT if slots.sparse[place].hash else Use.ID
-    columnar = Format(data["format"]).is_columnar or bool(data.get("parser"))
-    all_feasigns = []
-    for value in values:
-        text = text_of(value, use, columnar)
-        text = '"' + text.replace('"', '""') + '"' if text[:1] == '"' and not criteo else text
-        line = ("\t" if criteo else _MARKS[0]).join({**cells, column: text}.values())
-        chunk = core.parse_chunk(schema, line.encode("utf-8", "surrogateescape"))
-        for _, reason, _ in chunk.first_bad:
-            raise ConfigError(reason.replace(_MARKS[0], " "))
-        instances = core.Instances(schema.sparse_slots, schema.dense_width)
-        instances.append(chunk)
-        instances.index(core.ThreadPool(1))
-        feasigns, offsets = instances.pack_feasigns(0, 1)
-        made = [int(feasign) for feasign in feasigns[offsets[place] : offsets[place + 1]]]
-        if not made:
-            raise ConfigError(f"slot {slot!r}: {value!r} is not a feasign")
-        all_feasigns += made
-    return all_feasigns
+    data_format, key_space = Format(data["format"]), KeySpace(data["key_space"])
+    of_slot = SlotValues(slots, slot, data_format, key_space, data.get("parser", ""))
+    return [int(feasign) for feasign in of_slot.feasigns(values)]
 
 
 def index_of(record: VersionRecord, slot: str) -> int:
@@ -295,22 +198,12 @@ def index_of(record: VersionRecord, slot: str) -> int:
     if record.config:
         slots = Slots.model_validate(record.config["slots"], strict=False)
         names = [sparse.name for sparse in slots.sparse]
-        return names.index(_known(names, slot, f"version {record.version} has no slot {slot!r}"))
+        return names.index(
+            known_slot(names, slot, f"version {record.version} has no slot {slot!r}")
+        )
     if not slot.isdecimal():
         raise ConfigError(
             f"version {record.version} has no names of slots, which only tools/train.py writes: "
             f"expected the index of a slot, found {slot!r}"
         )
     return int(slot)
-
-
-def _read_slot(slots: Slots, name: str) -> str:
-    """Check that a name is that of a sparse slot in the data. Raises: ConfigError."""
-    names = [sparse.name for sparse in slots.sparse if not sparse.made]
-    return _known(names, name, f"no sparse slot {name!r} is read from the data")
-
-
-def _known(names: Sequence[str], name: str, wrong: str) -> str:
-    if name in names:
-        return name
-    raise ConfigError(wrong + (did_you_mean([name], names) or f"; there are {', '.join(names)}"))
