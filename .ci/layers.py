@@ -74,7 +74,9 @@ PYTHON = {
 }
 # The modules of `training` that put a run together: the layer "run".
 RUN = {"assembly", "run"}
-# Product tooling: may use the whole core, but the core may not use it.
+# What a program calls: may use the whole core, but the core may not use it.
+PYTHON["api"] = {*PYTHON, "api"}
+# Product tooling: the same, and it may use the API.
 PYTHON["tools"] = {*PYTHON, "tools"}
 # The command starts any of them.
 PYTHON["__main__"] = {*PYTHON, "__main__"}

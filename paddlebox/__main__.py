@@ -22,6 +22,7 @@ COMMANDS = {
     "evaluate": ("launch.cli", "evaluate_main", "evaluate a run on data.test_files"),
     "export": ("launch.export", "export_main", "write and update export files"),
     "serve": ("launch.serve", "serve_main", "serve an export file over HTTP"),
+    "embeddings": ("tools.embeddings", "main", "write the vectors of a slot as Parquet"),
     "report": ("tools.report.cli", "report_main", "show a run as a page"),
     "compare": ("tools.report.compare", "compare_main", "compare runs"),
     "store": ("tools.upkeep.cli", "main", "inspect, verify, copy and repair a store"),

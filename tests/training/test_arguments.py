@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from paddlebox.api.embeddings import embedding, embeddings
 from paddlebox.config import Config, DataConfig
 from paddlebox.errors import ConfigError
 from paddlebox.saves import Saver, chain_of, load_save, open_save
@@ -61,7 +62,8 @@ WITH_A_PATH: dict[str, Callable[[Any], Any]] = {
     "stat": report.stat,
     "digest": report.digest,
     "lookup": lambda path: report.lookup(path, [1]),
-    "dump": lambda path: report.dump("store", path),
+    "embedding": lambda path: embedding(path, "item", [1]),
+    "embeddings": lambda path: embeddings("run", "item", path),
     "verify": verify,
     "repair": repair,
     "life": life,
