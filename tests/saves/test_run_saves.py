@@ -20,7 +20,7 @@ from paddlebox.training.save_hooks import Save
 from tests.conftest import ROOT, make_synthetic, run_python
 from tests.saves.common import apply, base_of
 
-SCRIPT = (ROOT / "tests" / "train" / "train_small.py").read_text()
+SCRIPT = (ROOT / "tests" / "training" / "train_small.py").read_text()
 
 
 @pytest.fixture(scope="module")
