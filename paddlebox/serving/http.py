@@ -29,7 +29,8 @@ from aiohttp.web_protocol import RequestHandler
 from paddlebox import __version__
 from paddlebox.errors import ConfigError, CorruptionError, DataError, StoreError
 from paddlebox.serving.counters import Counters, ServeOptions
-from paddlebox.serving.request import Refused, bad_field, page, parse_request, parse_user_request
+from paddlebox.serving.openapi import page
+from paddlebox.serving.request import Refused, bad_field, parse_request, parse_user_request
 
 if TYPE_CHECKING:
     from paddlebox.serving.predictor import Predictor

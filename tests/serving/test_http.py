@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddlebox._native import core
-from paddlebox.serving import Predictor, request
+from paddlebox.serving import Predictor, openapi
 from paddlebox.serving.counters import Counters, ServeOptions
 from paddlebox.serving.http import Server
 from paddlebox.serving.source import RunSource
@@ -451,7 +451,7 @@ def test_a_full_queue_refuses_with_retry_after_and_what_waits_is_answered(
 
 
 def test_each_status_that_the_interface_names_is_counted_by_itself() -> None:
-    counters, refusals = Counters(1), request._REFUSALS
+    counters, refusals = Counters(1), openapi.REFUSALS
     assert 409 in refusals
     for status in (200, *refusals, 418):
         counters.count(0, "/predict", status, 0.0)

@@ -1,0 +1,160 @@
+"""The OpenAPI page: the endpoints, and the fields that the current version reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddlebox.config import Config, Format, Slot, Slots, SlotType
+from paddlebox.serving.users import MOST_NAME
+
+
+def _integer(low: int, high: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
+def _string(pattern: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": pattern}
+
+
+_NULL = {"type": "null"}
+_FLOAT = {"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}
+_TIME = _integer(0, (1 << 63) - 1)
+_FEASIGN = [_integer(0, (1 << 64) - 1), _string("^[0-9]{1,19}$")]
+# An id, or an id with its weight. Of a hashed slot, any text may be.
+_WEIGHTED = [
+    _FEASIGN[0],
+    _string(r"^[0-9]{1,19}(:\+?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?)?$"),
+]
+_TEXT = [_string("^[^\\u0000\\n\\r\\u001e\\u001f]*$"), {"type": "number"}]
+# For criteo_tsv. A token may not be sent as an integer: its decimal digits would be read as
+# hexadecimal ones.
+_CRITEO_INTEGER = _integer(-(1 << 63), (1 << 63) - 1)
+_CRITEO_TOKEN = _string("^[0-9a-f]{0,16}$")
+
+
+def _field(slot: Slot, criteo: bool) -> dict[str, Any]:
+    if criteo:
+        integer = (slot.column or slot.name)[0] == "I"
+        return {"anyOf": [_CRITEO_INTEGER if integer else _CRITEO_TOKEN, _NULL]}
+    if slot.type is SlotType.SPARSE:
+        forms = _TEXT if slot.hash else _WEIGHTED if slot.weighted else _FEASIGN
+        return {"anyOf": [*forms, {"type": "array", "items": {"anyOf": forms}}, _NULL]}
+    vector = {"type": "array", "items": _FLOAT, "minItems": slot.dim, "maxItems": slot.dim}
+    return {"anyOf": [vector, *[_FLOAT] * (slot.dim == 1), *[_NULL] * (slot.default is not None)]}
+
+
+def _instance(config: Config, slots: Slots, kind: str) -> dict[str, Any]:
+    """The JSON schema of an instance, of an event of a history, or of a candidate. kind: its name
+    on the page."""
+    criteo = config.data.format is Format.CRITEO_TSV
+    fields: dict[str, list[dict[str, Any]]] = {}
+    required = set()
+    for slot in slots.slots:
+        if slot.made or slot.type is SlotType.LABEL or slot in slots.beside:
+            continue
+        name = slot.column or slot.name
+        fields.setdefault(name, []).append(_field(slot, criteo))
+        if slot.type is SlotType.DENSE and slot.default is None and not criteo:
+            required.add(name)
+    own = {slots.tags.time: _TIME} if kind != "Instance" else {}
+    if kind == "Event":
+        own[slots.label.column or slots.label.name] = _FLOAT
+    of_slots = {
+        name: forms[0] if len(forms) == 1 else {"allOf": forms} for name, forms in fields.items()
+    }
+    return {**_object(**of_slots | own), "required": [*sorted(required), *own]}
+
+
+def _prediction(slots: Slots) -> dict[str, Any]:
+    probability = {"type": "number", "minimum": 0, "maximum": 1}
+    one = len(slots.tasks) == 1
+    return probability if one else _object(**dict.fromkeys(slots.tasks, probability))
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _content(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"content": {kind: {"schema": schema}}}
+
+
+def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, **_content("application/json", schema)}
+
+
+def _endpoint(answer: dict[str, Any], *refusals: int) -> dict[str, Any]:
+    """An operation. answer: that of status 200. refusals: the other statuses."""
+    errors = {str(status): _json(REFUSALS[status], _ERROR_REFERENCE) for status in refusals}
+    return {"responses": {"200": answer, **errors}}
+
+
+_ERROR_REFERENCE = {"$ref": "#/components/schemas/Error"}
+_VERSION = {"type": "integer", "minimum": 0}
+_NAME = {"type": "string"}
+REFUSALS = {
+    400: "The body is not JSON, or is incomplete.",
+    408: "The body did not arrive in time.",
+    409: "The first `after` events of the user are not kept: send the whole history.",
+    413: "The body is too large.",
+    415: "The body is not application/json, or is compressed.",
+    422: "The body is JSON, but not a request, or a slot cannot read the value of a field.",
+    500: "The server failed; its log says how.",
+    503: "Too many requests are waiting, or the server is ending: try again after Retry-After.",
+    504: "The prediction took too long.",
+}
+
+
+def page(config: Config, slots: Slots, max_instances: int, package_version: str) -> dict[str, Any]:
+    """The page, in OpenAPI 3.1. max_instances: the most instances in a request."""
+    users = config.model.reads_sequences
+    kinds = {"history": "Event", "candidates": "Candidate"} if users else {"instances": "Instance"}
+    request = _object(
+        **{
+            member: {
+                "type": "array",
+                "maxItems": max_instances,
+                "items": {"$ref": f"#/components/schemas/{kind}"},
+            }
+            for member, kind in kinds.items()
+        }
+    )
+    if users:
+        request["properties"] |= {
+            "user": {"anyOf": [{"type": "string", "maxLength": MOST_NAME}, {"type": "integer"}]},
+            "after": {"type": "integer", "minimum": 0},
+        }
+    answer = _object(
+        predictions={"type": "array", "items": _prediction(slots)}, version=_VERSION, model=_NAME
+    )
+    health = _object(
+        status={"type": "string", "enum": ["ready", "stale"]}, version=_VERSION, model=_NAME
+    )
+    health["properties"]["reason"] = _NAME  # of a stale one
+    statuses = (400, 408, *([409] if users else []), 413, 415, 422, 500, 503, 504)
+    predict = {
+        "requestBody": {"required": True, **_content("application/json", request)},
+        **_endpoint(_json("A prediction for each instance, in order.", answer), *statuses),
+    }
+    text = {"description": "text", **_content("text/plain", {"type": "string"})}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": f"Predictions of {config.name}", "version": package_version},
+        "paths": {
+            "/predict": {"post": predict},
+            "/healthz": {"get": _endpoint(_json("Ready.", health), 500, 503)},
+            "/metrics": {"get": _endpoint(text, 500)},
+            "/openapi.json": {"get": _endpoint(_json("This page.", {"type": "object"}), 500)},
+        },
+        "components": {
+            "schemas": {
+                **{kind: _instance(config, slots, kind) for kind in kinds.values()},
+                "Error": _object(error=_object(code=_NAME, message=_NAME, where=_NAME)),
+            }
+        },
+    }
