@@ -168,6 +168,8 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     option("--workers", **count, default=1, help="processes, one core each")
     option("--threads", **count, default=1, help="threads per prediction")
     option("--follow-s", **seconds, default=1.0, help="seconds between two checks of FILE")
+    about = "what to do with a field that no slot reads; /metrics counts those ignored"
+    option("--unknown-fields", choices=("error", "ignore"), default="error", help=about)
     limits = parser.add_argument_group("limits")
     for limit in dataclasses.fields(ServeOptions):
         kind: Any = seconds if limit.name.endswith("_s") else count
@@ -253,5 +255,11 @@ def _work(arguments: Any, listener: socket.socket, counters: Counters, number: i
     counters.rows[number]["version"] = 0
     names = [limit.name for limit in dataclasses.fields(ServeOptions)]
     options = ServeOptions(**{name: getattr(arguments, name) for name in names})
-    with Predictor(arguments.path, arguments.threads, follow_s=arguments.follow_s) as predictor:
+    with Predictor(
+        arguments.path,
+        arguments.threads,
+        follow_s=arguments.follow_s,
+        unknown_fields=arguments.unknown_fields,
+    ) as predictor:
+        predictor.ignored_fields.update(counters.ignored(number))  # of those before it
         serve(listener, Server(predictor, options, counters, number))

@@ -1,21 +1,29 @@
-"""What the workers of a server share: their limits, and counters in shared memory.
+"""Counters of ignored fields and of a server, and the limits of a server.
 
-Each worker writes only its own row, from one thread, so no lock is needed. A worker that replaces
-a dead one continues its row, so counters never decrease.
+Counters of a server are in memory that its workers share. Each worker writes only its own row, from
+one thread, so no lock is needed. A worker that replaces a dead one continues its row, so counters
+never decrease.
 """
 
 from __future__ import annotations
 
 import bisect
+import logging
 import mmap
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+log = logging.getLogger(__name__)
+
 ENDPOINTS = ("/predict", "/healthz", "/metrics", "/openapi.json", "other")
+# Of ignored fields: the most names, their most characters, and what counts further names.
+MOST_IGNORED, IGNORED_LENGTH, OTHER_FIELDS = 32, 64, "(others)"
 STATUSES = (200, 400, 404, 405, 408, 409, 413, 415, 422, 500, 503, 504, 0)  # 0: any other
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
@@ -28,6 +36,8 @@ _ROW = np.dtype(
         ("waiting", np.float64),  # predictions queued or running
         ("seconds", np.float64),  # sum over requests to /predict; `buckets` counts them by time
         ("buckets", np.float64, (len(BUCKETS_S) + 1,)),
+        ("ignored_names", f"S{4 * IGNORED_LENGTH}", (MOST_IGNORED + 1,)),  # in UTF-8
+        ("ignored", np.float64, (MOST_IGNORED + 1,)),  # how often, by the place of the name
         ("requests", np.float64, (len(ENDPOINTS), len(STATUSES))),
     ]
 )
@@ -54,6 +64,29 @@ class ServeOptions:
     grace_s: float = _limit(30.0, "seconds for requests in flight after SIGTERM")
 
 
+class IgnoredFields:
+    """Counts and logs fields that no slot reads. It is thread-safe.
+
+    `counts` holds the first MOST_IGNORED names, with at most IGNORED_LENGTH characters of each and
+    "?" for what cannot be printed. Further names are counted together as OTHER_FIELDS. Each name of
+    `counts` is logged once.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def add(self, field: object) -> None:
+        name = "".join(c if c.isprintable() else "?" for c in str(field)[:IGNORED_LENGTH])
+        with self._lock:
+            if name not in self.counts and len(self.counts) >= MOST_IGNORED:
+                name = OTHER_FIELDS
+            is_new = name not in self.counts
+            self.counts[name] = self.counts.get(name, 0) + 1
+        if is_new:
+            log.warning("no slot reads a field %r: it is ignored, and counted", name)
+
+
 class Counters:
     """The rows of all workers. Create it before the workers are forked."""
 
@@ -67,6 +100,19 @@ class Counters:
         if endpoint == 0:
             row["seconds"] += seconds
             row["buckets"][bisect.bisect_left(BUCKETS_S, seconds)] += 1
+
+    def ignored(self, worker: int) -> dict[str, int]:
+        """How often a worker and those before it ignored each field."""
+        row = self.rows[worker]
+        pairs = zip(row["ignored_names"].tolist(), row["ignored"].tolist(), strict=True)
+        return {name.decode(): int(count) for name, count in pairs if count}
+
+    def set_ignored(self, worker: int, counts: Mapping[str, int]) -> None:
+        """counts: those of `ignored`, in their order, then further ones."""
+        row = self.rows[worker]
+        for at, (name, count) in enumerate(dict(counts).items()):
+            row["ignored_names"][at] = name.encode()
+            row["ignored"][at] = count
 
     def text(self) -> str:
         """The counters of all workers in Prometheus' text format 0.0.4."""
@@ -90,6 +136,13 @@ class Counters:
         yield f"paddlebox_predict_seconds_count {counts[-1]:.0f}"
         yield from _head("instances_total", "counter", "Instances predicted.")
         yield f"paddlebox_instances_total {rows['instances'].sum():.0f}"
+        yield from _head("ignored_fields_total", "counter", "Fields that no slot reads.")
+        ignored = Counter[str]()
+        for worker in range(len(rows)):
+            ignored.update(self.ignored(worker))
+        for name, count in ignored.items():
+            label = name.replace("\\", r"\\").replace('"', r"\"")
+            yield f'paddlebox_ignored_fields_total{{name="{label}"}} {count}'
         ready = [worker for worker, row in enumerate(rows) if row["version"] > 0]
         ages = np.maximum(time.time() - rows["created_at"], 0)
         for name, kind, about, values, workers in (

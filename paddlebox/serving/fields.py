@@ -10,7 +10,7 @@ import datetime
 import decimal
 import math
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -148,9 +148,16 @@ class FieldParser:
     """Parses instances: dicts from the name of a column or slot to a string, a number, or a list of
     them. A missing field, or None, is an empty cell. The label, the weight, counts and the mark of
     late lines are ignored. If data.format is csv, a string is split into values as in training; the
-    elements of a list are not."""
+    elements of a list are not.
 
-    def __init__(self, config: Config, slots: Slots) -> None:
+    Args:
+        unknown: called with the name of each field that no slot reads; None: it is an error.
+    """
+
+    def __init__(
+        self, config: Config, slots: Slots, unknown: Callable[[str], object] | None = None
+    ) -> None:
+        self._unknown = unknown
         criteo = config.data.format is Format.CRITEO_TSV
         self._schema = core.FeedSchema(
             "criteo_tsv" if criteo else "csv",
@@ -230,6 +237,8 @@ class FieldParser:
                     place = self._places[name]
                     cells[place] = self._cell(value, place)
         except KeyError:
+            if self._unknown is not None:
+                return self._line(instance, self._known(fields, self._unknown))
             known = ", ".join(name for name in self._places if name != self._label_name)
             hint = did_you_mean([name], self._places) or f"; expected one of {known}"
             raise DataError(f"{instance}: no slot reads a field {name!r}{hint}") from None
@@ -237,6 +246,17 @@ class FieldParser:
             raise DataError(f"{instance}: field {name!r}: {error}") from None
         cells[self._label] = "0"
         return self._delimiter.join(cells)
+
+    def _known(
+        self, fields: Mapping[str, Any], unknown: Callable[[str], object]
+    ) -> Mapping[str, Any]:
+        known = {}
+        for name, value in fields.items():
+            if name in self._places or name in self._ignored:
+                known[name] = value
+            elif value is not None:
+                unknown(name)
+        return known
 
     def _cell(self, value: Any, place: int) -> str:
         use = self._use[place]

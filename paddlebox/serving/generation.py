@@ -6,7 +6,7 @@ The predictions of an ensemble are the means of the probabilities of its models.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -128,7 +128,8 @@ def read_model(file: ExportFile, txn: Any, model: int) -> tuple[Config, Slots, t
 
 class OpenModel:
     """A model of a generation that can predict. Valid until the read transaction ends. record: the
-    generation, or the record of a further model of it. before: as for `OpenRows`."""
+    generation, or the record of a further model of it. before: as for `OpenRows`. unknown: as for
+    FieldParser."""
 
     def __init__(
         self,
@@ -137,6 +138,7 @@ class OpenModel:
         record: Generation,
         limits: Limits,
         before: OpenModel | None,
+        unknown: Callable[[str], object] | None,
     ) -> None:
         self.config, self.slots, frozen = read_model(file, txn, record.model)
         parts, model = record.parts, self.config.model
@@ -160,7 +162,7 @@ class OpenModel:
             self._rows = core.ServeTables(
                 [part.table for part in self.parts], self.slots.tables(names), record.dense_width
             )
-        self._fields = FieldParser(self.config, self.slots)
+        self._fields = FieldParser(self.config, self.slots, unknown)
         # `Slots` computes both at each access. With 39 slots that takes 35 us of a request.
         self._sparse_count, self._weighted = len(self.slots.sparse), self.slots.weighted
         self._poolings = self.slots.poolings()
@@ -168,8 +170,9 @@ class OpenModel:
         self._users: UserScorer | None = None
         if self.config.model.reads_sequences:
             program = UserProgram(*frozen, limits.threads)
-            histories = limits.history_bytes
-            self._users = UserScorer(self.config, self.slots, self._rows, program, histories)
+            self._users = UserScorer(
+                self.config, self.slots, self._rows, program, limits.history_bytes, unknown
+            )
         else:
             self._dense = DenseProgram(*frozen, limits.threads, self._rows.output_width)
 
@@ -225,7 +228,8 @@ class OpenModel:
 
 
 class OpenGeneration:
-    """A generation that can predict. `close` ends its read transaction."""
+    """A generation that can predict. `close` ends its read transaction. unknown: as for
+    FieldParser."""
 
     def __init__(
         self,
@@ -234,15 +238,18 @@ class OpenGeneration:
         record: Generation,
         limits: Limits = Limits(),
         before: OpenGeneration | None = None,
+        unknown: Callable[[str], object] | None = None,
     ) -> None:
         self.record, self._txn = record, txn
         self.users = 0  # requests in flight, counted by the Predictor
         limits = limits.shared(len(record.models))
         # Only a file of one model has a generation before.
         old = before.models[0] if before is not None else None
-        self.models: list[OpenModel] = [
-            OpenModel(file, txn, member, limits, old) for member in record.models
-        ]
+        self.models: list[OpenModel] = []
+        for member in record.models:
+            self.models.append(OpenModel(file, txn, member, limits, old, unknown))
+            if unknown is not None:
+                unknown = _count_no_more  # further models read the same instances
         self.config, self.slots = self.models[0].config, self.models[0].slots
 
     def test_all(self) -> None:
@@ -260,6 +267,10 @@ class OpenGeneration:
 
     def close(self) -> None:
         self._txn.abort()
+
+
+def _count_no_more(_: str) -> None:
+    pass
 
 
 def _mean(predictions: Sequence[np.ndarray]) -> np.ndarray:

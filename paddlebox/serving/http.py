@@ -127,10 +127,11 @@ class Server:
         log.info("worker %d is ready: version %d", self._worker, self._predictor.version)
 
     def look(self) -> None:
-        """Record the current version for /metrics."""
+        """Record the current version and the ignored fields for /metrics."""
         record = self._predictor.generation
         self._row["created_at"] = datetime.fromisoformat(record.created_at).timestamp()
         self._row["version"] = record.version
+        self._counters.set_ignored(self._worker, self._predictor.ignored_fields)
 
     async def drain(self) -> None:
         """Wait until no request is in flight, at most `grace_s`. Responses then close their
@@ -272,7 +273,8 @@ class Server:
 
     async def _openapi(self, _: web.Request) -> web.Response:
         config, slots = self._predictor.model
-        return web.json_response(page(config, slots, self.options.max_batch, __version__))
+        unknown = self._predictor.unknown_fields == "ignore"
+        return web.json_response(page(config, slots, self.options.max_batch, __version__, unknown))
 
 
 class _Connection(RequestHandler):

@@ -17,6 +17,8 @@ def _string(pattern: str) -> dict[str, Any]:
 
 
 _NULL = {"type": "null"}
+_ONE = [{"type": "string"}, {"type": "number"}]
+_ANY_FIELD = {"anyOf": [*_ONE, {"type": "array", "items": {"anyOf": _ONE}}, _NULL]}
 _FLOAT = {"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}
 _TIME = _integer(0, (1 << 63) - 1)
 _FEASIGN = [_integer(0, (1 << 64) - 1), _string("^[0-9]{1,19}$")]
@@ -43,7 +45,7 @@ def _field(slot: Slot, criteo: bool) -> dict[str, Any]:
     return {"anyOf": [vector, *[_FLOAT] * (slot.dim == 1), *[_NULL] * (slot.default is not None)]}
 
 
-def _instance(config: Config, slots: Slots, kind: str) -> dict[str, Any]:
+def _instance(config: Config, slots: Slots, kind: str, unknown: bool) -> dict[str, Any]:
     """The JSON schema of an instance, of an event of a history, or of a candidate. kind: its name
     on the page."""
     criteo = config.data.format is Format.CRITEO_TSV
@@ -62,7 +64,11 @@ def _instance(config: Config, slots: Slots, kind: str) -> dict[str, Any]:
     of_slots = {
         name: forms[0] if len(forms) == 1 else {"allOf": forms} for name, forms in fields.items()
     }
-    return {**_object(**of_slots | own), "required": [*sorted(required), *own]}
+    return {
+        **_object(**of_slots | own),
+        "required": [*sorted(required), *own],
+        "additionalProperties": _ANY_FIELD if unknown else False,
+    }
 
 
 def _prediction(slots: Slots) -> dict[str, Any]:
@@ -110,8 +116,11 @@ REFUSALS = {
 }
 
 
-def page(config: Config, slots: Slots, max_instances: int, package_version: str) -> dict[str, Any]:
-    """The page, in OpenAPI 3.1. max_instances: the most instances in a request."""
+def page(
+    config: Config, slots: Slots, max_instances: int, package_version: str, unknown: bool
+) -> dict[str, Any]:
+    """The page, in OpenAPI 3.1. max_instances: the most instances in a request. unknown: whether
+    fields that no slot reads are ignored."""
     users = config.model.reads_sequences
     kinds = {"history": "Event", "candidates": "Candidate"} if users else {"instances": "Instance"}
     request = _object(
@@ -153,7 +162,7 @@ def page(config: Config, slots: Slots, max_instances: int, package_version: str)
         },
         "components": {
             "schemas": {
-                **{kind: _instance(config, slots, kind) for kind in kinds.values()},
+                **{kind: _instance(config, slots, kind, unknown) for kind in kinds.values()},
                 "Error": _object(error=_object(code=_NAME, message=_NAME, where=_NAME)),
             }
         },

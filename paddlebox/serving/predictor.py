@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from paddlebox.closing import Closing
 from paddlebox.config import Config, Slots
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import PaddleBoxError, StoreError
+from paddlebox.serving.counters import IgnoredFields
 from paddlebox.serving.file import ExportFile, Generation
 from paddlebox.serving.generation import Asked, Limits, OpenGeneration
 from paddlebox.serving.users import UserRequest
@@ -37,8 +38,10 @@ class Predictor(Closing):
             process at their first use, which saves a TLB miss per row. Other blocks are read from
             the map of the file. The models of an ensemble share these bytes and the next.
         history_bytes: the most bytes of histories of users to keep. A new version has none.
+        unknown_fields: whether a field that no slot reads is an error, or is ignored, logged once
+            and counted in `ignored_fields`, a dict from name to count (counters.IgnoredFields).
 
-    Raises: StoreError, CorruptionError; ValueError for a number out of range.
+    Raises: StoreError, CorruptionError; ValueError for an argument out of range.
     """
 
     def __init__(
@@ -50,7 +53,13 @@ class Predictor(Closing):
         follow_s: float = 1.0,
         resident_bytes: int = 256 << 20,
         history_bytes: int = 256 << 20,
+        unknown_fields: Literal["error", "ignore"] = "error",
     ) -> None:
+        if unknown_fields not in ("error", "ignore"):
+            raise ValueError(f"unknown_fields: expected error or ignore, found {unknown_fields!r}")
+        self.unknown_fields, ignored = unknown_fields, IgnoredFields()
+        self.ignored_fields = ignored.counts
+        self._unknown = ignored.add if unknown_fields == "ignore" else None
         self._limits = Limits(threads, resident_bytes, history_bytes)
         self.path, self._pin = as_path(path, "path"), pin
         self._lock = threading.Lock()
@@ -207,7 +216,7 @@ class Predictor(Closing):
                     return False
                 known = before is not None and self._file.has(txn, before.record)
                 old = before if known else None
-                opened = OpenGeneration(self._file, txn, record, self._limits, old)
+                opened = OpenGeneration(self._file, txn, record, self._limits, old, self._unknown)
             except BaseException:
                 txn.abort()
                 raise

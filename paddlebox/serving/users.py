@@ -10,7 +10,7 @@ import operator
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,12 +100,19 @@ def _size(user: str, held: Held) -> int:
 
 
 class UserScorer:
-    """Scores candidates with one version of a model. rows: a native ServeTable."""
+    """Scores candidates with one version of a model. rows: a native ServeTable. unknown: as for
+    FieldParser."""
 
     def __init__(
-        self, config: Config, slots: Slots, rows: Any, program: UserProgram, budget_bytes: int
+        self,
+        config: Config,
+        slots: Slots,
+        rows: Any,
+        program: UserProgram,
+        budget_bytes: int,
+        unknown: Callable[[str], object] | None = None,
     ) -> None:
-        self._fields, self._rows, self._program = FieldParser(config, slots), rows, program
+        self._fields, self._rows, self._program = FieldParser(config, slots, unknown), rows, program
         self._poolings = slots.poolings()
         longest = config.data.sequences.max_length
         self._most = longest - 1 if longest else None  # the candidate is one of max_length, too
