@@ -21,7 +21,9 @@ import numpy as np
 
 log = logging.getLogger(__name__)
 
-ENDPOINTS = ("/predict", "/healthz", "/metrics", "/openapi.json", "other")
+_INFER = "/v2/models/{model}/infer"  # with and without a version
+
+ENDPOINTS = ("/predict", _INFER, "/v2", "/healthz", "/metrics", "/openapi.json", "/docs", "other")
 # Of ignored fields: the most names, their most characters, and what counts further names.
 MOST_IGNORED, IGNORED_LENGTH, OTHER_FIELDS = 32, 64, "(others)"
 STATUSES = (200, 400, 404, 405, 408, 409, 413, 415, 422, 500, 503, 504, 0)  # 0: any other
@@ -34,7 +36,7 @@ _ROW = np.dtype(
         ("created_at", np.float64),  # of the version's generation, seconds since 1970
         ("instances", np.float64),
         ("waiting", np.float64),  # predictions queued or running
-        ("seconds", np.float64),  # sum over requests to /predict; `buckets` counts them by time
+        ("seconds", np.float64),  # sum over requests for predictions; `buckets` counts them by time
         ("buckets", np.float64, (len(BUCKETS_S) + 1,)),
         ("ignored_names", f"S{4 * IGNORED_LENGTH}", (MOST_IGNORED + 1,)),  # in UTF-8
         ("ignored", np.float64, (MOST_IGNORED + 1,)),  # how often, by the place of the name
@@ -95,9 +97,9 @@ class Counters:
 
     def count(self, worker: int, path: str, status: int, seconds: float) -> None:
         row = self.rows[worker]
-        endpoint = ENDPOINTS.index(path if path in ENDPOINTS else "other")
+        endpoint = _endpoint(path)
         row["requests"][endpoint, STATUSES.index(status if status in STATUSES else 0)] += 1
-        if endpoint == 0:
+        if endpoint < 2:
             row["seconds"] += seconds
             row["buckets"][bisect.bisect_left(BUCKETS_S, seconds)] += 1
 
@@ -128,7 +130,7 @@ class Counters:
                 f'paddlebox_requests_total{{path="{ENDPOINTS[e]}",code="{code}"}} '
                 f"{requests[e, s]:.0f}"
             )
-        yield from _head("predict_seconds", "histogram", "Time of requests to /predict.")
+        yield from _head("predict_seconds", "histogram", "Time of requests for predictions.")
         counts = rows["buckets"].sum(axis=0).cumsum()
         for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], counts, strict=True):
             yield f'paddlebox_predict_seconds_bucket{{le="{bound}"}} {count:.0f}'
@@ -154,6 +156,17 @@ class Counters:
             yield from _head(name, kind, about)
             for worker in range(len(rows)) if workers is None else workers:
                 yield f'paddlebox_{name}{{worker="{worker}"}} {values[worker]:.0f}'
+
+
+def is_v2(path: str) -> bool:
+    """Whether a path is one of the Open Inference Protocol (kserve.py)."""
+    return path == "/v2" or path.startswith("/v2/")
+
+
+def _endpoint(path: str) -> int:
+    if is_v2(path):
+        path = _INFER if path.endswith("/infer") else "/v2"
+    return ENDPOINTS.index(path if path in ENDPOINTS else "other")
 
 
 def _head(name: str, kind: str, about: str) -> Iterator[str]:

@@ -7,8 +7,10 @@ the loop can answer `/healthz` and refuse excess requests meanwhile.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import gc
+import hashlib
 import json
 import logging
 import resource
@@ -19,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,11 +31,14 @@ from aiohttp.web_protocol import RequestHandler
 
 from paddlebox import __version__
 from paddlebox.errors import ConfigError, CorruptionError, DataError, StoreError
-from paddlebox.serving.counters import Counters, ServeOptions
+from paddlebox.serving import kserve
+from paddlebox.serving.counters import Counters, ServeOptions, is_v2
 from paddlebox.serving.openapi import page
 from paddlebox.serving.request import Refused, bad_field, parse_request, parse_user_request
+from paddlebox.serving.users import UserRequest
 
 if TYPE_CHECKING:
+    from paddlebox.serving.generation import Asked, OpenGeneration
     from paddlebox.serving.predictor import Predictor
 
 log = logging.getLogger(__name__)
@@ -43,6 +49,24 @@ _LINGER_S = 2.0  # to read the rest of a body that is refused, so that the clien
 _SHUTDOWN_S = 0.5  # to write responses, and to end requests that outlived `drain`
 _LOOK_S = 0.5  # interval at which the current version is recorded for /metrics
 _RETRY = {"Retry-After": "1"}
+_DOCS = files("paddlebox.serving").joinpath("docs.html").read_bytes()
+
+
+def _only_own(element: str) -> str:
+    """The source of a Content-Security-Policy that allows the element of this name in _DOCS."""
+    content = _DOCS.partition(f"<{element}>".encode())[2].partition(f"</{element}>".encode())[0]
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}'"
+
+
+# The page of /docs runs its own script, which asks this server only, even if the name of a slot
+# contains HTML.
+_POLICY = {
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; "
+    f"script-src {_only_own('script')}; style-src {_only_own('style')}; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -52,7 +76,7 @@ class Server:
     def __init__(
         self, predictor: Predictor, options: ServeOptions, counters: Counters, worker: int
     ) -> None:
-        self._predictor, self.options = predictor, options
+        self.predictor, self.options = predictor, options
         self._counters, self._worker = counters, worker
         self._row = counters.rows[worker]
         self._row["waiting"] = 0  # the queue of a dead worker with this row is gone
@@ -74,6 +98,8 @@ class Server:
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/openapi.json", self._openapi)
+        app.router.add_get("/docs", self._docs)
+        kserve.Protocol(self).add_to(app.router)
         return app
 
     # ---- connections
@@ -124,14 +150,14 @@ class Server:
 
     def started(self) -> None:
         self._row["starts"] += 1
-        log.info("worker %d is ready: version %d", self._worker, self._predictor.version)
+        log.info("worker %d is ready: version %d", self._worker, self.predictor.version)
 
     def look(self) -> None:
         """Record the current version and the ignored fields for /metrics."""
-        record = self._predictor.generation
+        record = self.predictor.generation
         self._row["created_at"] = datetime.fromisoformat(record.created_at).timestamp()
         self._row["version"] = record.version
-        self._counters.set_ignored(self._worker, self._predictor.ignored_fields)
+        self._counters.set_ignored(self._worker, self.predictor.ignored_fields)
 
     async def drain(self) -> None:
         """Wait until no request is in flight, at most `grace_s`. Responses then close their
@@ -176,27 +202,45 @@ class Server:
             log.exception("%s %s failed", request.method, request.path)
             refused = Refused(500, "internal", "the server failed; its log says how")
         # Else the frames of the traceback hold the body and the exception, in a cycle.
-        return _response_of(refused.with_traceback(None), headers)
+        refused = refused.with_traceback(None)
+        return _response_of(refused, headers, is_v2(request.path))
 
     async def _predict(self, request: web.Request) -> web.Response:
+        return await self.computed(request, ("application/json",), self._answer)
+
+    async def computed(
+        self,
+        request: web.Request,
+        kinds: Sequence[str],
+        answer: Callable[[bytes], tuple[web.Response, int]],
+    ) -> web.Response:
+        """Answer a request for predictions, within the limits.
+
+        Args:
+            kinds: content types of the body.
+            answer: returns the response to a body, and its number of instances. It is called in the
+                thread that predicts, and may raise Refused.
+
+        Raises: Refused.
+        """
         deadline = asyncio.get_running_loop().time() + self.options.timeout_s
-        if request.content_type != "application/json":
-            why = f"expected Content-Type application/json, found {request.content_type}"
+        if request.content_type not in kinds:
+            why = f"expected Content-Type {' or '.join(kinds)}, found {request.content_type}"
             raise Refused(415, "unsupported_media_type", why)
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding != "identity":
             why = f"expected no Content-Encoding, found {encoding}"
             raise Refused(415, "unsupported_encoding", why)
         body = await self._body(request, deadline)
-        done = self._submitted(body)
+        done = self._submitted(answer, body)
         try:
             async with asyncio.timeout_at(deadline):
-                payload, instances = await asyncio.wrap_future(done)
+                response, instances = await asyncio.wrap_future(done)
         except TimeoutError:
             why = f"no prediction within {self.options.timeout_s:g} s"
             raise Refused(504, "timeout", why) from None
         self._row["instances"] += instances
-        return web.Response(body=payload, content_type="application/json")
+        return response
 
     async def _body(self, request: web.Request, deadline: float) -> bytes:
         limit, size = self.options.max_body_bytes, request.content_length
@@ -211,7 +255,9 @@ class Server:
         except (HttpProcessingError, ClientError, web.RequestPayloadError) as error:
             raise Refused(400, "malformed_body", f"the body cannot be read: {error}") from None
 
-    def _submitted(self, body: bytes) -> Future[tuple[bytes, int]]:
+    def _submitted(
+        self, answer: Callable[[bytes], tuple[web.Response, int]], body: bytes
+    ) -> Future[tuple[web.Response, int]]:
         """Queue a prediction. A cancelled one that has not started is never run."""
         with self._lock:
             if self._row["waiting"] >= self.options.max_queue:
@@ -223,46 +269,56 @@ class Server:
             with self._lock:
                 self._row["waiting"] -= 1
 
-        done = self._pool.submit(self._answer, body)
+        done = self._pool.submit(answer, body)
         done.add_done_callback(left)
         return done
 
-    def _answer(self, body: bytes) -> tuple[bytes, int]:
-        """The JSON of the response, and its number of instances. Raises: Refused."""
-        users = self._predictor.reads_users
-        try:
-            asked = (parse_user_request if users else parse_request)(body, self.options.max_batch)
-            predictions, generation = self._predictor.answer(asked)
-        except (DataError, UnicodeEncodeError) as error:
-            raise bad_field(error) from error
-        finite = np.isfinite(predictions)
-        infinite = np.flatnonzero(~(finite if finite.ndim == 1 else finite.all(axis=1)))
-        if len(infinite):  # from dense values near the limits of float32
-            member = "candidates" if users else "instances"
-            why = "the model gives no finite prediction for these values"
-            raise Refused(422, "not_finite", why, f"{member}[{infinite[0]}]")
+    def _answer(self, body: bytes) -> tuple[web.Response, int]:
+        users = self.predictor.reads_users
+        asked = (parse_user_request if users else parse_request)(body, self.options.max_batch)
+        predictions, generation = self.predict(asked)
         answer = {
             "predictions": _by_task(predictions, generation.slots.tasks),
             "version": generation.record.version,
             "model": generation.config.name,
         }
-        return json.dumps(answer).encode(), len(predictions)
+        payload = json.dumps(answer).encode()
+        return web.Response(body=payload, content_type="application/json"), len(predictions)
+
+    def predict(self, asked: Asked) -> tuple[np.ndarray, OpenGeneration]:
+        """The result of `Predictor.answer`, all finite. Raises: Refused."""
+        try:
+            predictions, generation = self.predictor.answer(asked)
+        except (DataError, UnicodeEncodeError) as error:
+            raise bad_field(error) from error
+        finite = np.isfinite(predictions)
+        infinite = np.flatnonzero(~(finite if finite.ndim == 1 else finite.all(axis=1)))
+        if len(infinite):  # from dense values near the limits of float32
+            member = "candidates" if isinstance(asked, UserRequest) else "instances"
+            where = f"{member}[{infinite[0]}]"
+            why = f"the model gives no finite prediction for {where}"
+            raise Refused(422, "not_finite", why, where)
+        return predictions, generation
 
     async def _health(self, _: web.Request) -> web.Response:
+        self.check()
+        name = self.predictor.model[0].name
+        health = {"status": "ready", "version": self.predictor.version, "model": name}
+        if self.predictor.trouble:
+            health |= {"status": "stale", "reason": "the log says why no version is followed"}
+        return web.json_response(health)
+
+    def check(self) -> None:
+        """Raises: Refused if the server does not predict."""
         if self._ended is not None:
             raise Refused(503, "ending", "the server is ending; send the request to another one")
         try:
-            self._predictor.check()
+            self.predictor.check()
         except CorruptionError:
             why = "the file is cut short; the server's log says how"
             raise Refused(503, "damaged", why) from None
         except StoreError:  # another file has its name: the one that was opened still predicts
             pass
-        name = self._predictor.model[0].name
-        health = {"status": "ready", "version": self._predictor.version, "model": name}
-        if self._predictor.trouble:
-            health |= {"status": "stale", "reason": "the log says why no version is followed"}
-        return web.json_response(health)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         self.look()
@@ -272,9 +328,14 @@ class Server:
         )
 
     async def _openapi(self, _: web.Request) -> web.Response:
-        config, slots = self._predictor.model
-        unknown = self._predictor.unknown_fields == "ignore"
-        return web.json_response(page(config, slots, self.options.max_batch, __version__, unknown))
+        config, slots = self.predictor.model
+        unknown = self.predictor.unknown_fields == "ignore"
+        about = page(config, slots, self.options.max_batch, __version__, unknown)
+        kserve.add_paths(about, config, slots, self.predictor.version)
+        return web.json_response(about)
+
+    async def _docs(self, _: web.Request) -> web.Response:
+        return web.Response(body=_DOCS, content_type="text/html", charset="utf-8", headers=_POLICY)
 
 
 class _Connection(RequestHandler):
@@ -365,8 +426,14 @@ class _Connection(RequestHandler):
             self._timer = None
 
 
-def _response_of(refused: Refused, headers: Mapping[str, str] | None = None) -> web.Response:
+def _response_of(
+    refused: Refused, headers: Mapping[str, str] | None = None, v2: bool = False
+) -> web.Response:
     headers = {**(headers or {}), **(_RETRY if refused.status == 503 else {})}
+    if v2:  # the form of the protocol, which has no 422
+        body = {"error": refused.message}
+        status = 400 if refused.status == 422 else refused.status
+        return web.json_response(body, status=status, headers=headers)
     return web.json_response(refused.body(), status=refused.status, headers=headers)
 
 
@@ -376,8 +443,7 @@ def _of_http(error: web.HTTPException, request: web.BaseRequest) -> Refused:
         expected = ", ".join(sorted(error.allowed_methods))
         why = f"{request.path}: expected {expected}, found {request.method}"
     elif isinstance(error, web.HTTPNotFound):
-        paths = "POST /predict, GET /healthz, GET /metrics and GET /openapi.json"
-        why = f"there are {paths}; found {request.path[:80]}"
+        why = f"expected a path that GET /docs lists, found {request.path[:80]}"
     return Refused(error.status, error.reason.lower().replace(" ", "_"), why)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from paddlebox.config import Config, Format, Slot, Slots, SlotType
@@ -45,25 +46,47 @@ def _field(slot: Slot, criteo: bool) -> dict[str, Any]:
     return {"anyOf": [vector, *[_FLOAT] * (slot.dim == 1), *[_NULL] * (slot.default is not None)]}
 
 
+def fields_of(slots: Slots) -> dict[str, list[Slot]]:
+    """The fields of an instance: name -> the slots that read it, at least one."""
+    fields: dict[str, list[Slot]] = {}
+    for slot in slots.slots:
+        if not (slot.made or slot.type is SlotType.LABEL or slot in slots.beside):
+            fields.setdefault(slot.column or slot.name, []).append(slot)
+    return fields
+
+
+def example(config: Config, slots: Slots) -> dict[str, Any]:
+    """An instance with a value in each field."""
+    criteo = config.data.format is Format.CRITEO_TSV
+    return {name: _example(readers, criteo) for name, readers in fields_of(slots).items()}
+
+
+def _example(readers: Sequence[Slot], criteo: bool) -> Any:
+    first, size = readers[0], max(slot.dim for slot in readers)
+    if criteo:
+        return 3 if (first.column or first.name)[0] == "I" else "68fd1e64"
+    value: Any = 17  # which any slot can read
+    if len(readers) == 1 and first.type is SlotType.DENSE:
+        value = 0.5
+    elif len(readers) == 1 and (first.hash or first.weighted):
+        value = ("red" if first.hash else "17") + (":0.5" if first.weighted else "")
+    return value if size == 1 else [value] * size
+
+
 def _instance(config: Config, slots: Slots, kind: str, unknown: bool) -> dict[str, Any]:
     """The JSON schema of an instance, of an event of a history, or of a candidate. kind: its name
     on the page."""
     criteo = config.data.format is Format.CRITEO_TSV
-    fields: dict[str, list[dict[str, Any]]] = {}
+    of_slots = {}
     required = set()
-    for slot in slots.slots:
-        if slot.made or slot.type is SlotType.LABEL or slot in slots.beside:
-            continue
-        name = slot.column or slot.name
-        fields.setdefault(name, []).append(_field(slot, criteo))
-        if slot.type is SlotType.DENSE and slot.default is None and not criteo:
+    for name, readers in fields_of(slots).items():
+        forms = [_field(slot, criteo) for slot in readers]
+        of_slots[name] = forms[0] if len(forms) == 1 else {"allOf": forms}
+        if not criteo and any(s.type is SlotType.DENSE and s.default is None for s in readers):
             required.add(name)
     own = {slots.tags.time: _TIME} if kind != "Instance" else {}
     if kind == "Event":
         own[slots.label.column or slots.label.name] = _FLOAT
-    of_slots = {
-        name: forms[0] if len(forms) == 1 else {"allOf": forms} for name, forms in fields.items()
-    }
     return {
         **_object(**of_slots | own),
         "required": [*sorted(required), *own],
@@ -90,13 +113,22 @@ def _content(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"content": {kind: {"schema": schema}}}
 
 
-def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+def json_answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, **_content("application/json", schema)}
 
 
-def _endpoint(answer: dict[str, Any], *refusals: int) -> dict[str, Any]:
+def request_body(schema: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema, "example": example}}
+    return {"required": True, "content": content}
+
+
+def endpoint(
+    answer: dict[str, Any], *refusals: int, error: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """An operation. answer: that of status 200. refusals: the other statuses."""
-    errors = {str(status): _json(REFUSALS[status], _ERROR_REFERENCE) for status in refusals}
+    errors = {
+        str(status): json_answer(REFUSALS[status], error or _ERROR_REFERENCE) for status in refusals
+    }
     return {"responses": {"200": answer, **errors}}
 
 
@@ -105,6 +137,7 @@ _VERSION = {"type": "integer", "minimum": 0}
 _NAME = {"type": "string"}
 REFUSALS = {
     400: "The body is not JSON, or is incomplete.",
+    404: "Another model or version is served.",
     408: "The body did not arrive in time.",
     409: "The first `after` events of the user are not kept: send the whole history.",
     413: "The body is too large.",
@@ -146,19 +179,31 @@ def page(
     )
     health["properties"]["reason"] = _NAME  # of a stale one
     statuses = (400, 408, *([409] if users else []), 413, 415, 422, 500, 503, 504)
+    given = example(config, slots)
+    body: dict[str, Any] = {"instances": [given]}
+    if users:
+        label, time = slots.label.column or slots.label.name, slots.tags.time
+        body = {"history": [{**given, time: 1, label: 1}], "candidates": [{**given, time: 2}]}
     predict = {
-        "requestBody": {"required": True, **_content("application/json", request)},
-        **_endpoint(_json("A prediction for each instance, in order.", answer), *statuses),
+        "requestBody": request_body(request, body),
+        **endpoint(json_answer("A prediction for each instance, in order.", answer), *statuses),
     }
-    text = {"description": "text", **_content("text/plain", {"type": "string"})}
+    text = {"type": "string"}
+    metrics = {
+        "description": "Counters, in Prometheus' text format.",
+        **_content("text/plain", text),
+    }
+    docs = {"description": "A page to try requests in.", **_content("text/html", text)}
+    own = json_answer("This interface, in OpenAPI 3.1.", {"type": "object"})
     return {
         "openapi": "3.1.0",
         "info": {"title": f"Predictions of {config.name}", "version": package_version},
         "paths": {
             "/predict": {"post": predict},
-            "/healthz": {"get": _endpoint(_json("Ready.", health), 500, 503)},
-            "/metrics": {"get": _endpoint(text, 500)},
-            "/openapi.json": {"get": _endpoint(_json("This page.", {"type": "object"}), 500)},
+            "/healthz": {"get": endpoint(json_answer("Ready.", health), 500, 503)},
+            "/metrics": {"get": endpoint(metrics, 500)},
+            "/openapi.json": {"get": endpoint(own, 500)},
+            "/docs": {"get": endpoint(docs, 500)},
         },
         "components": {
             "schemas": {
