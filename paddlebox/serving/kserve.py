@@ -93,8 +93,9 @@ def parse_inference(
         request = InferRequest.model_validate(parse_json(body[:end], _FORM))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        found = f"{first['msg']}, found {reprlib.repr(first['input'])}"
-        _refuse(dotted(first["loc"]) or "the body", f"{found}; the form is {_FORM}")
+        why = "expected an object" if first["type"] == "model_type" else first["msg"]
+        found = f"{why}, found {reprlib.repr(first['input'])}; the form is {_FORM}"
+        _refuse(dotted(first["loc"]) or "the body", found)
     count = request.inputs[0].shape[0]
     if count > max_instances:
         _refuse("inputs", f"expected at most {max_instances} instances, found {count}: send less")
@@ -284,7 +285,7 @@ class Protocol:
         (config, slots), version = self._predictor.model, self._predictor.version
         _check_name(request, config, version)
         if config.model.reads_sequences:
-            why = f"{config.name} reads histories of users, which tensors have not: POST /predict"
+            why = f"{config.name} reads histories of users, which tensors do not have: POST to /predict"
             raise Refused(400, "reads_users", why)
         return config, slots, version
 

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import tool
 from tests.models.test_zoo_served import SLOTS, write
 from tests.serving.test_http import running
+from tests.serving.test_kserve import ask, message, padded, tensor
 from tests.support.configs import write_config, write_slots
 
 
@@ -37,9 +38,23 @@ def test_an_export_of_mmoe_answers_every_task_by_its_name(tmp_path: Path) -> Non
     with running(tmp_path / "model.pbx") as server:
         answered = server.predict(fields)["predictions"]
         page = server.page()
+        tensors = [
+            tensor("age", "INT64", [one["age"] for one in fields]),
+            *(tensor(name, "BYTES", [one[name] for one in fields]) for name in ("user", "item")),
+            tensor("history", "BYTES", padded([one["history"] for one in fields], "")),
+        ]
+        sent = [{"name": name} for name in ("buy", "click")]
+        path = "/v2/models/run/infer"
+        status, inferred = ask(server, message(tensors, outputs=sent)[0], path=path)
+        assert status == 200, inferred
+        empty = ask(server, message([tensor("age", "INT64", [])])[0], path=path)[1]["outputs"]
     with Predictor(tmp_path / "model.pbx", follow_s=0) as predictor:
         expected = predictor.predict(fields)
     assert [list(one) for one in answered] == [["click", "buy"]] * len(test)
+    for output, task in zip(inferred["outputs"], ("buy", "click"), strict=True):
+        assert output["name"] == task
+        assert output["data"] == [one[task] for one in answered]
+    assert [(one["name"], one["data"]) for one in empty] == [("click", []), ("buy", [])]
     found = np.array([list(one.values()) for one in answered], np.float32)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     for at, task in enumerate(("click", "buy")):

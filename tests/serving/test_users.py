@@ -252,7 +252,7 @@ def test_instances_and_histories_are_not_mixed_up(predictor: Predictor) -> None:
 _PAGE = object()  # in place of a body: asks for the page
 
 
-def asking(predictor: Predictor, *bodies: Any) -> list[tuple[int, Any]]:
+def asking(predictor: Predictor, *bodies: Any, path: str = "/predict") -> list[tuple[int, Any]]:
     """The answers of a server in this process, in order."""
 
     async def answers() -> list[tuple[int, Any]]:
@@ -263,7 +263,7 @@ def asking(predictor: Predictor, *bodies: Any) -> list[tuple[int, Any]]:
                 if body is _PAGE:
                     answer = await client.get("/openapi.json")
                 else:
-                    answer = await client.post("/predict", json=body)
+                    answer = await client.post(path, json=body)
                 found.append((answer.status, await answer.json()))
             return found
 
@@ -341,8 +341,28 @@ def test_the_openapi_page_describes_what_the_server_does(predictor: Predictor) -
             return  # not a body that this client can send
         assert answered(body) < 500
 
+    example = post["requestBody"]["content"]["application/json"]["example"]
+    check(example, schema, page)
+    assert answered(example) == 200
     fitting_bodies()
     other_bodies()
+
+
+@pytest.mark.slow
+def test_tensors_have_no_histories(predictor: Predictor) -> None:
+    [(status, answer)] = asking(predictor, {}, path="/v2/models/run/infer")
+    why = "run reads histories of users, which tensors do not have: POST to /predict"
+    assert (status, answer) == (400, {"error": why})
+
+
+@pytest.mark.slow
+def test_unknown_fields_of_events_and_candidates_are_ignored_if_asked(run: Run) -> None:
+    events, candidates = long_list(3), [{**asked(event), "ts": 999} for event in long_list(2)]
+    more = [[{**one, "new": 1} for one in part] for part in (events, candidates)]
+    with Predictor(run.export, follow_s=0, unknown_fields="ignore") as predictor:
+        expected = predictor.predict_user(events, candidates)
+        np.testing.assert_array_equal(predictor.predict_user(*more), expected)
+        assert predictor.ignored_fields == {"new": 5}
 
 
 # ---- without a model
