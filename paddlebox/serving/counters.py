@@ -78,13 +78,13 @@ class IgnoredFields:
         self.counts: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def add(self, field: object) -> None:
+    def add(self, field: object, count: int = 1) -> None:
         name = "".join(c if c.isprintable() else "?" for c in str(field)[:IGNORED_LENGTH])
         with self._lock:
             if name not in self.counts and len(self.counts) >= MOST_IGNORED:
                 name = OTHER_FIELDS
             is_new = name not in self.counts
-            self.counts[name] = self.counts.get(name, 0) + 1
+            self.counts[name] = self.counts.get(name, 0) + count
         if is_new:
             log.warning("no slot reads a field %r: it is ignored, and counted", name)
 

@@ -10,6 +10,7 @@ import datetime
 import decimal
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -23,6 +24,7 @@ from paddlebox.config.check import did_you_mean
 from paddlebox.config.data import MAX_LINE_BYTES
 from paddlebox.errors import DataError
 
+Unknown = Callable[[str, int], object]
 CELL, VALUE = "\x1f", "\x1e"  # separators of cells, and of the values in a cell
 CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
 
@@ -151,12 +153,11 @@ class FieldParser:
     elements of a list are not.
 
     Args:
-        unknown: called with the name of each field that no slot reads; None: it is an error.
+        unknown: called with the name of a field that no slot reads, and in how many instances it
+            is; None: such a field is an error.
     """
 
-    def __init__(
-        self, config: Config, slots: Slots, unknown: Callable[[str], object] | None = None
-    ) -> None:
+    def __init__(self, config: Config, slots: Slots, unknown: Unknown | None = None) -> None:
         self._unknown = unknown
         criteo = config.data.format is Format.CRITEO_TSV
         self._schema = core.FeedSchema(
@@ -206,6 +207,8 @@ class FieldParser:
         Raises: DataError that names the instance and the field."""
         if isinstance(instances, Mapping):
             raise DataError("instances: expected a list of instances, found one: write [instance]")
+        if self._unknown is not None:
+            instances = self._known(instances, self._unknown)
         text = "\n".join(
             [self._line(f"{what} {number}", fields) for number, fields in enumerate(instances)]
         )
@@ -237,8 +240,6 @@ class FieldParser:
                     place = self._places[name]
                     cells[place] = self._cell(value, place)
         except KeyError:
-            if self._unknown is not None:
-                return self._line(instance, self._known(fields, self._unknown))
             known = ", ".join(name for name in self._places if name != self._label_name)
             hint = did_you_mean([name], self._places) or f"; expected one of {known}"
             raise DataError(f"{instance}: no slot reads a field {name!r}{hint}") from None
@@ -247,16 +248,23 @@ class FieldParser:
         cells[self._label] = "0"
         return self._delimiter.join(cells)
 
-    def _known(
-        self, fields: Mapping[str, Any], unknown: Callable[[str], object]
-    ) -> Mapping[str, Any]:
-        known = {}
-        for name, value in fields.items():
-            if name in self._places or name in self._ignored:
-                known[name] = value
-            elif value is not None:
-                unknown(name)
-        return known
+    def _known(self, instances: Sequence[Mapping[str, Any]], unknown: Unknown) -> Any:
+        """The instances without the fields that no slot reads."""
+        places, ignored = self._places, self._ignored
+        found = Counter(
+            name
+            for fields in instances
+            for name, value in fields.items()
+            if name not in places and name not in ignored and value is not None
+        )
+        if not found:
+            return instances
+        for name, count in found.items():
+            unknown(name, count)
+        return [
+            {name: value for name, value in fields.items() if name not in found}
+            for fields in instances
+        ]
 
     def _cell(self, value: Any, place: int) -> str:
         use = self._use[place]

@@ -6,7 +6,7 @@ The predictions of an ensemble are the means of the probabilities of its models.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -21,7 +21,7 @@ from paddlebox.config.fields import click_cells
 from paddlebox.config.stored import read_config
 from paddlebox.data.positions import Positions
 from paddlebox.errors import ConfigError, CorruptionError
-from paddlebox.serving.fields import FieldParser
+from paddlebox.serving.fields import FieldParser, Unknown
 from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key, reading
 from paddlebox.serving.program import DenseProgram, UserProgram
 from paddlebox.serving.users import UserRequest, UserScorer
@@ -138,7 +138,7 @@ class OpenModel:
         record: Generation,
         limits: Limits,
         before: OpenModel | None,
-        unknown: Callable[[str], object] | None,
+        unknown: Unknown | None,
     ) -> None:
         self.config, self.slots, frozen = read_model(file, txn, record.model)
         parts, model = record.parts, self.config.model
@@ -238,7 +238,7 @@ class OpenGeneration:
         record: Generation,
         limits: Limits = Limits(),
         before: OpenGeneration | None = None,
-        unknown: Callable[[str], object] | None = None,
+        unknown: Unknown | None = None,
     ) -> None:
         self.record, self._txn = record, txn
         self.users = 0  # requests in flight, counted by the Predictor
@@ -269,7 +269,7 @@ class OpenGeneration:
         self._txn.abort()
 
 
-def _count_no_more(_: str) -> None:
+def _count_no_more(_name: str, _count: int) -> None:
     pass
 
 

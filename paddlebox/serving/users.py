@@ -10,7 +10,7 @@ import operator
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from paddlebox._native import core
 from paddlebox.config import Config, Slots
 from paddlebox.errors import DataError, HistoryMissing
-from paddlebox.serving.fields import FieldParser
+from paddlebox.serving.fields import FieldParser, Unknown
 from paddlebox.serving.program import Events, UserProgram, known_width
 
 HISTORY, CANDIDATE = "history", "candidate"  # in messages, before the number
@@ -110,7 +110,7 @@ class UserScorer:
         rows: Any,
         program: UserProgram,
         budget_bytes: int,
-        unknown: Callable[[str], object] | None = None,
+        unknown: Unknown | None = None,
     ) -> None:
         self._fields, self._rows, self._program = FieldParser(config, slots, unknown), rows, program
         self._poolings = slots.poolings()

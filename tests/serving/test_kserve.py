@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import random
 import re
@@ -10,6 +11,7 @@ import struct
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -329,6 +331,24 @@ def test_the_limits_of_predict_hold_and_their_errors_have_the_form_of_the_protoc
     with_held_server(csv_run[1], ServeOptions(timeout_s=0.2), slow)
 
 
+def test_a_version_that_is_replaced_meanwhile_gives_no_answer_of_the_next(
+    csv_run: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def talk(client: Any, predictor: Held) -> None:
+        predictor.go.set()
+        version = predictor.version
+        predictions, shown = predictor.answer([{"cost": 0.5}] * 2)
+        record = SimpleNamespace(version=version + 1)
+        after = SimpleNamespace(config=shown.config, slots=shown.slots, record=record)
+        monkeypatch.setattr(predictor, "answer", lambda _: (predictions, after))
+        for path, status in (("/v2/models/csv", 200), (f"/v2/models/csv/versions/{version}", 404)):
+            answer = await client.post(f"{path}/infer", data=message([COST])[0], headers=JSON)
+            assert answer.status == status
+        assert f"expected version {version + 1}" in (await answer.json())["error"]
+
+    with_held_server(csv_run[1], ServeOptions(), talk)
+
+
 def parsed(body: bytes, size: int | None) -> list[dict[str, Any]] | None:
     """The instances of a body; None if it is refused as the client's mistake."""
     try:
@@ -373,6 +393,23 @@ def test_a_size_that_lies_takes_no_memory(shapes: Any, sizes: Any) -> None:
     try:
         assert parsed(body, end) is None
         assert tracemalloc.get_traced_memory()[1] < 1 << 18
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"inputs":[' + b"{}," * 50_000 + b"{}]}",
+     json.dumps({"inputs": [COST], **{f"k{number}": 0 for number in range(50_000)}}).encode()],
+)  # fmt: skip
+def test_a_body_of_many_mistakes_takes_no_more_memory_than_its_json(body: bytes) -> None:
+    tracemalloc.start()
+    try:
+        json.loads(body)
+        taken = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        assert parsed(body, None) is None
+        assert tracemalloc.get_traced_memory()[1] < 2 * taken
     finally:
         tracemalloc.stop()
 
@@ -436,7 +473,9 @@ def test_any_binary_body_is_answered_by_the_server(server: Running) -> None:
 
 
 def test_the_client_of_triton_gets_the_floats_of_predict(server: Running) -> None:
-    triton = pytest.importorskip("tritonclient.http", reason="tritonclient is not installed")
+    for name in ("geventhttpclient", "tritonclient"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    triton = importlib.import_module("tritonclient.http")
     instances, tensors = requests_of_rows(20, 4)
     expected = np.array(server.predict(instances)["predictions"], np.float32)
     version = str(server.predict(instances)["version"])
