@@ -149,6 +149,7 @@ def test_the_same_instances_get_the_same_floats_as_from_predict(
         ("words", "BYTES", ["tee|水", "é"], ["tee|水", "é"]),  # split as in the data
         ("words", "BYTES", [["tee|水"], ["é"]], [["tee|水"], ["é"]]),  # not split
         ("words", "BYTES", [["tee", ""], ["", "水"]], [["tee"], ["水"]]),
+        ("items", "BYTES", [["7", ""], ["", "9"]], [[7], [9]]),
         ("price", "FP64", [0.5, 0.75], [0.5, 0.75]),  # the name of the slot, not of its column
     ],
 )
@@ -398,20 +399,48 @@ def test_a_size_that_lies_takes_no_memory(shapes: Any, sizes: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [b'{"inputs":[' + b"{}," * 50_000 + b"{}]}",
-     json.dumps({"inputs": [COST], **{f"k{number}": 0 for number in range(50_000)}}).encode()],
+    ("body", "reason"),
+    [(b'{"inputs":[' + b"{}," * 50_000 + b"{}]}", r"inputs\[0\].name: Field required"),
+     (json.dumps({"inputs": [COST], **{f"k{number}": 0 for number in range(50_000)}}).encode(),
+      "50000 mistakes")],
 )  # fmt: skip
-def test_a_body_of_many_mistakes_takes_no_more_memory_than_its_json(body: bytes) -> None:
+def test_of_many_mistakes_one_is_reported_without_memory_for_the_others(
+    body: bytes, reason: str
+) -> None:
     tracemalloc.start()
     try:
         json.loads(body)
         taken = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
-        assert parsed(body, None) is None
+        with pytest.raises(Refused, match=reason):
+            parse_inference(body, None, 64)
         assert tracemalloc.get_traced_memory()[1] < 2 * taken
     finally:
         tracemalloc.stop()
+
+
+SENT, HEAD_BYTES = message(BINARY, True)  # 8 bytes of numbers and 22 of strings follow the JSON
+
+
+@pytest.mark.parametrize(
+    ("body", "head_bytes", "reason"),
+    [
+        (SENT, len(SENT) + 1, f"Content-Length: expected at most {len(SENT)}"),
+        (SENT, None, "the body is not JSON in UTF-8"),
+        (SENT + b"x", HEAD_BYTES, f"expected {len(SENT)} bytes .* found {len(SENT) + 1}"),
+        (SENT[:-1], HEAD_BYTES, r"inputs\[1\]: expected 22 bytes, found 21, the end of the body"),
+        (SENT[:-22] + b"\x13\0\0\0" + b"x" * 18, HEAD_BYTES, "a string that ends after 23"),
+        (SENT[:-22] + b"\x12\0\0\0" + b"x" * 18, HEAD_BYTES, "expected 4 strings, found 1"),
+        (SENT[:-1] + b"\xff", HEAD_BYTES, r"inputs\[1\]: expected UTF-8, found in string 3"),
+        (*with_sizes([[2], [2, 2]], [7, 22]), r"inputs\[0\]: expected 8 bytes of FP32, found 7"),
+    ],
+)
+def test_binary_tensors_that_do_not_fit_are_refused_with_the_reason(
+    body: bytes, head_bytes: int | None, reason: str
+) -> None:
+    with pytest.raises(Refused, match=reason) as refused:
+        parse_inference(body, head_bytes, 64)
+    assert refused.value.status == 400
 
 
 _fuzzed = settings(max_examples=400, deadline=None, database=None, derandomize=True,
