@@ -202,9 +202,9 @@ def response(
     tail = b""
     for number, wanted in enumerate(asked.outputs or [InferOutput(name=name) for name in names]):
         if wanted.name not in columns:
-            expected = f"expected one of {', '.join(names)}"
+            expected = f"expected one of {', '.join(names)}, once"
             _refuse(f"outputs[{number}]", f"{expected}, found {wanted.name[:40]!r}")
-        values, binary = columns[wanted.name], wanted.parameters.binary_data
+        values, binary = columns.pop(wanted.name), wanted.parameters.binary_data
         output = {"name": wanted.name, "datatype": "FP32", "shape": [len(values)]}
         if asked.parameters.binary_data_output if binary is None else binary:
             outputs.append({**output, "parameters": {"binary_data_size": 4 * len(values)}})

@@ -184,12 +184,12 @@ def test_requested_outputs_say_whether_they_are_binary(server: Running) -> None:
         status, answer = ask(server, body)
         assert status == 200
         assert ("parameters" in answer["outputs"][0]) is binary
-    body, _ = message(cost, outputs=[{"name": "score"}])
-    status, answer = ask(server, body)
-    assert (status, answer) == (
-        400,
-        {"error": "outputs[0]: expected one of probability, found 'score'"},
-    )
+    for asked, said in (
+        ([{"name": "score"}], "outputs[0]: expected one of probability, once, found 'score'"),
+        ([one, one], "outputs[1]: expected one of probability, once, found 'probability'"),
+    ):
+        status, answer = ask(server, message(cost, outputs=asked)[0])
+        assert (status, answer) == (400, {"error": said})
 
 
 def test_no_instances_have_no_predictions(server: Running) -> None:
