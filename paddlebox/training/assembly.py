@@ -48,7 +48,7 @@ take_over, check_config = adopt_stores.take_over, ranks.check_config
 
 
 @dataclass(frozen=True)
-class Run:
+class StartedRun:
     """A run whose resume point is known. Its table and programs are not open yet."""
 
     config: Config  # complete: `settled` has chosen the values that the user left open
@@ -102,7 +102,7 @@ def resume(
 
 
 def open_run(
-    stack: ExitStack, run: Run, tests: Sequence[str], traced: str = ""
+    stack: ExitStack, run: StartedRun, tests: Sequence[str], traced: str = ""
 ) -> tuple[Training, list[Hook]]:
     """Open the table, the programs, the dataset and the hooks of a run. `stack` closes them. tests:
     files to evaluate after each pass. traced: file for a trace; empty: none. Returns also the hooks
@@ -138,7 +138,7 @@ def _enter(stack: ExitStack, hook: H) -> H:
     return hook
 
 
-def parity_of(run: Run, table: TableSet) -> Parity | None:
+def parity_of(run: StartedRun, table: TableSet) -> Parity | None:
     size, store = run.config.ranks.parity, run.run_dir / "store"
     if not size or not isinstance(run.world, World):
         SetFolder(store).keep(())  # they would keep files that merges have removed
@@ -148,7 +148,9 @@ def parity_of(run: Run, table: TableSet) -> Parity | None:
     return Parity(table, store, run.world, size)
 
 
-def _open_training(run: Run, table: TableSet) -> tuple[Training, recovery.PartialRecovery | None]:
+def _open_training(
+    run: StartedRun, table: TableSet
+) -> tuple[Training, recovery.PartialRecovery | None]:
     """Build the programs and the dataset, with the state of the newest commit."""
     config, slots, world = run.config, run.slots, run.world
     runners = Runners(config, slots, partial(dense_sync, world))

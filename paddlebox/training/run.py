@@ -33,7 +33,7 @@ from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.locks import KeptLock
 from paddlebox.store.table_set import TableSet
 from paddlebox.training import assembly, pass_line, plan
-from paddlebox.training.assembly import Run
+from paddlebox.training.assembly import StartedRun
 from paddlebox.training.dense_products import check_products, dense_products
 from paddlebox.training.opening import (
     read_slots,
@@ -111,7 +111,7 @@ def _resume(
     lock: KeptLock,
     source: str = "",
     fresh: bool = False,
-) -> Run:
+) -> StartedRun:
     """Take the lock of the run's store, find the resume point and complete the config."""
     root, config = request.run_dir, request.config
     passes, epochs = passes_of(config, world), config.trainer.epochs
@@ -137,10 +137,10 @@ def _resume(
     if not chose_epochs:
         plan.warn_of_repeats(point.plan, point.passes)
     plan.check_click_priors(config, point.plan, point.passes)
-    return Run(config, request.slots, own, world, passes, other, point, recovered, look)
+    return StartedRun(config, request.slots, own, world, passes, other, point, recovered, look)
 
 
-def _summary_if_done(run: Run) -> dict[str, Any] | None:
+def _summary_if_done(run: StartedRun) -> dict[str, Any] | None:
     """The contents of summary.json if every rank has trained all passes and written it."""
     point = run.point
     head = point.record.version if point.record is not None else 0
@@ -151,7 +151,7 @@ def _summary_if_done(run: Run) -> dict[str, Any] | None:
     return summary
 
 
-def _check_products(run: Run) -> None:
+def _check_products(run: StartedRun) -> None:
     record, before = run.point.record, None
     if record is not None and record.config and run.point.passes > 0:
         before = record.config["products"]
@@ -159,7 +159,7 @@ def _check_products(run: Run) -> None:
     check_products(run.run_dir, before, now, run.world.gather("products", now))
 
 
-def _prepare(run: Run, lock: KeptLock) -> None:
+def _prepare(run: StartedRun, lock: KeptLock) -> None:
     """Write the files of the run dir for this start, and warn of likely mistakes."""
     config, point = run.config, run.point
     make_run_dir(run.run_dir)
@@ -180,7 +180,7 @@ def _prepare(run: Run, lock: KeptLock) -> None:
         warn_of_idle(left, run.world)
 
 
-def _train(run: Run, tests: Sequence[str], trace: str) -> dict[str, Any]:
+def _train(run: StartedRun, tests: Sequence[str], trace: str) -> dict[str, Any]:
     started = time.perf_counter()
     with ExitStack() as stack:
         training, hooks = assembly.open_run(stack, run, tests, trace)
@@ -203,7 +203,7 @@ def _train(run: Run, tests: Sequence[str], trace: str) -> dict[str, Any]:
     return summary
 
 
-def _log_start(run: Run, table: TableSet) -> None:
+def _log_start(run: StartedRun, table: TableSet) -> None:
     passes = len(run.point.plan)
     log.info(
         "%s: trains %s with %d sparse slots in %s",
@@ -227,7 +227,7 @@ def _log_start(run: Run, table: TableSet) -> None:
     )
 
 
-def _check_trained(run: Run) -> None:
+def _check_trained(run: StartedRun) -> None:
     """Warn if the run trained few steps. Raises TrainingError if it trained none."""
     config, lines = run.config, run.point.lines
     recovered = any("partial_recovery" in line for line in lines.recent)
@@ -243,7 +243,7 @@ def _check_trained(run: Run) -> None:
         warn_of_few_steps(config, lines)
 
 
-def _summary(run: Run, training: Training, seconds: float) -> dict[str, Any]:
+def _summary(run: StartedRun, training: Training, seconds: float) -> dict[str, Any]:
     """The contents of summary.json, without the version."""
     config, lines, table = run.config, run.point.lines, training.table
     return {
