@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from paddlebox import errors as errors
     from paddlebox import nn as nn
     from paddlebox import ops as ops
+    from paddlebox.api.run import Run as Run
+    from paddlebox.api.run import open_run as open_run
+    from paddlebox.api.run import train as train
     from paddlebox.compat.box_wrapper import BoxWrapper as BoxWrapper
     from paddlebox.compat.datasets import BoxPSDataset as BoxPSDataset
     from paddlebox.compat.datasets import InMemoryDataset as InMemoryDataset
@@ -37,13 +40,16 @@ _LAZY = {
     "PadBoxSlotDataset": "paddlebox.compat.datasets",
     "QueueDataset": "paddlebox.compat.datasets",
     "ReplicaCache": "paddlebox.data.side_table",
+    "Run": "paddlebox.api.run",
     "Table": "paddlebox.store.table",
     "TableSet": "paddlebox.store.table_set",
     "compat": "paddlebox.compat",
     "errors": "paddlebox.errors",
     "nn": "paddlebox.nn",
+    "open_run": "paddlebox.api.run",
     "open_save": "paddlebox.saves",
     "ops": "paddlebox.ops",
+    "train": "paddlebox.api.run",
     "train_from_dataset": "paddlebox.training.batch_loop",
 }
 __all__ = [*_LAZY, "__version__"]

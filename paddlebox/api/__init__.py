@@ -1,1 +1,1 @@
-"""The Python API: functions for a program or a notebook, each of which does one whole job."""
+"""What programs and notebooks call: `train` and `open_run` return a `Run` (docs/api.md)."""

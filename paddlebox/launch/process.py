@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paddlebox")
 
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
 # The first match counts. docs/running.md lists the codes. argparse exits with 2 as well.
 _EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
     (ConfigError, 2),
@@ -44,7 +46,7 @@ _EXIT_CODES: tuple[tuple[type[PaddleBoxError], int], ...] = (
 
 def configure(trainer: TrainerConfig, verbose: bool = False) -> None:
     mpi.adopt()  # the settings depend on the number of ranks of this host
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(format=LOG_FORMAT, stream=sys.stderr)
     log.setLevel(logging.DEBUG if verbose else logging.INFO)
     for line in cpu.apply(trainer.program, trainer.dense_threads):
         log.debug("%s", line)
@@ -53,14 +55,22 @@ def configure(trainer: TrainerConfig, verbose: bool = False) -> None:
 def prepare(trainer: TrainerConfig, verbose: bool = False) -> None:
     """Set up the log and the CPU libraries, then import Paddle. verbose: log at level DEBUG."""
     configure(trainer, verbose)
+    load()
+
+
+def load() -> None:
+    """Import Paddle and the native library without the messages that Paddle prints then."""
     cpu.keep_heaps_small()
     os.environ.setdefault("GLOG_minloglevel", "2")  # Paddle's own log: errors only
     warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
-    printed = io.StringIO()
+    root, printed = logging.getLogger(), io.StringIO()
+    handlers, level = root.handlers[:], root.level
     try:
         with contextlib.redirect_stderr(printed):
             importlib.import_module("paddlebox._native")
     finally:
+        root.handlers[:] = handlers  # the import configures the root logger
+        root.setLevel(level)
         # Paddle advises one OpenMP thread for every model. The measurements in `cpu` contradict it.
         advice = ("WARNING: OMP_NUM_THREADS set to", "PLEASE USE OMP_NUM_THREADS WISELY")
         for line in printed.getvalue().splitlines():

@@ -40,11 +40,17 @@ def continuing(config: Config, run_dir: AnyPath) -> Config:
 def stored_config(run_dir: Path, version: str = "") -> Mapping[str, Any]:
     """The config of a commit, by default the newest; empty if there is none. Raises: StoreError if
     there is no such version."""
+    record = record_of(run_dir, version)
+    return dict(record.config.get("config", {})) if record is not None else {}
+
+
+def record_of(run_dir: Path, version: str = "") -> VersionRecord | None:
+    """A version of a run, by default the newest; None if nothing is committed. Raises: StoreError
+    if there is no such version."""
     data = run_dir / "store" / "manifest" / "data.mdb"
     if not data.is_file() or data.stat().st_size == 0:
-        return {}
-    record = _record(run_dir, version)
-    return dict(record.config.get("config", {})) if record is not None else {}
+        return None
+    return _record(run_dir, version)
 
 
 def of_version(

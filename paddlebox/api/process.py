@@ -1,0 +1,93 @@
+"""What a call of the API needs of the program that makes it: Paddle, the log and the signals."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from paddlebox import mpi
+from paddlebox.config import Program, TrainerConfig
+from paddlebox.errors import ConfigError
+from paddlebox.launch import cpu, process
+
+log = logging.getLogger("paddlebox")
+
+
+@contextlib.contextmanager
+def working(trainer: TrainerConfig) -> Iterator[None]:
+    """Show the log of the project during the block, and import Paddle, with the settings of the
+    command line, unless the program has done so. Paddle's mode, static or dynamic, is afterwards
+    what it was. Raises: ConfigError if the program has imported Paddle with the settings of another
+    `trainer.program`."""
+    with _log_shown():
+        if "paddle" in sys.modules:
+            process.load()
+            _check_program(trainer.program)
+        else:
+            mpi.adopt()  # the settings depend on the number of ranks of this host
+            for line in cpu.apply(trainer.program, trainer.dense_threads):
+                log.debug("%s", line)
+            process.load()
+        import paddle
+
+        dynamic = paddle.in_dynamic_mode()
+        try:
+            yield
+        finally:
+            (paddle.disable_static if dynamic else paddle.enable_static)()
+
+
+@contextlib.contextmanager
+def stoppable(run_dir: Path) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the block as they end a command. In other threads than the main
+    one, which Python does not interrupt, do nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    from paddlebox.training import interrupt
+
+    with interrupt.remembered():
+        try:
+            yield
+        except KeyboardInterrupt:
+            text = "%s: stopped; the store is at its last commit, and the same call continues there"
+            log.warning(text, run_dir)
+            raise
+
+
+@contextlib.contextmanager
+def _log_shown() -> Iterator[None]:
+    """Print the project's log, from level INFO, unless the program has configured logging."""
+    if logging.getLogger().handlers or log.handlers:
+        yield
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(process.LOG_FORMAT))
+    level, propagates = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(level or logging.INFO)
+    log.propagate = False  # if the program configures logging in a callback: each line once
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagates
+
+
+def _check_program(program: Program) -> None:
+    import paddle
+
+    name = "FLAGS_enable_pir_api"
+    pir = bool(paddle.get_flags(name)[name])
+    if program is not Program.DYGRAPH and pir != (program is Program.PIR):
+        other = Program.PIR if pir else Program.OLD_IR
+        raise ConfigError(
+            f"trainer.program: expected {other.value}, for which this process has imported Paddle, "
+            f"found {program.value}: restart the process or the notebook's kernel, or choose "
+            f"{other.value}"
+        )
