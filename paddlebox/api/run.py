@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from paddlebox.api.process import stoppable, working
+from paddlebox.api.run_data import RunData
 from paddlebox.config import Config, Slots
 from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
-from paddlebox.errors import StoreError
+from paddlebox.errors import ConfigError, DataError, StoreError
 from paddlebox.launch.process import joined
 from paddlebox.store import run_config
+
+if TYPE_CHECKING:
+    from paddlebox.store.group import Group
+
+# The groups in a line of metrics.jsonl that `history` shows -> the beginning of their names there.
+_MEASURED = {"metrics": "", "phases": "", "test": "test.", "before": "before."}
 
 
 def train(
     config: AnyConfig,
     run_dir: AnyPath,
     *,
+    data: Any = None,
+    test_data: Any = None,
+    slots: Any = None,
     source: str = "",
     back_to: str = "",
     fresh: bool = False,
@@ -32,6 +44,12 @@ def train(
         config: a Config, a dict, or the path of a YAML file. Paths in it are relative to the
             current folder.
         run_dir: the folder of the run. A run that is there is continued after its last commit.
+        data: what to train in place of data.train_files: a pandas DataFrame, a pyarrow Table, or a
+            list of dicts from column to value. A copy is kept in RUN_DIR/data. The data of a
+            further call are a further pass; data that the run has trained are not trained again.
+        test_data: likewise, in place of data.test_files.
+        slots: of the data: a list of dicts as below `slots:` in slots.yaml, or the content of the
+            file, or its path; None: data.slots of the config, or the slots of an earlier call.
         source: RUN or RUN@VERSION: another run whose rows and dense parameters a new run starts
             with (docs/warm_start.md).
         back_to: a version to go back to first: its number, YYYYMMDD, YYYYMMDD/PASS or the name of a
@@ -42,13 +60,25 @@ def train(
     Raises: a PaddleBoxError, or KeyboardInterrupt; the store is then at its last commit, and the
     same call continues there.
     """
-    made, root = as_config(config), as_path(run_dir, "run_dir")
+    root, given = as_path(run_dir, "run_dir"), None
+    if data is not None:
+        given = RunData(config, root, slots)
+    elif test_data is not None or slots is not None:
+        raise ConfigError(
+            "test_data and slots: expected them together with data, found no data: name the files "
+            "of the config in data.test_files and data.slots"
+        )
+    made = as_config(config) if given is None else given.config
     started = made if fresh else run_config.continuing(made, root)
     with working(started.trainer):
         from paddlebox.training import interrupt
         from paddlebox.training.run import train as train_passes
 
         with joined(made) as world, stoppable(root), interrupt.stopped_with_others(world):
+            if given is not None:
+                _check_one_rank(world)
+                made = given.write(data, test_data, back_to=back_to, fresh=fresh)
+                fresh = False  # the old run has been moved aside
             train_passes(
                 made,
                 root,
@@ -58,7 +88,17 @@ def train(
                 skip=skip,
                 world=world,
             )
+            if given is not None:
+                given.remove_others(made)
     return Run(root)
+
+
+def _check_one_rank(world: Group) -> None:
+    if world.size > 1:
+        raise ConfigError(
+            f"data: expected one rank, found {world.size}: name files in data.train_files, which "
+            "all ranks can read"
+        )
 
 
 def open_run(run_dir: AnyPath) -> Run:
@@ -108,12 +148,96 @@ class Run:
             raise StoreError(f"{self.path / 'summary.json'}: cannot be read: {error}") from error
         return found
 
-    def evaluate(self) -> dict[str, Any]:
-        """Evaluate the newest commit on data.test_files. Writes and returns the content of
-        RUN_DIR/evaluate-<version>.json."""
+    @property
+    def history(self) -> Any:
+        """A row for each committed pass, with loss, auc, copc, samples, seconds and more from
+        metrics.jsonl; test.auc is that of data.test_files. A pandas.DataFrame if pandas is
+        installed, else a list of dicts."""
+        record = run_config.record_of(self.path)
+        passes = int(record.cursor.get("pass", 0)) if record is not None else 0
+        lines = run_config.lines_of(self.path / "metrics.jsonl", passes)
+        if record is not None and passes and passes not in lines:  # it is written after the commit
+            lines[passes] = json.loads(record.cursor["line"])
+        rows = [_row(line) for line in lines.values()]
+        try:
+            import pandas
+        except ImportError:
+            return rows
+        return pandas.DataFrame(rows)
+
+    def evaluate(self, data: Any = None) -> dict[str, Any]:
+        """Evaluate the newest commit.
+
+        Args:
+            data: a DataFrame, a Table, or a list of dicts with the columns of the training data;
+                None: data.test_files. The result is then also written to
+                RUN_DIR/evaluate-<version>.json.
+
+        Returns: samples, loss, auc, copc and the other metrics (docs/metrics.md).
+        """
         config, slots = run_config.of_newest(self.path)
         with working(config.trainer):
-            from paddlebox.training.evaluation import evaluate
+            from paddlebox.api.rows import written
+            from paddlebox.training.evaluation import evaluate, evaluate_files, opened
 
             with joined(config) as world:
-                return evaluate(config, self.path, world, slots=slots)
+                if data is None:
+                    return evaluate(config, self.path, world, slots=slots)
+                with (
+                    opened(config, self.path, slots, world) as (table, runner, version),
+                    written(data, "data", config, slots, labelled=True) as rows,
+                ):
+                    own = rows.config, rows.slots
+                    result = evaluate_files(*own, table, runner, [rows.path])
+                return {**result, "version": version}
+
+    def predict(self, data: Any) -> np.ndarray:
+        """Predict with the newest commit. N = rows, T = tasks.
+
+        Args:
+            data: a DataFrame, a Table, or a list of dicts with the columns of the training data.
+                Labels and weights are not needed, and ignored; a model that reads sequences of
+                users needs the labels.
+
+        Returns: (N) float32 probabilities in the order of the rows; (N, T) if there are several
+            tasks.
+
+        Raises: DataError that names a column, or a row, that cannot be read.
+        """
+        config, slots = run_config.of_newest(self.path)
+        with working(config.trainer):
+            from paddlebox.api.rows import written
+            from paddlebox.training.evaluation import opened, predict_files
+
+            with (
+                opened(config, self.path, slots) as (table, runner, _),
+                written(data, "data", config, slots, labelled=False) as rows,
+            ):
+                own = rows.config.having({"data.max_bad_line_ratio": 0.0}), rows.slots
+                found = predict_files(*own, table, runner, [rows.path], rows.count)
+        missing, user = np.flatnonzero(np.isnan(found[:, 0])), config.data.sequences.user
+        if len(missing):
+            why = f": expected a value of slot {user!r}, found none" if user else ""
+            raise DataError(
+                f"data: {len(missing)} rows have no prediction, the first is row {missing[0]}{why}"
+            )
+        return found if len(slots.tasks) > 1 else found[:, 0]
+
+
+def _row(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a line of metrics.jsonl."""
+    row = _flat({name: value for name, value in line.items() if not isinstance(value, Mapping)})
+    for group, prefix in _MEASURED.items():
+        row |= _flat(line.get(group, {}), prefix)
+    return row
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested numbers and texts, by names that dots divide. Lists are left out."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, prefix if name == "metrics" else f"{prefix}{name}.")
+        elif not isinstance(value, list):
+            flat[prefix + name] = value
+    return flat

@@ -542,26 +542,31 @@ def _known(first: str, name: str, usable: Iterable[str], kind: str) -> None:
 def load_slots(path: str | Path, *, labelled: bool = True) -> Slots:
     """Load slots.yaml. If it has no sparse slot, an intercept is added. Raises: ConfigError, also
     if `labelled` and there is no label."""
-    slots = validate(Slots, read_yaml(path), str(path))
+    return complete(validate(Slots, read_yaml(path), str(path)), str(path), labelled=labelled)
+
+
+def complete(slots: Slots, source: str, *, labelled: bool = True) -> Slots:
+    """`load_slots` for the content of a file. source: its origin for messages."""
     if labelled and not slots.labels:
         raise ConfigError(
-            f"{path}: slots: expected a slot of type label, found none: add the column of 0 and 1 "
-            "to predict, such as {name: click, type: label}"
+            f"{source}: slots: expected a slot of type label, found none: add the column of 0 and "
+            "1 to predict, such as {name: click, type: label}"
         )
     for slot in slots.sparse:
         if slot.bucket is not None and not slot.bucket.boundaries:
             raise ConfigError(
-                f"{path}: slot {slot.name!r}: bucket.boundaries: expected at least one, found none"
+                f"{source}: slot {slot.name!r}: bucket.boundaries: expected at least one, found "
+                "none"
             )
-    return slots if slots.sparse else _with_intercept(slots, path)
+    return slots if slots.sparse else _with_intercept(slots, source)
 
 
-def _with_intercept(slots: Slots, path: str | Path) -> Slots:
+def _with_intercept(slots: Slots, source: str) -> Slots:
     """Add a sparse slot with one feature that is the same in every instance. Then S = 0 needs no
     special case, with shapes such as (B, 0, D). The cost is one row, which acts as a bias."""
     if not slots.dense:
         raise ConfigError(
-            f"{path}: slots: expected one of type sparse or dense, found only labels: add the "
+            f"{source}: slots: expected one of type sparse or dense, found only labels: add the "
             "columns that the model predicts from"
         )
     name = INTERCEPT

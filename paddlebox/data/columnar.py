@@ -86,12 +86,11 @@ def read_pieces(
         column, if it is missing, or its slot cannot read its type.
     """
     type_, pieces, read = _open(path, data_format, schema.column_names, retries)
-    uses = _uses(schema, time)
+    uses = uses_of(schema, time)
     missing = [name for name in schema.column_names if name not in type_.names]
     hint = (did_you_mean(missing, type_.names) or OTHER_NAME) if missing else ""
     with _data_errors(path, hint):
-        plain = [pa.field(f.name, _plain_type(f.type, uses.get(f.name, _UNUSED))) for f in type_]
-        schema.check_columns(pa.schema(plain))
+        check_types(type_, schema, time)
     first, step = (part.number, part.parts) if part is not None else (0, 1)
     for number in range(first, pieces, step):
         yield Piece(path, number, read, uses)
@@ -186,7 +185,15 @@ def _file(source: Source) -> Any:
 _UNUSED: frozenset[str] = frozenset()
 
 
-def _uses(schema: Any, time: str) -> Uses:
+def check_types(type_: Any, schema: Any, time: str = "") -> None:
+    """Raises: ValueError if a column of a pyarrow.Schema is missing, or its slot cannot read its
+    type. schema: the native FeedSchema. time: as for `read_pieces`."""
+    uses = uses_of(schema, time)
+    plain = [pa.field(f.name, _plain_type(f.type, uses.get(f.name, _UNUSED))) for f in type_]
+    schema.check_columns(pa.schema(plain))
+
+
+def uses_of(schema: Any, time: str = "") -> Uses:
     uses: Uses = {time: frozenset({_TIME})} if time else {}
     for column, use in schema.column_uses:
         uses[column] = uses.get(column, _UNUSED) | {use}
@@ -226,7 +233,7 @@ def _has_other_text(type_: Any) -> bool:
 
 def as_read(batch: Any, schema: Any) -> Any:
     """A batch with the types that the native code reads."""
-    return _plain(batch, _uses(schema, ""))
+    return _plain(batch, uses_of(schema))
 
 
 def _plain(batch: Any, uses: Uses) -> Any:
@@ -245,23 +252,23 @@ def _cast(column: Any, wanted: Any) -> Any:
         return _cast(pc.run_end_decode(column), wanted)
     if pa.types.is_dictionary(column.type):
         return _cast(column.dictionary_decode(), wanted)
-    if _leaf(column.type) != _leaf(wanted) and pa.types.is_decimal(_leaf(column.type)):
+    if leaf_of(column.type) != leaf_of(wanted) and pa.types.is_decimal(leaf_of(column.type)):
         # By its text: a decimal that is cast to a double is not always the nearest one.
-        text = column.cast(_with_leaf(column.type, pa.string()))
+        text = column.cast(with_leaf(column.type, pa.string()))
         return text.cast(wanted)
     return column.cast(wanted)
 
 
-def _is_list(type_: Any) -> bool:
+def is_list(type_: Any) -> bool:
     return hasattr(type_, "value_field")
 
 
-def _leaf(type_: Any) -> Any:
-    return _leaf(type_.value_type) if _is_list(type_) else type_
+def leaf_of(type_: Any) -> Any:
+    return leaf_of(type_.value_type) if is_list(type_) else type_
 
 
-def _with_leaf(type_: Any, leaf: Any) -> Any:
-    if not _is_list(type_):
+def with_leaf(type_: Any, leaf: Any) -> Any:
+    if not is_list(type_):
         return leaf
     if pa.types.is_fixed_size_list(type_):
         return pa.list_(leaf, type_.list_size)

@@ -245,11 +245,18 @@ class Dataset:
         current = self._stager.current
         if current is None:
             raise PassError("ids_at: no pass is open: begin_pass is missing")
-        sequences = current.loaded.sequences
         if "ins_id" not in current.loaded.options.tags:
-            numbers = places if sequences is None else sequences.numbers(places)
-            return [str(number) for number in numbers.tolist()]
+            return [str(number) for number in self.numbers_at(places).tolist()]
         of_place = current.loaded.instances.ins_ids
         if len(places) and places[-1] - places[0] == len(places) - 1:
             return list(of_place(int(places[0]), int(places[-1]) + 1))
         return [of_place(at, at + 1)[0] for at in places.tolist()]
+
+    def numbers_at(self, places: np.ndarray) -> np.ndarray:
+        """The numbers, among those of the files, from 0, of the instances at places (n) of the open
+        pass, in the order of its batches. Malformed lines are not counted."""
+        current = self._stager.current
+        if current is None:
+            raise PassError("numbers_at: no pass is open: begin_pass is missing")
+        sequences = current.loaded.sequences
+        return places if sequences is None else sequences.numbers(places)

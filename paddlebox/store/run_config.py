@@ -1,4 +1,4 @@
-"""Reads the config and the slots of a run from its folder."""
+"""Reads the config, the slots and the metrics of a run from its folder."""
 
 from __future__ import annotations
 
@@ -94,6 +94,19 @@ def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping, found {type(values).__name__}")
     return _with_overrides(values, overrides, str(path))
+
+
+def lines_of(path: Path, passes: int) -> dict[int, dict[str, Any]]:
+    """The lines of metrics.jsonl up to a pass, by number, in order, without torn lines."""
+    kept: dict[int, dict[str, Any]] = {}
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+        try:
+            fields = json.loads(line)
+            if 0 < fields["pass"] <= passes:
+                kept.setdefault(fields["pass"], fields)
+        except (ValueError, TypeError, LookupError):
+            continue
+    return dict(sorted(kept.items()))
 
 
 def _with_overrides(stored: Mapping[str, Any], overrides: Sequence[str], source: str) -> Config:

@@ -26,6 +26,7 @@ from paddlebox.config import Config, DenseDtype, Phase, Slots
 from paddlebox.config.arguments import AnyConfig, AnyPath, AnySlots, as_config, as_path
 from paddlebox.config.check import nearest
 from paddlebox.config.trainer import state_of
+from paddlebox.data.dataset import Dataset
 from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.group import ONE_RANK, Group
@@ -317,6 +318,44 @@ def evaluate_files(
         **result.metrics,
         "calibration": result.calibration,
     }
+
+
+def predict_files(
+    config: Config, slots: Slots, table: TableSet, runner: Runner, files: Sequence[str], rows: int
+) -> np.ndarray:
+    """Predict files with a runner and the current rows of a table. rows: N, those of the files,
+    none of which is malformed. Returns: (N, T) float32 probabilities in the order of the files, NaN
+    for rows that are not instances, such as those without a user. Raises: as `evaluate_files`."""
+    config = config.having({"data.shuffle": False, "metrics": ()})
+    with closing(create_dataset(config, slots, table, test=True)) as dataset:
+        kept = _Kept(dataset, rows)
+        if not rows:
+            return kept.predictions
+        dataset.preload(files)
+        dataset.begin_pass()
+        run_pass(dataset, runner.evaluate_step, tasks=dataset.tasks, watched=kept)
+        dataset.end_pass()
+    return kept.predictions
+
+
+class _Kept:
+    """Keeps the predictions of every batch: (rows, T), in the order of the files."""
+
+    columns: Sequence[str] = ()
+
+    def __init__(self, dataset: Dataset, rows: int) -> None:
+        self._dataset, self._tasks = dataset, dataset.tasks
+        self.predictions = np.full((rows, len(dataset.tasks)), np.nan, np.float32)
+
+    def add(
+        self,
+        predictions: np.ndarray,
+        labels: np.ndarray,  # noqa: ARG002
+        columns: Mapping[str, np.ndarray],
+        places: np.ndarray,
+    ) -> None:
+        of_tasks = [columns.get(f"prediction_{task}", predictions) for task in self._tasks]
+        self.predictions[self._dataset.numbers_at(places)] = np.stack(of_tasks, axis=1)
 
 
 def common_version(store: Path, world: Group) -> int | None:

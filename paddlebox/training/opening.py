@@ -247,9 +247,21 @@ def create_dataset(
 ) -> Dataset:
     """Create the dataset of a config; with phases, as the update phase needs it. test: whether its
     passes evaluate. ins_id: whether it parses ids of instances."""
+    model = config.model
+    dataset = Dataset(load_options(config, slots, test=test, ins_id=ins_id), table)
+    dataset.options.set_read_slots(model.slots)
+    dataset.options.set_group(model.loss_group)
+    dataset.options.soft_labels = model.runs_code
+    return dataset
+
+
+def load_options(
+    config: Config, slots: Slots, *, test: bool = False, ins_id: bool = False
+) -> LoadOptions:
+    """The options of `create_dataset`."""
     data, model = config.data, config.model
     group = model.loss_group if data.shuffle else ""
-    load = LoadOptions(
+    return LoadOptions(
         data.having({"batch_size": data.batch_size or _BATCH_SIZE}),
         slots,
         config.seed,
@@ -265,8 +277,3 @@ def create_dataset(
         shuffle_slot="" if group == SEARCH_ID else group,
         allow_commands=config.security.allow_commands,
     )
-    dataset = Dataset(load, table)
-    dataset.options.set_read_slots(model.slots)
-    dataset.options.set_group(model.loss_group)
-    dataset.options.soft_labels = model.runs_code
-    return dataset

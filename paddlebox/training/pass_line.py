@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import sys
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -238,18 +241,19 @@ def log_pass(title: str, line: Mapping[str, Any]) -> None:
 
 @contextmanager
 def progress(title: str, samples: int) -> Iterator[Any]:
-    """Show a progress bar if standard error is a terminal, with log lines above it. Yields a
-    `Watcher` that advances it. samples: of the pass."""
+    """Show a progress bar in a notebook, or if standard error is a terminal, with log lines above
+    it. Yields a `Watcher` that advances it. samples: of the pass."""
+    shown = _in_notebook()
     with (
-        tqdm(
+        _bar_of(shown)(
             total=samples,
             desc=title,
             unit=" samples",
             unit_scale=True,
             leave=False,  # the log line of the pass replaces it
-            disable=None,  # tqdm then shows it on a terminal only
+            disable=False if shown else None,  # tqdm then shows it on a terminal only
         ) as bar,
-        nullcontext() if bar.disable else logging_redirect_tqdm(),
+        nullcontext() if bar.disable else logging_redirect_tqdm(_console_loggers()),
     ):
 
         def watch(batches: int, done: int, loss: float, metrics: PassMetrics) -> None:
@@ -261,3 +265,24 @@ def progress(title: str, samples: int) -> Iterator[Any]:
             bar.update(done - bar.n)
 
         yield watch
+
+
+def _in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+def _bar_of(notebook: bool) -> Any:
+    """The class of the bar: a widget in a notebook that has ipywidgets, else text."""
+    if not notebook:
+        return tqdm
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it recommends ipywidgets
+        return importlib.import_module("tqdm.auto").tqdm
+
+
+def _console_loggers() -> list[logging.Logger]:
+    """The logger whose handler shows the log on the console: the project's own, or the root."""
+    return [log] if log.handlers else [logging.getLogger()]

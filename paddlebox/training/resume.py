@@ -21,6 +21,7 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.stored import FREE, PASSES, TUNED, within
 from paddlebox.data.sources import FileState, changed, state_of
 from paddlebox.errors import ConfigError, StoreError
+from paddlebox.store import run_config
 from paddlebox.store.checkpoints import find_version
 from paddlebox.store.files import write_durably
 from paddlebox.store.locks import KeptLock
@@ -254,7 +255,7 @@ def trained_files(cursor: Mapping[str, Any]) -> dict[str, FileState]:
 def _first_change(run_dir: Path, record: VersionRecord, plan: Sequence[PlannedPass]) -> str:
     """A text about the first trained pass that differs from the plan."""
     passes = int(record.cursor["pass"])
-    lines = _lines_of(run_dir / "metrics.jsonl", passes)
+    lines = run_config.lines_of(run_dir / "metrics.jsonl", passes)
     for number, line in {**lines, passes: json.loads(record.cursor["line"])}.items():
         if number > len(plan):
             return (
@@ -312,7 +313,7 @@ def _rounds(config: Config) -> bool:
 def _keep_lines(run_dir: Path, passes: int) -> Lines:
     """Read the lines of metrics.jsonl up to a pass; remove others, and torn and repeated ones."""
     path = run_dir / "metrics.jsonl"
-    found = _lines_of(path, passes)
+    found = run_config.lines_of(path, passes)
     # The line of the newest pass may not have been written when the run ended.
     lost = [number for number in range(1, passes) if number not in found]
     if lost:
@@ -329,16 +330,3 @@ def _keep_lines(run_dir: Path, passes: int) -> Lines:
     if path.is_file() and wanted != path.read_text(errors="replace"):
         write_durably(str(path), wanted.encode())
     return Lines(WINDOW_PASSES, lines)
-
-
-def _lines_of(path: Path, passes: int) -> dict[int, dict[str, Any]]:
-    """The lines of metrics.jsonl up to a pass, by number, in order, without torn lines."""
-    kept: dict[int, dict[str, Any]] = {}
-    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
-        try:
-            fields = json.loads(line)
-            if 0 < fields["pass"] <= passes:
-                kept.setdefault(fields["pass"], fields)
-        except (ValueError, TypeError, LookupError):
-            continue
-    return dict(sorted(kept.items()))
