@@ -53,10 +53,10 @@ def stoppable(run_dir: Path) -> Iterator[None]:
     with interrupt.remembered():
         try:
             yield
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             text = "%s: stopped; the store is at its last commit, and the same call continues there"
             log.warning(text, run_dir)
-            raise
+            raise error.with_traceback(None) from None  # it shows where the call was, not the step
 
 
 @contextlib.contextmanager

@@ -157,21 +157,23 @@ def _array(column: _Given, what: str) -> Any:
     values = column.values
     if isinstance(values, pa.ChunkedArray):
         return values
-    types: list[Any] = [None, pa.uint64(), pa.list_(pa.uint64())]
-    for type_ in types:
-        try:
-            array = pa.array(values, type_, from_pandas=True)
-        except OverflowError:
-            continue  # without a type, integers are at most 2^63 - 1
-        except (pa.ArrowException, TypeError, ValueError):
-            break
-        if isinstance(array.type, pa.BaseExtensionType) or _has_sets(values):
-            break
-        return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+    with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
+        array = _converted(values)
+        if not (isinstance(array.type, pa.BaseExtensionType) or _has_sets(values)):
+            return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
     raise DataError(
         f"{what} ({column.type}): expected numbers, strings, times or lists, of one type in the "
         f"whole column, found {_types(values)}: convert them, for example to strings"
     )
+
+
+def _converted(values: Any) -> Any:
+    try:
+        return pa.array(values, from_pandas=True)
+    except OverflowError:  # without a type, integers are at most 2^63 - 1
+        with contextlib.suppress(pa.ArrowException):
+            return pa.array(values, pa.uint64(), from_pandas=True)
+        return pa.array(values, pa.list_(pa.uint64()), from_pandas=True)
 
 
 def _has_sets(values: Any) -> bool:

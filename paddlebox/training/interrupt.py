@@ -51,7 +51,8 @@ _held = False  # set inside `held`
 @contextmanager
 def remembered() -> Iterator[None]:
     """Install the signal handlers for the block, in the main thread. A signal raises Stopped, and
-    `check` raises it from then on."""
+    `check` raises it from then on. So does the end of the block if Paddle, whose calls a signal may
+    interrupt, has raised another error in its place."""
     global _asked, _due
     _asked, _due = 0, False
 
@@ -83,6 +84,12 @@ def remembered() -> Iterator[None]:
         signal.siginterrupt(number, False)
     try:
         yield
+    except PaddleBoxError:
+        raise
+    except Exception as error:
+        if _due:
+            raise Stopped(_asked) from error
+        raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():

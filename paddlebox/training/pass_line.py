@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 import time
@@ -12,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
+from tqdm import TqdmWarning
 
 from paddlebox.data.passes import PassStats
 from paddlebox.data.pipeline import AFTER, BEFORE, WORK
@@ -27,6 +25,11 @@ from paddlebox.training.metrics import (
     warn_of_one_class,
 )
 from paddlebox.training.plan import PlannedPass
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", TqdmWarning)  # a notebook without ipywidgets has a bar of text
+    from tqdm.auto import tqdm
+    from tqdm.contrib.logging import logging_redirect_tqdm
 
 log = logging.getLogger("paddlebox")
 
@@ -243,15 +246,14 @@ def log_pass(title: str, line: Mapping[str, Any]) -> None:
 def progress(title: str, samples: int) -> Iterator[Any]:
     """Show a progress bar in a notebook, or if standard error is a terminal, with log lines above
     it. Yields a `Watcher` that advances it. samples: of the pass."""
-    shown = _in_notebook()
     with (
-        _bar_of(shown)(
+        tqdm(
             total=samples,
             desc=title,
             unit=" samples",
             unit_scale=True,
             leave=False,  # the log line of the pass replaces it
-            disable=False if shown else None,  # tqdm then shows it on a terminal only
+            disable=False if _in_notebook() else None,  # None: shown on a terminal only
         ) as bar,
         nullcontext() if bar.disable else logging_redirect_tqdm(_console_loggers()),
     ):
@@ -272,15 +274,6 @@ def _in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and "IPKernelApp" in shell.config
-
-
-def _bar_of(notebook: bool) -> Any:
-    """The class of the bar: a widget in a notebook that has ipywidgets, else text."""
-    if not notebook:
-        return tqdm
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it recommends ipywidgets
-        return importlib.import_module("tqdm.auto").tqdm
 
 
 def _console_loggers() -> list[logging.Logger]:

@@ -20,7 +20,7 @@ import pytest
 
 from paddlebox._native import core
 from paddlebox.config import Format, Slots
-from paddlebox.data.columnar import _plain_type, _uses, as_read
+from paddlebox.data.columnar import _plain_type, as_read, uses_of
 from paddlebox.data.first_look import FirstLook
 from tests.support.configs import make_config
 from tests.support.options import load_options
@@ -105,7 +105,7 @@ def feasigns(schema: Any, column: Any) -> list[list[int]]:
 def refusal(schema: Any, type_: Any) -> str:
     """The error about a type; "" if it is accepted."""
     plain = [pa.field(f.name, f.type) for f in batch_of(pa.nulls(1)).schema if f.name != "x"]
-    plain.append(pa.field("x", _plain_type(type_, _uses(schema, "").get("x", frozenset()))))
+    plain.append(pa.field("x", _plain_type(type_, uses_of(schema, "").get("x", frozenset()))))
     try:
         schema.check_columns(pa.schema(plain))
     except ValueError as error:
