@@ -184,7 +184,12 @@ def _quoted(cells: Any) -> Any:
     if not pc.any(starts).as_py():
         return cells
     doubled = pc.replace_substring(cells, '"', '""')
-    return pc.if_else(starts, pc.binary_join_element_wise('"', doubled, '"', ""), cells)
+    quote = _text('"')
+    return pc.if_else(starts, pc.binary_join_element_wise(quote, doubled, quote, _text("")), cells)
+
+
+def _text(value: str) -> Any:
+    return pa.scalar(value, pa.large_string())
 
 
 def _write(path: Path, cells: Mapping[str, Any], *, criteo: bool) -> int:
@@ -193,7 +198,7 @@ def _write(path: Path, cells: Mapping[str, Any], *, criteo: bool) -> int:
     unused = pa.chunked_array([pa.array([""] * rows, pa.large_string())])
     names = CRITEO_COLUMNS if criteo else tuple(cells)
     columns = [cells.get(name, unused) for name in names]
-    lines = pc.binary_join_element_wise(*columns, "\t" if criteo else CELL)
+    lines = pc.binary_join_element_wise(*columns, _text("\t" if criteo else CELL))
     with writing(str(path)), open(path, "w", encoding="utf-8", newline="") as file:
         for begin in range(0, rows, _WRITTEN_ROWS):
             some = lines.slice(begin, _WRITTEN_ROWS).to_pylist()

@@ -168,11 +168,11 @@ def _with_keys(config: AnyConfig, keys: Mapping[str, Any]) -> tuple[Config, str]
 
 
 def _of_fields(fields: dict[str, Any], keys: Mapping[str, Any], source: str) -> tuple[Config, str]:
-    data = fields.get("data") or {}
-    if isinstance(data, Mapping):
-        fields["data"] = {**data, **keys}
-    config = config_of(fields, (), source)  # raises if data is no mapping
-    return config, str(data.get("slots") or "")
+    data, named = fields.get("data"), ""
+    if data is None or isinstance(data, Mapping):
+        named = str((data or {}).get("slots") or "")
+        fields["data"] = {**(data or {}), **keys}
+    return config_of(fields, (), source), named  # an error if data is no section
 
 
 def _as_given(slots: Any) -> Slots:

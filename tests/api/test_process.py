@@ -1,0 +1,118 @@
+"""A call of the API leaves the program that makes it as it was: its log, its signals and Paddle's
+mode."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from paddlebox._native import paddle
+from paddlebox.api.process import stoppable, working
+from paddlebox.config import Program, TrainerConfig
+from paddlebox.errors import ConfigError, StoreError
+from paddlebox.training import interrupt
+
+log = logging.getLogger("paddlebox")
+TRAINER = TrainerConfig()
+
+
+def as_if_not_configured(patch: pytest.MonkeyPatch) -> None:
+    """Without the handlers of pytest, which it adds when the test begins."""
+    patch.setattr(logging.root, "handlers", [])
+    patch.setattr(log, "handlers", [])
+    log.setLevel(logging.NOTSET)
+
+
+def test_lines_of_the_log_are_shown_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_if_not_configured(monkeypatch)
+    with working(TRAINER):
+        log.info("first")
+        with working(TRAINER):  # as in a callback that evaluates
+            logging.getLogger("paddlebox.data.listing").warning("second")
+        logging.basicConfig()  # by a callback
+        log.info("third")
+        log.debug("too much")
+    log.info("after the call")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" ", 2)[2] for line in lines] == [
+        "INFO first",
+        "WARNING second",
+        "INFO third",
+    ]
+    assert log.handlers == []
+    assert log.level == logging.NOTSET
+    assert log.propagate
+
+
+@pytest.mark.parametrize("own", ["", "paddlebox"], ids=["root", "paddlebox"])
+def test_a_program_that_configures_logging_gets_what_it_asked_for(
+    own: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_if_not_configured(monkeypatch)
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            kept.append(record.getMessage())
+
+    kept: list[str] = []
+    logging.getLogger(own).addHandler(Kept())
+    with working(TRAINER):
+        log.info("hidden")  # root shows warnings, unless the program sets another level
+        log.warning("shown")
+    assert kept == ["shown"]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_the_mode_of_paddle_comes_back(static: bool) -> None:
+    before = paddle.in_dynamic_mode()
+    try:
+        (paddle.enable_static if static else paddle.disable_static)()
+        with pytest.raises(StoreError), working(TRAINER):
+            (paddle.disable_static if static else paddle.enable_static)()
+            raise StoreError("after a change of the mode")
+        assert paddle.in_dynamic_mode() is not static
+    finally:
+        (paddle.disable_static if before else paddle.enable_static)()
+
+
+def test_a_program_for_another_setting_of_paddle_is_refused() -> None:
+    pir = bool(paddle.get_flags("FLAGS_enable_pir_api")["FLAGS_enable_pir_api"])
+    own, other = (Program.PIR, Program.OLD_IR) if pir else (Program.OLD_IR, Program.PIR)
+    expected = f"trainer.program: expected {own.value}, .* found {other.value}: restart"
+    with pytest.raises(ConfigError, match=expected), working(TrainerConfig(program=other)):
+        pass
+    for program in (own, Program.DYGRAPH):
+        with working(TrainerConfig(program=program)):
+            pass
+
+
+def test_an_interrupt_says_that_the_same_call_continues(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), stoppable(Path("runs/x")):
+        signal.raise_signal(signal.SIGINT)
+    assert "runs/x: stopped; the store is at its last commit, and the same call" in caplog.text
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_thread_trains_without_handling_signals() -> None:
+    found: list[object] = []
+
+    def work() -> None:
+        with stoppable(Path("runs/x")):
+            interrupt.check()
+            found.append(signal.getsignal(signal.SIGINT))
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [before]
