@@ -215,11 +215,11 @@ class Run:
             ):
                 own = rows.config.having({"data.max_bad_line_ratio": 0.0}), rows.slots
                 found = predict_files(*own, table, runner, [rows.path], rows.count)
-        missing, user = np.flatnonzero(np.isnan(found[:, 0])), config.data.sequences.user
+        missing = np.flatnonzero(np.isnan(found[:, 0]))
         if len(missing):
-            why = f": expected a value of slot {user!r}, found none" if user else ""
             raise DataError(
-                f"data: {len(missing)} rows have no prediction, the first is row {missing[0]}{why}"
+                f"data: {len(missing)} rows are no instances and have no prediction, the first is "
+                f"row {missing[0]}: leave them out"
             )
         return found if len(slots.tasks) > 1 else found[:, 0]
 

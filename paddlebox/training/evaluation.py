@@ -325,7 +325,7 @@ def predict_files(
 ) -> np.ndarray:
     """Predict files with a runner and the current rows of a table. rows: N, those of the files,
     none of which is malformed. Returns: (N, T) float32 probabilities in the order of the files, NaN
-    for rows that are not instances, such as those without a user. Raises: as `evaluate_files`."""
+    for rows that are not instances. Raises: as `evaluate_files`."""
     config = config.having({"data.shuffle": False, "metrics": ()})
     with closing(create_dataset(config, slots, table, test=True)) as dataset:
         kept = _Kept(dataset, rows)

@@ -51,8 +51,7 @@ _held = False  # set inside `held`
 @contextmanager
 def remembered() -> Iterator[None]:
     """Install the signal handlers for the block, in the main thread. A signal raises Stopped, and
-    `check` raises it from then on. So does the end of the block if Paddle, whose calls a signal may
-    interrupt, has raised another error in its place."""
+    `check` raises it from then on."""
     global _asked, _due
     _asked, _due = 0, False
 
@@ -84,12 +83,6 @@ def remembered() -> Iterator[None]:
         signal.siginterrupt(number, False)
     try:
         yield
-    except PaddleBoxError:
-        raise
-    except Exception as error:
-        if _due:
-            raise Stopped(_asked) from error
-        raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
@@ -163,12 +156,15 @@ def stop_together(table: TableSet) -> None:
 
 @contextmanager
 def stopped_with_others(world: Group) -> Iterator[None]:
-    """Raise Stopped in place of an error that is caused by a stopped rank. Wraps a run. A signal
-    between two passes ends a rank at once; other ranks may have begun the next pass, and their
-    exchanges with it then fail."""
+    """Raise Stopped in place of an error that a stop has caused. Wraps a run. A signal between two
+    passes ends a rank at once; other ranks may have begun the next pass, and their exchanges with
+    it then fail. On one rank, Paddle raises an error of its own if a signal ends code that it
+    calls."""
     try:
         yield
     except Exception as error:
+        if world.size == 1 and _due and not isinstance(error, PaddleBoxError):
+            raise Stopped(_asked) from error
         if not _is_of_a_stop(error, world):
             raise
         log.warning("the pass is abandoned because another rank was stopped: %s", error)

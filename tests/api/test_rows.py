@@ -71,7 +71,7 @@ def test_a_data_frame_that_pandas_read_from_a_csv_file_is_that_file(tmp_path: Pa
     expected = of_file(LINES, CSV, slots, tmp_path)
     assert expected[1] == [0, 2, 4, 5, 6, 6, 6, 7, 8]
     for options in ({}, {"keep_default_na": False, "dtype": str}):
-        frame = pd.read_csv(tmp_path / "file", sep=";", **options)  # type: ignore[call-overload]
+        frame = pd.read_csv(tmp_path / "file", sep=";", **options)
         assert of_rows(frame, CSV, slots) == expected
         assert of_rows(frame.drop(columns="click"), CSV, slots) == expected
 

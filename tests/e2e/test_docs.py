@@ -217,6 +217,20 @@ def test_the_program_of_the_readme_trains_a_model_of_the_zoo(tmp_path: Path) -> 
     assert json.loads((tmp_path / "runs/clicks/summary.json").read_text())["version"] == 1
 
 
+@pytest.mark.slow
+def test_the_program_of_the_api_page_trains_evaluates_and_predicts(tmp_path: Path) -> None:
+    program_of(ROOT / "docs/api.md", tmp_path)
+    auc, *predictions = call(tmp_path, ".venv/bin/python program.py").split()
+    assert float(auc) == 1
+    low, high = (float(one.strip("[]")) for one in predictions)
+    assert low < 0.1 < 0.9 < high
+    assert [*(tmp_path / "runs/api/data").glob("train-00001-*.arrow")]
+
+
+def test_the_api_page_has_at_most_500_words() -> None:
+    assert len((ROOT / "docs/api.md").read_text().split()) <= 500
+
+
 def test_the_readme_has_at_most_120_lines() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 

@@ -32,16 +32,6 @@ def test_an_interrupt_anywhere_else_is_raised_at_once() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_an_interrupt_that_paddle_turns_into_another_error_is_still_one() -> None:
-    with pytest.raises(interrupt.Stopped), interrupt.remembered():
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt as stopped:
-            raise RuntimeError("(PreconditionNotMet) Failed to get callstack object") from stopped
-    with pytest.raises(RuntimeError, match="own"), interrupt.remembered():
-        raise RuntimeError("its own")
-
-
 def test_the_handler_before_comes_back() -> None:
     before = signal.getsignal(signal.SIGINT)
     with interrupt.remembered():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -100,3 +101,17 @@ def test_a_terminal_has_a_bar_with_samples_loss_and_auc_below_whole_lines_of_the
 
 def test_there_is_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, io.StringIO()) == "a line of the log\n"
+
+
+def test_a_notebook_has_a_bar_below_the_lines_of_a_handler_of_the_project(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    stream, log = io.StringIO(), logging.getLogger("paddlebox")
+    monkeypatch.setattr(log, "handlers", [logging.StreamHandler(stream)])
+    monkeypatch.setattr(log, "propagate", False)
+    text = shown(monkeypatch, stream)
+    assert "pass 2/4:  33%" in text
+    lines = [line.rpartition("\r")[2] for line in text.split("\n")]
+    assert lines.count("a line of the log") == 1

@@ -80,6 +80,20 @@ def test_this_ranks_own_error_stays_what_it_is(world: Group) -> None:
         raise StoreError("no room")
 
 
+@pytest.mark.parametrize(
+    "error", [StoreError("no room"), RuntimeError("(PreconditionNotMet) name")]
+)
+def test_an_error_that_paddle_makes_of_a_stop_is_a_stop(error: Exception) -> None:
+    expected = StoreError if isinstance(error, StoreError) else interrupt.Stopped
+    with pytest.raises(expected), interrupt.remembered(), stopped_with_others(ONE_RANK):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise error from None
+    with pytest.raises(RuntimeError), interrupt.remembered(), stopped_with_others(ONE_RANK):
+        raise RuntimeError("its own")
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_stop_waits_for_the_commits_of_all_ranks(fails: bool) -> None:
     """Otherwise mpiexec kills a rank that still commits, when the first one has ended."""
