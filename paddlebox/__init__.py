@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from paddlebox.store.table import Table as Table
     from paddlebox.store.table_set import TableSet as TableSet
     from paddlebox.training.batch_loop import train_from_dataset as train_from_dataset
+    from paddlebox.training.callbacks import Callback as Callback
 
 # Name -> its module, or the module that it is.
 _LAZY = {
     "BoxPSDataset": "paddlebox.compat.datasets",
     "BoxWrapper": "paddlebox.compat.box_wrapper",
+    "Callback": "paddlebox.training.callbacks",
     "InMemoryDataset": "paddlebox.compat.datasets",
     "InputTable": "paddlebox.data.side_table",
     "PadBoxSlotDataset": "paddlebox.compat.datasets",

@@ -28,9 +28,20 @@ from paddlebox.ranks.small_messages import in_turns
 from paddlebox.store.group import Group
 from paddlebox.store.parity_set import SetFolder
 from paddlebox.store.table_set import TableSet
+from paddlebox.training.callbacks import Callback
 from paddlebox.training.config_changes import description
+from paddlebox.training.curve import Curve
 from paddlebox.training.dense_products import dense_products
-from paddlebox.training.hooks import Alerts, Evaluate, Hook, MetricsFile, Plateau, Trace, run_by
+from paddlebox.training.hooks import (
+    Alerts,
+    Callbacks,
+    Evaluate,
+    Hook,
+    MetricsFile,
+    Plateau,
+    Trace,
+    run_by,
+)
 from paddlebox.training.opening import create_dataset, open_table
 from paddlebox.training.resume import ResumePoint, ResumeRequest, move_aside
 from paddlebox.training.run_dir import copies_of
@@ -102,20 +113,24 @@ def resume(
 
 
 def open_run(
-    stack: ExitStack, run: StartedRun, tests: Sequence[str], traced: str = ""
+    stack: ExitStack,
+    run: StartedRun,
+    tests: Sequence[str],
+    traced: str = "",
+    callbacks: Sequence[Callback] = (),
 ) -> tuple[Training, list[Hook]]:
     """Open the table, the programs, the dataset and the hooks of a run. `stack` closes them. tests:
     files to evaluate after each pass. traced: file for a trace; empty: none. Returns also the hooks
     that this rank runs, in order: a hook sees what earlier hooks added to the line of a pass."""
     config, world, store = run.config, run.world, run.run_dir / "store"
-    trace = _enter(stack, Trace(traced) if traced else None)
+    trace, curve, lines = _enter(stack, Trace(traced) if traced else None), Curve(), run.point.lines
     table = open_table(config, store, slots=run.slots, world=world)
     stack.enter_context(table)
     copies = copies_of(config, world.rank)
     copy = _enter(stack, Copy(config, table, store, world) if copies else None)
     parity = _enter(stack, parity_of(run, table))
     stack.enter_context(ended_passes_committed(table))
-    alerts = Alerts(config, world.rank, run.run_dir, run.point.lines.recent)
+    alerts = Alerts(config, world.rank, run.run_dir, lines.recent)
     stack.enter_context(alerts)
     publishes = world.rank == 0 and config.publish.file
     publish = _enter(stack, Publish(config, run.run_dir, alerts.watch) if publishes else None)
@@ -125,9 +140,10 @@ def open_run(
     training.dataset.tracer = trace.tracer if trace is not None else None
     own, plateau = config.of_phase(Phase.UPDATE).optimizer, None
     if own.schedule is Schedule.PLATEAU:
-        plateau = Plateau(training.runners, table.set_rate, run.point.lines.last)
+        plateau = Plateau(training.runners, table.set_rate, lines.last)
     evaluate, metrics_file = Evaluate(training, tests), MetricsFile(run.run_dir)
-    hooks = [save, evaluate, parity, plateau, metrics_file, alerts, copy, recovers]
+    ending = [copy, recovers, Callbacks(callbacks) if callbacks else None]
+    hooks = [save, evaluate, parity, plateau, curve, metrics_file, alerts, *ending]
     return training, run_by(world.rank, hooks)
 
 

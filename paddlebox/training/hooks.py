@@ -3,6 +3,7 @@ order in which they are called, the same on every rank, because some wait for th
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,8 +15,11 @@ from typing import Any, ClassVar
 from paddlebox.config import Config, Phase
 from paddlebox.config.checkpoint import AlertsConfig
 from paddlebox.data.pipeline import Tracer
-from paddlebox.errors import StoreError
+from paddlebox.errors import StoreError, TrainingError
+from paddlebox.training.batch_loop import Watcher
+from paddlebox.training.callbacks import Callback
 from paddlebox.training.evaluation import evaluate_files
+from paddlebox.training.metrics import PassMetrics
 from paddlebox.training.pass_line import Line
 from paddlebox.training.plan import PlannedPass
 from paddlebox.training.run_dir import append_json
@@ -46,9 +50,19 @@ class Hook:
     def pass_begins(self, planned: PlannedPass) -> None:
         """Called when a pass is open, before its first batch."""
 
+    def watcher(self, planned: PlannedPass, samples: int, phase: Phase) -> Watcher | None:
+        """Called before the batches of a pass, or of each phase of it. Returns a function to call
+        after each batch, or None. samples: instances of the pass on this rank."""
+        return None
+
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
         """Called when a pass has ended. It is committed, or a later commit will include it. Later
         hooks see what this hook adds to `line`."""
+
+    def stops(self) -> str:
+        """Called after `after_pass` on the first rank. Returns what ends the run after this pass,
+        as text; "" if the run goes on."""
+        return ""
 
     def failed(self, error: BaseException) -> None:
         """Called when an error ends the passes, while the rows of the open pass are still there. If
@@ -157,6 +171,55 @@ class MetricsFile(Hook):
 
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
         append_json(self._path, line)
+
+
+class Callbacks(Hook):
+    """Calls the callbacks of the user. callbacks: in the order of the calls."""
+
+    on_every_rank = False
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks = callbacks
+        self._stopped_by = ""
+
+    def watcher(self, planned: PlannedPass, samples: int, phase: Phase) -> Watcher | None:
+        called = [
+            callback
+            for callback in self._callbacks
+            if getattr(callback.on_batch, "__func__", None) is not Callback.on_batch
+        ]
+        if not called:
+            return None
+
+        def watch(batches: int, done: int, loss: float, _: PassMetrics) -> None:
+            for callback in called:
+                self._call(callback, "on_batch", planned, batches, done, loss)
+
+        return watch
+
+    def after_pass(self, line: Line, planned: PlannedPass) -> None:
+        for callback in self._callbacks:
+            self._call(callback, "on_pass", planned, copy.deepcopy(line))
+
+    def stops(self) -> str:
+        return self._stopped_by
+
+    def _call(self, callback: Callback, method: str, planned: PlannedPass, *arguments: Any) -> None:
+        name = f"{type(callback).__name__}.{method}"
+        try:
+            stop = bool(getattr(callback, method)(*arguments))
+        except Exception as error:
+            then = (
+                "the pass is abandoned, the store stays at its last commit"
+                if method == "on_batch"
+                else "the pass has ended, so it is not undone"
+            )
+            raise TrainingError(
+                f"the callback {name} raised {type(error).__name__} in pass {planned.number}: "
+                f"{error}; {then}"
+            ) from error
+        if stop and not self._stopped_by:
+            self._stopped_by = name
 
 
 def following(state: Mapping[str, Any], logloss: float) -> dict[str, Any]:

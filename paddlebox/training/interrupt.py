@@ -137,21 +137,26 @@ def no_deadline() -> None:
 # ---- several ranks
 
 
-def stop_together(table: TableSet) -> None:
+def stop_together(table: TableSet, why: str = "") -> str:
     """End all ranks after a pass if a signal has reached any of them. Collective. Each rank first
     commits the passes that have ended, and waits until the others have done so: mpiexec kills all
     ranks once the first one has ended.
 
-    Raises: Stopped on a rank that the signal did not reach. On a rank that it reached, the end of
-    `finishing` does.
+    Args:
+        why: on the first rank, what else ends the run after this pass; "" if nothing does.
+
+    Returns: `why` of the first rank. Raises: Stopped on a rank that the signal did not reach. On a
+    rank that it reached, the end of `finishing` does.
     """
-    if table.world.any("stop", asked()) and not table.world.commits_alone:
+    found = table.world.gather("stop", [asked(), why])
+    if any(signalled for signalled, _ in found) and not table.world.commits_alone:
         table.wait_commit()
         table.commit_ended()
         with contextlib.suppress(Exception):  # another rank could not commit, and has left
             table.world.any("stopped", False)
         if not asked():
             raise Stopped(signal.SIGTERM)
+    return str(found[0][1])
 
 
 @contextmanager

@@ -96,6 +96,9 @@ class PassMetrics(NativeMetric):
     def __init__(self, *, weighted: bool = False) -> None:
         super().__init__(_native.core.WeightedAuc() if weighted else _native.core.BucketAuc())
         self._weighted = weighted
+        #: The columns of the last batch, as `add` took them: predictions, labels and, with
+        #: `weighted`, weights. Labels may change after the next batch.
+        self.last: Sequence[np.ndarray] = ()
 
     def add(
         self, predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
@@ -105,7 +108,8 @@ class PassMetrics(NativeMetric):
         columns = [predictions, labels]
         if self._weighted:
             columns.append(np.ones(np.size(labels)) if weights is None else weights)
-        self._native.add(*(np.ascontiguousarray(one, np.float32).reshape(-1) for one in columns))
+        self.last = [np.ascontiguousarray(one, np.float32).reshape(-1) for one in columns]
+        self._native.add(*self.last)
 
     def buckets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The buckets of predictions that are not empty, as float64 arrays: the middle of each, and

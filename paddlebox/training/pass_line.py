@@ -16,6 +16,7 @@ from tqdm import TqdmWarning
 from paddlebox.data.passes import PassStats
 from paddlebox.data.pipeline import AFTER, BEFORE, WORK
 from paddlebox.store.table_set import TableSet
+from paddlebox.training.batch_loop import Watcher
 from paddlebox.training.measured import PassResult
 from paddlebox.training.metrics import (
     PassMetrics,
@@ -242,10 +243,23 @@ def log_pass(title: str, line: Mapping[str, Any]) -> None:
     )
 
 
+def together(watchers: Iterable[Watcher | None]) -> Watcher | None:
+    """One watcher that calls all of them; None if there is none."""
+    called = [watcher for watcher in watchers if watcher is not None]
+    if len(called) < 2:
+        return called[0] if called else None
+
+    def watch(batches: int, done: int, loss: float, metrics: PassMetrics) -> None:
+        for watcher in called:
+            watcher(batches, done, loss, metrics)
+
+    return watch
+
+
 @contextmanager
-def progress(title: str, samples: int) -> Iterator[Any]:
+def progress(title: str, samples: int) -> Iterator[Watcher | None]:
     """Show a progress bar in a notebook, or if standard error is a terminal, with log lines above
-    it. Yields a `Watcher` that advances it. samples: of the pass."""
+    it. Yields a watcher that advances it; None without a bar. samples: of the pass."""
     with (
         tqdm(
             total=samples,
@@ -259,14 +273,12 @@ def progress(title: str, samples: int) -> Iterator[Any]:
     ):
 
         def watch(batches: int, done: int, loss: float, metrics: PassMetrics) -> None:
-            if bar.disable:
-                return
             if batches == 1 or batches % _METRICS_EVERY == 0:
                 auc = format_auc(metrics.compute()["auc"], 4)
                 bar.set_postfix({"loss": f"{loss:.4f}", "AUC": auc}, refresh=False)
             bar.update(done - bar.n)
 
-        yield watch
+        yield None if bar.disable else watch
 
 
 def _in_notebook() -> bool:

@@ -97,16 +97,22 @@ class PassLoop:
         self._repeated, self._trained = repeats(point.plan), trained
         self._warned = False
         self._trained_before = trained_before(point.plan)
+        self.stopped_by = ""  # the hook that ended the run while there were passes to train
         passes.on_wait = self._waits
 
     def run(self) -> None:
-        """Train all passes. After an error, that pass is abandoned and never committed."""
+        """Train all passes, or until a hook stops the run. After an error, that pass is abandoned
+        and never committed."""
         self._dataset.rescue = self._failed
         try:
             self._catch_up()
             planned = self._preloaded(self._passes.ready())
             while planned is not None or (planned := self._next_one()) is not None:
                 planned = self._run_pass(planned)
+                if self.stopped_by:
+                    # Before the dataset is closed: ranks stage the next pass together.
+                    self._table.exchange.finish_staging(self._dataset.wait_staged)
+                    break
         except BaseException as error:
             self._failed(error)
             raise
@@ -162,11 +168,18 @@ class PassLoop:
             self._lines.add(line)
             for hook in self._hooks:
                 hook.after_pass(line, planned)
-            interrupt.stop_together(self._table)
+            self.stopped_by = interrupt.stop_together(self._table, self._stops(following))
         head = self._table.head.pass_number if self._table.head is not None else 0
         # A commit begins only after all ranks have committed the one before.
         self._world.heartbeat.committed(min(head, planned.number - 1))
         return following
+
+    def _stops(self, following: PlannedPass | None) -> str:
+        """The hook that stops the run after this pass; "" if none does, or no pass is left. Ranks
+        other than the first do not know it."""
+        if self._world.rank > 0 or (following is None and self._passes.are_done()):
+            return ""
+        return next(filter(None, (hook.stops() for hook in self._hooks)), "")
 
     def _reset_rows(self, planned: PlannedPass) -> int:
         """Reset the rows if a pass begins an epoch, once, also if the run was killed since. Returns
@@ -193,8 +206,10 @@ class PassLoop:
             dataset.options.repeated = planned.number in self._trained_before
             dataset.options.take_priors = runners.of(Phase.UPDATE).set_click_prior
         of_phases: dict[str, Line] = {}
-        with pass_line.progress(begin.title, stats.samples) as watch:
+        with pass_line.progress(begin.title, stats.samples) as bar:
             for phase in runners.phases:
+                own = [hook.watcher(planned, stats.samples, phase) for hook in self._hooks]
+                watch = pass_line.together([bar, *own])
                 started = time.perf_counter()
                 if config.phases:
                     enter(dataset, config, phase)

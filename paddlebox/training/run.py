@@ -34,6 +34,7 @@ from paddlebox.store.locks import KeptLock
 from paddlebox.store.table_set import TableSet
 from paddlebox.training import assembly, pass_line, plan
 from paddlebox.training.assembly import StartedRun
+from paddlebox.training.callbacks import Callback, check_callbacks
 from paddlebox.training.dense_products import check_products, dense_products
 from paddlebox.training.opening import (
     read_slots,
@@ -68,6 +69,7 @@ def train(
     back_to: str = "",
     fresh: bool = False,
     skip: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
     trace: str = "",
     world: Group = ONE_RANK,
 ) -> dict[str, Any]:
@@ -81,6 +83,7 @@ def train(
         back_to: a version to go back to first, as `find_version` takes it.
         fresh: move the existing run dir aside and start from nothing.
         skip: patterns of files to leave out of all passes that are not trained yet.
+        callbacks: called after each batch and each pass; they may end the run early.
         trace: file for a trace of all stages and threads, for ui.perfetto.dev; empty: none.
         world: the ranks that train together. Every rank calls `train`.
 
@@ -88,6 +91,7 @@ def train(
     commit.
     """
     config, root = as_config(config), as_path(run_dir, "run_dir")
+    callbacks = check_callbacks(callbacks)
     assembly.check_config(config, world, back_to)
     lock = KeptLock(dir_of(root, world.rank) / "store")
     try:
@@ -98,7 +102,7 @@ def train(
             _check_products(run)
             tests = expand(config.data.test_files if config.trainer.evaluates_after else ())
             _prepare(run, lock)
-            summary = _train(run, tests, trace)
+            summary = _train(run, tests, trace, callbacks)
             write_json(run.run_dir / "summary.json", summary)
         return summary
     finally:
@@ -180,15 +184,18 @@ def _prepare(run: StartedRun, lock: KeptLock) -> None:
         warn_of_idle(left, run.world)
 
 
-def _train(run: StartedRun, tests: Sequence[str], trace: str) -> dict[str, Any]:
+def _train(
+    run: StartedRun, tests: Sequence[str], trace: str, callbacks: Sequence[Callback]
+) -> dict[str, Any]:
     started = time.perf_counter()
     with ExitStack() as stack:
-        training, hooks = assembly.open_run(stack, run, tests, trace)
+        training, hooks = assembly.open_run(stack, run, tests, trace, callbacks)
         table = training.table
         _log_start(run, table)
         with closing(training.dataset):
             trained = trained_by_source(run.run_dir)
-            PassLoop(training, run.passes, run.point, hooks, trained).run()
+            loop = PassLoop(training, run.passes, run.point, hooks, trained)
+            loop.run()
         run.world.heartbeat.stage("end", "of the run: the last commit")
         table.wait_commit()
         table.commit_ended()
@@ -196,6 +203,8 @@ def _train(run: StartedRun, tests: Sequence[str], trace: str) -> dict[str, Any]:
             hook.end()
         _check_trained(run)
         summary = _summary(run, training, time.perf_counter() - started)
+        if loop.stopped_by:
+            summary["stopped_by"] = loop.stopped_by
         for hook in hooks:
             summary |= hook.summary()
     # Read after the table is closed: closing it commits a merge that was in progress.

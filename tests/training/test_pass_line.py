@@ -81,10 +81,14 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> str:
     monkeypatch.setattr(logging.root, "handlers", [handler])
     metrics = PassMetrics()
     metrics.add(np.array([0.1, 0.9], np.float32), np.array([0, 1], np.float32))
-    with pass_line.progress("pass 2/4", 300) as watch:
-        watch(1, 100, 0.69312, metrics)
+    with pass_line.progress("pass 2/4", 300) as bar:
+        watch = pass_line.together([bar])
+        assert (watch is not None) == stream.isatty()  # a batch costs nothing without a bar
+        if watch is not None:
+            watch(1, 100, 0.69312, metrics)
         log.warning("a line of the log")
-        watch(2, 300, 0.5, metrics)
+        if watch is not None:
+            watch(2, 300, 0.5, metrics)
     return stream.getvalue()
 
 

@@ -99,14 +99,18 @@ def test_a_stop_waits_for_the_commits_of_all_ranks(fails: bool) -> None:
     """Otherwise mpiexec kills a rank that still commits, when the first one has ended."""
     events: list[str] = []
 
+    def gather(what: str, mine: Any) -> list[Any]:
+        events.append(what)
+        return [mine, [True, ""]]
+
     def any_(what: str, mine: bool) -> bool:
         events.append(what)
-        if what == "stopped" and fails:
+        if fails:
             raise RankError("rank 1 has left the job: StoreError: no room")
-        return not mine
+        return mine
 
     table: Any = SimpleNamespace(
-        world=SimpleNamespace(any=any_, commits_alone=False),
+        world=SimpleNamespace(gather=gather, any=any_, commits_alone=False),
         wait_commit=lambda: None,
         commit_ended=lambda: events.append("commit"),
     )

@@ -81,7 +81,7 @@ def read_one(folder: Path) -> Run:
     store = folder / "store"
     if is_locked(store / "LOCK"):
         run.state = TRAINING
-    elif run.summary:
+    elif run.summary and "stopped_by" not in run.summary:
         run.state = FINISHED
     _read_store(run, store)
     _read_trace(run)
