@@ -105,7 +105,7 @@ def _default(field: FieldInfo) -> Any:
 def _type(name: str, field: FieldInfo) -> str:
     annotation: Any = field.annotation
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
-        return ", ".join(f"`{choice.value}`" for choice in annotation)
+        return _choices(annotation)
     if get_origin(annotation) is UnionType or get_origin(annotation) is Union:
         words, other = get_args(annotation)
         return ", ".join([*(f"`{word}`" for word in get_args(words)), _list_of(other)])
@@ -133,7 +133,12 @@ def _list_of(annotation: Any) -> str:
         value = get_args(annotation)[1]
         return f"{(get_args(value) or (value,))[0].__name__} by name"
     item = get_args(annotation)[0]
-    return f"list of {(get_args(item) or (item,))[0].__name__}"
+    item = (get_args(item) or (item,))[0]
+    return f"list of {_choices(item) if issubclass(item, StrEnum) else item.__name__}"
+
+
+def _choices(of: type[StrEnum]) -> str:
+    return ", ".join(f"`{choice.value}`" for choice in of)
 
 
 def _show(value: Any, name: str) -> str:

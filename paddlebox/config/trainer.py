@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from pydantic import Field, model_validator
 
 from paddlebox.config.models import AnyModelConfig
-from paddlebox.config.section import Choice, Section
+from paddlebox.config.section import Choice, ListOf, Section
 
 
 class OptimizerType(StrEnum):
@@ -33,6 +33,16 @@ class DenseDtype(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     AUTO = "auto"
+
+
+class TrackerType(StrEnum):
+    """Experiment trackers. Each value is the name of a module, and of the package to install."""
+
+    TENSORBOARD = "tensorboard"
+    MLFLOW = "mlflow"
+    WANDB = "wandb"
+    SWANLAB = "swanlab"
+    VISUALDL = "visualdl"
 
 
 class OptimizerConfig(Section):
@@ -95,6 +105,18 @@ class TrainerConfig(Section):
         description="before: evaluate a pass before training on it (`before` in metrics.jsonl); "
         "after: evaluate data.test_files after each pass",
     )
+    trackers: ListOf[Choice[TrackerType]] = Field(
+        default=(),
+        description="experiment trackers that also get the metrics; you install them "
+        "(docs/running.md)",
+    )
+
+    @model_validator(mode="after")
+    def _trackers_differ(self) -> TrainerConfig:
+        for named in self.trackers:
+            if self.trackers.count(named) > 1:
+                raise ValueError(f"trackers: {named.value} is listed twice")
+        return self
 
     @property
     def evaluates_before(self) -> bool:

@@ -48,6 +48,7 @@ from paddlebox.training.run_dir import copies_of
 from paddlebox.training.runner import Runners, Training
 from paddlebox.training.save_hooks import Copy, Publish, Save
 from paddlebox.training.stream import Passes
+from paddlebox.training.trackers import Trackers, check_installed
 from paddlebox.training.warm_start.source import Source
 from paddlebox.training.warm_start.start import init_from
 
@@ -55,7 +56,7 @@ log = logging.getLogger("paddlebox")
 
 H = TypeVar("H", bound=Hook | None)
 
-take_over, check_config = adopt_stores.take_over, ranks.check_config
+take_over = adopt_stores.take_over
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,13 @@ class StartedRun:
 
 
 # ---- before the store is open
+
+
+def check_config(config: Config, world: Group, back_to: str = "") -> None:
+    """`ranks.check_config`, and whether the trackers are installed. Raises: ConfigError."""
+    ranks.check_config(config, world, back_to)
+    if world.rank == 0:
+        check_installed(config)
 
 
 def move_all_aside(run_dir: Path, world: Group) -> None:
@@ -124,6 +132,9 @@ def open_run(
     that this rank runs, in order: a hook sees what earlier hooks added to the line of a pass."""
     config, world, store = run.config, run.world, run.run_dir / "store"
     trace, curve, lines = _enter(stack, Trace(traced) if traced else None), Curve(), run.point.lines
+    tracked = bool(config.trainer.trackers) and world.rank == 0
+    trackers = Trackers(config, run.run_dir, lines, curve, world.size) if tracked else None
+    _enter(stack, trackers)
     table = open_table(config, store, slots=run.slots, world=world)
     stack.enter_context(table)
     copies = copies_of(config, world.rank)
@@ -142,7 +153,7 @@ def open_run(
     if own.schedule is Schedule.PLATEAU:
         plateau = Plateau(training.runners, table.set_rate, lines.last)
     evaluate, metrics_file = Evaluate(training, tests), MetricsFile(run.run_dir)
-    ending = [copy, recovers, Callbacks(callbacks) if callbacks else None]
+    ending = [copy, recovers, trackers, Callbacks(callbacks) if callbacks else None]
     hooks = [save, evaluate, parity, plateau, curve, metrics_file, alerts, *ending]
     return training, run_by(world.rank, hooks)
 

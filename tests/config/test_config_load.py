@@ -136,7 +136,7 @@ def test_a_mistake_is_named_with_its_path(tmp_path: Path, extra: str, expected: 
 def test_a_key_whose_work_another_key_or_a_tool_does_names_it(tmp_path: Path) -> None:
     said = error_of(tmp_path, MINIMAL + "feeder: {cache_dir: c}\n", "trainer.visualdl=true")
     assert "feeder.cache_dir: unknown key; set XDG_CACHE_HOME" in said
-    assert "trainer.visualdl (from -o): unknown key; tools/report.py shows a run" in said
+    assert "trainer.visualdl (from -o): unknown key; set trainer.trackers: [visualdl]" in said
     more = "extra_tables: {wide: {slot_learning_rates: {a: 2}}}\nmetrics: [{cmatch_rank: ['1']}]\n"
     said = error_of(tmp_path, MINIMAL + more, "trainer.trace=t.json")
     assert "wide.slot_learning_rates: unknown key; give slots a learning_rate_factor in" in said

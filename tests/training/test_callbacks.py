@@ -210,6 +210,20 @@ with joined(config) as world:
 """
 
 
+TRACKER = """
+class Run:
+    id = "w7"
+    def log(self, values): pass
+    def define_metric(self, name, step_metric): pass
+    def finish(self, exit_code): pass
+
+def init(id, dir, **_):
+    with open(f"{dir}/begun", "a") as file:
+        file.write(f"{id}\\n")
+    return Run()
+"""
+
+
 @pytest.mark.slow
 def test_the_first_of_several_ranks_calls_callbacks_and_trackers_and_all_stop_together(
     fields: dict[str, Any], tmp_path: Path
@@ -217,7 +231,9 @@ def test_the_first_of_several_ranks_calls_callbacks_and_trackers_and_all_stop_to
     files = fields["data"]["train_files"]
     fields["data"] |= {"train_files": [*files, *files, *files], "files_per_pass": 3}
     fields["checkpoint"] = {"every": "never"}
+    fields["trainer"] = {"trackers": ["wandb"]}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(fields))
+    (tmp_path / "wandb.py").write_text(TRACKER)  # the program's folder is on its path
     (tmp_path / "own.py").write_text(PROGRAM)
     seen, run_dir = tmp_path / "seen", tmp_path / "run"
 
@@ -236,6 +252,8 @@ def test_the_first_of_several_ranks_calls_callbacks_and_trackers_and_all_stop_to
         assert summary["passes"] == PASSES
         assert "stopped_by" not in summary
     assert seen.read_text().splitlines() == [f"rank 0, pass {number}" for number in (1, 2, 3)]
+    assert (run_dir / "begun").read_text() == "None\nw7\n"  # by the first rank, at each start
+    assert not (run_dir / "ranks" / "1" / "begun").exists()
     assert ["curve" in line for line in lines_of(run_dir)] == [True] * PASSES
     assert not any("curve" in line for line in lines_of(run_dir / "ranks" / "1"))
 
