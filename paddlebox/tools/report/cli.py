@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,7 +45,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
         ("Training AUC", text.decimal(auc), "last pass, before training on it"),
         ("COPC", text.decimal(copc, 3), "clicks / predicted, last pass"),
         ("Samples/s", speed, "median of passes"),
-        ("Samples", text.count(samples), f"{len(run.lines)} passes"),
+        ("Samples", text.count(samples), text.passes(len(run.lines))),
         ("Version", str(version), "newest commit"),
         ("Rows", text.count(number(run.store, "live_rows")), live),
         ("Disk", text.size(run.disk_bytes or None), "files of the store"),
@@ -66,16 +68,21 @@ def report_main(argv: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         help="write the page again every SECONDS until the run ends; an open browser reloads it",
     )
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
     arguments = parser.parse_args(argv)
     if arguments.watch is not None and arguments.watch < 1:
         parser.error(f"--watch {arguments.watch:g}: expected at least 1 second")
     out = arguments.out or arguments.run_dir / PAGE
 
     def write() -> int:
+        opens = arguments.open
         while True:
             run = read_run(arguments.run_dir)
             reload_s = arguments.watch if run.state == TRAINING else None
             write_page(run_page(run, reload_s or 0), out)
+            if opens and not webbrowser.open(out.resolve().as_uri()):
+                print(f"--open: no browser was found: open {out.resolve()}", file=sys.stderr)
+            opens = False
             if reload_s is None:
                 print(out)
                 return 0

@@ -26,6 +26,8 @@ Rows = Sequence[Sequence[str]]
 
 MAX_POINTS = 400  # points of a curve
 MAX_BARS = 120
+_MAX_DOTS = 40  # a curve with more points has no dots
+_WIDEST_BAR = 160  # of 1000
 TONES = 8  # colours in page.css
 # The page loads nothing, even if a name in the data contains HTML.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -39,6 +41,7 @@ class Series:
     values: Sequence[float | None]  # one for each x
     tone: int  # 1 to TONES
     dashed: bool = False
+    fine: bool = False  # a thin curve without dots
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,17 @@ def byte_ticks(low: float, high: float) -> list[float]:
     return [at * unit for at in ticks(low / unit, high / unit)]
 
 
+def distinct(values: Sequence[float], value: Format) -> list[str]:
+    """The labels of ticks, which differ: if `value` has too few digits for that, with more."""
+    labels = [value(v) for v in values]
+    if len({*labels}) == len(labels):
+        return labels
+    scale, unit = text.unit(max(map(abs, values)), value)
+    step = min(after - before for before, after in itertools.pairwise(values)) / scale
+    digits = max(0, math.ceil(-math.log10(step) - 1e-9))
+    return [f"{v / scale:,.{digits}f}{unit}" for v in values]
+
+
 def _labels(side: str, places: Iterable[tuple[float, str]]) -> str:
     return "".join(f'<b style="{side}:{at:.2f}%">{esc(name)}</b>' for at, name in places)
 
@@ -114,13 +128,14 @@ def _hit(left: float, width: float, tip: str) -> str:
     return f'<i class=hit style="left:{left:.2f}%;width:{width:.2f}%" data-tip="{tip}"></i>'
 
 
-def legend(series: Sequence[Series]) -> str:
-    """Names and tones; empty for one series, which the title names."""
+def legend(series: Sequence[Series], named: bool = False) -> str:
+    """Names and tones; empty for one series that the title names, unless `named`."""
     items = [
-        f'<li><i class="key t{s.tone}{" dash" if s.dashed else ""}"></i>{esc(s.name)}</li>'
+        f'<li><i class="key t{s.tone}{" dash" if s.dashed else ""}{" fine" if s.fine else ""}"></i>'
+        f"{esc(s.name)}</li>"
         for s in series
     ]
-    return f"<ul class=legend>{''.join(items)}</ul>" if len(items) > 1 else ""
+    return f"<ul class=legend>{''.join(items)}</ul>" if len(items) > 1 or named else ""
 
 
 @dataclass(frozen=True)
@@ -146,7 +161,8 @@ class _Axes:
     ) -> str:
         y_ticks = byte_ticks(*self.y) if y_format is text.size else ticks(*self.y)
         lines = "".join(f'<path class=grid d="M0 {self.top(y):.1f}H1000"/>' for y in y_ticks)
-        left = _labels("top", ((self.top(y) / 10, y_format(y)) for y in y_ticks))
+        places = (self.top(y) / 10 for y in y_ticks)
+        left = _labels("top", zip(places, distinct(y_ticks, y_format), strict=True))
         below = _labels("left", ((self.left(x) / 10, name) for x, name in x_ticks))
         return (
             f"<div class=plot><div class=ys aria-hidden=true>{left}</div><div class=area>"
@@ -175,15 +191,17 @@ def curves(
     x_name: str = "pass",
     x_value: Format = lambda x: NONE if x is None else f"{x:g}",
     y_range: tuple[float, float] | None = None,
+    joined: bool = False,
     diagonal: bool = False,
+    named: bool = False,
 ) -> str:
-    """Curves over one x axis. A missing value leaves a gap, except with a diagonal: the curves have
-    points of their own then."""
-    at = chosen(len(xs), MAX_POINTS)
+    """Curves over one x axis. A missing value leaves a gap. joined: it leaves none, because each
+    curve has points of its own. named: as in `legend`."""
+    at = range(len(xs)) if joined else chosen(len(xs), MAX_POINTS)
     known = [v for s in series for i in at if (v := s.values[i]) is not None]
     if not known:
         return "<p class=missing>no values</p>"
-    x_range = (min(xs), max(xs)) if len(xs) > 1 else (xs[0] - 1, xs[0] + 1)
+    x_range = (min(xs), max(xs)) if len(xs) > 1 else (xs[0] - 0.5, xs[0] + 0.5)
     axes = _Axes((0.0, max(x_range[1], 1e-9)) if diagonal else x_range, y_range or _padded(known))
     marks = ""
     if diagonal:
@@ -194,15 +212,15 @@ def curves(
         for i in at:
             y = s.values[i]
             if y is None:
-                pen = pen and diagonal
+                pen = pen and joined
                 continue
             place = f"{axes.left(xs[i]):.1f} {axes.top(y):.1f}"
             path.append(("L" if pen else "M") + place)
             dots.append(f"M{place}h0")
             pen = True
-        dash = " dash" if s.dashed else ""
-        marks += f'<path class="line s{s.tone}{dash}" d="{"".join(path)}"/>'
-        if len(at) <= 40:
+        style = f"{' dash' if s.dashed else ''}{' fine' if s.fine else ''}"
+        marks += f'<path class="line s{s.tone}{style}" d="{"".join(path)}"/>'
+        if len(dots) <= _MAX_DOTS and not s.fine:
             marks += f'<path class="dots s{s.tone}" d="{"".join(dots)}"/>'
     hits = ""
     places = [axes.left(xs[i]) for i in at]
@@ -214,10 +232,9 @@ def curves(
         tip = _tip(f"{x_name} {x_value(xs[i])}", shown)
         hits += _hit(left / 10, (right - left) / 10, tip)
     whole = all(float(x).is_integer() for x in xs)
-    x_ticks = [
-        (x, x_value(x)) for x in ticks(*axes.x, 6) if not whole or float(x).is_integer()
-    ] or [(xs[0], x_value(xs[0]))]
-    return legend(series) + axes.frame(marks, hits, x_ticks, value, x_name)
+    x_ticks = [x for x in ticks(*axes.x, 6) if not whole or float(x).is_integer()] or [xs[0]]
+    labels = list(zip(x_ticks, distinct(x_ticks, x_value), strict=True))
+    return legend(series, named) + axes.frame(marks, hits, labels, value, x_name)
 
 
 def bars(
@@ -227,15 +244,17 @@ def bars(
     *,
     x_name: str = "pass",
     as_shares: bool = False,
+    named: bool = False,
 ) -> str:
-    """Stacked bars. as_shares: all bars have the same height; tooltips also show the values."""
+    """Stacked bars. as_shares: all bars have the same height; tooltips also show the values. named:
+    as in `legend`."""
     at = chosen(len(xs), MAX_BARS)
     totals = {i: sum(s.values[i] or 0 for s in series) for i in at}
     highest = 1.0 if as_shares else max(totals.values(), default=0) or 1.0
     axes = _Axes((0, len(at)), (0, highest * (1 if as_shares else 1.04)))
     marks = hits = ""
     width = 1000 / len(at)
-    gap = min(width * 0.2, 8)
+    gap = max(min(width * 0.2, 8), width - _WIDEST_BAR)
     for place, i in enumerate(at):
         base = 0.0
         for s in series:
@@ -253,7 +272,7 @@ def bars(
         hits += _hit(place * 100 / len(at), 100 / len(at), tip)
     x_ticks = [(place + 0.5, str(xs[at[place]])) for place in chosen(len(at), 8)]
     y_format: Format = (lambda y: f"{100 * (y or 0):.0f} %") if as_shares else value
-    return legend(series) + axes.frame(marks, hits, x_ticks, y_format, x_name)
+    return legend(series, named) + axes.frame(marks, hits, x_ticks, y_format, x_name)
 
 
 def _of_total(value: float | None, total: float, shown: Format) -> str:
@@ -289,7 +308,9 @@ def gantt(lanes: Sequence[str], spans: Sequence[Span], value: Format) -> str:
             if s.lane == lane
         )
         rows += f"<div class=lane><b>{esc(lane)}</b><div>{marks}</div></div>"
-    below = _labels("left", ((100 * x / length, value(x)) for x in ticks(0, length, 6)))
+    x_ticks = ticks(0, length, 6)
+    places = (100 * x / length for x in x_ticks)
+    below = _labels("left", zip(places, distinct(x_ticks, value), strict=True))
     return f"<div class=gantt>{rows}<div class=xs aria-hidden=true>{below}</div></div>"
 
 

@@ -131,23 +131,19 @@ def _read_store(run: Run, store: Path) -> None:
         run.missing["store"] = f"the store cannot be read: {error}"
 
 
+TRACE = "trace.json"
+
+
 def _read_trace(run: Run) -> None:
-    named = (run.config.get("trainer") or {}).get("trace") or ""
-    if not named:
-        run.missing["trace"] = "no trace was written: train with --trace FILE"
+    trace = _json(run.folder / TRACE)
+    if not isinstance(trace, dict):
+        run.missing["trace"] = f"no {TRACE} in the run dir: train with --trace RUN_DIR/{TRACE}"
         return
-    for path in (Path(named), run.folder / Path(named).name):
-        trace = _json(path)
-        if isinstance(trace, dict):
-            events = trace.get("traceEvents", [])
-            threads = {e.get("tid"): e["args"]["name"] for e in events if e.get("ph") == "M"}
-            run.trace = [
-                {**e, "thread": threads.get(e["tid"], str(e["tid"]))}
-                for e in events
-                if e.get("ph") == "X"
-            ]
-            return
-    run.missing["trace"] = f"the trace {named} cannot be read; it is written when the run ends"
+    events = trace.get("traceEvents", [])
+    threads = {e.get("tid"): e["args"]["name"] for e in events if e.get("ph") == "M"}
+    run.trace = [
+        {**e, "thread": threads.get(e["tid"], str(e["tid"]))} for e in events if e.get("ph") == "X"
+    ]
 
 
 def number(line: Line, *path: str) -> float | None:

@@ -26,7 +26,6 @@ from paddlebox.tools.report.training_figures import (
     Part,
     at,
     by_pass,
-    from_zero,
     over_passes,
     whose,
 )
@@ -39,8 +38,13 @@ def row_figures(run: Run) -> list[Figure]:
     tiers = by_pass(
         run,
         "Where rows came from",
-        "Rows of each pass: kept from the pass before, in memory, read from SSD, or new.",
-        [(t, tone, at("hits", t)) for t, tone in (("hbm", 1), ("mem", 6), ("ssd", 5), ("new", 8))],
+        "Shares of the rows of each pass.",
+        [
+            ("the pass before (hbm)", 1, at("hits", "hbm")),
+            ("memory (mem)", 6, at("hits", "mem")),
+            ("SSD (ssd)", 5, at("hits", "ssd")),
+            ("new", 8, at("hits", "new")),
+        ],
         text.count,
         draw=bars,
         as_shares=True,
@@ -48,9 +52,11 @@ def row_figures(run: Run) -> list[Figure]:
     read = by_pass(
         run,
         "Bytes read from local disk",
-        "While a pass trained: rows from SSD, mostly for the next pass, and instances that did not "
-        "fit in memory.",
-        [("rows", 5, at("ssd", "bytes_read")), ("instances", 8, at("spilled_bytes"))],
+        "While a pass trained.",
+        [
+            ("rows, mostly of the next pass", 5, at("ssd", "bytes_read")),
+            ("instances that did not fit in memory", 8, at("spilled_bytes")),
+        ],
         text.size,
         "nothing was read: all rows and instances fit in memory",
         bars,
@@ -59,14 +65,22 @@ def row_figures(run: Run) -> list[Figure]:
 
 
 def store_figures(run: Run) -> list[Figure]:
+    # The line of a pass has the rows before its commit. The store of one table has them now.
+    now = None if flat(run.config).get("extra_tables") else number(run.store, "live_rows")
+
+    def live(line: Line) -> float | None:
+        before = number(line, "sizes", "live_rows")
+        return before if now is None or before is None or line is not run.last else now
+
+    most = max((live(line) or 0 for line in run.lines), default=0)
     growth = by_pass(
         run,
         "Rows",
         "Live rows of the store at the newest commit when a pass ended, and rows in memory.",
-        [("live", 1, at("sizes", "live_rows")), ("in MEM", 6, at("sizes", "mem_rows"))],
+        [("live", 1, live), ("in MEM", 6, at("sizes", "mem_rows"))],
         text.count,
         "metrics.jsonl has no sizes",
-        y_range=from_zero(run, "sizes", "live_rows"),
+        y_range=(0.0, most * 1.06) if most else None,
     )
     return [growth, _written(run), _store_now(run), _data(run)]
 
@@ -84,8 +98,10 @@ def _written(run: Run) -> Figure:
         Series(kind, [float(sums[kind, of_pass]) for of_pass in passes], tones.get(kind, 8))
         for kind in dict.fromkeys(entry["kind"] for entry in run.journal)
     ]
-    note = "Shown at the pass before the commit. Compaction is the cost of merging segments."
-    return over_passes(title, note, passes, series, text.size, bars)
+    note = "Shown at the pass before the commit."
+    if any(s.name == "compaction" for s in series):
+        note += " Compaction is the cost of merging segments."
+    return over_passes(title, note, passes, series, text.size, bars, named=True)
 
 
 def _store_now(run: Run) -> Figure:

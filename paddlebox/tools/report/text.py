@@ -6,6 +6,7 @@ import datetime
 import html
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 NONE = "–"
@@ -16,11 +17,19 @@ def esc(value: Any) -> str:
     return html.escape(str(value), quote=True)
 
 
+_COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
+_SIZES = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
+
+
+def passes(number: int) -> str:
+    return f"{number:,} pass{'' if number == 1 else 'es'}"
+
+
 def count(value: float | None) -> str:
     """12,345; from a million on 1.23 M."""
     if value is None:
         return NONE
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+    for size, unit in _COUNTS:
         if abs(value) >= size:
             return f"{value / size:.2f} {unit}"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
@@ -30,7 +39,7 @@ def size(value: float | None) -> str:
     """Bytes, in binary units."""
     if value is None:
         return NONE
-    for shift, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+    for shift, unit in _SIZES:
         if abs(value) >= 1 << shift:
             return (
                 f"{value / (1 << shift):.3g} {unit}"
@@ -48,6 +57,15 @@ def seconds(value: float | None) -> str:
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def unit(value: float, written: Callable[..., str]) -> tuple[float, str]:
+    """The unit in which a function of this module writes a value, and its text."""
+    if written is seconds:
+        return 1.0, " s"
+    units = {count: _COUNTS, size: tuple((float(1 << s), name) for s, name in _SIZES)}
+    found = [(scale, f" {name}") for scale, name in units.get(written, ()) if value >= scale]
+    return found[0] if found else (1.0, " B" if written is size else "")
 
 
 def decimal(value: float | None, digits: int = 4) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from paddlebox.tools.report import text
 from paddlebox.tools.report.page import (
+    MAX_POINTS,
     Figure,
     Format,
     Series,
@@ -33,6 +34,7 @@ Part = tuple[str, int, Value]
 STAGES = ("read", "parse", "key", "stage", "pack", "train", "commit")
 _TONE = {stage: tone for tone, stage in enumerate(STAGES, 1)}
 _SPAN_PASSES = 8
+_CURVED_PASSES = 40  # of a run whose points inside the passes are shown
 _MAX_SPANS = 2500  # of a trace, to limit the size of the page
 # trainer.evaluate_passes: before: the metrics of a served model that is always up to date.
 _BEFORE = "before the pass, as served"
@@ -54,17 +56,17 @@ def by_pass(
     draw: Callable[..., str] = curves,
     **options: Any,
 ) -> Figure:
-    """A figure over the passes of a run, drawn as `curves` or `bars`. Curves without values are
-    left out. why: the reason if passes have no values; "": NO_PASS. options: of `draw`."""
+    """A figure over the passes of a run, drawn as `curves` or `bars`. Curves without values, and
+    parts that are 0 in all bars, are left out. why: the reason if passes have no values; "":
+    NO_PASS. options: of `draw`."""
     passes = [line["pass"] for line in run.lines]
     series = [Series(name, [of(line) for line in run.lines], tone) for name, tone, of in parts]
-    if draw is bars:
-        shown = series if any(v for s in series for v in s.values) else []
-    else:
-        shown = [s for s in series if any(v is not None for v in s.values)]
+    none = (None, 0) if draw is bars else (None,)
+    shown = [s for s in series if any(v not in none for v in s.values)]
     if not shown:
         return missing(title, (run.lines and why) or NO_PASS)
-    return over_passes(title, note, passes, shown, value, draw, **options)
+    named = len(parts) > 1
+    return over_passes(title, note, passes, shown, value, draw, named=named, **options)
 
 
 def over_passes(
@@ -99,31 +101,84 @@ def whose(run: Run) -> str:
 def learning_figures(run: Run) -> list[Figure]:
     # With phases, the training curve is that of phase update.
     update = any("phases" in line for line in run.lines)
-    note = "Training: predicted before training on the pass. Test: data.test_files after it."
+    notes = ["Training: predicted before training on it."]
     if update:
-        note += " Phase update predicts instances on which phase join has just trained."
+        notes.append("Phase update predicts instances on which phase join has just trained.")
+    if _has(run, "test"):
+        notes.append("Test: data.test_files after a pass.")
+    if curved := _curved(run):
+        notes.append(f"The fine line is the tenth of a pass before each point.{whose(run)}")
     again = [line["pass"] for line in run.lines if "repeats_pass" in line]
     if again:
-        note += (
-            f" {len(again)} passes, from pass {again[0]} on, train on files a second time: the "
+        notes.append(
+            f"From pass {again[0]} on, {text.passes(len(again))} train on files a second time: the "
             "rows already contain the clicks of these files, so only the test is meaningful."
         )
-    auc = _metric(run, "AUC", note, update, "metrics", "auc")
-    return [auc, _metric(run, "Loss", "Mean over the samples of a pass.", update, "loss")]
+    figures = []
+    for title, place, path in (("AUC", 2, ("metrics", "auc")), ("Loss", 1, ("loss",))):
+        parts = _parts(update, *path)
+        note = " ".join(notes)
+        figures.append(
+            _inside(run, title, note, parts, place)
+            if curved
+            else by_pass(run, title, note, parts, text.decimal)
+        )
+    return figures
 
 
-def _metric(
-    run: Run, title: str, note: str, update: bool, *path: str, value: Format = text.decimal
-) -> Figure:
+def _has(run: Run, name: str) -> bool:
+    return any(name in line for line in run.lines)
+
+
+def _curved(run: Run) -> bool:
+    """Whether to show the points inside the passes. They do not help to read many passes."""
+    return len(run.lines) <= _CURVED_PASSES and _has(run, "curve")
+
+
+def _parts(update: bool, *path: str) -> list[Part]:
     """Curves of a metric in training, test and phase join, and before each pass. path: the path of
     the metric in a line. Its last element is the name in a test."""
-    parts: list[Part] = [
+    return [
         ("update" if update else "training", 1, at(*path)),
         ("test", 2, at("test", path[-1])),
         ("join", 3, at("phases", "join", *path)),
         (_BEFORE, 4, at("before", path[-1])),
     ]
-    return by_pass(run, title, note, parts, value)
+
+
+def _inside(run: Run, title: str, note: str, parts: Sequence[Part], place: int) -> Figure:
+    """A figure over samples: the points inside the passes, and `parts` at the end of each. place:
+    of the value in a point of `curve`."""
+    points: dict[int, tuple[int, Line, float | None]] = {}  # samples -> pass, line, value inside it
+    before = 0.0
+    for line in run.lines:
+        samples = number(line, "samples") or 0.0
+        inside = line.get("curve", [])
+        for i in chosen(len(inside), MAX_POINTS // len(run.lines)):
+            reached = round(before + inside[i][0] * samples)
+            points[reached] = (line["pass"], {}, inside[i][place])
+        before += samples
+        points[round(before)] = (line["pass"], line, points.get(round(before), (0, {}, None))[2])
+    xs = sorted(points)
+    found = [points[x] for x in xs]
+    series = [Series(name, [of(line) for _, line, _ in found], tone) for name, tone, of in parts]
+    inside_pass = [value for _, _, value in found]
+    # The steep begin of a run would flatten all later passes.
+    kept = [v for s in series for v in s.values if v is not None]
+    kept += [v for of, _, v in found if of != found[0][0] and v is not None]
+    if len(run.lines) > 1 and kept:
+        inside_pass = [v if v and min(kept) <= v <= max(kept) else None for v in inside_pass]
+    series.insert(0, Series(f"{parts[0][0]}, inside a pass", inside_pass, 1, fine=True))
+    shown = [s for s in series if any(v is not None for v in s.values)]
+    if not shown:
+        return missing(title, NO_PASS)
+    options: dict[str, Any] = {"x_name": "samples", "x_value": text.count}
+    drawn = curves(xs, shown, text.decimal, joined=True, named=True, **options)
+    rows = [
+        [text.count(x), str(of_pass), *(text.decimal(s.values[i]) for s in shown)]
+        for i, (x, (of_pass, _, _)) in enumerate(zip(xs, found, strict=True))
+    ]
+    return Figure(title, note, drawn, ["samples", "pass", *(s.name for s in shown)], rows)
 
 
 def calibration_figures(run: Run) -> list[Figure]:
@@ -137,7 +192,7 @@ def calibration_figures(run: Run) -> list[Figure]:
         [("training", 1, at("metrics", "bucket_error")), ("test", 2, at("test", "bucket_error"))],
         text.decimal,
     )
-    copc = _metric(run, "COPC", note, update, "metrics", "copc", value=_DECIMAL3)
+    copc = by_pass(run, "COPC", note, _parts(update, "metrics", "copc"), _DECIMAL3)
     return [_calibration(run), copc, buckets, *_named_metrics(run)]
 
 
@@ -191,6 +246,7 @@ def _calibration(run: Run) -> Figure:
         series,
         _DECIMAL3,
         x_name="predicted",
+        joined=True,
         diagonal=True,
         x_value=_DECIMAL3,
         y_range=(0.0, most * 1.04),
@@ -268,8 +324,11 @@ def _stages(run: Run) -> Figure:
 
 
 def _spans(run: Run) -> Figure:
-    title = f"The pipeline over time, last {_SPAN_PASSES} passes"
-    shown = [line for line in run.lines if isinstance(line.get("spans"), dict)][-_SPAN_PASSES:]
+    title = "The pipeline over time"
+    known = [line for line in run.lines if isinstance(line.get("spans"), dict)]
+    shown = known[-_SPAN_PASSES:]
+    if len(shown) < len(known):
+        title += f", last {text.passes(len(shown))}"
     if not shown:
         return missing(title, "metrics.jsonl has no spans of stages" if run.lines else NO_PASS)
     spans, rows = [], []
@@ -280,10 +339,14 @@ def _spans(run: Run) -> Figure:
             tip = f"pass {of_pass}: {stage}\nfrom first to last\t{text.seconds(end - begin)}"
             spans.append(Span(stage, begin, end, 1 if of_pass % 2 else 5, tip))
             rows.append([stage, str(of_pass), text.moment(begin), text.seconds(end - begin)])
+    note = "From the first work of a stage on a pass to its last"
+    if len(shown) > 1:
+        note += (
+            "; odd passes blue, even ones yellow. Pass n + 1 is read and staged while pass n trains"
+        )
     return Figure(
         title,
-        "From the first work of a stage on a pass to its last; odd passes blue, even ones yellow. "
-        f"Pass n + 1 is read and staged while pass n trains.{whose(run)}",
+        f"{note}.{whose(run)}",
         gantt(STAGES, spans, text.seconds),
         ["stage", "pass", "began", "length"],
         rows,
@@ -301,10 +364,12 @@ def _trace(run: Run) -> Figure:
     busy: dict[tuple[str, str], float] = defaultdict(float)
     for event in shown:
         busy[event["thread"].removeprefix("paddlebox-"), event["name"]] += event["dur"] / 1e6
-    keys = [Series(stage, [], tone) for stage, tone in _TONE.items()]
+    seen = {event["name"].partition(" ")[0] for event in shown}
+    keys = [Series(stage, [], tone) for stage, tone in _TONE.items() if stage in seen]
+    of = f"passes {last - 1} and {last}" if last > 1 else "pass 1"
     return Figure(
         title,
-        f"From the trace, passes {max(1, last - 1)} and {last}. Faint: waiting.{whose(run)}",
+        f"From the trace, {of}. Faint: waiting.{whose(run)}",
         legend(keys) + gantt(sorted({span.lane for span in merged}), merged, text.seconds),
         ["thread", "what", "seconds"],
         [[thread, name, text.seconds(s)] for (thread, name), s in sorted(busy.items())],

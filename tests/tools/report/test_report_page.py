@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
+import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,102 @@ def test_a_run_by_hours_shows_its_logs_and_what_was_predicted_before_each(run_di
     assert page.count(">before the pass, as served</th>") == 3  # AUC, loss, COPC
     for value in ("0.6543", "0.4321", "1.234"):
         assert value in page
+
+
+def with_lines(run: Run, count: int, **changes: Any) -> Run:
+    """The run with only the first lines, and with other values in them."""
+    return replace(run, lines=[{**line, **changes} for line in run.lines[:count]], evaluations=[])
+
+
+def figure(run: Run, title: str) -> str:
+    """The HTML of a figure."""
+    begin = rf"<figure(?: class=wide)?><figcaption><h3>{title}</h3>"
+    (found,) = re.findall(rf"(?s){begin}.*?</figure>", run_page(run).html())
+    return str(found)
+
+
+def test_a_run_of_one_pass_has_curves_of_the_points_inside_it(run_dir: Path) -> None:
+    run = with_lines(read_run(run_dir), 1)
+    line = run.lines[0]
+    for title, place in (("AUC", 2), ("Loss", 1)):
+        shown = figure(run, title)
+        assert '<li><i class="key t1 fine"></i>training, inside a pass</li>' in shown
+        path = shown.split('class="line s1 fine" d="')[1].split('"')[0]
+        assert path.count("L") == len(line["curve"]) - 1 == 29  # a point after each batch
+        for share, *values in line["curve"]:
+            row = (
+                f"<td>{3000 * share:,.0f}</td><td class=n>1</td><td class=n>{values[place - 1]:.4f}"
+            )
+            assert row in shown
+    page = run_page(run).html()
+    assert "<em>1 pass</em>" in page
+    assert "1 passes" not in page
+
+
+def test_points_inside_passes_keep_the_scale_of_the_passes(run_dir: Path) -> None:
+    run = read_run(run_dir)
+    run.lines[0]["curve"][0][2] = 0.01
+    shown = figure(run, "AUC")
+    assert "training, inside a pass" in shown
+    assert "0.0100" not in shown
+    assert "<td>9,000</td><td class=n>3</td>" in shown
+    # Many passes are shown by pass.
+    run.lines = [{**run.lines[0], "pass": number} for number in range(1, 42)]
+    assert "inside a pass" not in figure(run, "AUC")
+
+
+def test_what_is_absent_is_not_described(run_dir: Path) -> None:
+    run = with_lines(read_run(run_dir), 1, hits={"hbm": 0, "mem": 0, "ssd": 0, "new": 5})
+    assert "Test: data.test_files" in figure(run, "AUC")
+    rows = figure(run, "Where rows came from")
+    assert '<li><i class="key t8"></i>new</li>' in rows  # its only part
+    assert "SSD" not in rows
+    for line in run.lines:
+        del line["test"]
+        del line["curve"]
+    auc = figure(run, "AUC")
+    assert "Test" not in auc
+    assert "fine line" not in auc
+    assert '<li><i class="key t1"></i>training</li>' in auc
+    run.journal = [{"kind": "pass", "pass": 1, "bytes": 7}]
+    assert "Compaction" not in figure(run, "Bytes written by commits")
+
+
+def test_the_trace_in_the_run_dir_is_shown(run_dir: Path) -> None:
+    run = read_run(run_dir)
+    assert run.trace
+    shown = figure(run, "What each thread did")
+    assert "From the trace, passes 2 and 3." in shown
+    assert "<b>MainThread</b>" in shown
+
+
+def test_rows_after_the_last_pass_are_those_of_its_commit(run_dir: Path) -> None:
+    run = with_lines(read_run(run_dir), 1)
+    assert run.lines[0]["sizes"]["live_rows"] == 0  # before its commit
+    assert f"<td class=n>{run.store['live_rows']:,}</td>" in figure(run, "Rows")
+
+
+def test_the_page_is_opened_in_a_browser_once(
+    run_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    opened: list[str] = []
+
+    def open_first(uri: str) -> bool:
+        opened.append(uri)
+        return len(opened) == 1
+
+    monkeypatch.setattr(webbrowser, "open", open_first)
+    out = tmp_path / "a page.html"
+    assert report_main([str(run_dir), "--out", str(out), "--open"]) == 0
+    assert opened == [f"file://{tmp_path}/a%20page.html"]
+    assert capsys.readouterr().err == ""
+    assert report_main([str(run_dir), "--out", str(out), "--open"]) == 0
+    assert f"no browser was found: open {out}" in capsys.readouterr().err
+    assert report_main([str(run_dir), "--out", str(out)]) == 0
+    assert len(opened) == 2
 
 
 def test_missing_runs_are_reported(tmp_path: Path) -> None:
