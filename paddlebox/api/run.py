@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from paddlebox.store import run_config
 
 if TYPE_CHECKING:
     from paddlebox.store.group import Group
+    from paddlebox.training.callbacks import Callback
 
 # The groups in a line of metrics.jsonl that `history` shows -> the beginning of their names there.
 _MEASURED = {"metrics": "", "phases": "", "test": "test.", "before": "before."}
@@ -32,6 +33,7 @@ def train(
     data: Any = None,
     test_data: Any = None,
     slots: Any = None,
+    callbacks: Sequence[Callback] = (),
     source: str = "",
     back_to: str = "",
     fresh: bool = False,
@@ -50,6 +52,7 @@ def train(
         test_data: likewise, in place of data.test_files.
         slots: of the data: a list of dicts as below `slots:` in slots.yaml, or the content of the
             file, or its path; None: data.slots of the config, or the slots of an earlier call.
+        callbacks: called after each batch and each pass; each may end the run early.
         source: RUN or RUN@VERSION: another run whose rows and dense parameters a new run starts
             with (docs/warm_start.md).
         back_to: a version to go back to first: its number, YYYYMMDD, YYYYMMDD/PASS or the name of a
@@ -86,6 +89,7 @@ def train(
                 back_to=back_to,
                 fresh=fresh,
                 skip=skip,
+                callbacks=callbacks,
                 world=world,
             )
             if given is not None:
@@ -222,6 +226,20 @@ class Run:
                 f"row {missing[0]}: leave them out"
             )
         return found if len(slots.tasks) > 1 else found[:, 0]
+
+    def embedding(self, slot: str, values: Iterable[Any], *, missing: str = "error") -> np.ndarray:
+        """(K, D) float32, the vectors of K values of a slot, as the newest commit has them.
+        `paddlebox.api.embeddings.embedding` describes the arguments and errors."""
+        from paddlebox.api.embeddings import embedding
+
+        return embedding(self.path, slot, values, missing=missing)
+
+    def embeddings(self, slot: str | None, path: AnyPath, **chosen: Any) -> Path:
+        """Write the vectors of all rows of a slot to a Parquet file, and return its path.
+        `paddlebox.api.embeddings.embeddings` describes the columns and further arguments."""
+        from paddlebox.api.embeddings import embeddings
+
+        return embeddings(self.path, slot, path, **chosen)
 
 
 def _row(line: Mapping[str, Any]) -> dict[str, Any]:

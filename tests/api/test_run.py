@@ -179,6 +179,36 @@ def test_other_data_are_a_further_pass_and_the_same_are_not(
 
 
 @pytest.mark.slow
+def test_a_callback_ends_the_run_after_its_pass(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    class Stop(paddlebox.Callback):
+        def on_pass(self, line: dict[str, Any]) -> bool:
+            seen.append(line["samples"])
+            return True
+
+    config = {**CONFIG, "trainer": {"epochs": 3}}
+    run = paddlebox.train(config, tmp_path / "run", data=FIRST, slots=SLOTS, callbacks=[Stop()])
+    assert seen == [len(FIRST)]
+    assert len(run.history) == 1
+    assert "Stop" in run.summary["stopped_by"]
+
+
+@pytest.mark.slow
+def test_vectors_of_values_are_those_in_the_file_of_the_slot(
+    run: paddlebox.Run, tmp_path: Path
+) -> None:
+    users = ["u7", "u3"]
+    file = run.embeddings("user", tmp_path / "user.parquet", values=users)
+    table = pq.read_table(file).to_pydict()
+    stored = dict(zip(table["value"], table["embedx"], strict=True))
+    np.testing.assert_array_equal(run.embedding("user", users), [stored[one] for one in users])
+    with pytest.raises(ConfigError, match="'u999' \\(no row\\)"):
+        run.embedding("user", ["u7", "u999"])
+    assert np.isnan(run.embedding("user", ["u999"], missing="nan")).all()
+
+
+@pytest.mark.slow
 def test_an_interrupted_call_continues_when_it_is_called_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
