@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from paddlebox import ops
+from paddlebox.config.check import did_you_mean
 from paddlebox.config.metrics import MetricConfig
 from paddlebox.data.batches import LOG_KEYS, MASK, Feed, instances_of, take_metric_columns
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.findings import large_inputs
-from paddlebox.errors import TrainingError
+from paddlebox.errors import ConfigError, TrainingError
 from paddlebox.training import interrupt
 from paddlebox.training.measured import Measured, PassResult, Watched, Weights
 from paddlebox.training.metrics import PassMetrics, warn_of_one_class
@@ -47,9 +48,10 @@ def run_pass(
         watched: receives the predictions. It needs a label and a step that returns logits.
 
     Raises: TrainingError if a loss is not finite; DataError if a label is between 0 and 1, without
-    `dataset.soft_labels` and weights; PassError if no pass is open, or it has been trained already
-    (nothing changes then).
+    `dataset.soft_labels` and weights; ConfigError if no variable `label` is fed, and PassError if
+    no pass is open, or it has been trained already (nothing changes then).
     """
+    _check_label(dataset, label)
     weights = Weights(bool(dataset.weight_column), dataset.negative_rate, dataset.soft_labels)
     measured = Measured(label or dataset.label_variable, metrics, outputs, tasks, watched, weights)
     known = {*LOG_KEYS, *dataset.slot_names} if metrics else set()
@@ -78,6 +80,18 @@ def run_pass(
         raise
     dataset.heartbeat.stage("end", "of the pass")
     return measured.result(dataset, batches, time.perf_counter() - started)
+
+
+def _check_label(dataset: Dataset, label: str | None) -> None:
+    """Raises: ConfigError if the batches have no variable of this name."""
+    use_var = dataset.options.use_var
+    fed = [dataset.label_variable] if use_var is None else [var.name for var in use_var]
+    names = [name for name in fed if name is not None]
+    if label is not None and label not in names:
+        raise ConfigError(
+            f"label: expected a variable that is fed ({', '.join(names) or 'none'}), found "
+            f"{label!r}{did_you_mean([label], names)}"
+        )
 
 
 def _step(
@@ -149,6 +163,7 @@ def train_from_dataset(
     Raises:
         TrainingError: a loss is not finite.
         PassError: no pass is open, or it has been trained already.
+        ConfigError: no variable `label` is fed, or `metrics` name a column that is not there.
         ValueError: an operator got a wrong shape or dtype, or there are logits but no label.
         DataError: the data cannot be read.
     """

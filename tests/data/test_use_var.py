@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlebox.errors import PassError
+from paddlebox.errors import ConfigError, PassError
 from paddlebox.training.batch_loop import run_pass, train_from_dataset
 from tests.data.test_protocol import load, train
 from tests.support.fixtures import OpenDataset, WriteLines
@@ -124,6 +124,24 @@ def test_metrics_without_a_label_are_refused(
     with pytest.raises(ValueError, match="use_var has no label"):
         train_from_dataset(None, None, dataset, loss="loss", logits="logits")
     assert run_pass(dataset, no_step).samples == 3
+
+
+@pytest.mark.parametrize(
+    ("use_var", "label", "message"),
+    [
+        (GOOD, "clik", r"\(user, words, age, click\), found 'clik'; did you mean 'click'\?$"),
+        (None, "click", r"label: expected a variable that is fed \(box_label\), found 'click'$"),
+    ],
+)
+def test_a_label_that_is_not_fed_is_an_error_and_the_pass_stays_open(
+    open_dataset: OpenDataset, write_lines: WriteLines, use_var: Any, label: str, message: str
+) -> None:
+    dataset = open_dataset(use_var=use_var)
+    load(dataset, write_lines("a.txt", LINES))
+    for logits in (None, "logits"):
+        with pytest.raises(ConfigError, match=message):
+            train_from_dataset(None, None, dataset, loss="loss", logits=logits, label=label)
+    assert run_pass(dataset, no_step, label=dataset.label_variable).samples == 3
 
 
 def test_training_a_pass_twice_is_refused_and_costs_nothing(
