@@ -69,8 +69,8 @@ train: setup ## generate data, train and evaluate DeepFM on it (CONFIG=, RUN_DIR
 	  if [ -e "$$run" ]; then run="$$run-$$(date +%Y%m%d-%H%M%S)"; fi; \
 	fi; \
 	set -ex; \
-	$(BIN)/python tools/train.py -c $(CONFIG) --run-dir "$$run"; \
-	$(BIN)/python tools/evaluate.py "$$run"
+	$(BIN)/paddlebox train -c $(CONFIG) --run-dir "$$run"; \
+	$(BIN)/paddlebox evaluate "$$run"
 
 # Tests of Python often wait for processes and for the disk, so there are more workers than cores.
 WORKERS ?= $(shell echo $$((2 * $(JOBS))))

@@ -8,64 +8,50 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 import warnings
 
 from paddlebox import __version__
-from paddlebox.config.check import did_you_mean
 from paddlebox.launch import sigpipe
-
-#: Command -> (module, its main function, one line about it). A module is imported when it runs.
-COMMANDS = {
-    "train": ("launch.cli", "train_main", "train a model, and commit each pass"),
-    "evaluate": ("launch.cli", "evaluate_main", "evaluate a run on data.test_files"),
-    "export": ("launch.export", "export_main", "write and update export files"),
-    "serve": ("launch.serve", "serve_main", "serve an export file over HTTP"),
-    "embeddings": ("tools.embeddings", "main", "write the vectors of a slot as Parquet"),
-    "report": ("tools.report.cli", "report_main", "show a run as a page"),
-    "compare": ("tools.report.compare", "compare_main", "compare runs"),
-    "store": ("tools.upkeep.cli", "main", "inspect, verify, copy and repair a store"),
-    "doctor": ("tools.doctor.cli", "doctor_main", "check whether a machine is fit for training"),
-    "diagnose": ("tools.diagnose.cli", "diagnose_main", "examine a trained model slot by slot"),
-    "auc-runner": ("tools.diagnose.cli", "auc_runner_main", "measure how much each slot matters"),
-    "tune": ("tools.tune.cli", "tune_main", "choose values of a config by trials"),
-    "new-model": ("tools.new_model.cli", "new_model_main", "create the files of your own model"),
-    "from-paddlerec": (
-        "tools.from_paddlerec.cli",
-        "from_paddlerec_main",
-        "convert a config of PaddleRec",
-    ),
-    "train-on-ray": ("tools.on_ray.cli", "main", "run the ranks of a job on a Ray cluster"),
-}
+from paddlebox.launch.help import Help
+from paddlebox.tools.commands import COMMANDS, main_of
 
 
 def main() -> int:
     """Run the command that the arguments of this process name. Returns its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="paddlebox",
-        usage="paddlebox COMMAND [ARGUMENTS]",
-        description="Trains and serves CTR models. `paddlebox COMMAND --help` lists arguments.",
-        epilog="commands:\n" + "\n".join(f"  {k:16}{about}" for k, (*_, about) in COMMANDS.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"paddlebox {__version__}")
-    parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.command is None:
-        parser.print_help()
-        return 2
-    if given.command not in COMMANDS:
-        hint = did_you_mean([given.command], COMMANDS)
-        parser.error(f"expected a command, found {given.command!r}{hint}")
+    given = sys.argv[1:]
+    if not given or given[0] not in COMMANDS:
+        return _without_command(given)
     # Tools read sys.argv: its first part is their name in usage lines and errors.
-    sys.argv = [f"paddlebox {given.command}", *given.arguments]
+    sys.argv = [f"paddlebox {given[0]}", *given[1:]]
     warnings.filterwarnings("ignore", module="paddle")
-    module, function, _ = COMMANDS[given.command]
-    run = getattr(importlib.import_module(f"paddlebox.{module}"), function)
+    try:
+        run = main_of(given[0])
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("paddlebox"):
+            raise
+        missing = f"{sys.executable} has no package {error.name}, which paddlebox requires"
+        print(f"ImportError: {missing}: install it (docs/building.md)", file=sys.stderr)
+        return 1
     with sigpipe.handled():
-        return int(run())
+        return run()
+
+
+def _without_command(given: list[str]) -> int:
+    about = "Trains and serves CTR models. `paddlebox COMMAND --help` lists arguments."
+    parser = argparse.ArgumentParser("paddlebox", description=about, formatter_class=Help)
+    parser.add_argument("--version", action="version", version=f"paddlebox {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, (_, line) in COMMANDS.items():
+        commands.add_parser(name, help=line)
+    if given and not given[0].startswith("-"):
+        from paddlebox.config.check import did_you_mean  # slow to import
+
+        hint = did_you_mean(given[:1], COMMANDS)
+        parser.error(f"expected a command, found {given[0]!r}{hint}")
+    parser.parse_args(given)
+    parser.print_help()
+    return 2
 
 
 if __name__ == "__main__":

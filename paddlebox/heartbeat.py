@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-#: Environment variable: the path of the file. tools/train_on_ray.py sets it.
+#: Environment variable: the path of the file. `paddlebox train-on-ray` sets it.
 FILE = "PADDLEBOX_HEARTBEAT"
 LINE = 256  # bytes of each of the two lines
 _T = TypeVar("_T")

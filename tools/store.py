@@ -8,7 +8,7 @@ import installed  # noqa: F401
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", module="paddle")
     from paddlebox.launch import sigpipe
-    from paddlebox.tools.upkeep.cli import main
+    from paddlebox.tools.upkeep.cli import store_main
 
     with sigpipe.handled():
-        sys.exit(main())
+        sys.exit(store_main())

@@ -58,7 +58,7 @@ _INSTEAD = {
     },
     "trainer.evaluate_after_pass": "set trainer.evaluate_passes: after",
     "trainer.evaluate_before_pass": "set trainer.evaluate_passes: before",
-    "trainer.trace": "use tools/train.py --trace FILE",
+    "trainer.trace": "use paddlebox train --trace FILE",
     "trainer.visualdl": "set trainer.trackers: [visualdl]",
 }
 _BOOLS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}

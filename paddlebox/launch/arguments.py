@@ -1,7 +1,10 @@
 """Parses command lines, with errors that say what to write instead.
 
 Tools for runs share RUN_DIR (or --run-dir RUN_DIR), -c CONFIG and -o KEY=VALUE. RUN_DIR holds the
-config, with the overrides of the training, and the slots."""
+config, with the overrides of the training, and the slots.
+
+`paddlebox completion` reads the parsers: it completes the paths of arguments whose type is Path, or
+whose metavar is FILE, and the folders of those whose metavar ends in DIR."""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from paddlebox.config import Config, Phase, Slots, load_config
 from paddlebox.config.check import did_you_mean
 from paddlebox.data.listing import NothingThereError, expand
 from paddlebox.errors import DataError
+from paddlebox.launch.help import Help
 from paddlebox.store import run_config
 
 #: Keywords of an option with several values, also given several times; they make one list.
@@ -40,11 +44,23 @@ def finite(text: str) -> float:
     return value
 
 
+def create_parser(description: str, **options: Any) -> argparse.ArgumentParser:
+    """Create the parser of a command. options: as of ArgumentParser."""
+    return argparse.ArgumentParser(description=description, formatter_class=Help, **options)
+
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of a command's own commands, by name; empty if it has none."""
+    kind = argparse._SubParsersAction
+    return next((dict(a.choices) for a in parser._actions if isinstance(a, kind)), {})
+
+
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """`parser.parse_args`, but the error about an unknown argument suggests the nearest one."""
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
-        names = [name for action in parser._actions for name in action.option_strings]
+        actions = [a for p in (parser, *subcommands(parser).values()) for a in p._actions]
+        names = [name for action in actions for name in action.option_strings]
         name = unknown[0].partition("=")[0]
         hint = _INSTEAD.get(name) or did_you_mean([name], names) or "; -h lists the arguments"
         parser.error(f"unknown argument: expected those above, found {unknown[0]}{hint}")
@@ -52,20 +68,25 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
 
 
 def run_parser(description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description)
+    parser = create_parser(description)
     add_run_dir(parser)
     add_config(parser)
     return parser
 
 
-def add_run_dir(parser: argparse.ArgumentParser, about: str = "of a training run") -> None:
+def add_run_dir(
+    parser: argparse.ArgumentParser, about: str = "the folder of a training run"
+) -> None:
     option = parser.add_argument
     option("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help=about)
-    option("--run-dir", dest="named_run_dir", type=Path, metavar="RUN_DIR", help="the same")
+    option(
+        "--run-dir", dest="named_run_dir", type=Path, metavar="RUN_DIR", help="the same as RUN_DIR"
+    )
 
 
 def add_config(
-    parser: argparse.ArgumentParser, about: str = "default: the config stored in the run"
+    parser: argparse.ArgumentParser,
+    about: str = "a config; default: the one that the run has stored",
 ) -> None:
     parser.add_argument("-c", "--config", type=Path, metavar="CONFIG", help=about)
     add_overrides(parser)
@@ -83,7 +104,9 @@ def add_phase(parser: argparse.ArgumentParser, program: str) -> None:
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--files", nargs="+", metavar="FILE", help="default: data.test_files")
+    parser.add_argument(
+        "--files", nargs="+", metavar="FILE", help="files to read; default: data.test_files"
+    )
 
 
 def parsed(

@@ -1,4 +1,4 @@
-"""The command lines of tools/train.py and tools/evaluate.py.
+"""The commands `paddlebox train` and `paddlebox evaluate`.
 
 The settings of the CPU libraries must be made before Paddle is imported (launch/process.py), and
 they depend on the config. So the modules that use Paddle are imported inside of functions.
@@ -27,6 +27,7 @@ from paddlebox.launch.arguments import (
     add_run_dir,
     check_paths,
     config_of,
+    create_parser,
     finite,
     parsed,
     run_parser,
@@ -38,8 +39,8 @@ log = logging.getLogger("paddlebox")
 
 
 def train_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/train.py. Returns the exit code (docs/running.md)."""
-    parser = _train_parser()
+    """Run `paddlebox train`. Returns the exit code (docs/running.md)."""
+    parser = train_parser()
     arguments = parsed(parser, argv, needs_run=False)
     if arguments.config is None and arguments.run_dir is None:
         expected = "expected -c CONFIG, or the RUN_DIR of a run to continue"
@@ -74,12 +75,12 @@ def train_main(argv: Sequence[str] | None = None) -> int:
     return ended.code
 
 
-def _train_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Trains a model of the zoo, pass by pass, and commits each pass. A run dir "
-        "that holds a run is resumed after its newest commit."
+def train_parser() -> argparse.ArgumentParser:
+    parser = create_parser(
+        "Trains a model of the zoo, pass by pass, and commits each pass. A run dir that holds a "
+        "run is resumed after its newest commit."
     )
-    add_run_dir(parser, "default: runs/<config name>-<time>")
+    add_run_dir(parser, "the folder of the run; default: runs/<config name>-<time>")
     add_config(parser, "a file of configs/; default: the config that RUN_DIR was last started with")
     _add_verbose(parser)
     start = parser.add_mutually_exclusive_group()
@@ -142,38 +143,24 @@ def _of_hours(arguments: argparse.Namespace) -> list[str]:
 
 
 def _check_may_start_again(arguments: argparse.Namespace) -> None:
-    """Check that tools/train_on_ray.py can start the command repeatedly: no start may discard
+    """Check that `paddlebox train-on-ray` can start the command repeatedly: no start may discard
     earlier training or use another run dir. Raises: ConfigError."""
     given = "--fresh" if arguments.fresh else "--from" if arguments.back_to else ""
     if given:
         raise ConfigError(
-            f"{given} under tools/train_on_ray.py: each start of the job would discard what the "
+            f"{given} under paddlebox train-on-ray: each start of the job would discard what the "
             f"previous start has trained; run it once by itself, then start the job without {given}"
         )
     if arguments.run_dir is None:
         raise ConfigError(
-            "no --run-dir under tools/train_on_ray.py: each start of the job would create another "
+            "no --run-dir under paddlebox train-on-ray: each start of the job would create another "
             "one"
         )
 
 
 def evaluate_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/evaluate.py. Prints one JSON object. Returns the exit code."""
-    parser = run_parser(
-        "Evaluates the newest commit of a run on data.test_files. The run does not change."
-    )
-    add_files(parser)
-    option = parser.add_argument
-    about = "use only the rows that tools/export.py --threshold SCORE keeps"
-    option("--threshold", type=finite, metavar="SCORE", help=about)
-    _add_verbose(parser)
-    about = "write the label and prediction of every instance: Parquet if FILE ends with .parquet,"
-    option("--dump", type=Path, metavar="FILE", help=f"{about} else PaddleBox's text format")
-    about = "with --dump: also write the first value of each SLOT"
-    option("--dump-slots", **MANY, metavar="SLOT", help=about)
-    about = "with --dump: write the instance ids of the data (set_parse_ins_id), not numbers"
-    option("--dump-ins-id", action="store_true", help=about)
-    add_phase(parser, "the program that predicts")
+    """Run `paddlebox evaluate`. Prints one JSON object. Returns the exit code."""
+    parser = evaluate_parser()
     arguments = parsed(parser, argv)
     if arguments.dump is None and (arguments.dump_slots or arguments.dump_ins_id):
         parser.error("--dump-slots and --dump-ins-id need --dump FILE")
@@ -198,6 +185,25 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
             if world.rank == 0:
                 print(_as_json(result, on_terminal=sys.stdout.isatty()))
     return ended.code
+
+
+def evaluate_parser() -> argparse.ArgumentParser:
+    parser = run_parser(
+        "Evaluates the newest commit of a run on data.test_files. The run does not change."
+    )
+    add_files(parser)
+    option = parser.add_argument
+    about = "use only the rows that `paddlebox export --threshold SCORE` keeps"
+    option("--threshold", type=finite, metavar="SCORE", help=about)
+    _add_verbose(parser)
+    about = "write the label and prediction of every instance: Parquet if FILE ends with .parquet,"
+    option("--dump", type=Path, metavar="FILE", help=f"{about} else PaddleBox's text format")
+    about = "with --dump: also write the first value of each SLOT"
+    option("--dump-slots", **MANY, metavar="SLOT", help=about)
+    about = "with --dump: write the instance ids of the data (set_parse_ins_id), not numbers"
+    option("--dump-ins-id", action="store_true", help=about)
+    add_phase(parser, "the program that predicts")
+    return parser
 
 
 def _as_json(result: Mapping[str, Any], on_terminal: bool) -> str:

@@ -1,4 +1,4 @@
-"""The command line of tools/export.py."""
+"""The command `paddlebox export`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paddlebox.config import Phase, TrainerConfig, load_config
 from paddlebox.errors import ConfigError
-from paddlebox.launch.arguments import add_config, add_phase, finite, parse
+from paddlebox.launch.arguments import add_config, add_phase, create_parser, finite, parse
 from paddlebox.launch.process import guarded, prepare
 from paddlebox.store.record import title
 
@@ -26,7 +26,7 @@ log = logging.getLogger("paddlebox")
 
 
 def export_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/export.py. Prints one JSON object. Returns the exit code."""
+    """Run `paddlebox export`. Prints one JSON object. Returns the exit code."""
     arguments = _arguments(argv)
 
     with guarded() as ended:
@@ -35,13 +35,11 @@ def export_main(argv: Sequence[str] | None = None) -> int:
     return ended.code
 
 
-def _arguments(argv: Sequence[str] | None) -> Any:
-    parser = argparse.ArgumentParser(
-        description="Creates export files for serving, and adds new versions to them."
-    )
+def export_parser() -> argparse.ArgumentParser:
+    parser = create_parser("Creates export files for serving, and adds new versions to them.")
     option, flag = parser.add_argument, {"action": "store_true"}
     about = "with --out: a run folder, or those of an ensemble; otherwise an export file"
-    option("path", type=Path, nargs="*", help=about)
+    option("path", type=Path, nargs="*", metavar="PATH", help=about)
     group = parser.add_mutually_exclusive_group(required=True)
     what: Callable[..., Any] = group.add_argument
     what("--out", type=Path, metavar="FILE", help="create FILE from a commit of the run")
@@ -56,23 +54,31 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     about = "the config of the training, if neither the commit nor the run folder holds it"
     add_config(parser, about)
     precisions = ("float32", "float16", "int8")
-    option("--precision", choices=precisions, help="format of embedx")
-    option("--version", type=int, help="version of the run; default: the newest")
+    about = "format of embedx; default: with --apply that of the file, else float32"
+    option("--precision", choices=precisions, help=about)
+    option("--version", type=int, metavar="N", help="version of the run; default: the newest")
     option(
         "--threshold",
         type=finite,
         metavar="SCORE",
         help="keep the rows of a base save with this table.life.base_threshold; 0: all rows. "
-        "Default: with --apply as the file does; for a new file all rows",
+        "default: with --apply as the file does; for a new file all rows",
     )
     about = "with --apply: accept a version that deletes more than 20 %% of the live rows"
     option("--force", action="store_true", help=about)
     add_phase(parser, "the program to serve")
     gate = parser.add_argument_group("a gate: the new version is shown only if it passes")
     gate.add_argument("--gate-files", nargs="+", metavar="FILE", help="labelled data to predict")
-    gate.add_argument("--min-auc", type=finite, default=0.0)
-    about = "largest relative difference of COPC from that of the version shown now"
-    gate.add_argument("--max-copc-drift", type=finite, default=0.0, help=about)
+    gate.add_argument(
+        "--min-auc", type=finite, default=0.0, metavar="AUC", help="least AUC; 0: any"
+    )
+    about = "largest relative difference of COPC from that of the version shown now; 0: any"
+    gate.add_argument("--max-copc-drift", type=finite, default=0.0, metavar="X", help=about)
+    return parser
+
+
+def _arguments(argv: Sequence[str] | None) -> Any:
+    parser = export_parser()
     arguments = parse(parser, argv)
     arguments.path, *arguments.others = arguments.path or [None]
     if arguments.others and (arguments.out is None or arguments.version is not None):

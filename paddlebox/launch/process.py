@@ -102,8 +102,8 @@ class Ended:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[Ended]:
-    """Run a command in the block. An error is printed to standard error as one line, and sets the
-    exit code."""
+    """Run a command in the block. An error that a user can act on is printed to standard error as
+    one line, and sets the exit code."""
     ended = Ended()
     try:
         yield ended
@@ -116,8 +116,14 @@ def guarded() -> Iterator[Ended]:
             raise
         print(f"ImportError: {error}", file=sys.stderr)
         ended.code = 1
+    except OSError as error:
+        if error.filename is None:  # such as a broken pipe, which `sigpipe` handles
+            raise
+        print(f"OSError: {error.filename}: {error.strerror}", file=sys.stderr)
+        ended.code = 1
     except KeyboardInterrupt as error:
-        number = getattr(error, "signal", signal.SIGINT)
-        stopped = "stopped; the store is at its last commit, and the same command continues from"
-        print(f"{signal.Signals(number).name}: {stopped} there", file=sys.stderr)
-        ended.code = 128 + number
+        number, end = getattr(error, "signal", None), "stopped"
+        if number is not None:  # `interrupt.Stopped`, of a run
+            end += "; the store is at its last commit, and the same command continues from there"
+        print(f"{signal.Signals(number or signal.SIGINT).name}: {end}", file=sys.stderr)
+        ended.code = 128 + (number or signal.SIGINT)

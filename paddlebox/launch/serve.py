@@ -1,4 +1,4 @@
-"""The command line of tools/serve.py, which keeps worker processes running, and ends them together.
+"""The command `paddlebox serve`, which keeps worker processes running, and ends them together.
 
 The parent process imports no Paddle, opens no store and has one thread, so it can fork at any
 time."""
@@ -23,7 +23,7 @@ from typing import Any
 
 from paddlebox.config import TrainerConfig
 from paddlebox.errors import ConfigError, StoreError
-from paddlebox.launch.arguments import finite, parse
+from paddlebox.launch.arguments import create_parser, finite, parse
 from paddlebox.launch.process import configure, guarded, prepare
 from paddlebox.serving.counters import Counters, ServeOptions
 
@@ -147,24 +147,23 @@ def _end(workers: dict[int, int], grace_s: float, signal_number: int = 0) -> int
 
 
 def serve_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/serve.py. Returns the exit code: 0 after SIGTERM, 130 after Ctrl-C, 1 after an
-    error."""
-    arguments = _arguments(argv)
+    """Run `paddlebox serve`. Returns the exit code: 0 after SIGTERM, 130 after Ctrl-C; after an
+    error, see docs/running.md."""
+    arguments = parse(serve_parser(), argv)
     with guarded() as ended:
         ended.code = _run(arguments)
     return ended.code
 
 
-def _arguments(argv: Sequence[str] | None) -> Any:
-    parser = argparse.ArgumentParser(
-        description="Serves predictions of an export file over HTTP, and follows its versions.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+def serve_parser() -> argparse.ArgumentParser:
+    about = "Serves predictions of an export file over HTTP, and follows its versions."
+    parser = create_parser(about)
     option: Callable[..., Any] = parser.add_argument
-    option("path", type=Path, metavar="FILE", help="a file of tools/export.py")
+    option("path", type=Path, metavar="FILE", help="a file of `paddlebox export`")
     option("--host", default="127.0.0.1", help="0.0.0.0: every interface")
-    option("--port", type=_within(0, 65535), default=8000, help="0: any free one")
-    count, seconds = {"type": _within(1, 1 << 30)}, {"type": _seconds}
+    option("--port", type=_within(0, 65535), default=8000, metavar="N", help="0: any free one")
+    count: dict[str, Any] = {"type": _within(1, 1 << 30), "metavar": "N"}
+    seconds: dict[str, Any] = {"type": _seconds, "metavar": "S"}
     option("--workers", **count, default=1, help="processes, one core each")
     option("--threads", **count, default=1, help="threads per prediction")
     option("--follow-s", **seconds, default=1.0, help="seconds between two checks of FILE")
@@ -172,10 +171,10 @@ def _arguments(argv: Sequence[str] | None) -> Any:
     option("--unknown-fields", choices=("error", "ignore"), default="error", help=about)
     limits = parser.add_argument_group("limits")
     for limit in dataclasses.fields(ServeOptions):
-        kind: Any = seconds if limit.name.endswith("_s") else count
+        kind = seconds if limit.name.endswith("_s") else count
         name = f"--{limit.name.replace('_', '-')}"
         limits.add_argument(name, **kind, default=limit.default, help=limit.metadata["help"])
-    return parse(parser, argv)
+    return parser
 
 
 def _within(low: int, high: int) -> Any:
@@ -198,12 +197,12 @@ def _seconds(text: str) -> float:
 def _run(arguments: Any) -> int:
     if importlib.util.find_spec("aiohttp") is None:
         raise ConfigError(
-            "tools/serve.py: expected aiohttp, found none: pip install 'aiohttp>=3.14'"
+            "paddlebox serve: expected aiohttp, found none: pip install 'aiohttp>=3.14'"
         )
     if not arguments.path.is_file():
         raise StoreError(
-            f"{arguments.path}: expected an export file, found none: tools/export.py RUN_DIR --out "
-            "FILE makes one"
+            f"{arguments.path}: expected an export file, found none: `paddlebox export RUN_DIR "
+            "--out FILE` makes one"
         )
     configure(TrainerConfig(dense_threads=arguments.threads))  # once, not in each worker
     counters = Counters(arguments.workers)

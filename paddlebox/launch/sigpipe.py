@@ -1,4 +1,4 @@
-"""Ends a tool cleanly when the reader of its output is gone, as in `tools/doctor.py | head`."""
+"""Ends a tool cleanly when the reader of its output is gone, as in `paddlebox doctor | head`."""
 
 from __future__ import annotations
 

@@ -514,8 +514,8 @@ def _check_replaceable(store: Path) -> None:
     for name, version in files.checkpoints(str(store)).items():
         raise StoreError(
             f"{store}: version {version} has the name {name!r} and would be lost when "
-            "the run continues with another number of ranks: copy it (tools/store.py copy), and "
-            "`tools/store.py unname` it first"
+            "the run continues with another number of ranks: copy it (paddlebox store copy), and "
+            "`paddlebox store unname` it first"
         )
 
 

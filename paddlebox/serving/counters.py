@@ -51,8 +51,8 @@ def _limit(default: float, about: str) -> Any:
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """The limits of one worker: those of tools/serve.py. More than max_queue predictions that are
-    queued or running are refused; max_connections_per_client counts those from one address."""
+    """The limits of one worker: those of `paddlebox serve`. More than max_queue predictions that
+    are queued or running are refused; max_connections_per_client counts those from one address."""
 
     max_body_bytes: int = _limit(1 << 20, "bytes of a request")
     max_batch: int = _limit(4096, "instances of a request")

@@ -142,7 +142,7 @@ def system_errors(path: Path, what: str) -> Iterator[None]:
         full = isinstance(error, lmdb.MapFullError) or os.strerror(errno.ENOSPC) in text
         kind: type[StoreError] = OutOfSpaceError if full else StoreError
         if isinstance(error, lmdb.InvalidError):
-            text += "; expected an export file: tools/export.py RUN_DIR --out FILE makes one"
+            text += "; expected an export file: `paddlebox export RUN_DIR --out FILE` makes one"
         if isinstance(error, (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError)):
             kind = CorruptionError
         raise kind(f"{path}: cannot {what}: {text}") from error
@@ -193,8 +193,8 @@ class ExportFile(Closing):
         self._key = (os.getpid(), os.path.realpath(path))
         if not create and not self.path.is_file():
             raise StoreError(
-                f"{self.path}: expected an export file, found none: tools/export.py RUN_DIR --out "
-                "FILE makes one"
+                f"{self.path}: expected an export file, found none: `paddlebox export RUN_DIR "
+                "--out FILE` makes one"
             )
         with _lock:
             shared = _open.get(self._key)

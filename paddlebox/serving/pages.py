@@ -84,7 +84,7 @@ class Pages:
         ):
             raise CorruptionError(
                 f"{self._path}: expected an export file, found a page {number} that no export file "
-                "has: tools/export.py RUN_DIR --out FILE makes one"
+                "has: `paddlebox export RUN_DIR --out FILE` makes one"
             )
         pages = min(fields[25] + 1, self.size // found)
         return Meta(fields[26], found, pages, fields[16], fields[24])

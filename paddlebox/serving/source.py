@@ -215,7 +215,7 @@ class RunSource(Closing):
         filters = filters_text(self.meta["filters"])
         return (
             f"left out {left_out:,} of {live:,} rows ({filters}). --threshold 0 keeps all rows; "
-            "tools/evaluate.py --threshold measures the difference"
+            "paddlebox evaluate --threshold measures the difference"
         )
 
     def visit(self, callback: Visit) -> None:

@@ -226,7 +226,7 @@ class Writer(Closing):
                 f"{self.path}: version {record.version} would delete {deleted:,} of the "
                 f"{sum(before):,} live rows ({deleted / sum(before):.0%}), expected at most "
                 f"{most_deleted:.0%}; the file is unchanged. If this is intended, apply "
-                f"it with tools/export.py --force. The version keeps {_kept_rows(record)}, the "
+                f"it with paddlebox export --force. The version keeps {_kept_rows(record)}, the "
                 f"file keeps {_kept_rows(newest)}"
             )
         record = record.of(parts)

@@ -134,7 +134,7 @@ def _lock(path: str) -> Flock:
             raise StoreLockedError(
                 f"{path}: process {pid or '?'} on {host or '?'} is training with this store or "
                 "changing it, expected none: wait for it to end, or stop it; commands that only "
-                "read the store, such as tools/evaluate.py and tools/export.py, can run meanwhile"
+                "read the store, such as paddlebox evaluate and paddlebox export, can run meanwhile"
             ) from None
         if _names(path, flock.descriptor):
             break

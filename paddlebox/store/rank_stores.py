@@ -50,7 +50,7 @@ def rank_versions(store: Path, version: int | None = None) -> list[tuple[Path, V
         if not of_rank.is_dir():
             raise StoreError(
                 f"{of_rank}: is missing: it is the store of rank {rank} of the {size} that trained "
-                f"{store.parent}: move it here, or restore it from its copy (tools/store.py "
+                f"{store.parent}: move it here, or restore it from its copy (paddlebox store "
                 "restore COPY_TO/ranks/R RUN_DIR/ranks/R)"
             )
         kept.append(_kept(of_rank))

@@ -89,8 +89,8 @@ class Retention:
                 if later > version:
                     raise StoreError(
                         f"{folder}: version {later}, after version {version}, has the name "
-                        f"{name!r} and would be lost: `tools/store.py unname` it first, or go back "
-                        "in a copy"
+                        f"{name!r} and would be lost: `paddlebox store unname` it first, or go "
+                        "back in a copy"
                     )
             return self._drop_after(version, self._store.records())
 

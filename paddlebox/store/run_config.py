@@ -79,7 +79,7 @@ def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
         if head is not None and head.config:
             return of_version(own, head, overrides)[0]
         what = (
-            f"holds no config: neither {CONFIG_FILE} nor a commit of tools/train.py"
+            f"holds no config: neither {CONFIG_FILE} nor a commit of paddlebox train"
             if run_dir.is_dir()
             else f"no such folder in {Path.cwd()}"
         )

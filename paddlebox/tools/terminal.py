@@ -1,29 +1,10 @@
-"""Parts of command lines: the end of a tool that imports no Paddle, numbers, tables of text."""
+"""Parts of command lines: numbers, and tables of text."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
-
-from paddlebox.errors import PaddleBoxError
-
-
-def ended(run: Callable[[], int], failed: int = 2) -> int:
-    """Run a command, and print an error as one line. Returns its exit code; `failed` after an
-    error."""
-    try:
-        return run()
-    except KeyboardInterrupt:
-        return 130
-    except (PaddleBoxError, ValueError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    except OSError as error:
-        if error.filename is None:  # such as a broken pipe, which `sigpipe` handles
-            raise
-        print(f"OSError: {error.filename}: {error.strerror}", file=sys.stderr)
-    return failed
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -211,8 +211,8 @@ def _check(request: ResumeRequest, record: VersionRecord, known: Known) -> None:
         return
     if not filled and "plan" not in record.cursor:
         raise StoreError(
-            f"{run_dir}: version {record.version} was not committed by tools/train.py and does not "
-            "hold its configuration: choose another --run-dir, or --fresh, which moves it aside"
+            f"{run_dir}: version {record.version} was not committed by paddlebox train and does "
+            "not hold its configuration: choose another --run-dir, or --fresh, which moves it aside"
         )
     differing = list(differences(record.config, description(config, request.slots)))
     wrong = [d for d in differing if not within(d[0], (*FREE, *PASSES, *TUNED))]

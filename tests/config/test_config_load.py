@@ -141,7 +141,7 @@ def test_a_key_whose_work_another_key_or_a_tool_does_names_it(tmp_path: Path) ->
     said = error_of(tmp_path, MINIMAL + more, "trainer.trace=t.json")
     assert "wide.slot_learning_rates: unknown key; give slots a learning_rate_factor in" in said
     assert 'metrics[0].cmatch_rank: unknown key; set mask: {box_cmatch_rank: ["222_1"]}' in said
-    assert "trainer.trace (from -o): unknown key; use tools/train.py --trace FILE" in said
+    assert "trainer.trace (from -o): unknown key; use paddlebox train --trace FILE" in said
 
 
 @pytest.mark.parametrize(

@@ -384,12 +384,12 @@ def evaluation_before_any_commit() -> Said:
     return ran("evaluate", "run")
 
 
-@mistake("train.csv", "expected an export file", "no export file has", "tools/export.py", 4)
+@mistake("train.csv", "expected an export file", "no export file has", "paddlebox export", 4)
 def a_file_that_is_no_export() -> Said:
     return ran("export", "train.csv", "--show")
 
 
-@mistake("nothing.export", "an export file", "found none", "tools/export.py", 4)
+@mistake("nothing.export", "an export file", "found none", "paddlebox export", 4)
 def an_export_that_is_not_there() -> Said:
     return ran("export", "nothing.export", "--show")
 
@@ -463,7 +463,7 @@ def a_version_that_is_not_there() -> Said:
 # ---- serving
 
 
-@mistake("nothing.export", "an export file", "found none", "tools/export.py", 4)
+@mistake("nothing.export", "an export file", "found none", "paddlebox export", 4)
 def serving_a_file_that_is_not_there() -> Said:
     return ran("serve", "nothing.export", "--port", "0")
 
@@ -473,7 +473,7 @@ def a_port_that_is_no_number() -> Said:
     return ran("serve", shared("r.export"), "--port", "http")
 
 
-@mistake("tools/serve.py", "expected aiohttp", "found none", "pip install", 2)
+@mistake("paddlebox serve", "expected aiohttp", "found none", "pip install", 2)
 def aiohttp_is_missing() -> Said:
     import importlib.util
 

@@ -156,7 +156,7 @@ def test_a_config_opens_with_its_purpose_and_its_command(name: str) -> None:
     text = (ROOT / "configs" / name).read_text()
     head = text[: text.index("\nname:")]
     assert all(line.startswith("#") for line in head.splitlines())
-    for part in (f"python tools/train.py -c configs/{name}", "expected:"):
+    for part in (f"paddlebox train -c configs/{name}", "expected:"):
         assert part in head
     assert yaml.safe_load(text)["name"] == Path(name).stem
     assert len(text.splitlines()) <= 60

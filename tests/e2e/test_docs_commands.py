@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from paddlebox.config import Config
-from paddlebox.config.describe import describe
+from paddlebox.launch.arguments import subcommands
+from paddlebox.tools.commands import COMMANDS, parser_of
 from tests.conftest import ROOT
-from tests.support import processes
 
 PAGES = sorted(
     path
@@ -20,31 +18,41 @@ PAGES = sorted(
 )
 
 
-@cache
-def usage(tool: str) -> str:
-    done = processes.run([f"tools/{tool}.py", "--help"])
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def commands_of(page: Path) -> list[tuple[str, str]]:
+    """The commands in the code of a page: the name of each, and the rest of its line."""
+    text = page.read_text().replace("\\\n", "")  # a command that goes on in the next line is one
+    fence = r"^```.*?^```$"
+    code = [line for block in re.findall(fence, text, re.M | re.S) for line in block.splitlines()]
+    prose = re.sub(fence, "", text, flags=re.M | re.S)
+    code += [*re.findall(r"^ {4}(.*)$", prose, re.M), *re.findall(r"`([^`]+)`", prose)]
+    called = re.compile(
+        r"(?<!from )(?<![\w./])(?:paddlebox |tools/)([a-z][\w-]*)(?:\.py)?([^\n#|]*)"
+    )
+    return [found for line in code for found in called.findall(line)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_what_a_page_says_to_call_is_there(page: Path) -> None:
-    for tool, rest in re.findall(r"tools/(\w+)\.py([^`\n#|]*)", page.read_text()):
-        assert (ROOT / f"tools/{tool}.py").exists(), f"tools/{tool}.py{rest}"
-        if tool == "store":  # its options are of its commands
-            command = re.match(r" ([a-z]+)\b", rest)
-            assert command is None or f" {command[1]} " in usage(tool), f"tools/store.py{rest}"
-            continue
-        own = rest.split(" -- ")[0]
-        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", own):
-            assert option in usage(tool), f"tools/{tool}.py{rest}"
+    for tool, rest in commands_of(page):
+        name = tool.replace("_", "-")
+        assert name in COMMANDS, f"paddlebox {tool}{rest}"
+        words, parser = rest.split(" -- ")[0], parser_of(name)
+        parsers = [parser, *subcommands(parser).values()]
+        if subcommands(parser) and (own := re.match(r" ([a-z]+)\b", words)):
+            assert own[1] in subcommands(parser), f"paddlebox {tool}{rest}"
+            parsers = [subcommands(parser)[own[1]]]
+        known = {option for parser in parsers for option in parser._option_string_actions}
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", words):
+            assert option in known, f"paddlebox {tool}{rest}"
+
+
+def test_the_commands_of_pages_are_found() -> None:
+    assert sum(len(commands_of(page)) for page in PAGES) > 120
 
 
 def test_every_script_that_a_page_names_has_the_options_of_the_page() -> None:
     shared = "".join((ROOT / f).read_text() for f in ("benchmarks/report.py", "datasets/parts.py"))
-    life = (key.path for key in describe(Config) if key.path.startswith("table.life."))
-    of_life = {f"--{path.rsplit('.', 1)[1].replace('_', '-')}" for path in life}
-    scripts = r"((?:benchmarks|datasets)/[\w/]+\.py|python -m tests[\w.]+|tools/store\.py)"
+    scripts = r"((?:benchmarks|datasets)/[\w/]+\.py|python -m tests[\w.]+)"
     seen = 0
     for page in PAGES:
         # A command that goes on in the next line is one.
@@ -52,11 +60,9 @@ def test_every_script_that_a_page_names_has_the_options_of_the_page() -> None:
             scripts + r"([^`\n#|]*)", page.read_text().replace("\\\n", "")
         ):
             path = f"{script[10:].replace('.', '/')}.py" if " " in script else script
-            path = {"tools/store.py": "paddlebox/tools/upkeep/cli.py"}.get(path, path)
             source = (ROOT / path).read_text() + shared
             for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", rest):
-                known = f'"{option}"' in source or option in of_life
-                assert known, f"{page.name}: {script}{rest}"
+                assert f'"{option}"' in source, f"{page.name}: {script}{rest}"
                 seen += 1
     assert seen > 20
 

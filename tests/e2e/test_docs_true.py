@@ -130,7 +130,7 @@ def test_every_tool_that_a_page_names_is_there() -> None:
 
 
 def commands_of(name: str) -> list[str]:
-    return [line for line in page(name).splitlines() if line.startswith(".venv/bin/python ")]
+    return [line for line in page(name).splitlines() if line.startswith(("paddlebox ", "python "))]
 
 
 @pytest.mark.slow  # starts of processes that import Paddle
@@ -147,7 +147,6 @@ def test_a_config_of_paddlerec_is_trained_with_the_two_commands_of_the_page(tmp_
         slots = " ".join(f"{slot}:{draw.randrange(1, 1000000)}" for slot in range(1, 27))
         lines.append(f"click:{draw.randrange(2)} {dense} {slots}\n")
     (folder / "data/sample_data/train/sample_train.txt").write_text("".join(lines))
-    (tmp_path / "tools").symlink_to(ROOT / "tools")
 
     convert, train, evaluate = commands_of("from_paddlerec.md")
     said = call(tmp_path, convert)
@@ -163,8 +162,7 @@ def test_a_config_of_paddlerec_is_trained_with_the_two_commands_of_the_page(tmp_
 
 @pytest.mark.slow
 def test_a_custom_network_is_created_as_the_page_says(tmp_path: Path) -> None:
-    for name in ("tools", "datasets"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "datasets").symlink_to(ROOT / "datasets")
     make_synthetic(tmp_path / "data/synthetic", passes=1, rows=2000, test_rows=100)
     begin, prepare, train, test = commands_of("new_model.md")
     assert prepare.endswith("datasets/synthetic/prepare.py")  # which has run, with fewer rows

@@ -1,4 +1,4 @@
-"""tools/train.py started again, stopped by signals, and killed."""
+"""`paddlebox train` started again, stopped by signals, and killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model over two tables of different width, through tools/train.py and tools/evaluate.py."""
+"""A model over two tables of different width, through the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/train.py and tools/evaluate.py, as they are called from a shell."""
+"""`paddlebox train` and `paddlebox evaluate`, as they are called from a shell."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
 
 Three raylets, of which the head is not killed, and a job of two nodes with a rank each. At random
 moments, SIGKILL is sent to a rank, or to a raylet that runs a rank; another raylet then takes its
-place. Only tools/train_on_ray.py restarts ranks. Each job must exit with 0, and its ranks must end
-with the digests and the metrics of an undisturbed job without Ray. Meanwhile the newest
-pass that all ranks have committed must not go back. Only kills that led to a restart are counted.
+place. Only `paddlebox train-on-ray` restarts ranks. Each job must exit with 0, and its ranks must
+end with the digests and the metrics of an undisturbed job without Ray. Meanwhile the newest pass
+that all ranks have committed must not go back. Only kills that led to a restart are counted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class OnRay(Job):
         with open(self.folder / "job.log", "ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "tools/train_on_ray.py", "--address", self.cluster.address),
+                    *(sys.executable, "-m", "paddlebox", "train-on-ray"),
+                    *("--address", self.cluster.address),
                     *("--nodes", str(self.ranks), *_PATIENT, "--", *self.command()),
                 ],
                 cwd=ROOT,
@@ -84,7 +85,7 @@ class OnRay(Job):
 
     def log(self) -> str:
         text = (self.folder / "job.log").read_text(errors="replace")
-        said = (" train_on_ray: ", "RankError", "ConfigError")
+        said = (" train-on-ray: ", "RankError", "ConfigError")
         return "".join(line for line in text.splitlines(True) if any(one in line for one in said))
 
 

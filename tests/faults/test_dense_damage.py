@@ -17,7 +17,7 @@ from paddlebox.saves.load import load_save, merge_saves
 from paddlebox.serving.source import RunSource, SaveSource
 from paddlebox.store.run_config import continuing
 from paddlebox.store.snapshot import Snapshot
-from paddlebox.tools.upkeep import cli
+from paddlebox.tools.upkeep.cli import store_main
 from paddlebox.training import run
 from paddlebox.training.evaluation import evaluate
 from paddlebox.training.opening import open_table
@@ -93,7 +93,7 @@ def test_a_damaged_tensor_is_never_read(config: Config, reader: str) -> None:
 
 @pytest.mark.usefixtures("config")
 def test_verify_names_the_damaged_tensors_of_a_store(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["verify", "run", "--json"]) == 1
+    assert store_main(["verify", "run", "--json"]) == 1
     damage = json.loads(capsys.readouterr().out)["damage"]
     for version, one in zip(("000000000001", "000000000003"), damage[-2:], strict=True):
         assert one["file"] == f"dense/{version}/dense.bin"

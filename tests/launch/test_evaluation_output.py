@@ -1,4 +1,4 @@
-"""tools/evaluate.py prints JSON that people and programs can read."""
+"""`paddlebox evaluate` prints JSON that people and programs can read."""
 
 from __future__ import annotations
 

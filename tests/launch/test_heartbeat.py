@@ -67,4 +67,4 @@ def test_what_each_start_would_do_again_is_refused_if_the_rank_may_start_again(
     monkeypatch.setenv(heartbeat.FILE, str(file))
     run_dir = ["--run-dir", str(file.parent / "run")] if arguments else []
     assert train_main(["-c", "configs/dnn_synthetic.yaml", *run_dir, *arguments]) == 2
-    assert f"{said} under tools/train_on_ray.py" in capsys.readouterr().err
+    assert f"{said} under paddlebox train-on-ray" in capsys.readouterr().err

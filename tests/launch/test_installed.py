@@ -1,4 +1,4 @@
-"""What the tools say to a Python that has no paddlebox."""
+"""What the scripts of tools/ say to a Python that has no paddlebox."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.launch.test_sigpipe import TOOLS
+from tests.launch.test_sigpipe import SCRIPTS
 
 
-@pytest.mark.parametrize("name", TOOLS)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_python_without_paddlebox_is_named_in_one_line(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-S", str(ROOT / "tools" / name)],  # -S: without site-packages

@@ -23,19 +23,19 @@ def without_a_reader(*command: str) -> tuple[int, str]:
     return done.returncode, done.stderr.decode()
 
 
-TOOLS = sorted({path.name for path in (ROOT / "tools").glob("*.py")} - {"installed.py"})
+SCRIPTS = sorted({path.name for path in (ROOT / "tools").glob("*.py")} - {"installed.py"})
 
 
-@pytest.mark.parametrize("name", TOOLS)
-def test_every_tool_runs_so(name: str) -> None:
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_runs_so(name: str) -> None:
     """Of all of them, as text: to start each takes a minute."""
     assert "    with sigpipe.handled():\n        sys.exit(" in (ROOT / "tools" / name).read_text()
 
 
 @pytest.mark.slow
 def test_the_doctor_ends_in_silence_when_its_reader_is_gone() -> None:
-    assert without_a_reader("tools/doctor.py", "--disk-mib", "0") == (141, "")
-    assert without_a_reader("tools/doctor.py", "--help")[1] == ""
+    assert without_a_reader("-m", "paddlebox", "doctor", "--disk-mib", "0") == (141, "")
+    assert without_a_reader("-m", "paddlebox", "doctor", "--help")[1] == ""
 
 
 def test_a_broken_pipe_of_the_tool_itself_is_an_error() -> None:

@@ -49,7 +49,7 @@ def _srun(folder: Path) -> Iterator[Started]:
 @contextmanager
 def _ray(_: Path) -> Iterator[Started]:
     with RayCluster(1, cpus=2) as cluster:
-        ray = [sys.executable, "tools/train_on_ray.py", "--address", cluster.address]
+        ray = [sys.executable, "-m", "paddlebox", "train-on-ray", "--address", cluster.address]
         yield [*ray, "--ranks-per-node", "2", "--"], {}
 
 

@@ -40,7 +40,7 @@ from paddlebox.store.rank_stores import rank_versions, store_of_rank
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.version_store import VersionStore
-from paddlebox.tools.upkeep.cli import main as store_tool
+from paddlebox.tools.upkeep.cli import store_main as store_tool
 from paddlebox.tools.upkeep.verify import parity_damage
 from paddlebox.training import assembly
 from tests.conftest import ROOT

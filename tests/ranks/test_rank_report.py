@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from paddlebox.store.rank_stores import rank_versions
-from paddlebox.tools.report.cli import report_main
-from paddlebox.tools.report.compare import compare_main
+from paddlebox.tools.report.cli import compare_main, report_main
 from paddlebox.tools.report.run import read_run
 from tests.support.browser import PROBE, look
 

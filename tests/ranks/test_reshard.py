@@ -28,7 +28,7 @@ from paddlebox.store.group import ONE_RANK, key_ranges
 from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
 from paddlebox.store.rank_stores import rank_versions, store_of_rank, sum_of_digests
 from paddlebox.store.table import Table, sorted_unique_keys
-from paddlebox.tools.upkeep.cli import main as store_tool
+from paddlebox.tools.upkeep.cli import store_main as store_tool
 from tests.conftest import ROOT
 from tests.ranks.threads import coordination, one_at_a_time
 

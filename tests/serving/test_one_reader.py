@@ -1,4 +1,4 @@
-"""A value has one id: in training, `Predictor`, HTTP and `tools/store.py lookup`."""
+"""A value has one id: in training, `Predictor`, HTTP and `paddlebox store lookup`."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from paddlebox.store.committer import When
 from paddlebox.store.files import dense_digest, used_bytes
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.version_store import VersionStore
-from paddlebox.tools.upkeep.cli import main
+from paddlebox.tools.upkeep.cli import store_main
 from tests.conftest import tool
 from tests.support.inside import head_of
 
@@ -432,7 +432,7 @@ def test_the_tool_names_copies_and_restores(
 ) -> None:
     def run(*arguments: str) -> Any:
         capsys.readouterr()
-        assert main([*arguments, "--json"]) == 0
+        assert store_main([*arguments, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
     run_dir, remote = str(store.parent), str(tmp_path / "remote")
@@ -443,7 +443,7 @@ def test_the_tool_names_copies_and_restores(
     assert (restored["version"], restored["damage"]) == (2, [])
     assert digests(tmp_path / "new" / "store") == digests(store, 2)
     assert run("unname", run_dir, "good") == {"name": "good", "version": 2}
-    assert main(["name", run_dir, "9", "other"]) == 2
+    assert store_main(["name", run_dir, "9", "other"]) == 4
     assert "no version '9'" in capsys.readouterr().err
 
 

@@ -31,6 +31,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 SHARED = {"FLAGS_enable_pir_api", "OMP_NUM_THREADS"}  # each value of these has a server
 _started: list[subprocess.Popen[bytes]] = []  # servers
 _SERVERS = "PADDLEBOX_TEST_SERVERS"  # the process with which the servers end, and their folder
+_PADDLEBOX = ["-m", "paddlebox"]
 
 
 def free_port() -> int:
@@ -191,9 +192,10 @@ def _prepared(env: dict[str, str]) -> dict[str, str]:
 
 def _first_server(command: Sequence[str], env: dict[str, str]) -> ForkServer:
     settings = settings_at_import(env)
-    applies = (
-        "cpu.apply" in command[1] if command[0] == "-c" else Path(command[0]).parent.name == "tools"
-    )
+    if command[0] == "-c":
+        applies = "cpu.apply" in command[1]
+    else:
+        applies = Path(command[0]).parent.name == "tools" or command[:2] == _PADDLEBOX
     return _server(frozenset((_prepared(settings) if applies else settings).items()))
 
 
@@ -243,17 +245,19 @@ def run_python(code: str, *arguments: str, env: dict[str, str] | None = None) ->
 def tool(
     name: str, *arguments: Any, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs tools/<name>.py as a shell does. Returns its exit code and output."""
-    return run([f"tools/{name}.py", *map(str, arguments)], env=env)
+    """Runs the command `paddlebox NAME` as a shell does. Returns its exit code and output."""
+    return run([*_PADDLEBOX, name, *map(str, arguments)], env=env)
 
 
 def start_tool(name: str, *arguments: Any) -> Forked:
     """Like `tool`, but does not wait for its end."""
-    return start([f"tools/{name}.py", *map(str, arguments)])
+    return start([*_PADDLEBOX, name, *map(str, arguments)])
 
 
 def call(folder: Path, command: str) -> str:
-    """Runs a command of a page, `.venv/bin/python …`, in a folder. Returns its output."""
-    done = run(shlex.split(command)[1:], folder)
+    """Runs a command of a page, `paddlebox …` or `.venv/bin/python …`, in a folder. Returns its
+    output."""
+    program, *arguments = shlex.split(command)
+    done = run([*_PADDLEBOX * (program == "paddlebox"), *arguments], folder)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout

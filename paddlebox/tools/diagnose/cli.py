@@ -1,4 +1,4 @@
-"""The command lines of tools/diagnose.py and tools/auc_runner.py."""
+"""The commands `paddlebox diagnose` and `paddlebox auc-runner`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,18 @@ from paddlebox.tools.terminal import aligned, at_least
 
 
 def diagnose_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/diagnose.py. Returns the exit code (docs/running.md)."""
+    """Run `paddlebox diagnose`. Returns the exit code (docs/running.md)."""
+
+    def work(config: Config, run_dir: Path, **given: Any) -> dict[str, Any]:
+        result = diagnose(config, run_dir, **given)
+        _print_diagnosis(result)
+        return result
+
+    options = ("slice_slot", "threshold", "top", "serving")
+    return _ended(diagnose_parser(), argv, "diagnose", work, *options)
+
+
+def diagnose_parser() -> argparse.ArgumentParser:
     parser = shared.run_parser(
         "Shows figures of each slot of a run, its calibration by the values of a slot, and how "
         "predictions of an export differ from those of training. The run does not change."
@@ -32,33 +43,18 @@ def diagnose_main(argv: Sequence[str] | None = None) -> int:
     option = parser.add_argument
     about = "COPC by values of this slot"
     option("--slice", dest="slice_slot", default="", metavar="SLOT", help=about)
-    about = "compare with an export of this --threshold (tools/export.py); default: of all rows"
+    about = "compare with an export of this --threshold (`paddlebox export`); default: of all rows"
     option("--threshold", type=float, metavar="SCORE", help=about)
-    about = "with --slice: show N values (20)"
+    about = "with --slice: show N values"
     option("--top", type=at_least(1), default=20, metavar="N", help=about)
     about = "do not compare with an export, which needs space in the folder for temporary files"
     option("--no-serving", dest="serving", action="store_false", help=about)
-
-    def work(config: Config, run_dir: Path, **given: Any) -> dict[str, Any]:
-        result = diagnose(config, run_dir, **given)
-        _print_diagnosis(result)
-        return result
-
-    return _ended(parser, argv, "diagnose", work, "slice_slot", "threshold", "top", "serving")
+    _add_shared(parser)
+    return parser
 
 
 def auc_runner_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/auc_runner.py. Returns the exit code (docs/running.md)."""
-    parser = shared.run_parser(
-        "Measures the importance of each slot: the AUC that is lost if its values are replaced by "
-        "those of other instances. The run does not change."
-    )
-    option = parser.add_argument
-    about = "slots to replace together; can be given several times; default: each slot by itself"
-    lists: dict[str, Any] = {"action": "append", "default": [], "nargs": "+"}
-    option("--group", dest="groups", **lists, metavar="SLOT", help=about)
-    option("--repeats", type=int, default=3, help="draws per group (3)")
-    option("--pool", type=int, default=10_000, help="instances to draw values from (10000)")
+    """Run `paddlebox auc-runner`. Returns the exit code (docs/running.md)."""
 
     def work(config: Config, run_dir: Path, **given: Any) -> dict[str, Any]:
         from paddlebox.tools.diagnose.slots import slot_importance
@@ -72,7 +68,29 @@ def auc_runner_main(argv: Sequence[str] | None = None) -> int:
         print(*aligned([["slots", "AUC lost", "spread"], *rows]), sep="\n")
         return result
 
-    return _ended(parser, argv, "auc_runner", work, "groups", "repeats", "pool")
+    return _ended(auc_runner_parser(), argv, "auc_runner", work, "groups", "repeats", "pool")
+
+
+def auc_runner_parser() -> argparse.ArgumentParser:
+    parser = shared.run_parser(
+        "Measures the importance of each slot: the AUC that is lost if its values are replaced by "
+        "those of other instances. The run does not change."
+    )
+    option = parser.add_argument
+    about = "slots to replace together; can be given several times; default: each slot by itself"
+    lists: dict[str, Any] = {"action": "append", "default": [], "nargs": "+"}
+    option("--group", dest="groups", **lists, metavar="SLOT", help=about)
+    option("--repeats", type=int, default=3, metavar="N", help="draws per group")
+    about = "instances to draw values from"
+    option("--pool", type=int, default=10_000, metavar="N", help=about)
+    _add_shared(parser)
+    return parser
+
+
+def _add_shared(parser: argparse.ArgumentParser) -> None:
+    shared.add_files(parser)
+    about = "the JSON file to write; default: in RUN_DIR"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=about)
 
 
 def _ended(
@@ -84,10 +102,6 @@ def _ended(
 ) -> int:
     """Parse the command line, and write what `work` returns to <name>.json. work: gets the config,
     the run dir, and by name the slots and these options."""
-    shared.add_files(parser)
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the JSON file to write; default: in RUN_DIR"
-    )
     arguments = shared.parsed(parser, argv)
 
     with guarded() as ended:

@@ -1,4 +1,4 @@
-"""The command line of tools/doctor.py."""
+"""The command `paddlebox doctor`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from paddlebox.config import Program
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.config.section import GIB, MIB
 from paddlebox.launch import cpu
+from paddlebox.launch.arguments import create_parser, parse
+from paddlebox.launch.process import guarded
 from paddlebox.tools.doctor.facts import Facts, measure_disk, read_facts
 from paddlebox.tools.doctor.findings import Level, findings
-from paddlebox.tools.terminal import at_least, ended
+from paddlebox.tools.terminal import at_least
 
 # Shares of the usable memory. Paddle, batches, filters and the page cache use the rest.
 _HBM, _MEM, _FEEDER = 0.25, 0.35, 0.15
@@ -54,29 +56,30 @@ def as_yaml(chosen: dict[str, int]) -> str:
 
 
 def doctor_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/doctor.py. Returns the exit code: 0, or 1 if something will not work."""
-    parser = argparse.ArgumentParser(
-        description="Examines the environment, the processor, memory and a disk. Reports what "
-        "will not work, what will be slow and why, and which budgets fit. The exit code is 1 if "
-        "something will not work."
-    )
-    parser.add_argument(
-        "--folder", type=Path, default=Path(tempfile.gettempdir()),
-        help="a folder on the disk of the run dirs; default: the folder for temporary files",
-    )  # fmt: skip
-    parser.add_argument(
-        "--disk-mib", type=at_least(0), default=256, metavar="N",
-        help="write at most N MiB to measure the disk, and remove them; 0: do not measure (256)",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print a JSON object instead of text")
-    arguments = parser.parse_args(argv)
+    """Run `paddlebox doctor`. Returns the exit code: 0, or 1 if something will not work; after an
+    error, see docs/running.md."""
+    arguments = parse(doctor_parser(), argv)
 
-    def run() -> int:
+    with guarded() as ended:
         report = examine(arguments.folder, arguments.disk_mib << 20)
         print(json.dumps(report, indent=1) if arguments.json else as_text(report))
-        return 0 if report["works"] else 1
+        ended.code = 0 if report["works"] else 1
+    return ended.code
 
-    return ended(run, failed=1)
+
+def doctor_parser() -> argparse.ArgumentParser:
+    parser = create_parser(
+        "Examines the environment, the processor, memory and a disk. Reports what will not work, "
+        "what will be slow and why, and which budgets fit. The exit code is 1 if something will "
+        "not work."
+    )
+    about = "a folder on the disk of the run dirs; default: the folder for temporary files"
+    default = Path(tempfile.gettempdir())
+    parser.add_argument("--folder", type=Path, default=default, metavar="DIR", help=about)
+    about = "write at most N MiB to measure the disk, and remove them; 0: do not measure"
+    parser.add_argument("--disk-mib", type=at_least(0), default=256, metavar="N", help=about)
+    parser.add_argument("--json", action="store_true", help="print a JSON object instead of text")
+    return parser
 
 
 def examine(folder: AnyPath, disk_bytes: int) -> dict[str, Any]:

@@ -1,9 +1,5 @@
-"""The command line of tools/from_paddlerec.py: converts a config.yaml of PaddleRec.
-
-It reports for each key what it became, or why it was not carried over. The reader of a model is
-code, so the format of the data is guessed from the first lines of the data. If these lines have no
-known format, the reader runs unchanged as a parser plugin, with --allow-commands.
-"""
+"""The command `paddlebox from-paddlerec`: converts a config.yaml of PaddleRec. The modules that
+read the data use Paddle, so they are imported inside of a function."""
 
 from __future__ import annotations
 
@@ -12,197 +8,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from paddlebox.config import Config, Slots
-from paddlebox.config.check import validate
-from paddlebox.errors import ConfigError
-from paddlebox.tools.from_paddlerec.data import (
-    LINES,
-    Reading,
-    files_of,
-    first_lines,
-    guess,
-    reading_of,
-    relative,
-)
-from paddlebox.tools.from_paddlerec.keys import Conversion, Source, convert, read_source
-from paddlebox.tools.terminal import ended
-
-_OF_ROWS = {
-    "table.embedx_threshold": "an embedx from the first occurrence on",
-    "table.embedx.initial_range": "a default: PaddleRec's initializers are in net.py",
-}
+from paddlebox.launch.arguments import create_parser, parse
+from paddlebox.launch.process import guarded
 
 
 def from_paddlerec_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/from_paddlerec.py. Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description="Writes DIR/config.yaml and DIR/slots.yaml for a config.yaml of PaddleRec and "
-        "its data, and reports what became of each key (docs/from_paddlerec.md)."
+    """Run `paddlebox from-paddlerec`. Returns the exit code (docs/running.md)."""
+    arguments = parse(from_paddlerec_parser(), argv)
+
+    with guarded() as ended:
+        from paddlebox.tools.from_paddlerec.writing import write
+
+        print(*write(arguments), sep="\n")
+    return ended.code
+
+
+def from_paddlerec_parser() -> argparse.ArgumentParser:
+    parser = create_parser(
+        "Writes DIR/config.yaml and DIR/slots.yaml for a config.yaml of PaddleRec and its data, "
+        "and reports what became of each key (docs/from_paddlerec.md)."
     )
     option = parser.add_argument
     option("config", type=Path, metavar="CONFIG", help="such as models/rank/dnn/config.yaml")
-    option("--out", type=Path, required=True, metavar="DIR")
-    option("--data", type=Path, help="training files; default: train_data_dir")
-    option("--test-data", type=Path, help="files to evaluate on; default: test_data_dir")
-    option("--model", default="", help="default: the name of the folder of the config")
-    option("--reader", type=Path, help="default: train_reader_path, next to the config")
-    labels = "slots that are labels, the click first; with a reader the numbers of its columns"
-    option("--label", nargs="+", default=[], help=f"{labels}, from 0")
-    option(
-        "--allow-commands",
-        action="store_true",
-        help="run the code of the reader, now and in training, if the format of the files is not "
-        "known",
-    )
-    arguments = parser.parse_args(argv)
-
-    def run() -> int:
-        print(*_run(arguments), sep="\n")
-        return 0
-
-    return ended(run)
-
-
-def _run(arguments: argparse.Namespace) -> list[str]:
-    out: Path = arguments.out
-    written = [out / name for name in ("config.yaml", "slots.yaml", "conversion.txt")]
-    if existing := [str(path) for path in written if path.exists()]:
-        raise ConfigError(f"{', '.join(existing)}: exists already; choose another --out")
-    source = read_source(arguments.config, arguments.model)
-    train = arguments.data or source.folder / str(_needed(source, "runner.train_data_dir"))
-    test = arguments.test_data or source.folder / str(source.get("runner.test_data_dir", ""))
-    has_test = arguments.test_data is not None or (
-        bool(source.get("runner.test_data_dir")) and test.exists()
-    )
-    files = files_of(train, "--data" if arguments.data else "runner.train_data_dir")
-    if arguments.test_data is not None:
-        files_of(test, "--test-data")
-    lines = first_lines(files)
-    if not lines:
-        raise ConfigError(f"{train}: its files have no lines")
-    known = None if arguments.reader else guess(lines, source.model, arguments.label)
-    reading = known or _by_reader(source, files, lines, arguments)
-    _check_model_fits(source, reading)
-    made = convert(source, reading, relative(train), relative(test) if has_test else "")
-    made.put("data.slots", relative(written[1]))
-    slots: dict[str, Any] = {"csv": reading.csv} if reading.csv else {}
-    slots |= {"slots": reading.slots}
-    _check(made, slots, arguments.config)
-    report = _report(made, len(lines), arguments.config)
-    commands = [f"  {command}" for command in _commands(made, written[0])]
-    _write(out, made, slots, report, arguments.config)
-    wrote = [f"wrote {path}" for path in written]
-    return [*report, "", *wrote, "", "to train and evaluate, run in this folder:", *commands]
-
-
-def _needed(source: Source, name: str) -> Any:
-    value = source.get(name)
-    if value is None:
-        raise ConfigError(f"{source.path}: has no {name}: add it, or name the files with --data")
-    return value
-
-
-def _by_reader(
-    source: Source, files: Sequence[Path], lines: Sequence[str], arguments: argparse.Namespace
-) -> Reading:
-    """The reading of files with an unknown format, by the code of the reader."""
-    named = str(source.get("runner.train_reader_path", ""))
-    path = arguments.reader or source.folder / f"{named.removesuffix('.py')}.py"
-    start = lines[0] if len(lines[0]) <= 60 else f"{lines[0][:60]}…"
-    unknown = f"{files[0]}: the format of its lines is not known ({start!r}). "
-    if not path.is_file():
-        raise ConfigError(
-            f"{'' if arguments.reader else unknown}There is no reader {path}: name it with --reader"
-        )
-    if not arguments.allow_commands:
-        raise ConfigError(
-            f"{'' if arguments.reader else unknown}The reader {path} can run as a parser plugin, "
-            "now and in training: add --allow-commands if you trust its code"
-        )
-    config = {key.name: key.value for key in source.keys}
-    return reading_of(path, config, lines, arguments.label, arguments.out)
-
-
-def _check_model_fits(source: Source, reading: Reading) -> None:
-    several = ("share_bottom", "mmoe", "ple", "esmm", "aitm")
-    if source.model in ("din", "dien", "bst") and not reading.history:
-        raise ConfigError(
-            f"model {source.model} reads histories, but the data has none: its slots are "
-            f"{', '.join(reading.sparse[:20])}; choose another --model, or the data of this model"
-        )
-    if source.model not in several and len(reading.labels) > 1:
-        raise ConfigError(
-            f"the data has {len(reading.labels)} labels, {', '.join(reading.labels)}, but model "
-            f"{source.model} has one output: choose a --model of {', '.join(several)}"
-        )
-
-
-def _check(made: Conversion, slots: dict[str, Any], path: Path) -> None:
-    """Raises: ConfigError if a value of PaddleRec is not valid here."""
-    where = f"{path}, converted"
-    config = validate(Config, made.config, where)
-    described = validate(Slots, slots, where)
-    described.check_format(config.data.format)
-    described.positions(config.model.sequences)
-
-
-def _report(made: Conversion, lines: int, path: Path) -> list[str]:
-    carried = sum(bool(outcome.became) for outcome in made.outcomes)
-    return [
-        f"{path}: PaddleRec's {made.source.model}, here model.type {made.type}",
-        f"{len(made.outcomes)} keys: {carried} carried over, {len(made.outcomes) - carried} not",
-        "",
-        *map(str, made.outcomes),
-        "",
-        "Settings in PaddleRec's code, which is not read:",
-        *(f"      {key}: {_of_code(made, key)}" for key in ("model.use_cvm", *_OF_ROWS)),
-        f"From {'the first ' if lines == LINES else 'all '}{lines} lines of the data:",
-        f"      {len(made.reading.sparse)} sparse slots, {made.reading.dense_width} dense floats, "
-        f"labels {', '.join(made.reading.labels)}",
-        *(f"      {note}" for note in made.reading.notes),
-    ]
-
-
-def _of_code(made: Conversion, key: str) -> str:
-    value = made.get(key)
-    if key == "model.use_cvm":
-        return f"{str(bool(value)).lower()} ({'as slot_dnn' if value else 'without counts'})"
-    given = any(f"{key}:" in outcome.became for outcome in made.outcomes)
-    return f"{value} ({'from the config' if given else _OF_ROWS[key]})"
-
-
-def _commands(made: Conversion, config: Path) -> list[str]:
-    run = f"runs/{made.config['name']}"
-    commands = [f"python tools/train.py -c {config} --run-dir {run}"]
-    if made.test:
-        commands.append(f"python tools/evaluate.py {run}")
-    return commands
-
-
-def _write(
-    out: Path, made: Conversion, slots: dict[str, Any], report: Sequence[str], path: Path
-) -> None:
-    head = [f"{made.source.model}, converted from PaddleRec's {path}; see conversion.txt."]
-    commands = _commands(made, out / "config.yaml")
-    texts = {
-        "config.yaml": _yaml(made.config, [*head, *("  " + command for command in commands)]),
-        "slots.yaml": _yaml(slots, ["The columns, from the first lines of the data."]),
-        "conversion.txt": "\n".join(report) + "\n",
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (out / name).write_text(text, encoding="utf-8")
-
-
-def _yaml(values: dict[str, Any], head: Sequence[str]) -> str:
-    def dump(value: Any, flow: bool | None) -> str:  # None: one line for each innermost collection
-        text: str = yaml.safe_dump(value, sort_keys=False, width=1000, default_flow_style=flow)
-        return text
-
-    rest = {key: value for key, value in values.items() if key != "slots"}
-    text = "".join(f"# {line}\n" for line in head) + (dump(rest, None) if rest else "")
-    if "slots" in values:
-        text += "slots:\n" + "".join(f"  - {dump(slot, True)}" for slot in values["slots"])
-    return text
+    option("--out", type=Path, required=True, metavar="DIR", help="the folder to write")
+    folder: dict[str, Any] = {"type": Path, "metavar": "DIR"}
+    option("--data", **folder, help="training files; default: train_data_dir")
+    option("--test-data", **folder, help="files to evaluate on; default: test_data_dir")
+    about = "the model; default: the name of the folder of the config"
+    option("--model", default="", metavar="NAME", help=about)
+    about = "the code of the reader; default: train_reader_path, next to the config"
+    option("--reader", type=Path, metavar="FILE", help=about)
+    about = "slots that are labels, the click first; with a reader the numbers of its columns"
+    option("--label", nargs="+", default=[], metavar="SLOT", help=f"{about}, from 0")
+    about = "run the code of the reader, now and in training, if the format of the files is not "
+    option("--allow-commands", action="store_true", help=f"{about}known")
+    return parser

@@ -262,7 +262,7 @@ def relative(path: Path) -> str:
     return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)
 
 
-_PARSER = '''"""PaddleRec's reader as a parser plugin, written by tools/from_paddlerec.py."""
+_PARSER = '''"""PaddleRec's reader as a parser plugin, written by `paddlebox from-paddlerec`."""
 
 from paddlebox.data.paddlerec import ReaderParser
 

@@ -89,7 +89,7 @@ def _model_of(path: Path, named: str) -> str:
         f"{where} is not a model of PaddleRec that the zoo has"
         + (did_you_mean([model], MODELS) or ".")
         + f" Choose a --model of {', '.join(MODELS)}; for another network write the layer with "
-        "tools/new_model.py, and use --model dnn for the rest"
+        "paddlebox new-model, and use --model dnn for the rest"
     )
 
 
@@ -116,16 +116,16 @@ _UNKNOWN = "not known to this tool; docs/config.md has all keys"
 # Patterns of keys that are not carried over, and the reason, or what replaces them.
 _REASONS = (
     (r"runner\.print_interval", "the progress bar is updated every 100 batches"),
-    (r"runner\.infer_batch_size", "tools/evaluate.py uses data.batch_size"),
-    (r"runner\.infer_load_path", "tools/evaluate.py RUN_DIR evaluates the newest commit of a run"),
-    (r"runner\.infer_(start|end)_epoch", "tools/evaluate.py evaluates the newest commit"),
+    (r"runner\.infer_batch_size", "paddlebox evaluate uses data.batch_size"),
+    (r"runner\.infer_load_path", "paddlebox evaluate RUN_DIR evaluates the newest commit of a run"),
+    (r"runner\.infer_(start|end)_epoch", "paddlebox evaluate evaluates the newest commit"),
     (r"runner\.infer_reader_path", "test files are read like training files"),
     (r"runner\.model_save_path", "--run-dir names the folder; every pass is committed there"),
     (r"runner\.(model_init|warmup_model)_path", "PaddleRec's files cannot be read; --init-from "
      "starts from a run of this project"),
     (r"runner\.use_(gpu|xpu|npu)", "training uses the CPU unless hbm.place is gpu (docs/gpu.md)"),
     (r"runner\.use_auc", "the AUC is always measured"),
-    (r"runner\.use_visual", "tools/report.py shows a run"),
+    (r"runner\.use_visual", "paddlebox report shows a run"),
     (r"runner\.use_fleet", "for several processes use python -m paddle.distributed.launch "
      "(docs/ranks.md)"),
     (r"runner\.fleet_mode", "there is no parameter server; ranks train in step (docs/ranks.md)"),
@@ -136,10 +136,10 @@ _REASONS = (
     (r"runner\.num_workers", "data.threads 0 chooses threads while running"),
     (r"runner\.reader_type", "all datasets are read pass by pass; see data.files_per_pass"),
     (r"runner\.split_file_list", "ranks divide the files of a pass among themselves"),
-    (r"runner\.(use_inference|save_inference_.*)", "tools/export.py writes a file for the "
+    (r"runner\.(use_inference|save_inference_.*)", "paddlebox export writes a file for the "
      "predictor (docs/serving.md)"),
-    (r"runner\.need_(train_)?dump", "tools/evaluate.py --dump writes predictions"),
-    (r"runner\.dump_fields", "tools/evaluate.py --dump-slots names columns"),
+    (r"runner\.need_(train_)?dump", "paddlebox evaluate --dump writes predictions"),
+    (r"runner\.dump_fields", "paddlebox evaluate --dump-slots names columns"),
     (r"hyper_parameters\.(sparse_feature_number|feature_size|vocab_size|(item|cat|user|position)"
      r"_count)", "a row is created when its feasign is first seen"),
     (r"hyper_parameters\.(cat|position)_emb_size", "all rows of a table have one width, "

@@ -1,4 +1,4 @@
-"""The command line of tools/new_model.py: writes three files to start a new model from.
+"""The command `paddlebox new-model`: writes three files to start a new model from.
 
 They are the files in skeleton/, with NAME, CLASS and FOLDER filled in.
 """
@@ -9,39 +9,44 @@ import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from paddlebox.config import ModelType
 from paddlebox.config.arguments import AnyPath, as_path
 from paddlebox.errors import ConfigError
-from paddlebox.tools.terminal import ended
+from paddlebox.launch.arguments import create_parser, parse
+from paddlebox.launch.process import guarded
 
 _SKELETON = Path(__file__).parent / "skeleton"
 _FILES = {"model.txt": "{}.py", "config.txt": "{}.yaml", "test.txt": "test_{}.py"}
 
 
 def new_model_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/new_model.py. Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description="Writes FOLDER/NAME.py, a network that can be trained, FOLDER/NAME.yaml, its "
-        "config with generated data, and FOLDER/test_NAME.py."
-    )
-    parser.add_argument("name", metavar="NAME", help="lower case, as in my_net")
-    parser.add_argument("--out", type=Path, default=Path("mine"), metavar="FOLDER")
-    arguments = parser.parse_args(argv)
+    """Run `paddlebox new-model`. Returns the exit code (docs/running.md)."""
+    arguments = parse(new_model_parser(), argv)
 
-    def run() -> int:
+    with guarded() as ended:
         written = write_model(arguments.name, arguments.out)
         _, config, test = written
         print("\n".join(f"wrote {path}" for path in written))
         print(
             "\nTo train and test it:\n"
             "  python datasets/synthetic/prepare.py\n"
-            f"  python tools/train.py -c {config} --run-dir runs/{arguments.name}\n"
+            f"  paddlebox train -c {config} --run-dir runs/{arguments.name}\n"
             f"  python -m pytest {test}"
         )
-        return 0
+    return ended.code
 
-    return ended(run)
+
+def new_model_parser() -> argparse.ArgumentParser:
+    parser = create_parser(
+        "Writes FOLDER/NAME.py, a network that can be trained, FOLDER/NAME.yaml, its config with "
+        "generated data, and FOLDER/test_NAME.py."
+    )
+    parser.add_argument("name", metavar="NAME", help="lower case, as in my_net")
+    folder: dict[str, Any] = {"type": Path, "metavar": "FOLDER", "help": "the folder to write to"}
+    parser.add_argument("--out", default=Path("mine"), **folder)
+    return parser
 
 
 def write_model(name: str, folder: AnyPath) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The command line of tools/train_on_ray.py.
+"""The command `paddlebox train-on-ray`.
 
 cli         options and environment; connects to Ray; one loop reads reports and gives orders
 placement   reserves nodes
@@ -22,6 +22,8 @@ from types import FrameType
 from typing import Any
 
 from paddlebox.errors import ConfigError, RankError
+from paddlebox.launch.arguments import create_parser, parse
+from paddlebox.launch.process import guarded
 from paddlebox.tools.on_ray.job import FINAL, LIMITS_S, STOPPED, Job, Order, Report
 from paddlebox.tools.on_ray.placement import Demand, Places, Reservation, counted
 from paddlebox.tools.on_ray.rank import LOOK_S, run_dir_of
@@ -40,43 +42,43 @@ PASSED_ON = (
 def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     arguments = sys.argv[1:] if argv is None else list(argv)
     cut = arguments.index("--") if "--" in arguments else len(arguments)
-    parser = _parser()
-    options, command = parser.parse_args(arguments[:cut]), arguments[cut + 1 :]
+    parser = train_on_ray_parser()
+    options, command = parse(parser, arguments[:cut]), arguments[cut + 1 :]
     if not command:
         parser.error("no command: expected -- tools/train.py ...")
     return options, command
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def train_on_ray_parser() -> argparse.ArgumentParser:
+    parser = create_parser(
+        "Runs the ranks of a job on a Ray cluster. Detects a rank that is dead, hung or slow, and "
+        "restarts all ranks from their last common commit.",
         usage="%(prog)s [options] -- tools/train.py ...",
-        description="Runs the ranks of a job on a Ray cluster. Detects a rank that is dead, hung "
-        "or slow, and restarts all ranks from their last common commit.",
     )
     option = parser.add_argument
     seconds: dict[str, Any] = {"type": float, "metavar": "S"}
-    option("--address", help="of the cluster; default: RAY_ADDRESS, or that of this machine")
-    option(
-        "--nodes", type=_span, default=(1, 1), metavar="N or MIN:MAX",
-        help="nodes that have ranks (1); with MIN:MAX, their number changes with the cluster",
-    )  # fmt: skip
+    about = "the address of the cluster; default: RAY_ADDRESS, or that of this machine"
+    option("--address", metavar="HOST:PORT", help=about)
+    about = "nodes that have ranks; with MIN:MAX, their number changes with the cluster; default: 1"
+    option("--nodes", type=_span, default=(1, 1), metavar="N or MIN:MAX", help=about)
     option(
         "--settle-s", **seconds, default=60.0, help="how long a node must be missing, or must have "
-        "room, before the number of nodes changes (60)",
+        "room, before the number of nodes changes",
     )  # fmt: skip
     count: dict[str, Any] = {"type": at_least(1), "metavar": "N", "default": 1}
-    option("--ranks-per-node", **count, help="(1)")
-    option("--cpus-per-rank", **count, help="that Ray reserves (1)")
-    option("--tries", type=int, default=5, help="restarts without a new commit between them (5)")
-    hung = "a rank hangs if a step makes no progress for S seconds (25)"
+    option("--ranks-per-node", **count, help="ranks of each node")
+    option("--cpus-per-rank", **count, help="cores that Ray reserves")
+    about = "restarts without a new commit between them"
+    option("--tries", type=int, default=5, metavar="N", help=about)
+    hung = "a rank hangs if a step makes no progress for S seconds"
     option("--stall-s", **seconds, default=LIMITS_S["step"], help=hung)
-    limits = f"the same for another stage; defaults: {_limits()}"
+    limits = f"the same for another stage; default: {_limits()}"
     option("--limit", action="append", default=[], metavar="STAGE=S", help=limits)
     option(
         "--grace-s", **seconds, default=600.0, help="after SIGTERM or SIGINT, kill ranks after S "
-        "seconds (600); must be longer than trainer.grace_s, which is for the open pass",
+        "seconds; must be longer than trainer.grace_s, which is for the open pass",
     )  # fmt: skip
-    missing = "give up if a node is missing for S seconds (600)"
+    missing = "give up if a node is missing for S seconds"
     option("--wait-s", **seconds, default=600.0, help=missing)
     option(
         "--env", action="append", default=[], metavar="NAME", help="a variable or pattern to pass "
@@ -131,23 +133,21 @@ _STORE = 4  # exit code of a rank whose store cannot be used (docs/running.md)
 
 
 def _say(line: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} train_on_ray: {line}", file=sys.stderr, flush=True)
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} train-on-ray: {line}", file=sys.stderr, flush=True)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/train_on_ray.py. Returns the exit code of the ranks (docs/running.md); 1 if the job
-    was given up."""
+def train_on_ray_main(argv: Sequence[str] | None = None) -> int:
+    """Run `paddlebox train-on-ray`. Returns the exit code of the ranks (docs/running.md); 1 if the
+    job was given up."""
     options, command = parsed(argv)
-    try:
+    with guarded() as ended:
         limits = limits_of(options)
         ray = _connected(options.address)
         try:
-            return _run(ray, options, command, limits)
+            ended.code = _run(ray, options, command, limits)
         finally:
             ray.shutdown()
-    except (ConfigError, RankError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
+    return ended.code
 
 
 def _run(

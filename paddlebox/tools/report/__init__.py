@@ -1,1 +1,1 @@
-"""HTML pages of one run (tools/report.py), or of several runs side by side (tools/compare.py)."""
+"""HTML pages of one run (`paddlebox report`), or of several side by side (`paddlebox compare`)."""

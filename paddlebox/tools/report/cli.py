@@ -1,80 +1,35 @@
-"""The page of a run, and the command line of tools/report.py."""
+"""The commands `paddlebox report` and `paddlebox compare`. The modules that draw the pages use
+Paddle to read a store, so they are imported inside of functions."""
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from paddlebox.tools.report import text
-from paddlebox.tools.report.page import Page, write_page
-from paddlebox.tools.report.run import TRAINING, Run, flat, number, read_run
-from paddlebox.tools.report.state_figures import (
-    commit_figures,
-    configuration_figures,
-    environment_figure,
-    rank_figures,
-    row_figures,
-    store_figures,
-)
-from paddlebox.tools.report.training_figures import (
-    calibration_figures,
-    learning_figures,
-    newest_test,
-    pipeline_figures,
-)
-from paddlebox.tools.terminal import ended
-
-
-def _tiles(run: Run) -> list[tuple[str, str, str]]:
-    """The headline. The test AUC is that of the newest evaluation, or else of the last pass."""
-    newest = newest_test(run)
-    speeds = [v for v in (number(line, "samples_per_s") for line in run.lines) if v is not None]
-    speed = text.count(statistics.median(speeds) if speeds else None)
-    version = number(run.store, "version") or number(run.summary, "version") or text.NONE
-    auc, copc = (number(run.last, "metrics", name) for name in ("auc", "copc"))
-    samples = sum(number(line, "samples") or 0 for line in run.lines)
-    live = "live, first table" if flat(run.config).get("extra_tables") else "live"
-    tiles = [("Test AUC", text.decimal(number(newest[1], "auc")), newest[0])] if newest else []
-    return [
-        *tiles,
-        ("Training AUC", text.decimal(auc), "last pass, before training on it"),
-        ("COPC", text.decimal(copc, 3), "clicks / predicted, last pass"),
-        ("Samples/s", speed, "median of passes"),
-        ("Samples", text.count(samples), text.passes(len(run.lines))),
-        ("Version", str(version), "newest commit"),
-        ("Rows", text.count(number(run.store, "live_rows")), live),
-        ("Disk", text.size(run.disk_bytes or None), "files of the store"),
-    ]
-
+from paddlebox.errors import ConfigError
+from paddlebox.launch.arguments import create_parser, parse
+from paddlebox.launch.process import guarded
 
 PAGE = "report.html"
 
 
 def report_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/report.py. Returns the exit code: 0, or 2 if a run cannot be read."""
-    parser = argparse.ArgumentParser(
-        description="Writes RUN_DIR/report.html, a page that shows a run, also while it trains."
-    )
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--out", type=Path, metavar="FILE", help=f"default: RUN_DIR/{PAGE}")
-    parser.add_argument(
-        "--watch",
-        type=float,
-        metavar="SECONDS",
-        help="write the page again every SECONDS until the run ends; an open browser reloads it",
-    )
-    parser.add_argument("--open", action="store_true", help="open the page in a browser")
-    arguments = parser.parse_args(argv)
+    """Run `paddlebox report`. Returns the exit code (docs/running.md)."""
+    parser = report_parser()
+    arguments = parse(parser, argv)
     if arguments.watch is not None and arguments.watch < 1:
         parser.error(f"--watch {arguments.watch:g}: expected at least 1 second")
     out = arguments.out or arguments.run_dir / PAGE
 
-    def write() -> int:
+    with guarded() as ended:
+        from paddlebox.tools.report.page import write_page
+        from paddlebox.tools.report.run import TRAINING, read_run
+        from paddlebox.tools.report.run_page import run_page
+
         opens = arguments.open
         while True:
             run = read_run(arguments.run_dir)
@@ -84,33 +39,55 @@ def report_main(argv: Sequence[str] | None = None) -> int:
                 print(f"--open: no browser was found: open {out.resolve()}", file=sys.stderr)
             opens = False
             if reload_s is None:
-                print(out)
-                return 0
+                break
             time.sleep(reload_s)
+        print(out)
+    return ended.code
 
-    return ended(write)
 
-
-def run_page(run: Run, reload_s: float = 0) -> Page:
-    config = flat(run.config)
-    data = config.get("data.train_files") or [config.get("data.path_template") or "no files"]
-    files = f"{data[0]}{f' and {len(data) - 1} more' if len(data) > 1 else ''}"
-    return Page(
-        title=run.name,
-        about=f"{config.get('model.type')} on {files} ({config.get('data.format')}), seed "
-        f"{config.get('seed')}{f', {run.size} ranks' if run.size > 1 else ''} · {run.folder}",
-        tiles=_tiles(run),
-        sections={
-            "Learning": learning_figures(run),
-            "Calibration": calibration_figures(run),
-            "Rows": row_figures(run),
-            "Pipeline": pipeline_figures(run),
-            **({"Ranks": rank_figures(run)} if run.size > 1 else {}),
-            "Store": store_figures(run),
-            "Commits and saves": commit_figures(run),
-            "Configuration": configuration_figures(run),
-            "Environment": [environment_figure(run)],
-        },
-        state=run.state,
-        reload_s=reload_s,
+def report_parser() -> argparse.ArgumentParser:
+    parser = create_parser(
+        "Writes RUN_DIR/report.html, a page that shows a run, also while it trains."
     )
+    option = parser.add_argument
+    option("run_dir", type=Path, metavar="RUN_DIR", help="the folder of a training run")
+    option("--out", type=Path, metavar="FILE", help=f"the page; default: RUN_DIR/{PAGE}")
+    about = "write the page again every SECONDS until the run ends; an open browser reloads it"
+    option("--watch", type=float, metavar="SECONDS", help=about)
+    option("--open", action="store_true", help="open the page in a browser")
+    return parser
+
+
+def compare_main(argv: Sequence[str] | None = None) -> int:
+    """Run `paddlebox compare`. Returns the exit code (docs/running.md)."""
+    arguments = parse(compare_parser(), argv)
+
+    with guarded() as ended:
+        if len(arguments.runs) < 2:
+            raise ConfigError("compare: expected at least two run dirs, found one")
+        if arguments.dumps and len(arguments.dumps) != len(arguments.runs):
+            raise ConfigError(
+                f"--dumps: expected one for each of the {len(arguments.runs)} runs, in the same "
+                f"order, found {len(arguments.dumps)}"
+            )
+        from paddlebox.tools.report.compare import compare_page, read_dump
+        from paddlebox.tools.report.page import write_page
+        from paddlebox.tools.report.run import read_run
+
+        dumps = [read_dump(path) for path in arguments.dumps]
+        runs = [read_run(folder) for folder in arguments.runs]
+        write_page(compare_page(runs, dumps), arguments.out)
+        print(arguments.out)
+    return ended.code
+
+
+def compare_parser() -> argparse.ArgumentParser:
+    parser = create_parser("Writes one page that shows several runs side by side.")
+    option = parser.add_argument
+    option("runs", type=Path, nargs="+", metavar="RUN_DIR", help="two runs or more")
+    default = Path("compare.html")
+    option("--out", type=Path, default=default, metavar="FILE", help="the page")
+    about = "predictions of each run on the same files, in the order of the runs "
+    about += "(`paddlebox evaluate --dump`): adds a confidence interval of the difference of AUCs"
+    option("--dumps", type=Path, nargs="+", default=[], metavar="FILE", help=about)
+    return parser

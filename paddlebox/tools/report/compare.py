@@ -3,7 +3,6 @@ difference of AUCs from dumped predictions on the same instances."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
-from paddlebox.errors import ConfigError, DataError
+from paddlebox.errors import DataError
 from paddlebox.tools.report import text
 from paddlebox.tools.report.page import (
     TONES,
@@ -23,11 +22,9 @@ from paddlebox.tools.report.page import (
     Series,
     missing,
     table,
-    write_page,
 )
-from paddlebox.tools.report.run import ABSENT, Run, differing, number, read_run
+from paddlebox.tools.report.run import ABSENT, Run, differing, number
 from paddlebox.tools.report.training_figures import Value, at, over_passes
-from paddlebox.tools.terminal import ended
 
 BOOTSTRAPS = 400
 _SENT = "ranks", "bytes_per_sample"
@@ -43,7 +40,7 @@ class Predictions:
 
 
 def read_dump(path: Path) -> Predictions:
-    """Read a file of `tools/evaluate.py --dump`, text or Parquet. Raises: DataError that names the
+    """Read a file of `paddlebox evaluate --dump`, text or Parquet. Raises: DataError that names the
     file, and the line if it is malformed."""
     try:
         if path.suffix == ".parquet":
@@ -141,41 +138,6 @@ def auc_difference(one: Predictions, other: Predictions) -> Difference:
         [difference(np.bincount(drawn, minlength=size)) for drawn in draws], (0.025, 0.975)
     )
     return Difference(difference(np.ones(size, np.int64)), float(low), float(high), size)
-
-
-def compare_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/compare.py. Returns the exit code: 0, or 2 if a run or dump cannot be read."""
-    parser = argparse.ArgumentParser(
-        description="Writes one page that shows several runs side by side."
-    )
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
-    parser.add_argument("--out", type=Path, default=Path("compare.html"), metavar="FILE")
-    parser.add_argument(
-        "--dumps",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="predictions of each run on the same files, in the order of the runs "
-        "(tools/evaluate.py --dump): adds a confidence interval of the difference of AUCs",
-    )
-    arguments = parser.parse_args(argv)
-
-    def write() -> int:
-        if len(arguments.runs) < 2:
-            raise ConfigError("compare: expected at least two run dirs, found one")
-        if arguments.dumps and len(arguments.dumps) != len(arguments.runs):
-            raise ConfigError(
-                f"--dumps: expected one for each of the {len(arguments.runs)} runs, in the same "
-                f"order, found {len(arguments.dumps)}"
-            )
-        dumps = [read_dump(path) for path in arguments.dumps]
-        runs = [read_run(folder) for folder in arguments.runs]
-        write_page(compare_page(runs, dumps), arguments.out)
-        print(arguments.out)
-        return 0
-
-    return ended(write)
 
 
 def compare_page(runs: Sequence[Run], dumps: Sequence[Predictions] = ()) -> Page:
@@ -282,8 +244,8 @@ def _differences(names: Sequence[str], dumps: Sequence[Predictions]) -> Figure:
     title = "Confidence of the difference"
     if not dumps:
         why = (
-            "it needs predictions of each run on the same files: run tools/evaluate.py … --dump "
-            "FILE for each run, then tools/compare.py … --dumps FILE FILE"
+            "it needs predictions of each run on the same files: run `paddlebox evaluate … "
+            "--dump FILE` for each run, then `paddlebox compare … --dumps FILE FILE`"
         )
         return missing(title, why)
     rows = []

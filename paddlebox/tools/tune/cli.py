@@ -1,4 +1,4 @@
-"""The command line of tools/tune.py."""
+"""The command `paddlebox tune`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 from paddlebox.config import load_config
 from paddlebox.launch import arguments as shared
-from paddlebox.launch.arguments import parse
+from paddlebox.launch.arguments import create_parser, parse
 from paddlebox.launch.process import guarded, prepare
 from paddlebox.tools.terminal import at_least
 from paddlebox.tools.tune.search import Options, Result, tune
 
 
 def tune_main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/tune.py. Prints the result. Returns the exit code (docs/running.md)."""
-    given = parse(_parser(), argv)
+    """Run `paddlebox tune`. Prints the result. Returns the exit code (docs/running.md)."""
+    given = parse(tune_parser(), argv)
     options = Options(
         config=given.config,
         folder=given.dir,
@@ -41,21 +41,22 @@ def tune_main(argv: Sequence[str] | None = None) -> int:
 _NUMBERS = {
     "trials": (1, 0, "try only N combinations, drawn by --seed; default: all"),
     "factor": (2, 3, "a rung trains N times the passes of the one before, and about 1/N of its "
-               "trials go on; default: 3"),
+               "trials go on"),
     "rungs": (1, 0, "number of rungs; default: as many as leave two trials in the last, or as "
               "there are files for"),
     "judge": (1, 0, "hold the last N files out to judge the trials; default: a fifth of them"),
-    "seed": (0, 1, "seed of the order of the combinations; default: 1"),
-    "jobs": (1, 1, "trials that run at the same time; default: 1"),
+    "seed": (0, 1, "seed of the order of the combinations"),
+    "jobs": (1, 1, "trials that run at the same time"),
 }  # fmt: skip
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Chooses values of a config by successive halving: trains short runs with all "
+def tune_parser() -> argparse.ArgumentParser:
+    parser = create_parser(
+        "Chooses values of a config by successive halving: trains short runs with all "
         "combinations, and longer ones with the best. The same command goes on after a kill."
     )
-    parser.add_argument("-c", "--config", type=Path, required=True, metavar="CONFIG")
+    about = "the config to change"
+    parser.add_argument("-c", "--config", type=Path, required=True, metavar="CONFIG", help=about)
     shared.add_overrides(parser)
     folder = "folder of the search"
     parser.add_argument("--dir", type=Path, required=True, metavar="DIR", help=folder)

@@ -151,7 +151,7 @@ def as_overrides(values: Mapping[str, str]) -> list[str]:
 
 log = logging.getLogger("paddlebox")
 
-#: The training command; the process id of the search and the arguments of tools/train.py follow.
+#: The training command; the process id of the search and the arguments of `paddlebox train` follow.
 #: The kernel kills it when the search ends, even if the search is killed: otherwise a restarted
 #: search would meet the trials of the search before.
 TRAIN = (
@@ -208,7 +208,7 @@ def tune(
         import optuna
     except ImportError as error:
         raise ConfigError(
-            f"tools/tune.py: expected Optuna, found none ({error}): pip install 'paddlebox[tune]'"
+            f"paddlebox tune: expected Optuna, found none ({error}): pip install 'paddlebox[tune]'"
         ) from None
     tries = parse_tries(options.tries)
     config = load_config(options.config, options.overrides)

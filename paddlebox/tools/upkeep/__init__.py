@@ -1,1 +1,1 @@
-"""Tools for a store: show its content, verify it, and repair it (tools/store.py)."""
+"""Tools for a store: show its content, verify it, and repair it (`paddlebox store`)."""

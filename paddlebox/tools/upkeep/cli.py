@@ -1,40 +1,20 @@
-"""The command line of tools/store.py. A command returns a `Result`."""
+"""The command `paddlebox store`. Its own commands use Paddle to read a store, so their module is
+imported inside of a function."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from paddlebox._native import core
-from paddlebox.config.dates import date_of, day_of
+from paddlebox.config.dates import day_of
 from paddlebox.config.table import LifeConfig
-from paddlebox.errors import ConfigError, StoreError
-from paddlebox.store import checkpoints, copies, files
-from paddlebox.store.checkpoints import find_version
-from paddlebox.store.files import table_folder
-from paddlebox.store.group import ALL_KEYS, key_ranges
-from paddlebox.store.locks import KeptLock
-from paddlebox.store.rank_stores import existing_stores, rank_versions, sum_of_digests
-from paddlebox.store.stored_rows import StoredRows, write_rows
-from paddlebox.store.tiered_table import stored_table
-from paddlebox.store.version_store import VersionStore
-from paddlebox.tools.terminal import aligned, ended
-from paddlebox.tools.upkeep import report
-from paddlebox.tools.upkeep.life import life
-from paddlebox.tools.upkeep.report import feasigns_of, index_of, newest, record_of
-from paddlebox.tools.upkeep.verify import repair, verify
+from paddlebox.launch.arguments import create_parser, parse
+from paddlebox.launch.process import guarded
 
-SOUND, DAMAGED, UNUSABLE = 0, 1, 2
-#: What a command returns: the exit code, the result for --json, and the lines to print.
-Result = tuple[int, Any, Sequence[str]]
-Command = Callable[[Path, argparse.Namespace], Result]
-#: Settings that `show_life` can try. The settings of the store do not change.
+#: Settings that `store life` can try. The settings of the store do not change.
 LIFE_SETTINGS: dict[str, Callable[[str], int | float]] = {
     name: int if field.annotation is int else float
     for name, field in LifeConfig.model_fields.items()
@@ -42,356 +22,77 @@ LIFE_SETTINGS: dict[str, Callable[[str], int | float]] = {
 }
 
 
-def stat(folder: Path, _: argparse.Namespace) -> Result:
-    s = report.stat(folder)
-    deleted = "includes deleted ones until compaction"
-    rows = [
-        ("live rows", s["live_rows"], f"{deleted}; {s['stored_rows']:,} stored, with old copies"),
-        ("segments", s["segments"], f"at most {s['depth']} over one key"),
-        ("stored bytes", s["stored_bytes"], f"{s['space_ratio']:.2f} times the live rows"),
-        ("memory bytes", s["memory_bytes"], "filters and fences of the open store"),
-        ("store bytes", s["used_bytes"], "all files, with every kept version"),
-        ("free bytes", s["free_bytes"], "on the disk"),
-        *(
-            (f"written, {kind}", count, "bytes of segments since the start")
-            for kind, count in s["bytes_written"].items()
-        ),
-        *(
-            (f"written {day}", count, "bytes on that day (UTC)")
-            for day, count in list(s["bytes_written_by_day"].items())[-7:]
-        ),
-        ("life events", s["life_events"], "decays, shrinks and delta resets so far"),
-    ]
-    width = max(len(f"{count:,}") for _, count, _ in rows)
-    versions: list[Sequence[Any]] = [
-        ("version", "kind", "pass", "live rows", "segments", "bytes alone", "committed")
-    ]
-    for v in s["versions"]:
-        rows_alone = f"{v['live_rows']:,}", v["segments"], f"{v['bytes_kept_alone']:,}"
-        versions.append((v["version"], v["kind"], v["pass_number"], *rows_alone, v["created_at"]))
-    lines = [
-        f"{s['store']}: version {s['version']}, pass {s['pass_number']}, "
-        f"{date_of(s['day']) if s['day'] else 'no date'}, committed {s['created_at']}",
-        "",
-        *(f"{name:<20} {count:>{width},}  {meaning}" for name, count, meaning in rows),
-        "",
-        *aligned(versions),
-        "",
-        *(f"version {c['version']} is named {c['name']}" for c in s["names"]),
-        *(f"process {h['pid']} reads version {h['version']}" for h in s["leases"]),
-    ]
-    return SOUND, s, lines
+def store_main(argv: Sequence[str] | None = None) -> int:
+    """Run `paddlebox store`. Returns the exit code: 0; 1 if damage was found; after an error, see
+    docs/running.md."""
+    arguments = parse(store_parser(), argv)
 
+    with guarded() as ended:
+        from paddlebox.tools.upkeep.commands import run
 
-def digest(folder: Path, arguments: argparse.Namespace) -> Result:
-    value = report.digest(folder, arguments.version)
-    return SOUND, value, [f"{name} {text}" for name, text in value.items()]
-
-
-def verify_store(folder: Path, _: argparse.Namespace) -> Result:
-    with tqdm(unit=" segments", leave=False, disable=None) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        findings = verify(folder, progress)
-    lines = [
-        *(f"damaged: {damage.message}" for damage in findings.damage),
-        *(f"unreferenced: {name}" for name in findings.unreferenced),
-        *([f"unprotected: {findings.unprotected}"] if findings.unprotected else []),
-        f"{len(findings.versions)} versions, {findings.segments} segments, {findings.bytes:,} "
-        f"bytes read: {f'{len(findings.damage)} damaged' if findings.damage else 'no damage'}",
-    ]
-    return (DAMAGED if findings.damage else SOUND), asdict(findings), lines
-
-
-def lookup(folder: Path, arguments: argparse.Namespace) -> Result:
-    if arguments.slot is None:
-        feasigns = [_feasign(text) for text in arguments.values]
-    else:
-        feasigns = feasigns_of(record_of(folder, None), arguments.slot, arguments.values)
-    low, high = getattr(arguments, "key_range", ALL_KEYS)
-    feasigns = [feasign for feasign in feasigns if low <= core.mix(feasign) <= high]
-    rows = report.lookup(folder, feasigns, arguments.version)
-    lines = []
-    for entry in rows:
-        lines.append(f"feasign {entry['feasign']} (key {entry['key']})")
-        if entry["row"] is None:
-            deleted = " (deleted by a life event; copies remain)" * bool(entry["copies"])
-            lines.append(f"  no row{deleted}")
-        else:
-            lines += [f"  {name:<14} {value}" for name, value in entry["row"].items()]
-        lines += [f"  copy in {c['file']}, block {c['block']}" for c in entry["copies"]]
-    return SOUND, rows, lines
-
-
-def _feasign(text: str) -> int:
-    try:
-        value = int(text, 0)
-    except ValueError:
-        value = 0
-    if -(1 << 63) <= value < 0:  # as columns of signed integers hold a feasign
-        return value + (1 << 64)
-    if not 0 < value < 1 << 64:
-        raise ConfigError(
-            f"{text}: a feasign is 1 to 2^64 - 1; to look up a value of the data, add --slot NAME"
-        )
-    return value
-
-
-def dump(folder: Path, arguments: argparse.Namespace) -> Result:
-    versions = [(folder, record_of(folder, arguments.version))]
-    if arguments.store != folder:
-        versions = rank_versions(folder, arguments.version)
-    slots = None
-    if arguments.slot is not None:
-        slots = {index_of(versions[0][1], arguments.slot)}
-    with StoredRows(versions) as stored:
-        rows = write_rows(arguments.out, stored.schema, stored.batches(slots))
-    value = {"rows": rows, "file": str(arguments.out)}
-    return SOUND, value, [f"{rows:,} rows in {arguments.out}"]
-
-
-def show_life(folder: Path, arguments: argparse.Namespace) -> Result:
-    tried = {name: getattr(arguments, name) for name in LIFE_SETTINGS if name in arguments}
-    figures = life(folder, version=arguments.version, day=arguments.date, settings=tried)
-    rows, s, gone = figures["rows"], figures["settings"], figures["deleted_by_day_end"]
-
-    def share(count: int) -> str:
-        return f"{count:,} of {rows:,} rows ({count / max(rows, 1):.1%})"
-
-    lines = [
-        f"{figures['store']}: version {figures['version']}, {figures['date'] or 'no date'}",
-        "",
-        f"a day's end would delete {share(gone['rows'])}: {gone['by_score']:,} with a score below "
-        f"{s['delete_threshold']:g} after a decay of {s['show_click_decay_rate']:g}, "
-        f"{gone['by_unseen_days']:,} unseen for more than {s['delete_after_unseen_days']} days",
-        f"a base would hold        {share(figures['kept_by']['base'])}: score at least "
-        f"{s['base_threshold']:g}, unseen for at most {s['delta_keep_days']} days",
-        f"a delta would hold       {share(figures['kept_by']['delta'])}: also delta_score at least "
-        f"{s['delta_threshold']:g}",
-    ]
-    for name, bins in figures["histograms"].items():
-        table: list[Sequence[Any]] = [(f"{name} from", "rows", "rows below")]
-        below = 0
-        for entry in bins:
-            table.append((f"{entry['from']:g}", f"{entry['rows']:,}", f"{below:,}"))
-            below += entry["rows"]
-        lines += ["", *aligned(table)]
-    events = [("event", "kind", "date", "what"), *(_event(event) for event in figures["events"])]
-    lines += ["", *(aligned(events) if figures["events"] else ["no life events yet"])]
-    return SOUND, figures, lines
-
-
-def _event(event: dict[str, Any]) -> tuple[Any, ...]:
-    return event["seq"], event["kind"], event["date"], _WHAT[event["kind"]].format(**event)
-
-
-_LIMITS = "score {min_score:g}, unseen days {max_unseen_days}"
-_WHAT = {
-    "decay": "by {decay:g}",
-    "shrink": _LIMITS,
-    "delta_reset": f"{_LIMITS}, delta_score {{min_delta_score:g}}",
-    "reset_rows": "weights of new rows",
-    "weight_decay": "embed_w by {embed_decay:g}, embedx by {embedx_decay:g}",
-}
-
-
-def compact(folder: Path, arguments: argparse.Namespace) -> Result:
-    """Each pass that has a version keeps its newest one: how many passes stay is a setting of the
-    run, not of the store."""
-    with KeptLock(folder):
-        before = report.stat(folder)
-        with VersionStore.open_reader(folder) as manifest:
-            record, passes = newest(manifest), len(manifest.numbers())
-        table = stored_table(folder, record, compaction=None, threads=2, keep_versions=passes)
-        with table:
-            table.compactor.compact(full=arguments.full)
-        after = report.stat(folder)
-    shown = ["version", "segments", "stored_rows", "stored_bytes", "space_ratio", "depth"]
-    value = {name: {"before": before[name], "after": after[name]} for name in shown}
-    rows = [("", "before", "after"), *((name, before[name], after[name]) for name in shown)]
-    return SOUND, value, aligned(rows)
-
-
-def repair_store(folder: Path, arguments: argparse.Namespace) -> Result:
-    result = repair(folder, yes=arguments.yes)
-    lines = []
-    if result.manifest is not None:
-        rebuilt = "was rebuilt" if result.done else "can be rebuilt"
-        lines.append(f"manifest: {result.manifest}: it {rebuilt} from its files")
-    for lost in result.lost:
-        where = "all of it" if lost.block is None else f"block {lost.block}"
-        lines.append(
-            f"lost: {lost.file}, {where}: {lost.rows} rows of keys {lost.min_key:#018x} to "
-            f"{lost.max_key:#018x}"
-        )
-        if older := ", ".join(lost.older):
-            lines.append(f"  older copies in {older} become current")
-        else:
-            lines.append("  no older copies: these feasigns start again from nothing")
-    lines += [f"cannot be repaired: {damage.message}" for damage in result.not_mended]
-    damaged = bool(result.lost or result.not_mended or result.manifest)
-    if not damaged:
-        lines.append("nothing is damaged")
-    elif result.done:
-        lines.append(f"repaired as version {result.version}; damaged files are kept in damaged/")
-    else:
-        lines.append("nothing was changed: add --yes to repair")
-    left = result.not_mended or (damaged and not result.done)
-    return (DAMAGED if left else SOUND), asdict(result), lines
-
-
-def name_version(folder: Path, arguments: argparse.Namespace) -> Result:
-    with VersionStore.open_reader(folder) as manifest:
-        version = find_version(manifest, arguments.version)
-    checkpoints.name_version(str(folder), version, arguments.name)
-    value = {"name": arguments.name, "version": version}
-    return SOUND, value, [f"version {version} is named {arguments.name}"]
-
-
-def unname(folder: Path, arguments: argparse.Namespace) -> Result:
-    version = checkpoints.unname(str(folder), arguments.name)
-    value = {"name": arguments.name, "version": version}
-    return SOUND, value, [f"version {version} is no longer named {arguments.name}"]
-
-
-def copy(folder: Path, arguments: argparse.Namespace) -> Result:
-    with VersionStore.open_reader(folder) as manifest:
-        version = find_version(manifest, arguments.version) if arguments.version else None
-        record = manifest.pin(version)
-        if record is None:
-            raise StoreError(f"{folder}: no version has been committed yet")
-        named = files.checkpoints(str(folder)).get(arguments.version)
-        label = arguments.version if named == record.version else copies.label_of(record)
-        written = copies.copy_version(str(folder), record, arguments.uri, label)
-    value = {"version": record.version, "label": label, "bytes": written}
-    return SOUND, value, [f"version {record.version} copied as {label}: {written:,} bytes"]
-
-
-def restore(arguments: argparse.Namespace) -> Result:
-    record = copies.restore(arguments.uri, arguments.run_dir, arguments.version)
-    store = arguments.run_dir / "store"
-    others = [verify(store / table_folder("", table)) for table in record.tables]
-    findings = verify(store)
-    findings.damage += [damage for other in others for damage in other.damage]
-    value = {"version": record.version, "pass": record.pass_number, **asdict(findings)}
-    lines = [f"damaged: {damage.message}" for damage in findings.damage]
-    lines.append(f"{store}: version {record.version}, pass {record.pass_number}")
-    return (DAMAGED if findings.damage else SOUND), value, lines
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run tools/store.py. Returns the exit code: 0; 1 if damage was found; 2 if the store cannot be
-    used."""
-    arguments = _parser().parse_args(argv)
-
-    def run() -> int:
-        if "store" not in arguments:  # `restore` creates one
-            code, value, lines = restore(arguments)
-        else:
-            code, value, lines = _run(_store_folder(arguments.store), arguments)
+        ended.code, value, lines = run(arguments)
         print(json.dumps(value, indent=1) if arguments.json else "\n".join(lines))
-        return code
-
-    return ended(run, UNUSABLE)
+    return ended.code
 
 
-def _store_folder(path: Path) -> Path:
-    """The store at a path, which is the folder of a store or a run dir. Raises: StoreError."""
-    for folder in (path, path / "store"):
-        if (folder / "manifest").is_dir() or any(folder.glob("MANIFEST-*")):
-            return folder
-    raise StoreError(f"{path}: holds no store; expected a store's folder or a run dir")
-
-
-def _run(store: Path, arguments: argparse.Namespace) -> Result:
-    stores = [store] if arguments.store == store else existing_stores(store)
-    command: Command = arguments.run
-    if len(stores) == 1 or command is dump:
-        return command(store, arguments)
-    # For a run dir of several ranks, run the command on each store, at the version of one pass.
-    chosen: dict[Path, int] = {}
-    wanted = getattr(arguments, "version", None)
-    if wanted is not None:
-        with VersionStore.open_reader(store) as manifest:
-            first = find_version(manifest, str(wanted))
-        chosen = {folder: record.version for folder, record in rank_versions(store, first)}
-    codes, values, lines = [], [], []
-    for rank, (folder, own) in enumerate(zip(stores, key_ranges(len(stores)), strict=True)):
-        of_rank = argparse.Namespace(**{**vars(arguments), "key_range": own})
-        has_name = wanted in files.checkpoints(str(folder))
-        if folder in chosen and not has_name:  # `copy` labels the copy with the name
-            number = chosen[folder]
-            of_rank.version = str(number) if isinstance(wanted, str) else number
-        if rank and "uri" in arguments:
-            of_rank.uri = f"{arguments.uri.rstrip('/')}/ranks/{rank}"
-        code, value, texts = command(folder, of_rank)
-        codes.append(code)
-        values.append(value)
-        lines += [f"rank {rank}: {folder}", *(f"  {text}" for text in texts)]
-    if command is digest:
-        whole = sum_of_digests([value["sparse_digest"] for value in values])
-        lines.append(f"all ranks: sparse_digest {whole}")
-        values.append({"ranks": len(stores), "sparse_digest": whole})
-    return max(codes), values, lines
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Shows the content of a store, verifies it, and repairs it.",
+def store_parser() -> argparse.ArgumentParser:
+    parser = create_parser("Shows the content of a store, verifies it, and repairs it.")
+    commands = parser.add_subparsers(
+        required=True, title="commands", metavar="COMMAND", dest="command"
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, run: Command | None, about: str) -> Callable[..., Any]:
-        command = commands.add_parser(name, help=about, description=about)
-        command.add_argument("--json", action="store_true", help="print JSON instead of text")
-        if run is not None:
-            command.add_argument("store", type=Path, help="the folder of a store, or a run dir")
-            command.set_defaults(run=run)
-        return command.add_argument
+    def add(name: str, about: str, *, of_store: bool = True) -> Callable[..., Any]:
+        described: dict[str, Any] = {
+            "help": about,
+            "description": f"{about[0].upper()}{about[1:]}.",
+        }
+        described["formatter_class"] = parser.formatter_class
+        option = commands.add_parser(name, **described).add_argument
+        option("--json", action="store_true", help="print JSON instead of text")
+        if of_store:
+            folder = "the folder of a store, or a run dir"
+            option("store", type=Path, metavar="STORE_OR_RUN_DIR", help=folder)
+        return option
 
     version: dict[str, Any] = {"type": int, "metavar": "N"}
     version["help"] = "a kept version; default: the newest"
-    add("stat", stat, "Versions, rows, bytes and readers.")
-    add("digest", digest, "Digests of all rows and of the dense state.")("--version", **version)
-    about = "Verifies every checksum, key and reference; exit code 1 if there is damage."
-    add("verify", verify_store, about)
-    option = add("lookup", lookup, "The rows of some feasigns.")
+    add("stat", "show versions, rows, bytes and readers")
+    option = add("digest", "compute digests of all rows and of the dense state")
+    option("--version", **version)
+    add("verify", "verify every checksum, key and reference; exit code 1 if there is damage")
+    option = add("lookup", "show the rows of some feasigns")
     option("values", nargs="+", metavar="FEASIGN", help="a feasign; with --slot a value")
     option("--slot", metavar="NAME", help="look up values of this slot, as in the data")
     option("--version", **version)
-    option = add("dump", dump, "Writes all rows to a Parquet file.")
-    option("--out", type=Path, required=True, metavar="FILE.parquet")
+    option = add("dump", "write all rows to a Parquet file")
+    option("--out", type=Path, required=True, metavar="FILE", help="the file to write")
     only = "only rows of this slot; its index in a store without names"
     option("--slot", metavar="NAME", help=only)
     option("--version", **version)
-    about = "Life events, and the effect of the end of a day or a save now."
-    option = add("life", show_life, about)
-    option("--date", type=_day, metavar="YYYYMMDD", help="default: the version's day")
+    option = add("life", "show life events, and the effect of the end of a day or a save now")
+    about = "the day that ends; default: the version's day"
+    option("--date", type=_day, metavar="YYYYMMDD", help=about)
     another: dict[str, Any] = {"metavar": "X", "default": argparse.SUPPRESS}
     for name, kind in LIFE_SETTINGS.items():
         option(f"--{name.replace('_', '-')}", type=kind, help=f"try another {name}", **another)
     option("--version", **version)
-    option = add("compact", compact, "Merges the segments that are due for compaction.")
+    option = add("compact", "merge the segments that are due for compaction")
     option("--full", action="store_true", help="merge until no two segments overlap")
-    about = "Drops damaged rows, or rebuilds the manifest. Without --yes it only lists the damage."
-    add("repair", repair_store, about)("--yes", action="store_true", help="change the store")
-    about = "Names a version. A named version is kept until it is unnamed."
-    option = add("name", name_version, about)
+    about = "drop damaged rows, or rebuild the manifest; without --yes only list the damage"
+    add("repair", about)("--yes", action="store_true", help="change the store")
+    option = add("name", "name a version; it is kept until it is unnamed")
     option("version", metavar="VERSION", help="number, YYYYMMDD or YYYYMMDD/PASS")
-    option("name", metavar="NAME")
-    add("unname", unname, "Removes a name.")("name", metavar="NAME")
-    about = "Copies a version. Files that exist at the target are not copied."
-    option = add("copy", copy, about)
+    option("name", metavar="NAME", help="the name to give")
+    add("unname", "remove a name")("name", metavar="NAME", help="the name to remove")
+    option = add("copy", "copy a version; files that exist at the target are not copied")
     option("uri", metavar="URI", help="a folder, hdfs://, s3://, gs://")
     which = "number, day, pass or name; default: the newest"
     option("--version", metavar="VERSION", help=which)
-    option = add("restore", None, "Creates RUN_DIR/store from a copied version.")
+    option = add("restore", "create RUN_DIR/store from a copied version", of_store=False)
     option("uri", metavar="URI", help="the URI to which versions were copied")
-    option("run_dir", type=Path, metavar="RUN_DIR")
-    option("--version", default="", metavar="LABEL", help="default: the newest")
+    option("run_dir", type=Path, metavar="RUN_DIR", help="the run dir to create")
+    about = "the label of the copy; default: the newest"
+    option("--version", default="", metavar="LABEL", help=about)
     return parser
 
 

@@ -182,7 +182,7 @@ def feasigns_of(record: VersionRecord, slot: str, values: Sequence[str]) -> list
     """
     if not record.config:
         raise StoreError(
-            f"version {record.version} has no record of its slots, which only tools/train.py "
+            f"version {record.version} has no record of its slots, which only paddlebox train "
             "writes: look up feasigns, without --slot"
         )
     slots = Slots.model_validate(record.config["slots"], strict=False)
@@ -203,7 +203,7 @@ def index_of(record: VersionRecord, slot: str) -> int:
         )
     if not slot.isdecimal():
         raise ConfigError(
-            f"version {record.version} has no names of slots, which only tools/train.py writes: "
+            f"version {record.version} has no names of slots, which only paddlebox train writes: "
             f"expected the index of a slot, found {slot!r}"
         )
     return int(slot)

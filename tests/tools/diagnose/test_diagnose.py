@@ -1,4 +1,4 @@
-"""tools/diagnose.py and tools/auc_runner.py on the run whose slot `a` decides the click."""
+"""`diagnose` and `auc-runner` on the run whose slot `a` decides the click."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_slot_that_decides_is_worth_most_and_the_others_nothing(
     run_dir: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "a.json"
-    done = tool("auc_runner", run_dir, "--repeats", "2", "--out", out)
+    done = tool("auc-runner", run_dir, "--repeats", "2", "--out", out)
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
     losses = {one["slots"][0]: one for one in found["slots"]}
@@ -77,7 +77,7 @@ def test_the_slot_that_decides_is_worth_most_and_the_others_nothing(
 def test_slots_are_replaced_in_groups(run_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.json"
     groups = ["--group", "a", "b", "--group", "c"]
-    done = tool("auc_runner", run_dir, *groups, "--repeats", "1", "--out", out)
+    done = tool("auc-runner", run_dir, *groups, "--repeats", "1", "--out", out)
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())["slots"]
     assert [one["slots"] for one in found] == [["a", "b"], ["c"]]

@@ -1,4 +1,4 @@
-"""tools/from_paddlerec.py: what becomes of configs, of the forms of files, and of bad input."""
+"""`paddlebox from-paddlerec`: what becomes of configs, of the forms of files, and of bad input."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def write(folder: Path, config: str, line: Callable[[random.Random], str] = slot
 
 
 def convert(config: Path, out: Path, *more: Any) -> tuple[Config, Slots, str]:
-    done = tool("from_paddlerec", config, "--out", out, *more)
+    done = tool("from-paddlerec", config, "--out", out, *more)
     assert done.returncode == 0, done.stderr
     slots = load_slots(out / "slots.yaml")
     return load_config(out / "config.yaml"), slots, (out / "conversion.txt").read_text()
@@ -103,7 +103,7 @@ def convert(config: Path, out: Path, *more: Any) -> tuple[Config, Slots, str]:
 
 def refused(config: Path, out: Path, *more: Any) -> str:
     """The one error."""
-    done = tool("from_paddlerec", config, "--out", out, *more)
+    done = tool("from-paddlerec", config, "--out", out, *more)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert not (out / "config.yaml").exists()
@@ -258,7 +258,7 @@ def test_a_model_that_the_zoo_lacks_is_one_error(tmp_path: Path) -> None:
     config = write(tmp_path / "deepfmm", DNN)
     says = refused(config, tmp_path / "out")
     assert "'deepfmm', is not a model of PaddleRec that the zoo has; did you mean 'deepfm'" in says
-    assert "tools/new_model.py" in says
+    assert "paddlebox new-model" in says
     convert(config, tmp_path / "out", "--model", "deepfm")
 
 
@@ -281,7 +281,7 @@ def test_data_that_does_not_fit_the_model_is_one_error(
 def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
     config, out = write(tmp_path / "dnn", DNN), tmp_path / "out"
     convert(config, out)
-    done = tool("from_paddlerec", config, "--out", out)
+    done = tool("from-paddlerec", config, "--out", out)
     assert done.returncode == 2
     assert "exists already; choose another --out" in done.stderr
 

@@ -1,4 +1,4 @@
-"""A custom network: what tools/new_model.py writes trains, passes its own test and is served."""
+"""A custom network: what `paddlebox new-model` writes trains, passes its own test and is served."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conftest import ROOT, make_synthetic, run_python, tool
 
 
 def made(folder: Path) -> Path:
-    done = tool("new_model", "my_net", "--out", folder / "mine")
+    done = tool("new-model", "my_net", "--out", folder / "mine")
     assert done.returncode == 0, done.stderr
     return folder / "mine"
 
@@ -64,7 +64,7 @@ def test_a_custom_network_is_trained_in_each_kind_of_program_and_served(
 
 @pytest.mark.parametrize("name", ["MyNet", "2nd", "a-b", "deepfm", ""])
 def test_a_name_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
-    done = tool("new_model", name, "--out", tmp_path)
+    done = tool("new-model", name, "--out", tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("ConfigError: ")
     assert not [*tmp_path.iterdir()]
@@ -73,7 +73,7 @@ def test_a_name_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     mine = made(tmp_path)
     (mine / "my_net.py").write_text("mine\n")
-    assert tool("new_model", "my_net", "--out", mine).returncode == 2
+    assert tool("new-model", "my_net", "--out", mine).returncode == 2
     assert (mine / "my_net.py").read_text() == "mine\n"
 
 

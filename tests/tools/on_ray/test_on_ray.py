@@ -1,4 +1,4 @@
-"""What tools/train_on_ray.py decides, without a Ray cluster."""
+"""What `paddlebox train-on-ray` decides, without a Ray cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from paddlebox import mpi
 from paddlebox.errors import ConfigError, RankError
-from paddlebox.tools.on_ray.cli import _Drive, main
+from paddlebox.tools.on_ray.cli import _Drive, train_on_ray_main
 from paddlebox.tools.on_ray.job import LIMITS_S, Job, Order, Rank, Report
 from paddlebox.tools.on_ray.placement import Demand, Node, Places, Reservation, choose, placed
 from paddlebox.tools.on_ray.rank import (
@@ -901,12 +901,12 @@ def test_a_wrong_number_is_one_error(
     options: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main([*options, "--", "tools/train.py"])
+        train_on_ray_main([*options, "--", "tools/train.py"])
     assert told in capsys.readouterr().err
 
 
 def test_a_wrong_limit_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--limit", "walk=3", "--", "tools/train.py"]) == 2
+    assert train_on_ray_main(["--limit", "walk=3", "--", "tools/train.py"]) == 2
     assert "ConfigError: --limit walk=3: expected STAGE=S" in capsys.readouterr().err
 
 
@@ -919,7 +919,7 @@ def test_no_cluster_is_one_error(
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        assert main(["--address", address, "--", "tools/train.py"]) == 2
+        assert train_on_ray_main(["--address", address, "--", "tools/train.py"]) == 2
     told = f"ConfigError: --address {address}: cannot connect to a Ray cluster: [Errno 111] "
     assert told in capsys.readouterr().err
 
@@ -928,5 +928,5 @@ def test_without_ray_the_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert main(["--", "tools/train.py"]) == 2
+    assert train_on_ray_main(["--", "tools/train.py"]) == 2
     assert "pip install 'paddlebox[ray]'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""tools/train_on_ray.py on a Ray cluster of several raylets on this machine."""
+"""`paddlebox train-on-ray` on a Ray cluster of several raylets on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.faults.kill_ray import kill_ray
 from tests.support.ray_cluster import RayCluster, ancestor, needs_ray
 
 pytestmark = [pytest.mark.slow, needs_ray]
-_TOOL = ROOT / "tools/train_on_ray.py"
+_TOOL = (sys.executable, "-m", "paddlebox", "train-on-ray")
 _SECRET = "a-credential-that-must-not-leak"
 # Locks a file of its rank, writes its environment, waits on its first start, and ends with a code.
 _RANK = """
@@ -60,7 +60,7 @@ def _start(
     """A job whose ranks run _RANK. words: options of the tool; more: of the command."""
     program = folder / "rank.py"
     program.write_text(_RANK)
-    tool = [sys.executable, str(_TOOL), "--address", cluster.address, *words, "--"]
+    tool = [*_TOOL, "--address", cluster.address, *words, "--"]
     return subprocess.Popen(
         [*tool, str(program), str(folder), str(seconds), str(code), *more],
         cwd=cwd,

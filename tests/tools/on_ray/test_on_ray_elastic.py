@@ -53,7 +53,7 @@ class Stream:
     jobs: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, nodes: str, *more: str, until: int = _HOURS) -> subprocess.Popen[bytes]:
-        """Starts tools/train_on_ray.py, for so many hours."""
+        """Starts `paddlebox train-on-ray`, for so many hours."""
         self.folder.mkdir(exist_ok=True)
         hours = [
             *("-o", "data.train_files=[]", "data.files_per_pass=0"),
@@ -62,7 +62,8 @@ class Stream:
             *(f"data.test_files=[{self.data}/test.txt]", "model.hidden=[16]"),
             *("--until", f"20240101{until - 1:02}"),
         ]
-        tool = [sys.executable, "tools/train_on_ray.py", "--address", self.cluster.address]
+        tool = [sys.executable, "-m", "paddlebox", "train-on-ray"]
+        tool += ["--address", self.cluster.address]
         patience = ["--stall-s", "120", "--tries", "20", "--settle-s", "1"]
         train = ["tools/train.py", "-c", CONFIG, "--run-dir", str(self.run_dir)]
         with open(self.folder / "job.log", "ab") as log:

@@ -1,4 +1,4 @@
-"""The page of tools/compare.py, over dumps of tools/evaluate.py."""
+"""The page of `paddlebox compare`, over dumps of `paddlebox evaluate`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from paddlebox.tools.report.compare import compare_main, read_dump
+from paddlebox.tools.report.cli import compare_main
+from paddlebox.tools.report.compare import read_dump
 from tests.conftest import tool
 from tests.tools.common import SAMPLES, trained
 
@@ -59,7 +60,7 @@ def test_mistakes_are_reported(
     assert compare_main([str(run_dir)] * 2 + ["--dumps", "a.txt"]) == 2
     assert "expected one for each of the 2 runs" in capsys.readouterr().err
     (tmp_path / "a.txt").write_text("0\tlabel:1:1\n")
-    assert compare_main([str(run_dir)] * 2 + ["--dumps"] + [f"{tmp_path}/a.txt"] * 2) == 2
+    assert compare_main([str(run_dir)] * 2 + ["--dumps"] + [f"{tmp_path}/a.txt"] * 2) == 3
     assert "a.txt:1: expected <ins_id>" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""The page of tools/report.py."""
+"""The page of `paddlebox report`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from paddlebox.store.locks import StoreLock
-from paddlebox.tools.report.cli import report_main, run_page
+from paddlebox.tools.report.cli import report_main
 from paddlebox.tools.report.run import FINISHED, STOPPED, TRAINING, Run, read_run
+from paddlebox.tools.report.run_page import run_page
 
 TITLES = (
     "AUC", "Loss", "Predicted and actual", "COPC", "Bucket error", "Where rows came from",
@@ -183,7 +184,7 @@ def test_missing_runs_are_reported(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_a_run_dir_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert report_main([str(tmp_path)]) == 2
+    assert report_main([str(tmp_path)]) == 4
     assert "has no config.json" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,6 @@
 """Successive halving: what is tried, which trials go on, and what a later start does again.
 
-A training command of a few lines stands for tools/train.py. It writes the metrics of a run, with a
+A training command of a few lines stands for paddlebox train. It writes the metrics of a run, with a
 logloss that follows from the config and the files.
 """
 

@@ -1,4 +1,4 @@
-"""tools/tune.py with trials that train."""
+"""`paddlebox tune` with trials that train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/store.py life: counts that can be worked out by hand, and that agree with what happens."""
+"""`paddlebox store life`: counts that can be checked by hand, and that agree with what happens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paddlebox import ops
 from paddlebox.config import TableConfig
 from paddlebox.config.dates import day_of
 from paddlebox.store.table import Table, sorted_unique_keys
-from paddlebox.tools.upkeep.cli import main
+from paddlebox.tools.upkeep.cli import store_main
 
 CONFIG = TableConfig(embedx_dim=2, embedx_threshold=0.5)
 DAY = day_of("20240105")
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Path:
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: Any) -> Any:
     capsys.readouterr()
-    assert main([*map(str, arguments), "--json"]) == 0
+    assert store_main([*map(str, arguments), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -81,7 +81,7 @@ def test_other_settings_and_days_can_be_tried(
     assert kept == {"base": 600, "delta": 600}
     kept = run(capsys, "life", store, "--delta-keep-days", 9, "--base-threshold", 0.9)["kept_by"]
     assert kept == {"base": 200, "delta": 200}
-    assert main(["life", str(store), "--show-click-decay-rate", "2"]) == 2
+    assert store_main(["life", str(store), "--show-click-decay-rate", "2"]) == 2
     assert "show_click_decay_rate" in capsys.readouterr().err
 
 
@@ -105,7 +105,7 @@ def test_what_it_foretells_is_what_happens(store: Path, capsys: pytest.CaptureFi
 
 def test_the_text_says_what_a_person_needs(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert main(["life", str(store)]) == 0
+    assert store_main(["life", str(store)]) == 0
     text = capsys.readouterr().out
     assert "a day's end would delete 400 of 1,000 rows (40.0%): 300 with a score below 0.8" in text
     assert "100 unseen for more than 30 days" in text
@@ -123,7 +123,7 @@ def test_the_text_names_events_that_change_weights(
         train(table, np.arange(1, 9), 2, DAY, 1)
         table.life.reset_rows()
     capsys.readouterr()
-    assert main(["life", str(tmp_path / "s")]) == 0
+    assert store_main(["life", str(tmp_path / "s")]) == 0
     text = capsys.readouterr().out
     assert "embed_w by 0.975, embedx by 0.975" in text  # one step at a rate of 0.05
     assert "weights of new rows" in text

@@ -1,4 +1,4 @@
-"""tools/store.py: what it tells, that it finds each kind of damage, and what a repair loses."""
+"""`paddlebox store`: what it tells, that it finds each kind of damage, and what a repair loses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from paddlebox.store.record import VersionRecord
 from paddlebox.store.table import Table, sorted_unique_keys
 from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.upkeep import report
-from paddlebox.tools.upkeep.cli import main
+from paddlebox.tools.upkeep.cli import store_main
 from tests.support.configs import slots_fields
 
 CONFIG = TableConfig(embedx_dim=4, embedx_threshold=0.5)
@@ -81,13 +81,13 @@ def passes_of(store: Path) -> dict[int, int]:
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: Any, code: int = 0) -> Any:
     capsys.readouterr()
-    assert main([*map(str, arguments), "--json"]) == code
+    assert store_main([*map(str, arguments), "--json"]) == code
     return json.loads(capsys.readouterr().out)
 
 
 def text(capsys: pytest.CaptureFixture[str], *arguments: Any, code: int = 0) -> str:
     capsys.readouterr()
-    assert main([*map(str, arguments)]) == code
+    assert store_main([*map(str, arguments)]) == code
     return capsys.readouterr().out
 
 
@@ -124,9 +124,9 @@ def test_looking_changes_no_byte(
 ) -> None:
     before = snapshot(store)
     for command in (["stat"], ["digest"], ["verify"], ["repair"]):
-        assert main([command[0], str(store)]) == 0
-    assert main(["lookup", str(store), "1"]) == 0
-    assert main(["dump", str(store), "--out", str(tmp_path / "x.parquet")]) == 0
+        assert store_main([command[0], str(store)]) == 0
+    assert store_main(["lookup", str(store), "1"]) == 0
+    assert store_main(["dump", str(store), "--out", str(tmp_path / "x.parquet")]) == 0
     assert snapshot(store) == before
     assert list((store / "leases").iterdir()) == []
 
@@ -154,7 +154,7 @@ def test_digests_are_the_tables(store: Path, capsys: pytest.CaptureFixture[str])
     older = run(capsys, "digest", store, "--version", 2)
     assert older["version"] == 2
     assert older["sparse_digest"] != found["sparse_digest"]
-    assert text(capsys, "digest", store, "--version", 1, code=2) == ""  # not kept any more
+    assert text(capsys, "digest", store, "--version", 1, code=4) == ""  # not kept any more
 
 
 def test_lookup_names_the_fields_and_the_copies(
@@ -178,7 +178,7 @@ def test_lookup_names_the_fields_and_the_copies(
 def test_a_word_that_is_not_a_feasign_is_refused_with_advice(
     store: Path, capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
-    assert main(["lookup", str(store), wrong]) == 2
+    assert store_main(["lookup", str(store), wrong]) == 2
     said = capsys.readouterr().err
     assert f"{wrong}: a feasign is 1 to 2^64 - 1; to look up a value" in said
 
@@ -186,7 +186,7 @@ def test_a_word_that_is_not_a_feasign_is_refused_with_advice(
 def test_values_are_not_looked_up_where_a_store_does_not_say_its_slots(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["lookup", str(store), "--slot", "user", "u56"]) == 2
+    assert store_main(["lookup", str(store), "--slot", "user", "u56"]) == 4
     assert "has no record of its slots" in capsys.readouterr().err
 
 
@@ -203,7 +203,7 @@ def test_a_dump_holds_every_row(
     assert np.array_equal(rows["show"].to_numpy(), floats[:, 1])
     assert np.array_equal(np.array(rows["embedx_w"].to_pylist(), np.float32), floats[:, 8:12])
     assert run(capsys, "dump", store, "--out", out, "--slot", 7)["rows"] == 0
-    assert text(capsys, "dump", store, "--out", tmp_path / "none" / "x", code=2) == ""
+    assert text(capsys, "dump", store, "--out", tmp_path / "none" / "x", code=4) == ""
 
 
 def test_a_sound_store_verifies_and_names_what_a_crash_left(
@@ -330,7 +330,7 @@ def test_a_repair_names_a_damaged_dense_file_and_leaves_it(
 def test_a_damaged_manifest_is_rebuilt(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected = run(capsys, "digest", store)
     flip_value(store, b"head")
-    assert text(capsys, "stat", store, code=2) == ""
+    assert text(capsys, "stat", store, code=4) == ""
     assert "was rebuilt" in text(capsys, "repair", store, "--yes")
     assert run(capsys, "digest", store) == expected
 
@@ -360,7 +360,7 @@ def test_compact_is_refused_while_a_writer_is_there(
 ) -> None:
     held = Table(CONFIG, folder=store, compaction=Policy())
     try:
-        assert main(["compact", str(store)]) == 2
+        assert store_main(["compact", str(store)]) == 6
     finally:
         held.close()
     assert f"process {os.getpid()} on " in capsys.readouterr().err
@@ -369,7 +369,7 @@ def test_compact_is_refused_while_a_writer_is_there(
 def test_a_folder_without_a_store_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["stat", str(tmp_path)]) == 2
+    assert store_main(["stat", str(tmp_path)]) == 4
     assert "holds no store" in capsys.readouterr().err
 
 
