@@ -25,6 +25,7 @@ COMMANDS = {
     "new-model": ("tools.new_model.cli", "create the files of your own model"),
     "from-paddlerec": ("tools.from_paddlerec.cli", "convert a config of PaddleRec"),
     "train-on-ray": ("tools.on_ray.cli", "run the ranks of a job on a Ray cluster"),
+    "completion": ("tools.completion", "print a script that completes commands in a shell"),
 }
 
 
