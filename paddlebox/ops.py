@@ -75,6 +75,8 @@ def create_anchor(name: str | None = None) -> Any:
 
     Args:
         name: None generates one.
+
+    Returns: a parameter of dygraph, or a variable of the static program that is being built.
     """
     # It needs an explicit name: in PIR, Paddle's names for unnamed parameters ignore
     # `unique_name.guard`, and an evaluation program would not find the anchor of the trained one.
@@ -305,6 +307,9 @@ def push_box_sparse(ids: Any, grad: Any) -> Any:
 
     Returns: int64 (1), the number of ids, padding included. Fetch it in a static program, because
         Paddle may prune the push otherwise.
+
+    Raises: PassError if no pass is open; ValueError for a wrong shape or dtype, or a feasign that
+        was not staged for the pass; TrainingError for a gradient that is not finite.
     """
     return _call_in_order("push_box_sparse", {"Ids": ids, "Grad": grad}, {}, "Count", "int64")
 
@@ -325,6 +330,8 @@ def continuous_value_model(rows: Any, show_click: Any, use_cvm: bool = True) -> 
             they are dropped.
 
     Returns: float32 (N, 3 + D), or (N, 1 + D) without use_cvm.
+
+    Raises: ValueError of Paddle if rows are not a matrix. Paddle does not check show_click.
     """
     if paddle.framework.in_dynamic_or_pir_mode():
         return paddle._C_ops.cvm(rows, show_click, use_cvm)
@@ -353,9 +360,9 @@ def fused_pull_seqpool_cvm(
 
     Args:
         ids: (nnz) int32 row ids of the open pass, or int64 feasigns.
-        offsets: (B * S + 1) int32. Slot s of instance b has the ids [offsets[b*S+s],
-            offsets[b*S+s+1]). If instances share L lists, (L + 1 + B * S) int32: the offsets of the
-            lists, then the list of each slot of each instance (ops/row/lists.h).
+        offsets: (B * S + 1) int32. Slot s of instance b has the ids [offsets[b * S + s],
+            offsets[b * S + s + 1]). If instances share L lists, (L + 1 + B * S) int32: the offsets
+            of the lists, then the list of each slot of each instance (ops/row/lists.h).
         show_click: (B, 2 + n) float32, the counts that the push adds to the row of each id. n is
             the number of `table.counts`; a static program takes it from this shape, so declare
             2 + n, not -1. A show of -w is that of a late line of weight w: `table.show_scale`

@@ -76,7 +76,7 @@ def batch_fc(
 ) -> Any:
     """Apply a fully connected layer to each of G groups.
 
-    Letters: N = instances, I = input columns, O = output columns.
+    Letters: N = instances, I = input columns, O = output columns. All are float32.
 
     | form | input | weight | bias | returns |
     |---|---|---|---|---|

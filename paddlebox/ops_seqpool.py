@@ -51,7 +51,8 @@ def fused_seqpool_cvm(
     Args:
         input: a list with one pair (values, offsets) for each slot, values (nnz_s, D) float32 and
             offsets (B + 1) int32. Or one pair for all slots, values (nnz, D) and offsets
-            (B * S + 1): slot s of instance b has the rows [offsets[b*S+s], offsets[b*S+s+1]).
+            (B * S + 1): slot s of instance b has the rows [offsets[b * S + s],
+            offsets[b * S + s + 1]).
         pool_type: "SUM".
         cvm: (B, cvm_offset) float32, the counts that become the first columns of the gradient of
             the rows.

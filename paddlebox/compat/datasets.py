@@ -37,7 +37,21 @@ _EARLIER = -1  # in Pass.trained: the pass was read before, so its shows and cli
 
 
 class InMemoryDataset(UpstreamDataset):
-    """PaddleBox's InMemoryDataset."""
+    """PaddleBox's InMemoryDataset: loads the files of a pass, and feeds its batches.
+
+        dataset.init(slots="slots.yaml", batch_size=128)
+        dataset.set_filelist(files)
+        dataset.load_into_memory()
+        dataset.begin_pass()
+        for batch in dataset: ...  # or paddlebox.train_from_dataset
+        dataset.end_pass()  # commits in the background
+
+    Calls in the wrong order raise a PassError that names the missing call.
+
+    Args:
+        table: its rows are those of the passes.
+        seed: of the orders of instances, together with the number of the pass.
+    """
 
     def __init__(self, table: TableSet, *, seed: int = 0) -> None:
         super().__init__(table, seed=seed)
@@ -249,6 +263,7 @@ class PadBoxSlotDataset(BoxPSDataset):
         return Share(ShareBy(by), slot, own_files=True)
 
     def set_archivefile(self, archive: bool = False) -> None:
+        """Only accepts False. Raises: ConfigError for True."""
         if archive:
             raise ConfigError(
                 "set_archivefile: there are no archive files: `load_into_disk` reads the original "

@@ -216,6 +216,7 @@ class Settings(Dataset):
     # ---- files and batches
 
     def set_batch_size(self, batch_size: int) -> None:
+        """Set the number of instances of a batch, from the next pass on."""
         self.options.change({"batch_size": batch_size})
 
     def set_thread(self, thread_num: int) -> None:
@@ -258,6 +259,7 @@ class Settings(Dataset):
         self.options.change(test=test)
 
     def set_download_cmd(self, download_cmd: str) -> None:
+        """Only accepts `cat` and "". Raises: ConfigError for another command."""
         if download_cmd.strip() not in ("", "cat"):
             raise ConfigError(
                 "set_download_cmd: files are not fetched by a command: name them by URIs "

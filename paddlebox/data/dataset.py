@@ -74,10 +74,12 @@ class Dataset:
 
     @property
     def slot_names(self) -> list[str]:
+        """The names of all slots."""
         return [slot.name for slot in self.options.load.slots.slots]
 
     @property
     def sparse_names(self) -> list[str]:
+        """The names of the sparse slots that batches have."""
         return self.options.load.sparse_names()
 
     @property
@@ -126,6 +128,7 @@ class Dataset:
 
     @property
     def heartbeat(self) -> Heartbeat:
+        """Reports the progress of this rank."""
         return self._table.world.heartbeat
 
     def step(self, feed: Feed) -> AbstractContextManager[int | None]:

@@ -32,8 +32,15 @@ log = logging.getLogger(__name__)
 
 
 class SideTable:
-    """The base class of both kinds. name: by which operators refer to it. dim: D. threads: of a
-    lookup."""
+    """The base class of both kinds.
+
+    Args:
+        name: by which operators refer to it.
+        dim: D.
+        threads: of a lookup.
+
+    Raises: ValueError without a name, or for a number below 1.
+    """
 
     _kind = "side table"
     _keyed = False
@@ -132,6 +139,7 @@ class SideTable:
         self._fed = feeding.result()
 
     def drop_feed_pass(self) -> None:
+        """Drop the rows of the next pass, whether they are read already or not."""
         if self._feeding is not None:
             self._feeding.cancel()
         self._feeding = self._fed = None
@@ -145,6 +153,7 @@ class SideTable:
         self._open, self._fed = self._fed, None
 
     def end_pass(self) -> None:
+        """Drop the rows of this pass. Raises: PassError if no pass is open."""
         if self._open is None:
             raise PassError(f"{self}: no pass is open: begin_pass is missing")
         closing, self._open = self._open, None
@@ -160,6 +169,7 @@ class SideTable:
 
     @property
     def is_open(self) -> bool:
+        """Whether a pass is open."""
         return self._open is not None
 
     @property
@@ -175,7 +185,8 @@ class ReplicaCache(SideTable):
     _kind = "replica cache"
 
     def set_values(self, values: np.ndarray) -> None:
-        """Set the rows of the passes that are fed from now on. values: (N, D); copied."""
+        """Set the rows of the passes that are fed from now on. values: (N, D), copied as float32.
+        Raises: ValueError for another shape, or a value that is not finite."""
         self._use_values(values, [])
 
 
@@ -191,7 +202,7 @@ class InputTable(SideTable):
     _keyed = True
 
     def set_values(self, keys: Sequence[str], values: np.ndarray) -> None:
-        """As `ReplicaCache.set_values`. keys: (N). Row i of values becomes row i + 1."""
+        """As `ReplicaCache.set_values`. keys: (N), different. Row i of values becomes row i + 1."""
         self._use_values(values, keys)
 
     def rows_of(self, keys: Sequence[str], *, feeding: bool = False) -> np.ndarray:

@@ -17,6 +17,12 @@ class DataNorm(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle h
     updates, so they are saved and loaded with the other parameters.
 
     Letters: N = instances, C = columns.
+
+    Args:
+        columns: C.
+        epsilon, slot_dim, summary_decay_rate, enable_scale_and_shift: as for
+            `paddlebox.ops.data_norm`.
+        batch_size, batch_sum, batch_square: initial values of the sums.
     """
 
     def __init__(

@@ -16,29 +16,25 @@ paddle = ops.paddle
 
 
 def weights_of(pooled: Any, sparse: PooledSlots) -> Any:
-    """The sums of embed_w: (B, S, width), the result of `PooledSlots`, -> (B, S, 1)."""
+    """The sums of embed_w, (B, S, 1). pooled: (B, S, width) float32, the result of sparse."""
     at = sparse.width - sparse.embedx_dim - 1
     return paddle.slice(pooled, [2], [at], [at + 1])
 
 
 def vectors_of(pooled: Any, sparse: PooledSlots) -> Any:
-    """The sums of embedx: (B, S, width) -> (B, S, D)."""
+    """The sums of embedx, (B, S, D). pooled: (B, S, width) float32, the result of sparse."""
     return paddle.slice(pooled, [2], [sparse.width - sparse.embedx_dim], [sparse.width])
 
 
 def beside_vectors(pooled: Any, sparse: PooledSlots) -> Any:
-    """All columns before embedx: (B, S, width) -> (B, S, width - D).
-
-    They are the sums of embed_w, after the logarithms of the counts with use_cvm.
-    """
+    """All columns before embedx, (B, S, width - D): the sums of embed_w, after the logarithms of
+    the counts with use_cvm. pooled: (B, S, width) float32, the result of sparse."""
     return paddle.slice(pooled, [2], [0], [sparse.width - sparse.embedx_dim])
 
 
 def flat(pooled: Any, dense: Any | None) -> Any:
-    """Join slots and dense features: (B, S, n) and (B, W) -> (B, S * n + W).
-
-    Without dense features, dense is None or has W = 0.
-    """
+    """Join slots and dense features to (B, S * n + W). pooled: (B, S, n) float32; dense: (B, W)
+    float32; without dense features None, or W = 0."""
     _, slots, width = pooled.shape
     inputs = paddle.reshape(pooled, [-1, slots * width])
     if dense is None or dense.shape[1] == 0:
@@ -47,10 +43,8 @@ def flat(pooled: Any, dense: Any | None) -> Any:
 
 
 def interactions(vectors: Any) -> Any:
-    """The elementwise sum of v_i * v_j over all pairs of slots i < j: (B, S, D) -> (B, D).
-
-    Computed as 1/2 ((sum_s v_s)^2 - sum_s v_s^2).
-    """
+    """The elementwise sum of v_i * v_j over all pairs of slots i < j, computed as
+    1/2 ((sum_s v_s)^2 - sum_s v_s^2). vectors: (B, S, D) float32. Returns (B, D)."""
     of_squares = sum_over(paddle.square(vectors), 1)
     return (paddle.square(sum_over(vectors, 1)) - of_squares) * 0.5
 
@@ -76,7 +70,8 @@ class LinearPart(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle
             self.bias = self.create_parameter([1], dtype="float32", default_initializer=zero)
 
     def forward(self, weights: Any, dense: Any) -> Any:
-        """weights: (B, S, 1); dense: (B, W). Returns (B, 1)."""
+        """weights: (B, S, 1) float32, of `weights_of`; dense: (B, W) float32, not read if W is 0.
+        Returns (B, 1)."""
         out = sum_over(weights, 1)
         if self.dense is not None:
             out = out + self.dense(dense)

@@ -14,12 +14,12 @@ _BESIDE_ZERO = 1e-30  # changes no bit of the loss
 
 
 def sum_over(x: Any, axis: int, *, keepdim: bool = False) -> Any:
-    """`paddle.sum`; the size of the axis must be known."""
+    """`paddle.sum` of a float32 tensor over one axis, whose size must be known."""
     return paddle.mean(x, axis=axis, keepdim=keepdim) * float(x.shape[axis])
 
 
 def sigmoid(x: Any) -> Any:
-    """`paddle.nn.functional.sigmoid`."""
+    """`paddle.nn.functional.sigmoid`, also in old-IR programs. x: float32 of any shape."""
     if paddle.framework.in_dynamic_or_pir_mode():
         return paddle.nn.functional.sigmoid(x)
     return paddle.base.layer_helper.LayerHelper("sigmoid", act="sigmoid").append_activation(x)
@@ -88,7 +88,8 @@ def pairs_of(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def take(x: Any, at: np.ndarray) -> Any:
-    """Select positions of axis 1. x: (B, n, ...); at: (m) int32. Returns (B, m, ...)."""
+    """Select positions of axis 1. x: (B, n, ...) of any dtype; at: (m) int32, from 0 to n - 1.
+    Returns (B, m, ...)."""
     return paddle.gather(x, paddle.assign(at), axis=1)
 
 
@@ -102,8 +103,8 @@ def log_loss(logits: Any, label: Any, reduction: str = "mean", mask: Any = None)
     Args:
         logits, label: (B, T) float32.
         reduction: "mean", or "none" for the loss of each element.
-        mask: (B, 1) a factor for the loss of each instance; None: all are 1. The mean is over all
-            elements, whatever their factors.
+        mask: (B, 1) float32, a factor for the loss of each instance; None: all are 1. The mean is
+            over all elements, whatever their factors.
 
     Returns: float32, a scalar; with "none" (B, T).
     """

@@ -25,7 +25,7 @@ class Linear(paddle.nn.Linear):  # type: ignore[misc, name-defined]  # Paddle ha
     products = ""
 
     def forward(self, x: Any) -> Any:
-        """x: (..., N). Returns (..., M)."""
+        """x: (..., N) float32. Returns (..., M) float32, for N inputs and M outputs."""
         if not self.products:
             return super().forward(x)
         return stacked([self], x, [None])
@@ -61,7 +61,8 @@ def use_products(model: Any, products: str) -> None:
 
     Args:
         model: a layer.
-        products: "float32" or "bfloat16", the type of `paddlebox.ops.mlp`; empty: Paddle.
+        products: "float32" or "bfloat16", the type of `paddlebox.ops.mlp`; empty: Paddle. Another
+            text is a ValueError of the first product.
     """
     for layer in model.sublayers(include_self=True):
         if isinstance(layer, Linear):

@@ -14,7 +14,15 @@ paddle = ops.paddle
 
 
 class Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types
-    """Linear, ReLU and dropout for each hidden width. `width` is the width of the result."""
+    """Linear, ReLU and dropout for each hidden width.
+
+    Args:
+        inputs: columns of the input.
+        hidden: the widths; empty: the result is the input.
+        dropout: the probability, in training mode, with which a result of a ReLU becomes 0.
+
+    `width` is the last width, or inputs.
+    """
 
     def __init__(self, inputs: int, hidden: Sequence[int], dropout: float = 0.0) -> None:
         super().__init__()
@@ -24,7 +32,7 @@ class Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has 
         self.width = widths[-1]
 
     def forward(self, x: Any) -> Any:
-        """x: (B, inputs). Returns (B, width)."""
+        """x: (B, inputs) float32. Returns (B, width) float32."""
         return self._through(x)
 
     def _through(self, x: Any, output: Linear | None = None) -> Any:
@@ -41,14 +49,14 @@ class Tower(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has 
 
 
 class MLP(Tower):
-    """A tower followed by one linear output."""
+    """A `Tower`, whose arguments it has, followed by one linear output."""
 
     def __init__(self, inputs: int, hidden: Sequence[int], dropout: float = 0.0) -> None:
         super().__init__(inputs, hidden, dropout)
         self.output = Linear(self.width, 1)
 
     def forward(self, x: Any) -> Any:
-        """x: (B, inputs). Returns (B, 1)."""
+        """x: (B, inputs) float32. Returns (B, 1) float32."""
         return self._through(x, self.output)
 
 

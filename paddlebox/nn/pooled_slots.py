@@ -16,6 +16,13 @@ class PooledSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddl
 
     Letters: B = instances, S = slots, D = embedx_dim, n = counts of the table besides show and
     click (`table.counts`), W = dense width, width = 3 + n + D with use_cvm, else 1 + D.
+
+    Args:
+        slots: S.
+        embedx_dim: D.
+        use_cvm: whether the result has the logarithms of the counts.
+        table: name of the table; empty for the only open one.
+        counts: n.
     """
 
     def __init__(
@@ -34,6 +41,8 @@ class PooledSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddl
 
         Returns: float32 (B, S, width). With dense (B, S * width + W): for each instance its slots
             followed by its dense features.
+
+        Raises: as `paddlebox.ops.fused_pull_seqpool_cvm`.
         """
         pooled = ops.fused_pull_seqpool_cvm(
             ids,
@@ -54,12 +63,19 @@ class PooledSlots(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddl
 
 @dataclass(frozen=True)
 class TableSlots:
-    """The sparse slots that a model reads from one table."""
+    """The sparse slots that a model reads from one table.
 
-    slots: int  # S, the number of slots
-    embedx_dim: int  # D
-    table: str  # name of the table
-    counts: int = 0  # n
+    Args:
+        slots: S, their number.
+        embedx_dim: D.
+        table: name of the table.
+        counts: n, the counts of the table besides show and click.
+    """
+
+    slots: int
+    embedx_dim: int
+    table: str
+    counts: int = 0
 
 
 class PooledTables(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Paddle has no types

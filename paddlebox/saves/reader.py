@@ -83,6 +83,7 @@ class Save:
             yield core.feasigns_of(keys)
 
     def dense(self) -> dict[str, np.ndarray]:
+        """The dense state, name -> array."""
         return read_dense(self.folder / DENSE, self.meta["dense"])
 
     def file(self, name: str) -> bytes:
@@ -118,6 +119,7 @@ class Save:
             yield keys, rows.view(np.float32)
 
     def deleted_keys(self, key_range: tuple[int, int] = ALL_KEYS) -> Iterator[np.ndarray]:
+        """As `deleted`, but keys, as in `chunks`."""
         for keys, _ in self._read(DELETED, self.meta["deletions"], key_range):
             yield keys
 
@@ -140,8 +142,8 @@ class Save:
 
 
 def open_save(path: AnyPath) -> Save:
-    """Open the save in a folder. Raises: StoreError if there is none, or it has another format;
-    CorruptionError."""
+    """Open the save in a folder, OUT/<day>/<name>. Raises: StoreError if there is none, or it has
+    another format; CorruptionError."""
     return Save(Path(os.path.abspath(as_path(path, "path"))))
 
 

@@ -31,6 +31,7 @@ class Predictor(Closing):
     Letters: B = instances, S = sparse slots, T = tasks, W = dense width, nnz = feasigns.
 
     Args:
+        path: the export file.
         threads: of the dense part of one prediction.
         pin: the version to use; None: the current version of the file, also after it changes.
         follow_s: seconds between two checks of the file; 0: only `refresh` checks it.
@@ -186,14 +187,17 @@ class Predictor(Closing):
 
     @property
     def version(self) -> int:
+        """The version that predicts now."""
         return self.generation.version
 
     @property
     def tasks(self) -> tuple[str, ...]:
+        """(T) names of the labels, the columns of predictions."""
         return self.model[1].tasks
 
     @property
     def model(self) -> tuple[Config, Slots]:
+        """The config and the slots of the model."""
         with self._using() as generation:
             return generation.config, generation.slots
 

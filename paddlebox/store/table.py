@@ -19,8 +19,18 @@ __all__ = ["Table", "sorted_unique_keys"]
 
 
 class Table(TableSet):
-    """A table, and the store in `TableOptions.folder`. slot_rates: (S) as in `TableSet`
-    (`learning_rate_factor` of slots)."""
+    """Opens a table, and its store if there is a folder.
+
+    Args:
+        config: the table, section `table` of docs/config.md; a mapping is validated.
+        options: how to open it; None: the defaults of `TableOptions`.
+        slot_rates: (S) factors of the learning rates by sparse slot (`learning_rate_factor`).
+        changes: fields of `TableOptions` that differ from options, such as `folder` of the store
+            (None: nothing is committed), `mem_budget_bytes` of the rows in memory between passes
+            (at least 1 MiB), `hbm_budget_bytes` of the rows of passes, `seed` and `read_only`.
+
+    Raises: as `TableSet`.
+    """
 
     def __init__(
         self,
@@ -34,15 +44,20 @@ class Table(TableSet):
 
     @property
     def config(self) -> TableConfig:
+        """The config of the table."""
         return self.first.config
 
     @property
     def folder(self) -> Path | None:
+        """The folder of the store; None without one."""
         return self.first.folder
 
     # ---- rows
 
     def read_all(self) -> tuple[np.ndarray, np.ndarray]:
+        """All rows: (n) uint64 feasigns in the order of keys, and (n, words) float32 rows
+        (docs/formats/row.md). Waits for the commit in the background. Raises: PassError if the rows
+        in memory differ from the last commit; CorruptionError."""
         return self.first.read_all()
 
     def lookup(

@@ -111,6 +111,7 @@ class TableSet(Closing):
 
     @property
     def members(self) -> tuple[TieredTable, ...]:
+        """The tables, in the order of configs."""
         return tuple(self._tables)
 
     @property
@@ -234,6 +235,7 @@ class TableSet(Closing):
                 table.counts.take_back(counted)
 
     def drop_staged(self, staged: StagedSet) -> None:
+        """Drops a staged pass that has not begun."""
         for table, part in zip(self._tables, staged.parts, strict=True):
             table.native.drop_staged(part.own.stamp)
 
@@ -312,6 +314,8 @@ class TableSet(Closing):
         return self.committer.wait()
 
     def load_dense(self) -> dict[str, np.ndarray]:
+        """The dense state of `head`, name -> array, as `Dataset.dense_state` gave it; empty without
+        one. Raises: CorruptionError."""
         return self.first.load_dense()
 
     @property

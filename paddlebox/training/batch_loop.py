@@ -160,8 +160,10 @@ def train_from_dataset(
             variables that are fed, and `outputs`.
         outputs: name -> variable with a value per instance, such as predictions of other tasks.
 
+    Returns: the number of batches and samples, the mean loss, and the metrics.
+
     Raises:
-        TrainingError: a loss is not finite.
+        TrainingError: a loss or a gradient is not finite.
         PassError: no pass is open, or it has been trained already.
         ConfigError: no variable `label` is fed, or `metrics` name a column that is not there.
         ValueError: an operator got a wrong shape or dtype, or there are logits but no label.

@@ -48,17 +48,27 @@ class Watched(Protocol):
 
 @dataclass
 class PassResult:
-    """The result of running a step over all batches of a pass."""
+    """The result of running a step over all batches of a pass.
+
+    Args:
+        batches, samples: their numbers.
+        mean_loss: over the samples, by their weights.
+        seconds: the time of the batches.
+        metrics: the usual metrics by name (docs/metrics.md); empty without logits. With several
+            tasks, the entry "tasks" holds the metrics of each task. A metric that the config names
+            is a dict under its name.
+        calibration: [samples, clicks, mean prediction] of groups of samples, in ascending order of
+            prediction; empty without logits.
+        late_lines: their number, not among the samples; None: the data has no slot of type late.
+    """
 
     batches: int
     samples: int
-    mean_loss: float  # over samples, by their weights
+    mean_loss: float
     seconds: float
-    # The usual metrics by name; empty without logits. With several tasks, the entry "tasks" holds
-    # the metrics of each task. A metric that the config names is a dict under its name.
     metrics: dict[str, Any]
-    calibration: list[list[float | int]] = field(default_factory=list)  # metrics.calibration
-    late_lines: int | None = None  # not among the samples; None: the data has no slot of type late
+    calibration: list[list[float | int]] = field(default_factory=list)
+    late_lines: int | None = None
 
 
 @dataclass(frozen=True)
