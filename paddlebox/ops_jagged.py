@@ -38,9 +38,9 @@ def jagged_attention(
     s_ij = scale q_i . k_j + time_bias[h, bucket(t_i - t_j)] + position_bias[h, min(p, P - 1)], and
     the result of token i is the sum of w(s_ij) v_j over the tokens j that it sees: the first
     seen[i] events of its sequence, and itself. p is seen[i] - j for event j of the sequence, from
-    0, and 0 for the token itself unless it is one of these events. A difference of times d has
-    bucket 0 if it is at most 0, otherwise 1 + 2 floor(log2 d) + (1 if d >= 1.5 * 2^floor(log2 d)),
-    but at most N - 1.
+    0, and 0 for the token itself unless it is one of these events. A difference of times d, rounded
+    to float32, has bucket 0 if it is at most 0, otherwise 1 + 2 floor(log2 d) + (1 if d >= 1.5 *
+    2^floor(log2 d)), but at most N - 1.
 
     The bits of the result and of the gradients do not depend on the number of threads. A result
     does not depend on tokens that the token does not see, if those are finite.

@@ -246,7 +246,7 @@ def _hstu_of_history(p: Parameters, batch: Batch, config: Any) -> Outputs:
 
 
 def _bucket(difference: int, buckets: int) -> int:
-    """The bucket of a difference of times, as docs/operators.md says."""
+    """The bucket of a difference of times, as `jagged_attention` says."""
     if difference <= 0:
         return 0
     power = difference.bit_length() - 1
