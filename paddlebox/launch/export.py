@@ -61,8 +61,8 @@ def export_parser() -> argparse.ArgumentParser:
         "--threshold",
         type=finite,
         metavar="SCORE",
-        help="keep the rows of a base save with this table.life.base_threshold; 0: all rows. "
-        "default: with --apply as the file does; for a new file all rows",
+        help="keep the rows of a base save with this table.life.base_threshold; 0: all rows; "
+        "default: with --apply as the file does, for a new file all rows",
     )
     about = "with --apply: accept a version that deletes more than 20 %% of the live rows"
     option("--force", action="store_true", help=about)
