@@ -20,8 +20,8 @@ from paddlebox.config import Slots
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.store.group import key_ranges
 from paddlebox.store.rank_stores import store_of_rank
-from paddlebox.tools import embeddings as command
-from paddlebox.tools.upkeep.cli import main as store_tool
+from paddlebox.tools.embeddings import embeddings_main
+from paddlebox.tools.upkeep.cli import store_main as store_tool
 from tests.api.stored_runs import StoredRun, stored_run
 from tests.conftest import tool
 from tests.support.configs import make_config, make_slots, write_config, write_slots
@@ -309,14 +309,14 @@ def test_the_command_counts_rows_vectors_and_values(
     out = tmp_path / "word.parquet"
     (tmp_path / "words.csv").write_text("word\nß\nnew\n")
     arguments = [str(run_dir), "--slot", "word", "--out", str(out)]
-    assert command.main(arguments) == 0
+    assert embeddings_main(arguments) == 0
     assert capsys.readouterr().out == f"3 rows in {out}; 1 have no vector yet\n"
-    assert command.main([*arguments, "--values-from", str(tmp_path / "words.csv")]) == 0
+    assert embeddings_main([*arguments, "--values-from", str(tmp_path / "words.csv")]) == 0
     told = f"1 rows in {out}; 0 have no vector yet\n1 other values have no row\n"
     assert capsys.readouterr().out == told
-    assert command.main([*arguments, "--version", "1"]) == 0
+    assert embeddings_main([*arguments, "--version", "1"]) == 0
     assert capsys.readouterr().out == f"3 rows in {out}; 3 have no vector yet\n"
-    assert command.main([str(run_dir), "--slot", "wrod", "--out", str(out)]) == 2
+    assert embeddings_main([str(run_dir), "--slot", "wrod", "--out", str(out)]) == 2
     assert "did you mean 'word'" in capsys.readouterr().err
 
 
@@ -332,7 +332,7 @@ def test_vectors_of_a_trained_run_are_found_by_their_texts(
     run_dir, out = tmp_path / "run", tmp_path / "item.parquet"
     done = tool("train", "-c", config, "--run-dir", run_dir)
     assert done.returncode == 0, done.stderr
-    assert command.main(
+    assert embeddings_main(
         [str(run_dir), "--slot", "item", "--out", str(out)]
         + ["--values-from", str(tmp_path / "train.csv")]
     ) == 0  # fmt: skip
