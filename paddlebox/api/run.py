@@ -130,6 +130,7 @@ class Run:
 
     @property
     def slots(self) -> Slots:
+        """The slots of the newest commit."""
         return run_config.of_newest(self.path)[1]
 
     @property

@@ -73,17 +73,18 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> str:
-    """What a pass of 300 samples writes to a stream, with a warning in the middle."""
+def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, bar: bool = True) -> str:
+    """What a pass of 300 samples writes to a stream, with a warning in the middle. bar: whether a
+    progress bar is expected."""
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TQDM_MININTERVAL", "0")
     handler, log = logging.StreamHandler(stream), logging.getLogger("paddlebox")
     monkeypatch.setattr(logging.root, "handlers", [handler])
     metrics = PassMetrics()
     metrics.add(np.array([0.1, 0.9], np.float32), np.array([0, 1], np.float32))
-    with pass_line.progress("pass 2/4", 300) as bar:
-        watch = pass_line.together([bar])
-        assert (watch is not None) == stream.isatty()  # a batch costs nothing without a bar
+    with pass_line.progress("pass 2/4", 300) as advance:
+        watch = pass_line.together([advance])
+        assert (watch is not None) == bar  # a batch costs nothing without a bar
         if watch is not None:
             watch(1, 100, 0.69312, metrics)
         log.warning("a line of the log")
@@ -104,7 +105,7 @@ def test_a_terminal_has_a_bar_with_samples_loss_and_auc_below_whole_lines_of_the
 
 
 def test_there_is_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, io.StringIO()) == "a line of the log\n"
+    assert shown(monkeypatch, io.StringIO(), bar=False) == "a line of the log\n"
 
 
 def test_a_notebook_has_a_bar_below_the_lines_of_a_handler_of_the_project(

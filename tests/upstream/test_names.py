@@ -376,7 +376,7 @@ def test_every_method_of_the_classes_is_listed_or_ours() -> None:
     listed = {one.name for one in (*DATASETS, *PADDLE3)}
     # For code of this package.
     inside = {"batches", "heartbeat", "label_variable", "preload", "wait_loaded", "set_load"}
-    inside |= {"make_page_views", "undo_page_views"}
+    inside |= {"make_page_views", "undo_page_views", "numbers_at"}
     for here in CLASSES["DatasetBase"]:
         public = {name for name in dir(getattr(compat, here)) if not name.startswith("_")}
         assert public - listed - own - inside == set(), here
