@@ -111,8 +111,9 @@ def learning_figures(run: Run) -> list[Figure]:
     again = [line["pass"] for line in run.lines if "repeats_pass" in line]
     if again:
         notes.append(
-            f"From pass {again[0]} on, {text.passes(len(again))} train on files a second time: the "
-            "rows already contain the clicks of these files, so only the test is meaningful."
+            f"{text.passes(len(again))}, from pass {again[0]} on, "
+            f"{'trains' if len(again) == 1 else 'train'} on files a second time: the rows already "
+            "contain the clicks of these files, so only the test is meaningful."
         )
     figures = []
     for title, place, path in (("AUC", 2, ("metrics", "auc")), ("Loss", 1, ("loss",))):
