@@ -56,7 +56,7 @@ def test_a_point_measures_the_tenth_of_the_pass_before_it(weighted: bool) -> Non
     assert [samples for samples, _, _ in found] == [400 * at for at in range(1, 21)]
     assert [loss for _, loss, _ in found][:3] == [2.0, 4.5, 9.5]
     assert found[-1][1] == sum(range(90, 100)) / 10
-    for at, (_, _, auc) in enumerate(found, 1):
+    for at, (_, _, auc) in list(enumerate(found, 1))[::6]:
         assert auc == pytest.approx(exact(copies[max(0, 5 * at - 10) : 5 * at]), abs=5e-4)
 
 
@@ -79,12 +79,13 @@ def test_an_auc_needs_both_classes_and_equal_predictions_count_half() -> None:
 def test_a_batch_without_samples_of_its_own_counts_nothing() -> None:
     metrics, found = PassMetrics(), list[Point]()
     watch = Points(2, 8, found.append)
-    metrics.add(*batches_of(1, 4)[0])
+    predictions, labels = np.array([0.1, 0.9], np.float32), np.array([1, 0], np.float32)
+    metrics.add(predictions, labels)
     watch(1, 4, 1.0, metrics)
     watch(2, 4, 9.0, metrics)  # only context
-    metrics.add(*batches_of(1, 4)[0])
+    metrics.add(predictions, 1 - labels)
     watch(3, 8, 2.0, metrics)
-    assert [(samples, loss) for samples, loss, _ in found] == [(4, 1.0), (8, 2.0)]
+    assert found == [(4, 1.0, 0.0), (8, 2.0, 1.0)]
 
 
 def test_the_points_of_a_run_of_any_length_are_few() -> None:

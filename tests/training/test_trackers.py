@@ -338,6 +338,9 @@ def test_a_run_that_fails_is_ended_as_failed(
     with pytest.raises(TrainingError):
         train(fields, tmp_path / "run", callbacks=[Fails()])
     assert fake.ended == [True]
+    fields["trainer"]["trackers"] = []  # which trackers there are may change
+    assert train(fields, tmp_path / "run")["resumed_after_pass"] == 1
+    assert len(fake.runs) == 1
 
 
 def test_a_tracker_that_fails_while_training_is_a_warning_once(
@@ -394,6 +397,12 @@ def test_a_point_counts_the_samples_of_all_ranks_and_an_earlier_line_is_sent_lat
         curve.on_point((10, 0.5, None))
     assert [step for _, step in fake.logged] == [100, 130]
     assert fake.logged[1][0] == {"curve/loss": 0.5}
+
+
+def test_a_run_that_is_stopped_has_not_failed(tmp_path: Path, fake: Fake) -> None:
+    with pytest.raises(KeyboardInterrupt), hook(tmp_path, Lines(), Curve()):
+        raise KeyboardInterrupt
+    assert fake.ended == [False]
 
 
 def test_a_slow_tracker_holds_nothing_up_and_keeps_the_newest_values(
