@@ -57,17 +57,18 @@ def test_a_point_measures_the_tenth_of_the_pass_before_it(weighted: bool) -> Non
     assert [loss for _, loss, _ in found][:3] == [2.0, 4.5, 9.5]
     assert found[-1][1] == sum(range(90, 100)) / 10
     for at, (_, _, auc) in list(enumerate(found, 1))[::6]:
-        assert auc == pytest.approx(exact(copies[max(0, 5 * at - 10) : 5 * at]), abs=5e-4)
+        assert auc == pytest.approx(exact(copies[max(0, 5 * at - 10) : 5 * at]), abs=2e-3)
 
 
 def test_many_small_batches_are_summed_before_the_next_point() -> None:
     batches = batches_of(200, 8)
+    batches[:100] = [(1 - predictions, labels) for predictions, labels in batches[:100]]
     copies = [tuple(column.copy() for column in columns) for columns in batches]
     found: list[Point] = []
     shown(Points(1, 1600, found.append), batches, [0.5] * 200)
     ((samples, loss, auc),) = found
     assert (samples, loss) == (1600, 0.5)
-    assert auc == pytest.approx(exact(copies), abs=5e-4)
+    assert auc == pytest.approx(exact(copies), abs=2e-3)
 
 
 def test_an_auc_needs_both_classes_and_equal_predictions_count_half() -> None:
