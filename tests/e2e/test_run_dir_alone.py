@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.support import processes
 from tests.support.configs import write_config, write_slots
 
@@ -24,7 +23,7 @@ OVERRIDES = ["-o", "model.hidden=[8]", "data.key_space=per_slot", "seed=7"]
 
 def ran(folder: Path, name: str, *arguments: Any, code: int = 0) -> str:
     """What a tool printed, called from a folder; where it is to fail, its errors."""
-    done = processes.run([str(ROOT / f"tools/{name}.py"), *map(str, arguments)], folder)
+    done = processes.run(["-m", "paddlebox", name, *map(str, arguments)], folder)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr if code else done.stdout
@@ -85,7 +84,7 @@ def test_the_slots_are_those_of_the_run_and_overrides_come_on_top(
 
 @pytest.mark.slow
 def test_the_other_tools_take_a_run_dir_alone_too(folder: Path, tmp_path: Path) -> None:
-    for name in ("diagnose", "auc_runner"):
+    for name in ("diagnose", "auc-runner"):
         ran(folder, name, "run", "--out", tmp_path / name)
         old = ["-c", "config.yaml", "--run-dir", "run", *OVERRIDES]
         ran(folder, name, *old, "--out", tmp_path / "o")

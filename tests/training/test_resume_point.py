@@ -305,7 +305,7 @@ def test_a_store_of_another_program_is_not_resumed(tmp_path: Path) -> None:
     record = VersionRecord(version=1, parent=0, segments=[], layout={}, pass_number=3)
     with VersionStore.open_writer(tmp_path / "store") as manifest:
         manifest.append(record)
-    with pytest.raises(StoreError, match=r"not committed by tools/train\.py"):
+    with pytest.raises(StoreError, match=r"not committed by paddlebox train"):
         resume_point(tmp_path)
 
 

@@ -88,8 +88,8 @@ def test_slots_are_replaced_in_groups(run_dir: Path, tmp_path: Path) -> None:
     ("name", "arguments", "message"),
     [
         ("diagnose", ["--slice", "aa"], "no slot 'aa'; there are: click, x, a, b, c"),
-        ("auc_runner", ["--group", "x"], "x: not a sparse slot; expected a, b, c"),
-        ("auc_runner", ["--repeats", "0"], "repeats: expected at least 1"),
+        ("auc-runner", ["--group", "x"], "x: not a sparse slot; expected a, b, c"),
+        ("auc-runner", ["--repeats", "0"], "repeats: expected at least 1"),
         ("diagnose", ["--files", "/none/*"], "no file matches"),
     ],
 )
