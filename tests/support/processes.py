@@ -29,7 +29,6 @@ AT_IMPORT = (
 )  # fmt: skip
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 SHARED = {"FLAGS_enable_pir_api", "OMP_NUM_THREADS"}  # each value of these has a server
-_started: list[subprocess.Popen[bytes]] = []  # servers
 _SERVERS = "PADDLEBOX_TEST_SERVERS"  # the process with which the servers end, and their folder
 _PADDLEBOX = ["-m", "paddlebox"]
 
@@ -167,17 +166,16 @@ def _start_server(settings: frozenset[tuple[str, str]], address: str, owner: str
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
-        command = [sys.executable, "-m", "tests.support.fork_server"]
-        _started.append(
-            subprocess.Popen(
-                [*command, str(listener.fileno()), owner],
-                cwd=ROOT,
-                env={**env, **dict(settings), "GLOG_minloglevel": "2"},
-                pass_fds=[listener.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        # Not a descendant of this process: tests of ranks on Ray kill those.
+        command = ["setsid", "--fork", sys.executable, "-m", "tests.support.fork_server"]
+        subprocess.run(
+            [*command, str(listener.fileno()), owner],
+            cwd=ROOT,
+            env={**env, **dict(settings), "GLOG_minloglevel": "2"},
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            check=True,
         )
 
 
