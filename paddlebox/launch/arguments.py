@@ -158,7 +158,7 @@ def check_paths(config: Config, arguments: argparse.Namespace, read: Sequence[st
         "model.layer": layer.rpartition(":")[0],
     }.items():
         for path in (value,) if isinstance(value, str) else value:
-            if _exists(path) or (key not in read and not path.endswith(".py")):
+            if not path or _exists(path) or (key not in read and not path.endswith(".py")):
                 continue
             missing = f"nothing is at {path!r} in {Path.cwd()}"
             if key in given:
