@@ -79,16 +79,17 @@ struct ValueColumns {
   std::vector<T> value;
 };
 
-// The structures of a chunk, as columns.
+// What is no column of a chunk, as columns.
 struct Apart {
   BadColumns bad;
   ValueColumns<float> large;
   ValueColumns<double> rounded;
+  std::vector<uint64_t> left_out;  // one number; empty: 0
 };
 
 // A new column of ParsedChunk must be added to EachColumn and ScatterRows.
 static_assert(sizeof(ParsedChunk) ==
-                  4 * sizeof(uint64_t) + 11 * sizeof(std::vector<int>) + sizeof(TagColumns),
+                  5 * sizeof(uint64_t) + 11 * sizeof(std::vector<int>) + sizeof(TagColumns),
               "ParsedChunk has columns that are not written and read here; exact is empty");
 
 // Tags are not written. A chunk with tags is an error; otherwise it would be read back without
@@ -120,6 +121,7 @@ void EachColumn(Chunk& chunk, Columns& apart, Visit visit) {
   visit("rounded_value", apart.rounded.value);
   visit("cut_list", chunk.cut_lists);
   visit("cut_value", chunk.cut_values);
+  visit("left_out", apart.left_out);
 }
 
 template <typename T>
@@ -356,7 +358,8 @@ uint32_t FootCrc(const FileFoot& foot) { return Crc32c(&foot, offsetof(FileFoot,
 
 void EncodePiece(const ParsedChunk& chunk, std::string* out) {
   const Apart apart = {ColumnsOfBad(chunk.first_bad), ColumnsOf<float>(chunk.large),
-                       ColumnsOf<double>(chunk.rounded)};
+                       ColumnsOf<double>(chunk.rounded),
+                       std::vector<uint64_t>(chunk.left_out != 0 ? 1 : 0, chunk.left_out)};
   std::vector<ColumnHead> heads;
   EachColumn(chunk, apart, [&](const char* name, const auto& values) {
     using T = typename std::decay_t<decltype(values)>::value_type;
@@ -450,6 +453,8 @@ Status DecodePiece(const char* piece, size_t size, const std::string& where, Par
   if (out->cut_lists.size() != out->cut_values.size()) {
     return Broken(where, "the counts of cut lists of a piece do not fit");
   }
+  if (apart.left_out.size() > 1) return Broken(where, "a piece has several counts of left_out");
+  out->left_out = apart.left_out.empty() ? 0 : apart.left_out[0];
   PBX_RETURN_IF_ERROR(TakeValues(apart.large, where, &out->large));
   PBX_RETURN_IF_ERROR(TakeValues(apart.rounded, where, &out->rounded));
   return TakeBad(apart.bad, where, &out->first_bad);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "feed/text/csv_cells.h"
 #include "feed/text/line_parser.h"
 #include "feed/text/parser.h"
 #include "feed/text/scan.h"
@@ -12,44 +13,17 @@ namespace pbx {
 namespace feed {
 namespace {
 
-struct Cell {
-  const char* begin;
-  const char* end;
-};
-
-// Cuts a line into cells. A quoted cell with "" in it is copied into `unquoted`, and the cell
-// points there. `unquoted` has the capacity for the whole line from the start, so it never moves.
+// Cuts a line into cells.
 bool CutCells(const char* p, const char* end, char delimiter, std::string* unquoted,
               std::vector<Cell>* cells, LineError* error) {
   cells->clear();
   unquoted->clear();
   unquoted->reserve(static_cast<size_t>(end - p));
   for (;;) {
-    if (p == end || *p != '"') {
-      const void* found = std::memchr(p, delimiter, static_cast<size_t>(end - p));
-      const char* const stop = found == nullptr ? end : static_cast<const char*>(found);
-      cells->push_back({p, stop});
-      p = stop;
-    } else {
-      const size_t first = unquoted->size();
-      const char* const begin = ++p;
-      bool doubled = false;
-      for (;; ++p) {
-        if (p == end) return error->Set("the quote of cell %zu is not closed", cells->size() + 1);
-        if (*p == '"') {
-          if (p + 1 == end || p[1] != '"') break;
-          doubled = true;
-          ++p;
-        }
-        unquoted->push_back(*p);
-      }
-      const char* const text = unquoted->data();
-      cells->push_back(doubled ? Cell{text + first, text + unquoted->size()} : Cell{begin, p});
-      ++p;
-      if (p < end && *p != delimiter) {
-        return error->Set("cell %zu continues after its closing quote", cells->size());
-      }
-    }
+    Cell cell;
+    p = CutCell(p, end, delimiter, cells->size() + 1, unquoted, &cell, error);
+    if (p == nullptr) return false;
+    cells->push_back(cell);
     if (p == end) return true;
     ++p;  // a delimiter is always followed by a cell, which may be empty
   }

@@ -46,6 +46,7 @@ struct ParsedChunk {
   TagColumns tags;                 // (N) the tags of the schema
   uint64_t lines = 0;              // including empty lines
   uint64_t bad_lines = 0;
+  uint64_t left_out = 0;           // lines of the other side of a holdout (holdout.h)
   std::vector<BadLine> first_bad;  // at most 8
   std::vector<LargeValue> large;   // at most one per dense slot
   // At most one per dense slot. Only a limited number of lines of text is looked at.

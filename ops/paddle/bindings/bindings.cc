@@ -87,6 +87,7 @@ PYBIND11_MODULE(_ops, module) {
   pbx::BindSsd(module);
   pbx::BindSegment(module);
   pbx::BindFeed(module);
+  pbx::BindHoldout(module);
   pbx::BindParsed(module);
   pbx::BindSequences(module);
   pbx::BindSide(module);

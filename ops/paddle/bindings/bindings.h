@@ -18,6 +18,7 @@ void BindMem(pybind11::module_& module);        // bind_mem.cc: the MEM tier alo
 void BindSsd(pybind11::module_& module);        // bind_ssd.cc: the SSD tier alone
 void BindSegment(pybind11::module_& module);    // bind_segment.cc: single segment files
 void BindFeed(pybind11::module_& module);       // bind_feed.cc: schema, parser, instances, batches
+void BindHoldout(pybind11::module_& module);    // bind_holdout.cc: rows that training leaves out
 void BindParsed(pybind11::module_& module);     // bind_parsed.cc: parsed files, spilled chunks
 void BindSequences(pybind11::module_& module);  // bind_sequences.cc: sequences of users
 void BindSide(pybind11::module_& module);       // bind_side.cc: side tables and their text

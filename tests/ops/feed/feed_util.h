@@ -51,6 +51,7 @@ inline void CheckSame(const ParsedChunk& a, const ParsedChunk& b, uint64_t lines
   CHECK(SameBytes(a.weights, b.weights));
   CHECK(SameBytes(a.lengths, b.lengths));
   CHECK_EQ(a.bad_lines, b.bad_lines);
+  CHECK_EQ(a.left_out, b.left_out);
   CHECK_EQ(a.first_bad.size(), b.first_bad.size());
   for (size_t i = 0; i < std::min(a.first_bad.size(), b.first_bad.size()); ++i) {
     CHECK_EQ(a.first_bad[i].line + lines_before, b.first_bad[i].line);

@@ -46,6 +46,7 @@ ParsedChunk Chunk() {
   chunk.feasigns = {7, 8, 9, ~uint64_t{0}};
   chunk.lines = 3;
   chunk.bad_lines = 1;
+  chunk.left_out = 300;
   chunk.first_bad = {{2, "slot 'user': no number", "a b c"}};
   chunk.large = {{1, 0, 2e6f}};
   chunk.cut_lists = {0, 1};

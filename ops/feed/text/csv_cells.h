@@ -1,0 +1,54 @@
+// The cells of a CSV line.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "feed/text/line_parser.h"
+
+namespace pbx::feed {
+
+struct Cell {
+  const char* begin;
+  const char* end;
+};
+
+// Cuts the cell that begins at p. Returns where it ends: at a delimiter, or at the end of the line.
+// Null, with the reason in *error, if its quote is not closed, or text follows its closing quote.
+// A quoted cell with "" in it is copied to the end of *unquoted, and the cell points there: reserve
+// room for the whole line, so that it never moves. number: of the cell, from 1, for the reason.
+inline const char* CutCell(const char* p, const char* end, char delimiter, size_t number,
+                           std::string* unquoted, Cell* cell, LineError* error) {
+  if (p == end || *p != '"') {
+    const void* found = std::memchr(p, delimiter, static_cast<size_t>(end - p));
+    const char* const stop = found == nullptr ? end : static_cast<const char*>(found);
+    *cell = {p, stop};
+    return stop;
+  }
+  const size_t first = unquoted->size();
+  const char* const begin = ++p;
+  bool doubled = false;
+  for (;; ++p) {
+    if (p == end) {
+      error->Set("the quote of cell %zu is not closed", number);
+      return nullptr;
+    }
+    if (*p == '"') {
+      if (p + 1 == end || p[1] != '"') break;
+      doubled = true;
+      ++p;
+    }
+    unquoted->push_back(*p);
+  }
+  const char* const text = unquoted->data();
+  *cell = doubled ? Cell{text + first, text + unquoted->size()} : Cell{begin, p};
+  ++p;
+  if (p < end && *p != delimiter) {
+    error->Set("cell %zu continues after its closing quote", number);
+    return nullptr;
+  }
+  return p;
+}
+
+}  // namespace pbx::feed
