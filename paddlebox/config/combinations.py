@@ -127,6 +127,10 @@ _by_instance = _key(
     "data.share {0.data.share}",
     lambda c: c.data.share_by[0] in (ShareBy.INSTANCE, ShareBy.INS_ID),
 )
+_holdout = _key("data.holdout", lambda c: c.data.holdout)
+_holdout_of_places = _key(
+    "data.holdout.share without by", lambda c: c.data.holdout and c.data.holdout.of_places
+)
 _drop_last = _key("data.drop_last", lambda c: c.data.drop_last)
 _history = _key("data.sequences.history", lambda c: c.data.sequences.history.length)
 _hours = _key("data.path_template", lambda c: c.data.path_template)
@@ -149,6 +153,7 @@ _CLICKS = "it counts the clicks of single instances for one program and one tabl
 _DELTA = "it changes all rows, but a delta has only the rows of its passes"
 _ROUNDS = "it rounds what must be exact"
 _LACK = "would lack instances that they have when served"
+_MISS = "would miss instances: name a column in data.holdout.by"
 _ONCE = "with days the files are trained once"
 _BOUNDS = "alerts.max_auc_drop or alerts.copc: set one of them"
 
@@ -166,6 +171,9 @@ EXCLUDES: tuple[tuple[Setting, Setting, str], ...] = (
     (_history, _epochs, "histories go forward in time, and an epoch goes back"),
     (_hours, _epochs, _ONCE),
     (_days, _epochs, _ONCE),
+    (_hours, _holdout, "an evaluation would read all hours again"),
+    (_sequences, _holdout_of_places, f"sequences {_MISS}"),
+    (_join(_page_views), _holdout_of_places, f"page views {_MISS}"),
     (_click_prior, _phases, _CLICKS),
     (_click_prior, _more_tables, _CLICKS),
     (_click_prior, _sequences, _CLICKS),
@@ -202,8 +210,9 @@ NEEDS: tuple[tuple[Setting, Callable[[Config], object], str], ...] = (
     ),
     (
         _plateau,
-        lambda c: c.trainer.evaluates_after and c.data.test_files,
-        "trainer.evaluate_passes: after and data.test_files, files that are not trained",
+        lambda c: c.trainer.evaluates_after and c.data.has_tests,
+        "trainer.evaluate_passes: after and data.test_files, files that are not trained, or "
+        "data.holdout",
     ),
     (_reset, lambda c: c.trainer.epochs > 1, "trainer.epochs above 1: set it, or take it out"),
     (

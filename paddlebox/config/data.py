@@ -176,6 +176,79 @@ class SequencesConfig(Section):
         return self
 
 
+def _as_text(value: Any) -> Any:
+    """A number or a bool as the text of a cell, because YAML does not read all cells as text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+_Cell = Annotated[str, BeforeValidator(_as_text)]
+
+
+class HoldoutConfig(Section):
+    """The instances of `train_files` that training leaves out and evaluations read."""
+
+    share: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of the instances of train_files that training leaves out, and that "
+        "evaluations read if there are no test_files (docs/data.md)",
+    )
+    by: str = Field(
+        default="",
+        description="column, such as a user, whose equal values are on one side; share is then of "
+        "its values",
+    )
+    column: str = Field(
+        default="", description="instead of share: column that decides, with at_least or equals"
+    )
+    at_least: _Cell = Field(
+        default="",
+        description="lowest value that is held out: a number, or a text such as 2024-01-31",
+    )
+    equals: _Cell = Field(default="", description="value that is held out")
+
+    @property
+    def named(self) -> str:
+        """The column that it reads; "": none."""
+        return self.by or self.column
+
+    @property
+    def of_places(self) -> bool:
+        """Whether the place of an instance decides, not a value."""
+        return bool(self.share) and not self.by
+
+    @model_validator(mode="after")
+    def _one_rule_decides(self) -> HoldoutConfig:
+        bounds = [name for name in ("at_least", "equals") if getattr(self, name)]
+        if not (self.share or self.column or self.by or bounds):
+            raise ValueError(
+                "expected share, more than 0, or column with at_least or equals, found none of "
+                "them: set share: 0.1, or take holdout out"
+            )
+        if self.share and (self.column or bounds):
+            found = "column" if self.column else bounds[0]
+            raise ValueError(
+                f"found share and {found}, expected one of them: to hold out a share of the values "
+                "of a column, name it in by"
+            )
+        if self.by and not self.share:
+            raise ValueError(
+                "by is given, but share is not: set share: 0.1, or to hold out instances by a "
+                "value, write column in place of by"
+            )
+        if bounds and not self.column:
+            raise ValueError(f"{bounds[0]} is given, but column, whose value it is, is not")
+        if self.column and len(bounds) != 1:
+            raise ValueError(
+                f"column {self.column!r} needs at_least or equals, found "
+                f"{'both: take one out' if bounds else 'neither: set one of them'}"
+            )
+        return self
+
+
 class Format(StrEnum):
     MULTISLOT = "multislot"
     FEASIGN_SLOT = "feasign_slot"
@@ -291,6 +364,7 @@ class DataConfig(StreamConfig):
         "corrected for it (docs/data.md)",
     )
     sequences: SequencesConfig = Field(default_factory=SequencesConfig)
+    holdout: HoldoutConfig | None = None
 
     @property
     def logit_shift(self) -> float:
@@ -318,6 +392,25 @@ class DataConfig(StreamConfig):
         if self.files_per_day and not self.date:
             raise ValueError("files_per_day is set, but date, the day of the first files, is not")
         return self
+
+    @model_validator(mode="after")
+    def _a_holdout_finds_its_column(self) -> DataConfig:
+        if self.holdout is None or not self.holdout.named:
+            return self
+        key = "by" if self.holdout.by else "column"
+        named = self.format is Format.CSV or self.format.is_columnar
+        if not named or self.parser:
+            found = f"parser {self.parser}" if self.parser else f"format {self.format.value}"
+            raise ValueError(
+                f"holdout.{key}: expected format csv, parquet or arrow, whose columns have names, "
+                f"found {found}: hold out a share of the instances, without {key}"
+            )
+        return self
+
+    @property
+    def has_tests(self) -> bool:
+        """Whether evaluations have instances to read."""
+        return bool(self.test_files or self.holdout)
 
     @property
     def share_by(self) -> tuple[ShareBy, str]:

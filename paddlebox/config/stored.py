@@ -91,6 +91,8 @@ def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Confi
     def is_free(key: str) -> bool:
         if key in _WHOLE and not getattr(config, key):
             return True
+        if key.startswith("data.holdout."):  # its keys are one rule
+            return True
         if key == "trainer.epochs" and config.model.type is ModelType.LR:
             return False  # the run may have chosen its value
         return within(key, (*FREE, *PASSES))

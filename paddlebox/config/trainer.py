@@ -103,7 +103,7 @@ class TrainerConfig(Section):
     evaluate_passes: Literal["none", "before", "after", "both"] = Field(
         default="none",
         description="before: evaluate a pass before training on it (`before` in metrics.jsonl); "
-        "after: evaluate data.test_files after each pass",
+        "after: evaluate data.test_files, or data.holdout, after each pass",
     )
     trackers: ListOf[Choice[TrackerType]] = Field(
         default=(),

@@ -67,7 +67,15 @@ class BadLines:
         before = self._file.lines
         return lambda line: f"{path}:{before + line + 1}"
 
-    def add(self, path: str, lines: int, bad: int, first: Sequence[tuple[int, str, str]]) -> None:
+    def add(
+        self,
+        path: str,
+        lines: int,
+        bad: int,
+        first: Sequence[tuple[int, str, str]],
+        left_out: int = 0,
+    ) -> None:
+        """Add a chunk. left_out: lines of the other side of data.holdout, which `lines` counts."""
         place = self.begin(path)
         for line, reason, excerpt in first[: _QUOTED_BAD_LINES - len(self._file.quoted)]:
             quoted, hint = f"{place(line)}: {reason}: {excerpt}", ""
@@ -80,9 +88,10 @@ class BadLines:
         for counts in (self.total, self._file):
             counts.lines += lines
             counts.bad += bad
-        if self._file.lines >= _LINES_BEFORE_EARLY_STOP:
+            counts.left_out += left_out
+        if self._file.read >= _LINES_BEFORE_EARLY_STOP:
             self._check_file()
-        if self.total.lines >= _LINES_BEFORE_EARLY_STOP:
+        if self.total.read >= _LINES_BEFORE_EARLY_STOP:
             self._check(self.total)
 
     def check(self) -> None:
@@ -96,14 +105,14 @@ class BadLines:
         otherwise a short file could not have any."""
         lines, bad = self._file.lines, self._file.bad
         head = self._csv.skip + self._csv.header if self._csv is not None else 0
-        if bad > 1 or (bad and lines <= bad + head):
+        if bad > 1 or (bad and self._file.read <= bad + head):
             self._check(self._file if lines < self.total.lines else self.total)
 
     def _check(self, counts: _Counts) -> None:
-        if counts.bad > self.ratio * counts.lines:
+        if counts.bad > self.ratio * counts.read:
             of = "lines" if counts is self.total else f"lines of {counts.name}"
             raise DataError(
-                f"{counts.bad} of {counts.lines} {of} are malformed, expected a share of at most "
+                f"{counts.bad} of {counts.read} {of} are malformed, expected a share of at most "
                 f"{self.ratio} (data.max_bad_line_ratio). The first:\n  "
                 f"{self._text(counts, _ADVICE_OF_ANY)}"
             )
@@ -123,7 +132,7 @@ class BadLines:
             log.warning(
                 "%d of %d lines are malformed and left out. The first:\n  %s",
                 self.total.bad,
-                self.total.lines,
+                self.total.read,
                 self._text(self.total),
             )
 
@@ -133,7 +142,13 @@ class _Counts:
     name: str
     lines: int = 0
     bad: int = 0
+    left_out: int = 0
     quoted: dict[str, str] = field(default_factory=dict)  # the first bad lines -> a hint
+
+    @property
+    def read(self) -> int:
+        """The lines on this side of data.holdout."""
+        return self.lines - self.left_out
 
 
 def header_hint(line: bytes, columns: Sequence[str], delimiter: str) -> str:

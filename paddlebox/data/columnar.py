@@ -19,6 +19,7 @@ from paddlebox import _native
 from paddlebox.config import Format
 from paddlebox.config.check import did_you_mean
 from paddlebox.data.bad_lines import OTHER_NAME
+from paddlebox.data.holdout import Side
 from paddlebox.data.sources import RETRIES, FilePart, Source, open_source
 from paddlebox.errors import DataError
 from paddlebox.store.remote import is_uri
@@ -53,19 +54,29 @@ class Piece:
     number: int
     _read: Callable[[int], list[Any]] = field(repr=False)  # record batches of the piece
     uses: Uses = field(default_factory=dict, repr=False)
+    side: Side | None = None  # the rows that are parsed; None: all
 
     def batches(self) -> list[Any]:
-        """The pyarrow.RecordBatches of the piece. Raises: DataError that names the file."""
+        """The pyarrow.RecordBatches of the piece, with all rows. Raises: DataError that names the
+        file."""
         with self._data_errors():
             return [_plain(batch, self.uses) for batch in self._read(self.number)]
 
     def parse(self, schema: Any, batches: list[Any] | None = None) -> Any:
-        """The native ParsedChunk. batches: those of `batches`, if they were read before. Raises:
-        DataError that names the file if it cannot be read, or its content contradicts its
-        schema."""
+        """The native ParsedChunk. batches: those of `batches`, if they were read before and there
+        is no side. Raises: DataError that names the file if it cannot be read, or its content
+        contradicts its schema."""
         with self._data_errors():
-            rows = self.batches() if batches is None else batches
-            return _native.core.parse_columns(schema, rows)
+            if self.side is None:
+                rows = self.batches() if batches is None else batches
+                return _native.core.parse_columns(schema, rows)
+            rows, column = self._read(self.number), self.side.column
+            texts = [_text(batch.column(column)) for batch in rows] if column else []
+            plain = [_plain(batch, self.uses) for batch in rows]
+            kept, numbers, count = self.side.batches(self.number, plain, texts)
+            parsed = _native.core.parse_columns(schema, kept)
+            _native.core.count_all_rows(parsed, numbers, count)
+            return parsed
 
     def _data_errors(self) -> AbstractContextManager[None]:
         return _data_errors(f"{self.path}: part {self.number} cannot be read")
@@ -78,22 +89,32 @@ def read_pieces(
     retries: int = RETRIES,
     part: FilePart | None = None,
     time: str = "",
+    side: Side | None = None,
 ) -> Iterator[Piece]:
-    """The pieces of one file, or of a part of it, in order. time: the column of the time, which may
-    be a timestamp; "": none.
+    """The pieces of one file, or of a part of it, in order.
+
+    Args:
+        time: the column of the time, which may be a timestamp; "": none.
+        side: the rows that are parsed; None: all.
 
     Raises: DataError that names the file if it cannot be opened or has another format; and the
         column, if it is missing, or its slot cannot read its type.
     """
-    type_, pieces, read = _open(path, data_format, schema.column_names, retries)
+    extra = [side.column] if side is not None and side.column else []
+    type_, pieces, read = _open(path, data_format, [*schema.column_names, *extra], retries)
     uses = uses_of(schema, time)
     missing = [name for name in schema.column_names if name not in type_.names]
     hint = (did_you_mean(missing, type_.names) or OTHER_NAME) if missing else ""
     with _data_errors(path, hint):
         check_types(type_, schema, time)
+    if side is not None:
+        side.check(type_.names)
+        for name in extra:
+            if pa.types.is_nested(type_.field(name).type):
+                raise side.wrong(f"expected single values, found {type_.field(name).type}")
     first, step = (part.number, part.parts) if part is not None else (0, 1)
     for number in range(first, pieces, step):
-        yield Piece(path, number, read, uses)
+        yield Piece(path, number, read, uses, side)
 
 
 def count_pieces(path: str, data_format: Format, retries: int = RETRIES) -> int:
@@ -257,6 +278,14 @@ def _cast(column: Any, wanted: Any) -> Any:
         text = column.cast(with_leaf(column.type, pa.string()))
         return text.cast(wanted)
     return column.cast(wanted)
+
+
+def _text(column: Any) -> Any:
+    """The text of single values as pyarrow writes it to a CSV file, or their bytes."""
+    column = _cast(column, _PLAIN.get(column.type, column.type))
+    binary = pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type)
+    binary = binary or pa.types.is_large_binary(column.type)
+    return _cast(column, pa.large_binary() if binary else pa.large_string())
 
 
 def is_list(type_: Any) -> bool:

@@ -6,6 +6,7 @@ import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from paddlebox import _native
 from paddlebox.config import Config, Format, Slot, Slots, SlotType
 from paddlebox.data.columnar import Piece, count_rows, read_pieces
+from paddlebox.data.holdout import Rows
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.reader import Chunk, read_chunks
 from paddlebox.data.sources import FilePart
@@ -40,7 +42,7 @@ class _Rows(NamedTuple):
         return sum(batch.nbytes for batch in self.batches)
 
     def parse(self, schema: Any) -> Any:
-        return self.piece.parse(schema, self.batches)
+        return self.piece.parse(schema, self.batches)  # reads it again if it has a side
 
 
 class FirstLook:
@@ -48,7 +50,7 @@ class FirstLook:
     DataError that names a file that cannot be read."""
 
     def __init__(self, config: Config, slots: Slots) -> None:
-        self._options = LoadOptions(config.data, slots)
+        self._options = LoadOptions(config.data, slots, config.seed, rows=Rows.TRAINED)
         self.forget()
 
     def forget(self) -> None:
@@ -134,10 +136,10 @@ class FirstLook:
             self._whole.add(path)
 
     def _open(self, path: str) -> Iterator[Any]:
-        data = self._options.data
+        data, side = self._options.data, self._options.side_of(path)
         if not data.format.is_columnar:
-            return read_chunks(path)
-        pieces = read_pieces(path, data.format, self._options.schema())
+            return (replace(chunk, side=side) for chunk in read_chunks(path))
+        pieces = read_pieces(path, data.format, self._options.schema(), side=side)
         return (_Rows(piece, piece.batches()) for piece in pieces)
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from paddlebox.data.cache import Parsable
 from paddlebox.data.columnar import read_pieces
 from paddlebox.data.findings import Findings
 from paddlebox.data.history import History
+from paddlebox.data.holdout import Rows
 from paddlebox.data.options import EXACT_FLOATS, LoadOptions
 from paddlebox.data.pipe import piped
 from paddlebox.data.pipeline import InOrder, StageTimes, Threads, load_threads
@@ -60,6 +61,7 @@ class LoadedPass:
     files: list[str]
     lines: int = 0
     bad_lines: int = 0
+    left_out: int = 0  # lines of the other side of data.holdout
     seconds: dict[str, float] = field(default_factory=dict)  # by stage: read, parse, index
     files_from_cache: int = 0
     findings: Findings = field(default_factory=Findings)
@@ -179,8 +181,9 @@ def read(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[Parsable
 
 def _read_source(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[Parsable]:
     path, data = part.path, options.data
+    side = options.side_of(path)
     if data.format.is_columnar:
-        return read_pieces(path, data.format, schema, options.retries, part, options.time)
+        return read_pieces(path, data.format, schema, options.retries, part, options.time, side)
     command, seconds = options.pipe_command, options.pipe_timeout_s
     chunks = read_chunks(
         path,
@@ -190,9 +193,11 @@ def _read_source(part: FilePart, options: LoadOptions, schema: Any) -> Iterator[
         through=(lambda b: piped(path, b, command, seconds, CHUNK_BYTES)) if command else None,
         part=part,
     )
+    if side is not None:
+        chunks = (replace(chunk, side=side) for chunk in chunks)
     if not data.parser or is_library(data.parser):
         return chunks
-    return parsed_by(data.parser, chunks, options.slots)
+    return parsed_by(data.parser, chunks, options.slots, schema)
 
 
 def load(
@@ -243,6 +248,7 @@ def load(
         files,
         loading.bad.total.lines,
         loading.bad.total.bad,
+        loading.bad.total.left_out,
         {"read_parse": parsed - started, "index": time.perf_counter() - parsed},
         _cache_hits(options) - hits,
         loading.findings,
@@ -259,9 +265,10 @@ def load_files(
     batch_size: int,
     reader: str,
     tables: tuple[int, ...] = (),
+    rows: Rows = Rows.ALL,
 ) -> LoadedPass:
-    """Load whole files in their order, without rows of a table, to inspect or evaluate on them.
-    reader: the subject and verb of the error, such as "gate files are read". Raises: DataError;
+    """Load files in their order, without rows of a table, to inspect or evaluate on them. reader:
+    the subject and verb of the error, such as "gate files are read". Raises: DataError;
     ConfigError if the config has a pipe_command or a parser."""
     data = config.data
     if data.pipe_command or data.parser:
@@ -270,7 +277,8 @@ def load_files(
         )
     # As they are: without dedup_slots, which would change how lists are held.
     plain = {"batch_size": batch_size, "dedup_slots": "off"}
-    options = LoadOptions(data.model_copy(update=plain), slots, test=True, tables=tables)
+    data = data.model_copy(update=plain)
+    options = LoadOptions(data, slots, config.seed, test=True, rows=rows, tables=tables)
     most = [_ALL_KEYS] * (max(tables, default=0) + 1)
     return load(list(files), options, most, threads=Threads(1, 1))
 
@@ -367,7 +375,9 @@ class _Loading:
             columns = chunk.columns
             with self._times.time("key"):
                 self.findings.add(self._options.slots, self.bad.begin(path), columns)
-                self.bad.add(path, columns.lines, columns.bad_lines, columns.first_bad)
+                self.bad.add(
+                    path, columns.lines, columns.bad_lines, columns.first_bad, columns.left_out
+                )
             yield chunk
         self.bad.check()
 

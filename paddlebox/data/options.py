@@ -14,11 +14,13 @@ import numpy as np
 
 from paddlebox._native import core
 from paddlebox.config import DataConfig, Format, KeySpace, Slots
-from paddlebox.config.data import MAX_LINE_BYTES, ShareBy
+from paddlebox.config.check import nearest
+from paddlebox.config.data import MAX_LINE_BYTES, HoldoutConfig, ShareBy
 from paddlebox.config.models import SEARCH_ID
 from paddlebox.config.slots import Csv
 from paddlebox.data.batches import LOG_KEYS
 from paddlebox.data.cache import ParsedCache
+from paddlebox.data.holdout import Rows, Side
 from paddlebox.data.pipe import TIMEOUT_S
 from paddlebox.data.pipeline import PackThreads, Threads, load_threads, pack_threads
 from paddlebox.data.plugins import is_library, load_function
@@ -45,6 +47,7 @@ class LoadOptions:
     slots: Slots
     seed: int = 0  # for sampling, shuffling and sharing
     test: bool = False  # whether passes evaluate
+    rows: Rows = Rows.ALL  # the rows that data.holdout gives to the passes
     # What models and metrics need.
     sequences: tuple[str, ...] = ()  # sparse slots whose ids are fed one by one
     click_slots: tuple[int, ...] = ()  # (K) positions of the sparse slots with click priors
@@ -72,6 +75,16 @@ class LoadOptions:
     tables: tuple[int, ...] = ()  # (S) the table of each sparse slot; empty: there is one table
     share: Share = NOT_SHARED  # among several ranks
     shuffle_seed: int | None = None  # None: keep the order of the files
+
+    @property
+    def holdout(self) -> HoldoutConfig | None:
+        """How the rows are split; None: passes read all of them."""
+        return self.data.holdout if self.rows is not Rows.ALL else None
+
+    def side_of(self, path: str) -> Side | None:
+        """The rows of a file that passes read; None: all."""
+        rule = self.holdout
+        return Side(rule, self.seed, self.rows, path) if rule is not None else None
 
     @property
     def negative_rate(self) -> float:
@@ -155,6 +168,7 @@ class LoadOptions:
         self.slots.positions(self.sequences)
         self._check_user_sequences(ranks)
         self._check_negatives()
+        self._check_holdout()
         self.dedup()
         try:
             self.schema()
@@ -267,6 +281,19 @@ class LoadOptions:
                 "the other labels"
             )
 
+    def _check_holdout(self) -> None:
+        """A file of CSV without a header has the columns of slots.yaml."""
+        csv = self.slots.csv
+        named = self.data.holdout.named if self.data.holdout is not None else ""
+        if not named or self.data.format is not Format.CSV or csv.header:
+            return
+        known = csv.columns or self.schema().column_names
+        if named not in known:
+            raise ConfigError(
+                f"data.holdout: no column {named!r} in slots.yaml, which names the columns of CSV "
+                f"files without a header{nearest(named, known)}"
+            )
+
     def check_share(self, ranks: int) -> None:
         """Raises: ConfigError if several of these ranks would have instances of a user."""
         user = self.user_sequences.user if self.user_sequences is not None else ""
@@ -292,6 +319,7 @@ class LoadOptions:
 
     def parsing(self) -> dict[str, Any]:
         """Everything that affects how a line is parsed, for the key of the parsed cache."""
+        rule = self.holdout
         unused = {"table", "of", "pooling", "learning_rate_factor"}
         return {
             "format": self.data.format,
@@ -300,6 +328,8 @@ class LoadOptions:
             "max_line_bytes": self.max_line_bytes,
             "exact": self.exact,
             "chunk_bytes": CHUNK_BYTES,
+            "holdout": {**rule.model_dump(mode="json"), "seed": self.seed} if rule else None,
+            "rows": self.rows.value if rule else None,
         }
 
     def schema(self) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from paddlebox.data.batches import check_use_var
 from paddlebox.data.findings import Told
+from paddlebox.data.holdout import Rows, check_split
 from paddlebox.data.loader import load
 from paddlebox.data.options import DatasetOptions, LoadOptions
 from paddlebox.data.passes import Pass, PassStats
@@ -140,8 +141,15 @@ class PassLoader:
             world=self.table.world,
             context=self._context(options, train),
         )
-        loaded.in_parts(max(self.table.world.gather("parts", len(loaded.ranges))))
+        counts = (len(loaded.ranges), loaded.trained, loaded.left_out)
+        parts, rows, left_out = zip(*self.table.world.gather("parts", counts), strict=True)
+        loaded.in_parts(max(parts))
         stats = PassStats.of(loaded, times, threads.now)
+        stats.rows = sum(rows)
+        if options.holdout is not None and options.rows is Rows.HELD_OUT:
+            check_split(options.holdout, stats.rows, sum(left_out))
+        elif options.holdout is not None and train:
+            stats.held_out = sum(left_out)
         if train:
             self._told.tell(options, loaded.findings, loaded.count)
         made = Pass(

@@ -23,6 +23,8 @@ class PassStats:
     """The statistics of a pass, for the log and metrics.jsonl. Seconds are wall time."""
 
     samples: int = 0
+    rows: int = 0  # samples of all ranks
+    held_out: int | None = None  # by data.holdout from a pass that trains, of all ranks
     lines: int = 0
     bad_lines: int = 0
     unique_feasigns: int = 0

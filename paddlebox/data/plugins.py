@@ -47,11 +47,14 @@ class PluginChunk:
     parser: str
     function: Parser
     slots: Slots
+    left_out: int = 0  # lines of the other side of data.holdout
 
     def parse(self, schema: Any) -> Any:
         """The native ParsedChunk. Any thread may call it. Raises: DataError that names the file if
         the function raises an error, or returns columns that do not fit the slots."""
         where = f"{self.path}: parser {self.parser}"
+        if not self.data:
+            return self._counted(_native.core.parse_columns(schema, []))
         with calling(where, DataError):
             columns = self.function(self.data)
         if not hasattr(columns, "__getitem__") or isinstance(columns, list | tuple | str | bytes):
@@ -65,12 +68,17 @@ class PluginChunk:
                     arrays.append(_array(slot, columns[names[-1]]))
             batch = as_read(pa.RecordBatch.from_arrays(arrays, names=names), schema)
             batch.validate(full=True)
-            return _native.core.parse_columns(schema, [batch])
+            return self._counted(_native.core.parse_columns(schema, [batch]))
         except KeyError as error:
             found = ", ".join(map(str, columns)) or "none"
             raise DataError(f"{where} returned no column {error}; found {found}") from error
         except (pa.ArrowException, ValueError, TypeError) as error:
             raise DataError(f"{where} returned columns that do not fit: {error}") from error
+
+    def _counted(self, parsed: Any) -> Any:
+        parsed.left_out = self.left_out
+        parsed.lines += self.left_out
+        return parsed
 
 
 def _array(slot: Slot, values: Any) -> Any:
@@ -84,8 +92,15 @@ def _array(slot: Slot, values: Any) -> Any:
     return pa.array(values)
 
 
-def parsed_by(parser: str, chunks: Iterable[Chunk], slots: Slots) -> Iterator[PluginChunk]:
+def parsed_by(
+    parser: str, chunks: Iterable[Chunk], slots: Slots, schema: Any
+) -> Iterator[PluginChunk]:
+    """schema: the native FeedSchema."""
     function = load_function(parser)
     for chunk in chunks:
-        if chunk.data.strip():
-            yield PluginChunk(chunk.path, chunk.data, parser, function, slots)
+        data, left_out = chunk.data, 0
+        if chunk.side is not None:
+            data, left_out = chunk.side.lines(data, chunk.end, schema, drop=True)
+        data = data if data.strip() else b""
+        if data or left_out:
+            yield PluginChunk(chunk.path, data, parser, function, slots, left_out)

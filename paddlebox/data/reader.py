@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from paddlebox import _native
 from paddlebox.config.data import MAX_LINE_BYTES
 from paddlebox.data.bad_lines import TO_UTF8, header_hint
 from paddlebox.data.decompress import check_is_text, read_blocks
+from paddlebox.data.holdout import Side
 from paddlebox.data.sources import RETRIES, FilePart, open_source
 from paddlebox.errors import DataError
 
@@ -27,6 +28,8 @@ class Chunk:
     path: str
     data: bytes
     schema: Any = None  # the native FeedSchema of this file; None: that of the dataset
+    end: int = 0  # where it ends in the text of the file, in bytes
+    side: Side | None = None  # the lines that are parsed; None: all
 
     @property
     def lines(self) -> int:
@@ -38,7 +41,13 @@ class Chunk:
 
     def parse(self, schema: Any) -> Any:
         """The native ParsedChunk. Any thread may call it."""
-        return _native.core.parse_chunk(self.schema or schema, self.data)
+        schema, side = self.schema or schema, self.side
+        if side is None:
+            return _native.core.parse_chunk(schema, self.data)
+        data, left_out = side.lines(self.data, self.end, schema)
+        parsed = _native.core.parse_chunk(schema, data)
+        parsed.left_out = left_out
+        return parsed
 
 
 class Head(NamedTuple):
@@ -71,7 +80,7 @@ class Head(NamedTuple):
         except ValueError as error:
             hint = header_hint(line, self.schema.column_names, self.delimiter)
             raise DataError(f"{part.path}: {error}{hint}") from error
-        yield Chunk(first.path, first.data[: self.skip] + end + rest, schema)
+        yield replace(first, data=first.data[: self.skip] + end + rest, schema=schema)
         for chunk in chunks:
             yield replace(chunk, schema=schema)
 
@@ -121,7 +130,7 @@ def _not_utf8(path: str, why: str) -> DataError:
 def _emptied(chunks: Iterator[Chunk], path: str, lines: int) -> Iterator[Chunk]:
     """Replace the first lines of a file by empty ones. The first chunk then holds all of them, and
     the line after them if there is one."""
-    emptied, data = 0, b""
+    emptied, data, ends = 0, b"", 0
     while emptied < lines or not data:
         chunk = next(chunks, None)
         if chunk is None:
@@ -130,9 +139,9 @@ def _emptied(chunks: Iterator[Chunk], path: str, lines: int) -> Iterator[Chunk]:
         while emptied < lines and at < len(chunk.data):
             at = chunk.data.find(b"\n", at) + 1 or len(chunk.data)
             emptied += 1
-        data = chunk.data[at:]
+        data, ends = chunk.data[at:], chunk.end
     if emptied:
-        yield Chunk(path, b"\n" * emptied + data)
+        yield Chunk(path, b"\n" * emptied + data, end=ends)
     yield from chunks
 
 
@@ -144,15 +153,16 @@ def _line_chunks(
     retries: int,
     through: Callable[[Iterator[bytes]], Iterator[bytes]],
 ) -> Iterator[Chunk]:
-    rest = b""
+    rest, position = b"", 0
     overlong = False  # inside a line whose beginning was yielded already
     path, beginning = part.label, part.number == 0
     with open_source(part.path, retries) as source:
         if part.is_whole:
-            blocks = read_blocks(source, chunk_bytes)
+            blocks = _placed(through(read_blocks(source, chunk_bytes)))
         else:
             blocks = part.blocks(source, chunk_bytes, head_lines)
-        for block in through(blocks):
+        for begin, block in blocks:
+            position = begin + len(block)
             if beginning:
                 if block.startswith(_BOMS_16) and 0 in block[:64]:
                     raise _not_utf8(part.path, "the file begins like UTF-16")
@@ -167,10 +177,19 @@ def _line_chunks(
             if end == 0:
                 rest += block
                 if len(rest) > line_bytes:
-                    yield Chunk(path, rest)
+                    yield Chunk(path, rest, end=position)
                     rest, overlong = b"", True
                 continue
-            yield Chunk(path, rest + memoryview(block)[:end])  # one copy, not two
+            stop = position - len(block) + end
+            yield Chunk(path, rest + memoryview(block)[:end], end=stop)  # one copy, not two
             rest = block[end:]
     if rest:
-        yield Chunk(path, rest)
+        yield Chunk(path, rest, end=position)
+
+
+def _placed(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Each block with the position at which it begins."""
+    begin = 0
+    for block in blocks:
+        yield begin, block
+        begin += len(block)

@@ -209,10 +209,13 @@ class FilePart:
     def label(self) -> str:
         return self.path if self.is_whole else f"{self.path} (part {self.number + 1}/{self.parts})"
 
-    def blocks(self, source: Source, block_bytes: int, head_lines: int) -> Iterator[bytes]:
-        """The lines of the part, in blocks of at most block_bytes. The source is at its beginning,
-        and not compressed. head_lines: lines that belong to the first part, whatever their size.
-        Raises: DataError if the file cannot be read, or changes while it is read."""
+    def blocks(
+        self, source: Source, block_bytes: int, head_lines: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """The lines of the part, in blocks of at most block_bytes, each with the position at which
+        it begins. The source is at its beginning, and not compressed. head_lines: lines that belong
+        to the first part, whatever their size. Raises: DataError if the file cannot be read, or
+        changes while it is read."""
         head = _bytes_of_lines(source, head_lines, block_bytes) if head_lines else 0
         begin, end = (
             head + (source.size - head) * number // self.parts
@@ -233,8 +236,10 @@ def _bytes_of_lines(source: Source, lines: int, block_bytes: int) -> int:
     return at
 
 
-def _lines_within(source: Source, begin: int, end: int, block_bytes: int) -> Iterator[bytes]:
-    """The bytes of the lines that begin in [begin, end)."""
+def _lines_within(
+    source: Source, begin: int, end: int, block_bytes: int
+) -> Iterator[tuple[int, bytes]]:
+    """The bytes of the lines that begin in [begin, end), in blocks with their positions."""
     at = max(0, begin - 1)  # a line begins at `begin` if a line break is before it
     source.seek(at)
     inside = begin == 0
@@ -250,9 +255,9 @@ def _lines_within(source: Source, begin: int, end: int, block_bytes: int) -> Ite
         if at >= end:
             stop = block.find(b"\n", max(0, end - 1 - first)) + 1
             if stop:
-                yield block[:stop]
+                yield first, block[:stop]
                 return
-        yield block
+        yield first, block
 
 
 class FileState(NamedTuple):

@@ -104,9 +104,8 @@ def add_phase(parser: argparse.ArgumentParser, program: str) -> None:
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--files", nargs="+", metavar="FILE", help="files to read; default: data.test_files"
-    )
+    about = "files to read; default: data.test_files, or else what data.holdout holds out"
+    parser.add_argument("--files", nargs="+", metavar="FILE", help=about)
 
 
 def parsed(
@@ -142,8 +141,14 @@ def config_of(arguments: argparse.Namespace) -> tuple[Config, Slots | None]:
         config = load_config(arguments.config, arguments.overrides)
         return run_config.continuing(config, arguments.run_dir), None
     config, slots = run_config.of_newest(arguments.run_dir, arguments.overrides)
-    check_paths(config, arguments, ("data.test_files",))
+    check_paths(config, arguments, [tested(config)])
     return config, slots
+
+
+def tested(config: Config) -> str:
+    """The key of the files that evaluations read."""
+    holds_out = config.data.holdout is not None and not config.data.test_files
+    return "data.train_files" if holds_out else "data.test_files"
 
 
 def check_paths(config: Config, arguments: argparse.Namespace, read: Sequence[str]) -> None:

@@ -31,6 +31,7 @@ from paddlebox.launch.arguments import (
     finite,
     parsed,
     run_parser,
+    tested,
 )
 from paddlebox.launch.process import guarded, joined, prepare
 from paddlebox.store import run_config
@@ -117,7 +118,7 @@ def _config_to_train(arguments: argparse.Namespace, overrides: Sequence[str] = (
     if arguments.config is not None:
         return load_config(arguments.config, overrides)
     config = run_config.of_last_start(arguments.run_dir, overrides)
-    tests = ["data.test_files"] * config.trainer.evaluates_after
+    tests = [tested(config)] * config.trainer.evaluates_after
     read = ["data.slots", "data.train_files", *tests]
     check_paths(config, arguments, read)
     return config
@@ -189,7 +190,8 @@ def evaluate_main(argv: Sequence[str] | None = None) -> int:
 
 def evaluate_parser() -> argparse.ArgumentParser:
     parser = run_parser(
-        "Evaluates the newest commit of a run on data.test_files. The run does not change."
+        "Evaluates the newest commit of a run on data.test_files, or on the instances that "
+        "data.holdout holds out. The run does not change."
     )
     add_files(parser)
     option = parser.add_argument

@@ -10,7 +10,7 @@ other hooks       open_run                                their close
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from paddlebox import ranks
 from paddlebox.config import Config, Phase, Schedule, Slots
 from paddlebox.data.first_look import FirstLook
+from paddlebox.data.holdout import Rows
 from paddlebox.errors import PaddleBoxError
 from paddlebox.ranks import World, adopt_stores, recovery
 from paddlebox.ranks.dense import dense_sync
@@ -36,6 +37,7 @@ from paddlebox.training.hooks import (
     Alerts,
     Callbacks,
     Evaluate,
+    Holdout,
     Hook,
     MetricsFile,
     Plateau,
@@ -43,6 +45,7 @@ from paddlebox.training.hooks import (
     run_by,
 )
 from paddlebox.training.opening import create_dataset, open_table
+from paddlebox.training.plan import Tests
 from paddlebox.training.resume import ResumePoint, ResumeRequest, move_aside
 from paddlebox.training.run_dir import copies_of
 from paddlebox.training.runner import Runners, Training
@@ -123,12 +126,12 @@ def resume(
 def open_run(
     stack: ExitStack,
     run: StartedRun,
-    tests: Sequence[str],
+    tests: Tests,
     traced: str = "",
     callbacks: Sequence[Callback] = (),
 ) -> tuple[Training, list[Hook]]:
     """Open the table, the programs, the dataset and the hooks of a run. `stack` closes them. tests:
-    files to evaluate after each pass. traced: file for a trace; empty: none. Returns also the hooks
+    what to evaluate after each pass. traced: file for a trace; empty: none. Returns also the hooks
     that this rank runs, in order: a hook sees what earlier hooks added to the line of a pass."""
     config, world, store = run.config, run.world, run.run_dir / "store"
     trace, curve, lines = _enter(stack, Trace(traced) if traced else None), Curve(), run.point.lines
@@ -153,8 +156,10 @@ def open_run(
     if own.schedule is Schedule.PLATEAU:
         plateau = Plateau(training.runners, table.set_rate, lines.last)
     evaluate, metrics_file = Evaluate(training, tests), MetricsFile(run.run_dir)
+    rule = config.data.holdout
+    holdout = Holdout(rule, training.dataset, run.point) if rule is not None else None
     ending = [copy, recovers, trackers, Callbacks(callbacks) if callbacks else None]
-    hooks = [save, evaluate, parity, plateau, curve, metrics_file, alerts, *ending]
+    hooks = [holdout, save, evaluate, parity, plateau, curve, metrics_file, alerts, *ending]
     return training, run_by(world.rank, hooks)
 
 
@@ -194,7 +199,7 @@ def _open_training(
     if config.checkpoint.partial_recovery and isinstance(world, World):
         recovers = recovery.PartialRecovery(table, runners, described, run.recovered)
         recovers.load_dense()
-    dataset = create_dataset(config, slots, table)
+    dataset = create_dataset(config, slots, table, rows=Rows.TRAINED)
     dataset.config_hash, dataset.config = described["config_hash"], described["config"]
     dataset.resume_after(run.point.passes)
     return Training(config, slots, world, table, dataset, runners), recovers

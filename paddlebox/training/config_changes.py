@@ -40,11 +40,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
 def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots: Slots) -> None:
     """Check that a config can evaluate a version. Files, columns and formats may differ. The model
     and the options that turn values into feasigns must be those of training: otherwise lookups miss
-    rows, and no error shows it. So must the rate of negatives, for which predictions are corrected.
+    rows, and no error shows it. So must the rate of negatives, for which predictions are corrected,
+    and a holdout that is evaluated: another one has instances that were trained.
 
     Raises: ConfigError, which lists all values that differ.
     """
     wrong = []
+    splits = config.data.holdout is not None and not config.data.test_files
+    same = (*_EVALUATED, "data.holdout") if splits else _EVALUATED
     if not record.config:  # committed by a user's own program
         return
     for key, old, new in differences(record.config, description(config, slots)):
@@ -55,7 +58,7 @@ def check_evaluated(run_dir: Path, record: VersionRecord, config: Config, slots:
                 continue
             if isinstance(old, dict) and isinstance(new, dict) and new | _COLUMNS == old | _COLUMNS:
                 continue
-        elif not within(key, _EVALUATED):
+        elif not within(key, same):
             continue
         wrong.append((key, old, new))
     if wrong:

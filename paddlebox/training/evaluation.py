@@ -27,7 +27,7 @@ from paddlebox.config.arguments import AnyConfig, AnyPath, AnySlots, as_config, 
 from paddlebox.config.check import nearest
 from paddlebox.config.trainer import state_of
 from paddlebox.data.dataset import Dataset
-from paddlebox.data.listing import expand
+from paddlebox.data.holdout import Rows
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.life import ServeFilter, filters_text, serve_filter
@@ -41,6 +41,7 @@ from paddlebox.training.batch_loop import run_pass
 from paddlebox.training.config_changes import check_evaluated
 from paddlebox.training.metrics import format_metrics, short_metrics, warn_of_one_class
 from paddlebox.training.opening import create_dataset, open_table, read_slots
+from paddlebox.training.plan import Tests, plan_tests
 from paddlebox.training.run_dir import own_dir, write_json
 from paddlebox.training.runner import Runner, build_runner, enter
 from paddlebox.training.shares import files_of
@@ -157,7 +158,8 @@ def evaluate(
     phase: Phase = Phase.UPDATE,
     threshold: float | None = None,
 ) -> dict[str, Any]:
-    """Evaluate the newest commit on `data.test_files`. The store does not change.
+    """Evaluate the newest commit on `data.test_files`, or on what `data.holdout` holds out. The
+    store does not change.
 
     Writes the result to RUN_DIR/evaluate-<version>.json. The name also has "-join" for the join
     phase, and "-threshold" with a threshold.
@@ -178,15 +180,11 @@ def evaluate(
     config, run_dir = as_config(config), as_path(run_dir, "run_dir")
     if phase is Phase.JOIN and not config.phases:
         raise ConfigError("--phase join: the config has no phases: leave --phase out")
-    if not config.data.test_files:
-        raise ConfigError(
-            "data.test_files: expected files to evaluate on, found none: name them with --files"
-        )
+    check_has_tests(config)
     slots = read_slots(config, slots)
     names = [slot.name for slot in slots.slots]
     for name in sorted({*dump_slots} - {*names}):
         raise ConfigError(f"dump: no slot {name!r}{nearest(name, names)}")
-    tests = expand(config.data.test_files)
     if dump is not None and world.size > 1:
         raise ConfigError(f"--dump: expected a job of one rank, found {world.size} ranks")
     run_dir = own_dir(run_dir, world.rank)
@@ -196,6 +194,7 @@ def evaluate(
     ):
         what = title(version, table.pass_number, table.day)
         log.info("%s: evaluating %s; %s", run_dir, what, filters_text(filters))
+        tests = tests_of(config, table)
         made = nullcontext() if dump is None else PredictionDump(as_path(dump, "dump"), dump_slots)
         with made as dumped:
             measured = evaluate_files(
@@ -206,13 +205,33 @@ def evaluate(
             "version": version,
             "pass_number": table.pass_number,
             "day": table.day,
-            "files": tests,
+            "files": tests.files,
+            **({"holdout": _rule_of(config)} if tests.rows is Rows.HELD_OUT else {}),
             "filters": [asdict(of_table) for of_table in filters],
         }
     name = f"evaluate-{version}" + ("-join" if phase is Phase.JOIN else "")
     name += "-threshold" if threshold else ""
     write_json(run_dir / f"{name}.json", result)
     return result
+
+
+def check_has_tests(config: Config) -> None:
+    """Raises: ConfigError if a config has nothing to evaluate on."""
+    if not config.data.has_tests:
+        raise ConfigError(
+            "data.test_files: expected files to evaluate on, found none, and no data.holdout: name "
+            "them with --files"
+        )
+
+
+def tests_of(config: Config, table: TableSet) -> Tests:
+    """What an evaluation of the open version reads. Raises: as `plan_tests`."""
+    return plan_tests(config, table.head.cursor.get("skipped", {}) if table.head else {})
+
+
+def _rule_of(config: Config) -> dict[str, Any]:
+    rule = config.data.holdout
+    return rule.model_dump(exclude_defaults=True) if rule is not None else {}
 
 
 @contextmanager
@@ -275,14 +294,14 @@ def evaluate_files(
     slots: Slots,
     table: TableSet,
     runner: Runner,
-    files: Sequence[str],
+    tests: Tests,
     dump: PredictionDump | None = None,
     ins_id: bool = False,
     phase: Phase = Phase.UPDATE,
     *,
     sizes: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Evaluate files, which the ranks share, with a runner and the current rows of a table.
+    """Evaluate rows of files, which the ranks share, with a runner and the current rows of a table.
     Collective.
 
     Args:
@@ -293,10 +312,11 @@ def evaluate_files(
     """
     if dump is not None:  # without shuffling, because a dump has instances in the files' order
         config = config.having({"data.shuffle": False})
-    with closing(create_dataset(config, slots, table, test=True, ins_id=ins_id)) as dataset:
+    made = create_dataset(config, slots, table, test=True, rows=tests.rows, ins_id=ins_id)
+    with closing(made) as dataset:
         if dump is not None:
             dump.ins_ids = dataset.ids_at
-        dataset.preload(files_of(dataset, config, table.world, files, sizes, train=False))
+        dataset.preload(files_of(dataset, config, table.world, tests.files, sizes, train=False))
         dataset.begin_pass()
         if phase is Phase.JOIN:
             enter(dataset, config, phase)

@@ -14,6 +14,9 @@ from typing import Any, ClassVar
 
 from paddlebox.config import Config, Phase
 from paddlebox.config.checkpoint import AlertsConfig
+from paddlebox.config.data import HoldoutConfig
+from paddlebox.data.dataset import Dataset
+from paddlebox.data.holdout import Rows, check_split
 from paddlebox.data.pipeline import Tracer
 from paddlebox.errors import StoreError, TrainingError
 from paddlebox.training.batch_loop import Watcher
@@ -21,7 +24,8 @@ from paddlebox.training.callbacks import Callback
 from paddlebox.training.evaluation import evaluate_files
 from paddlebox.training.metrics import PassMetrics
 from paddlebox.training.pass_line import Line
-from paddlebox.training.plan import PlannedPass
+from paddlebox.training.plan import PlannedPass, Tests
+from paddlebox.training.resume import ResumePoint
 from paddlebox.training.run_dir import append_json
 from paddlebox.training.runner import Runners, Training
 from paddlebox.watch.watch import Watch
@@ -126,14 +130,14 @@ class Alerts(Hook):
 
 
 class Evaluate(Hook):
-    """Evaluates passes and test files with the current rows and dense parameters. tests: files to
+    """Evaluates passes and tests with the current rows and dense parameters. tests: what to
     evaluate after each pass."""
 
-    def __init__(self, training: Training, tests: Sequence[str]) -> None:
+    def __init__(self, training: Training, tests: Tests) -> None:
         self._training, self._tests = training, tests
 
     def catch_up(self, line: Line | None, passes: int, on_any_rank: bool) -> None:
-        if not (self._tests and on_any_rank):
+        if not (self._tests.files and on_any_rank):
             return
         found = self._evaluate_tests(passes)
         if line is not None:
@@ -142,21 +146,38 @@ class Evaluate(Hook):
     def before_pass(self, planned: PlannedPass) -> Mapping[str, Any]:
         if not self._training.config.trainer.evaluates_before:
             return {}
-        return {"before": self._evaluate(planned.files, planned.sizes)}
+        return {"before": self._evaluate(Tests(planned.files, Rows.TRAINED), planned.sizes)}
 
     def after_pass(self, line: Line, planned: PlannedPass) -> None:
-        if self._tests:
+        if self._tests.files:
             line["test"] = self._evaluate_tests(planned.number)
 
     def _evaluate_tests(self, number: int) -> dict[str, Any]:
         self._training.world.heartbeat.stage("evaluate", f"after pass {number}")
         return self._evaluate(self._tests)
 
-    def _evaluate(self, files: Sequence[str], sizes: Sequence[int] = ()) -> dict[str, Any]:
+    def _evaluate(self, tests: Tests, sizes: Sequence[int] = ()) -> dict[str, Any]:
         own = self._training
         own.table.exchange.finish_staging(own.dataset.wait_staged)
         runner = own.runners.of(Phase.UPDATE)
-        return evaluate_files(own.config, own.slots, own.table, runner, files, sizes=sizes)
+        return evaluate_files(own.config, own.slots, own.table, runner, tests, sizes=sizes)
+
+
+class Holdout(Hook):
+    """Checks, before the last pass of the first epoch trains, that `data.holdout` has split the
+    instances."""
+
+    def __init__(self, rule: HoldoutConfig, dataset: Dataset, point: ResumePoint) -> None:
+        self._rule, self._dataset, self._lines = rule, dataset, point.lines
+        passes = [planned.number for planned in point.plan if planned.epoch == 1]
+        # Without the lines of all earlier passes, their counts are not known.
+        self._last = passes[-1] if passes and point.lines.passes == point.passes else 0
+
+    def pass_begins(self, planned: PlannedPass) -> None:
+        stats, lines = self._dataset.stats, self._lines
+        if planned.number == self._last:
+            held_out = lines.held_out + (stats.held_out or 0)
+            check_split(self._rule, held_out, lines.samples + stats.rows)
 
 
 class MetricsFile(Hook):

@@ -16,6 +16,7 @@ from paddlebox.config.models import IN_GROUPS, SEARCH_ID
 from paddlebox.data.cache import open_cache
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.first_look import FirstLook
+from paddlebox.data.holdout import Rows
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.pipeline import load_threads
 from paddlebox.data.sequences import SequenceOptions
@@ -164,6 +165,7 @@ def _misfits(
             )
             for given, what in (
                 (data.sequences.user, "data.sequences"),
+                (data.holdout and data.holdout.of_places, "data.holdout.share without by"),
                 (model.click_prior, f"{key}.click_prior"),
             )
         ),
@@ -243,12 +245,19 @@ def table_options(config: Config) -> TableOptions:
 
 
 def create_dataset(
-    config: Config, slots: Slots, table: TableSet, *, test: bool = False, ins_id: bool = False
+    config: Config,
+    slots: Slots,
+    table: TableSet,
+    *,
+    test: bool = False,
+    rows: Rows = Rows.ALL,
+    ins_id: bool = False,
 ) -> Dataset:
     """Create the dataset of a config; with phases, as the update phase needs it. test: whether its
-    passes evaluate. ins_id: whether it parses ids of instances."""
+    passes evaluate. rows: what they read of the files. ins_id: whether it parses ids of
+    instances."""
     model = config.model
-    dataset = Dataset(load_options(config, slots, test=test, ins_id=ins_id), table)
+    dataset = Dataset(load_options(config, slots, test=test, rows=rows, ins_id=ins_id), table)
     dataset.options.set_read_slots(model.slots)
     dataset.options.set_group(model.loss_group)
     dataset.options.soft_labels = model.runs_code
@@ -256,7 +265,12 @@ def create_dataset(
 
 
 def load_options(
-    config: Config, slots: Slots, *, test: bool = False, ins_id: bool = False
+    config: Config,
+    slots: Slots,
+    *,
+    test: bool = False,
+    rows: Rows = Rows.ALL,
+    ins_id: bool = False,
 ) -> LoadOptions:
     """The options of `create_dataset`."""
     data, model = config.data, config.model
@@ -266,6 +280,7 @@ def load_options(
         slots,
         config.seed,
         test,
+        rows,
         sequences=model.sequences,
         click_slots=click_slots(model, slots),
         user_sequences=SequenceOptions.of(data.sequences, slots, in_join=bool(config.phases)),

@@ -45,6 +45,7 @@ class Lines:
         self._recent: deque[Line] = deque(maxlen=max(1, keep))
         self.passes = 0
         self.samples = 0
+        self.held_out = 0
         self.batches = 0
         for line in lines:
             self.add(line)
@@ -53,6 +54,7 @@ class Lines:
         self._recent.append(line)
         self.passes += 1
         self.samples += int(line["samples"])
+        self.held_out += int(line.get("held_out", 0))
         self.batches += int(line.get("batches", 0))
 
     @property
@@ -90,6 +92,7 @@ def outcome(
         "files": list(planned.files),
         "samples": result.samples,
         **({} if result.late_lines is None else {"late_lines": result.late_lines}),
+        **({} if stats.held_out is None else {"held_out": stats.held_out}),
         "batches": result.batches,
         "loss": result.mean_loss,
         "metrics": result.metrics,
@@ -220,6 +223,8 @@ def log_pass(title: str, line: Mapping[str, Any]) -> None:
     measured = of_phases or {"": line["metrics"]}
     parts = [f"loss {line['loss']:.4f}"]
     parts += filter(None, (short_metrics(of, phase) for phase, of in measured.items()))
+    if "held_out" in line:
+        parts.append(f"{line['held_out']} held out")
     log.info("%s: %s, %.0f samples/s", title, ", ".join(parts), line["samples_per_s"])
     warn_of_one_class(title, line["metrics"])
     if not log.isEnabledFor(logging.DEBUG):

@@ -13,6 +13,7 @@ from typing import Any
 
 from paddlebox.config import Config
 from paddlebox.config.dates import date_of, day_of
+from paddlebox.data.holdout import Rows
 from paddlebox.data.listing import expand
 from paddlebox.errors import ConfigError
 
@@ -32,6 +33,23 @@ class PlannedPass:
     missing: Sequence[str] = ()  # names of the hours left out just before this one
     written_at: float = 0.0  # Unix time at which the last file, or the marker, was written
     sizes: Sequence[int] = ()  # bytes of each file when the hour was taken; 0 if unknown
+
+
+@dataclass(frozen=True)
+class Tests:
+    """What evaluations read: the rows of files."""
+
+    files: Sequence[str] = ()
+    rows: Rows = Rows.ALL
+
+
+def plan_tests(config: Config, skipped: Mapping[str, int]) -> Tests:
+    """The test files; without any, what `data.holdout` holds out of the training files. skipped:
+    training files that are left out. Raises: DataError for a missing file."""
+    if config.data.test_files or config.data.holdout is None:
+        return Tests(expand(config.data.test_files))
+    files = [file for file in expand(config.data.train_files) if file not in skipped]
+    return Tests(files, Rows.HELD_OUT)
 
 
 def plan_passes(config: Config) -> list[PlannedPass]:

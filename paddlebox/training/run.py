@@ -26,7 +26,6 @@ from paddlebox.config import DenseDtype
 from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
 from paddlebox.config.data import ShareBy
 from paddlebox.data.first_look import FirstLook
-from paddlebox.data.listing import expand
 from paddlebox.errors import TrainingError
 from paddlebox.store.files import dense_digest, make_folder
 from paddlebox.store.group import ONE_RANK, Group
@@ -100,7 +99,8 @@ def train(
         summary = _summary_if_done(run)
         if summary is None:
             _check_products(run)
-            tests = expand(config.data.test_files if config.trainer.evaluates_after else ())
+            after = config.trainer.evaluates_after
+            tests = plan.plan_tests(config, run.point.skipped) if after else plan.Tests()
             _prepare(run, lock)
             summary = _train(run, tests, trace, callbacks)
             write_json(run.run_dir / "summary.json", summary)
@@ -185,7 +185,7 @@ def _prepare(run: StartedRun, lock: KeptLock) -> None:
 
 
 def _train(
-    run: StartedRun, tests: Sequence[str], trace: str, callbacks: Sequence[Callback]
+    run: StartedRun, tests: plan.Tests, trace: str, callbacks: Sequence[Callback]
 ) -> dict[str, Any]:
     started = time.perf_counter()
     with ExitStack() as stack:

@@ -87,9 +87,9 @@ def test_the_rows_of_a_file_are_read_once(
     name, opened = "read_pieces" if form == "parquet" else "read_chunks", list[str]()
     read = getattr(first_look, name)
 
-    def counted(of: str, *arguments: Any) -> Any:
+    def counted(of: str, *arguments: Any, **options: Any) -> Any:
         opened.append(of)
-        return read(of, *arguments)
+        return read(of, *arguments, **options)
 
     monkeypatch.setattr(first_look, name, counted)
     look = first_look.FirstLook(config(form), own)

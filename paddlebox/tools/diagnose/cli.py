@@ -106,8 +106,10 @@ def _ended(
 
     with guarded() as ended:
         config, slots = shared.config_of(arguments)
-        if not config.data.test_files:
-            raise ConfigError("the run has no data.test_files: name files with --files FILE…")
+        if not config.data.has_tests:
+            raise ConfigError(
+                "the run has no data.test_files and no data.holdout: name files with --files FILE…"
+            )
         prepare(config.trainer)
         given = {option: getattr(arguments, option) for option in options}
         result = work(config, arguments.run_dir, slots=slots, **given)
@@ -150,7 +152,8 @@ def diagnose(
     serving: bool = True,
     threshold: float | None = None,
 ) -> dict[str, Any]:
-    """Evaluate data.test_files. Late lines are left out of the predictions and labels.
+    """Evaluate data.test_files, or what data.holdout holds out. Late lines are left out of the
+    predictions and labels.
 
     Args:
         slots: the slots of the run; None: those in the file data.slots.
@@ -164,11 +167,10 @@ def diagnose(
 
     Raises: ConfigError, DataError, StoreError.
     """
-    from paddlebox.data.listing import expand
     from paddlebox.data.loader import load_files
     from paddlebox.tools.diagnose.slots import copc_by_value, slot_figures
     from paddlebox.training.batch_loop import run_pass
-    from paddlebox.training.evaluation import opened
+    from paddlebox.training.evaluation import check_has_tests, opened, tests_of
     from paddlebox.training.opening import create_dataset, read_slots
 
     config, run_dir = as_config(config), as_path(run_dir, "run_dir")
@@ -179,15 +181,17 @@ def diagnose(
             f"--slice: no slot {slice_slot!r}; there are: {', '.join(names)}"
             + did_you_mean([slice_slot], names)
         )
-    files = expand(config.data.test_files)
+    check_has_tests(config)
     weight = slots.weight.name if slots.weight is not None else ""
     collected = _Collected([name for name in (weight, slice_slot) if name])
     with opened(config, run_dir, slots) as (table, runner, version):
-        tables = table.slot_tables(slots)
-        loaded = load_files(config, slots, files, 1 << 16, "diagnose reads files", tables)
+        tables, tests = table.slot_tables(slots), tests_of(config, table)
+        reader = "diagnose reads files"
+        loaded = load_files(config, slots, tests.files, 1 << 16, reader, tables, tests.rows)
         ordered = config.having({"data.shuffle": False})
-        with closing(create_dataset(ordered, slots, table, test=True)) as dataset:
-            dataset.preload(files)
+        made = create_dataset(ordered, slots, table, test=True, rows=tests.rows)
+        with closing(made) as dataset:
+            dataset.preload(tests.files)
             dataset.begin_pass()
             step = runner.evaluate_step
             measured = run_pass(dataset, step, tasks=dataset.tasks, watched=collected)
@@ -197,7 +201,7 @@ def diagnose(
         figures = slot_figures(table, slots, loaded, without_late)
     result: dict[str, Any] = {
         "version": version,
-        "files": files,
+        "files": tests.files,
         "samples": measured.samples,
         "metrics": measured.metrics,
         "slots": figures,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,12 @@ from paddlebox import _native
 from paddlebox.config import Config, Slots
 from paddlebox.config.check import did_you_mean
 from paddlebox.config.table import Rule
-from paddlebox.data.listing import expand
 from paddlebox.data.loader import LoadedPass
 from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable
 from paddlebox.training.batch_loop import run_pass
-from paddlebox.training.evaluation import opened
+from paddlebox.training.evaluation import check_has_tests, opened, tests_of
 from paddlebox.training.opening import create_dataset, read_slots
 
 _SUMS_OF_SQUARES = (Rule.ADAGRAD, Rule.STD_ADAGRAD)
@@ -151,8 +150,9 @@ def slot_importance(
     repeats: int = 3,
     pool: int = POOL,
 ) -> dict[str, Any]:
-    """Evaluate data.test_files with the newest commit: once unchanged, and for each group of slots
-    `repeats` times with different draws. The run does not change.
+    """Evaluate data.test_files, or what data.holdout holds out, with the newest commit: once
+    unchanged, and for each group of slots `repeats` times with different draws. The run does not
+    change.
 
     Args:
         groups: slots to replace together; empty: each sparse slot by itself.
@@ -168,10 +168,7 @@ def slot_importance(
         raise ConfigError(f"repeats: expected at least 1, found {repeats}")
     if pool < 1:
         raise ConfigError(f"pool: expected at least 1, found {pool}")
-    if not config.data.test_files:
-        raise ConfigError(
-            "data.test_files: expected files to evaluate on, found none: name them with --files"
-        )
+    check_has_tests(config)
     slots = read_slots(config, slots)
     wanted = [list(group) for group in groups] or [[slot.name] for slot in slots.sparse]
     sparse = [slot.name for slot in slots.sparse]
@@ -181,18 +178,18 @@ def slot_importance(
             f"{', '.join(unknown)}: not a sparse slot; expected {', '.join(sparse)}"
             + did_you_mean(unknown, sparse)
         )
-    files = expand(config.data.test_files)
-    with (
-        opened(config, run_dir, slots) as (table, runner, version),
-        closing(create_dataset(config, slots, table, test=True)) as dataset,
-    ):
+    with ExitStack() as stack:
+        table, runner, version = stack.enter_context(opened(config, run_dir, slots))
+        tests = tests_of(config, table)
+        dataset = create_dataset(config, slots, table, test=True, rows=tests.rows)
+        stack.enter_context(closing(dataset))
         dataset.options.pool_size = pool
-        dataset.preload(files)
+        dataset.preload(tests.files)
         dataset.begin_pass()
         whole = run_pass(dataset, runner.evaluate_step, tasks=dataset.tasks)
         if whole.metrics["auc"] is None:
             raise DataError(
-                f"{', '.join(files)}: all {whole.samples} labels are "
+                f"{', '.join(tests.files)}: all {whole.samples} labels are "
                 f"{whole.metrics['actual_ctr']:.0f}, so the AUC is not defined: name files "
                 "with labels 0 and 1 in data.test_files"
             )
