@@ -64,7 +64,7 @@ def written(
         form = Format.CRITEO_TSV if data_format is Format.CRITEO_TSV else Format.CSV
     if not labelled and not config.data.sequences.user:
         slots, constants = _without_labels(slots, form)
-    keys = {"data.format": form, "data.pipe_command": "", "data.parser": ""}
+    keys = {"data.format": form, "data.pipe_command": "", "data.parser": "", "data.holdout": None}
     config = config.having({**keys, "feeder.cache_bytes": 0})
     with tempfile.TemporaryDirectory(prefix="paddlebox-") as folder:
         path = Path(folder) / "rows"

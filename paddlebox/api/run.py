@@ -175,7 +175,7 @@ class Run:
 
         Args:
             data: a DataFrame, a Table, or a list of dicts with the columns of the training data;
-                None: data.test_files. The result is then also written to
+                None: data.test_files, or what data.holdout holds out. The result is then also written to
                 RUN_DIR/evaluate-<version>.json.
 
         Returns: samples, loss, auc, copc and the other metrics (docs/metrics.md).
@@ -184,6 +184,7 @@ class Run:
         with working(config.trainer):
             from paddlebox.api.rows import written
             from paddlebox.training.evaluation import evaluate, evaluate_files, opened
+            from paddlebox.training.plan import Tests
 
             with joined(config) as world:
                 if data is None:
@@ -193,7 +194,7 @@ class Run:
                     written(data, "data", config, slots, labelled=True) as rows,
                 ):
                     own = rows.config, rows.slots
-                    result = evaluate_files(*own, table, runner, [rows.path])
+                    result = evaluate_files(*own, table, runner, Tests([rows.path]))
                 return {**result, "version": version}
 
     def predict(self, data: Any) -> np.ndarray:

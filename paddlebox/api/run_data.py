@@ -74,7 +74,9 @@ class RunData:
 
         options = load_options(self.config, self.slots)
         schema, time = options.schema(), options.time
-        tables = {"data": as_table(data, "data", schema, time)}
+        rule = self.config.data.holdout
+        held_out_by = [rule.named] if rule is not None and rule.named else []
+        tables = {"data": as_table(data, "data", schema, time, more=held_out_by)}
         if test_data is not None:
             tables["test_data"] = as_table(test_data, "test_data", schema, time)
         for name, table in tables.items():

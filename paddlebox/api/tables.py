@@ -50,6 +50,7 @@ def as_table(
     schema: Any,
     time: str = "",
     constants: Mapping[str, int] = MappingProxyType({}),
+    more: Sequence[str] = (),
 ) -> Any:
     """The columns that slots and tags read, sorted by name.
 
@@ -60,13 +61,17 @@ def as_table(
         schema: the native FeedSchema of a columnar format.
         time: the column of the time; "": none.
         constants: columns that have one value, whatever the data has.
+        more: further columns to take.
 
     Returns: a pyarrow.Table without dictionaries. If slots read ids in a column of floats that are
         integers, these are int64.
 
     Raises: DataError that names the column, its type, and what is expected.
     """
-    given, uses = columns_of(data, name, schema.column_names, constants), uses_of(schema, time)
+    given, uses = (
+        columns_of(data, name, {*schema.column_names, *more}, constants),
+        uses_of(schema, time),
+    )
     ids = frozenset({"id"})
     columns = {
         column: as_integers(one.array) if uses.get(column) == ids else one.array

@@ -179,6 +179,20 @@ def test_other_data_are_a_further_pass_and_the_same_are_not(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rule", [{"share": 0.2}, {"column": "day", "from": 3}])
+def test_what_is_held_out_of_a_table_is_what_the_run_is_evaluated_on(
+    rule: dict[str, Any], tmp_path: Path
+) -> None:
+    config = {**CONFIG, "data": {**CONFIG["data"], "holdout": rule}}
+    data = FIRST.assign(day=np.arange(len(FIRST)) % 4)  # no slot reads it
+    run = paddlebox.train(config, tmp_path / "run", data=data, slots=SLOTS)
+    trained, held_out = run.history["samples"].sum(), run.evaluate()["samples"]
+    assert trained + held_out == len(FIRST)
+    assert held_out == len(FIRST) // 4 if "column" in rule else 200 < held_out < 400
+    assert len(run.predict(FIRST)) == len(FIRST)
+
+
+@pytest.mark.slow
 def test_a_callback_ends_the_run_after_its_pass(tmp_path: Path) -> None:
     seen: list[int] = []
 
