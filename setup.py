@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import os
+import platform
 import runpy
 import shutil
 import subprocess
@@ -19,6 +21,13 @@ from setuptools.errors import CompileError
 
 ROOT = Path(__file__).resolve().parent
 EXTENSION = "paddlebox._ops"
+if (sys.platform, platform.machine(), platform.libc_ver()[0]) != ("linux", "x86_64", "glibc"):
+    libc = " without glibc" if sys.platform == "linux" and not platform.libc_ver()[0] else ""
+    sys.exit(
+        "paddlebox needs Linux on x86-64 with glibc, as Paddle does: found "
+        f"{platform.system()} on {platform.machine()}{libc}. Install it on such a machine or in "
+        "such a container, for example of Debian or Ubuntu"
+    )
 # With --no-build-isolation pip installs no build requirements. A new environment of Python 3.11 has
 # neither of the two packages that can write a wheel.
 if {"dist_info", "bdist_wheel", "editable_wheel"} & {*sys.argv} and not any(
@@ -28,6 +37,9 @@ if {"dist_info", "bdist_wheel", "editable_wheel"} & {*sys.argv} and not any(
         "building paddlebox needs the package wheel, or setuptools 70.1 or newer: "
         f"{sys.executable} has neither. Run `pip install wheel`, then the same command again"
     )
+if "bdist_wheel" in sys.argv:  # else modules that have been removed since would be packed, too
+    for packed in (ROOT / "build").glob("lib.*"):
+        shutil.rmtree(packed)
 paddle_version = runpy.run_path(str(ROOT / "paddlebox" / "_paddle_version.py"))
 
 try:
@@ -48,6 +60,8 @@ FLAGS = [
     "-std=c++17",
     "-O3",
     "-g0",
+    "-DNDEBUG",  # this and the next are flags of Python itself, which the core does not get
+    "-fwrapv",
     # These give the same bits on every processor: no fused multiply-add unless the source has one,
     # and no -march. Vector paths are chosen at run time, so a wheel runs on any x86-64 machine.
     "-ffp-contract=off",
@@ -57,6 +71,9 @@ FLAGS = [
     *os.environ.get("PADDLEBOX_CXXFLAGS", "").split(),  # of a build with sanitizers
 ]
 
+# Errors name files without the folders of the machine that built the library.
+FILE_NAMES = [f"-ffile-prefix-map={top}/=" for top in (ROOT, Path(paddle.__file__).parents[1])]
+
 # --fmad=false: no fused multiply-add in device code either (docs/design.md). 2810: nvcc warns of a
 # dropped result when a [[nodiscard]] class is assigned.
 NVCC_FLAGS = [
@@ -65,6 +82,9 @@ NVCC_FLAGS = [
     *("-diag-suppress", "2810"),
 ]
 ARCHITECTURES = os.environ.get("PADDLEBOX_CUDA_ARCH", "80 86 89 90").split()
+
+# std::condition_variable::wait, which ops/base/condition_wait.cc replaces.
+WAIT = "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE"
 
 BUILD_INFO = '''"""Written by setup.py: what the native library beside this file was built with."""
 
@@ -84,6 +104,9 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
     linked. It compiles every file every time, gives an in-place library another name, and leaves a
     loader and a version.txt in the package. This class compiles an object if its source, a header
     that it includes, its command or Paddle has changed, and removes the old object first.
+
+    The core, all of ops/ but ops/paddle, includes neither Paddle nor Python. It is compiled without
+    their flags and folders, so that builds for several versions of Python share its objects.
     """
 
     def finalize_options(self) -> None:
@@ -94,30 +117,41 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
 
     def build_extension(self, ext: Any) -> None:
         failed: list[str] = []
-        compile_always = self.compiler._compile
+        compile_always, name_all = self.compiler._compile, self.compiler.object_filenames
+
+        def name_objects(sources: list[str], strip_dir: bool, output_dir: str) -> list[str]:
+            own = os.path.join(output_dir, sys.implementation.cache_tag or "")
+            return [
+                name
+                for source in sources
+                for name in name_all([source], strip_dir, output_dir if is_core(source) else own)
+            ]
 
         def compile_if_changed(
-            obj: str, src: str, ext: str, cc_args: list[str], flags: list[str], pp_opts: list[str]
+            obj: str, src: str, _ext: str, cc_args: list[str], flags: list[str], _pp: list[str]
         ) -> None:
-            compiler = [PADDLE, *self.compiler.compiler_so]
-            command = "\n".join([*compiler, src, *cc_args, *flags, *pp_opts])
-            if is_fresh(Path(obj), command):
+            command = self._command(src, cc_args, flags)
+            recorded = "\n".join(command if is_core(src) else [PADDLE, *command])
+            if is_fresh(Path(obj), recorded):
                 return
             Path(obj).unlink(missing_ok=True)
             started = time.time()
-            flags = [*flags, "-MMD", "-MF", f"{obj}.d"]
             try:
-                if src.endswith(".cu"):
-                    self.compiler.spawn([NVCC, *cc_args, src, "-o", obj, *flags])
-                else:
-                    compile_always(obj, src, ext, cc_args, flags, pp_opts)
+                self.compiler.spawn([*command, "-o", obj, "-MMD", "-MF", f"{obj}.d"])
             except Exception:
                 failed.append(str(Path(src).relative_to(ROOT)))
                 raise
             os.utime(obj, (started, started))  # a header saved meanwhile is newer than the object
-            Path(f"{obj}.cmd").write_text(command)
+            Path(f"{obj}.cmd").write_text(recorded)
 
         self.compiler._compile = compile_if_changed
+        self.compiler.object_filenames = name_objects
+        # Paddle has been imported when the library is loaded, so libpaddle.so is found without a
+        # search path, which would only hold the folders of the machine that built it.
+        ext.runtime_library_dirs = []
+        for linker in ("linker_so", "linker_so_cxx"):
+            words = getattr(self.compiler, linker, [])
+            setattr(self.compiler, linker, [w for w in words if not w.startswith("-Wl,-rpath")])
         try:
             super().build_extension(ext)
         except Exception as error:
@@ -126,6 +160,18 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
             raise
         finally:
             self.compiler._compile = compile_always
+            self.compiler.object_filenames = name_all
+
+    def _command(self, src: str, cc_args: list[str], flags: list[str]) -> list[str]:
+        """Compiles a source; the name of the object is missing."""
+        compiler: list[str] = self.compiler.compiler_so  # with flags of Python
+        if src.endswith(".cu"):
+            return [NVCC, *cc_args, src, *flags]
+        if is_core(src):
+            program = itertools.takewhile(lambda word: not word.startswith("-"), compiler)
+            own = [flag for flag in flags if not flag.startswith("-I")]
+            return [*program, "-fPIC", *own, f"-I{ROOT / 'ops'}", "-c", src]
+        return [*compiler, *cc_args, src, *flags, *FILE_NAMES]
 
     def run(self) -> None:
         super().run()
@@ -152,6 +198,12 @@ class BuildNative(BuildExtension):  # type: ignore[misc]  # Paddle has no types
     def _generate_python_api_file(self) -> None: ...
     def _rename_inplace_shared_library(self) -> None: ...
     def _clean_intermediate_files(self) -> None: ...
+
+
+def is_core(source: str) -> bool:
+    """Whether a source belongs to the core, as C++ (.ci/layers.py checks what it includes)."""
+    in_paddle = Path(source).resolve().is_relative_to(ROOT / "ops" / "paddle")
+    return source.endswith(".cc") and not in_paddle
 
 
 def is_fresh(obj: Path, command: str) -> bool:
@@ -228,7 +280,7 @@ extension = (CUDAExtension if NVCC else CppExtension)(
     sources=[*sources, *device_sources()],
     include_dirs=[str(ROOT / "ops"), *cccl],
     extra_compile_args={"cxx": FLAGS, "nvcc": [*NVCC_FLAGS, *gencode]},
-    extra_link_args=["-pthread", "-ldl"],
+    extra_link_args=["-pthread", "-ldl", f"-Wl,--wrap={WAIT}"],
 )
 extension.name = EXTENSION
 

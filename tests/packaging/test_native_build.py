@@ -77,6 +77,19 @@ def test_a_compile_error_fails_the_build_and_names_the_file(tree: Path) -> None:
     assert "failed to compile ops/row/other.cc" in run.stdout + run.stderr
 
 
+@pytest.mark.parametrize("header", ["Python.h", "paddle/extension.h"])
+def test_the_core_is_compiled_without_the_headers_of_python_and_paddle(
+    tree: Path, header: str
+) -> None:
+    source = tree / "ops/row/other.cc"
+    good = source.read_text()
+    source.write_text(f'#include "{header}"\n{good}')
+    run = build(tree)
+    source.write_text(good)
+    assert run.returncode != 0
+    assert f"{header}: No such file" in run.stdout + run.stderr
+
+
 def test_an_undefined_symbol_fails_the_build(tree: Path) -> None:
     source = tree / "ops/row/other.cc"
     good = source.read_text()
@@ -92,3 +105,10 @@ def test_the_record_names_the_paddle_and_the_compiler(tree: Path) -> None:
     for field in ("PADDLE_VERSION = '3.3.", "PADDLE_COMMIT = '", "PADDLE_CUDA = ", "CXX11_ABI = "):
         assert field in record
     assert "COMPILER = ''" not in record
+
+
+def test_the_library_holds_no_folder_of_the_machine_that_built_it(tree: Path) -> None:
+    # ops/paddle and Paddle name their files in errors; a linker may record where libpaddle.so is.
+    library = (tree / "paddlebox/_ops.so").read_bytes()
+    for folder in (tree, Path(sys.prefix), Path(sys.base_prefix)):
+        assert str(folder).encode() not in library
