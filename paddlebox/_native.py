@@ -26,7 +26,11 @@ def _import_paddle() -> ModuleType:
         except ModuleNotFoundError as error:
             if error.name != "paddle":
                 raise
-            raise ImportError(_paddle_version.absent(), name="paddle") from error
+            raise ImportError(_paddle_version.absent(_recorded()), name="paddle") from error
+        except ImportError as error:
+            if "libgomp.so.1" not in str(error):
+                raise
+            raise ImportError(_paddle_version.no_libgomp(error), name="paddle") from error
 
 
 def _recorded() -> PaddleBuild | None:
@@ -50,7 +54,7 @@ def _load(paddle: ModuleType) -> ModuleType:
     except ModuleNotFoundError as error:
         raise ImportError(_paddle_version.not_built(), name="paddlebox._ops") from error
     except ImportError as error:
-        message = f"{error}; rebuild with `{_paddle_version.REBUILD}`"
+        message = _paddle_version.not_loaded(error)
         raise ImportError(message, name="paddlebox._ops", path=error.path) from error
     extension_utils = importlib.import_module("paddle.utils.cpp_extension.extension_utils")
     extension_utils.load_op_meta_info_and_register_op(core.__file__)

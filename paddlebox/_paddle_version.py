@@ -5,8 +5,11 @@ Imports only the standard library, because setup.py runs this file before the pa
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 
 SUPPORTED = (3, 3)
 REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."
@@ -23,6 +26,14 @@ class PaddleBuild:
     version: str  # "3.3.1"
     commit: str
     cuda: str  # "False" in a CPU build, else "12.6"
+
+    @property
+    def package(self) -> str:
+        return "paddlepaddle" if self.cuda == "False" else "paddlepaddle-gpu"
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.package}=={self.version}"
 
     def __str__(self) -> str:
         return f"{self.version} (commit {self.commit[:10]}, CUDA {self.cuda})"
@@ -46,30 +57,57 @@ def is_supported(version: str) -> bool:
         return False
 
 
-def _series() -> str:
-    return ".".join(map(str, SUPPORTED)) + ".x"
+def is_wheel() -> bool:
+    """Whether the package was installed from a wheel, so that its user has no source folder."""
+    if (Path(__file__).resolve().parents[1] / "setup.py").exists():
+        return False
+    try:
+        origin = metadata.distribution("paddlebox").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return True
+    # PEP 610: for a folder or a repository pip records dir_info or vcs_info; for a wheel archive_info
+    # or, if it has chosen the file itself, nothing.
+    return not {"dir_info", "vcs_info"} & json.loads(origin or "{}").keys()
 
 
-def absent() -> str:
+def absent(recorded: PaddleBuild | None = None) -> str:
+    if recorded is not None and is_wheel():
+        return (
+            f"paddlebox needs Paddle, found none. {_made_for(recorded)}: run "
+            f"`pip install {recorded.requirement}`"
+        )
+    return f"paddlebox needs Paddle {_series()}, found none: {_install_and_rebuild()}"
+
+
+def no_libgomp(error: ImportError) -> str:
     return (
-        f"paddlebox needs Paddle {_series()}, found none: run `pip install paddlepaddle==3.3.1` "
-        f"(or paddlepaddle-gpu), then, in the source folder of paddlebox, `{REBUILD}`"
+        f"{error}: Paddle needs this library of GCC, which small systems lack: install it (Debian, "
+        "Ubuntu: apt-get install libgomp1; Fedora, RHEL: dnf install libgomp)"
     )
 
 
 def unsupported(version: str) -> str:
-    return (
-        f"paddlebox supports Paddle {_series()}, found {version}: run "
-        f"`pip install paddlepaddle==3.3.1` (or paddlepaddle-gpu), then, in the source folder of "
-        f"paddlebox, `{REBUILD}`"
-    )
+    return f"paddlebox supports Paddle {_series()}, found {version}: {_install_and_rebuild()}"
 
 
 def mismatch(found: PaddleBuild, recorded: PaddleBuild) -> str:
-    return (
-        f"this build of paddlebox was made for Paddle {recorded}, found Paddle {found}: rebuild it "
-        f"in the source folder of paddlebox with `{REBUILD}`"
-    )
+    """The advice depends on what the user has: a wheel, or a folder in which to build."""
+    if not is_wheel():
+        return (
+            f"this build of paddlebox was made for Paddle {recorded}, found Paddle {found}: "
+            f"rebuild it in the source folder of paddlebox with `{REBUILD}`"
+        )
+    known = f"{_made_for(recorded)}, found Paddle {found}"
+    # pip does not replace a Paddle of the same version, nor one whose files another package wrote.
+    again = f"pip install --force-reinstall --no-deps {recorded.requirement}"
+    if found.package != recorded.package:
+        return (
+            f"{known}: run `pip uninstall --yes {found.package}`, then `{again}`. To keep "
+            f"{found.package}, build paddlebox for it: in its source folder, `{REBUILD}`"
+        )
+    if found.version != recorded.version:
+        return f"{known}: run `pip install {recorded.requirement}`"
+    return f"{known}: run `{again}`"
 
 
 def not_built() -> str:
@@ -79,10 +117,36 @@ def not_built() -> str:
     )
 
 
+def not_loaded(error: ImportError) -> str:
+    if is_wheel():
+        return (
+            f"{error}: this wheel of paddlebox does not fit the system. Build the package from its "
+            f"source folder with `{REBUILD}`"
+        )
+    return f"{error}; rebuild with `{REBUILD}`"
+
+
 def problem(found: PaddleBuild, recorded: PaddleBuild | None) -> str | None:
     """The message if the library must not be loaded into the Paddle found; None if it may."""
-    if not is_supported(found.version):
-        return unsupported(found.version)
     if recorded is None:
-        return not_built()
-    return None if found == recorded else mismatch(found, recorded)
+        return not_built() if is_supported(found.version) else unsupported(found.version)
+    if found == recorded:
+        return None
+    if not is_supported(found.version) and not is_wheel():
+        return unsupported(found.version)
+    return mismatch(found, recorded)
+
+
+def _series() -> str:
+    return ".".join(map(str, SUPPORTED)) + ".x"
+
+
+def _install_and_rebuild() -> str:
+    return (
+        "run `pip install paddlepaddle==3.3.1` (or paddlepaddle-gpu), then, in the source folder "
+        f"of paddlebox, `{REBUILD}`"
+    )
+
+
+def _made_for(recorded: PaddleBuild) -> str:
+    return f"This wheel of paddlebox was made for Paddle {recorded}"

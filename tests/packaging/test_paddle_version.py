@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +17,7 @@ from paddlebox._paddle_version import REBUILD, PaddleBuild, is_supported, parse,
 from tests.support import processes
 
 BUILT = PaddleBuild("3.3.1", "7688495538f4", "False")
+GPU = PaddleBuild("3.3.1", "7688495538f4", "12.6")
 
 
 @pytest.mark.parametrize(
@@ -61,6 +66,84 @@ def test_another_build_is_refused_with_the_rebuild_command(
     assert REBUILD in message
 
 
+@pytest.fixture
+def from_a_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_paddle_version, "is_wheel", lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("found", "recorded", "command"),
+    [
+        (PaddleBuild("3.3.0", "b", "False"), BUILT, "pip install paddlepaddle==3.3.1"),
+        (PaddleBuild("3.2.2", "b", "False"), BUILT, "pip install paddlepaddle==3.3.1"),
+        (PaddleBuild("3.3.0", "b", "12.6"), GPU, "pip install paddlepaddle-gpu==3.3.1"),
+        (
+            PaddleBuild("3.3.1", "b", "False"),
+            BUILT,
+            "pip install --force-reinstall --no-deps paddlepaddle==3.3.1",
+        ),
+    ],
+)
+def test_a_wheel_names_the_paddle_that_it_was_made_for(
+    from_a_wheel: None, found: PaddleBuild, recorded: PaddleBuild, command: str
+) -> None:
+    assert problem(found, recorded) == (
+        f"This wheel of paddlebox was made for Paddle {recorded}, found Paddle {found}: "
+        f"run `{command}`"
+    )
+
+
+def test_a_wheel_for_cpus_under_a_paddle_for_gpus_says_how_to_change_either(
+    from_a_wheel: None,
+) -> None:
+    message = problem(GPU, BUILT)
+    assert message is not None
+    assert "run `pip uninstall --yes paddlepaddle-gpu`, then `pip install" in message
+    assert (
+        f"To keep paddlepaddle-gpu, build paddlebox for it: in its source folder, `{REBUILD}`"
+        in message
+    )
+
+
+def test_a_wheel_without_paddle_names_the_paddle_that_it_was_made_for(from_a_wheel: None) -> None:
+    message = _paddle_version.absent(BUILT)
+    assert message.endswith("found none. This wheel of paddlebox was made for Paddle 3.3.1 (commit "
+        "7688495538, CUDA False): run `pip install paddlepaddle==3.3.1`")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("origin", "wheel"),
+    [
+        (None, True),  # pip has chosen the file in an index or a folder
+        ({"url": "file:///dist/paddlebox.whl", "archive_info": {}}, True),
+        ({"url": "file:///paddlebox", "dir_info": {}}, False),
+        ({"url": "https://host/paddlebox", "vcs_info": {"vcs": "git"}}, False),
+    ],
+)
+def test_what_pip_installed_tells_a_wheel_from_a_source_folder(
+    tmp_path: Path, origin: dict[str, Any] | None, wheel: bool
+) -> None:
+    (tmp_path / "paddlebox").mkdir()
+    shutil.copy(_paddle_version.__file__, tmp_path / "paddlebox")
+    information = tmp_path / "paddlebox-0.1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: paddlebox\nVersion: 0.1.0\n"
+    )
+    if origin is not None:
+        (information / "direct_url.json").write_text(json.dumps(origin))
+    program = "import _paddle_version; print(_paddle_version.is_wheel())"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": f"{tmp_path / 'paddlebox'}:{tmp_path}"},
+    )  # fmt: skip
+    assert done.stdout.strip() == str(wheel)
+
+
+def test_the_source_folder_is_not_a_wheel() -> None:
+    assert not _paddle_version.is_wheel()
+
+
 def import_error(setup: str, *, fresh: bool = False) -> str:
     """The message of the ImportError of an interpreter that has imported Paddle, but not the
     package, after `setup`. A fresh one has not imported Paddle."""
@@ -99,6 +182,22 @@ def test_an_absent_paddle_is_an_import_error_with_the_commands() -> None:
         fresh=True,
     )
     assert message == _paddle_version.absent()
+
+
+def test_a_system_without_libgomp_is_an_import_error_with_the_commands() -> None:
+    said = "libgomp.so.1: cannot open shared object file: No such file or directory"
+    message = import_error(
+        f"""
+        class Broken:
+            def find_spec(self, name, path=None, target=None):
+                if name == "paddle":
+                    raise ImportError({said!r})
+        sys.meta_path.insert(0, Broken())
+        """,
+        fresh=True,
+    )
+    assert message.startswith(f"{said}: Paddle needs this library of GCC")
+    assert "apt-get install libgomp1" in message
 
 
 def test_an_unsupported_paddle_is_refused_before_the_library_is_opened() -> None:
