@@ -4,6 +4,7 @@
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHONS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
@@ -27,7 +28,8 @@ SCRIPTS = $(shell find datasets benchmarks tools .ci -name '*.py' | sort)
 export MAX_JOBS := $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-quick-core test-quick-python test-slow test-long test-all core-test mutate \
+.PHONY: help setup train test test-quick-core test-quick-python test-slow test-long test-all test-other wheels \
+  test-wheels core-test mutate lint-image \
   sanitize sanitize-asan sanitize-tsan sanitize-python fuzz nightly bench bench-setup bench-setup-ps cluster-setup \
   test-cluster cuda cuda-check cuda-setup test-gpu bench-gpu docs lint lint-python types format-check width format \
   tidy tidy-cuda layers clean
@@ -38,9 +40,9 @@ help: ## show this list
 $(STAMPS)/venv: requirements/dev.txt
 	@test -n "$(PYTHON)" || { echo "make: no python3.11 and no python3 on PATH: install Python 3.11,\
 	 or name one with make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v == (3, 11) else \
-	 "make: needs Python 3.11, %s is %d.%d: name another with make PYTHON=/path/to/python3.11" \
-	 % (sys.executable, *v))'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else \
+	 "make: needs Python 3.11, 3.12 or 3.13, %s is %d.%d: name another with make\
+	 PYTHON=/path/to/python3.11" % (sys.executable, *v))'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual\
 	 environments: install its venv module (Debian, Ubuntu: apt-get install python3.11-venv)" >&2; \
 	 exit 1; }
@@ -98,6 +100,20 @@ test-long: setup ## run the longest variants of the slow tests
 	$(PYTEST) -m long -n $(WORKERS) --dist loadfile
 
 test-all: test test-slow test-long sanitize ## run all tests, and those of the core under the sanitizers
+
+# In a copy of the tree, build/tree, with an environment and a build of its own.
+test-other: ## run the quick tests of Python with another one (PYTHON=python3.13)
+	@mkdir -p build/tree
+	@find build/tree -mindepth 1 -maxdepth 1 ! -name build ! -name .venv -exec rm -rf {} +
+	@git ls-files -z | xargs -0 cp --parents --preserve=timestamps --target-directory build/tree
+	@$(MAKE) -C build/tree --no-print-directory test-quick-python
+
+wheels: setup ## build the sdist and a wheel for each Python in dist/ (PYTHONS="3.11 3.13")
+	$(BIN)/python .ci/wheels.py $(PYTHONS)
+
+# They install what a user installs, and print how long it takes to the first prediction.
+test-wheels: wheels ## build them, and test each in a new environment without a compiler
+	PADDLEBOX_WHEELS=dist $(BIN)/python -m pytest -q -s $(WHEEL_TESTS) tests/packaging/test_wheels.py
 
 core-test: ## run the tests of the native core, which need neither Paddle nor Python
 	@$(CORE_TESTS) run VARIANT=plain
@@ -224,10 +240,13 @@ $(STAMPS)/docs: requirements/docs.txt
 docs: $(STAMPS)/docs ## build the site of the docs in build/site; dead links and missing pages fail
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
 
-lint: lint-python types format-check width layers tidy ## run all static checks
+lint: lint-python lint-image types format-check width layers tidy ## run all static checks
 
 lint-python: $(STAMPS)/venv ## run ruff
 	$(BIN)/ruff check .
+
+lint-image: $(STAMPS)/venv ## run hadolint on the Dockerfile
+	$(BIN)/hadolint Dockerfile
 
 # Scripts are checked folder by folder, because several are called prepare.py. Those of benchmarks
 # import the package in its folder.
