@@ -65,7 +65,7 @@ def is_wheel() -> bool:
         origin = metadata.distribution("paddlebox").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
         return True
-    # PEP 610: for a folder or a repository pip records dir_info or vcs_info; for a wheel archive_info
+    # PEP 610: for a folder or repository pip records dir_info or vcs_info; for a wheel archive_info
     # or, if it has chosen the file itself, nothing.
     return not {"dir_info", "vcs_info"} & json.loads(origin or "{}").keys()
 

@@ -175,8 +175,8 @@ class Run:
 
         Args:
             data: a DataFrame, a Table, or a list of dicts with the columns of the training data;
-                None: data.test_files, or what data.holdout holds out. The result is then also written to
-                RUN_DIR/evaluate-<version>.json.
+                None: data.test_files, or what data.holdout holds out. The result is then also
+                written to RUN_DIR/evaluate-<version>.json.
 
         Returns: samples, loss, auc, copc and the other metrics (docs/metrics.md).
         """
