@@ -24,7 +24,7 @@ from tests.support.marks import slow
 # Everything that `train` calls from its first look at the store on, in this order.
 STEPS = [
     "assembly.take_over", "own_dir", "settled", "assembly.resume",
-    "plan.warn_of_repeats", "_summary_if_done", "_check_products", "expand",
+    "plan.warn_of_repeats", "_summary_if_done", "_check_products", "plan.plan_tests",
     "make_run_dir", "make_folder", "check_unchanged", "write_slots", "write_environment",
     "_train", "write_json",
 ]  # fmt: skip
