@@ -72,6 +72,11 @@ def of_last_start(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
     copy, that of the newest commit. Raises: as `of_newest`."""
     own = _own(run_dir)
     path = own / CONFIG_FILE
+    if own.is_file():
+        raise ConfigError(
+            f"{run_dir}: expected the --run-dir of a training run, found a file: give a config as "
+            f"-c {run_dir}"
+        )
     try:
         values = json.loads(path.read_bytes())
     except FileNotFoundError as error:

@@ -105,6 +105,12 @@ def as_lines(wrong: Iterable[tuple[str, Any, Any]]) -> list[str]:
             gone.append(slot)
         elif slot != key and isinstance(new, dict) and old is None:
             added.append(slot)
+        elif slot != key and isinstance(old, dict) and isinstance(new, dict):
+            names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+            lines += [
+                f"{key}, {name}: was {show_value(old.get(name))}, now {show_value(new.get(name))}"
+                for name in names
+            ]
         else:
             lines.append(f"{key}: was {show_value(old)}, now {show_value(new)}")
     if gone:

@@ -17,10 +17,11 @@ from paddlebox.data.cache import open_cache
 from paddlebox.data.dataset import Dataset
 from paddlebox.data.first_look import FirstLook
 from paddlebox.data.holdout import Rows
+from paddlebox.data.listing import expand
 from paddlebox.data.options import LoadOptions
 from paddlebox.data.pipeline import load_threads
 from paddlebox.data.sequences import SequenceOptions
-from paddlebox.errors import ConfigError
+from paddlebox.errors import ConfigError, DataError
 from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.options import TableOptions
 from paddlebox.store.table_set import TableSet
@@ -87,6 +88,14 @@ def warn_of_unshared(config: Config, slots: Slots) -> None:
                 history,
                 item,
             )
+
+
+def warn_of_missing_tests(config: Config) -> None:
+    """Log a warning if an evaluation would not find its files. They may be written later."""
+    try:
+        expand(config.data.test_files)
+    except DataError as error:
+        log.warning("data.test_files, which are for evaluations only: %s", error)
 
 
 def warn_of_zeros(config: Config, look: FirstLook, path: str) -> None:

@@ -190,14 +190,15 @@ def move_aside(run_dir: Path) -> None:
     run is using it; StoreError if it cannot be renamed."""
     if not run_dir.exists():
         return
-    number = 1
+    names = (run_dir.with_name(f"{run_dir.name}.old-{number}") for number in itertools.count(1))
+    aside = next(name for name in names if not name.exists())
     try:
         with KeptLock(run_dir / "store"):
-            while (aside := run_dir.with_name(f"{run_dir.name}.old-{number}")).exists():
-                number += 1
             run_dir.rename(aside)
     except FileNotFoundError:
         return  # another rank has moved it
+    except StoreError:  # it is an OSError, too
+        raise
     except OSError as error:
         raise StoreError(f"{run_dir}: cannot be moved to {aside}: {error.strerror}") from error
     log.info("%s: moved to %s", run_dir, aside)
@@ -224,7 +225,7 @@ def _check(request: ResumeRequest, record: VersionRecord, known: Known) -> None:
         if not same_passes:
             lines.append(
                 f"the {passes} passes that were trained are no longer the first {passes} of the "
-                f"config's {len(hashes)}; files may be added at the end. "
+                f"config's {len(hashes)}; files may be added at the end, as further passes. "
                 + _first_change(run_dir, record, plan)
             )
         raise ConfigError(
@@ -263,6 +264,11 @@ def _first_change(run_dir: Path, record: VersionRecord, plan: Sequence[PlannedPa
             )
         planned = plan[number - 1]
         for was, now in itertools.zip_longest(line["files"], planned.files):
+            if was is None and not planned.date:
+                return (
+                    f"The config adds {now} to pass {number}: set data.files_per_pass to "
+                    f"{len(line['files'])}, the number of its files, so that it is a further pass"
+                )
             if was != now:
                 return (
                     f"The first that differs: pass {number} was trained on {was or 'no more files'}"

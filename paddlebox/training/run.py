@@ -38,6 +38,7 @@ from paddlebox.training.dense_products import check_products, dense_products
 from paddlebox.training.opening import (
     read_slots,
     warn_of_idle,
+    warn_of_missing_tests,
     warn_of_unshared,
     warn_of_zeros,
 )
@@ -176,6 +177,8 @@ def _prepare(run: StartedRun, lock: KeptLock) -> None:
     (run.run_dir / "summary.json").unlink(missing_ok=True)  # it marks a run as complete
     if run.world.rank == 0:
         warn_of_unshared(config, run.slots)
+        if not point.passes:
+            warn_of_missing_tests(config)
         if point.plan and not point.passes:
             warn_of_zeros(config, run.look, point.plan[0].files[0])
     run.look.forget()

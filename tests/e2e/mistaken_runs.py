@@ -353,6 +353,12 @@ def an_argument_with_a_typo() -> Said:
     return ran("evaluate", "run", "--treshold", "1")
 
 
+@mistake("config.yaml", "the --run-dir of a training run", "a file", "-c config.yaml", 2)
+def a_config_without_its_option() -> Said:
+    Path("config.yaml").touch()
+    return ran("train", "config.yaml")
+
+
 @mistake("--as-served", "expected those above", "unknown argument", "--threshold SCORE uses", 2)
 def an_argument_that_was_removed() -> Said:
     return ran("evaluate", "run", "--as-served")

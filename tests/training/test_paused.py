@@ -71,7 +71,8 @@ def test_a_run_that_was_paused_trains_on_no_other_state_than_it_found(
 ) -> None:
     (tmp_path / "a").write_text("1 1\n" * 8)
     data = {"format": "multislot", "train_files": [str(tmp_path / "a")], "batch_size": 4}
-    config = Config.model_validate(config_fields(data={**data, "key_space": "shared"}))
+    data |= {"key_space": "shared", "test_files": [str(tmp_path / "a")]}
+    config = Config.model_validate(config_fields(data=data, trainer={"evaluate_passes": "after"}))
     monkeypatch.setattr(run, "read_slots", lambda *_: SLOTS)
     scratch = tmp_path / "scratch"
     request = ResumeRequest(scratch, config, SLOTS)

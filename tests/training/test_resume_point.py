@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 from paddlebox.config import Config, Slots
 from paddlebox.config.describe import describe
 from paddlebox.config.stored import FREE, PASSES, SLOT_RATES, TUNED
-from paddlebox.errors import ConfigError, StoreError
+from paddlebox.errors import ConfigError, StoreError, StoreLockedError
+from paddlebox.store.locks import KeptLock
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore
 from paddlebox.training import resume
-from paddlebox.training.config_changes import description
+from paddlebox.training.config_changes import as_lines, description
 from paddlebox.training.plan import PlannedPass, choose_skipped, leave_out
 from paddlebox.training.resume import ResumeRequest
 from paddlebox.training.stream import Listed
@@ -238,12 +240,40 @@ def test_files_may_be_added_after_those_that_were_trained(
     assert "--init-from" not in str(raised.value)
 
 
+def test_a_run_that_another_process_trains_is_not_moved_aside(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    (run_dir / "store").mkdir(parents=True)
+    child = os.fork()
+    if child == 0:
+        with KeptLock(run_dir / "store"):
+            (tmp_path / "held").touch()
+            while not (tmp_path / "over").exists():
+                time.sleep(0.01)
+        os._exit(0)
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    with pytest.raises(StoreLockedError, match=str(child)):
+        resume.move_aside(run_dir)
+    assert run_dir.exists()
+    (tmp_path / "over").touch()
+    os.waitpid(child, 0)
+    resume.move_aside(run_dir)
+    resume.move_aside(run_dir)  # it is gone
+    assert [path.name for path in tmp_path.glob("run*")] == ["run.old-1"]
+
+
+def test_a_changed_slot_is_listed_with_the_fields_that_changed() -> None:
+    fields = {"name": "item", "type": "sparse", "hash": False, "max_length": None}
+    wrong = [("slots.yaml item", fields, {**fields, "max_length": 1})]
+    assert as_lines(wrong) == ["slots.yaml item, max_length: was null, now 1"]
+
+
 def test_the_first_changed_file_is_named_within_its_pass_and_a_changed_date_too(
     run_dir: Path,
 ) -> None:
     (run_dir / "metrics.jsonl").write_text(json.dumps(line(1)) + "\n")
     for first, changed in (
-        (PlannedPass(1, 1, ["a", "x"]), "pass 1 was trained on no more files, the config has x"),
+        (PlannedPass(1, 1, ["a", "x"]), "adds x to pass 1: set data.files_per_pass to 1,"),
         (PlannedPass(1, 1, ["a"], "20240101"), "pass 1, a, had the date none, and has 20240101"),
     ):
         with pytest.raises(ConfigError, match=changed):

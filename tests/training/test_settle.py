@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.record import VersionRecord
 from paddlebox.store.version_store import VersionStore
 from paddlebox.training.config_changes import description
+from paddlebox.training.opening import warn_of_missing_tests
 from paddlebox.training.pass_line import Lines
 from paddlebox.training.plan import PlannedPass, plan_passes
 from paddlebox.training.resume import ResumeRequest
@@ -466,3 +468,15 @@ def test_histories_of_users_have_one_epoch(folder: Path) -> None:
     users = {"sequences": {"user": "a", "history": {"length": 4}}}
     made = settle(config(folder, model={"type": "lr"}, data=users), folder / "run")
     assert made.trainer.epochs == 1
+
+
+def test_missing_files_to_evaluate_on_are_warned_of_before_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = tmp_path / "there"
+    there.touch()
+    warn_of_missing_tests(make_config(data={"test_files": [str(there)]}))
+    assert not caplog.records
+    warn_of_missing_tests(make_config(data={"test_files": [str(tmp_path / "none")]}))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert re.match(r"data\.test_files, .*none: no such file", caplog.messages[0])
