@@ -119,7 +119,8 @@ def open_run(run_dir: AnyPath) -> Run:
 @dataclass(frozen=True)
 class Run:
     """A run in its folder. Its methods read the newest commit at the time of the call, and leave
-    the store as it is. path: the folder."""
+    the store as it is. While this process trains the run, as in a callback, they raise StoreError.
+    path: the folder."""
 
     path: Path
 

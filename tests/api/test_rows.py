@@ -61,13 +61,13 @@ CSV = make_config()
 LINES = '''user;item;age;click
 a|b;7|8;1.5;1
 """hi"" she says";9;;0
-NULL;;0.25;1
+n|a;;0.25;1
 7;3;2;0
 '''
 
 
 def test_a_data_frame_that_pandas_read_from_a_csv_file_is_that_file(tmp_path: Path) -> None:
-    slots = SLOTS.having({"csv": Csv(delimiter=";", null=("NULL",))})
+    slots = SLOTS.having({"csv": Csv(delimiter=";", null=("n|a",))})
     expected = of_file(LINES, CSV, slots, tmp_path)
     assert expected[1] == [0, 2, 4, 5, 6, 6, 6, 7, 8]
     for options in ({}, {"keep_default_na": False, "dtype": str}):

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import paddlebox
+from paddlebox.api.run import _row
 from paddlebox.errors import ConfigError, DataError, StoreError
 from paddlebox.training import batch_loop
 from paddlebox.training.evaluation import evaluate
@@ -25,7 +26,7 @@ CONFIG: dict[str, Any] = {
     "name": "clicks",
     "model": {"type": "deepfm", "hidden": [8]},
     "table": {"embedx_dim": 4, "embedx_threshold": 0},
-    "data": {"batch_size": 64},
+    "data": {"batch_size": 64, "shuffle": True},
     "checkpoint": {"keep_versions": 9},
 }
 SLOTS = [
@@ -93,6 +94,29 @@ def test_a_config_as_a_dict_has_the_errors_of_the_command_line(tmp_path: Path) -
     }
     with pytest.raises(ConfigError, match=r"^config: data.batchsize: .* data.batch_size\?$"):
         paddlebox.train(wrong, tmp_path / "run")
+
+
+def test_the_history_has_the_measures_of_a_pass_flat() -> None:
+    line = {
+        "pass": 1,
+        "files": ["a"],
+        "loss": 0.5,
+        "metrics": {"auc": 0.7, "gauc": {"wuauc": 0.6}, "tasks": {"buy": {"copc": 1.0}}},
+        "test": {"loss": 0.4, "auc": 0.8, "calibration": [[1, 1, 0.5]]},
+        "phases": {"join": {"loss": 0.3, "metrics": {"auc": 0.9}}},
+        "hits": {"mem": 7},
+    }
+    assert _row(line) == {
+        "pass": 1,
+        "loss": 0.5,
+        "auc": 0.7,
+        "gauc.wuauc": 0.6,
+        "tasks.buy.copc": 1.0,
+        "join.loss": 0.3,
+        "join.auc": 0.9,
+        "test.loss": 0.4,
+        "test.auc": 0.8,
+    }
 
 
 # ---- with a run
@@ -170,6 +194,8 @@ def test_other_data_are_a_further_pass_and_the_same_are_not(
     before = (folder / "metrics.jsonl").read_text()
     for data in (FIRST, SECOND):
         assert paddlebox.train(CONFIG, folder, data=data, slots=SLOTS).version == 2
+    with pytest.raises(ConfigError, match=r"another configuration(.|\n)*seed: was 1, now 7"):
+        paddlebox.train({**CONFIG, "seed": 7}, folder, data=TEST)
     assert (folder / "metrics.jsonl").read_text() == before
     run = paddlebox.train(CONFIG, folder, data=TEST, slots=SLOTS)
     assert run.history["samples"].tolist() == [1500, 1500, 400]

@@ -129,8 +129,9 @@ def test_a_table_and_dicts_give_what_the_data_frame_gives() -> None:
     )
     expected = as_table(frame, "data", schema_of())
     assert expected.column_names == ["age", "click", "item", "user"]
-    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    for data in (rows, pa.Table.from_pandas(frame), pa.RecordBatch.from_pandas(frame)):
+    nones = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    nans = [row | ({"age": float("nan")} if row["age"] is None else {}) for row in nones]
+    for data in (nones, nans, pa.Table.from_pandas(frame), pa.RecordBatch.from_pandas(frame)):
         found = as_table(data, "data", schema_of())
         assert found.to_pylist() == expected.to_pylist()
         assert digest(found) == digest(expected)
