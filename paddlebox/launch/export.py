@@ -64,7 +64,7 @@ def export_parser() -> argparse.ArgumentParser:
         help="keep the rows of a base save with this table.life.base_threshold; 0: all rows; "
         "default: with --apply as the file does, for a new file all rows",
     )
-    about = "with --apply: accept a version that deletes more than 20 %% of the live rows"
+    about = "with --apply: accept a version that has more than 20 %% fewer live rows"
     option("--force", action="store_true", help=about)
     add_phase(parser, "the program to serve")
     gate = parser.add_argument_group("a gate: the new version is shown only if it passes")
@@ -153,13 +153,13 @@ def _export(arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
 
 
 def _apply(writer: Writer, arguments: Any, chosen: dict[str, Any], gate: Gate | None) -> Any:
-    from paddlebox.serving.writer import MOST_DELETED, filters_of
+    from paddlebox.serving.writer import MOST_FEWER, filters_of
 
     newest = writer.newest()
     filters = filters_of(newest) if newest is not None else None
-    most = 1.0 if arguments.force else MOST_DELETED
+    most = 1.0 if arguments.force else MOST_FEWER
     with _opened(arguments.apply, arguments, chosen, filters) as source:
-        return writer.apply(source, precision=arguments.precision, gate=gate, most_deleted=most)
+        return writer.apply(source, precision=arguments.precision, gate=gate, most_fewer=most)
 
 
 @contextlib.contextmanager

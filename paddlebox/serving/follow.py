@@ -20,7 +20,7 @@ from paddlebox.saves import donefile
 from paddlebox.saves.meta import BASE, DELTA
 from paddlebox.serving.gate import Gate
 from paddlebox.serving.source import SaveSource
-from paddlebox.serving.writer import MOST_DELETED, Writer, export
+from paddlebox.serving.writer import MOST_FEWER, Writer, export
 
 log = logging.getLogger("paddlebox")
 
@@ -43,8 +43,8 @@ class Served:
 class Follower:
     """Applies the complete saves in a folder to an export file. The first base creates the file.
 
-    A save is refused if the gate refuses it, or if it deletes more than MOST_DELETED of the live
-    rows. It is not tried again, and the next save is applied together with its whole chain, because
+    A save is refused if the gate refuses it, or if it has fewer live rows by more than
+    MOST_FEWER. It is not tried again, and the next save is applied together with its whole chain, because
     a delta needs the save before it.
 
     A save that cannot be read or applied is reported once, and tried again at each call until a
@@ -145,9 +145,7 @@ class Follower:
             export(source, self.path, precision=self._precision or "float32", gate=self._gate)
         else:
             with Writer(self.path) as writer:
-                writer.apply(
-                    source, gate=self._gate, after_going_back=True, most_deleted=MOST_DELETED
-                )
+                writer.apply(source, gate=self._gate, after_going_back=True, most_fewer=MOST_FEWER)
 
 
 def follow(

@@ -45,7 +45,7 @@ from paddlebox.store.locks import StoreLock
 
 log = logging.getLogger(__name__)
 
-MOST_DELETED = 0.2  # share of the live rows that one version may delete without --force
+MOST_FEWER = 0.2  # share of the live rows by which their number may fall without --force
 KEPT = 3  # generations before the newest, for rollback
 _REMOVED_A_TRANSACTION = 1 << 14
 
@@ -82,7 +82,7 @@ class Writer(Closing):
         precision: str | None = None,
         gate: Gate | None = None,
         after_going_back: bool = False,
-        most_deleted: float = 1.0,
+        most_fewer: float = 1.0,
     ) -> Generation:
         """Add a source as the newest version. It becomes the current one unless the file is pinned.
         The rows of a delta, or the difference between a base and the newest version, become a
@@ -91,12 +91,12 @@ class Writer(Closing):
         Args:
             precision: of embedx; None: that of the file.
             after_going_back: also accept a base of an older version, because the run went back.
-            most_deleted: refuse a version that deletes a larger share of the live rows, unless it
-                is of an earlier pass than the newest version.
+            most_fewer: refuse a version that has fewer live rows by a larger share, unless it is of
+                an earlier pass than the newest version.
 
         Raises: StoreError if the version does not follow the newest one, or the file holds an
             ensemble; ConfigError for another layout or precision; TrainingError if the gate refuses
-            the version, or it deletes too many rows. The current version does not change then.
+            the version, or it has too few rows. The current version does not change then.
         """
         newest = self.newest()
         check_no_ensemble(self.path, newest)
@@ -107,7 +107,7 @@ class Writer(Closing):
                 f"{self.path} holds {newest.precision}, expected the same, found {precision}: "
                 "export into a new file"
             )
-        return self._add(lambda: self._build(source, newest, precision, most_deleted), gate)
+        return self._add(lambda: self._build(source, newest, precision, most_fewer), gate)
 
     def create(
         self, sources: Sequence[AbstractContextManager[Any]], precision: str, gate: Gate | None
@@ -185,7 +185,7 @@ class Writer(Closing):
     # ---- parts of apply
 
     def _build(
-        self, source: Source, newest: Generation | None, precision: str | None, most_deleted: float
+        self, source: Source, newest: Generation | None, precision: str | None, most_fewer: float
     ) -> Generation:
         """Write the data of a generation, which readers do not see until a record names it."""
         model, config, slots = self._write_model(source, newest)
@@ -212,20 +212,20 @@ class Writer(Closing):
         check_same_form(self.path, record, newest)
         is_delta = source.meta["kind"] == "delta"
         before = [part.rows for part in (parts if newest is None else newest.parts)]
-        deleted = 0
         for number, rows in enumerate(source.parts.values()):
             below = newest.parts[number].layers if newest is not None else []
             layer, added, gone = self._layers.write(rows, is_delta, number, record, newest)
             live = before[number] * is_delta + added - gone * is_delta
             parts[number] = dataclasses.replace(parts[number], layers=[layer, *below], rows=live)
-            deleted += gone
         # A run goes back to an earlier pass only on request. The export file follows it then.
         forward = newest is not None and record.pass_number >= newest.pass_number
-        if newest is not None and forward and deleted > most_deleted * sum(before):
+        # With dates, rows expire and new ones take their places: only the number counts.
+        fewer = sum(before) - sum(part.rows for part in parts)
+        if newest is not None and forward and fewer > most_fewer * sum(before):
             raise TrainingError(
-                f"{self.path}: version {record.version} would delete {deleted:,} of the "
-                f"{sum(before):,} live rows ({deleted / sum(before):.0%}), expected at most "
-                f"{most_deleted:.0%}; the file is unchanged. If this is intended, apply "
+                f"{self.path}: version {record.version} has {fewer:,} rows less than the "
+                f"{sum(before):,} that are shown ({fewer / sum(before):.0%}), expected at most "
+                f"{most_fewer:.0%}; the file is unchanged. If this is intended, apply "
                 f"it with paddlebox export --force. The version keeps {_kept_rows(record)}, the "
                 f"file keeps {_kept_rows(newest)}"
             )

@@ -205,7 +205,7 @@ def test_other_data_are_a_further_pass_and_the_same_are_not(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [{"share": 0.2}, {"column": "day", "from": 3}])
+@pytest.mark.parametrize("rule", [{"share": 0.2}, {"column": "day", "at_least": 3}])
 def test_what_is_held_out_of_a_table_is_what_the_run_is_evaluated_on(
     rule: dict[str, Any], tmp_path: Path
 ) -> None:

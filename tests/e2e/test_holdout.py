@@ -126,7 +126,7 @@ def test_an_evaluation_reads_the_holdout_or_the_files_that_are_named(
     assert named["auc"] == held["auc"]
     assert "holdout" not in named
     assert evaluated(run_dir, "--files", folder / "whole")["samples"] == FILES * ROWS
-    importance = tool("auc_runner", run_dir, "--repeats", "1")
+    importance = tool("auc-runner", run_dir, "--repeats", "1")
     assert f"{held['samples']} samples" in importance.stdout, importance.stderr
     figures = tool("diagnose", run_dir, "--out", tmp_path / "figures.json")
     assert figures.returncode == 0, figures.stderr

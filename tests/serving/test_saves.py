@@ -202,7 +202,9 @@ def test_a_follower_keeps_what_is_shown_where_a_save_deletes_a_fifth_of_the_rows
     trainer.train(1, 79)
     delta = trainer.save("delta")
     (told,) = follower.catch_up()
-    assert "would delete 21 of the 100 live rows (21%), expected at most 20%" in told.refused
+    assert (
+        "has 21 rows less than the 100 that are shown (21%), expected at most 20%" in told.refused
+    )
     assert told.pass_number == 2
     check_serves(path, shown)
     with Writer(path) as writer:  # what --force does

@@ -113,7 +113,7 @@ def test_a_replaced_version_is_freed_without_a_garbage_collection(run: Any, tmp_
 
 
 @pytest.mark.parametrize(("pass_number", "refused"), [(1, False), (2, True), (3, True)])
-def test_only_an_earlier_pass_may_delete_many_rows(
+def test_only_an_earlier_pass_may_have_many_rows_less(
     run: Any, tmp_path: Path, pass_number: int, refused: bool
 ) -> None:
     first = Rows(run, "base", 2, dict.fromkeys(range(1, 11), 1.0))
@@ -123,10 +123,17 @@ def test_only_an_earlier_pass_may_delete_many_rows(
     fewer.meta = {**fewer.meta, "pass_number": pass_number}
     with Writer(path) as writer:
         if refused:
-            with pytest.raises(TrainingError, match=r"would delete 3 of the 10 live rows"):
-                writer.apply(fewer, most_deleted=0.2)
+            with pytest.raises(TrainingError, match=r"has 3 rows less than the 10 that are"):
+                writer.apply(fewer, most_fewer=0.2)
         else:
-            assert writer.apply(fewer, most_deleted=0.2).version == 3
+            assert writer.apply(fewer, most_fewer=0.2).version == 3
+
+
+def test_rows_may_expire_if_others_take_their_places(run: Any, tmp_path: Path) -> None:
+    export(Rows(run, "base", 2, dict.fromkeys(range(1, 11), 1.0)), path := tmp_path / "m")
+    with Writer(path) as writer:
+        others = Rows(run, "base", 3, dict.fromkeys(range(6, 15), 1.0))
+        assert writer.apply(others, most_fewer=0.2).rows == 9
 
 
 def test_a_version_that_does_not_follow_is_refused_and_both_are_named(
