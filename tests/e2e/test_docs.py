@@ -19,7 +19,7 @@ import pytest
 
 from paddlebox.serving import Predictor
 from tests.conftest import PATIENCE_S, ROOT, call
-from tests.support.processes import free_port, run
+from tests.support.processes import free_port, run, to_python
 from tests.support.shared import own_copy
 
 PAGE = (ROOT / "docs" / "first_hour.md").read_text()
@@ -30,14 +30,12 @@ def blocks() -> list[str]:
 
 
 def commands(block: str) -> list[str]:
-    return [line for line in block.splitlines() if line.startswith(".venv/")]
+    return [line for line in block.splitlines() if line.startswith(("paddlebox ", "python "))]
 
 
 def make_hour(folder: Path) -> None:
     """Runs the commands of the page, and keeps what each says in said.json."""
     (folder / "mine").mkdir()
-    for name in ("tools", "datasets"):
-        (folder / name).symlink_to(ROOT / name)
     for block in blocks():
         if named := re.match(r"# (mine/\S+)\n", block):
             (folder / named[1]).write_text(block)
@@ -46,7 +44,7 @@ def make_hour(folder: Path) -> None:
         if command.endswith(" &"):
             said[command] = served_answer(folder, command)
             continue
-        done = run(shlex.split(command)[1:], folder)
+        done = run(to_python(command), folder)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         said[command] = done.stdout, done.stderr
     (folder / "said.json").write_text(json.dumps(said))
@@ -58,7 +56,7 @@ def served_answer(folder: Path, serve: str) -> tuple[str, str]:
     port = str(free_port())
     serve, ask = (command.replace("8000", port) for command in (serve, ask))
     server = subprocess.Popen(
-        [sys.executable, *shlex.split(serve.removesuffix(" &"))[1:]],
+        [sys.executable, *to_python(serve.removesuffix(" &"))],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
     )
@@ -94,9 +92,9 @@ def hour(tmp_path_factory: pytest.TempPathFactory) -> Hour:
 @pytest.mark.slow  # twelve starts of a process that imports Paddle
 def test_each_command_of_the_page_does_what_it_says(hour: Hour) -> None:
     assert len(hour.said) == 12
-    assert json.loads(hour.of("evaluate.py")[0])["samples"] == 10000
+    assert json.loads(hour.of("paddlebox evaluate")[0])["samples"] == 10000
     assert "show " in hour.of("lookup")[0]
-    assert "20240102" in hour.of("store.py life")[0]  # a day that has ended
+    assert "20240102" in hour.of("store life")[0]  # a day that has ended
     line = (hour.folder / "runs/gauc/metrics.jsonl").read_text().splitlines()[-1]
     assert json.loads(line)["metrics"]["gauc"]["groups"] > 0
 
@@ -106,10 +104,10 @@ def test_a_new_day_of_the_page_is_trained_and_applied(hour: Hour, tmp_path: Path
     folder = tmp_path / "hour"
     shutil.copytree(hour.folder, folder, symlinks=True)
     shutil.copy(folder / "mine/test.csv", folder / "mine/train-20240104.csv")
-    call(folder, next(command for command in hour.said if "tools/train.py" in command))
+    call(folder, next(command for command in hour.said if "paddlebox train" in command))
     lines = (folder / "runs/mine/metrics.jsonl").read_text().splitlines()
     assert [json.loads(one)["date"] for one in lines][-2:] == ["20240103", "20240104"]
-    call(folder, ".venv/bin/python tools/export.py runs/mine.export --apply runs/mine")
+    call(folder, "paddlebox export runs/mine.export --apply runs/mine")
 
 
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
@@ -162,9 +160,9 @@ def test_each_line_that_the_page_shows_is_printed_by_the_commands_above_it(hour:
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_use_the_version_that_was_trained(hour: Hour) -> None:
-    (version,) = re.findall(r"version (\d+) in runs/mine$", hour.of("train.py")[1], re.M)
-    for part in ("evaluate.py", "export.py", "serve.py"):
-        assert json.loads(hour.of(part)[0])["version"] == int(version)
+    (version,) = re.findall(r"version (\d+) in runs/mine$", hour.of("paddlebox train")[1], re.M)
+    for part in ("evaluate", "export", "serve"):
+        assert json.loads(hour.of(f"paddlebox {part}")[0])["version"] == int(version)
 
 
 @pytest.mark.slow
@@ -176,12 +174,12 @@ def test_the_model_of_the_page_serves_what_was_evaluated(hour: Hour, dates: bool
         without = re.sub(r"^  (date|files_per_day):.*\n", "", config, flags=re.M)
         assert len(without.splitlines()) == len(config.splitlines()) - 2
         (hour.folder / "mine/undated.yaml").write_text(without)
-        train = ".venv/bin/python tools/train.py -c mine/undated.yaml --run-dir runs/undated"
+        train = "paddlebox train -c mine/undated.yaml --run-dir runs/undated"
         call(hour.folder, train)
     dump, path = hour.folder / f"{name}.parquet", hour.folder / f"{name}.export"
-    evaluate = f".venv/bin/python tools/evaluate.py runs/{name} --dump {dump}"
+    evaluate = f"paddlebox evaluate runs/{name} --dump {dump}"
     evaluated = json.loads(call(hour.folder, evaluate))
-    call(hour.folder, f".venv/bin/python tools/export.py runs/{name} --out {path}")
+    call(hour.folder, f"paddlebox export runs/{name} --out {path}")
     with open(hour.folder / "mine/test.csv") as file:
         instances = list(csv.DictReader(file))
     for fields in instances:
@@ -211,7 +209,7 @@ def program_of(page: Path, folder: Path) -> None:
 @pytest.mark.slow
 def test_the_program_of_the_readme_trains_a_model_of_the_zoo(tmp_path: Path) -> None:
     program_of(ROOT / "README.md", tmp_path)
-    samples, auc = call(tmp_path, ".venv/bin/python program.py").split()
+    samples, auc = call(tmp_path, "python program.py").split()
     assert samples == "20000"
     assert float(auc) > 0.5
     assert json.loads((tmp_path / "runs/clicks/summary.json").read_text())["version"] == 1
@@ -220,7 +218,7 @@ def test_the_program_of_the_readme_trains_a_model_of_the_zoo(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_the_program_of_the_api_page_trains_evaluates_and_predicts(tmp_path: Path) -> None:
     program_of(ROOT / "docs/api.md", tmp_path)
-    auc, *predictions = call(tmp_path, ".venv/bin/python program.py").split()
+    auc, *predictions = call(tmp_path, "python program.py").split()
     assert float(auc) == 1
     low, high = (float(one.strip("[]")) for one in predictions)
     assert low < 0.1 < 0.9 < high
@@ -250,7 +248,7 @@ def own_program(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_the_static_program_trains_and_commits_a_pass(own_program: Path) -> None:
-    said = call(own_program, ".venv/bin/python program.py").split()
+    said = call(own_program, "python program.py").split()
     assert said[0] == "20000"
     assert float(said[2]) > 0.5
     assert list((own_program / "store").glob("MANIFEST-*1"))
@@ -262,10 +260,10 @@ def test_the_custom_loop_trains_and_a_second_start_continues(own_program: Path) 
     program = re.search(r"^```python\n# own_loop.py\n(.*?)^```$", page, re.M | re.S)
     assert program is not None
     (own_program / "own_loop.py").write_text(program[1])
-    assert float(call(own_program, ".venv/bin/python own_loop.py")) > 0.99
+    assert float(call(own_program, "python own_loop.py")) > 0.99
     once = (own_program / "own_loop.py").read_text().replace("range(3)", "range(0)")
     (own_program / "own_loop.py").write_text(once)  # evaluates what the first start committed
-    assert float(call(own_program, ".venv/bin/python own_loop.py")) > 0.99
+    assert float(call(own_program, "python own_loop.py")) > 0.99
 
 
 def anchors(page: Path) -> set[str]:

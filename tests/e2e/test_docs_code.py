@@ -123,7 +123,7 @@ def test_the_programs_of_pages_on_datasets_metrics_and_operators_run(
         "assert paddle.concat(outs, axis=1).numpy().tolist() == out.numpy().tolist()",
     ]
     (tmp_path / "program.py").write_text("\n".join(parts))
-    said = call(tmp_path, ".venv/bin/python program.py")
+    said = call(tmp_path, "python program.py")
     measured, joined = said.splitlines()
     assert measured == "['groups', 'size', 'uauc', 'wuauc'] 300"
     assert json.loads(joined)[7] == 600

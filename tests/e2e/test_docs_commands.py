@@ -52,7 +52,7 @@ def test_the_commands_of_pages_are_found() -> None:
 
 def test_every_script_that_a_page_names_has_the_options_of_the_page() -> None:
     shared = "".join((ROOT / f).read_text() for f in ("benchmarks/report.py", "datasets/parts.py"))
-    scripts = r"((?:benchmarks|datasets)/[\w/]+\.py|python -m tests[\w.]+)"
+    scripts = r"((?:benchmarks|datasets)/[\w/]+\.py|python -m (?:tests|paddlebox\.tools)[\w.]+)"
     seen = 0
     for page in PAGES:
         # A command that goes on in the next line is one.

@@ -252,10 +252,14 @@ def start_tool(name: str, *arguments: Any) -> Forked:
     return start([*_PADDLEBOX, name, *map(str, arguments)])
 
 
-def call(folder: Path, command: str) -> str:
-    """Runs a command of a page, `paddlebox …` or `.venv/bin/python …`, in a folder. Returns its
-    output."""
+def to_python(command: str) -> list[str]:
+    """The arguments of Python for a command of a page: `paddlebox …` or `python …`."""
     program, *arguments = shlex.split(command)
-    done = run([*_PADDLEBOX * (program == "paddlebox"), *arguments], folder)
+    return [*_PADDLEBOX * (program == "paddlebox"), *arguments]
+
+
+def call(folder: Path, command: str) -> str:
+    """Runs a command of a page in a folder. Returns its output."""
+    done = run(to_python(command), folder)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout

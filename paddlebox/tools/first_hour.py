@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Generates the CSV files of docs/first_hour.md: three days of impressions, and a test file.
 
-    python datasets/first_hour/prepare.py --out mine
+    python -m paddlebox.tools.first_hour --out mine
 
 Clicks are drawn from a planted model, so the best possible AUC on test.csv is known and printed.
 The same seed gives the same files. A file that exists already is not changed.
@@ -63,7 +62,9 @@ def auc(rows: Sequence[tuple[str, int, float]]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        "python -m paddlebox.tools.first_hour", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--out", type=Path, default=Path("mine"), help="folder; default mine")
     parser.add_argument("--rows", type=int, default=20000, help="rows per day; default 20000")
     parser.add_argument(
