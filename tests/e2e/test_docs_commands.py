@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def test_every_script_that_a_page_names_has_the_options_of_the_page() -> None:
                 assert f'"{option}"' in source, f"{page.name}: {script}{rest}"
                 seen += 1
     assert seen > 20
+
+
+def test_packages_that_a_page_installs_by_name_are_those_of_the_extras() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {one for extra in project["optional-dependencies"].values() for one in extra}
+    named = [one for page in PAGES for one in re.findall(r"pip install '(.+?)'", page.read_text())]
+    assert len(named) >= 3
+    assert set(named) - extras == set()
 
 
 def test_every_target_of_make_that_a_page_names_is_there() -> None:
