@@ -43,9 +43,9 @@ class Served:
 class Follower:
     """Applies the complete saves in a folder to an export file. The first base creates the file.
 
-    A save is refused if the gate refuses it, or if it has fewer live rows by more than
-    MOST_FEWER. It is not tried again, and the next save is applied together with its whole chain, because
-    a delta needs the save before it.
+    A save is refused if the gate refuses it, or if it has fewer live rows by more than MOST_FEWER.
+    It is not tried again, and the next save is applied together with its whole chain, because a
+    delta needs the save before it.
 
     A save that cannot be read or applied is reported once, and tried again at each call until a
     later save is in the file. The rest of its chain is left out until the next base. A line of a
