@@ -21,10 +21,13 @@ TRAINER = TrainerConfig()
 
 
 def as_if_not_configured(patch: pytest.MonkeyPatch) -> None:
-    """Without the handlers of pytest, which it adds when the test begins."""
+    """Without the handlers of pytest, which it adds when the test begins, and without what other
+    tests of this process have set."""
     patch.setattr(logging.root, "handlers", [])
+    patch.setattr(logging.root, "level", logging.WARNING)
     patch.setattr(log, "handlers", [])
-    log.setLevel(logging.NOTSET)
+    patch.setattr(log, "propagate", True)
+    log.setLevel(logging.NOTSET)  # it also clears what loggers remember of levels
 
 
 def test_lines_of_the_log_are_shown_once(
