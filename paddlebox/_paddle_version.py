@@ -59,14 +59,13 @@ def is_supported(version: str) -> bool:
 
 def is_wheel() -> bool:
     """Whether the package was installed from a wheel, so that its user has no source folder."""
-    if (Path(__file__).resolve().parents[1] / "setup.py").exists():
+    folder = Path(__file__).resolve().parents[1]
+    if (folder / "setup.py").exists():
         return False
-    try:
-        origin = metadata.distribution("paddlebox").read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
-        return True
-    # PEP 610: for a folder or repository pip records dir_info or vcs_info; for a wheel archive_info
-    # or, if it has chosen the file itself, nothing.
+    installed = next(metadata.distributions(name="paddlebox", path=[str(folder)]), None)
+    # PEP 610: for a folder or a repository pip records dir_info or vcs_info; for a wheel it records
+    # archive_info or, if it has chosen the file itself, nothing.
+    origin = installed.read_text("direct_url.json") if installed is not None else None
     return not {"dir_info", "vcs_info"} & json.loads(origin or "{}").keys()
 
 
