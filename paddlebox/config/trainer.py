@@ -56,7 +56,7 @@ class OptimizerConfig(Section):
     schedule: Choice[Schedule] = Field(
         default=Schedule.CONSTANT,
         description="plateau: the learning rates of dense parameters and rows are divided by 10 "
-        "after a pass in which the logloss on data.test_files did not improve (docs/quality.md)",
+        "after a pass whose evaluation did not improve the logloss (docs/quality.md)",
     )
     averaging: float = Field(
         default=0.999,

@@ -253,10 +253,10 @@ def following(state: Mapping[str, Any], logloss: float) -> dict[str, Any]:
 
 
 class Plateau(Hook):
-    """Divides the learning rates by 10 when the test files stop to improve: `optimizer.schedule:
+    """Divides the learning rates by 10 when evaluations stop to improve: `optimizer.schedule:
     plateau`.
 
-    If the logloss of data.test_files after a pass is not below its lowest value so far, the rates
+    If the logloss of the evaluation after a pass is not below its lowest value so far, the rates
     of the following passes are divided by 10. The line of each pass has the state in `plateau`, and
     the commit of the pass has the state before it, so that a resumed run goes on with it. The hook
     comes after the one that evaluates.
@@ -290,7 +290,7 @@ class Plateau(Hook):
         line["plateau"] = self._state
         if self._state["reductions"] > before:
             log.info(
-                "logloss %.5f on data.test_files has not improved on %.5f: the learning rates are "
+                "logloss %.5f of the evaluation has not improved on %.5f: the learning rates are "
                 "divided by 10",
                 logloss,
                 self._state["lowest"],

@@ -14,8 +14,8 @@ constexpr char kName[] = "holdout";  // keeps the hashes apart from those of fea
 
 bool IsNumber(std::string_view text) {
   float rounded = 0;
-  const char* const end = text.data() + text.size();
-  return !text.empty() && feed::ScanFloat(text.data(), end, &rounded) == end;
+  const char *const begin = text.data(), *const end = begin + text.size();
+  return begin != end && feed::ScanFloat(begin, end, &rounded) == end;
 }
 
 long double NumberOf(std::string_view text) {

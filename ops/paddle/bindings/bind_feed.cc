@@ -232,6 +232,7 @@ std::vector<py::tuple> Large(const ParsedChunk& chunk) {
 
 std::vector<py::tuple> Rounded(const ParsedChunk& chunk) {
   std::vector<py::tuple> rounded;
+  rounded.reserve(chunk.rounded.size());
   for (const RoundedValue& one : chunk.rounded) {
     rounded.push_back(py::make_tuple(one.slot, one.line, one.value));
   }

@@ -40,14 +40,15 @@ py::array KeepRowsOf(const Holdout& holdout, const std::string& file, uint64_t f
   if (values.has_value()) {
     const Array<int64_t>& offsets = values->first;
     bytes = values->second.request();
+    const int64_t size = bytes.size * bytes.itemsize;
     CheckSize("offsets", SizeOf(offsets), count + 1);
     rows.offsets = offsets.data();
     rows.bytes = static_cast<const char*>(bytes.ptr);
-    if (rows.offsets[0] < 0 || rows.offsets[count] > bytes.size * bytes.itemsize ||
+    if (rows.offsets[0] < 0 || rows.offsets[count] > size ||
         !std::is_sorted(rows.offsets, rows.offsets + count + 1)) {
       ThrowIfError(Error(Code::kInvalidArgument,
                          "offsets: expected ascending values from 0 to %lld, the number of bytes",
-                         static_cast<long long>(bytes.size * bytes.itemsize)));
+                         static_cast<long long>(size)));
     }
   }
   std::vector<uint8_t> keeps;

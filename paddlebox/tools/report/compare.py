@@ -195,7 +195,7 @@ def _curves(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
     copc = "Clicks divided by predicted clicks, training."
     parts: list[tuple[str, str, Value, Format]] = [
         ("AUC, training", seen, at("metrics", "auc"), text.decimal),
-        ("AUC, test", "data.test_files after each pass.", at("test", "auc"), text.decimal),
+        ("AUC, test", "The evaluation after each pass.", at("test", "auc"), text.decimal),
         ("Loss, training", "Mean over a pass.", at("loss"), text.decimal),
         ("COPC", copc, at("metrics", "copc"), partial(text.decimal, digits=3)),
         ("Samples per second", "Over the whole time of a pass.", at("samples_per_s"), text.count),

@@ -105,7 +105,7 @@ def learning_figures(run: Run) -> list[Figure]:
     if update:
         notes.append("Phase update predicts instances on which phase join has just trained.")
     if _has(run, "test"):
-        notes.append("Test: data.test_files after a pass.")
+        notes.append("Test: the evaluation after a pass.")
     if curved := _curved(run):
         notes.append(f"The fine line is the tenth of a pass before each point.{whose(run)}")
     again = [line["pass"] for line in run.lines if "repeats_pass" in line]
