@@ -62,7 +62,7 @@ def is_wheel() -> bool:
     folder = Path(__file__).resolve().parents[1]
     if (folder / "setup.py").exists():
         return False
-    installed = next(metadata.distributions(name="paddlebox", path=[str(folder)]), None)
+    installed = next(iter(metadata.distributions(name="paddlebox", path=[str(folder)])), None)
     # PEP 610: for a folder or a repository pip records dir_info or vcs_info; for a wheel it records
     # archive_info or, if it has chosen the file itself, nothing.
     origin = installed.read_text("direct_url.json") if installed is not None else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paddlebox.api.process import stoppable, working
-from paddlebox.api.run_data import RunData
+from paddlebox.api.run_data import RunData, test_files
 from paddlebox.config import Config, Slots
 from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
 from paddlebox.errors import ConfigError, DataError, StoreError
@@ -35,7 +35,7 @@ def train(
     slots: Any = None,
     callbacks: Sequence[Callback] = (),
     source: str = "",
-    back_to: str = "",
+    back_to: str | int = "",
     fresh: bool = False,
     skip: Sequence[str] = (),
 ) -> Run:
@@ -63,7 +63,7 @@ def train(
     Raises: a PaddleBoxError, or KeyboardInterrupt; the store is then at its last commit, and the
     same call continues there.
     """
-    root, given = as_path(run_dir, "run_dir"), None
+    root, given, back_to = as_path(run_dir, "run_dir"), None, str(back_to)
     if data is not None:
         given = RunData(config, root, slots)
     elif test_data is not None or slots is not None:
@@ -176,8 +176,8 @@ class Run:
 
         Args:
             data: a DataFrame, a Table, or a list of dicts with the columns of the training data;
-                None: data.test_files, or what data.holdout holds out. The result is then also
-                written to RUN_DIR/evaluate-<version>.json.
+                None: the test_data of `train`, data.test_files, or what data.holdout holds out. The
+                result is then also written to RUN_DIR/evaluate-<version>.json.
 
         Returns: samples, loss, auc, copc and the other metrics (docs/metrics.md).
         """
@@ -189,6 +189,8 @@ class Run:
 
             with joined(config) as world:
                 if data is None:
+                    if given := test_files(self.path):  # also if no pass followed
+                        config = config.having({"data.test_files": given})
                     return evaluate(config, self.path, world, slots=slots)
                 with (
                     opened(config, self.path, slots, world) as (table, runner, version),
@@ -231,18 +233,45 @@ class Run:
         return found if len(slots.tasks) > 1 else found[:, 0]
 
     def embedding(self, slot: str, values: Iterable[Any], *, missing: str = "error") -> np.ndarray:
-        """(K, D) float32, the vectors of K values of a slot, as the newest commit has them.
-        `paddlebox.api.embeddings.embedding` describes the arguments and errors."""
-        from paddlebox.api.embeddings import embedding
+        """The vectors of some values of a slot. K = values, D = embedx_dim.
 
-        return embedding(self.path, slot, values, missing=missing)
+        Args:
+            values: (K) as in the data: strings if the slot has `hash`, otherwise ids.
+            missing: what to do with a value without a row, or whose row has no vector yet
+                (`table.embedx_threshold`): "error", or "nan" for a line of NaN.
 
-    def embeddings(self, slot: str | None, path: AnyPath, **chosen: Any) -> Path:
-        """Write the vectors of all rows of a slot to a Parquet file, and return its path.
-        `paddlebox.api.embeddings.embeddings` describes the columns and further arguments."""
-        from paddlebox.api.embeddings import embeddings
+        Returns: (K, D) float32, in the order of the values.
 
-        return embeddings(self.path, slot, path, **chosen)
+        Raises: ConfigError for an unknown slot, a value that the slot cannot have, and missing
+            vectors; StoreError; CorruptionError.
+        """
+        with working(self.config.trainer):
+            from paddlebox.api.embeddings import embedding
+
+            return embedding(self.path, slot, values, missing=missing)
+
+    def embeddings(
+        self,
+        slot: str | None,
+        path: AnyPath,
+        *,
+        values: Iterable[Any] | None = None,
+        values_from: AnyPath | Sequence[AnyPath] = (),
+    ) -> Path:
+        """Write the rows of a slot with their vectors to a Parquet file (docs/store.md).
+
+        Args:
+            slot: its name; None: all rows, if the run has one table.
+            values, values_from: write only the rows of these values, or of those in the slot's
+                column of these CSV, Parquet or Arrow files. Without them, the file has no texts of
+                a slot with `hash`, because rows do not contain them.
+
+        Returns: the path. Raises: as `embedding`.
+        """
+        with working(self.config.trainer):
+            from paddlebox.api.embeddings import embeddings
+
+            return embeddings(self.path, slot, path, values=values, values_from=values_from)
 
 
 def _row(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,8 +54,16 @@ class RunData:
                 "data.path_template: expected no hourly logs together with data, found "
                 f"{self.config.data.path_template!r}: take one of them out"
             )
-        self._slots = _as_given(slots if slots is not None else named or (own.is_file() and own))
+        given = slots if slots is not None else named
+        self._slots = _as_given(given or self._earlier_slots())
         self.slots = complete(self._slots, "slots")
+
+    def _earlier_slots(self) -> Slots | Path | None:
+        """Those of the newest commit; before the first one, those of the last call."""
+        record, own = run_config.record_of(self._run_dir), self._folder / "slots.yaml"
+        if record is not None and record.config:
+            return run_config.of_version(self._run_dir, record)[1]
+        return own if own.is_file() else None
 
     def write(self, data: Any, test_data: Any, *, back_to: str, fresh: bool) -> Config:
         """Write the files that are not there yet. Returns the config with their names.
@@ -92,12 +100,12 @@ class RunData:
         for path, table in zip([own, *tests], tables.values(), strict=True):
             if not os.path.exists(path):
                 write_arrow(table, Path(path))
-        keys = {"data.train_files": tuple(train), "data.test_files": tuple(tests)}
-        return self.config.having(keys if tests else {"data.train_files": tuple(train)})
+        evaluated = tuple(tests) or self.config.data.test_files or test_files(self._run_dir)
+        return self.config.having({"data.train_files": tuple(train), "data.test_files": evaluated})
 
     def remove_others(self, config: Config) -> None:
         """Remove the files that this config, which has just been trained, does not name: those of
-        calls that failed, and earlier data to evaluate on."""
+        calls that failed, and data to evaluate on that were replaced."""
         kept = {*config.data.train_files, *config.data.test_files}
         for path in self._folder.iterdir():
             if _NAME.fullmatch(path.name) and str(path) not in kept:
@@ -128,6 +136,12 @@ class RunData:
             )
         file = self._path(f"train-{len(trained) + 1:05d}-{own}")
         return [*trained, file], file
+
+
+def test_files(run_dir: Path) -> tuple[str, ...]:
+    """The file of the data that a run was last given to evaluate on, if there is one."""
+    found = Path(os.path.abspath(run_dir), "data").glob("test-*.arrow")
+    return tuple(map(str, sorted(found, key=os.path.getmtime)[-1:]))
 
 
 def _trained(record: VersionRecord) -> list[str]:

@@ -164,7 +164,8 @@ def _array(column: _Given, what: str) -> Any:
         return values
     with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
         array = _converted(values)
-        if not (isinstance(array.type, pa.BaseExtensionType) or _has_sets(values)):
+        of = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+        if not (isinstance(of, pa.BaseExtensionType) or _has_sets(values)):
             return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
     raise DataError(
         f"{what} ({column.type}): expected numbers, strings, times or lists, of one type in the "

@@ -29,7 +29,7 @@ CONFIG: dict[str, Any] = {
     "data": {"batch_size": 64, "shuffle": True},
     "checkpoint": {"keep_versions": 9},
 }
-SLOTS = [
+SLOTS: list[dict[str, Any]] = [
     {"name": "click", "type": "label"},
     {"name": "user", "type": "sparse", "hash": True},
     {"name": "tags", "type": "sparse", "hash": True},
@@ -216,6 +216,26 @@ def test_what_is_held_out_of_a_table_is_what_the_run_is_evaluated_on(
     assert trained + held_out == len(FIRST)
     assert held_out == len(FIRST) // 4 if "column" in rule else 200 < held_out < 400
     assert len(run.predict(FIRST)) == len(FIRST)
+
+
+@pytest.mark.slow
+def test_the_data_to_evaluate_on_stay_until_others_are_given(
+    run: paddlebox.Run, tmp_path: Path
+) -> None:
+    first = paddlebox.train(CONFIG, tmp_path / "run", data=FIRST, slots=SLOTS)
+    with pytest.raises(ConfigError, match="expected files to evaluate on"):
+        first.evaluate()
+    with pytest.raises(ConfigError, match=r"slots\.yaml item, hash: was false, now true"):
+        other = [{**slot, "hash": True} if slot["name"] == "item" else slot for slot in SLOTS]
+        paddlebox.train(CONFIG, tmp_path / "run", data=SECOND, slots=other)
+    # Nothing is trained; the slots are those of the commit, not of the call that was refused.
+    again = paddlebox.train(CONFIG, tmp_path / "run", data=FIRST, test_data=TEST)
+    assert again.evaluate()["samples"] == len(TEST)
+    after = paddlebox.train(CONFIG, tmp_path / "run", data=SECOND)
+    assert after.evaluate()["auc"] == run.evaluate()["auc"]
+    replaced = paddlebox.train(CONFIG, tmp_path / "run", data=SECOND, test_data=TEST[:100])
+    assert replaced.evaluate()["samples"] == 100
+    assert paddlebox.train(CONFIG, tmp_path / "run", data=FIRST, back_to=1).version == 1
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_a_run_on_weighted_text_can_be_evaluated_on_columns_and_the_other_way_ar
         record = VersionRecord(3, 2, [], {}, 1, config=config)
         check_evaluated(Path("r"), record, *described({"data": {"format": other}}, evaluated))
         plain = [evaluated[0], evaluated[1] | {"pooling": "sum"}]
-        with pytest.raises(ConfigError, match=r"slots\.yaml tags: was"):
+        with pytest.raises(ConfigError, match=r"slots\.yaml tags, weight_column: was"):
             check_evaluated(Path("r"), record, *described({}, plain))
 
 
@@ -57,8 +57,12 @@ def test_a_run_on_weighted_text_can_be_evaluated_on_columns_and_the_other_way_ar
         ({"data": {"key_space": "shared"}}, SLOTS, 'key_space: was "per_slot", now "shared"'),
         ({"data": {"negative_rate": 0.1}}, SLOTS, r"negative_rate: was 1\.0, now 0\.1"),
         ({"model": {"hidden": [8]}}, SLOTS, r"model.hidden: was \[16\], now \[8\]"),
-        ({}, [*SLOTS[:2], SLOTS[2] | {"hash": False}], "slots.yaml user: was .*now .*"),
-        ({}, [SLOTS[0], SLOTS[1] | {"log1p": True}, SLOTS[2]], "slots.yaml age: was "),
+        (
+            {},
+            [*SLOTS[:2], SLOTS[2] | {"hash": False}],
+            "slots.yaml user, hash: was true, now false",
+        ),
+        ({}, [SLOTS[0], SLOTS[1] | {"log1p": True}, SLOTS[2]], "slots.yaml age, log1p: was false"),
         ({}, [*SLOTS, {"name": "item", "type": "sparse"}], "slots.yaml item: new"),
     ],
 )
