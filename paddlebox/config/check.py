@@ -41,6 +41,7 @@ _INSTEAD = {
     "alerts.min_copc": "set alerts.copc: [low, high]",
     "feeder.cache_dir": "set XDG_CACHE_HOME",
     "feeder.spill_dir": "set TMPDIR",
+    "data.holdout.from": "set data.holdout.at_least",
     "data.max_line_bytes": "a line has at most 1 MiB",
     "data.sequences.overlap": "set data.sequences.split: N, for pieces that overlap by N",
     "data.sequences.time": "set tags: {time: COLUMN} in slots.yaml",

@@ -491,6 +491,7 @@ def test_scales_of_dense_slots_are_those_of_trained_rows(tmp_path: Path) -> None
         ({"share": 0}, r"data\.holdout: expected share, more than 0, or column"),
         ({}, r"data\.holdout: expected share, more than 0, or column"),
         ({"shares": 0.1}, r"did you mean data\.holdout\.share\?"),
+        ({"column": "day", "from": 5}, "unknown key; set data.holdout.at_least"),
         ({"by": "user"}, "by is given, but share is not"),
         ({"share": 0.1, "column": "user"}, "found share and column, expected one of them"),
         ({"share": 0.1, "equals": "user"}, "found share and equals, expected one of them"),

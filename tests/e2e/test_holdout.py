@@ -15,6 +15,7 @@ from paddlebox.data.holdout import Rows, Side
 from tests.conftest import tool
 from tests.support.configs import make_slots, write_config, write_slots
 from tests.support.options import load_options
+from tests.support.processes import run
 from tests.support.shared import once
 
 FILES, ROWS, SEED = 3, 600, 4
@@ -131,6 +132,20 @@ def test_an_evaluation_reads_the_holdout_or_the_files_that_are_named(
     figures = tool("diagnose", run_dir, "--out", tmp_path / "figures.json")
     assert figures.returncode == 0, figures.stderr
     assert json.loads((tmp_path / "figures.json").read_text())["samples"] == held["samples"]
+
+
+@pytest.mark.long
+def test_two_ranks_train_and_evaluate_the_same_instances(folder: Path, tmp_path: Path) -> None:
+    launcher = ["-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
+    launcher += ["--log_dir", f"{tmp_path}/log", "tools/train.py"]
+    run_dir = tmp_path / "run"
+    done = run([*launcher, "-c", f"{folder}/whole.yaml", "--run-dir", f"{run_dir}"])
+    assert done.returncode == 0, done.stderr[-3000:]
+    found, expected = lines_of(run_dir), lines_of(folder / "run")
+    for line, other in zip(found, expected, strict=True):
+        assert line["samples"] == other["samples"]
+        assert line["held_out"] == other["held_out"]
+        assert line["test"]["samples"] == other["test"]["samples"]
 
 
 @pytest.mark.slow
