@@ -119,7 +119,7 @@ def test_points_inside_passes_keep_the_scale_of_the_passes(run_dir: Path) -> Non
 
 def test_what_is_absent_is_not_described(run_dir: Path) -> None:
     run = with_lines(read_run(run_dir), 1, hits={"hbm": 0, "mem": 0, "ssd": 0, "new": 5})
-    assert "Test: data.test_files" in figure(run, "AUC")
+    assert "Test: the evaluation" in figure(run, "AUC")
     rows = figure(run, "Where rows came from")
     assert '<li><i class="key t8"></i>new</li>' in rows  # its only part
     assert "SSD" not in rows
