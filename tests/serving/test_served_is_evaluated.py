@@ -178,7 +178,7 @@ def test_an_evaluation_and_an_export_say_which_version_they_used(
         assert (used["day"] > 0) == bool(date)
 
 
-def test_apply_keeps_the_files_filter_and_refuses_to_delete_a_fifth_of_the_rows(
+def test_apply_keeps_the_files_filter_and_refuses_a_fifth_less_rows(
     dated: Trained, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.export"
@@ -190,7 +190,7 @@ def test_apply_keeps_the_files_filter_and_refuses_to_delete_a_fifth_of_the_rows(
     before = dated.served(path)
     given = [path, "--apply", dated.run_dir, "--version", third, *THRESHOLD]
     refused = ran("export", *given, code=5)
-    assert f"of the {grown['rows']:,} live rows" in refused.stderr
+    assert f"rows less than the {grown['rows']:,} that are shown" in refused.stderr
     assert "--force" in refused.stderr
     assert np.array_equal(dated.served(path), before)
     forced = printed(*given, "--force")
