@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from paddlebox.config.check import nearest
 from paddlebox.config.models import ModelConfig
@@ -17,7 +18,7 @@ class Fields:
     max_length per sequence. W = floats of all dense slots, and of the click priors after them."""
 
     cells: Mapping[str, tuple[int, int]]  # sparse slot -> its span in C
-    dense: Mapping[str, tuple[int, int]]  # dense slot -> its span in W
+    dense: Mapping[str, tuple[int, int]]  # dense slot -> its span in W, encoded if the model does
     sequences: Mapping[str, int]  # sequence -> column of its length, from W on
     click_priors: int = 0  # floats of click priors (models/click_prior.py)
 
@@ -31,10 +32,14 @@ class Fields:
         """W"""
         return max((end for _, end in self.dense.values()), default=0) + self.click_priors
 
-    def with_click_priors(self, floats: int) -> Fields:
-        """The positions if click priors of so many floats follow the dense slots."""
-        moved = {name: at + floats for name, at in self.sequences.items()}
-        return replace(self, sequences=moved, click_priors=floats)
+    def encoded(self, columns: Sequence[int], click_priors: int) -> Fields:
+        """The positions if each float of a dense slot becomes so many columns, and click priors of
+        so many floats follow. REQUIRES: neither has been done."""
+        at = [0, *accumulate(columns)]
+        dense = {name: (at[begin], at[end]) for name, (begin, end) in self.dense.items()}
+        more = at[-1] + click_priors - len(columns)
+        moved = {name: place + more for name, place in self.sequences.items()}
+        return replace(self, dense=dense, sequences=moved, click_priors=click_priors)
 
     def check(self, names: Sequence[str], key: str) -> None:
         """Raises: ConfigError, with the key of the config, if a name is no sparse or dense slot."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
@@ -67,6 +68,11 @@ class ModelConfig(Section):
         description="[mean, deviation] of each dense feature, which the model sees as (x - mean) "
         "/ deviation; auto: chosen when a run begins",
     )
+    dense_ranges: Literal["auto", "none"] | ListOf[ListOf[float]] = Field(
+        default="auto",
+        description="ascending edges of the ranges of each dense feature; the model also sees how "
+        "far a value is through each range; auto: chosen when a run begins",
+    )
     click_prior: bool = Field(
         default=False,
         description="feed the network each slot's smoothed log-odds of a click, and their "
@@ -119,11 +125,32 @@ class ModelConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _edges_ascend(self) -> ModelConfig:
+        for feature, edges in enumerate(self.edges):
+            if any(high <= low for low, high in pairwise(edges)):
+                raise ValueError(
+                    f"dense_ranges: feature {feature}: expected ascending numbers, found "
+                    f"{list(edges)}: sort them, and give each only once"
+                )
+        if self.edges and self.reads_sequences:
+            raise ValueError(
+                f"dense_ranges: {self.type.value} reads sequences of users, whose dense features "
+                "are only scaled: take dense_ranges out"
+            )
+        return self
+
     @property
     def dense_scales(self) -> tuple[tuple[float, float], ...]:
         """(W) mean and deviation of each dense feature. Empty if they are not scaled, or `auto` has
         not been replaced yet."""
         return () if isinstance(self.dense_scale, str) else self.dense_scale
+
+    @property
+    def edges(self) -> tuple[tuple[float, ...], ...]:
+        """(W) the edges of the ranges of each dense feature. Empty if there are none, or `auto` has
+        not been replaced yet."""
+        return () if isinstance(self.dense_ranges, str) else self.dense_ranges
 
     @property
     def delayed(self) -> str:
@@ -305,6 +332,12 @@ class DelayedConfig(TaskConfig):
         description="label that may come late, such as conversion: late lines train it "
         "(docs/models_tasks.md); empty: they only count",
     )
+
+    @property
+    def edges(self) -> tuple[tuple[float, ...], ...]:
+        """(W) the edges of the ranges of each dense feature. Empty if there are none, or `auto` has
+        not been replaced yet."""
+        return () if isinstance(self.dense_ranges, str) else self.dense_ranges
 
     @property
     def delayed(self) -> str:

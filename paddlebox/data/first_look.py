@@ -24,7 +24,14 @@ from paddlebox.data.sources import FilePart
 
 _KEPT_ROWS, _KEPT_BYTES = 20_000, 64 << 20  # of all files, whichever is less
 
-Scales = tuple[tuple[float, float], ...]
+_RANGES, _ROWS_OF_RANGE = 32, 64  # of a dense feature; more ranges, or fewer rows, gained nothing
+
+
+class Numbers(NamedTuple):
+    """What the first rows say about W dense features; empty if there are no rows."""
+
+    scales: tuple[tuple[float, float], ...]  # (W) mean and deviation, 1 for a constant feature
+    ranges: tuple[tuple[float, ...], ...]  # (W) edges for `model.dense_ranges`
 
 
 class _Rows(NamedTuple):
@@ -75,10 +82,9 @@ class FirstLook:
                 return at_most
         return rows
 
-    def scales(self, files: Sequence[str], at_least: int) -> Scales:
-        """A pair (mean, standard deviation) for each dense feature, over at least this many of the
-        first rows of the files; empty if there are no rows. The deviation of a constant feature is
-        given as 1. REQUIRES: no command or plugin reads the files."""
+    def numbers(self, files: Sequence[str], at_least: int) -> Numbers:
+        """Scales and ranges of the dense features, from at least this many of the first rows of the
+        files. REQUIRES: no command or plugin reads the files."""
         schema, parts = self._options.schema(), list[np.ndarray]()
         for path in files:
             chunks = self._chunks(path)
@@ -87,8 +93,8 @@ class FirstLook:
             for chunk in chunks:
                 parts.append(_dense_of(chunk.parse(schema), schema))
                 if sum(map(len, parts)) >= at_least:
-                    return _scales(parts, self._options.slots)
-        return _scales(parts, self._options.slots)
+                    return _numbers(parts, self._options.slots)
+        return _numbers(parts, self._options.slots)
 
     def zeros(self, path: str, at_least: int) -> tuple[int, dict[str, int]]:
         """Count ids of 0 in slots that are not hashed, in at least this many of the first rows of a
@@ -154,20 +160,40 @@ def _dense_of(parsed: Any, schema: Any) -> np.ndarray:
     return np.asarray(packed["dense"])
 
 
-def _scales(parts: Sequence[np.ndarray], slots: Slots) -> Scales:
-    rows = np.concatenate(parts) if parts else np.zeros((0, 0))
+def _numbers(parts: Sequence[np.ndarray], slots: Slots) -> Numbers:
+    rows = np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
     if not len(rows):
-        return ()
+        return Numbers((), ())
     # The floats also hold the labels of further tasks.
     features = np.concatenate(
         [np.full(slot.dim, slot.type is SlotType.DENSE) for slot in slots.feed_dense]
     )
-    chosen = rows[:, features].astype(np.float64)
-    deviations = chosen.std(axis=0)
-    return tuple(
+    chosen = rows[:, features]
+    deviations = chosen.std(axis=0, dtype=np.float64)
+    scales = tuple(
         (float(f"{mean:.6g}"), float(f"{deviation:.6g}") if deviation > 0 else 1.0)
-        for mean, deviation in zip(chosen.mean(axis=0), deviations, strict=True)
+        for mean, deviation in zip(chosen.mean(axis=0, dtype=np.float64), deviations, strict=True)
     )
+    return Numbers(scales, tuple(map(_edges, chosen.T)))
+
+
+def _edges(values: np.ndarray) -> tuple[float, ...]:
+    """The edges of ranges with about equally many rows. A value with more rows, such as one that
+    stands for a missing value, gets a range up to the next value, over which nothing else lies. A
+    feature of one or two values gets none.
+
+    values: (n) float32.
+    """
+    ranges = min(_RANGES, len(values) // _ROWS_OF_RANGE)
+    distinct, rows = np.unique(values, return_counts=True)
+    if ranges < 2 or len(distinct) < 3:
+        return ()
+    if len(distinct) > ranges:
+        ends = np.quantile(values, np.linspace(0, 1, ranges + 1), method="nearest")
+        (often,) = np.nonzero(rows * ranges > len(values))
+        after = np.minimum(often + 1, len(distinct) - 1)
+        distinct = np.unique(np.concatenate([ends, distinct[often], distinct[after]]))
+    return tuple(float(str(edge)) for edge in distinct)  # the shortest text of each float32
 
 
 def _zeros_of_csv(text: str, slots: Slots, looked: list[Slot]) -> tuple[int, Counter[str]]:

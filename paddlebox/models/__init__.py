@@ -37,7 +37,7 @@ from paddlebox.models.masknet import MaskNet
 from paddlebox.models.mmoe import MMoE
 from paddlebox.models.ple import PLE
 from paddlebox.models.rank_attention import RankAttention
-from paddlebox.models.scaled_dense import ScaledDense
+from paddlebox.models.encoded_dense import EncodedDense, columns_of
 from paddlebox.models.shared_bottom import SharedBottom
 from paddlebox.models.wide_deep import WideDeep
 from paddlebox.models.xdeepfm import XDeepFM
@@ -105,8 +105,8 @@ def create_model(
         counts: the number of counts of a row besides show and click.
 
     Raises: ConfigError if there are several tables and the model supports only one, if there are
-        several labels and the model has only one output, or if `dense_scale` does not have W
-        entries.
+        several labels and the model has only one output, or if `dense_scale` or `dense_ranges`
+        does not have W entries.
     """
     if len(tasks) > 1 and config.type not in _OF_SEVERAL_TASKS:
         able = ", ".join(model.value for model in _OF_SEVERAL_TASKS)
@@ -122,26 +122,27 @@ def create_model(
         )
     if fields is not None and config.sequences:
         slots = fields.cell_count
+    _check_encoding(config, dense_width)
+    columns = columns_of(config.edges, dense_width)
     priors = 2 * click_slots  # a log-odds and a confidence for each slot
-    if fields is not None and priors:
-        fields = fields.with_click_priors(priors)
-    inputs = Inputs(
-        slots, embedx_dim, dense_width + priors, table, tuple(more), tuple(tasks), fields, counts
-    )
-    model = _scaled(_MODELS[config.type](config, inputs), config, dense_width)
+    if fields is not None:
+        fields = fields.encoded(columns, priors)
+    width = sum(columns) + priors
+    inputs = Inputs(slots, embedx_dim, width, table, tuple(more), tuple(tasks), fields, counts)
+    model = _MODELS[config.type](config, inputs)
+    if config.dense_scales or config.edges:
+        scales = config.dense_scales or ((0.0, 1.0),) * dense_width
+        model = EncodedDense(model, scales, config.edges)
     return ClickPrior(model, dense_width, click_slots) if priors else model
 
 
-def _scaled(model: Any, config: ModelConfig, dense_width: int) -> Any:
-    """The model, behind the scaling of its dense features if `dense_scale` has values."""
-    if not config.dense_scales:
-        return model
-    if len(config.dense_scales) != dense_width:
-        raise ConfigError(
-            f"model.dense_scale has {len(config.dense_scales)} pairs of mean and deviation, but "
-            f"slots.yaml has {dense_width} dense features: set it to auto in a new run"
-        )
-    return ScaledDense(model, config.dense_scales)
+def _check_encoding(config: ModelConfig, dense_width: int) -> None:
+    for key, found in (("dense_scale", config.dense_scales), ("dense_ranges", config.edges)):
+        if found and len(found) != dense_width:
+            raise ConfigError(
+                f"model.{key} has {len(found)} entries, but slots.yaml has {dense_width} dense "
+                "features: set it to auto in a new run"
+            )
 
 
 __all__ = ["Inputs", "create_model"]

@@ -29,7 +29,7 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.fields import click_slots, fields_of
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.models import create_model
-from paddlebox.models.scaled_dense import ScaledDense
+from paddlebox.models.encoded_dense import EncodedDense
 from paddlebox.nn import PooledSlots, PooledTables, TableSlots
 from paddlebox.nn.hstu import Continued, Tokens
 from paddlebox.nn.rows import use_padding
@@ -279,7 +279,8 @@ def _build(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
     """Build the program of a model in the current one. Returns its inputs and outputs."""
     model, more = _model(config, slots), len(config.tables) - 1
     use_padding(model)
-    scaled = bool(config.model.dense_scales) or config.model.click_prior
+    own = config.model
+    scaled = bool(own.dense_scales or own.edges) or own.click_prior
     fed = _replace(model, PooledTables if more else PooledSlots, scaled)
     pooled_width = fed.all_width
     _, dense_width = form(config, slots)
@@ -303,7 +304,7 @@ def _build_of_users(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]
     """As `_build`, for a model that reads sequences (`HstuOverUsers`). Returns the inputs, and the
     outputs: predictions (G, 1), and keys and values (E + G, K)."""
     model = _model(config, slots)
-    users = model.model if isinstance(model, ScaledDense) else model
+    users = model.model if isinstance(model, EncodedDense) else model
     pulled, scales = users.sparse, config.model.dense_scales
     pooled_width = pulled.slots * pulled.width
     width = pooled_width + slots.dense_width

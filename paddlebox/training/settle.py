@@ -13,7 +13,7 @@ from paddlebox.config.check import validate
 from paddlebox.config.models import AnyModelConfig
 from paddlebox.config.stored import with_stored
 from paddlebox.config.trainer import PhaseConfig
-from paddlebox.data.first_look import FirstLook
+from paddlebox.data.first_look import FirstLook, Numbers
 from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.run_config import stored_config
 from paddlebox.training.pass_line import Lines
@@ -37,7 +37,7 @@ _WITHOUT_NETWORK = (ModelType.LR, ModelType.FM)
 # Logistic regression gains from several epochs at a lower rate. FM does not: its vectors overfit.
 _LR_EPOCHS, _LR_RATE_OF_EPOCHS, _LR_EPOCHS_BELOW_ROWS = 5, 0.1, 400_000
 _DENSE_RATE_WITHOUT_NETWORK = 0.1  # such models have few dense parameters, which start at 0
-_SCALED_ROWS = 20_000  # rows to compute dense_scale from
+_SCALED_ROWS = 20_000  # rows to compute dense_scale and dense_ranges from
 _FEW_STEPS = 300  # after fewer steps, dense layers are still close to their initial values
 
 
@@ -90,7 +90,7 @@ def chosen(
             config = config.having({"trainer.epochs": _LR_EPOCHS})
             reasons.append(f"trainer.epochs {_LR_EPOCHS} (model lr, {why})")
     made = _rates(config, slots, reasons)
-    made = _scaled(made, slots, plan, world, look, reasons)
+    made = _encoded(made, slots, plan, world, look, reasons)
     if reasons and world.rank == 0:
         text = "; ".join(dict.fromkeys(reasons))
         log.info("chosen, because the config does not name them: %s", text)
@@ -122,7 +122,8 @@ def batch_size_for(rows: int) -> int:
 
 
 def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config:
-    """The config with the key_space, use_cvm, click_prior and dense_scale of another run, unless it
+    """The config with the key_space, use_cvm, click_prior, dense_scale and dense_ranges of another
+    run, unless it
     names them: the rows and layers of that run have no meaning with other values. Raises:
     ConfigError if the config does not allow one of them."""
     theirs = source["data"]["key_space"]
@@ -147,9 +148,10 @@ def _model_like(
     for key in ("use_cvm", "click_prior"):
         if key in type(model).model_fields and key in theirs:
             update[key] = theirs[key]
-    scale = theirs["dense_scale"]
-    if isinstance(scale, str) or len(scale) == dense_width:
-        update["dense_scale"] = scale if isinstance(scale, str) else tuple(map(tuple, scale))
+    for key in ("dense_scale", "dense_ranges"):
+        value = theirs.get(key, "none")  # older versions had no ranges
+        if isinstance(value, str) or len(value) == dense_width:
+            update[key] = value if isinstance(value, str) else tuple(map(tuple, value))
     return model.having({k: v for k, v in update.items() if k not in model.model_fields_set})
 
 
@@ -202,7 +204,7 @@ def _rates(config: Config, slots: Slots, reasons: list[str]) -> Config:
     return made.with_phases(not_averaged)  # each rank has parameters of its own
 
 
-def _scaled(
+def _encoded(
     config: Config,
     slots: Slots,
     plan: Sequence[PlannedPass],
@@ -210,26 +212,44 @@ def _scaled(
     look: FirstLook,
     reasons: list[str],
 ) -> Config:
-    """The config with computed values in place of `dense_scale: auto`."""
+    """The config with computed values in place of `dense_scale: auto` and `dense_ranges: auto`."""
     models = [config.model, *(phase.model for phase in config.phases.values())]
-    if not slots.dense_width or all(model.dense_scale != "auto" for model in models):
+    if not slots.dense_width or all(
+        "auto" not in (model.dense_scale, model.dense_ranges) for model in models
+    ):
         return config
-    scales: tuple[tuple[float, float], ...] = ()
+    found = Numbers((), ())
     if plan and not (config.data.pipe_command or config.data.parser):
         mine = world.rank == 0
-        found = look.scales(plan[0].files, _SCALED_ROWS) if mine else ()
-        first = world.first("dense scales", found)
-        scales = tuple((mean, deviation) for mean, deviation in first)
-    if scales:
-        reasons.append(f"model.dense_scale of {len(scales)} dense features")
+        own = look.numbers(plan[0].files, _SCALED_ROWS) if mine else found
+        found = _as_numbers(world.first("dense features", own))
 
-    def scaled(_: str, phase: PhaseConfig) -> PhaseConfig:
-        if phase.model.dense_scale != "auto":
-            return phase
-        custom = phase.model.type is ModelType.CUSTOM  # its layer may scale features by itself
-        return phase.having({"model.dense_scale": "none" if custom or not scales else scales})
+    def encoded(_: str, phase: PhaseConfig) -> PhaseConfig:
+        model = phase.model
+        custom = model.type is ModelType.CUSTOM  # its layer may encode features by itself
+        scales = "none" if custom or not found.scales else found.scales
+        # Whoever names the scales knows what the model is to see.
+        ranged = any(found.ranges) and not (custom or model.reads_sequences)
+        ranges = found.ranges if ranged and model.dense_scale == "auto" else "none"
+        wanted = {"dense_scale": scales, "dense_ranges": ranges}
+        return phase.having(
+            {f"model.{key}": v for key, v in wanted.items() if getattr(model, key) == "auto"}
+        )
 
-    return config.with_phases(scaled)
+    made = config.with_phases(encoded)
+    for key in ("dense_scale", "dense_ranges"):
+        values = [getattr(model, key) for model in (made.model, config.model)]
+        if not isinstance(values[0], str) and values[1] == "auto":
+            reasons.append(f"model.{key} of {len(values[0])} dense features")
+    return made
+
+
+def _as_numbers(found: Sequence[Sequence[Sequence[float]]]) -> Numbers:
+    """`Numbers` after a message, which has lists in place of tuples."""
+    scales, ranges = found
+    return Numbers(
+        tuple((mean, deviation) for mean, deviation in scales), tuple(map(tuple, ranges))
+    )
 
 
 def _chosen_table(

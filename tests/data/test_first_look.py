@@ -95,7 +95,7 @@ def test_the_rows_of_a_file_are_read_once(
     look = first_look.FirstLook(config(form), own)
     assert look.rows([path], 100) == 2
     for _ in range(2):
-        assert look.scales([path], 100) == ((2.0, 1.0),)
+        assert look.numbers([path], 100).scales == ((2.0, 1.0),)
         assert look.zeros(path, 100) == (2, {"plan": 1})
     assert opened == [path]
     look.forget()

@@ -355,7 +355,7 @@ def test_offsets_of_an_arrow_file_that_leave_their_values_are_an_error(
             load_file(path, Format.ARROW)
         config = make_config(data={"format": "arrow"})
         with pytest.raises(DataError, match=message):
-            FirstLook(config, slots()).scales([str(path)], 1)
+            FirstLook(config, slots()).numbers([str(path)], 1)
 
 
 @COLUMNAR

@@ -478,7 +478,7 @@ def test_scales_of_dense_slots_are_those_of_trained_rows(tmp_path: Path) -> None
         path = write(tmp_path, data_format, own, f"rows.{data_format.value}")
         chosen = config.having({"data.format": data_format})
         slots = SLOTS if data_format is Format.CSV else NUMBERS
-        ((mean, _),) = FirstLook(chosen, slots).scales([path], 500)
+        ((mean, _),) = FirstLook(chosen, slots).numbers([path], 500).scales
         trained = [row["age"] for row in own if row["age"] < 50]
         assert mean == pytest.approx(np.mean(trained), rel=1e-4)
 

@@ -55,7 +55,7 @@ def settle(own: Config, run_dir: Path, source: dict[str, Any] | None = None) -> 
 
 
 def test_scales_are_mean_and_deviation_of_the_features_that_the_model_sees(file: Path) -> None:
-    found = FirstLook(config(file), SLOTS).scales([str(file)], 100)
+    found = FirstLook(config(file), SLOTS).numbers([str(file)], 100).scales
     assert np.allclose(found, SCALES, rtol=1e-5)
 
 
@@ -63,7 +63,7 @@ def test_packed_text_and_columns_have_the_same_scales(file: Path, tmp_path: Path
     packed = tmp_path / "rows.csv.gz"
     packed.write_bytes(gzip.compress(file.read_bytes()))
     assert np.allclose(
-        FirstLook(config(packed), SLOTS).scales([str(packed)], 100), SCALES, rtol=1e-5
+        FirstLook(config(packed), SLOTS).numbers([str(packed)], 100).scales, SCALES, rtol=1e-5
     )
     columns = tmp_path / "rows.parquet"
     table = {
@@ -74,13 +74,13 @@ def test_packed_text_and_columns_have_the_same_scales(file: Path, tmp_path: Path
         "user": ["u"] * 4,
     }
     pq.write_table(pa.table(table), columns)
-    found = FirstLook(config(columns, "parquet"), SLOTS).scales([str(columns)], 100)
+    found = FirstLook(config(columns, "parquet"), SLOTS).numbers([str(columns)], 100).scales
     assert np.allclose(found, SCALES, rtol=1e-5)
 
 
 def test_only_the_first_rows_are_looked_at(file: Path, tmp_path: Path) -> None:
     missing = str(tmp_path / "never-read.csv")
-    assert FirstLook(config(file), SLOTS).scales([str(file), missing], 4)
+    assert FirstLook(config(file), SLOTS).numbers([str(file), missing], 4).scales
 
 
 def test_a_new_run_chooses_them_and_a_later_start_continues_with_them(
@@ -118,7 +118,7 @@ def test_scales_of_other_features_are_refused(file: Path) -> None:
     from paddlebox.models import create_model
 
     wrong = config(file, model={"type": "lr", "dense_scale": [[0.0, 1.0]]}).model
-    with pytest.raises(ConfigError, match=r"model\.dense_scale has 1 pairs .* 3 dense features"):
+    with pytest.raises(ConfigError, match=r"model\.dense_scale has 1 entries, .* 3 dense features"):
         create_model(wrong, slots=1, embedx_dim=2, dense_width=3)
 
 
@@ -129,7 +129,7 @@ def test_a_deviation_of_0_is_refused() -> None:
 
 def test_a_scaled_model_is_the_model_of_scaled_features_and_leaves_lengths_alone() -> None:
     from paddlebox import ops
-    from paddlebox.models.scaled_dense import ScaledDense
+    from paddlebox.models.encoded_dense import EncodedDense
 
     paddle = ops.paddle
     paddle.disable_static()
@@ -141,7 +141,7 @@ def test_a_scaled_model_is_the_model_of_scaled_features_and_leaves_lengths_alone
         def loss(self, logits: Any, label: Any) -> str:
             return "its own"
 
-    scaled = ScaledDense(Sees(), [(1.0, 2.0), (3.0, 0.5)])
+    scaled = EncodedDense(Sees(), [(1.0, 2.0), (3.0, 0.5)])
     dense = paddle.to_tensor(np.array([[1, 3, 9], [5, 4, 8]], np.float32))
     seen = scaled(None, None, None, None, dense).numpy()
     assert seen.tolist() == [[0, 0, 9], [2, 2, 8]]
