@@ -25,6 +25,7 @@ from paddlebox.models.din import DIN
 from paddlebox.models.dlrm import DLRM
 from paddlebox.models.dnn import DNN
 from paddlebox.models.dssm import DSSM
+from paddlebox.models.encoded_dense import EncodedDense, columns_of
 from paddlebox.models.esmm import ESMM
 from paddlebox.models.fibinet import FiBiNET
 from paddlebox.models.finalmlp import FinalMLP
@@ -37,7 +38,6 @@ from paddlebox.models.masknet import MaskNet
 from paddlebox.models.mmoe import MMoE
 from paddlebox.models.ple import PLE
 from paddlebox.models.rank_attention import RankAttention
-from paddlebox.models.encoded_dense import EncodedDense, columns_of
 from paddlebox.models.shared_bottom import SharedBottom
 from paddlebox.models.wide_deep import WideDeep
 from paddlebox.models.xdeepfm import XDeepFM

@@ -71,8 +71,9 @@ class EncodedDense(paddle.nn.Layer):  # type: ignore[misc, name-defined]  # Padd
         encoded = (dense - middle) * factor
         if len(self._of) > self._width:
             most = np.pad(self._most, (0, behind), constant_values=np.finfo(np.float32).max)
-            encoded = paddle.minimum(encoded, paddle.assign(most))
-            encoded = paddle.maximum(encoded, paddle.assign(-most))
+            # Not minimum and maximum, which fail in old-IR programs.
+            encoded = paddle.fmin(encoded, paddle.assign(most))
+            encoded = paddle.fmax(encoded, paddle.assign(-most))
         return self.model(ids, offsets, show_click, plan, encoded, *more)
 
 

@@ -228,9 +228,8 @@ def _encoded(
         model = phase.model
         custom = model.type is ModelType.CUSTOM  # its layer may encode features by itself
         scales = "none" if custom or not found.scales else found.scales
-        # Whoever names the scales knows what the model is to see.
         ranged = any(found.ranges) and not (custom or model.reads_sequences)
-        ranges = found.ranges if ranged and model.dense_scale == "auto" else "none"
+        ranges = found.ranges if ranged else "none"
         wanted = {"dense_scale": scales, "dense_ranges": ranges}
         return phase.having(
             {f"model.{key}": v for key, v in wanted.items() if getattr(model, key) == "auto"}

@@ -53,7 +53,8 @@ def test_ranges_hold_about_equally_many_rows(tmp_path: Path) -> None:
     assert len(edges) == 33
     assert (edges[0], edges[-1]) == pytest.approx((xs.min(), xs.max()), abs=1e-4)
     inside, _ = np.histogram(xs, edges)
-    assert inside.min() > 50 and inside.max() < 80
+    assert inside.min() > 50
+    assert inside.max() < 80
 
 
 def test_a_value_of_many_rows_has_an_edge_of_its_own_and_one_at_the_next_value(
@@ -97,7 +98,8 @@ def test_the_columns_of_a_feature_follow_each_other() -> None:
 def test_a_new_run_chooses_them_and_a_later_start_continues_with_them(tmp_path: Path) -> None:
     file = write(tmp_path / "a", range(ROWS))
     made = settle(config(file), tmp_path / "run")
-    assert len(made.model.edges) == 1 and len(made.model.edges[0]) == 33
+    assert len(made.model.edges) == 1
+    assert len(made.model.edges[0]) == 33
     stored = json.loads(made.canonical_json())
     write(file, range(0, 5 * ROWS, 5))
     for named in ({}, {"dense_ranges": "auto"}):
@@ -128,11 +130,11 @@ def test_a_run_chooses_none_if_the_config_says_what_the_model_sees(
 def test_wrong_edges_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dense_ranges: feature 0: expected ascending .*2\.0, 2"):
         config(tmp_path, dense_ranges=[[2.0, 2.0]])
-    with pytest.raises(ConfigError, match="reads sequences of users.*take dense_ranges out"):
+    with pytest.raises(ConfigError, match=r"reads sequences of users.*take dense_ranges out"):
         data = {"sequences": {"user": "user"}}
         make_config(data=data, model={"type": "hstu", "dense_ranges": [[1.0, 2.0]]})
     wrong = config(tmp_path, dense_ranges=[[1.0, 2.0], []]).model
-    with pytest.raises(ConfigError, match="dense_ranges has 2 entries, but .* 1 dense features"):
+    with pytest.raises(ConfigError, match=r"dense_ranges has 2 entries, but .* 1 dense features"):
         create_model(wrong, slots=1, embedx_dim=2, dense_width=1)
 
 
