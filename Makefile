@@ -193,11 +193,13 @@ SEES_VENV = @$(BIN)/python -c 'import sysconfig; print("import site; site.addsit
 # The peers of the benchmarks have their own environment, which uses .venv through a .pth file. If
 # a C++ library cannot be downloaded, this prints a message; so does its benchmark.
 $(STAMPS)/bench: $(STAMPS)/native requirements/bench.txt requirements/bench_torchrec.txt \
-  requirements/bench_conformance.txt requirements/bench_maps.sh requirements/bench_stores.sh
+  requirements/bench_conformance.txt requirements/bench_data.txt requirements/bench_maps.sh \
+  requirements/bench_stores.sh
 	$(BIN)/python -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/bench.txt
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	  -r requirements/bench_torchrec.txt -r requirements/bench_conformance.txt
+	  -r requirements/bench_torchrec.txt -r requirements/bench_conformance.txt \
+	  -r requirements/bench_data.txt
 	$(call SEES_VENV,$(BENCH_VENV))
 	@sh requirements/bench_maps.sh build/bench-include || echo "make: headers of a hash map are missing\
 	 in build/bench-include: benchmarks/mem_tier.py names them" >&2
