@@ -88,9 +88,19 @@ def seen_in_training(known: np.ndarray, folds: np.ndarray) -> np.ndarray:
     return seen
 
 
-def estimate(counts: np.ndarray, slot_of_row: np.ndarray, slots: Sequence[int]) -> np.ndarray:
-    """The click rate p and the strength a of each slot, (2, K) float32, from the (R, 2) shows and
-    clicks of the rows of a part.
+def sums_of(counts: np.ndarray, slot_of_row: np.ndarray, slots: Sequence[int]) -> np.ndarray:
+    """(5, K) float64, what `estimate` needs of the rows of each slot: the sums over its rows that
+    were shown of 1, show, click, click^2 / show and show^2. counts: (R, 2) shows and clicks."""
+    shown = counts[:, 0] > 0
+    show = counts[shown, 0].astype(np.float64)
+    click = np.minimum(counts[shown, 1], counts[shown, 0]).astype(np.float64)
+    of_row, most = slot_of_row[shown], max(slots, default=0) + 1
+    terms = (np.ones_like(show), show, click, click * click / show, show * show)
+    return np.stack([np.bincount(of_row, term, minlength=most)[list(slots)] for term in terms])
+
+
+def estimate(sums: np.ndarray) -> np.ndarray:
+    """The click rate p and the strength a of each slot, (2, K) float32, from `sums_of` its rows.
 
     The model is beta-binomial: each row has a click rate of its own, drawn from a beta distribution
     with mean p, and a is the sum of its two parameters. a = (1 - r) / r, where r is the correlation
@@ -98,22 +108,12 @@ def estimate(counts: np.ndarray, slot_of_row: np.ndarray, slots: Sequence[int]) 
     estimator: Ridout, Demetrio and Firth, Biometrics 1999). A slot without rows gets NaN. If its
     rows do not differ by more than chance, a is the highest.
     """
-    shown = counts[:, 0] > 0
-    show = counts[shown, 0].astype(np.float64)
-    click = np.minimum(counts[shown, 1], counts[shown, 0]).astype(np.float64)
-    of_row, most = slot_of_row[shown], max(slots, default=0) + 1
-
-    def total(values: np.ndarray) -> np.ndarray:
-        sums: np.ndarray = np.bincount(of_row, values, minlength=most)[list(slots)]
-        return sums
-
-    rows, shows, clicks = total(np.ones_like(show)), total(show), total(click)
+    rows, shows, clicks, squares, shows_squared = sums
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = clicks / shows
-        squares = total(click * click / show)
         within = (clicks - squares) / (shows - rows)
         between = (squares - clicks * rate) / (rows - 1)
-        size = (shows - total(show * show) / shows) / (rows - 1)  # of a typical row
+        size = (shows - shows_squared / shows) / (rows - 1)  # of a typical row
         correlation = (between - within) / (between + (size - 1) * within)
         strength = (1 - correlation) / correlation
     known = np.isfinite(strength) & (correlation > 0)

@@ -17,6 +17,7 @@ from paddlebox.data.click_counts import (
     estimate,
     seed_of,
     seen_in_training,
+    sums_of,
 )
 from paddlebox.data.loader import Part
 from paddlebox.data.options import JOIN, UPDATE
@@ -154,25 +155,26 @@ class PassFeeder:
     def _clicks(self, current: Pass, staged: Staged) -> ClickCounts:
         """The shows and clicks that instances of a part see. Takes the priors of its slots. They
         are counted here and not earlier, so that their order is that of the batches."""
+        table, rows = self._table.exchange, staged.pass_table
         slots, seed = current.loaded.options.click_slots, seed_of(current.number)
         before = self._table.show_clicks()
         if not current.train:
-            return ClickCounts(before[:, None, :], slots, seed)
+            return ClickCounts(table.from_owners(rows, before[:, None, :]), slots, seed)
         folds = count_folds(
             current.loaded,
             self._spans(current, staged.part),
             staged.row_of_position,
-            len(before),
+            rows.rows,
             seed,
             self._slots_that_count(),
         )
+        folds = table.sum_at_owners(rows, folds)
         known = before if self._options.repeated else before + folds.sum(axis=1)
-        if self._options.take_priors is not None and len(known):
-            slot_of_row = np.zeros(len(known), np.uint16)
-            ids = staged.row_of_position[staged.part.positions]
-            slot_of_row[ids[ids >= 0]] = staged.part.slots[ids >= 0]
-            self._options.take_priors(estimate(known, slot_of_row, slots))
-        return ClickCounts(seen_in_training(known, folds), slots, seed)
+        if self._options.take_priors is not None:
+            mine = sums_of(known, rows.parts[0].own.slot_of_row, slots)
+            of_ranks = self._table.world.gather("click priors", mine.tolist())
+            self._options.take_priors(estimate(np.sum(of_ranks, axis=0)))
+        return ClickCounts(table.from_owners(rows, seen_in_training(known, folds)), slots, seed)
 
     def _slots_that_count(self) -> list[int]:
         """Positions of the sparse slots whose shows and clicks the first training of instances adds

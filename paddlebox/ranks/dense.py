@@ -115,17 +115,12 @@ class Average(DenseSync):
 def dense_sync(world: Group, config: Config, *, weighted: bool) -> DenseSync:
     """The strategy of a config. weighted: whether instances have weights.
 
-    Raises: ConfigError for a program of the old IR, click priors, or `optimizer.averaging` with
+    Raises: ConfigError for a program of the old IR, or `optimizer.averaging` with
     `ranks.sync_weight_step`, on several ranks.
     """
     if not isinstance(world, World):
         return OneRank(weighted=weighted)
     every, program = config.ranks.sync_weight_step, config.trainer.program
-    if config.model.click_prior:
-        raise ConfigError(
-            f"model.click_prior with {world.size} ranks: a rank sees the clicks of its own "
-            "instances only; train with one rank, or set click_prior: false"
-        )
     if config.optimizer.averaging and every:
         raise ConfigError(
             "optimizer.averaging with ranks.sync_weight_step: between two averages over the ranks "

@@ -76,6 +76,7 @@ class ShardedPass(StagedPass):
 
     shard: StagedPass  # the rows of this rank's range, for all ranks
     keys: np.ndarray  # (K) uint64, ascending
+    asked: list[np.ndarray]  # (R) int32 rows of this rank's range, by key of each rank; -1: none
     row_at_owner: np.ndarray  # (K) int32
     bounds: np.ndarray  # (R + 1) int64, of owners
 

@@ -5,7 +5,8 @@ A rank owns the same key range in all tables. Each range has its own store. All 
 channels, in the same order on all ranks, so that the messages of a table match. The keys of a pass
 are sorted by hash, so the keys that a rank needs from an owner are one slice:
 
-    once per pass  keys go to their owners, and row ids come back (here)
+    once per pass  keys go to their owners, and row ids come back; with click priors also counts of
+                   clicks (here)
     each batch     the ids of its rows go to the owners, ahead of its step (step_planner.py)
     before a step  its rows come from the owners; between hosts, most of them come during the
                    previous step (plans.py)
@@ -108,10 +109,8 @@ class ShardedTable:
             [(k, s, _NO_COUNTS) for k, s in zip(asked, of_slots, strict=True)]
         )
         shard = self._table.stage(merged, lowest, train=train, day=day)
-        rows = self.exchange.all_to_all(
-            self._staging, "keys", [shard.row_of_key[of_rank] for of_rank in places]
-        )
-        row_at_owner = np.concatenate(rows)
+        rows_asked = [shard.row_of_key[of_rank] for of_rank in places]
+        row_at_owner = np.concatenate(self.exchange.all_to_all(self._staging, "keys", rows_asked))
         here = np.arange(len(keys), dtype=np.int32)
         return ShardedPass(
             shard.stamp,
@@ -122,6 +121,7 @@ class ShardedTable:
             int(np.count_nonzero(row_at_owner < 0)) if train else 0,
             shard=shard,
             keys=keys,
+            asked=rows_asked,
             row_at_owner=row_at_owner,
             bounds=bounds,
         )
@@ -136,6 +136,26 @@ class ShardedTable:
             [(k, _NO_SLOTS, c) for k, c in zip(asked, of_counts, strict=True)]
         )
         return self._table.count_keys(merged, sums)
+
+    def sum_at_owners(self, staged: ShardedPass, values: np.ndarray) -> np.ndarray:
+        """`TableExchange.sum_at_owners`."""
+        sums = np.zeros((staged.own.rows, *values.shape[1:]), np.float32)
+        of_owner = np.split(values, staged.bounds[1:-1])
+        found = self.exchange.all_to_all(self._channel, "clicks", of_owner)
+        for rows, flat in zip(staged.asked, found, strict=True):
+            here = rows >= 0  # the rows of one rank differ, because its keys do
+            sums[rows[here]] += flat.reshape(len(rows), *values.shape[1:])[here]
+        return sums
+
+    def from_owners(self, staged: ShardedPass, values: np.ndarray) -> np.ndarray:
+        """`TableExchange.from_owners`."""
+        out = []
+        for rows in staged.asked:
+            here, of_rank = rows >= 0, np.zeros((len(rows), *values.shape[1:]), np.float32)
+            of_rank[here] = values[rows[here]]
+            out.append(of_rank)
+        found = self.exchange.all_to_all(self._channel, "clicks", out)
+        return np.concatenate(found).reshape(staged.rows, *values.shape[1:])
 
     def _bounds(self, keys: np.ndarray) -> np.ndarray:
         """(R + 1) the start of each owner's range in keys, and the end of the last one."""
@@ -201,6 +221,14 @@ class SharedTables(TableExchange):
 
     def finish_staging(self, wait: Callable[[], None]) -> None:
         wait()
+
+    def sum_at_owners(self, staged: StagedPass, values: np.ndarray) -> np.ndarray:
+        shard, part = next(zip(self.shards.values(), _parts(staged), strict=True))
+        return shard.sum_at_owners(part, values)
+
+    def from_owners(self, staged: StagedPass, values: np.ndarray) -> np.ndarray:
+        shard, part = next(zip(self.shards.values(), _parts(staged), strict=True))
+        return shard.from_owners(part, values)
 
     def begin(self, staged: StagedPass) -> None:
         for shard, part in zip(self.shards.values(), _parts(staged), strict=True):

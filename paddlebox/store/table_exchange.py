@@ -5,6 +5,7 @@ exchange; `paddlebox.ranks.shared_tables` has the form of several ranks. A singl
 nothing: all rows are in its own tables.
 
     once a pass     stage, count_keys, finish_staging, begin, end, drop
+    once a part     sum_at_owners, from_owners
     in a pass       feeds, step
     reports         exchanged
 
@@ -68,6 +69,21 @@ class TableExchange:
 
     def begin(self, staged: StagedPass) -> None:
         """Start a pass that the tables have begun."""
+
+    def sum_at_owners(self, staged: StagedPass, values: np.ndarray) -> np.ndarray:
+        """The sums over all ranks of values by row of the first table, added in the order of ranks.
+
+        Args:
+            values: (rows of `staged`, ...) float32, by row id of this rank's batches.
+
+        Returns: (rows of `staged.parts[0].own`, ...) float32, by row id of this rank's own range.
+        """
+        return values
+
+    def from_owners(self, staged: StagedPass, values: np.ndarray) -> np.ndarray:
+        """The values of the rows that this rank's batches read, 0 for a key without a row. Takes
+        what `sum_at_owners` returns, and returns what that takes."""
+        return values
 
     def feeds(
         self,

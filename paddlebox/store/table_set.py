@@ -207,8 +207,9 @@ class TableSet(Closing):
             dict(hits),
             train,
             sum(part.refused for part in parts),
-            self.names,
-            tuple(parts),
+            slots,
+            names=self.names,
+            parts=tuple(parts),
         )
 
     def count_keys(

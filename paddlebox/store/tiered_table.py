@@ -40,6 +40,16 @@ class StagedPass:
     hits: Mapping[str, int]  # rows found in "hbm", "mem", "ssd", and created as "new"
     train: bool = True
     refused: int = 0  # keys that get no row yet: see TableSet.count_keys
+    slots: np.ndarray | None = None  # (K) uint16, the sparse slot of each key; None: 0
+
+    @property
+    def slot_of_row(self) -> np.ndarray:
+        """(rows) uint16, the sparse slot of each row."""
+        found = np.zeros(self.rows, np.uint16)
+        if self.slots is not None:
+            has_row = self.row_of_key >= 0
+            found[self.row_of_key[has_row]] = self.slots[has_row]
+        return found
 
     @property
     def own(self) -> StagedPass:
@@ -206,11 +216,9 @@ class TieredTable(Closing):
     ) -> StagedPass:
         """As `TableSet.stage`, with keys of this table."""
         self.check_usable()
-        if slots is None:
-            slots = np.empty(0, np.uint16)
         staged = self.native.stage(
             np.ascontiguousarray(keys, np.uint64),
-            np.ascontiguousarray(slots, np.uint16),
+            np.ascontiguousarray(() if slots is None else slots, np.uint16),
             train,
             day,
         )
@@ -219,7 +227,7 @@ class TieredTable(Closing):
         if self.shown is not None and not train:
             row_of_key = np.where(self.shown(keys), row_of_key, np.int32(-1))
         return StagedPass(
-            staged["stamp"], staged["rows"], row_of_key, hits, train, staged["refused"]
+            staged["stamp"], staged["rows"], row_of_key, hits, train, staged["refused"], slots
         )
 
     def count_keys(self, keys: np.ndarray, counts: np.ndarray) -> int:

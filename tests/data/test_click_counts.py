@@ -13,7 +13,7 @@ import pytest
 from paddlebox._native import core
 from paddlebox.compat.upstream import UpstreamDataset
 from paddlebox.config import TableConfig
-from paddlebox.data.click_counts import FOLDS, estimate, seed_of
+from paddlebox.data.click_counts import FOLDS, estimate, seed_of, sums_of
 from paddlebox.data.sequences import SequenceOptions
 from paddlebox.errors import ConfigError, PassError
 from paddlebox.store.table import Table
@@ -241,7 +241,7 @@ def test_the_prior_is_the_rate_and_how_alike_the_rows_of_a_slot_are() -> None:
     # Slot 2: one row, which says nothing about how rows differ. Slot 3: no row.
     counts = np.array([[100, 10], [100, 30], [50, 5], [50, 5], [7, 7], [0, 0]], np.float32)
     slot_of_row = np.array([0, 0, 1, 1, 2, 0])
-    rate, strength = estimate(counts, slot_of_row, [0, 1, 2, 3])
+    rate, strength = estimate(sums_of(counts, slot_of_row, [0, 1, 2, 3]))
     np.testing.assert_allclose(rate, [0.2, 0.1, 1 - 1e-6, np.nan], rtol=1e-6)
     # By hand: sum c^2 / n = 10 and C^2 / N = 8, so the variance between the rows is 2, and that
     # within them (40 - 10) / 198 = 5 / 33. A row has 100 shows.
@@ -255,7 +255,7 @@ def test_the_estimated_strength_is_that_of_the_distribution_of_rates() -> None:
     rates = random.beta(0.2 * 20, 0.8 * 20, 20_000)  # mean 0.2, strength 20
     shows = random.integers(1, 60, len(rates))
     counts = np.stack([shows, random.binomial(shows, rates)], axis=1).astype(np.float32)
-    rate, strength = estimate(counts, np.zeros(len(rates), int), [0])
+    rate, strength = estimate(sums_of(counts, np.zeros(len(rates), int), [0]))
     np.testing.assert_allclose(rate, 0.2, rtol=0.01)
     np.testing.assert_allclose(strength, 20, rtol=0.05)
 

@@ -98,6 +98,10 @@ def test_slots_that_a_model_pools_have_click_priors() -> None:
         ({"data": {"sequences": {"user": "u"}}}, "does not work together with data.sequences"),
         ({"data": {"negative_rate": 0.5}}, "does not work together with data.negative_rate"),
         (
+            {"checkpoint": {"partial_recovery": True}, "ranks": {"staleness": 1}},
+            "does not work together with checkpoint.partial_recovery",
+        ),
+        (
             {"model": {"type": "dssm", "user": ["user"], "item": ["item"], "click_prior": True}},
             "a tower reads only its own slots",
         ),
@@ -116,12 +120,3 @@ def test_click_priors_need_instances_that_count_once() -> None:
     told = "model.click_prior does not work together with slot 'often' of type weight"
     with pytest.raises(ConfigError, match=told):
         read_slots(config, slots)
-
-
-def test_click_priors_need_one_rank() -> None:
-    from paddlebox.ranks import World
-    from paddlebox.ranks.dense import dense_sync
-
-    config: Config = make_config(model={"type": "dnn", "click_prior": True})
-    with pytest.raises(ConfigError, match="click_prior with 2 ranks"):
-        dense_sync(World(0, 2), config, weighted=False)
