@@ -33,7 +33,7 @@ _MARKS = f"\n\r\0{CELL}{VALUE}"  # that no value of a text may have
 
 
 @dataclass(frozen=True)
-class Rows:
+class WrittenRows:
     """A file of rows. config, slots: to read it with."""
 
     path: str
@@ -45,7 +45,7 @@ class Rows:
 @contextlib.contextmanager
 def written(
     data: Any, name: str, config: Config, slots: Slots, *, labelled: bool
-) -> Iterator[Rows]:
+) -> Iterator[WrittenRows]:
     """Write rows into a file that lasts for the block.
 
     Args:
@@ -78,7 +78,7 @@ def written(
             cells, slots = _cells(data, name, config, slots, constants, separator)
             rows = _write(path, cells, criteo=form is Format.CRITEO_TSV)
         try:
-            yield Rows(str(path), rows, config, slots)
+            yield WrittenRows(str(path), rows, config, slots)
         except DataError as error:
             raise DataError(_with_rows(str(error), str(path), name)) from None
 
