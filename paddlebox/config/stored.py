@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from paddlebox.config.check import validate
-from paddlebox.config.models import ModelType
 from paddlebox.config.schema import Config
 from paddlebox.config.section import Section
 from paddlebox.config.table import TableConfig
@@ -93,7 +92,7 @@ def with_stored(config: Config, stored: Mapping[str, Any], source: str) -> Confi
             return True
         if key.startswith("data.holdout."):  # its keys are one rule
             return True
-        if key == "trainer.epochs" and config.model.type is ModelType.LR:
+        if key == "trainer.epochs":
             return False  # the run may have chosen its value
         return within(key, (*FREE, *PASSES))
 

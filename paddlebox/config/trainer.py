@@ -76,7 +76,8 @@ class TrainerConfig(Section):
     epochs: int = Field(
         default=1,
         ge=1,
-        description="how often the passes are trained; a new run of model lr may choose 5",
+        description="how often the passes are trained; a new run of few rows may choose 2, and 5 "
+        "for model lr",
     )
     dense_threads: int = Field(
         default=0,

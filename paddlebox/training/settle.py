@@ -36,6 +36,9 @@ _INITIAL_G2SUM = 1.0
 _WITHOUT_NETWORK = (ModelType.LR, ModelType.FM)
 # Logistic regression gains from several epochs at a lower rate. FM does not: its vectors overfit.
 _LR_EPOCHS, _LR_RATE_OF_EPOCHS, _LR_EPOCHS_BELOW_ROWS = 5, 0.1, 400_000
+# Networks gain from a second epoch that begins with new rows. From the third on they overfit fewer
+# rows, and more rows cost more time than they gain.
+_EPOCHS, _ROWS_OF_EPOCHS = 2, range(2_000, 100_000)
 _DENSE_RATE_WITHOUT_NETWORK = 0.1  # such models have few dense parameters, which start at 0
 _SCALED_ROWS = 20_000  # rows to compute dense_scale and dense_ranges from
 _FEW_STEPS = 300  # after fewer steps, dense layers are still close to their initial values
@@ -66,7 +69,7 @@ def settled(
         return with_stored(config, stored, f"{run_dir}: config")
     if source is not None:
         config = _like(config, source, slots.dense_width)
-    return chosen(config, slots, plan, world, look)
+    return chosen(config, slots, plan, world, look, filled=source is not None)
 
 
 def chosen(
@@ -75,20 +78,21 @@ def chosen(
     plan: Sequence[PlannedPass],
     world: Group = ONE_RANK,
     look: FirstLook | None = None,
+    *,
+    filled: bool = False,
 ) -> Config:
-    """The config that a new run trains with. Every rank calls it. Raises: DataError, which names a
-    file that cannot be read."""
+    """The config that a new run trains with. Every rank calls it. filled: whether it starts with
+    the rows of another run. Raises: DataError, which names a file that cannot be read."""
     look, reasons = look or FirstLook(config, slots), list[str]()
-    several = _may_have_epochs(config)
+    several = _may_have_epochs(config, filled)
     if config.data.batch_size == 0 or several:
         rows, why = _rows_of_all(config, plan, world, look)
         if config.data.batch_size == 0:
             size = _UNCOUNTED if rows is None else batch_size_for(rows // world.size)
             config = config.having({"data.batch_size": size})
             reasons.append(f"data.batch_size {size} ({why})")
-        if several and rows is not None and rows < _LR_EPOCHS_BELOW_ROWS:
-            config = config.having({"trainer.epochs": _LR_EPOCHS})
-            reasons.append(f"trainer.epochs {_LR_EPOCHS} (model lr, {why})")
+        if several and rows is not None:
+            config = _with_epochs(config, rows, why, reasons)
     made = _rates(config, slots, reasons)
     made = _encoded(made, slots, plan, world, look, reasons)
     if reasons and world.rank == 0:
@@ -155,14 +159,36 @@ def _model_like(
     return model.having({k: v for k, v in update.items() if k not in model.model_fields_set})
 
 
-def _may_have_epochs(config: Config) -> bool:
-    """Whether several epochs may be chosen. Not for data ordered by day or hour, nor with histories
-    of users, because an epoch goes back in time."""
-    data, named = config.data, "epochs" in config.trainer.model_fields_set
+def _may_have_epochs(config: Config, filled: bool) -> bool:
+    """Whether several epochs may be chosen. Not for data ordered by day, hour or pass, nor with
+    histories of users, because an epoch goes back in time."""
+    data, trainer = config.data, config.trainer
     in_order = data.date or data.path_template or data.files_per_day
     in_order = in_order or data.sequences.history.length
     once = config.model.click_prior and config.table.admission.min_count > 1  # plan.py
-    return config.model.type is ModelType.LR and not (config.phases or named or in_order or once)
+    if config.phases or "epochs" in trainer.model_fields_set or in_order or once:
+        return False
+    if config.model.type in _WITHOUT_NETWORK:
+        return config.model.type is ModelType.LR
+    # A later epoch begins with new rows, which neither a source nor a delta save allows.
+    if filled or config.save.out or data.files_per_pass or data.sequences.user:
+        return False
+    return config.model.type is not ModelType.CUSTOM and not trainer.model_fields_set & {
+        "reset_rows"
+    }
+
+
+def _with_epochs(config: Config, rows: int, why: str, reasons: list[str]) -> Config:
+    """The config with the epochs for a number of rows, if it may have several."""
+    if config.model.type is ModelType.LR:
+        if rows >= _LR_EPOCHS_BELOW_ROWS:
+            return config
+        reasons.append(f"trainer.epochs {_LR_EPOCHS} (model lr, {why})")
+        return config.having({"trainer.epochs": _LR_EPOCHS})
+    if rows not in _ROWS_OF_EPOCHS:
+        return config
+    reasons.append(f"trainer.epochs {_EPOCHS}, trainer.reset_rows ({why})")
+    return config.having({"trainer.epochs": _EPOCHS, "trainer.reset_rows": True})
 
 
 def _rates(config: Config, slots: Slots, reasons: list[str]) -> Config:

@@ -260,6 +260,32 @@ def test_later_starts_keep_the_epochs_that_were_chosen_unless_they_name_others(
     assert settle(more, folder / "run").trainer.epochs == 7
 
 
+def test_a_network_of_few_rows_has_a_second_epoch_with_new_rows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def made(rows: int, source: Any = None, **changes: Any) -> tuple[int, bool]:
+        rows_found(monkeypatch, rows)
+        data = {"files_per_pass": 0, **changes.pop("data", {})}
+        own = config(folder, data=data, **{"model": {"type": "deepfm"}, **changes})
+        trainer = settle(own, folder / "run", source=source).trainer
+        return trainer.epochs, trainer.reset_rows
+
+    with caplog.at_level(logging.INFO, "paddlebox"):
+        assert made(2000) == made(99_999) == (2, True)
+    assert "trainer.epochs 2, trainer.reset_rows (about 2000 training rows)" in caplog.text
+    assert made(1999) == made(100_000) == (1, False)
+    assert made(2000, trainer={"epochs": 3}) == (3, False)
+    for model in ("fm", "custom"):
+        custom = {"layer": "a.py:Layer"} if model == "custom" else {}
+        allowed = {"allow_commands": True}
+        assert made(2000, model={"type": model, **custom}, security=allowed) == (1, False)
+    for data in ({"files_per_pass": 1}, {"date": "20240101"}, {"sequences": {"user": "a"}}):
+        assert made(2000, data=data) == (1, False)
+    assert made(2000, save={"out": str(folder / "saves")}) == (1, False)
+    source = settle(config(folder), folder / "source").model_dump(mode="json")
+    assert made(2000, source=source) == (1, False)
+
+
 @pytest.mark.parametrize("phases", [False, True])
 def test_parameters_that_ranks_average_now_and_then_are_not_averaged_over_the_steps(
     folder: Path, phases: bool

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paddlebox.config import Config, ModelType, load_config, load_slots
+from paddlebox.config import Config, load_config, load_slots
 from paddlebox.config.load import config_of, parse_yaml, read_yaml
 from paddlebox.config.stored import FREE, within
 from paddlebox.data.listing import expand
@@ -379,8 +379,6 @@ def _arguments(
 
 def _values_of_all_rows(config: Config) -> list[str]:
     """Overrides for what a run on all training files would choose by their number of rows."""
-    if config.data.batch_size and config.model.type is not ModelType.LR:
-        return []
     from paddlebox.training.plan import plan_passes
     from paddlebox.training.settle import chosen
 
@@ -388,6 +386,7 @@ def _values_of_all_rows(config: Config) -> list[str]:
     return [
         f"data.batch_size={settled.data.batch_size}",
         f"trainer.epochs={settled.trainer.epochs}",
+        f"trainer.reset_rows={str(settled.trainer.reset_rows).lower()}",
     ]
 
 
