@@ -144,7 +144,7 @@ _stop = _key("checkpoint.guard.quality: stop", lambda c: c.checkpoint.guard.qual
 _dates = _key("checkpoint.every: date", lambda c: c.checkpoint.every == "date")
 _gate = _key("publish.gate_files", lambda c: c.publish.gate_files)
 _file = _key("publish.file", lambda c: c.publish.file)
-_click_prior = _with("click_prior", lambda m: m.click_prior)
+_click_prior = _with("click_prior", lambda m: m.has_click_priors)
 _grouped = _with("loss_group", lambda m: m.loss_group)
 _delayed = _with("delayed_task {0.delayed}", lambda m: m.delayed)
 

@@ -107,8 +107,9 @@ def _type(name: str, field: FieldInfo) -> str:
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return _choices(annotation)
     if get_origin(annotation) is UnionType or get_origin(annotation) is Union:
-        words, other = get_args(annotation)
-        return ", ".join([*(f"`{word}`" for word in get_args(words)), _list_of(other)])
+        words, *others = get_args(annotation)
+        of_others = ["bool" if other is bool else _list_of(other) for other in others]
+        return ", ".join([*(f"`{word}`" for word in get_args(words)), *of_others])
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{word}`" for word in get_args(annotation))
     if annotation in (int, float, bool, str):

@@ -68,11 +68,12 @@ def fields_of(slots: Slots, sequences: Sequence[str] = ()) -> Fields:
 
 def click_slots(model: ModelConfig, slots: Slots) -> tuple[int, ...]:
     """(K) the sparse slots with click priors, by position: those that the model reads, except
-    sequences. None without `click_prior`."""
-    if not model.click_prior:
+    sequences, or those of them that `click_prior` names. None without `click_prior`."""
+    if not model.has_click_priors:
         return ()
-    left_out = {*model.sequences}
-    read = model.slots or [slot.name for slot in slots.sparse]
+    left_out, read = {*model.sequences}, model.slots or [slot.name for slot in slots.sparse]
+    if isinstance(model.click_prior, tuple):
+        left_out |= {*read} - {*model.click_prior}
     return tuple(
         number
         for number, slot in enumerate(slots.sparse)

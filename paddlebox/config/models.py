@@ -73,10 +73,11 @@ class ModelConfig(Section):
         description="ascending edges of the ranges of each dense feature; the model also sees how "
         "far a value is through each range; auto: chosen when a run begins",
     )
-    click_prior: bool = Field(
-        default=False,
+    click_prior: Literal["auto"] | bool | ListOf[Text] = Field(
+        default="auto",
         description="feed the network each slot's smoothed log-odds of a click, and their "
-        "confidence",
+        "confidence: of all slots that the model reads, of these slots, or of none; auto: chosen "
+        "when a run begins",
     )
     loss: Text = Field(
         default="bce",
@@ -163,6 +164,11 @@ class ModelConfig(Section):
         """(W) the edges of the ranges of each dense feature. Empty if there are none, or `auto` has
         not been replaced yet."""
         return () if isinstance(self.dense_ranges, str) else self.dense_ranges
+
+    @property
+    def has_click_priors(self) -> bool:
+        """Whether slots have click priors. False if `auto` has not been replaced yet."""
+        return self.click_prior not in ("auto", False, ())
 
     @property
     def delayed(self) -> str:
@@ -512,7 +518,7 @@ class DssmConfig(NetworkConfig):
             raise ValueError(
                 f"user and item both have {', '.join(both)}; use each slot in one tower"
             )
-        if self.click_prior:
+        if self.has_click_priors:
             raise ValueError(
                 "click_prior adds features of all slots, but a tower reads only its own slots: "
                 "leave it out"

@@ -59,7 +59,7 @@ _EXTRA = re.compile(rf"extra_tables\..+?\.(?=(?:{'|'.join(TableConfig.model_fiel
 _PHASE = re.compile(r"phases\.(?:join|update)\.")  # keys there count as `model` and `optimizer`
 
 # Values that a new run replaces by values it chooses.
-_AUTO = {"batch_size": 0, "dense_scale": "auto", "dense_ranges": "auto"}
+_AUTO = {"batch_size": 0, "dense_scale": "auto", "dense_ranges": "auto", "click_prior": "auto"}
 
 S = TypeVar("S", bound=Section)
 

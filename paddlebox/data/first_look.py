@@ -19,6 +19,7 @@ from paddlebox.config import Config, Format, Slot, Slots, SlotType
 from paddlebox.data.columnar import Piece, count_rows, read_pieces
 from paddlebox.data.holdout import Rows
 from paddlebox.data.options import LoadOptions
+from paddlebox.data.prior_gain import FirstRows
 from paddlebox.data.reader import Chunk, read_chunks
 from paddlebox.data.sources import FilePart
 
@@ -86,15 +87,34 @@ class FirstLook:
         """Scales and ranges of the dense features, from at least this many of the first rows of the
         files. REQUIRES: no command or plugin reads the files."""
         schema, parts = self._options.schema(), list[np.ndarray]()
+        for parsed in self._parsed(files, schema):
+            parts.append(_dense_of(parsed, schema))
+            if sum(map(len, parts)) >= at_least:
+                break
+        return _numbers(parts, self._options.slots)
+
+    def first_rows(self, files: Sequence[str], at_most: int) -> FirstRows:
+        """The first rows of the files, at most so many. REQUIRES: no command or plugin reads the
+        files."""
+        core, schema = _native.core, self._options.schema()
+        instances = core.Instances(schema.sparse_slots, schema.dense_width)
+        for parsed in self._parsed(files, schema):
+            instances.append(parsed)
+            if instances.size >= at_most:
+                break
+        instances.index(core.ThreadPool(1))
+        rows = min(instances.size, at_most)
+        nowhere = np.zeros(instances.unique_keys, np.int32)
+        clicks = instances.pack_batch(0, rows, nowhere, 0, schema.dense_width)["show_click"][:, 1]
+        return FirstRows(np.array(clicks), *instances.pack_feasigns(0, rows))
+
+    def _parsed(self, files: Sequence[str], schema: Any) -> Iterator[Any]:
+        """The chunks of the files, parsed."""
         for path in files:
             chunks = self._chunks(path)
             if not self._options.data.format.is_columnar:
                 chunks = self._options.head(schema).taken_from(chunks, FilePart(path))
-            for chunk in chunks:
-                parts.append(_dense_of(chunk.parse(schema), schema))
-                if sum(map(len, parts)) >= at_least:
-                    return _numbers(parts, self._options.slots)
-        return _numbers(parts, self._options.slots)
+            yield from (chunk.parse(schema) for chunk in chunks)
 
     def zeros(self, path: str, at_least: int) -> tuple[int, dict[str, int]]:
         """Count ids of 0 in slots that are not hashed, in at least this many of the first rows of a

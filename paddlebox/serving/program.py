@@ -280,7 +280,7 @@ def _build(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
     model, more = _model(config, slots), len(config.tables) - 1
     use_padding(model)
     own = config.model
-    scaled = bool(own.dense_scales or own.edges) or own.click_prior
+    scaled = bool(own.dense_scales or own.edges) or own.has_click_priors
     fed = _replace(model, PooledTables if more else PooledSlots, scaled)
     pooled_width = fed.all_width
     _, dense_width = form(config, slots)

@@ -198,7 +198,7 @@ class Writer(Closing):
             layers=[],
             model=model,
             embedx_dim=parts[0].embedx_dim,
-            counts=bool(config.model.use_cvm) or config.model.click_prior,
+            counts=bool(config.model.use_cvm) or config.model.has_click_priors,
             more_counts=len(config.table.counts) if config.model.use_cvm else 0,
             precision=precision or (newest.precision if newest is not None else "float32"),
             slots=cells,

@@ -41,6 +41,8 @@ def read_slots(config: Config, slots: AnySlots | None = None) -> Slots:
     for key, model in config.models.items():
         slots.positions(model.sequences)
         _check_sparse(config, slots, f"{key}.slots", model.slots)
+        if isinstance(model.click_prior, tuple):
+            _check_sparse(config, slots, f"{key}.click_prior", model.click_prior)
         for wrong, text in _misfits(config, slots, key, model):
             if wrong:
                 raise ConfigError(text)
@@ -149,7 +151,7 @@ def _misfits(
             "data has them",
         ),
         (
-            model.click_prior and weight,
+            model.has_click_priors and weight,
             f"{key}.click_prior does not work together with slot {weight!r} of type weight: {out}",
         ),
         (
@@ -175,7 +177,7 @@ def _misfits(
             for given, what in (
                 (data.sequences.user, "data.sequences"),
                 (data.holdout and data.holdout.of_places, "data.holdout.share without by"),
-                (model.click_prior, f"{key}.click_prior"),
+                (model.has_click_priors, f"{key}.click_prior"),
             )
         ),
         (

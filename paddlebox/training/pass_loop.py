@@ -202,7 +202,7 @@ class PassLoop:
         config, dataset, runners = self._config, self._dataset, self._training.runners
         stats = dataset.stats
         seed_pass(config.seed, planned.number)
-        if config.model.click_prior:
+        if config.model.has_click_priors:
             dataset.options.repeated = planned.number in self._trained_before
             dataset.options.take_priors = runners.of(Phase.UPDATE).set_click_prior
         of_phases: dict[str, Line] = {}

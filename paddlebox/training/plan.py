@@ -159,7 +159,7 @@ def check_click_priors(config: Config, passes: Sequence[PlannedPass], done: int)
     others; or it repeats files, but their rows were not all counted, or the end of a day has
     multiplied their counts.
     """
-    if not config.model.click_prior:
+    if not config.model.has_click_priors:
         return
     repeated, again = repeats(passes), trained_before(passes)
     for number, first in repeated.items():

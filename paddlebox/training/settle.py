@@ -10,14 +10,19 @@ from typing import Any
 
 from paddlebox.config import Config, KeySpace, ModelType, Rule, Slots, TableConfig
 from paddlebox.config.check import validate
+from paddlebox.config.combinations import check_combinations
+from paddlebox.config.fields import click_slots
 from paddlebox.config.models import AnyModelConfig
+from paddlebox.config.section import list_to_tuple
 from paddlebox.config.stored import with_stored
 from paddlebox.config.trainer import PhaseConfig
 from paddlebox.data.first_look import FirstLook, Numbers
+from paddlebox.data.prior_gain import slots_that_gain
 from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.run_config import stored_config
+from paddlebox.training.opening import read_slots
 from paddlebox.training.pass_line import Lines
-from paddlebox.training.plan import PlannedPass
+from paddlebox.training.plan import PlannedPass, check_click_priors
 from paddlebox.training.resume import ResumeRequest
 
 log = logging.getLogger("paddlebox")
@@ -41,6 +46,13 @@ _LR_EPOCHS, _LR_RATE_OF_EPOCHS, _LR_EPOCHS_BELOW_ROWS = 5, 0.1, 400_000
 _EPOCHS, _ROWS_OF_EPOCHS = 2, range(2_000, 100_000)
 _DENSE_RATE_WITHOUT_NETWORK = 0.1  # such models have few dense parameters, which start at 0
 _SCALED_ROWS = 20_000  # rows to compute dense_scale and dense_ranges from
+# Models with a network for one label gain from click priors; the log loss of LR and FM may rise.
+_WITH_PRIORS = (
+    *(ModelType.DNN, ModelType.WIDE_DEEP, ModelType.DEEPFM, ModelType.DCN, ModelType.DCN_V2),
+    *(ModelType.XDEEPFM, ModelType.AUTOINT, ModelType.FIBINET, ModelType.DLRM, ModelType.GATENET),
+    *(ModelType.MASKNET, ModelType.FINALMLP, ModelType.DIN, ModelType.DIEN, ModelType.BST),
+)
+_PRIOR_ROWS = 20_000  # rows to choose the slots with click priors from
 _FEW_STEPS = 300  # after fewer steps, dense layers are still close to their initial values
 
 
@@ -84,6 +96,7 @@ def chosen(
     """The config that a new run trains with. Every rank calls it. filled: whether it starts with
     the rows of another run. Raises: DataError, which names a file that cannot be read."""
     look, reasons = look or FirstLook(config, slots), list[str]()
+    config = _with_priors(config, slots, plan, world, look, reasons)
     several = _may_have_epochs(config, filled)
     if config.data.batch_size == 0 or several:
         rows, why = _rows_of_all(config, plan, world, look)
@@ -127,9 +140,8 @@ def batch_size_for(rows: int) -> int:
 
 def _like(config: Config, source: Mapping[str, Any], dense_width: int) -> Config:
     """The config with the key_space, use_cvm, click_prior, dense_scale and dense_ranges of another
-    run, unless it
-    names them: the rows and layers of that run have no meaning with other values. Raises:
-    ConfigError if the config does not allow one of them."""
+    run, unless it names them: the rows and layers of that run have no meaning with other values.
+    Raises: ConfigError if the config does not allow one of them."""
     theirs = source["data"]["key_space"]
     if "key_space" not in config.data.model_fields_set and theirs in [*KeySpace]:
         config = config.having({"data.key_space": KeySpace(theirs)})
@@ -149,14 +161,59 @@ def _model_like(
     of_phases = source.get("phases") or {}
     theirs = of_phases.get(phase, source)["model"]
     update: dict[str, Any] = {}
-    for key in ("use_cvm", "click_prior"):
-        if key in type(model).model_fields and key in theirs:
-            update[key] = theirs[key]
+    if "use_cvm" in type(model).model_fields and "use_cvm" in theirs:
+        update["use_cvm"] = theirs["use_cvm"]
+    if theirs.get("click_prior", "auto") == "auto":  # for none, as in older versions
+        update["click_prior"] = False
+    else:
+        update["click_prior"] = list_to_tuple(theirs["click_prior"])
     for key in ("dense_scale", "dense_ranges"):
         value = theirs.get(key, "none")  # older versions had no ranges
         if isinstance(value, str) or len(value) == dense_width:
             update[key] = value if isinstance(value, str) else tuple(map(tuple, value))
-    return model.having({k: v for k, v in update.items() if k not in model.model_fields_set})
+    named = {key for key in model.model_fields_set if getattr(model, key) != "auto"}
+    return model.having({key: value for key, value in update.items() if key not in named})
+
+
+def _with_priors(
+    config: Config,
+    slots: Slots,
+    plan: Sequence[PlannedPass],
+    world: Group,
+    look: FirstLook,
+    reasons: list[str],
+) -> Config:
+    """The config with chosen slots in place of `click_prior: auto`, which models that cannot gain
+    keep: for them it means none."""
+    model = config.model
+    if config.phases or model.type not in _WITH_PRIORS or model.click_prior != "auto":
+        return config
+    found, why = tuple[str, ...](), _no_priors(config, slots, plan)
+    if not why:
+        candidates = click_slots(model.having({"click_prior": True}), slots)
+        if world.rank == 0:
+            first = look.first_rows(plan[0].files, _PRIOR_ROWS)
+            gain = slots_that_gain(first, candidates)
+            found = tuple(slots.sparse[number].name for number in gain)
+        found = tuple(world.first("click priors", found))
+        why = f"no slot gains in the first {_PRIOR_ROWS} rows"
+    shown = f"of {len(found)} slots" if found else f"false ({why})"
+    reasons.append(f"model.click_prior {shown}")
+    return config.having({"model.click_prior": found or False})
+
+
+def _no_priors(config: Config, slots: Slots, plan: Sequence[PlannedPass]) -> str:
+    """Why no slot may have click priors; empty if slots may."""
+    if not plan or config.data.pipe_command or config.data.parser:
+        return "the first rows cannot be read in advance"
+    wanted = config.having({"model.click_prior": True})
+    try:
+        check_combinations(wanted)
+        read_slots(wanted, slots)
+        check_click_priors(wanted, plan, 0)
+    except ValueError as error:
+        return str(error)
+    return "" if click_slots(wanted.model, slots) else "no sparse slots"
 
 
 def _may_have_epochs(config: Config, filled: bool) -> bool:
@@ -165,7 +222,7 @@ def _may_have_epochs(config: Config, filled: bool) -> bool:
     data, trainer = config.data, config.trainer
     in_order = data.date or data.path_template or data.files_per_day
     in_order = in_order or data.sequences.history.length
-    once = config.model.click_prior and config.table.admission.min_count > 1  # plan.py
+    once = config.model.has_click_priors and config.table.admission.min_count > 1  # plan.py
     if config.phases or "epochs" in trainer.model_fields_set or in_order or once:
         return False
     if config.model.type in _WITHOUT_NETWORK:

@@ -172,7 +172,7 @@ def test_the_slots_of_the_config_are_those_of_the_data(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config))
     assert RunData(path, tmp_path / "run", None).config == given.config
-    whole = make_config(model={"type": "lr"}, data=config["data"])
+    whole = make_config(model={"type": "lr", "click_prior": "auto"}, data=config["data"])
     assert RunData(whole, tmp_path / "run", None).config == given.config
 
 

@@ -114,12 +114,12 @@ def test_instances_see_the_clicks_of_all_ranks(tmp_path: Path) -> None:
             np.testing.assert_array_equal(seen.columns[number], found)
         for instance in (instance for of_rank in of_ranks for instance in of_rank):
             before.add(instance)
-    for seen, of_rank in zip(several, passes[-1], strict=True):
-        np.testing.assert_array_equal(seen.columns[-1], [before.seen(one) for one in of_rank])
+    for seen, instances in zip(several, passes[-1], strict=True):
+        np.testing.assert_array_equal(seen.columns[-1], [before.seen(one) for one in instances])
     with Run(tmp_path / "one") as one:
-        for number, of_ranks in enumerate(files[:-1]):
+        for number, of_pass in enumerate(files[:-1]):
             whole = tmp_path / f"{number}.txt"
-            whole.write_text("".join(Path(file).read_text() for file in of_ranks))
+            whole.write_text("".join(Path(file).read_text() for file in of_pass))
             one.columns(str(whole))
     for seen in several:
         np.testing.assert_array_equal(seen.priors, several[0].priors)  # the same bits

@@ -18,7 +18,7 @@ def config_fields(**sections: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "name": "run",
         "data": {"format": "csv", "slots": "slots.yaml", "train_files": ["train.csv"]},
-        "model": {"type": "dnn"},
+        "model": {"type": "dnn", "click_prior": False},
     }
     for name, value in sections.items():
         fields[name] = {**fields.get(name, {}), **value} if isinstance(value, dict) else value

@@ -471,7 +471,8 @@ def test_a_run_stores_what_it_chose_and_later_starts_continue_with_it(folder: Pa
 def test_a_value_of_the_source_that_the_config_does_not_allow_is_an_error(folder: Path) -> None:
     theirs = config(folder, model={"type": "lr", "click_prior": True})
     source = settle(theirs, folder / "source").model_dump(mode="json")
-    own = config(folder, model={"type": "lr"}, extra_tables={"wide": {}})
+    open_value = {"type": "lr", "click_prior": "auto"}
+    own = config(folder, model=open_value, extra_tables={"wide": {}})
     with pytest.raises(ConfigError, match=r"taken over from the source\): model\.click_prior does"):
         settle(own, folder / "run", source=source)
     named = {"type": "lr", "click_prior": False}
