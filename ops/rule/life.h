@@ -10,8 +10,12 @@
 // applied, nor on whether the row is packed then.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
+#include <tuple>
 #include <vector>
 
 #include "row/codec.h"
@@ -25,6 +29,23 @@ enum class LifeKind : uint8_t {
   kDeltaReset,   // a delta was saved: delta_score of its rows becomes 0
   kResetRows,    // an epoch begins: weights and states become those of a new row
   kWeightDecay,  // a pass ended: weights are multiplied by embed_decay and embedx_decay
+  kErase,        // the rows of some feasigns or of a slot are deleted
+  kEvict,        // the table had too many rows: those of the lowest ranks are deleted
+};
+
+// The last day (in the year 4840) that ranks tell apart.
+constexpr uint32_t kLastRankDay = (1u << 20) - 1;
+
+// A row's place in the order of eviction, lowest first. Keys are hashes, so equal scores are
+// divided by chance, and the order is total.
+struct EvictionRank {
+  uint32_t day = 0;    // last_seen_day, if that comes first; otherwise 0
+  uint32_t score = 0;  // bits of a float of at least 0, which are in the order of the floats
+  uint64_t key = 0;
+
+  bool operator<(const EvictionRank& other) const {
+    return std::tie(day, score, key) < std::tie(other.day, other.score, other.key);
+  }
 };
 
 // An event holds all its parameters, so later changes of the configuration do not change it.
@@ -37,7 +58,11 @@ struct LifeEvent {
   float min_delta_score = 0.0f;  // below: kDeltaReset leaves the row
   uint32_t max_unseen_days = 0;  // above: kShrink deletes the row; kDeltaReset leaves it
   float embed_decay = 1.0f;
-  float embedx_decay = 1.0f;  // of embedx and expand
+  float embedx_decay = 1.0f;                          // of embedx and expand
+  std::shared_ptr<const std::vector<uint64_t>> keys;  // of kErase: ascending; null: none
+  int32_t slot = -1;                                  // of kErase; -1: none
+  EvictionRank lowest;                                // of kEvict: the lowest rank that stays
+  bool by_day = false;                                // of kEvict: ranks begin with the day
 };
 
 // Which rows a base or a delta for serving holds: rows with a high enough score that were seen
@@ -66,10 +91,38 @@ inline bool Saved(const AccessorConfig& config, const SaveFilter& filter, const 
          UnseenDays(row, filter.day) <= filter.max_unseen_days;
 }
 
-// Whether a kShrink deletes the row, to which all earlier events were applied.
-inline bool Deletes(const AccessorConfig& config, const LifeEvent& event, const float* row) {
-  return accessor::Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) < event.min_score ||
-         UnseenDays(row, event.day) > event.max_unseen_days;
+// The rank of a row, to which all events were applied. A score below 0, or NaN, counts as 0.
+inline EvictionRank RankOf(const AccessorConfig& config, bool by_day, uint64_t key,
+                           const float* row) {
+  EvictionRank rank;
+  if (by_day) rank.day = std::min(GetWord(row, RowLayout::kDay), kLastRankDay);
+  const float score = accessor::Score(config, row[RowLayout::kShow], row[RowLayout::kClick]);
+  if (score > 0) std::memcpy(&rank.score, &score, sizeof(score));
+  rank.key = key;
+  return rank;
+}
+
+// The events that delete rows.
+inline bool MayDelete(const LifeEvent& event) {
+  return event.kind == LifeKind::kShrink || event.kind == LifeKind::kErase ||
+         event.kind == LifeKind::kEvict;
+}
+
+// Whether an event deletes the row, to which all earlier events were applied.
+inline bool Deletes(const AccessorConfig& config, const LifeEvent& event, uint64_t key,
+                    const float* row) {
+  switch (event.kind) {
+    case LifeKind::kShrink:
+      return accessor::Score(config, row[RowLayout::kShow], row[RowLayout::kClick]) <
+                 event.min_score ||
+             UnseenDays(row, event.day) > event.max_unseen_days;
+    case LifeKind::kErase:
+      return (event.slot >= 0 && SlotOf(row) == event.slot) ||
+             (event.keys != nullptr &&
+              std::binary_search(event.keys->begin(), event.keys->end(), key));
+    case LifeKind::kEvict: return RankOf(config, event.by_day, key, row) < event.lowest;
+    default: return false;
+  }
 }
 
 inline bool ChangesWeights(const LifeEvent& event) {
@@ -94,7 +147,9 @@ inline bool ApplyTo(const AccessorConfig& config, const RowCodec& codec, const L
         for (int c = 0; c < config.layout.counts; ++c) counts[c] *= event.decay;
         break;
       case LifeKind::kShrink:
-        if (Deletes(config, event, row)) return false;
+      case LifeKind::kErase:
+      case LifeKind::kEvict:
+        if (Deletes(config, event, key, row)) return false;
         break;
       case LifeKind::kDeltaReset:
         if (Saved(config,
@@ -124,14 +179,15 @@ inline bool Apply(const AccessorConfig& config, const RowCodec& codec, const Lif
 // The result of Apply from the first kHeadWords words of the row alone, packed or not. It changes
 // only those of the words on which later results depend.
 constexpr size_t kHeadWords = RowLayout::kLifeSeq + 1;
-inline bool Survives(const AccessorConfig& config, const LifeEvent* events, size_t n, float* head) {
+inline bool Survives(const AccessorConfig& config, const LifeEvent* events, size_t n, uint64_t key,
+                     float* head) {
   for (size_t i = GetWord(head, RowLayout::kLifeSeq); i < n; ++i) {
     const LifeEvent& event = events[i];
     if (event.kind == LifeKind::kDecay) {
       head[RowLayout::kShow] *= event.decay;
       head[RowLayout::kClick] *= event.decay;
     }
-    if (event.kind == LifeKind::kShrink && Deletes(config, event, head)) return false;
+    if (Deletes(config, event, key, head)) return false;
     SetWord(head, RowLayout::kLifeSeq, event.seq);
   }
   return true;

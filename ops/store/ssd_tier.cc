@@ -499,7 +499,8 @@ Status SsdTier::Impl::MergeRange(const MergeRequest& request, const MergePlan& p
   return finish();
 }
 
-std::vector<DeadShare> SsdTier::DeadShares(const std::function<bool(float* head)>& survives) {
+std::vector<DeadShare> SsdTier::DeadShares(
+    const std::function<bool(uint64_t key, float* head)>& survives) {
   const std::lock_guard<std::mutex> one(impl_->sampling);
   const std::shared_ptr<const Segments> all = impl_->Current();
   const size_t blocks =
@@ -518,7 +519,7 @@ std::vector<DeadShare> SsdTier::DeadShares(const std::function<bool(float* head)
     Sample& sample = samples[shape.id];
     const size_t n = sample.keys.size();
     for (size_t i = 0; i < n; ++i) {
-      sample.dead[i] = sample.dead[i] || !survives(sample.heads[i].data());
+      sample.dead[i] = sample.dead[i] || !survives(sample.keys[i], sample.heads[i].data());
     }
     if (std::find(sample.dead.begin(), sample.dead.end(), true) == sample.dead.end()) continue;
     const uint64_t low = shape.min_key, high = shape.max_key, age = shape.sequence;

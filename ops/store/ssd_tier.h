@@ -108,7 +108,7 @@ class SsdTier : public Tier {
   // segment and is read once. Blocks that cannot be read are left out of it.
   // survives: applies life events to the first kSampledWords words of a row, as MergeRequest::life.
   static constexpr size_t kSampledWords = 6;
-  std::vector<DeadShare> DeadShares(const std::function<bool(float* head)>& survives);
+  std::vector<DeadShare> DeadShares(const std::function<bool(uint64_t key, float* head)>& survives);
   // Cancels the running merges and every later one.
   void CancelMerges();
 

@@ -1,10 +1,12 @@
 // Staging: moves the rows of a pass from the tiers into its table, and back.
 #include <algorithm>
 #include <cinttypes>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
+#include "base/hash.h"
 #include "base/sorted_merge.h"
 #include "table/table.h"
 
@@ -179,12 +181,19 @@ Result<StagedPass> Table::Stage(const uint64_t* keys, const uint16_t* slots, siz
   return train ? FinishTraining(pass, found) : FinishEvaluation(pass, found);
 }
 
-// Adds the keys that the filter admits to `kept`, which holds the keys that have a row.
+// Adds the keys that the filter and chance admit to `kept`, which holds the keys that have a row.
+// Chance depends on seed, key and pass, so a pass that is trained again admits the same keys.
 void Table::Admit(const PassTable& pass, std::vector<uint8_t>* kept) const {
   const std::vector<uint64_t>& keys = pass.table->keys();
   const std::lock_guard<std::mutex> lock(admission_mutex_);
+  const double probability = config_.admission_probability;
+  const bool always = probability >= 1;
+  const auto below = always ? UINT64_MAX : static_cast<uint64_t>(std::ldexp(probability, 64));
+  const uint64_t salt = Mix(config_.accessor.seed ^ Mix(counted_pass_ + 0x6368616e6365ULL));
   for (size_t i = 0; i < keys.size(); ++i) {
-    if ((*kept)[i] == 0) (*kept)[i] = admission_->Admits(keys[i]) ? 1 : 0;
+    if ((*kept)[i] != 0) continue;
+    const bool counted = admission_ == nullptr || admission_->Admits(keys[i]);
+    (*kept)[i] = counted && (always || Mix(keys[i] ^ salt) < below) ? 1 : 0;
   }
 }
 
@@ -224,7 +233,7 @@ Result<StagedPass> Table::FinishTraining(const std::shared_ptr<PassTable>& pass,
   StagedPass staged;
   staged.stamp = pass->stamp;
   std::vector<uint8_t> kept(found.size(), 1);
-  if (admission_ != nullptr) {
+  if (!AdmitsAll()) {
     kept = found;
     Admit(*pass, &kept);
     staged.refused = static_cast<size_t>(std::count(kept.begin(), kept.end(), uint8_t{0}));

@@ -94,14 +94,17 @@ uint64_t Table::max_pass_rows() const {
 
 // ---- Admission
 
-Status Table::CountKeys(const uint64_t* keys, const uint32_t* counts, size_t n) {
-  if (admission_ == nullptr) {
+Status Table::CountKeys(const uint64_t* keys, const uint32_t* counts, size_t n,
+                        uint64_t pass_number) {
+  if (AdmitsAll()) {
     return Error(Code::kFailedPrecondition,
-                 "count_keys: table '%s' admits every feasign (admission.min_count is 1)",
+                 "count_keys: table '%s' admits every feasign (admission.min_count and "
+                 "admission.probability are 1)",
                  config_.name.c_str());
   }
   const std::lock_guard<std::mutex> lock(admission_mutex_);
-  admission_->Add(keys, counts, n);
+  if (admission_ != nullptr) admission_->Add(keys, counts, n);
+  counted_pass_ = pass_number;
   return Status::Ok();
 }
 
@@ -348,14 +351,8 @@ Status Table::AppendEvents(const std::vector<LifeEvent>& events) {
   }
   events_.insert(events_.end(), events.begin(), events.end());
   durable_events_ = events_.size();
-  const bool shrunk = std::any_of(events.begin(), events.end(), [](const LifeEvent& event) {
-    return event.kind == LifeKind::kShrink;
-  });
-  if (shrunk && mem_ != nullptr && ssd_ == nullptr) {
-    dead_swept_ += mem_->Sweep([&](uint64_t key, char* row) {
-      return life::ApplyPacked(config_.accessor, codec_, events_.data(), events_.size(), key, row);
-    });
-  }
+  const bool deletes = std::any_of(events.begin(), events.end(), life::MayDelete);
+  if (deletes && mem_ != nullptr && ssd_ == nullptr) SweepMem();
   BringStagedUpToDate();
   return Status::Ok();
 }
@@ -391,13 +388,11 @@ std::vector<LifeEvent> Table::DurableEvents() {
 
 std::vector<DeadShare> Table::DeadShares() {
   const std::vector<LifeEvent> events = DurableEvents();
-  const bool shrunk = std::any_of(events.begin(), events.end(), [](const LifeEvent& event) {
-    return event.kind == LifeKind::kShrink;
-  });
-  if (ssd_ == nullptr || !shrunk) return {};
+  const bool deletes = std::any_of(events.begin(), events.end(), life::MayDelete);
+  if (ssd_ == nullptr || !deletes) return {};
   static_assert(SsdTier::kSampledWords == life::kHeadWords);
-  return ssd_->DeadShares([&](float* head) {
-    return life::Survives(config_.accessor, events.data(), events.size(), head);
+  return ssd_->DeadShares([&](uint64_t key, float* head) {
+    return life::Survives(config_.accessor, events.data(), events.size(), key, head);
   });
 }
 

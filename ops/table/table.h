@@ -55,6 +55,7 @@ struct TableConfig {
   Precision precision = Precision::kFloat32;  // of embedx in MEM and on SSD
   uint32_t admission_min_count = 1;           // a feasign gets a row after so many occurrences
   uint64_t admission_filter_bytes = 64ull << 20;
+  double admission_probability = 1.0;  // that a pass gives an admitted feasign a row
   OnBadGrad on_bad_grad = OnBadGrad::kError;
   float bad_grad_bound = 10.0f;   // of kClip
   std::vector<LifeEvent> events;  // the events so far: seq 1, 2, 3 ...; all are durable
@@ -111,11 +112,11 @@ class Table : public RowAccess {
   // pass exceeds the HBM budget.
   Result<StagedPass> Stage(const uint64_t* keys, const uint16_t* slots, size_t n, Purpose purpose,
                            uint32_t day);
-  // ---- Admission (admission_min_count above 1): see table/admission.h
+  // ---- Admission (admission_min_count above 1: see table/admission.h; admission_probability)
 
-  // Counts the keys of a whole pass, once, before it is staged. FailedPrecondition if every feasign
-  // is admitted (admission_min_count 1).
-  Status CountKeys(const uint64_t* keys, const uint32_t* counts, size_t n);
+  // Counts the keys of a whole pass, once, before it is staged. pass_number: as for End; chance
+  // depends on it. FailedPrecondition if every feasign is admitted.
+  Status CountKeys(const uint64_t* keys, const uint32_t* counts, size_t n, uint64_t pass_number);
   // The counters of the filter, empty if there is none. A commit stores them, and opening the table
   // restores them.
   std::string AdmissionState() const;
@@ -153,16 +154,31 @@ class Table : public RowAccess {
   // ---- Life of the table
 
   // Adds events, between passes; they apply to every row. seq continues from the last event.
-  // Without an SSD tier a shrink deletes its rows here, because there are no merges.
+  // Without an SSD tier deleted rows are removed here, because there are no merges.
   // FailedPrecondition while a training pass is open.
   Status AppendEvents(const std::vector<LifeEvent>& events);
+
+  // ---- Eviction of rows, after End and before WriteFrozen. FailedPrecondition at other times.
+
+  // The bits of a rank, as day (20) | score (32) | key (64), that one CountRanks looks at.
+  static constexpr int kRankDigitBits = 20;
+  // Counts the live rows of the table, with the changes of the ended pass, by kRankDigitBits bits
+  // of their ranks from bit `shift` on. Only rows whose bits above them are those of `prefix`
+  // count. Reads every row.
+  Result<std::vector<uint64_t>> CountRanks(bool by_day, const EvictionRank& prefix,
+                                           int shift) const;
+  // Rows that the ended pass has added to the live ones.
+  uint64_t ended_new_rows() const;
+  // Deletes the live rows of a rank below `lowest` by an event, which TakePassEvents returns.
+  Status Evict(bool by_day, const EvictionRank& lowest);
 
   // SsdTier::Merge and Replace; the merge applies the life events so far. FailedPrecondition
   // without an SSD tier.
   Result<MergeResult> Merge(const std::vector<uint64_t>& inputs, bool urgent);
   Status ReplaceSegments(const std::vector<uint64_t>& removed,
                          const std::vector<SegmentDescriptor>& added);
-  // SsdTier::DeadShares for the durable life events; empty without an SSD tier or a shrink.
+  // SsdTier::DeadShares for the durable life events; empty without an SSD tier, or an event
+  // that deletes rows.
   std::vector<DeadShare> DeadShares();
   void CancelMerges();
 
@@ -215,6 +231,7 @@ class Table : public RowAccess {
                   const std::vector<float>& values, bool late) override;
   Status ReturnToMem(const PassTable& pass, const std::vector<const PassTable*>& holders);
   void Admit(const PassTable& pass, std::vector<uint8_t>* kept) const;
+  bool AdmitsAll() const { return admission_ == nullptr && config_.admission_probability >= 1; }
   Status KeepRows(PassTable* pass, const std::vector<uint8_t>& kept, StagedPass* staged);
   Status CheckStage(const uint64_t* keys, size_t n, Purpose purpose) const;
   void CreateRow(PassTable* pass, size_t id) const;
@@ -227,6 +244,11 @@ class Table : public RowAccess {
   Result<SsdTier*> Ssd() const;
   std::vector<LifeEvent> DurableEvents();
   void EndClock(PassTable* ended);
+  Status VisitEnded(const PassTable* frozen, uint64_t low, uint64_t high,
+                    const std::function<void(uint64_t key, const char* row)>& visit) const;
+  void CountInMemory(const PassTable* frozen,
+                     const std::function<void(uint64_t key, const char* row)>& visit) const;
+  void SweepMem();
   void BringStagedUpToDate();
 
   TableConfig config_;
@@ -242,9 +264,9 @@ class Table : public RowAccess {
 
   // Guards which pass holds which row (the pointers below and MEM), and the events.
   mutable std::mutex residency_;
-  mutable std::mutex open_mutex_;       // guards only training_, for the operators
-  std::condition_variable staged_;      // staging_ has become null
-  std::shared_ptr<PassTable> staging_;  // training pass whose rows are being read from SSD
+  mutable std::mutex open_mutex_;           // guards only training_, for the operators
+  mutable std::condition_variable staged_;  // staging_ has become null
+  std::shared_ptr<PassTable> staging_;      // training pass whose rows are being read from SSD
   std::shared_ptr<PassTable> staged_train_;
   std::vector<std::shared_ptr<PassTable>> staged_evaluate_;
   std::shared_ptr<PassTable> training_;  // either purpose
@@ -255,7 +277,8 @@ class Table : public RowAccess {
   size_t durable_events_ = 0;           // of events_, from the first on
   std::vector<LifeEvent> pass_events_;  // see TakePassEvents
   mutable std::mutex admission_mutex_;
-  std::unique_ptr<AdmissionFilter> admission_;  // null: every feasign is admitted
+  std::unique_ptr<AdmissionFilter> admission_;  // null: feasigns are not counted
+  uint64_t counted_pass_ = 0;                   // number of the last pass that was counted
   std::atomic<uint64_t> keys_refused_{0};
   std::atomic<uint64_t> dead_staged_{0}, dead_merged_{0}, dead_swept_{0};
 };

@@ -34,7 +34,8 @@ TUNED = (
     "optimizer.learning_rate", "optimizer.weight_decay",
     "model.dropout", "trainer.dense_dtype",
     "table.embedx_threshold", "table.show_scale",
-    "table.on_bad_grad", "table.life", "table.weight_decay", SLOT_RATES,
+    "table.on_bad_grad", "table.life", "table.weight_decay", "table.max_rows", "table.evict",
+    SLOT_RATES,
     *(
         f"table.{part}.{name}"
         for part in ("embed", "embedx")

@@ -76,6 +76,11 @@ class OnBadGrad(StrEnum):
     CLIP = "clip"
 
 
+class Evict(StrEnum):
+    LEAST_SCORE = "least_score"
+    LEAST_RECENT = "least_recent"
+
+
 class RowPrecision(StrEnum):
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -185,6 +190,13 @@ class AdmissionConfig(Section):
         le=255,
         description="occurrences that a feasign needs to get a row; 1: it gets a row at once",
     )
+    probability: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="chance that a pass gives a feasign with min_count occurrences a row; it is "
+        "drawn again in each pass, by a hash of seed, feasign and pass",
+    )
     filter_bytes: Bytes = Field(
         default=64 * MIB,
         ge=64 * KIB,
@@ -255,6 +267,18 @@ class TableConfig(Section):
         "weight_decay, after the rows of its batch were updated (naive, adagrad, adam)",
     )
     admission: AdmissionConfig = Field(default_factory=AdmissionConfig)
+    max_rows: int = Field(
+        default=0,
+        ge=0,
+        description="most rows that the table has after a commit, on all ranks together; 0: no "
+        "bound. A pass that ends with more evicts rows until at most 15/16 of max_rows are left "
+        "(docs/life.md)",
+    )
+    evict: Choice[Evict] = Field(
+        default=Evict.LEAST_SCORE,
+        description="with max_rows, which rows go first: those with the lowest score, or those of "
+        "the earliest last_seen_day, of equal days those with the lowest score",
+    )
     on_bad_grad: Choice[OnBadGrad] = Field(
         default=OnBadGrad.ERROR,
         description="if a row's gradient, show or click is NaN or infinite: raise an error, skip "

@@ -80,10 +80,35 @@ def events(listed: Iterable[Mapping[str, Any]]) -> None:
         number(event["seq"], "seq of an event", seq, least=seq)
         if not isinstance(event["kind"], str):
             raise ValueError(f"kind of event {seq} is {event['kind']!r}")
-        of_weights = event["kind"] == "weight_decay"
-        for field in () if of_weights else ("day", "max_unseen_days"):
+        if event["kind"] == "erase":
+            erasure(event, f"event {seq}")
+            continue
+        if event["kind"] == "evict":
+            number(event["day"], f"day of event {seq}", 2**20 - 1)
+            number(event["min_key"], f"min_key of event {seq}", 2**64 - 1)
+            flag(event["by_day"], f"by_day of event {seq}")
+        integers = {"weight_decay": (), "evict": ()}.get(event["kind"], ("day", "max_unseen_days"))
+        for field in integers:
             number(event[field], f"{field} of event {seq}", 2**32 - 1)
-        for field in _OF_WEIGHTS if of_weights else _OF_COUNTS:
+        floats = {"weight_decay": _OF_WEIGHTS, "evict": ("min_score",)}
+        for field in floats.get(event["kind"], _OF_COUNTS):
             value = event[field]
             if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e38:
                 raise ValueError(f"{field} of event {seq} is {value!r}, expected a number")
+
+
+def erasure(event: Mapping[str, Any], what: str) -> None:
+    """An event that deletes the rows of keys or of a slot."""
+    before = 0
+    for key in event["keys"]:
+        number(key, f"a key of {what}", 2**64 - 1, least=before + 1)
+        before = key
+    number(event["slot"], f"slot of {what}", 2**16 - 1, least=-1)
+    flag(event["merged"], f"merged of {what}")
+    if not isinstance(event["request"], str):
+        raise ValueError(f"request of {what} is {event['request']!r}, expected a text")
+
+
+def flag(value: Any, what: str) -> None:
+    if type(value) is not bool:
+        raise ValueError(f"{what} is {value!r}, expected true or false")

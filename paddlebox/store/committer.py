@@ -224,7 +224,7 @@ def with_counts(
     table: TieredTable, dense: Mapping[str, np.ndarray] | None, counted: int | None = None
 ) -> dict[str, np.ndarray]:
     """The dense state with the table's own counts of feasigns, as after a count; None: the last."""
-    if not table.counts_keys:
+    if not table.has_counts:
         return dict(dense or {})
     after = table.counts.after(table.counts.last if counted is None else counted)
     return {**(dense or {}), ADMISSION: after}

@@ -11,11 +11,21 @@ from typing import Any
 import numpy as np
 
 from paddlebox.config.table import CLICK_COEFF, NONCLK_COEFF, LifeConfig
+from paddlebox.errors import ConfigError
+from paddlebox.store import checked
 
 DECAY, SHRINK, DELTA_RESET, RESET_ROWS = "decay", "shrink", "delta_reset", "reset_rows"
+#: {seq, kind, keys, slot, request, merged}: deletes the rows of these keys, or of a slot.
+ERASE = "erase"
 #: Added by the core at the end of a pass with weight decay: {seq, kind, embed_decay, embedx_decay}.
 WEIGHT_DECAY = "weight_decay"
-_KINDS = (DECAY, SHRINK, DELTA_RESET, RESET_ROWS)
+#: Added by the core before a commit: {seq, kind, by_day, day, min_score, min_key} (bounds.py).
+EVICT = "evict"
+_KINDS = (DECAY, SHRINK, DELTA_RESET, RESET_ROWS, ERASE)
+#: The kinds after which fewer rows may live.
+DELETING = (SHRINK, ERASE)
+#: A record of a version has these keys until merges have removed the rows.
+MOST_ERASED_KEYS = 100_000
 
 _NO_EVENT = {
     "day": 0,
@@ -141,6 +151,32 @@ def reset_rows() -> dict[str, Any]:
     return {"kind": RESET_ROWS}
 
 
+def erase(keys: Sequence[int], slot: int = -1, request: str = "") -> dict[str, Any]:
+    """Deletes the rows of some keys or of a slot. keys: ascending; request: identifies it, so that
+    it is not carried out twice. Raises: ConfigError for too many keys."""
+    if len(keys) > MOST_ERASED_KEYS:
+        raise ConfigError(
+            f"erase: {len(keys):,} feasigns at once, expected at most {MOST_ERASED_KEYS:,}: erase "
+            "them in several steps"
+        )
+    event = {"kind": ERASE, "keys": [int(key) for key in keys], "slot": slot}
+    return {**event, "request": request, "merged": False}
+
+
+def unmerged(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The erasures of which segments may still hold rows."""
+    return [event for event in events if event["kind"] == ERASE and not event["merged"]]
+
+
+def without_keys(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The events after merges have removed all erased rows. Versions of the same rows may differ in
+    this alone."""
+    return [
+        {**event, "keys": [], "merged": True} if event["kind"] == ERASE else event
+        for event in events
+    ]
+
+
 def resets(events: Sequence[Mapping[str, Any]]) -> int:
     return sum(event["kind"] == RESET_ROWS for event in events)
 
@@ -155,10 +191,16 @@ def numbered(events: Sequence[Mapping[str, Any]], after: int) -> list[dict[str, 
     event that readers of the store could not apply."""
     for event in events:
         _check(event)
-    return [{**_NO_EVENT, **e, "seq": after + 1 + i} for i, e in enumerate(events)]
+    return [
+        {**({} if event["kind"] == ERASE else _NO_EVENT), **event, "seq": after + 1 + i}
+        for i, event in enumerate(events)
+    ]
 
 
 def _check(event: Mapping[str, Any]) -> None:
+    if event.get("kind") == ERASE:
+        checked.erasure(event, "life event")
+        return
     unknown = sorted(set(event) - {"kind", *_NO_EVENT})
     if unknown:
         raise ValueError(f"life event: unknown {', '.join(unknown)}; known: {', '.join(_NO_EVENT)}")

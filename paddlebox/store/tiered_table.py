@@ -67,10 +67,15 @@ def sorted_unique_keys(feasigns: np.ndarray) -> np.ndarray:
 
 class KeyCounts:
     """Several passes may be counted before the first is committed; each commit gets the counts up
-    to its own pass. native: the core's table, which has the filter that counts."""
+    to its own pass.
 
-    def __init__(self, native: Any) -> None:
-        self._native = native
+    Args:
+        native: the core's table, which has the filter that counts.
+        passes: number of the last training pass before this process.
+    """
+
+    def __init__(self, native: Any, passes: int) -> None:
+        self._native, self._passes = native, passes
         self._mutex = threading.Lock()
         self._counted = 0  # calls of count
         self._before: dict[int, bytes] = {}  # count not committed yet -> the filter before it
@@ -80,7 +85,9 @@ class KeyCounts:
         with self._mutex:
             self._before[self._counted + 1] = self._native.admission_state()
             self._native.count_keys(
-                np.ascontiguousarray(keys, np.uint64), np.ascontiguousarray(counts, np.uint32)
+                np.ascontiguousarray(keys, np.uint64),
+                np.ascontiguousarray(counts, np.uint32),
+                self._passes + self._counted + 1,
             )
             self._counted += 1
             return self._counted
@@ -175,7 +182,7 @@ class TieredTable(Closing):
                 "registered": self._registered,
             }
             self.native = _open_native(fields, last.segments)
-            self.counts = KeyCounts(self.native)
+            self.counts = KeyCounts(self.native, last.pass_number)
             counted = self.admission_counts()
             if counted is not None:
                 self.native.set_admission_state(counted.tobytes())
@@ -198,6 +205,12 @@ class TieredTable(Closing):
 
     @property
     def counts_keys(self) -> bool:
+        """Whether training passes go through `count_keys`."""
+        return self.has_counts or self.config.admission.probability < 1
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether a commit stores counts of feasigns without a row."""
         return self.config.admission.min_count > 1
 
     def set_counted(self, slots: Sequence[bool]) -> None:
@@ -278,7 +291,7 @@ class TieredTable(Closing):
 
     def admission_counts(self) -> np.ndarray | None:
         """The committed version's counts of feasigns without a row; None if it does not count."""
-        if not self.counts_keys:
+        if not self.has_counts:
             return None
         return self.versions.read_dense(ADMISSION.__eq__).get(ADMISSION)
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddlebox import ops
-from paddlebox._native import paddle
+from paddlebox._native import core, paddle
 from paddlebox.config import TableConfig
 from paddlebox.errors import PassError
 from paddlebox.store.table import Table, sorted_unique_keys
@@ -180,3 +180,57 @@ def test_overlap_and_restarts_change_no_bit(
             run_pass(table, feasigns)
         digest = table.digest()
     assert overlapped(tmp_path_factory.mktemp("overlapped"), passes, restarts) == digest
+
+
+# ---- by chance
+
+
+def by_chance(folder: Path, probability: float, min_count: int = 1, **arguments: Any) -> Table:
+    admission = {"min_count": min_count, "filter_bytes": 1 << 16, "probability": probability}
+    config = TableConfig.model_validate({**FIELDS, "admission": admission})
+    return Table(config, folder=folder, mem_budget_bytes=1 << 20, **arguments)
+
+
+def numbered_pass(table: Table, feasigns: list[int], number: int) -> None:
+    keys, counted = count(table, feasigns)
+    table.begin(table.stage(keys))
+    train(feasigns)
+    table.end(number)
+    table.commit(counted=counted, pass_number=number)
+
+
+def test_a_pass_admits_about_the_given_share_and_draws_again_in_the_next(tmp_path: Path) -> None:
+    feasigns = list(range(1, 1001))
+    with by_chance(tmp_path, 0.3) as table:
+        numbered_pass(table, feasigns, 1)
+        assert 240 <= len(rows_of(table)) <= 360
+        numbered_pass(table, feasigns, 2)
+        assert 450 <= len(rows_of(table)) <= 570  # 1 - 0.7²
+
+
+def test_chance_is_the_same_after_a_restart_and_in_parts(tmp_path: Path) -> None:
+    feasigns = list(range(1, 201))
+    with by_chance(tmp_path / "a", 0.5) as table:
+        numbered_pass(table, feasigns, 1)
+        numbered_pass(table, feasigns, 2)
+        expected = rows_of(table)
+    with by_chance(tmp_path / "b", 0.5) as table:
+        numbered_pass(table, feasigns, 1)
+    with by_chance(tmp_path / "b", 0.5, threads=3) as table:
+        keys, counted = count(table, feasigns)
+        for part in (keys[:90], keys[90:]):
+            table.begin(table.stage(part))
+            train([int(f) for f in core.feasigns_of(part)])
+            table.end(2)
+            if part[0] == keys[0]:
+                table.spill()
+        table.commit(counted=counted, pass_number=2)
+        assert rows_of(table) == expected
+
+
+def test_chance_comes_after_the_count(tmp_path: Path) -> None:
+    with by_chance(tmp_path, 0.5, min_count=2) as table:
+        numbered_pass(table, list(range(1, 301)), 1)
+        assert rows_of(table) == []
+        numbered_pass(table, list(range(1, 301)), 2)
+        assert 110 <= len(rows_of(table)) <= 190

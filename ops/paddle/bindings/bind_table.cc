@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "device/hbm_device.h"
@@ -57,6 +58,29 @@ py::dict Stage(Table& table, const Array<uint64_t>& keys, const Array<uint16_t>&
   out["hbm"] = counts[static_cast<size_t>(Origin::kHbm)];
   out["row_of_key"] = ToArray(std::move(staged.row_of_key));
   return out;
+}
+
+using RankTuple = std::tuple<uint32_t, uint32_t, uint64_t>;  // day, bits of the score, key
+
+EvictionRank RankFrom(const RankTuple& rank) {
+  return {std::get<0>(rank), std::get<1>(rank), std::get<2>(rank)};
+}
+
+// The digits that live rows have, ascending, and the number of rows of each.
+py::tuple CountRanks(const Table& table, bool by_day, const RankTuple& prefix, int shift) {
+  std::vector<uint32_t> digits;
+  std::vector<uint64_t> rows;
+  {
+    const py::gil_scoped_release released;
+    const std::vector<uint64_t> counts =
+        ValueOrThrow(table.CountRanks(by_day, RankFrom(prefix), shift));
+    for (size_t digit = 0; digit < counts.size(); ++digit) {
+      if (counts[digit] == 0) continue;
+      digits.push_back(static_cast<uint32_t>(digit));
+      rows.push_back(counts[digit]);
+    }
+  }
+  return py::make_tuple(ToArray(std::move(digits)), ToArray(std::move(rows)));
 }
 
 py::dict Layout(const Table& table) {
@@ -124,10 +148,12 @@ void BindTable(py::module_& module) {
       .def_property_readonly("training", &Table::training)
       .def_property_readonly("has_frozen", &Table::has_frozen)
       .def_property_readonly("unwritten_rows", &Table::unwritten_rows)
+      .def_property_readonly("pairs_upper_bound", &Table::pairs_upper_bound)
       .def("unregister", [](const Table& t) { UnregisterTable(t.config().name); })
       .def("stage", &Stage, py::arg("keys"), py::arg("slots"), py::arg("train"), py::arg("day"))
       .def("count_keys",
-           [](Table& t, const Array<uint64_t>& keys, const Array<uint32_t>& counts) {
+           [](Table& t, const Array<uint64_t>& keys, const Array<uint32_t>& counts,
+              uint64_t pass_number) {
              if (counts.size() != keys.size()) {
                ThrowIfError(Error(Code::kInvalidArgument, "%zu keys and %zu counts", SizeOf(keys),
                                   SizeOf(counts)));
@@ -136,7 +162,7 @@ void BindTable(py::module_& module) {
              const uint32_t* count_data = counts.data();
              const size_t n = SizeOf(keys);
              const py::gil_scoped_release released;
-             ThrowIfError(t.CountKeys(key_data, count_data, n));
+             ThrowIfError(t.CountKeys(key_data, count_data, n, pass_number));
            })
       .def("admission_state",
            [](const Table& t) {
@@ -208,15 +234,16 @@ void BindTable(py::module_& module) {
       .def("take_pass_events",
            [](Table& t) {
              std::vector<py::dict> events;
-             for (const LifeEvent& event : t.TakePassEvents()) {
-               py::dict out;
-               out["seq"] = event.seq;
-               out["kind"] = "weight_decay";
-               out["embed_decay"] = event.embed_decay;
-               out["embedx_decay"] = event.embedx_decay;
-               events.push_back(out);
-             }
+             for (const LifeEvent& event : t.TakePassEvents()) events.push_back(ToDict(event));
              return events;
+           })
+      .def("count_ranks", &CountRanks, py::arg("by_day"), py::arg("prefix"), py::arg("shift"))
+      .def_property_readonly("ended_new_rows", &Table::ended_new_rows)
+      .def("evict",
+           [](Table& t, bool by_day, const RankTuple& lowest) {
+             const EvictionRank rank = RankFrom(lowest);
+             const py::gil_scoped_release released;
+             ThrowIfError(t.Evict(by_day, rank));
            })
       .def("note_durable_events", &Table::NoteDurableEvents)
       .def("set_rate", [](Table& t, float rate) { ThrowIfError(t.SetRate(rate)); })

@@ -3,7 +3,9 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 #include "paddle/bindings/arrays.h"
@@ -66,42 +68,79 @@ OnBadGrad OnBadGradFrom(const std::string& name) {
   return OnBadGrad::kError;
 }
 
-std::vector<LifeEvent> EventsFrom(const std::vector<py::dict>& records) {
-  std::vector<LifeEvent> events;
-  for (const py::dict& record : records) {
-    LifeEvent event;
-    event.seq = record["seq"].cast<uint32_t>();
-    const std::string kind = record["kind"].cast<std::string>();
-    if (kind == "decay") {
-      event.kind = LifeKind::kDecay;
-    } else if (kind == "shrink") {
-      event.kind = LifeKind::kShrink;
-    } else if (kind == "delta_reset") {
-      event.kind = LifeKind::kDeltaReset;
-    } else if (kind == "reset_rows") {
-      event.kind = LifeKind::kResetRows;
-    } else if (kind == "weight_decay") {
-      event.kind = LifeKind::kWeightDecay;
+static LifeEvent EventFrom(const py::dict& record) {
+  LifeEvent event;
+  event.seq = record["seq"].cast<uint32_t>();
+  const std::string kind = record["kind"].cast<std::string>();
+  static constexpr std::pair<const char*, LifeKind> kKinds[] = {
+      {"decay", LifeKind::kDecay},
+      {"shrink", LifeKind::kShrink},
+      {"delta_reset", LifeKind::kDeltaReset},
+      {"reset_rows", LifeKind::kResetRows},
+      {"weight_decay", LifeKind::kWeightDecay},
+      {"erase", LifeKind::kErase},
+      {"evict", LifeKind::kEvict}};
+  const auto* const found = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                         [&](const auto& known) { return kind == known.first; });
+  if (found == std::end(kKinds)) {
+    ThrowIfError(Error(Code::kInvalidArgument,
+                       "life event %u: kind '%s', expected decay, shrink, delta_reset, "
+                       "reset_rows, weight_decay, erase or evict",
+                       event.seq, kind.c_str()));
+  }
+  event.kind = found->second;
+  switch (event.kind) {
+    case LifeKind::kWeightDecay:
       event.embed_decay = record["embed_decay"].cast<float>();
       event.embedx_decay = record["embedx_decay"].cast<float>();
-    } else {
-      ThrowIfError(Error(Code::kInvalidArgument,
-                         "life event %u: kind '%s', expected decay, shrink, delta_reset, "
-                         "reset_rows or weight_decay",
-                         event.seq, kind.c_str()));
+      break;
+    case LifeKind::kErase:
+      event.keys = std::make_shared<const std::vector<uint64_t>>(
+          record["keys"].cast<std::vector<uint64_t>>());
+      event.slot = record["slot"].cast<int32_t>();
+      break;
+    case LifeKind::kEvict: {
+      const float score = record["min_score"].cast<float>();
+      event.by_day = record["by_day"].cast<bool>();
+      event.lowest.day = record["day"].cast<uint32_t>();
+      std::memcpy(&event.lowest.score, &score, sizeof(score));
+      event.lowest.key = record["min_key"].cast<uint64_t>();
+      break;
     }
-    if (event.kind == LifeKind::kWeightDecay) {  // has no other fields
-      events.push_back(event);
-      continue;
-    }
-    event.day = record["day"].cast<uint32_t>();
-    event.decay = record["decay"].cast<float>();
-    event.min_score = record["min_score"].cast<float>();
-    event.min_delta_score = record["min_delta_score"].cast<float>();
-    event.max_unseen_days = record["max_unseen_days"].cast<uint32_t>();
-    events.push_back(event);
+    default:
+      event.day = record["day"].cast<uint32_t>();
+      event.decay = record["decay"].cast<float>();
+      event.min_score = record["min_score"].cast<float>();
+      event.min_delta_score = record["min_delta_score"].cast<float>();
+      event.max_unseen_days = record["max_unseen_days"].cast<uint32_t>();
   }
+  return event;
+}
+
+std::vector<LifeEvent> EventsFrom(const std::vector<py::dict>& records) {
+  std::vector<LifeEvent> events;
+  events.reserve(records.size());
+  for (const py::dict& record : records) events.push_back(EventFrom(record));
   return events;
+}
+
+py::dict ToDict(const LifeEvent& event) {
+  py::dict out;
+  out["seq"] = event.seq;
+  if (event.kind == LifeKind::kWeightDecay) {
+    out["kind"] = "weight_decay";
+    out["embed_decay"] = event.embed_decay;
+    out["embedx_decay"] = event.embedx_decay;
+    return out;
+  }
+  float score;
+  std::memcpy(&score, &event.lowest.score, sizeof(score));
+  out["kind"] = "evict";
+  out["by_day"] = event.by_day;
+  out["day"] = event.lowest.day;
+  out["min_score"] = score;
+  out["min_key"] = event.lowest.key;
+  return out;
 }
 
 TableConfig ConfigFrom(const py::dict& fields) {
@@ -129,6 +168,7 @@ TableConfig ConfigFrom(const py::dict& fields) {
   const py::dict admission = fields["admission"].cast<py::dict>();
   config.admission_min_count = admission["min_count"].cast<uint32_t>();
   config.admission_filter_bytes = admission["filter_bytes"].cast<uint64_t>();
+  config.admission_probability = admission["probability"].cast<double>();
   config.on_bad_grad = OnBadGradFrom(fields["on_bad_grad"].cast<std::string>());
   config.precision = PrecisionFrom(fields["row_precision"].cast<std::string>());
   config.events = EventsFrom(fields["events"].cast<std::vector<py::dict>>());

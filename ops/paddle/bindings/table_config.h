@@ -18,4 +18,7 @@ OnBadGrad OnBadGradFrom(const std::string& name);
 
 std::vector<LifeEvent> EventsFrom(const std::vector<pybind11::dict>& records);
 
+// An event that the table has added itself: a weight decay or an eviction.
+pybind11::dict ToDict(const LifeEvent& event);
+
 }  // namespace pbx

@@ -1,6 +1,8 @@
 #include "rule/life.h"
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
 #include <tuple>
 #include <vector>
 
@@ -86,6 +88,66 @@ TEST(a_saved_delta_resets_the_rows_that_were_in_it) {
     std::vector<float> row = Row(show, 0, delta, day, 0);
     CHECK(life::Apply(kConfig, kCodec, &event, 1, kKey, row.data()));
     CHECK_EQ(row[RowLayout::kDeltaScore], left);
+  }
+}
+
+bool Lives(const LifeEvent& event, uint64_t key, std::vector<float> row) {
+  std::vector<float> head = row;
+  const bool lives = life::Apply(kConfig, kCodec, &event, 1, key, row.data());
+  CHECK_EQ(life::Survives(kConfig, &event, 1, key, head.data()), lives);
+  return lives;
+}
+
+TEST(an_erasure_deletes_the_rows_of_its_keys_that_are_older) {
+  LifeEvent event;
+  event.seq = 1;
+  event.kind = LifeKind::kErase;
+  event.keys = std::make_shared<const std::vector<uint64_t>>(std::vector<uint64_t>{3, kKey});
+  CHECK(!Lives(event, kKey, Row(10, 2, 0, 100, 0)));
+  CHECK(!Lives(event, 3, Row(10, 2, 0, 100, 0)));
+  CHECK(Lives(event, 4, Row(10, 2, 0, 100, 0)));
+  CHECK(Lives(event, kKey, Row(10, 2, 0, 100, 1)));  // made after it
+}
+
+TEST(an_erasure_of_a_slot_deletes_its_rows) {
+  LifeEvent event;
+  event.seq = 1;
+  event.kind = LifeKind::kErase;
+  event.slot = 5;
+  std::vector<float> row = Row(10, 2, 0, 100, 0);
+  for (const uint32_t slot : {0u, 5u, 6u}) {
+    SetWord(row.data(), 0, uint32_t{kHasEmbedx} << 16 | slot);
+    CHECK_EQ(Lives(event, kKey, row), slot != 5);
+  }
+}
+
+TEST(an_eviction_deletes_rows_of_a_lower_score_and_of_equal_ones_those_of_lower_keys) {
+  LifeEvent event;
+  event.seq = 1;
+  event.kind = LifeKind::kEvict;
+  event.lowest = life::RankOf(kConfig, false, 1000, Row(10, 2, 0, 7, 0).data());  // 2.8
+  CHECK(!Lives(event, 2000, Row(9, 2, 0, 100, 0)));
+  CHECK(!Lives(event, 999, Row(10, 2, 0, 100, 0)));
+  CHECK(Lives(event, 1000, Row(10, 2, 0, 100, 0)));
+  CHECK(Lives(event, 1, Row(11, 2, 0, 1, 0)));
+}
+
+TEST(an_eviction_by_day_deletes_rows_of_earlier_days_first) {
+  LifeEvent event;
+  event.seq = 1;
+  event.kind = LifeKind::kEvict;
+  event.by_day = true;
+  event.lowest = life::RankOf(kConfig, true, 1000, Row(10, 2, 0, 100, 0).data());
+  CHECK(!Lives(event, 2000, Row(90, 9, 0, 99, 0)));
+  CHECK(!Lives(event, 2000, Row(9, 2, 0, 100, 0)));
+  CHECK(!Lives(event, 999, Row(10, 2, 0, 100, 0)));
+  CHECK(Lives(event, 1000, Row(10, 2, 0, 100, 0)));
+  CHECK(Lives(event, 1, Row(1, 0, 0, 101, 0)));
+}
+
+TEST(a_score_that_is_negative_or_no_number_ranks_as_0) {
+  for (const float show : {-5.0f, std::nanf("")}) {
+    CHECK_EQ(life::RankOf(kConfig, false, 1, Row(show, 0, 0, 0, 0).data()).score, 0u);
   }
 }
 

@@ -414,20 +414,21 @@ TEST(a_young_dead_row_is_dropped_alone_if_no_older_segment_holds_its_key) {
   CHECK_OK(WriteKeys(tier.get(), Keys(100, 300), 1));
   // All rows are dead: of the 200 in each segment, the keys of 100 are in the other one too. Up to
   // 1 % of the others may pass a filter.
-  const auto shares = tier->DeadShares([](float*) { return false; });
+  const auto shares = tier->DeadShares([](uint64_t, float*) { return false; });
   CHECK_EQ(shares.size(), size_t{2});
   for (const DeadShare& share : shares) {
     const double alone = share.id == 1 ? share.keys_gone : share.droppable;
     CHECK_EQ(share.id == 1 ? share.droppable : share.keys_gone, 1.0);
     CHECK(alone <= 0.5 && alone >= 0.48);
   }
-  CHECK(tier->DeadShares([](float*) { return true; }).size() == 2);  // the dead stay dead
+  CHECK(tier->DeadShares([](uint64_t, float*) { return true; }).size() == 2);  // the dead stay dead
   const auto merged = tier->Merge({{2}, false, [](uint64_t, char*) { return false; }});
   CHECK_OK(merged.status());
   CHECK(merged.value().rows_dropped <= 100 && merged.value().rows_dropped >= 98);
   CHECK_EQ(merged.value().rows_out, 200 - merged.value().rows_dropped);
   CHECK_OK(tier->Replace({2}, merged.value().segments));
-  CHECK_EQ(tier->DeadShares([](float*) { return true; }).size(), size_t{1});  // a new sample
+  CHECK_EQ(tier->DeadShares([](uint64_t, float*) { return true; }).size(),
+           size_t{1});  // a new sample
 }
 
 TEST(a_merge_of_rows_that_are_all_dead_makes_no_file) {
