@@ -121,6 +121,27 @@ class History:
                 "version"
             )
 
+    def without(self, feasigns: np.ndarray, slot: int = -1) -> History:
+        """The history without some users, and without these feasigns in the events of others.
+
+        Args:
+            feasigns: (n) uint64. slot: number of a sparse slot without whose feasigns to keep the
+                events; -1: none.
+        """
+        user = ~np.isin(self.users, feasigns)
+        event = np.repeat(user, self.lengths)
+        slots = self.sizes.shape[1]
+        of_value = np.repeat(np.arange(self.sizes.size), self.sizes.reshape(-1))
+        value = event[of_value // max(slots, 1)] & ~np.isin(self.feasigns, feasigns)
+        value &= of_value % max(slots, 1) != slot
+        sizes = np.bincount(of_value[value], minlength=self.sizes.size).astype(np.uint32)
+        return History(
+            *(array[user] for array in (self.users, self.seen, self.total, self.lengths)),
+            *(array[event] for array in (self.times, self.labels, self.dense)),
+            sizes.reshape(self.sizes.shape)[event],
+            self.feasigns[value],
+        )
+
     def arrays(self) -> dict[str, np.ndarray]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 

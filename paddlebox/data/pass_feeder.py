@@ -59,6 +59,7 @@ class PassFeeder:
         assert loaded is not None
         if loaded.train:
             started = time.perf_counter()
+            self._table.life.erase_requested()
             self._table.life.begin_day(loaded.day)
             loaded.stats.wait_s["commit"] += time.perf_counter() - started
         self._side_tables.begin_pass()

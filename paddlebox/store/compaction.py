@@ -58,7 +58,7 @@ _NONE: Dead = {}
 class Merge:
     inputs: tuple[int, ...]  # ids of segments
     bytes: int  # of the inputs
-    reason: str  # "depth" or "space"
+    reason: str  # "depth", "space" or "erase"
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,24 @@ def plan_all(segments: Sequence[Mapping[str, Any]], dead: Dead = _NONE) -> list[
             if len(hull.members) > 1 or columns.ids[at] in dead:
                 merges.append(_merge(columns, hull, "space"))
     return merges
+
+
+def plan_erasure(
+    segments: Sequence[Mapping[str, Any]], holders: Sequence[Mapping[str, Any]], *, wide: bool
+) -> list[Merge]:
+    """Merges that remove the deleted rows of holders, which have the same sequence and are the
+    oldest segments with such rows. wide: also merge all older segments over the same keys. Without
+    it, a row stays if the filter of an older segment passes its key by mistake."""
+    if not wide:
+        return [Merge((int(one["id"]),), int(one["bytes"]), "erase") for one in holders]
+    columns = Overlaps(segments)
+    merges: dict[tuple[int, ...], Merge] = {}
+    for one in holders:
+        low, high = int(one["min_key"]), int(one["max_key"])
+        hull = columns.closed(low, high, min(columns.sequence), int(one["sequence"]))
+        merge = _merge(columns, hull, "erase")
+        merges[merge.inputs] = merge
+    return list(merges.values())
 
 
 def _merge(columns: Overlaps, hull: Hull, reason: str) -> Merge:

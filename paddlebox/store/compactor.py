@@ -16,6 +16,7 @@ from typing import Any
 from paddlebox.errors import OutOfSpaceError
 from paddlebox.store import compaction, files
 from paddlebox.store.compaction import Merge, Policy
+from paddlebox.store.erasures import Erasures
 from paddlebox.store.options import TableOptions
 from paddlebox.store.record import with_stamps
 from paddlebox.store.version_store import VersionStore
@@ -171,7 +172,7 @@ class CompactionThread:
 
     def _run(self) -> None:
         while not self._closed:
-            merges = self._compactor.plan(_BATCH_BYTES)
+            merges = self._compactor.plan(_BATCH_BYTES) or self._compactor.plan_erasures()
             if not merges:
                 return
             finished, errors = [], []
@@ -207,6 +208,7 @@ class Compactor:
         self.budget = DiskBudget(Path(versions.folder), options.disk_budget_bytes)
         self._policy = options.compaction
         self._dead: compaction.Dead = {}  # as of the last plan
+        self._erasures = Erasures(versions)
         self._thread: CompactionThread | None = None
         if options.compaction is not None:
             self._thread = CompactionThread(self, native.cancel_merges)
@@ -238,7 +240,7 @@ class Compactor:
         self._settle()
         if self._thread is not None:
             self._thread.wait_idle()  # idle until the next commit
-        while merges := self.plan(_ALL):
+        while merges := self.plan(_ALL) or self.plan_erasures():
             self._make(merges)
         if full:
             dead = self._native.dead_shares()
@@ -253,6 +255,12 @@ class Compactor:
         self._dead = self._native.dead_shares()
         policy = self._policy or Policy()
         return compaction.plan(head.segments, head.live_rows, policy, limit, self._dead)
+
+    def plan_erasures(self) -> list[Merge]:
+        """Merges that remove erased rows. If there are none left, the keys leave the newest version
+        too."""
+        with self._versions.committing:
+            return self._erasures.plan() if self._versions.head is not None else []
 
     def merge(self, merge: Merge, urgent: bool) -> dict[str, Any]:
         """Writes segments that no version names yet. urgent: do not pause while rows are read."""

@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import threading
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -168,6 +169,49 @@ def copied_versions(uri: str) -> list[tuple[str, VersionRecord]]:
         return [
             (name, _read_record(source, f"{base}/checkpoints/{name}")) for name in labels[-_LISTED:]
         ]
+
+
+def all_copies(uri: str) -> list[tuple[str, VersionRecord]]:
+    """The label and the record of each copy, also of those that have a name. Raises: StoreError;
+    CorruptionError."""
+    source, base = open_filesystem(uri)
+    with files.store_errors(shown(uri), "list copies"):
+        found = source.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True))
+        labels = sorted(one.base_name for one in found if not one.base_name.endswith(".tmp"))
+        return [(one, _read_record(source, f"{base}/checkpoints/{one}")) for one in labels]
+
+
+def remove_copies(uri: str, labels: Collection[str]) -> None:
+    """Removes copies, and the files that no other copy names. Do not call it while a version is
+    copied there. Raises: StoreError; CorruptionError."""
+    target, base = open_filesystem(uri)
+    kept = [record for label, record in all_copies(uri) if label not in labels]
+    with files.store_errors(shown(uri), "remove copies"):
+        for label in labels:
+            target.delete_file(f"{base}/checkpoints/{label}")
+        wanted = {_label_in_set(record) for record in kept}
+        for inside in sorted({table for record in kept for table in record.tables} | _tables(uri)):
+            _remove_unnamed(target, f"{base}/{files.table_folder('', inside)}", wanted)
+        _remove_unnamed(target, base, None)
+
+
+def _tables(uri: str) -> set[str]:
+    target, base = open_filesystem(uri)
+    found = target.get_file_info(fs.FileSelector(f"{base}/{files.TABLES}", allow_not_found=True))
+    return {one.base_name for one in found}
+
+
+def _remove_unnamed(target: Any, base: str, labels: Collection[str] | None) -> None:
+    """Removes the records of other labels (None: of none), and files without a record."""
+    named: set[str] = set()
+    for one in target.get_file_info(fs.FileSelector(f"{base}/checkpoints", allow_not_found=True)):
+        if labels is not None and one.base_name not in labels:
+            target.delete_file(one.path)
+        elif not one.base_name.endswith(".tmp"):
+            named |= set(_remote_names(_read_record(target, one.path)))
+    for one in target.get_file_info(fs.FileSelector(f"{base}/data", allow_not_found=True)):
+        if one.base_name not in named:
+            target.delete_file(one.path)
 
 
 class Copier:

@@ -324,6 +324,37 @@ def journal_entry(record: VersionRecord, parent: VersionRecord | None) -> bytes:
 # ---- rebuilding
 
 
+def rewrite(folder: str | os.PathLike[str]) -> None:
+    """Writes the environment again, without the free pages, in which LMDB keeps what was removed.
+    The store must be closed in this process. Raises: StoreLockedError, OutOfSpaceError, StoreError;
+    CorruptionError if a value is damaged."""
+    folder = os.fspath(folder)
+    check_not_open(folder)
+    path, fresh = (os.path.join(folder, name) for name in ("manifest", "manifest.tmp"))
+    lock = StoreLock(os.path.join(folder, "LOCK"))
+    try:
+        DbChecksum(path).check()
+        with files.store_errors(path, "rewrite"):
+            shutil.rmtree(fresh, ignore_errors=True)
+            files.make_folder(fresh)
+            with lmdb.open(path, readonly=True, lock=False) as env, env.begin() as txn:
+                pairs = [(bytes(key), bytes(value)) for key, value in txn.cursor()]
+            size = sum(len(key) + len(value) for key, value in pairs)
+            map_size = (16 << 20) + 4 * size
+            with lmdb.open(fresh, map_size=map_size) as env, env.begin(write=True) as txn:
+                for key, value in pairs:
+                    unseal(value, f"{path}: value of {key.decode()!r}")
+                    txn.put(key, value)
+            with DbChecksum(path).transaction():
+                os.rename(os.path.join(fresh, _DATA), os.path.join(path, _DATA))
+                files.sync_folder(path)
+            shutil.rmtree(fresh)
+    except lmdb.Error as error:
+        raise StoreError(f"{path}: cannot rewrite: {files.lmdb_text(error, path)}") from error
+    finally:
+        lock.release()
+
+
 def rebuild_from_files(folder: str | os.PathLike[str]) -> VersionRecord:
     """Makes a new environment from the intact MANIFEST files whose data files all have the right
     size. The old one stays as ``manifest.damaged-<n>``. Returns the newest version. Raises:

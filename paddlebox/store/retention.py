@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from paddlebox.errors import StoreError
 from paddlebox.store import files
+from paddlebox.store.life import without_keys
 from paddlebox.store.locks import held_leases
 from paddlebox.store.record import VersionRecord, only_in, unreferenced
 
@@ -75,7 +76,8 @@ class Retention:
             for record in records:
                 if chosen is not None and record.version > version:
                     same = record.dense_version == chosen.dense_version  # no pass came between
-                    last = record.version if same and record.events == chosen.events else last
+                    same = same and without_keys(record.events) == without_keys(chosen.events)
+                    last = record.version if same else last
             return self._drop_after(last, records)
 
     def go_back(self, version: int) -> list[int]:

@@ -5,23 +5,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from paddlebox import _native
 from paddlebox.config.dates import date_of
 from paddlebox.errors import PassError
-from paddlebox.store import life
+from paddlebox.store import erase_requests, life
 from paddlebox.store.committer import Committer
 from paddlebox.store.life import SaveFilter
 from paddlebox.store.tiered_table import TieredTable
 
+if TYPE_CHECKING:  # group.py imports the tables
+    from paddlebox.store.group import Group
+
+core = _native.core
 log = logging.getLogger("paddlebox")
 
 
 class TableLife:
-    """Letters: T = tables. The list of tables may grow until the first event."""
+    """Letters: T = tables. The list of tables may grow until the first event. world: the ranks of
+    the tables; all of them call the methods alike."""
 
-    def __init__(self, tables: Sequence[TieredTable], committer: Committer) -> None:
-        self._tables, self._committer = tables, committer
+    def __init__(self, tables: Sequence[TieredTable], committer: Committer, world: Group) -> None:
+        self._tables, self._committer, self._world = tables, committer, world
 
     def begin_day(self, day: int) -> bool:
         """Announces the day of the next pass. The earlier day of the last pass ends
@@ -66,6 +74,32 @@ class TableLife:
             ]
         )
         return True
+
+    def erase(self, feasigns: np.ndarray, slot: int = -1, request: str = "") -> None:
+        """Deletes the rows of (n) uint64 feasigns, in every table, and those that were made for a
+        slot, given by its number; -1: none. A row that training makes later for such a feasign
+        stays. Merges remove the bytes from the segments of the newest version. Raises: ConfigError
+        for too many feasigns; as `append`."""
+        keys = np.unique(core.keys_of(np.ascontiguousarray(feasigns, np.uint64)))
+        event = life.erase([int(key) for key in keys if key != core.mix(0)], slot, request)
+        self.append([[event] for _ in self._tables])
+        for table in self._tables:
+            if table.folder is not None:
+                table.compactor.wake()
+
+    def erase_requested(self) -> None:
+        """Carries out the erasures that `paddlebox store erase` has asked for while this run
+        trains. Call it between passes."""
+        folder = self._tables[0].folder
+        here = erase_requests.read(folder) if folder is not None and not self._world.rank else []
+        for asked in self._world.first("erase", here):
+            done = {event.get("request") for event in self._tables[0].events}
+            if asked["request"] not in done:
+                feasigns = np.array(asked["feasigns"], np.uint64)
+                self.erase(feasigns, asked["slot"], asked["request"])
+            self._world.wait("erased")
+            if folder is not None and not self._world.rank:
+                erase_requests.remove(folder, asked["request"])
 
     def end_of_day(self, day: int, decay: float | None = None) -> None:
         """Multiplies shows and clicks by decay; default: as ``life`` says. The day, counted from

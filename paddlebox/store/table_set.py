@@ -104,7 +104,7 @@ class TableSet(Closing):
         self._histories: Mapping[str, np.ndarray] | None = None  # None: not read yet
         self.committer = Committer(self._tables, lambda: world.wait("committed"))
         #: Days and life events.
-        self.life = TableLife(self._tables, self.committer)
+        self.life = TableLife(self._tables, self.committer, world)
         with on_error(self.close):
             open_tables(self._tables, of_tables, options, slot_rates, self.committer.wait)
             self.exchange = world.connect(self._tables, options.ranks)

@@ -76,6 +76,13 @@ def store_parser() -> argparse.ArgumentParser:
     for name, kind in LIFE_SETTINGS.items():
         option(f"--{name.replace('_', '-')}", type=kind, help=f"try another {name}", **another)
     option("--version", **version)
+    option = add("erase", "delete rows for good, and list what else holds them")
+    option("values", nargs="*", metavar="FEASIGN", help="a feasign; with --slot a value")
+    about = "erase values of this slot, or without values and with --yes all of its rows"
+    option("--slot", metavar="NAME", help=about)
+    option("--yes", action="store_true", help="erase a whole slot")
+    about = "also drop older and named versions and copies that hold the rows"
+    option("--everywhere", action="store_true", help=about)
     option = add("compact", "merge the segments that are due for compaction")
     option("--full", action="store_true", help="merge until no two segments overlap")
     about = "drop damaged rows, or rebuild the manifest; without --yes only list the damage"

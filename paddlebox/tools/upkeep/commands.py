@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +26,7 @@ from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.terminal import aligned
 from paddlebox.tools.upkeep import report
 from paddlebox.tools.upkeep.cli import LIFE_SETTINGS
+from paddlebox.tools.upkeep.erase import Erased, run_erase
 from paddlebox.tools.upkeep.life import life
 from paddlebox.tools.upkeep.report import feasigns_of, index_of, newest, record_of
 from paddlebox.tools.upkeep.verify import repair, verify
@@ -178,7 +180,12 @@ def show_life(folder: Path, arguments: argparse.Namespace) -> Result:
 
 
 def _event(event: dict[str, Any]) -> tuple[Any, ...]:
-    return event["seq"], event["kind"], event["date"], _WHAT[event["kind"]].format(**event)
+    if event["kind"] == "erase":
+        keys, slot = f"{len(event['keys'])} keys to merge", f"slot {event['slot']}"
+        what = "merged" if event["merged"] else slot if event["slot"] >= 0 else keys
+    else:
+        what = _WHAT[event["kind"]].format(**event)
+    return event["seq"], event["kind"], event["date"], what
 
 
 _LIMITS = "score {min_score:g}, unseen days {max_unseen_days}"
@@ -187,6 +194,7 @@ _WHAT = {
     "shrink": _LIMITS,
     "delta_reset": f"{_LIMITS}, delta_score {{min_delta_score:g}}",
     "reset_rows": "weights of new rows",
+    "evict": "score below {min_score:g}, or equal and key below {min_key:#018x}",
     "weight_decay": "embed_w by {embed_decay:g}, embedx by {embedx_decay:g}",
 }
 
@@ -275,6 +283,25 @@ def restore(arguments: argparse.Namespace) -> Result:
     return (DAMAGED if findings.damage else SOUND), value, lines
 
 
+def erase_rows(store: Path, stores: Sequence[Path], arguments: argparse.Namespace) -> Result:
+    record, values, slot = record_of(store, None), arguments.values, arguments.slot
+    if not values and slot is None:
+        raise ConfigError("erase: expected feasigns, or --slot NAME")
+    if values:
+        found = map(_feasign, values) if slot is None else feasigns_of(record, slot, values)
+        erased = Erased(tuple(found))
+    elif not arguments.yes:
+        raise ConfigError(
+            f"erase --slot {slot}: would erase every row of the slot: add --yes, or give values"
+        )
+    else:
+        erased = Erased(slot=index_of(record, slot))
+    value, lines = run_erase(
+        store, stores, erased, secrets.token_hex(8), everywhere=arguments.everywhere
+    )
+    return SOUND, value, lines
+
+
 _COMMANDS: dict[str, Command] = {
     "stat": stat,
     "digest": digest,
@@ -304,6 +331,8 @@ def run(arguments: argparse.Namespace) -> Result:
         return restore(arguments)
     store = _store_folder(arguments.store)
     stores = [store] if arguments.store == store else existing_stores(store)
+    if arguments.command == "erase":  # it is one for all ranks
+        return erase_rows(store, stores, arguments)
     command = _COMMANDS[arguments.command]
     if len(stores) == 1 or command is dump:
         return command(store, arguments)

@@ -1,0 +1,300 @@
+"""`paddlebox store erase`: deletes rows for good, and finds what else holds them
+(docs/store.md)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paddlebox._native import core
+from paddlebox.data.history import History
+from paddlebox.errors import StoreError, StoreLockedError
+from paddlebox.saves.meta import META, ROWS
+from paddlebox.saves.reader import open_save
+from paddlebox.store import checkpoints, copies, erase_requests, files
+from paddlebox.store.committer import Committer
+from paddlebox.store.erasures import rows_of
+from paddlebox.store.group import ONE_RANK
+from paddlebox.store.locks import KeptLock, held_leases
+from paddlebox.store.manifest_db import rewrite
+from paddlebox.store.open_tables import open_tables
+from paddlebox.store.options import LEAST_MEM_BYTES, TableOptions
+from paddlebox.store.parity_set import SetFolder
+from paddlebox.store.record import VersionRecord
+from paddlebox.store.table_life import TableLife
+from paddlebox.store.tiered_table import TieredTable, stored_config
+from paddlebox.store.version_store import HISTORY, VersionStore
+
+log = logging.getLogger("paddlebox")
+
+
+@dataclass(frozen=True)
+class Erased:
+    """What to erase."""
+
+    feasigns: tuple[int, ...] = ()
+    slot: int = -1  # number of the slot of which all rows go; -1: none
+
+    @property
+    def keys(self) -> list[int]:
+        return sorted(int(core.mix(feasign)) for feasign in self.feasigns)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Something that still holds an erased row."""
+
+    kind: str  # version, name, copy, save or export
+    where: str
+    next_step: str
+
+
+def ask(store: Path, erased: Erased) -> str:
+    """Asks the run that trains with a store to erase the rows before its next pass. Raises:
+    StoreError if it keeps histories of users, which a running trainer does not erase."""
+    with VersionStore.open_reader(store) as manifest:
+        if manifest.read_dense(lambda name: name.startswith(HISTORY)):
+            raise StoreError(
+                f"{store}: the run is training, and keeps histories of users "
+                "(data.sequences.history): stop it, and repeat the command"
+            )
+    return erase_requests.add(store, erased.feasigns, erased.slot)
+
+
+def erase(stores: Sequence[Path], erased: Erased, request: str) -> int:
+    """Erases rows in the stores of all ranks, and merges until no segment of the newest versions
+    holds one. Returns the number of rows that there were. Raises: StoreLockedError if a run trains
+    with a store."""
+    rows = 0
+    for store in stores:
+        with KeptLock(store):
+            rows += _erase_in(store, erased, request)
+            _rewrite_manifests(store)
+    return rows
+
+
+def _rewrite_manifests(store: Path) -> None:
+    """Frees the pages of removed records, in which the event has the keys, and segments begin with
+    them."""
+    with VersionStore.open_reader(store) as manifest:
+        head = manifest.newest()
+    for table in head.tables if head is not None else ():
+        rewrite(files.table_folder(str(store), table))
+    rewrite(store)
+
+
+def _erase_in(store: Path, erased: Erased, request: str) -> int:
+    with VersionStore.open_reader(store) as manifest:
+        passes, parts = len(manifest.numbers()), _records(store, manifest.newest())
+    configs = [stored_config(store, record) for record in parts]
+    least = min(config.share for config in configs) / sum(config.share for config in configs)
+    options = TableOptions(
+        folder=store,
+        seed=int(parts[0].layout["seed"]),
+        mem_budget_bytes=int(LEAST_MEM_BYTES / least) + 1,
+        threads=2,
+        compaction=None,
+        keep_versions=passes,
+    )
+    tables: list[TieredTable] = []
+    committer = Committer(tables, lambda: None)
+    try:
+        open_tables(tables, configs, options, (), committer.wait)
+        feasigns = np.array(erased.feasigns, np.uint64)
+        rows = sum(_count(table, erased) for table in tables)
+        TableLife(tables, committer, ONE_RANK).erase(feasigns, erased.slot, request)
+        _erase_history(tables[0], erased)
+        for table in reversed(tables):  # the first one names the versions of the others
+            table.compactor.compact()
+        return rows
+    finally:
+        committer.close()
+        for table in reversed(tables):
+            table.close()
+
+
+def _records(store: Path, head: VersionRecord | None) -> list[VersionRecord]:
+    """The newest version of each table, the first table first."""
+    if head is None:
+        raise StoreError(f"{store}: no version has been committed yet: there is nothing to erase")
+    *others, first = (record for _, record in head.tables_in(str(store)))
+    return [first, *others]
+
+
+def _count(table: TieredTable, erased: Erased) -> int:
+    if erased.slot < 0:
+        feasigns = core.feasigns_of(np.array(erased.keys, np.uint64))
+        return int(table.lookup(feasigns)[0].sum())
+    found = 0
+
+    def add(_: np.ndarray, rows: np.ndarray) -> None:
+        nonlocal found
+        found += int(((rows.view(np.uint32)[:, 0] & 0xFFFF) == erased.slot).sum())
+
+    table.native.visit_chunks(1 << 17, add)
+    return found
+
+
+def _erase_history(first: TieredTable, erased: Erased) -> None:
+    """Commits the dense state without what the histories of users hold."""
+    dense = first.versions.read_dense(lambda _: True)
+    held = {name.removeprefix(HISTORY): dense[name] for name in dense if name.startswith(HISTORY)}
+    if not held:
+        return
+    slots, floats = held["sizes"].shape[1], held["dense"].shape[1]
+    feasigns = np.array(erased.feasigns, np.uint64)
+    left = History.of(held, slots, floats).without(feasigns, erased.slot).arrays()
+    if all(len(left[name]) == len(held[name]) for name in held):
+        return
+    dense |= {HISTORY + name: array for name, array in left.items()}
+    first.versions.record("life", dense=dense, tables=first.versions.others())
+
+
+# ---- what else holds the rows
+
+
+def holders(store: Path, stores: Sequence[Path], erased: Erased) -> list[Holder]:
+    """What still holds an erased row: kept versions, copies, saves and the export file of a run.
+    store: that of the first rank."""
+    found: list[Holder] = []
+    for folder in stores:
+        found += _versions(folder, erased)
+    config = _config(store)
+    uri, out = config.get("checkpoint", {}).get("copy_to", ""), config.get("save", {})
+    if uri:
+        for rank, folder in enumerate(stores):
+            of_rank = uri if not rank else f"{uri.rstrip('/')}/ranks/{rank}"
+            found += [
+                Holder("copy", f"{of_rank} {label}", "--everywhere removes it")
+                for label in _old_copies(folder, of_rank)
+            ]
+    found += _saves(out.get("out", ""), erased)
+    if out.get("copy_to"):
+        found.append(Holder("save", out["copy_to"], "remove the copies of the saves listed here"))
+    if file := config.get("publish", {}).get("file", ""):
+        step = "remove it, and export again: paddlebox export"
+        found.append(Holder("export", f"{file} (generations before the next save)", step))
+    return found
+
+
+def _config(store: Path) -> Mapping[str, Any]:
+    with VersionStore.open_reader(store) as manifest:
+        head = manifest.newest()
+    return {} if head is None else head.config.get("config", {})
+
+
+def _versions(store: Path, erased: Erased) -> Iterator[Holder]:
+    with VersionStore.open_reader(store) as manifest:
+        records = manifest.records()
+    names = {version: name for name, version in files.checkpoints(str(store)).items()}
+    read = {lease.version for lease in held_leases(str(store))}
+    for record in records[:-1]:
+        if not any(_holds(store / inside, part, erased) for inside, part in _parts(store, record)):
+            continue
+        where = f"{store} version {record.version}"
+        if name := names.get(record.version):
+            yield Holder("name", f"{where} ({name})", "--everywhere removes it")
+        elif record.version in read:
+            yield Holder("version", where, "a process reads it: it goes with a later commit")
+        else:
+            yield Holder("version", where, "it goes with a later commit, or by --everywhere")
+
+
+def _parts(store: Path, record: VersionRecord) -> list[tuple[str, VersionRecord]]:
+    return record.tables_in(str(store))
+
+
+def _holds(folder: Path, record: VersionRecord, erased: Erased) -> bool:
+    return any(_segment_holds(folder / "ssd" / s["file"], s, erased) for s in record.segments)
+
+
+def _segment_holds(path: Path, segment: Mapping[str, Any], erased: Erased) -> bool:
+    file = core.SegmentFile(str(path), segment)
+    return any(len(rows) for rows in rows_of(file, erased.keys, erased.slot))
+
+
+def _old_copies(store: Path, uri: str) -> list[str]:
+    """The labels of copies of this store's versions before its last erasure."""
+    with VersionStore.open_reader(store) as manifest:
+        journal = {(one["version"], one["created_at"]) for one in manifest.journal()}
+        head = manifest.newest()
+    assert head is not None
+    erasures = sum(event["kind"] == "erase" for event in head.events)
+    return [
+        label
+        for label, record in copies.all_copies(uri)
+        if (record.version, record.created_at) in journal
+        and sum(event["kind"] == "erase" for event in record.events) < erasures
+    ]
+
+
+def _saves(out: str, erased: Erased) -> Iterator[Holder]:
+    for meta in sorted(Path(out).glob(f"*/*/{META}")) if out else ():
+        save = open_save(meta.parent)
+        if any(
+            _segment_holds(part.folder / ROWS / segment["file"], segment, erased)
+            for part in save.parts.values()
+            for segment in part.meta["segments"]
+        ):
+            yield Holder("save", str(meta.parent), "remove its chain when a newer base is served")
+
+
+def remove_everywhere(store: Path, stores: Sequence[Path]) -> None:
+    """Removes what `holders` finds and can be reached without loss: older versions, also named
+    ones, parity of the ranks, which the next commit makes again, and copies, of which the newest
+    version is made again."""
+    uri = _config(store).get("checkpoint", {}).get("copy_to", "")
+    for rank, folder in enumerate(stores):
+        with KeptLock(folder):
+            _drop_versions(folder)
+        if uri:
+            _copy_again(folder, uri if not rank else f"{uri.rstrip('/')}/ranks/{rank}")
+
+
+def _drop_versions(store: Path) -> None:
+    SetFolder(store).keep(())
+    for name in files.checkpoints(str(store)):
+        version = checkpoints.unname(str(store), name)
+        log.warning("%s: version %d no longer has the name %s", store, version, name)
+    with VersionStore.open_writer(store) as first:
+        first.retention.prune(1)
+        head, records = first.newest(), first.records()
+        assert head is not None
+        for table in head.tables:
+            with VersionStore.open_writer(files.table_folder(str(store), table)) as other:
+                other.retention.prune(1, named={record.tables[table] for record in records})
+    _rewrite_manifests(store)
+
+
+def _copy_again(store: Path, uri: str) -> None:
+    old = _old_copies(store, uri)
+    if not old:
+        return
+    with VersionStore.open_reader(store) as manifest:
+        head = manifest.pin()
+        assert head is not None
+        copies.copy_version(str(store), head, uri)
+        copies.remove_copies(uri, old)
+
+
+def run_erase(
+    store: Path, stores: Sequence[Path], erased: Erased, request: str, *, everywhere: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Erases rows. Returns the result for --json, and the lines to print."""
+    try:
+        rows = erase(stores, erased, request)
+    except StoreLockedError as error:
+        asked = ask(store, erased)
+        text = f"{error}: it erases the rows before its next pass; repeat the command afterwards"
+        return {"request": asked}, [f"{text}, to see what else holds them"]
+    if everywhere:
+        remove_everywhere(store, stores)
+    found = holders(store, stores, erased)
+    lines = [f"{rows:,} rows erased; no file of the newest version holds them"]
+    lines += [f"{one.kind}: {one.where}: {one.next_step}" for one in found]
+    return {"rows": rows, "holders": [asdict(one) for one in found]}, lines
