@@ -31,6 +31,7 @@ import numpy as np
 from paddlebox.closing import Closing, on_error
 from paddlebox.config import HbmPlace, Slots, TableConfig
 from paddlebox.errors import ConfigError
+from paddlebox.store.bounds import Bounds
 from paddlebox.store.committer import Committer, PassFields, When
 from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.open_tables import open_tables
@@ -105,6 +106,7 @@ class TableSet(Closing):
         self.committer = Committer(self._tables, lambda: world.wait("committed"))
         #: Days and life events.
         self.life = TableLife(self._tables, self.committer, world)
+        self._bounds = Bounds(self._tables, world)
         with on_error(self.close):
             open_tables(self._tables, of_tables, options, slot_rates, self.committer.wait)
             self.exchange = world.connect(self._tables, options.ranks)
@@ -268,6 +270,7 @@ class TableSet(Closing):
         self.wait_commit()
         for table in self._tables:
             table.native.end(pass_number)
+        self._bounds.pass_ended()
 
     def abandon(self, *, evaluation: bool = False) -> None:
         """Drops the open pass; the store stays at its last commit. After a training pass, the
@@ -296,12 +299,14 @@ class TableSet(Closing):
         Raises: OutOfSpaceError, StoreError: the last version is untouched. If a commit in the
             background fails, its future and, once, the next `wait_commit` raise the error.
         """
+        self._bounds.keep()
         return self.committer.write_pass(PassFields(**fields), when)
 
     def keep(self, *, when: When = When.NOW, **fields: Any) -> Future[int]:
         """Writes the ended pass to the SSD tier. The next `commit` includes it, or `commit_ended`
         commits it with these fields; after a crash before that, it is lost. The result of the
         future is 0."""
+        self._bounds.keep()
         return self.committer.write_pass(PassFields(**fields), when, keep=True)
 
     def commit_ended(self) -> int:
