@@ -257,11 +257,12 @@ class Format(StrEnum):
     CSV = "csv"
     PARQUET = "parquet"
     ARROW = "arrow"
+    ORC = "orc"
 
     @property
     def is_columnar(self) -> bool:
         """Whether files hold typed columns, not lines of text."""
-        return self in (Format.PARQUET, Format.ARROW)
+        return self in (Format.PARQUET, Format.ARROW, Format.ORC)
 
 
 class KeySpace(StrEnum):
@@ -402,8 +403,8 @@ class DataConfig(StreamConfig):
         if not named or self.parser:
             found = f"parser {self.parser}" if self.parser else f"format {self.format.value}"
             raise ValueError(
-                f"holdout.{key}: expected format csv, parquet or arrow, whose columns have names, "
-                f"found {found}: hold out a share of the instances, without {key}"
+                f"holdout.{key}: expected format csv, parquet, arrow or orc, whose columns have "
+                f"names, found {found}: hold out a share of the instances, without {key}"
             )
         return self
 

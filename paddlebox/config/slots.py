@@ -107,7 +107,7 @@ class Csv(Section):
 
 class Tags(Section):
     """Names of the columns of instance ids, contents, log keys and times, if a dataset parses them,
-    for `data.format: csv`, parquet and arrow."""
+    for `data.format: csv`, parquet, arrow and orc."""
 
     ins_id: Text = "ins_id"
     content: Text = "content"
@@ -143,7 +143,7 @@ class Slot(Section):
     shares: Text | None = None  # with key_space per_slot: equal ids of that slot are one feature
     learning_rate_factor: float = Field(default=1.0, gt=0)  # on the rates of the slot's rows
     weighted: bool = False  # each id has a weight
-    weight_column: Text | None = None  # of the weights, in parquet and arrow
+    weight_column: Text | None = None  # of the weights, in parquet, arrow and orc
     pooling: Choice[Pooling] = Pooling.SUM
     of: Text | None = None  # type late: the label that comes late
 
@@ -460,7 +460,7 @@ class Slots(Section):
             raise ConfigError(f"csv is given, but data.format is {of}")
         if not named and self.tags != Tags():
             raise ConfigError(
-                f"tags has columns, which only csv, parquet and arrow use; data.format is {of}"
+                f"tags has columns, which only csv, parquet, arrow and orc use; data.format is {of}"
             )
         for slot in self.slots:
             if slot.made:
@@ -500,7 +500,7 @@ def _misfits(
         ),
         (
             slot.weight_column is not None and not data_format.is_columnar,
-            " has weight_column, which only parquet and arrow use; in data.format "
+            " has weight_column, which only parquet, arrow and orc use; in data.format "
             f"{of} an id and its weight are one value, such as 7:0.5: take weight_column out",
         ),
         (
@@ -515,7 +515,7 @@ def _misfits(
         ),
         (
             slot.column is not None and not (named or criteo),
-            " has a column, which only formats criteo_tsv, csv, parquet and arrow use; found "
+            " has a column, which only formats criteo_tsv, csv, parquet, arrow and orc use; found "
             f"data.format {of}: take column out, or correct data.format",
         ),
         (criteo and slot.hash, " has hash; the tokens of criteo_tsv are numbers already"),

@@ -1,7 +1,7 @@
-"""Reads Parquet and Arrow IPC files, only the columns that slots use.
+"""Reads Parquet, Arrow IPC and ORC files, only the columns that slots use.
 
-A piece is a row group of Parquet or a record batch of Arrow. Any thread may read and parse one. The
-pieces keep the order of the file.
+A piece is a row group of Parquet, a record batch of Arrow or a stripe of ORC. Any thread may read
+and parse one. The pieces keep the order of the file.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import orc
 
 from paddlebox import _native
 from paddlebox.config import Format
@@ -124,11 +125,13 @@ def count_pieces(path: str, data_format: Format, retries: int = RETRIES) -> int:
 
 
 def count_rows(path: str, data_format: Format) -> int:
-    """Only the metadata of a Parquet file is read, but all of an Arrow file. Raises: as
+    """Only the metadata of a Parquet or ORC file is read, but all of an Arrow file. Raises: as
     `count_pieces`."""
     with _data_errors(path, _other_format(data_format)), open_source(path) as source:
         if data_format is Format.PARQUET:
             return int(pq.read_metadata(pa.PythonFile(source, mode="r")).num_rows)
+        if data_format is Format.ORC:
+            return int(orc.ORCFile(_file(source)).nrows)
         with pa.ipc.open_file(_file(source)) as file:
             return int(sum(file.get_batch(n).num_rows for n in range(file.num_record_batches)))
 
@@ -144,9 +147,8 @@ Opened = tuple[Any, int, Callable[[int], list[Any]]]  # schema, number of pieces
 
 
 def _open(path: str, data_format: Format, names: list[str], retries: int) -> Opened:
-    opened = _parquet if data_format is Format.PARQUET else _arrow
     with _data_errors(path, _other_format(data_format)):
-        return opened(path, names, retries)
+        return _OPEN[data_format](path, names, retries)
 
 
 def _parquet(path: str, names: list[str], retries: int) -> Opened:
@@ -187,6 +189,25 @@ def _arrow(path: str, names: list[str], retries: int) -> Opened:
         return [batch]
 
     return type_, batches, read
+
+
+def _orc(path: str, names: list[str], retries: int) -> Opened:
+    with open_source(path, retries) as source:
+        size = source.size
+        file = orc.ORCFile(_file(source))
+        type_, stripes = file.schema, file.nstripes
+    there = [name for name in names if name in type_.names]
+
+    def read(number: int) -> list[Any]:
+        with _reopened(path, size, retries) as source:
+            batch = orc.ORCFile(_file(source)).read_stripe(number, columns=there)
+            source.check_unchanged()
+        return [batch]
+
+    return type_, stripes, read
+
+
+_OPEN = {Format.PARQUET: _parquet, Format.ARROW: _arrow, Format.ORC: _orc}
 
 
 def _reopened(path: str, size: int, retries: int) -> Source:

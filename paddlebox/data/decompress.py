@@ -39,7 +39,7 @@ _CONTAINERS = (
     (0, b"\x5d\0\0", "an lzma stream", _UNPACK),
     (0, b"PAR1", "a Parquet file", "set data.format: parquet"),
     (0, b"ARROW1\0\0", "an Arrow file", "set data.format: arrow"),
-    (0, b"ORC\x01", "an ORC file", "write it as Parquet"),
+    *((0, b"ORC" + rest, "an ORC file", "set data.format: orc") for rest in (b"\n", b"\1")),
     (0, b"Obj\x01", "an Avro file", "write it as Parquet"),
     (0, b"SEQ\x06", "a Hadoop sequence file", "write it as Parquet or text"),
     (0, b"\x89HDF\r\n", "an HDF5 file", "write it as Parquet"),

@@ -209,8 +209,8 @@ class LoadOptions:
             names = {"time": "time (data.sequences, set_merge_by_uid, set_need_time_info)"}
             tags = ", ".join(names.get(tag, tag) for tag in sorted(self.tags))
             raise ConfigError(
-                f"{tags}: only data.format multislot, csv, parquet and arrow can have these, found "
-                f"{found}"
+                f"{tags}: only data.format multislot, csv, parquet, arrow and orc can have "
+                f"these, found {found}"
             )
 
     def _check_factors(self) -> None:

@@ -27,7 +27,8 @@ from paddlebox.errors import ConfigError, DataError
 from paddlebox.serving.fields import CRITEO_COLUMNS, Use, text_of
 
 _ID = re.compile("[0-9]{1,20}")
-_MAGIC = {b"PAR1": Format.PARQUET, b"ARROW1": Format.ARROW}
+_MAGIC = {b"PAR1": Format.PARQUET, b"ARROW1": Format.ARROW, b"ORC": Format.ORC}
+_TAIL_BYTES = 16  # all of these formats repeat their magic bytes at the end
 _LABEL = {"name": "label", "type": "label", "dim": 1, "column": "label"}
 _MERGED_ROWS = 1 << 20  # of values that are not merged yet, at least
 
@@ -169,8 +170,10 @@ class SlotValues:
     def _columns(self, path: str) -> Iterator[pa.Array]:
         with open_source(path) as source:
             begin = source.read(max(map(len, _MAGIC))) or b""
+            source.seek(max(0, source.size - _TAIL_BYTES))
+            end = source.read(_TAIL_BYTES) or b""
         for magic, data_format in _MAGIC.items():
-            if begin.startswith(magic):
+            if begin.startswith(magic) and magic in end:  # a text may begin like an ORC file
                 schema = self._schema(data_format)
                 for piece in read_pieces(path, data_format, schema):
                     for batch in piece.batches():

@@ -1,4 +1,4 @@
-"""Parquet, Arrow IPC and CSV give the instances that the same rows give as text."""
+"""Parquet, Arrow IPC, ORC and CSV give the instances that the same rows give as text."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 
 from paddlebox._native import core
 from paddlebox.config import Format, KeySpace, Slots, load_slots
+from paddlebox.data.columnar import is_list
 from paddlebox.data.first_look import FirstLook
 from paddlebox.data.loader import LoadedPass, load
 from paddlebox.errors import DataError
@@ -108,6 +110,32 @@ def write_arrow(data: pa.Table, path: Path, rows_a_batch: int = 1 << 20) -> None
         file.write_table(data, rows_a_batch)
 
 
+_SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+_SIGNED |= {pa.uint64(): pa.int64(), pa.float16(): pa.float32()}
+
+
+def orc_type(type_: pa.DataType) -> pa.DataType:
+    """The type in which ORC, which has fewer of them, holds the values, or their bits."""
+    if pa.types.is_dictionary(type_):
+        return orc_type(type_.value_type)
+    if is_list(type_):
+        return pa.list_(orc_type(type_.value_type))
+    return _SIGNED.get(type_, type_)
+
+
+def write_orc(data: pa.Table, path: Path, rows_a_stripe: int = 1 << 20) -> None:
+    columns = [column.cast(orc_type(column.type), safe=False) for column in data.columns]
+    plain = pa.table(columns, names=data.column_names)
+    with orc.ORCWriter(str(path), batch_size=rows_a_stripe, stripe_size=1) as file:
+        for first in range(0, max(1, len(plain)), rows_a_stripe):
+            file.write(plain.slice(first, rows_a_stripe))
+
+
+WRITERS: dict[Format, Callable[..., None]] = {
+    Format.PARQUET: pq.write_table,
+    Format.ARROW: write_arrow,
+    Format.ORC: write_orc,
+}
 Write = Callable[..., Path]
 
 
@@ -115,16 +143,13 @@ Write = Callable[..., Path]
 def write(tmp_path: Path) -> Write:
     def write(data: pa.Table, data_format: Format, group: int = 1 << 20) -> Path:
         path = tmp_path / f"a.{data_format.value}"
-        if data_format is Format.PARQUET:
-            pq.write_table(data, path, row_group_size=group)
-        else:
-            write_arrow(data, path, group)
+        WRITERS[data_format](data, path, group)
         return path
 
     return write
 
 
-COLUMNAR = pytest.mark.parametrize("data_format", [Format.PARQUET, Format.ARROW])
+COLUMNAR = pytest.mark.parametrize("data_format", [Format.PARQUET, Format.ARROW, Format.ORC])
 
 
 # ---- the same instances
@@ -314,6 +339,8 @@ def test_a_missing_or_retyped_column_is_named_with_its_file(
 ) -> None:
     if reason.endswith("found 2") and data_format is Format.PARQUET:
         pytest.skip("Parquet's writer refuses two columns of one name")
+    if "fixed_size_list" in reason and data_format is Format.ORC:
+        pytest.skip("a schema of ORC has no widths: each row is checked")
     path = write(change(table(rows(5))), data_format)
     with pytest.raises(DataError, match=rf"{path}: .*{reason}"):
         load_file(path, data_format)
@@ -555,10 +582,8 @@ def test_instances_without_sparse_slots_have_one_feature_in_every_format(
     values = [(1, 0, 3), (0, 1, 4)]
     path = tmp_path / "a"
     columns = {name: pa.array([row[i] for row in values]) for i, name in enumerate(names)}
-    if data_format is Format.PARQUET:
-        pq.write_table(pa.table(columns), path)
-    elif data_format is Format.ARROW:
-        write_arrow(pa.table(columns), path)
+    if data_format.is_columnar:
+        WRITERS[data_format](pa.table(columns), path)
     else:
         lines = [",".join(names)] * (data_format is Format.CSV)
         for row in values:
@@ -585,7 +610,7 @@ def write_pairs(path: Path, data_format: Format, hashed: bool) -> str:
     """Three lines: an item, one that was seen before it, two words; the same tokens in all."""
     tokens = ["ab", "cd", "ab"] if hashed else ["7", "9", "7"]
     seen = [["ab", "cd"], ["ab"], []] if hashed else [["7", "9"], ["7"], []]
-    if data_format in (Format.PARQUET, Format.ARROW):
+    if data_format.is_columnar:
         whole: Any = (lambda x: x) if hashed else int
         leaf = pa.string() if hashed else pa.int64()
         columns = {
@@ -594,10 +619,7 @@ def write_pairs(path: Path, data_format: Format, hashed: bool) -> str:
             "seen": pa.array([[whole(x) for x in row] for row in seen], pa.list_(leaf)),
             "item": pa.array([whole(x) for x in tokens], leaf),
         }
-        if data_format is Format.PARQUET:
-            pq.write_table(pa.table(columns), path)
-        else:
-            write_arrow(pa.table(columns), path)
+        WRITERS[data_format](pa.table(columns), path)
         return str(path)
     lines = ["click,word,seen,item"] if data_format is Format.CSV else []
     for label, token, row in zip("010", tokens, seen, strict=True):

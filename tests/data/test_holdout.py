@@ -507,7 +507,9 @@ def test_rules_that_make_no_sense_are_refused(holdout: dict[str, Any], said: str
 
 def test_a_rule_that_the_data_cannot_have_is_refused() -> None:
     by = {"share": 0.1, "by": "user"}
-    with pytest.raises(ConfigError, match=r"holdout\.by: expected format csv, parquet or arrow"):
+    with pytest.raises(
+        ConfigError, match=r"holdout\.by: expected format csv, parquet, arrow or orc"
+    ):
         make_config(data={"format": "multislot", "holdout": by})
     with pytest.raises(ConfigError, match=r"holdout\.by: .*found parser x\.py:parse"):
         make_config(data={"holdout": by, "parser": "x.py:parse"}, security={"allow_commands": True})

@@ -177,5 +177,5 @@ def test_a_column_that_is_missing_or_of_another_type_is_named(
 
 def test_text_whose_lines_begin_with_tags_names_no_columns(open_dataset: OpenDataset) -> None:
     slots = {**SLOTS.model_dump(mode="json", exclude={"csv"}), "tags": NAMES}
-    with pytest.raises(ConfigError, match="only csv, parquet and arrow use"):
+    with pytest.raises(ConfigError, match="only csv, parquet, arrow and orc use"):
         open_dataset(slots=Slots.model_validate(slots))

@@ -264,7 +264,7 @@ def test_criteo_files_have_no_weights() -> None:
 def test_a_weight_column_is_for_columnar_files_only() -> None:
     slots = slots_of(Format.PARQUET)
     slots.check_format(Format.ARROW)
-    with pytest.raises(ConfigError, match="weight_column, which only parquet and arrow use"):
+    with pytest.raises(ConfigError, match="weight_column, which only parquet, arrow and orc use"):
         slots.check_format(Format.CSV)
 
 

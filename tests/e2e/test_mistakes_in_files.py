@@ -197,7 +197,7 @@ IN_SLOTS = {
         *("type: dense", "type: dense, column: Age"),
         Named(
             "slot 'age' has a column",
-            "formats criteo_tsv, csv, parquet and arrow",
+            "formats criteo_tsv, csv, parquet, arrow and orc",
             "found data.format multislot",
             "take column out",
         ),

@@ -25,7 +25,7 @@ Format FormatFrom(const std::string& name) {
   if (name == "slot_value") return Format::kSlotValue;
   if (name == "criteo_tsv") return Format::kCriteoTsv;
   if (name == "csv") return Format::kCsv;
-  if (name == "parquet" || name == "arrow") return Format::kColumns;
+  if (name == "parquet" || name == "arrow" || name == "orc") return Format::kColumns;
   if (name == "plugin") return Format::kPlugin;
   throw StatusError(Error(Code::kInvalidArgument,
                           "format '%s': expected multislot, feasign_slot, slot_value, criteo_tsv, "
