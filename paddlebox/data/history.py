@@ -136,10 +136,15 @@ class History:
         value &= of_value % max(slots, 1) != slot
         sizes = np.bincount(of_value[value], minlength=self.sizes.size).astype(np.uint32)
         return History(
-            *(array[user] for array in (self.users, self.seen, self.total, self.lengths)),
-            *(array[event] for array in (self.times, self.labels, self.dense)),
-            sizes.reshape(self.sizes.shape)[event],
-            self.feasigns[value],
+            users=self.users[user],
+            seen=self.seen[user],
+            total=self.total[user],
+            lengths=self.lengths[user],
+            times=self.times[event],
+            labels=self.labels[event],
+            dense=self.dense[event],
+            sizes=sizes.reshape(self.sizes.shape)[event],
+            feasigns=self.feasigns[value],
         )
 
     def arrays(self) -> dict[str, np.ndarray]:

@@ -259,8 +259,7 @@ class Compactor:
     def plan_erasures(self) -> list[Merge]:
         """Merges that remove erased rows. If there are none left, the keys leave the newest version
         too."""
-        with self._versions.committing:
-            return self._erasures.plan() if self._versions.head is not None else []
+        return self._erasures.plan()
 
     def merge(self, merge: Merge, urgent: bool) -> dict[str, Any]:
         """Writes segments that no version names yet. urgent: do not pause while rows are read."""

@@ -24,7 +24,7 @@ _SLOT, _LIFE_SEQ = 0, 5  # words of a row (docs/formats/row.md)
 
 
 class Erasures:
-    """versions: opened for writing; the caller holds `committing`."""
+    """versions: opened for writing. Only one thread at a time plans, and makes, merges."""
 
     def __init__(self, versions: VersionStore) -> None:
         self._versions = versions
@@ -34,15 +34,18 @@ class Erasures:
     def plan(self) -> list[Merge]:
         """The next merges; none if no segment holds an erased row. The keys of the events, which
         name the erased rows too, then leave the newest version."""
-        last = self._versions.last
+        with self._versions.committing:
+            last = self._versions.last
+        # Segments that a pass adds later have no erased rows, so the search needs no lock.
         pending = life.unmerged(last.events)
         if not pending:
             return []
         holders = self._oldest_holders(last.segments, pending)
         if not holders:
-            events = life.without_keys(self._versions.events)
-            self._versions.record("life", events=events, tables=self._versions.others())
-            self._versions.retention.drop_old()
+            with self._versions.committing:
+                events = life.merged(self._versions.events, pending)
+                self._versions.record("life", events=events, tables=self._versions.others())
+                self._versions.retention.drop_old()
             return []
         sequence = holders[0]["sequence"]
         wide = sequence in self._merged

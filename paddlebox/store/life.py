@@ -168,6 +168,14 @@ def unmerged(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [event for event in events if event["kind"] == ERASE and not event["merged"]]
 
 
+def merged(
+    events: Sequence[Mapping[str, Any]], erasures: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The events after merges have removed the rows of these erasures."""
+    done = {event["seq"] for event in erasures}
+    return [without_keys([event])[0] if event["seq"] in done else event for event in events]
+
+
 def without_keys(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The events after merges have removed all erased rows. Versions of the same rows may differ in
     this alone."""

@@ -238,7 +238,7 @@ def test_each_table_has_a_bound_of_its_own(tmp_path: Path) -> None:
     )
     options = TableOptions(folder=tmp_path, mem_budget_bytes=4 << 20, compaction=None)
     feasigns = sorted_unique_keys(np.arange(1, 601, dtype=np.uint64))
-    keys, of = np.concatenate([feasigns, feasigns]), np.repeat(np.uint16([0, 1]), 600)
+    keys, of = np.concatenate([feasigns, feasigns]), np.repeat(np.array([0, 1], np.uint16), 600)
     with TableSet(named, options, slots=slots) as tables:
         staged = tables.stage(keys, of)
         tables.begin(staged)

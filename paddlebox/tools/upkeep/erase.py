@@ -16,7 +16,7 @@ from paddlebox.data.history import History
 from paddlebox.errors import StoreError, StoreLockedError
 from paddlebox.saves.meta import META, ROWS
 from paddlebox.saves.reader import open_save
-from paddlebox.store import checkpoints, copies, erase_requests, files
+from paddlebox.store import checkpoints, copies, erase_requests, files, life
 from paddlebox.store.committer import Committer
 from paddlebox.store.erasures import rows_of
 from paddlebox.store.group import ONE_RANK
@@ -285,7 +285,9 @@ def _copy_again(store: Path, uri: str) -> None:
 def run_erase(
     store: Path, stores: Sequence[Path], erased: Erased, request: str, *, everywhere: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Erases rows. Returns the result for --json, and the lines to print."""
+    """Erases rows. Returns the result for --json, and the lines to print. Raises: ConfigError for
+    too many feasigns; StoreError."""
+    life.erase(erased.keys)  # a request must not stop the run that reads it
     try:
         rows = erase(stores, erased, request)
     except StoreLockedError as error:
