@@ -25,6 +25,10 @@ class MetricMethod(StrEnum):
     WEIGHTED_AUC = "weighted_auc"
     CONTINUOUS = "continuous"
     NAN_INF = "nan_inf"
+    RANKING = "ranking"
+
+
+IN_GROUPS = (MetricMethod.WUAUC, MetricMethod.RANKING)  # methods that need `group`
 
 
 class MetricConfig(Section):
@@ -42,7 +46,12 @@ class MetricConfig(Section):
         default="",
         description="column of the prediction, or name of a task; empty: the (first) probability",
     )
-    group: str = Field(default="", description="wuauc: column whose equal values form a group")
+    group: str = Field(
+        default="", description="wuauc, ranking: column whose equal values form a group"
+    )
+    k: int = Field(
+        default=10, ge=1, le=1 << 20, description="ranking: length of the list that is measured"
+    )
     weight: str = Field(
         default="", description="weighted_auc: column of the weights; empty: each weight is 1"
     )
@@ -57,10 +66,17 @@ class MetricConfig(Section):
 
     @model_validator(mode="after")
     def _fields_fit_the_method(self) -> MetricConfig:
-        if (self.method is MetricMethod.WUAUC) != bool(self.group):
+        if (self.method in IN_GROUPS) != bool(self.group):
             raise ValueError(
-                f"metric {self.name!r}: group is for wuauc, which needs it; method is "
+                f"metric {self.name!r}: group is for wuauc and ranking, which need it; method is "
                 f"{self.method.value}, group {self.group!r}"
+            )
+        if (
+            self.method is not MetricMethod.RANKING
+            and self.k != type(self).model_fields["k"].default
+        ):
+            raise ValueError(
+                f"metric {self.name!r}: k is for ranking; method is {self.method.value}, k {self.k}"
             )
         if self.weight and self.method is not MetricMethod.WEIGHTED_AUC:
             raise ValueError(

@@ -31,7 +31,7 @@ Columns = Mapping[str, np.ndarray]  # name -> (B) values
 class NamedMetric(Metric, Protocol):
     def add(self, predictions: np.ndarray, labels: np.ndarray, third: np.ndarray | None, /) -> None:
         """Add (n) float32 predictions and labels, float64 labels of continuous, and the (n) values
-        of the method's own column: uint64 groups of wuauc, float32 weights of weighted_auc."""
+        of the method's own column: uint64 groups, float32 weights of weighted_auc."""
 
 
 class _Native(NativeMetric):
@@ -46,6 +46,45 @@ class Auc(PassMetrics):
     def compute(self) -> dict[str, Any]:
         values = super().compute()
         return {**values, "ne": normalised_entropy(values["logloss"], values["actual_ctr"])}
+
+
+class Ranking(_Native):
+    """How high the positive instances of a group are among all of them. k: length of the list that
+    is measured. Among equal predictions, negatives come first: a constant earns nothing."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__(_native.core.GroupAuc())  # which stores the instances
+        self._k = k
+
+    def compute(self) -> dict[str, Any]:
+        of = self.state()
+        order = np.lexsort((of["labels"], -of["predictions"], of["groups"]))
+        return ranking_values(of["groups"][order], of["labels"][order] == 1, self._k)
+
+
+def ranking_values(groups: np.ndarray, positive: np.ndarray, k: int) -> dict[str, Any]:
+    """The values of `ranking` of n instances, those of a group together, the best first. groups,
+    positive: (n). A group without a positive instance does not count."""
+    begins = np.flatnonzero(np.diff(groups, prepend=groups[:1] + np.uint64(1)))
+    if not len(begins):
+        return dict.fromkeys(("hit_rate", "recall", "ndcg", "mrr")) | {"groups": 0, "size": 0}
+    sizes = np.diff(begins, append=len(groups))
+    ranks = np.arange(len(groups)) - np.repeat(begins, sizes)  # from 0
+    positives = np.add.reduceat(positive, begins, dtype=np.int64)
+    counted = positives > 0
+    found = positive & (ranks < k)
+    hits = np.add.reduceat(found, begins, dtype=np.int64)[counted]
+    gains = np.add.reduceat(np.where(found, 1 / np.log2(ranks + 2), 0.0), begins)[counted]
+    best = np.cumsum(1 / np.log2(np.arange(k) + 2))[np.minimum(positives[counted], k) - 1]
+    first = np.minimum.reduceat(np.where(positive, ranks, len(groups)), begins)[counted]
+    values = {
+        "hit_rate": hits > 0,
+        "recall": hits / positives[counted],
+        "ndcg": gains / best,
+        "mrr": 1 / (first + 1),
+    }
+    means = {name: float(of.mean()) if len(of) else None for name, of in values.items()}
+    return {**means, "groups": len(hits), "size": int(sizes[counted].sum())}
 
 
 class NanInf:
@@ -84,12 +123,15 @@ def normalised_entropy(logloss: float, ctr: float) -> float | None:
 _OF_WEIGHTS = (MetricMethod.AUC, MetricMethod.WEIGHTED_AUC)  # methods that can take weights
 
 
-def create_metric(method: MetricMethod, *, weighted: bool = False) -> NamedMetric:
-    """Create an empty accumulator for a method. weighted: whether instances have weights."""
+def create_metric(method: MetricMethod, *, weighted: bool = False, k: int = 1) -> NamedMetric:
+    """Create an empty accumulator for a method. weighted: whether instances have weights. k: of
+    ranking."""
     if method in _OF_WEIGHTS:
         return Auc(weighted=weighted or method is MetricMethod.WEIGHTED_AUC)
     if method is MetricMethod.WUAUC:
         return _Native(_native.core.GroupAuc())
+    if method is MetricMethod.RANKING:
+        return Ranking(k)
     if method is MetricMethod.CONTINUOUS:
         return _Native(_native.core.ErrorSums())
     return NanInf()
@@ -102,7 +144,7 @@ class MetricSet(MetricGroup[NamedMetric]):
 
     def __init__(self, specs: Sequence[MetricConfig], *, weighted: bool = False) -> None:
         self._specs = specs
-        super().__init__({s.name: create_metric(s.method, weighted=weighted) for s in specs})
+        super().__init__({s.name: create_metric(s.method, weighted=weighted, k=s.k) for s in specs})
 
     def add(
         self,

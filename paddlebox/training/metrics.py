@@ -237,7 +237,7 @@ def format_metrics(metrics: Mapping[str, Any]) -> str:
 
 
 # The value to show of a metric that a config names: docs/metrics.md has the values of each method.
-_MAIN = ("auc", "wuauc", "mae", "rate")
+_MAIN = ("auc", "wuauc", "mae", "rate", "recall")
 
 
 def short_metrics(metrics: Mapping[str, Any], of: str = "") -> str:

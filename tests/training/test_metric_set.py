@@ -102,6 +102,29 @@ def test_the_auc_inside_groups(rows: list[tuple[float, int, int]]) -> None:
         assert found["wuauc"] is None
 
 
+@settings(deadline=None)
+@given(ROWS, st.integers(1, 5))
+def test_the_ranking_inside_groups(rows: list[tuple[float, int, int]], k: int) -> None:
+    found = measured(spec("ranking", group="user", k=k), rows)
+    p, y, g = columns(rows)
+    hit, recall, ndcg, mrr, size = [], [], [], [], 0
+    for group in np.unique(g):
+        mine = sorted(zip(-p[g == group], y[g == group], strict=True))  # a tie: negatives first
+        places = [at for at, (_, label) in enumerate(mine, 1) if label]
+        if not places:
+            continue
+        size += len(mine)
+        hit.append(places[0] <= k)
+        recall.append(sum(at <= k for at in places) / len(places))
+        best = sum(1 / math.log2(at + 1) for at in range(1, min(k, len(places)) + 1))
+        ndcg.append(sum(1 / math.log2(at + 1) for at in places if at <= k) / best)
+        mrr.append(1 / places[0])
+    assert (found["groups"], found["size"]) == (len(hit), size)
+    for name, of in {"hit_rate": hit, "recall": recall, "ndcg": ndcg, "mrr": mrr}.items():
+        expected = np.mean(of) if of else None
+        assert found[name] == (pytest.approx(expected, rel=1e-12) if of else None), name
+
+
 @given(st.lists(st.tuples(FINITE, FINITE), max_size=50))
 def test_a_continuous_target_is_summed_exactly(pairs: list[tuple[float, float]]) -> None:
     p, y = np.array(pairs, np.float32).reshape(-1, 2).T
@@ -143,6 +166,7 @@ ALL = [
         {"name": "weighted", "method": "weighted_auc", "weight": "user_float"},
         {"name": "soft", "method": "weighted_auc", "label": "soft", "mask": {"user": [1.0, 2.0]}},
         {"name": "bad", "method": "nan_inf"},
+        {"name": "lists", "method": "ranking", "group": "user", "k": 2},
     )
 ]
 
@@ -286,7 +310,10 @@ def test_a_column_that_is_missing_is_named() -> None:
     ("fields", "message"),
     [
         ({"method": "wuauc"}, "group is for wuauc"),
+        ({"method": "ranking"}, "group is for wuauc and ranking"),
         ({"group": "user"}, "group is for wuauc"),
+        ({"k": 20}, "k is for ranking; method is auc, k 20"),
+        ({"method": "ranking", "group": "user", "k": 0}, "k: expected at least 1, found 0"),
         ({"weight": "price"}, "weight is for weighted_auc; method is auc, weight 'price'"),
         ({"mask": {"box_cmatch_rank": ["a"]}}, "expected CMATCH_RANK or CMATCH"),
         ({"mask": {"box_cmatch_rank": [2221]}}, "in quotes, .* found 2221"),

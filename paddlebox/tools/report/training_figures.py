@@ -220,7 +220,8 @@ def _named_metrics(run: Run) -> list[Figure]:
     for kind, note, path, values in named:
         if not isinstance(values, dict) or path == ("tasks",):
             continue
-        keys = [k for k in ("wuauc", "uauc", "auc", "mae", "rmse", "rate") if k in values][:2]
+        shown = ("wuauc", "uauc", "auc", "mae", "rmse", "rate", "recall", "ndcg")
+        keys = [k for k in shown if k in values][:2]
         parts = [(key, tone, at("metrics", *path, key)) for tone, key in enumerate(keys, 1)]
         figures.append(by_pass(run, f"{kind} {path[-1]}", note, parts, text.decimal))
     return figures
