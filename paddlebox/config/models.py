@@ -3,7 +3,7 @@ They are not beside the networks, because a config is read before Paddle is impo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from paddlebox.config.section import Choice, ListOf, Section, Text, list_to_tuple
+from paddlebox.errors import ConfigError
 
 _TYPE = "a model of the zoo: docs/models.md"
 _Width = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -174,6 +175,11 @@ class ModelConfig(Section):
     def delayed(self) -> str:
         """The label that may come late; "": none."""
         return ""
+
+    @property
+    def served(self) -> ModelConfig:
+        """The same network without what only its loss needs, for prediction."""
+        return self
 
     @property
     def reads_sequences(self) -> bool:
@@ -499,17 +505,49 @@ class HstuConfig(HistoryModelConfig):
 class DssmConfig(NetworkConfig):
     type: Literal[ModelType.DSSM] = Field(description=_TYPE)
     user: ListOf[Text] = Field(min_length=1, description="slots of the user's tower")
-    item: ListOf[Text] = Field(min_length=1, description="slots of the item's tower")
-    output_dim: _Width = Field(default=32, description="width of the vector of a tower")
-    loss: Literal["click", "in_batch"] = Field(
-        default="click",
-        description="click (the label of each pair) or in_batch (a clicked item among the items "
-        "of the batch)",
+    item: ListOf[Text] = Field(
+        min_length=1,
+        description="slots of the item's tower; the first sparse one identifies the item",
     )
+    output_dim: _Width = Field(default=32, description="width of the vector of a tower")
+    loss: Literal["click", "in_batch", "sampled_softmax"] = Field(
+        default="click",
+        description="click (the label of each pair), in_batch (a clicked item among the items of "
+        "the batch) or sampled_softmax (in_batch, corrected for how often an item occurs)",
+    )
+
+    sequence: str = Field(
+        default="",
+        description="slot of `user` (with a max_length) whose ids, the latest first, the user's "
+        "tower reads in order; empty: none",
+    )
+    layers: _Count = Field(default=2, description="with sequence: attention layers")
+    heads: _Heads = Field(default=2, description="with sequence: heads of an attention layer")
+    head_dim: _Width = Field(default=32, description="with sequence: width of a head")
 
     @property
     def objective(self) -> str:
         return "bce"  # the model computes its loss
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        return (self.sequence,) if self.sequence else ()
+
+    def identified_by(self, sparse: Sequence[str], tower: str) -> str:
+        """The slot that identifies what a tower describes. sparse: the sparse slots of the tower,
+        in order. Raises: ConfigError if there is none."""
+        if not sparse:
+            raise ConfigError(
+                f"model.{tower}: expected a sparse slot, whose first id identifies the {tower}, "
+                "found only dense slots: add its id"
+            )
+        return sparse[0]
+
+    @property
+    def served(self) -> ModelConfig:
+        # The correction needs counts of rows, which an export would have to hold.
+        corrected = self.loss == "sampled_softmax"
+        return self.model_copy(update={"loss": "in_batch"}) if corrected else self
 
     @model_validator(mode="after")
     def _towers_are_apart(self) -> DssmConfig:
@@ -517,6 +555,11 @@ class DssmConfig(NetworkConfig):
         if both:
             raise ValueError(
                 f"user and item both have {', '.join(both)}; use each slot in one tower"
+            )
+        if self.sequence and self.sequence not in self.user:
+            raise ValueError(
+                f"sequence: expected a slot of user, {', '.join(self.user)}, found "
+                f"{self.sequence!r}: name it in user, too"
             )
         if self.has_click_priors:
             raise ValueError(

@@ -2,7 +2,8 @@
 
 Its only input is the result of a lookup, (B, S * width + W): for each instance its pooled slots
 followed by its dense features. With click priors, the shows and clicks of slots follow. So the
-program needs no operator of this package.
+program needs no operator of this package. A model with two towers has the vectors of the user and
+of the item, (B, output_dim) each, as further outputs.
 
 The program of a model that reads sequences scores candidates after the events of one user: those
 whose keys and values an earlier call returned, and new ones. It uses
@@ -29,6 +30,7 @@ from paddlebox.config import Config, Slots
 from paddlebox.config.fields import click_slots, fields_of
 from paddlebox.errors import ConfigError, CorruptionError, StoreError
 from paddlebox.models import create_model
+from paddlebox.models.dssm import towers_of
 from paddlebox.models.encoded_dense import EncodedDense
 from paddlebox.nn import PooledSlots, PooledTables, TableSlots
 from paddlebox.nn.hstu import Continued, Tokens
@@ -38,6 +40,7 @@ from paddlebox.store.files import averaged
 paddle = ops.paddle
 
 INPUT = "box_input"
+USER = 1  # the output with the vectors of users
 
 
 def create_predictor(program: bytes, parameters: bytes, threads: int) -> Any:
@@ -260,7 +263,7 @@ def _model(config: Config, slots: Slots) -> Any:
         for number, table in enumerate(config.tables)
     )
     model = create_model(
-        config.model,
+        config.model.served,
         slots=first.slots,
         embedx_dim=first.embedx_dim,
         dense_width=slots.dense_width,
@@ -297,7 +300,8 @@ def _build(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
     if config.model.delayed:
         logits = paddle.slice(logits, [1], [0], [len(slots.tasks)])
     shift = config.data.logit_shift
-    return [packed], [paddle.nn.functional.sigmoid(logits + shift if shift else logits)]
+    predictions = paddle.nn.functional.sigmoid(logits + shift if shift else logits)
+    return [packed], [predictions, *(towers_of(model) or {}).values()]
 
 
 def _build_of_users(config: Config, slots: Slots) -> tuple[list[Any], list[Any]]:
@@ -373,7 +377,8 @@ class _Runner:
     def __init__(self, predictor: Any, width: int) -> None:
         self.run, self._width = predictor.run, width
         self.input = predictor.get_input_handle(INPUT)
-        self.output = predictor.get_output_handle(predictor.get_output_names()[0])
+        names = predictor.get_output_names()
+        self.outputs = [predictor.get_output_handle(name) for name in names]
         self.room = self.packed = np.empty((1, width), np.float32)
 
     def set_instances(self, instances: int) -> None:
@@ -396,9 +401,18 @@ class DenseProgram:
     def __init__(self, program: bytes, parameters: bytes, threads: int, width: int) -> None:
         self._pool = _Pool(lambda: _Runner(create_predictor(program, parameters, threads), width))
 
-    def run(self, instances: int, fill: Callable[..., None], *arguments: Any) -> np.ndarray:
+    @property
+    def has_towers(self) -> bool:
+        """Whether the program has the vectors of two towers as outputs."""
+        with self._pool.one() as runner:
+            return len(runner.outputs) > USER
+
+    def run(
+        self, instances: int, fill: Callable[..., None], *arguments: Any, output: int = 0
+    ) -> np.ndarray:
         """Predictions, (B) float32; for several tasks (B, T). fill: called with the arguments and a
-        float32 array (B, S * width + W), into which it writes the input."""
+        float32 array (B, S * width + W), into which it writes the input. output: the number of the
+        output; for USER, the vectors of the users, (B, output_dim)."""
         with self._pool.one() as runner:
             if len(runner.packed) != instances:
                 runner.set_instances(instances)
@@ -407,5 +421,5 @@ class DenseProgram:
             # 3 of 322 us. With numpy's memory (DenseTensor.set with zero_copy) Paddle 3.3.1 hangs.
             runner.input.copy_from_cpu(runner.packed)
             runner.run()
-            predictions: np.ndarray = runner.output.copy_to_cpu()
-        return predictions.reshape(-1) if predictions.shape[1] == 1 else predictions
+            made: np.ndarray = runner.outputs[output].copy_to_cpu()
+        return made.reshape(-1) if output == 0 and made.shape[1] == 1 else made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,8 @@ class Pulled(paddle.nn.Layer):  # type: ignore[misc, name-defined]
 class Case:
     """A model with random parameters, its inputs, and its parameters in float64 by name."""
 
-    def __init__(self, tasks: int = 1, **model: Any) -> None:
+    def __init__(self, tasks: int = 1, items: Sequence[int] = (), **model: Any) -> None:
+        """items: (B) the ids of the slot item, for a model that reads ids; the others have none."""
         paddle.disable_static()
         random = np.random.default_rng(3)
         config = make_config(model={"hidden": [6], "use_cvm": False, **model}).model
@@ -62,7 +64,7 @@ class Case:
                 parameter.set_value(random.normal(0, 0.5, parameter.shape).astype(np.float32))
             self.p[name] = parameter.numpy().astype(np.float64)
         cells = fields.cell_count if config.sequences else 3
-        self.pooled = random.normal(0, 1, (B, cells, E))
+        self.pooled = random.normal(0, 1, (B, cells, self.model.sparse.width))
         self.lengths = np.array([0, 1, L, 2, L])
         self.age = random.normal(0, 1, (B, 2))
         dense = self.age
@@ -77,7 +79,12 @@ class Case:
         self.age = self.age.astype(np.float32).astype(np.float64)
         self.model.sparse = Pulled(self.model.sparse, self.pooled)
         self.dense = dense.astype(np.float32)
-        self.logits = self.model(None, None, None, None, paddle.to_tensor(self.dense))
+        ids = offsets = None
+        if items:
+            ids = paddle.to_tensor(np.array(items, np.int32))
+            before = np.repeat(np.arange(B, dtype=np.int32), 3)
+            offsets = paddle.to_tensor(np.append(before, np.int32(B)))
+        self.logits = self.model(ids, offsets, None, None, paddle.to_tensor(self.dense))
 
     def evaluated(self) -> np.ndarray:
         """The logits, computed again."""
@@ -310,17 +317,21 @@ def test_bst() -> None:
     case.agrees(case.mlp("mlp", np.concatenate([case.others, out.reshape(B, -1)], axis=1)))
 
 
-@pytest.mark.parametrize("loss", ["click", "in_batch"])
-def test_dssm(loss: str) -> None:
+@pytest.mark.parametrize("use_cvm", [False, True])
+@pytest.mark.parametrize("loss", ["click", "in_batch", "sampled_softmax"])
+def test_dssm(loss: str, use_cvm: bool) -> None:
     towers = {"user": ["user", "history", "age"], "item": ["item"]}
-    case = Case(1, type="dssm", output_dim=4, loss=loss, **towers)
+    corrected = loss == "sampled_softmax"
+    items = [7, 9, 7, 8, 9] if corrected else ()
+    case = Case(1, items, type="dssm", output_dim=4, loss=loss, use_cvm=use_cvm, **towers)
 
     def vector(name: str, x: np.ndarray) -> np.ndarray:
         out = case.linear(f"{name}.output", case.tower(f"{name}.stack", x))
         return out / np.sqrt((out**2).sum(1, keepdims=True))
 
-    user = np.concatenate([case.pooled[:, 0], case.pooled[:, 1], case.age], axis=1)
-    u, v = vector("user", user), vector("item", case.pooled[:, 2])
+    read = case.pooled if use_cvm else case.pooled[:, :, -E:]
+    user = np.concatenate([read[:, 0], read[:, 1], case.age], axis=1)
+    u, v = vector("user", user), vector("item", read[:, 2])
     own = 10.0 * (u * v).sum(1, keepdims=True)
     if loss == "click":
         logits = own + case.p["bias"]
@@ -328,6 +339,25 @@ def test_dssm(loss: str) -> None:
         expected = cross_entropy(case.labels, sigmoid(logits)).sum()
     else:
         case.agrees(own)
-        among = np.exp(10.0 * u @ v.T)
-        expected = (case.labels * -np.log(np.exp(own) / among.sum(1, keepdims=True))).mean()
+        scores = 10.0 * u @ v.T
+        if corrected:  # the first column of a slot with counts is log(1 + show)
+            scores -= case.pooled[:, 2, 0]
+            equal = np.equal.outer(items, items) & ~np.eye(B, dtype=bool)
+            scores[equal] = -np.inf  # an item is no negative of itself
+        odds = np.exp(scores)
+        shares = np.diag(odds)[:, None] / odds.sum(1, keepdims=True)
+        expected = (case.labels * -np.log(shares)).mean()
     assert case.loss() == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_is_masked_is_no_negative_and_has_no_loss() -> None:
+    towers = {"user": ["user", "history", "age"], "item": ["item"]}
+    case = Case(1, range(1, 6), type="dssm", output_dim=4, loss="sampled_softmax", **towers)
+    u, v = (of.numpy().astype(np.float64) for of in case.model.vectors)
+    odds = np.exp(10.0 * u @ v.T - case.pooled[:, 2, 0])
+    mask = np.array([1, 0, 1, 1, 0])[:, None]
+    among = odds @ mask + np.diag(odds)[:, None] * (1 - mask)
+    expected = (case.labels * mask * np.log(among / np.diag(odds)[:, None])).mean()
+    given = (case.logits, case.labels, mask.astype(np.float32))
+    found = case.model.loss(*map(paddle.to_tensor, given))
+    assert float(found) == pytest.approx(expected, rel=1e-5)

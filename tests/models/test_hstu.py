@@ -228,6 +228,29 @@ def test_of_histories_is_a_plain_hstu_over_history_and_item() -> None:
     case.agrees(np.array(logits))
 
 
+def test_the_sequence_of_a_tower_is_a_plain_hstu_over_it_and_the_asked_row() -> None:
+    sizes = {"output_dim": 4, "layers": 2, "heads": 2, "head_dim": 3}
+    towers = {"user": ["user", "history", "age"], "item": ["item"], "sequence": "history"}
+    case = Case(1, type="dssm", **sizes, **towers)
+    own = {name.removeprefix("user.sequence."): of for name, of in case.p.items()}
+    layers = {f"encoder.{name}": of for name, of in own.items() if name.startswith("layers.")}
+    plain = PlainHstu(own | layers, 2, 3, case.history.shape[1] + 1, 0)
+    read = []
+    for row, n in enumerate(case.lengths):
+        rows = np.concatenate([case.history[row, :n][::-1], np.zeros((1, case.history.shape[2]))])
+        x = plain.linear("event", np.concatenate([rows, np.eye(n + 1)[-1:].T], axis=1))
+        sees = [[*range(i + 1)] for i in range(n + 1)]
+        read.append(plain.encoded(x, sees, [*range(n + 1)], None)[-1])
+
+    def vector(name: str, x: np.ndarray) -> np.ndarray:
+        out = case.linear(f"{name}.output", case.tower(f"{name}.stack", x))
+        return out / np.sqrt((out**2).sum(1, keepdims=True))
+
+    u = vector("user", np.concatenate([case.pooled[:, 0], case.age, np.array(read)], axis=1))
+    v = vector("item", case.item)
+    case.agrees(10.0 * (u * v).sum(1, keepdims=True) + case.p["bias"])
+
+
 @pytest.mark.parametrize(
     "model",
     [

@@ -29,10 +29,19 @@ MODELS = {
     "hstu_of_users": {"type": "hstu", "width": 8, "head_dim": 4, "max_length": 8},
     "dssm": {"type": "dssm", "output_dim": 4, **TOWERS},
     "dssm_in_batch": {"type": "dssm", "output_dim": 4, "loss": "in_batch", **TOWERS},
+    "dssm_sampled": {"type": "dssm", "output_dim": 4, "loss": "sampled_softmax", **TOWERS},
+    "dssm_sequence": {
+        "type": "dssm",
+        "output_dim": 4,
+        "head_dim": 4,
+        "sequence": "history",
+        "loss": "sampled_softmax",
+        **TOWERS,
+    },
 }
 
 
-FEW = ("mmoe", "din", "hstu_of_users", "dssm_in_batch")
+FEW = ("mmoe", "din", "hstu_of_users", "dssm_sequence")
 
 
 @pytest.mark.slow

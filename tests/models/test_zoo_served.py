@@ -56,7 +56,15 @@ def write(path: Path, rows: int, seed: int) -> list[dict[str, Any]]:
         long({"type": "bst", "hidden": [8], "use_cvm": False, **HISTORY}, ["click"]),
         long({"type": "hstu", "width": 8, "head_dim": 4, **HISTORY}, ["click"]),
         long(
-            {"type": "dssm", "hidden": [8], "user": ["user", "history", "age"], "item": ["item"]},
+            {
+                "type": "dssm",
+                "hidden": [8],
+                "loss": "sampled_softmax",
+                "head_dim": 4,
+                "user": ["user", "history", "age"],
+                "item": ["item"],
+                "sequence": "history",
+            },
             ["click"],
         ),
         long({"type": "fm"}, ["click"]),
@@ -137,5 +145,9 @@ def test_labels_that_a_model_cannot_learn_are_refused() -> None:
         build(type="esmm")
     with pytest.raises(ConfigError, match="no tower reads user"):
         build(type="dssm", user=["history", "age"], item=["item"])
+    with pytest.raises(ConfigError, match=r"model\.item: expected a sparse slot, .* identifies"):
+        build(type="dssm", user=["user", "history", "item"], item=["age"], loss="sampled_softmax")
+    with pytest.raises(ValueError, match="sequence: expected a slot of user, user, found"):
+        build(type="dssm", user=["user"], item=["item"], sequence="history")
     with pytest.raises(ConfigError, match="no slot 'itm'; did you mean 'item'"):
         build(type="din", history={"history": "itm"})
