@@ -1,7 +1,8 @@
-// Export files: layers and lookups.
+// Export files: layers and lookups. Indexes of vectors.
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -11,6 +12,7 @@
 #include "serve/layer_writer.h"
 #include "serve/serve_table.h"
 #include "serve/serve_tables.h"
+#include "serve/vector_index.h"
 #include "table/kernels.h"
 
 namespace pbx {
@@ -177,6 +179,59 @@ void Add(LayerWriter& writer, const Array<uint64_t>& feasigns, const Array<float
   ThrowIfError(writer.Add(feasigns.data(), rows.data(), SizeOf(feasigns), words));
 }
 
+// ---- indexes of vectors
+
+// The number of vectors of an array (n, width).
+size_t VectorsOf(const char* what, const Array<float>& array, size_t width) {
+  if (array.ndim() != 2 || static_cast<size_t>(array.shape(1)) != width) {
+    ThrowIfError(Error(Code::kInvalidArgument,
+                       "%s: expected (n, %zu) floats, found %zd dimensions"
+                       " and %zu floats",
+                       what, width, static_cast<ssize_t>(array.ndim()), SizeOf(array)));
+  }
+  return static_cast<size_t>(array.shape(0));
+}
+
+// queries: (Q, D). Returns numbers (Q, K) uint64 and products (Q, K) float32.
+py::tuple Search(const VectorIndex& index, const Array<float>& queries, size_t k,
+                 ThreadPool& pool) {
+  const size_t q = VectorsOf("queries", queries, index.width());
+  if (k == 0 || k > index.rows()) {
+    ThrowIfError(Error(Code::kInvalidArgument,
+                       "k %zu: expected 1 to %llu, the vectors of the index", k,
+                       static_cast<unsigned long long>(index.rows())));
+  }
+  for (size_t i = 0; i < SizeOf(queries); ++i) {
+    if (std::isfinite(queries.data()[i])) continue;
+    ThrowIfError(Error(Code::kInvalidArgument, "query %zu has %g, expected finite numbers",
+                       i / index.width(), static_cast<double>(queries.data()[i])));
+  }
+  const auto rows = static_cast<py::ssize_t>(q), columns = static_cast<py::ssize_t>(k);
+  Array<uint64_t> numbers({rows, columns});
+  Array<float> products({rows, columns});
+  const float* from = queries.data();
+  uint64_t* number = numbers.mutable_data();
+  float* product = products.mutable_data();
+  Status status;
+  {
+    const py::gil_scoped_release release;
+    status = index.Search(from, q, k, &pool, number, product);
+  }
+  ThrowIfError(status);
+  return py::make_tuple(numbers, products);
+}
+
+void Append(VectorIndexWriter& writer, const Array<float>& vectors) {
+  const size_t n = VectorsOf("vectors", vectors, writer.width());
+  const float* from = vectors.data();
+  Status status;
+  {
+    const py::gil_scoped_release release;
+    status = writer.Append(from, n);
+  }
+  ThrowIfError(status);
+}
+
 }  // namespace
 
 void BindServe(py::module_& module) {
@@ -266,6 +321,24 @@ void BindServe(py::module_& module) {
       .def_property_readonly("filter_table", [](const LayerWriter& self) {
         return py::bytes(self.filter_table().data(), self.filter_table().size());
       });
+  py::class_<VectorIndexWriter>(module, "VectorIndexWriter")
+      .def(py::init([](const std::string& path, size_t width, uint64_t version) {
+        return ValueOrThrow(VectorIndexWriter::Create(path, width, version));
+      }))
+      .def("append", &Append)
+      .def("finish", [](VectorIndexWriter& writer) {
+        const py::gil_scoped_release release;
+        ThrowIfError(writer.Finish());
+      });
+  py::class_<VectorIndex>(module, "VectorIndex")
+      .def(py::init([](const std::string& path) {
+        const py::gil_scoped_release release;
+        return ValueOrThrow(VectorIndex::Open(path));
+      }))
+      .def_property_readonly("rows", &VectorIndex::rows)
+      .def_property_readonly("width", &VectorIndex::width)
+      .def_property_readonly("version", &VectorIndex::version)
+      .def("search", &Search);
 }
 
 }  // namespace pbx
