@@ -273,6 +273,37 @@ class Run:
 
             return embeddings(self.path, slot, path, values=values, values_from=values_from)
 
+    def vectors(self, data: Any, tower: str) -> np.ndarray:
+        """The vectors of rows by a model with two towers. N = rows, D = output_dim.
+
+        Args:
+            data: a DataFrame, a Table, or a list of dicts with the columns of the tower.
+            tower: "user" or "item".
+
+        Returns: (N, D) float32, of length 1, in the order of the rows.
+
+        Raises: ConfigError if the model has no towers; DataError that names a column, or a row,
+            that cannot be read; StoreError.
+        """
+        from paddlebox.api.vectors import tower_vectors
+
+        return tower_vectors(self.path, data, tower)
+
+    def write_vectors(self, out: AnyPath, items: Sequence[str], **options: Any) -> dict[str, Any]:
+        """Write the vectors of the newest commit, with an index, to OUT/<version>
+        (docs/models_tasks.md).
+
+        Args:
+            items: CSV, Parquet or Arrow files with a line for each item.
+            options: users, measure, k and index, as of the command `paddlebox vectors`.
+
+        Returns: what has been written, as the command prints it. Raises: as `vectors`.
+        """
+        from paddlebox.api.vectors import write_vectors
+
+        written = write_vectors(self.path, out, items, **options)
+        return {**vars(written), "folder": str(written.folder)}
+
 
 def _row(line: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a line of metrics.jsonl."""

@@ -283,3 +283,18 @@ def write_arrow(table: Any, path: Path) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def chosen(data: Any, name: str, wanted: Sequence[str], empty: Mapping[str, Any]) -> Any:
+    """A pyarrow.Table of the wanted columns that the data has, and of those in `empty` that it
+    lacks. data, name: as for `as_table`. empty: column -> the pyarrow.Scalar of every row."""
+    rows, given = _columns(data, name)
+    columns = {
+        column: _decoded(_array(given[column], f"{name}: column {column!r}"))
+        for column in wanted
+        if column in given
+    }
+    for column, cell in empty.items():
+        if column not in columns:
+            columns[column] = pa.chunked_array([pa.repeat(cell, rows)])
+    return pa.table(columns)

@@ -166,6 +166,8 @@ def serve_parser() -> argparse.ArgumentParser:
     seconds: dict[str, Any] = {"type": _seconds, "metavar": "S"}
     option("--workers", **count, default=1, help="processes, one core each")
     option("--threads", **count, default=1, help="threads per prediction")
+    about = "a folder of `paddlebox vectors`, in which POST /search finds items for users"
+    option("--vectors", type=Path, metavar="DIR", help=about)
     option("--follow-s", **seconds, default=1.0, help="seconds between two checks of FILE")
     about = "what to do with a field that no slot reads; /metrics counts those ignored"
     option("--unknown-fields", choices=("error", "ignore"), default="error", help=about)
@@ -261,4 +263,9 @@ def _work(arguments: Any, listener: socket.socket, counters: Counters, number: i
         unknown_fields=arguments.unknown_fields,
     ) as predictor:
         predictor.ignored_fields.update(counters.ignored(number))  # of those before it
-        serve(listener, Server(predictor, options, counters, number))
+        search = None
+        if arguments.vectors is not None:
+            from paddlebox.serving.search import Search
+
+            search = Search(predictor, arguments.vectors, arguments.threads)
+        serve(listener, Server(predictor, options, counters, number, search))

@@ -23,7 +23,10 @@ log = logging.getLogger(__name__)
 
 _INFER = "/v2/models/{model}/infer"  # with and without a version
 
-ENDPOINTS = ("/predict", _INFER, "/v2", "/healthz", "/metrics", "/openapi.json", "/docs", "other")
+ENDPOINTS = (
+    *("/predict", "/search", _INFER, "/v2", "/healthz", "/metrics", "/openapi.json", "/docs"),
+    "other",
+)
 # Of ignored fields: the most names, their most characters, and what counts further names.
 MOST_IGNORED, IGNORED_LENGTH, OTHER_FIELDS = 32, 64, "(others)"
 STATUSES = (200, 400, 404, 405, 408, 409, 413, 415, 422, 500, 503, 504, 0)  # 0: any other

@@ -6,7 +6,7 @@ The predictions of an ensemble are the means of the probabilities of its models.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from paddlebox._native import core
-from paddlebox.config import Config, Slots
+from paddlebox.config import Config, ModelType, Slots
 from paddlebox.config.check import validate
 from paddlebox.config.fields import click_cells
 from paddlebox.config.stored import read_config
@@ -23,7 +23,7 @@ from paddlebox.data.positions import Positions
 from paddlebox.errors import ConfigError, CorruptionError
 from paddlebox.serving.fields import FieldParser, Unknown
 from paddlebox.serving.file import ExportFile, Generation, layer_key, model_key, reading
-from paddlebox.serving.program import DenseProgram, UserProgram
+from paddlebox.serving.program import USER, DenseProgram, UserProgram
 from paddlebox.serving.users import UserRequest, UserScorer
 from paddlebox.store.files import unseal
 
@@ -167,6 +167,13 @@ class OpenModel:
         self._sparse_count, self._weighted = len(self.slots.sparse), self.slots.weighted
         self._poolings = self.slots.poolings()
         self._positions = Positions(self.slots, self.config.model.sequences)
+        # Dense fields that a request for vectors of users need not have: of the item's tower.
+        item = getattr(model, "item", ()) if model.type is ModelType.DSSM else ()
+        self._unread = {
+            slot.column or slot.name: [0.0] * slot.dim
+            for slot in self.slots.dense
+            if slot.name in item
+        }
         self._users: UserScorer | None = None
         if self.config.model.reads_sequences:
             program = UserProgram(*frozen, limits.threads)
@@ -175,6 +182,26 @@ class OpenModel:
             )
         else:
             self._dense = DenseProgram(*frozen, limits.threads, self._rows.output_width)
+
+    def user_vectors(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """As `Predictor.user_vectors`."""
+        if self._users is not None or not self._dense.has_towers:
+            raise ConfigError(
+                f"model.type {self.config.model.type.value}: the export has no vectors of users: "
+                "expected a model with two towers, dssm, exported by this version of paddlebox"
+            )
+        if not instances:
+            return np.zeros((0, 0), np.float32)
+        parsed = self._fields.parse([{**self._unread, **instance} for instance in instances])
+        if self._positions.any:
+            return self._dense_of(*_unpacked(parsed, self.slots), output=USER)
+        return self._dense.run(len(instances), self._pull(parsed), parsed, output=USER)
+
+    def _pull(self, parsed: Any) -> Callable[..., None]:
+        pull: Callable[..., None] = self._rows.pull_parsed
+        if self._poolings:
+            pull = partial(pull, factors=core.factors_of_chunk(parsed, self._poolings))
+        return pull
 
     def predict(self, asked: Asked) -> np.ndarray:
         if isinstance(asked, UserRequest):
@@ -190,10 +217,7 @@ class OpenModel:
         parsed = self._fields.parse(asked)
         if self._positions.any:
             return self.predict_feasigns(*_unpacked(parsed, self.slots))
-        pull = self._rows.pull_parsed
-        if self._poolings:
-            pull = partial(pull, factors=core.factors_of_chunk(parsed, self._poolings))
-        return self._dense.run(len(asked), pull, parsed)
+        return self._dense.run(len(asked), self._pull(parsed), parsed)
 
     def predict_feasigns(
         self, feasigns: Any, offsets: Any, dense: Any = None, weights: Any = None
@@ -202,6 +226,11 @@ class OpenModel:
         _check_weights(self._weighted, feasigns, weights)
         if len(offsets) <= 1:
             return np.zeros(0, np.float32)
+        return self._dense_of(feasigns, offsets, dense, weights)
+
+    def _dense_of(
+        self, feasigns: Any, offsets: Any, dense: Any, weights: Any, output: int = 0
+    ) -> np.ndarray:
         instances = (len(offsets) - 1) // self._sparse_count
         pull = self._rows.pull
         if self._poolings:
@@ -217,7 +246,7 @@ class OpenModel:
             dense = lengths if dense is None else np.concatenate([dense, lengths], axis=1)
         elif dense is None:
             dense = _NO_DENSE
-        return self._dense.run(instances, pull, feasigns, offsets, dense)
+        return self._dense.run(instances, pull, feasigns, offsets, dense, output=output)
 
     def _check_reads_instances(self) -> None:
         if self.config.model.reads_sequences:
@@ -260,6 +289,15 @@ class OpenGeneration:
     def predict(self, asked: Asked) -> np.ndarray:
         """Raises: ConfigError if the model does not read what is asked; DataError."""
         return _mean([model.predict(asked) for model in self.models])
+
+    def user_vectors(self, instances: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """As `Predictor.user_vectors`."""
+        if len(self.models) > 1:
+            raise ConfigError(
+                f"an ensemble of {len(self.models)} models has as many vectors of a user: export "
+                "one run to search"
+            )
+        return self.models[0].user_vectors(instances)
 
     def predict_feasigns(self, *parts: np.ndarray | None) -> np.ndarray:
         """parts: feasigns, offsets, dense and weights, as for `Predictor.predict_feasigns`."""

@@ -34,12 +34,19 @@ from paddlebox.errors import ConfigError, CorruptionError, DataError, StoreError
 from paddlebox.serving import kserve
 from paddlebox.serving.counters import Counters, ServeOptions, is_v2
 from paddlebox.serving.openapi import page
-from paddlebox.serving.request import Refused, bad_field, parse_request, parse_user_request
+from paddlebox.serving.request import (
+    Refused,
+    bad_field,
+    parse_request,
+    parse_search_request,
+    parse_user_request,
+)
 from paddlebox.serving.users import UserRequest
 
 if TYPE_CHECKING:
     from paddlebox.serving.generation import Asked, OpenGeneration
     from paddlebox.serving.predictor import Predictor
+    from paddlebox.serving.search import Search
 
 log = logging.getLogger(__name__)
 
@@ -71,12 +78,17 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """The endpoints of a predictor, for worker number `worker`."""
+    """The endpoints of a predictor, for worker number `worker`. search: what answers /search."""
 
     def __init__(
-        self, predictor: Predictor, options: ServeOptions, counters: Counters, worker: int
+        self,
+        predictor: Predictor,
+        options: ServeOptions,
+        counters: Counters,
+        worker: int,
+        search: Search | None = None,
     ) -> None:
-        self.predictor, self.options = predictor, options
+        self.predictor, self.options, self._search = predictor, options, search
         self._counters, self._worker = counters, worker
         self._row = counters.rows[worker]
         self._row["waiting"] = 0  # the queue of a dead worker with this row is gone
@@ -95,6 +107,8 @@ class Server:
             middlewares=[self._answered], client_max_size=self.options.max_body_bytes
         )
         app.router.add_post("/predict", self._predict)
+        if self._search is not None:
+            app.router.add_post("/search", self._find)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/openapi.json", self._openapi)
@@ -208,6 +222,9 @@ class Server:
     async def _predict(self, request: web.Request) -> web.Response:
         return await self.computed(request, ("application/json",), self._answer)
 
+    async def _find(self, request: web.Request) -> web.Response:
+        return await self.computed(request, ("application/json",), self._results)
+
     async def computed(
         self,
         request: web.Request,
@@ -285,6 +302,27 @@ class Server:
         payload = json.dumps(answer).encode()
         return web.Response(body=payload, content_type="application/json"), len(predictions)
 
+    def _results(self, body: bytes) -> tuple[web.Response, int]:
+        assert self._search is not None
+        instances, k = parse_search_request(body, self.options.max_batch)
+        try:
+            found, generation = self._search.answer(instances, k)
+        except (DataError, UnicodeEncodeError) as error:
+            raise bad_field(error) from error
+        except StoreError as error:  # no index of this version; a CorruptionError is a StoreError
+            if isinstance(error, CorruptionError):
+                raise
+            log.error("/search: %s", error)
+            why = "the vectors of the items are not those of the served version; see the log"
+            raise Refused(503, "no_vectors", why) from None
+        answer = {
+            "results": [[{"item": item, "score": score} for item, score in one] for one in found],
+            "version": generation.record.version,
+            "model": generation.config.name,
+        }
+        payload = json.dumps(answer).encode()
+        return web.Response(body=payload, content_type="application/json"), len(found)
+
     def predict(self, asked: Asked) -> tuple[np.ndarray, OpenGeneration]:
         """The result of `Predictor.answer`, all finite. Raises: Refused."""
         try:
@@ -330,7 +368,8 @@ class Server:
     async def _openapi(self, _: web.Request) -> web.Response:
         config, slots = self.predictor.model
         unknown = self.predictor.unknown_fields == "ignore"
-        about = page(config, slots, self.options.max_batch, __version__, unknown)
+        searches = self._search is not None
+        about = page(config, slots, self.options.max_batch, __version__, unknown, searches)
         kserve.add_paths(about, config, slots, self.predictor.version)
         return web.json_response(about)
 

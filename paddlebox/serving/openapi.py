@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paddlebox.config import Config, Format, Slot, Slots, SlotType
+from paddlebox.serving.request import USUAL_K
 from paddlebox.serving.users import MOST_NAME
 
 
@@ -144,16 +145,56 @@ REFUSALS = {
     415: "The body is not application/json, or is compressed.",
     422: "The body is JSON, but not a request, or a slot cannot read the value of a field.",
     500: "The server failed; its log says how.",
-    503: "Too many requests are waiting, or the server is ending: try again after Retry-After.",
+    503: "Too many requests are waiting, the server is ending, or there are no vectors of the "
+    "served version: try again after Retry-After.",
     504: "The prediction took too long.",
 }
 
 
+def _of_users(config: Config, slots: Slots) -> list[str]:
+    """The fields that the user's tower reads."""
+    own = getattr(config.model, "user", ())
+    fields = fields_of(slots)
+    return [name for name, readers in fields.items() if any(slot.name in own for slot in readers)]
+
+
+def _user(config: Config, slots: Slots, unknown: bool) -> dict[str, Any]:
+    """The JSON schema of an instance of /search, which needs no field of the item's tower."""
+    schema = _instance(config, slots, "Instance", unknown)
+    read = _of_users(config, slots)
+    return {**schema, "required": [name for name in schema["required"] if name in read]}
+
+
+def _search(config: Config, slots: Slots, most: int) -> dict[str, Any]:
+    """The operation of /search. most: instances and results of a request."""
+    instances = {"type": "array", "maxItems": most}
+    request = _object(
+        instances={**instances, "items": {"$ref": "#/components/schemas/User"}},
+        k=_integer(1, most) | {"default": USUAL_K},
+    )
+    request["required"] = ["instances"]
+    of_item = _object(item={"type": ["integer", "string"]}, score={"type": "number"})
+    results = {"type": "array", "items": {"type": "array", "items": of_item}}
+    answer = _object(results=results, version=_VERSION, model=_NAME)
+    about = "The items with the largest inner products with each user's vector, best first."
+    given, read = example(config, slots), _of_users(config, slots)
+    user = {name: value for name, value in given.items() if name in read}
+    return {
+        "requestBody": request_body(request, {"instances": [user], "k": 5}),
+        **endpoint(json_answer(about, answer), 400, 408, 413, 415, 422, 500, 503, 504),
+    }
+
+
 def page(
-    config: Config, slots: Slots, max_instances: int, package_version: str, unknown: bool
+    config: Config,
+    slots: Slots,
+    max_instances: int,
+    package_version: str,
+    unknown: bool,
+    searches: bool = False,
 ) -> dict[str, Any]:
     """The page, in OpenAPI 3.1. max_instances: the most instances in a request. unknown: whether
-    fields that no slot reads are ignored."""
+    fields that no slot reads are ignored. searches: whether there is /search."""
     users = config.model.reads_sequences
     kinds = {"history": "Event", "candidates": "Candidate"} if users else {"instances": "Instance"}
     request = _object(
@@ -200,6 +241,7 @@ def page(
         "info": {"title": f"Predictions of {config.name}", "version": package_version},
         "paths": {
             "/predict": {"post": predict},
+            **({"/search": {"post": _search(config, slots, max_instances)}} if searches else {}),
             "/healthz": {"get": endpoint(json_answer("Ready.", health), 500, 503)},
             "/metrics": {"get": endpoint(metrics, 500)},
             "/openapi.json": {"get": endpoint(own, 500)},
@@ -208,6 +250,7 @@ def page(
         "components": {
             "schemas": {
                 **{kind: _instance(config, slots, kind, unknown) for kind in kinds.values()},
+                **({"User": _user(config, slots, unknown)} if searches else {}),
                 "Error": _object(error=_object(code=_NAME, message=_NAME, where=_NAME)),
             }
         },

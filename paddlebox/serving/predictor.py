@@ -104,6 +104,21 @@ class Predictor(Closing):
         with self._using() as generation:
             return generation.predict(asked), generation
 
+    def user_vectors(
+        self, instances: Sequence[Mapping[str, Any]]
+    ) -> tuple[np.ndarray, OpenGeneration]:
+        """The vectors of users, with a model of two towers. D = output_dim.
+
+        Args:
+            instances: as for `predict`. The fields of the item's tower are not needed.
+
+        Returns: (B, D) float32, and the generation, as for `answer`.
+
+        Raises: ConfigError if the model has no towers; DataError; CorruptionError.
+        """
+        with self._using() as generation:
+            return generation.user_vectors(instances), generation
+
     def predict_user(
         self,
         history: Sequence[Mapping[str, Any]],

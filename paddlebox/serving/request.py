@@ -9,11 +9,13 @@ from typing import Any, NoReturn
 from paddlebox.errors import DataError, HistoryMissing
 from paddlebox.serving.users import UserRequest
 
+USUAL_K = 20  # results of a search
 _ONE = frozenset({str, int, float})
 _TYPES = {dict: "an object", list: "an array", str: "a string", int: "an integer",
           float: "a number", bool: "a boolean", type(None): "null"}  # fmt: skip
 _REQUEST = '{"instances": [{NAME: VALUE, …}, …]}'
 _USER_REQUEST = '{"history": [{NAME: VALUE, …}, …], "candidates": [{NAME: VALUE, …}, …]}'
+_SEARCH_REQUEST = '{"instances": [{NAME: VALUE, …}, …], "k": 20}'
 # The start of the feeder's error messages.
 _PLACE = re.compile(
     r"(instance|history|candidate) (\d+)(?:: (?:no slot reads a )?(?:slot|field) "
@@ -54,6 +56,16 @@ def parse_user_request(body: bytes, max_instances: int) -> UserRequest:
         _wrong("after", "a number of events, 0 or more", after)
     history, candidates = (_instances(request, name, max_instances) for name in names[2:])
     return UserRequest(history, candidates, str(user), after)
+
+
+def parse_search_request(body: bytes, most: int) -> tuple[list[dict[str, Any]], int]:
+    """The instances and the number of results in a body `{"instances", "k"}`, of which k may be
+    absent. Raises: Refused, also for more than `most` instances or results."""
+    request = _members(body, ("instances", "k"), ("instances",), _SEARCH_REQUEST)
+    k = request.get("k", USUAL_K)
+    if type(k) is not int or not 1 <= k <= most:
+        _wrong("k", f"a number of results, 1 to {most}", k)
+    return _instances(request, "instances", most), k
 
 
 def parse_json(body: bytes, form: str) -> Any:

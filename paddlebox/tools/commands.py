@@ -15,6 +15,7 @@ COMMANDS = {
     "export": ("launch.export", "write and update export files"),
     "serve": ("launch.serve", "serve an export file over HTTP"),
     "embeddings": ("tools.embeddings", "write the vectors of a slot as Parquet"),
+    "vectors": ("tools.vectors", "write and index the vectors of a model with two towers"),
     "report": ("tools.report.cli", "show a run as a page"),
     "compare": ("tools.report.cli", "compare runs"),
     "store": ("tools.upkeep.cli", "inspect, verify, copy and repair a store"),

@@ -10,6 +10,7 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import Feed
+from paddlebox.models.dssm import towers_of
 from paddlebox.training.program import (
     SHARE,
     DenseSync,
@@ -18,6 +19,7 @@ from paddlebox.training.program import (
     create_model_of,
     create_optimizer,
     loss_and_logits,
+    no_towers,
     place_of,
 )
 
@@ -61,6 +63,13 @@ class DygraphProgram(ModelProgram):
         self._optimizer.step()
         self._optimizer.clear_grad()
         return float(loss), logits.numpy()
+
+    def vectors(self, feed: Feed) -> dict[str, np.ndarray]:
+        self.step(feed, train=False)
+        towers = towers_of(self._model)
+        if towers is None:
+            raise no_towers(self._config)
+        return {tower: of.numpy() for tower, of in towers.items()}
 
     def set_rate(self, rate: float) -> None:
         self._optimizer.set_lr(rate)

@@ -54,6 +54,11 @@ class ModelProgram(ABC):
         (B, T) float32, both from before the update."""
 
     @abstractmethod
+    def vectors(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Run forward, as for an evaluation. Returns the vectors of each tower, "user" and "item",
+        (B, output_dim) float32. Raises: ConfigError if the model has no towers."""
+
+    @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the parameters and the optimizer state, by variable name."""
 
@@ -165,6 +170,13 @@ def _compute_on_gpu(config: Config, model: Any) -> None:
             "found hbm.place: gpu: set hbm.place: host, or choose another model"
         )
     use_padding(model)
+
+
+def no_towers(config: Config) -> ConfigError:
+    return ConfigError(
+        f"model.type {config.model.type.value} has no towers: expected a model with a vector for "
+        "the user and one for the item: train dssm (docs/models_tasks.md)"
+    )
 
 
 def create_optimizer(config: Config, parameters: Any = None) -> Any:

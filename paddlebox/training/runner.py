@@ -115,6 +115,12 @@ class Runner:
             self._averages.use_averages()
         return self.program.step(feed, train=False)
 
+    def vectors(self, feed: Feed) -> dict[str, np.ndarray]:
+        """As `ModelProgram.vectors`, with the parameters that `evaluate_step` uses."""
+        if self._averages is not None:
+            self._averages.use_averages()
+        return self.program.vectors(feed)
+
     def finish_pass(self) -> None:
         """Exchange what ranks have not sent yet, after the last step and before the commit.
         Collective."""

@@ -12,6 +12,7 @@ import numpy as np
 from paddlebox import ops
 from paddlebox.config import Config, Slots
 from paddlebox.data.batches import GROUP, LATE, SEQUENCES, WEIGHT, Feed, packed
+from paddlebox.models.dssm import towers_of
 from paddlebox.training.program import (
     RANK_OFFSET,
     RATE,
@@ -23,6 +24,7 @@ from paddlebox.training.program import (
     create_optimizer,
     dense_width,
     loss_and_logits,
+    no_towers,
     place_of,
 )
 
@@ -53,7 +55,8 @@ class StaticProgram(ModelProgram):
         self._startup = paddle.static.Program()
         self._train = paddle.static.Program()
         self.gradient_size = 0  # n
-        self._rate = config.optimizer.learning_rate
+        self._config, self._rate = config, config.optimizer.learning_rate
+        self._towers: dict[str, Any] | None = None  # variables of the program to evaluate
         #: A program, and what a step fetches from it.
         self._training = (
             self._train,
@@ -94,6 +97,7 @@ class StaticProgram(ModelProgram):
                 model.eval()
             loss, logits = loss_and_logits(config, model, inputs, train=train)
             if not train:
+                self._towers = towers_of(model)
                 return [loss, logits]
             optimizer = create_optimizer(config)
             if not self._sync.changes_gradients:
@@ -128,6 +132,14 @@ class StaticProgram(ModelProgram):
         with paddle.static.scope_guard(self._scope):
             loss, logits = self._exe.run(program, feed=feed, fetch_list=fetch)
         return float(np.asarray(loss).reshape(())), logits
+
+    def vectors(self, feed: Feed) -> dict[str, np.ndarray]:
+        if self._towers is None:
+            raise no_towers(self._config)
+        fetch = list(self._towers.values())
+        with paddle.static.scope_guard(self._scope):
+            found = self._exe.run(self._evaluation[0], feed=feed, fetch_list=fetch)
+        return dict(zip(self._towers, found, strict=True))
 
     def state(self) -> dict[str, np.ndarray]:
         state = self._train.state_dict("all", self._scope)

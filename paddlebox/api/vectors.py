@@ -1,0 +1,237 @@
+"""The vectors of a model with two towers, as a folder that `paddlebox serve` searches
+(docs/formats/vectors.md).
+
+Letters: N = rows, D = output_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from paddlebox.api.process import working
+from paddlebox.api.table_files import read_tables
+from paddlebox.api.tables import chosen
+from paddlebox.config import Config, Slots, SlotType
+from paddlebox.config.arguments import AnyPath, as_path
+from paddlebox.errors import DataError
+from paddlebox.store import run_config
+
+_LOOKED_UP = 1 << 16  # rows at a time
+
+
+def tower_vectors(run_dir: AnyPath, data: Any, tower: str) -> np.ndarray:
+    """The vectors of rows by the newest commit of a run, (N, D) float32.
+
+    Args:
+        data: a DataFrame, a Table, or a list of dicts, with the columns of the tower.
+        tower: "user" or "item".
+
+    Raises: ConfigError if the model has no towers; DataError that names a column, or a row, that
+        cannot be read; StoreError.
+    """
+    with _opened(as_path(run_dir, "run_dir")) as model:
+        vectors: np.ndarray = model.of(data, "data", tower).towers[tower]
+    return vectors
+
+
+@dataclass
+class Written:
+    """What `write_vectors` has written.
+
+    Attributes:
+        folder: DIR/<version>.
+        items, users: vectors.
+        repeated: lines of an item that an earlier line has described.
+        without_row: items that have no row, because they were deleted, or never trained.
+        measured: as `retrieval_values`; {}: not measured.
+    """
+
+    folder: Path
+    items: int = 0
+    users: int = 0
+    repeated: int = 0
+    without_row: int = 0
+    measured: dict[str, Any] = field(default_factory=dict)
+
+
+def write_vectors(
+    run_dir: AnyPath,
+    out: AnyPath,
+    items: Sequence[str],
+    *,
+    users: Sequence[str] = (),
+    measure: Sequence[str] = (),
+    k: int = 20,
+    index: str = "exact",
+) -> Written:
+    """Write the vectors of the newest commit of a run, and an index of those of the items, to the
+    folder OUT/<version>. It appears once it is complete. That of the version before it is kept,
+    those of earlier ones are removed.
+
+    Args:
+        items, users: CSV, Parquet or Arrow files, folders or globs, with the columns of a tower, a
+            line for each item or user. An item without a row, which is deleted or was never
+            trained, is left out, and so are further lines of the same item.
+        measure: files of data.format, for whose positive instances `retrieval_values` is computed.
+        k: of these values.
+        index: exact or faiss.
+
+    Raises: as `tower_vectors`; ConfigError without faiss; StoreError, OutOfSpaceError, and
+        StoreLockedError if another process writes to OUT.
+    """
+    out = as_path(out, "out")
+    with _opened(as_path(run_dir, "run_dir")) as model:
+        from paddlebox.serving.vectors import VectorFolder, check_index_kind
+
+        check_index_kind(index)
+        with VectorFolder(out).writing(model.version, model.config) as folder:
+            written = Written(out / str(model.version))
+            folder.write_items(model.items(items, written), model.width, index)
+            if users:
+                written.users = folder.write_users(model.users(users))
+            if measure:
+                written.measured = model.measured(measure, k, *folder.read_items())
+            folder.finish(
+                {name: value for name, value in vars(written).items() if name != "folder"}
+            )
+    return written
+
+
+@contextmanager
+def _opened(run_dir: Path) -> Iterator[_Model]:
+    config, slots = run_config.of_newest(run_dir)
+    with working(config.trainer):
+        from paddlebox.store.snapshot import Snapshot
+        from paddlebox.training.evaluation import opened
+        from paddlebox.training.retrieval import id_slot, towers_config
+
+        width = towers_config(config).output_dim
+        names = {tower: id_slot(config, slots, tower) for tower in ("user", "item")}
+        with (
+            opened(config, run_dir, slots) as (table, runner, version),
+            Snapshot(table) as snapshot,
+        ):
+            rows = snapshot.open()[0]
+            yield _Model(config, slots, table, runner, version, rows, names, width)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """The newest commit of a run. rows: those of its table. names: of the slots that identify what
+    the towers describe. width: D."""
+
+    config: Config
+    slots: Slots
+    table: Any
+    runner: Any
+    version: int
+    rows: Any
+    names: dict[str, str]
+    width: int
+
+    def of(self, data: Any, name: str, tower: str) -> Any:
+        """The `TowerVectors` of rows, in their order. name: of the data, for errors."""
+        from paddlebox.api.rows import written
+        from paddlebox.training.retrieval import tower_vectors
+
+        filled = chosen(data, name, self._columns(), self._empty(tower))
+        with written(filled, name, self.config, self.slots, labelled=False) as rows:
+            own = rows.config.having({"data.max_bad_line_ratio": 0.0})
+            found = tower_vectors(own, rows.slots, self.table, self.runner, [rows.path])
+        if len(found.numbers) != rows.count:
+            raise DataError(
+                f"{name}: {rows.count - len(found.numbers)} of {rows.count} rows are no instances, "
+                "and have no vector: leave them out"
+            )
+        return found
+
+    def _columns(self) -> list[str]:
+        """The columns of the features."""
+        kinds = (SlotType.SPARSE, SlotType.DENSE)
+        read = [slot for slot in self.slots.slots if slot.type in kinds and not slot.made]
+        return [slot.column or slot.name for slot in read]
+
+    def _empty(self, tower: str) -> dict[str, Any]:
+        """For each column that the tower does not read, a cell without values."""
+        own = getattr(self.config.model, tower)
+        cells: dict[str, Any] = {}
+        for slot in self.slots.slots:
+            if slot.type is SlotType.DENSE and slot.name not in own:
+                one = pa.scalar([0.0] * slot.dim if slot.dim > 1 else 0.0)
+            elif slot.type is SlotType.SPARSE and slot.name not in own and not slot.made:
+                one = pa.scalar(None, pa.string() if slot.hash else pa.uint64())
+            else:
+                continue
+            cells[slot.column or slot.name] = one
+        return cells
+
+    def items(self, files: Sequence[str], written: Written) -> Iterator[pa.RecordBatch]:
+        """Batches of item, feasign and vector, each item once. Counts into `written`."""
+        seen = np.empty(0, np.uint64)  # ascending
+        for table, path in read_tables(files, self.config, self.slots):
+            found = self.of(table, path, "item")
+            feasigns, first = np.unique(found.items, return_index=True)
+            new = np.sort(first[~np.isin(feasigns, seen, assume_unique=True) & (feasigns != 0)])
+            seen = np.union1d(seen, feasigns)
+            there = new[self._have_rows(found.items[new])]
+            written.items += len(there)
+            written.without_row += len(new) - len(there)
+            written.repeated += len(found.items) - len(new)
+            values = self._values(table, "item", path).take(pa.array(there))
+            columns = {"item": values, "feasign": pa.array(found.items[there])}
+            vectors = found.towers["item"][there]
+            yield pa.record_batch({**columns, "vector": _as_lists(vectors)})
+
+    def users(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Batches of user and vector, one for each line."""
+        for table, path in read_tables(files, self.config, self.slots):
+            vectors = self.of(table, path, "user").towers["user"]
+            values = self._values(table, "user", path)
+            yield pa.record_batch({"user": values, "vector": _as_lists(vectors)})
+
+    def measured(
+        self, files: Sequence[str], k: int, items: np.ndarray, vectors: np.ndarray
+    ) -> dict[str, Any]:
+        """The `retrieval_values` of files. items: (M) feasigns; vectors: (M, D)."""
+        from paddlebox.data.listing import expand
+        from paddlebox.training.retrieval import retrieval_values, tower_vectors
+
+        own = self.config, self.slots, self.table, self.runner
+        return retrieval_values(tower_vectors(*own, expand(files)), items, vectors, k)
+
+    def _have_rows(self, feasigns: np.ndarray) -> np.ndarray:
+        """Which of (K) feasigns have a row, (K) bool."""
+        from paddlebox._native import core
+
+        keys, places = np.unique(core.keys_of(feasigns), return_inverse=True)
+        ordered = core.feasigns_of(keys)  # a lookup expects the order of keys
+        parts = [ordered[at : at + _LOOKED_UP] for at in range(0, len(ordered), _LOOKED_UP)]
+        found = [self.rows.lookup(part)[0] for part in parts]
+        return np.asarray(np.concatenate([np.zeros(0, bool), *found])[places])
+
+    def _values(self, table: pa.Table, tower: str, path: str) -> pa.Array:
+        """The ids of a table as they are in the data: uint64, or strings of a slot with texts."""
+        name = self.names[tower]
+        slot = next(slot for slot in self.slots.sparse if slot.name == name)
+        texts = slot.hash or self.config.data.format.value == "criteo_tsv"
+        column = table[slot.column or slot.name].combine_chunks()
+        try:
+            return column.cast(pa.string() if texts else pa.uint64())
+        except pa.ArrowException as error:
+            kind = "texts" if texts else "ids"
+            raise DataError(
+                f"{path}: slot {name!r}: expected one of {kind} in each line, found "
+                f"{column.type}: {error}"
+            ) from None
+
+
+def _as_lists(vectors: np.ndarray) -> pa.Array:
+    flat = pa.array(np.ascontiguousarray(vectors, np.float32).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
