@@ -94,7 +94,10 @@ def make(folder: Path) -> None:
     for number, more in enumerate(((), ("-o", both, "data.files_per_pass=1")), 1):
         done = tool("train", "-c", config, *run, *more)
         assert done.returncode == 0, done.stderr
-        write_vectors(folder / "run", folder / f"vectors-{number}", [f"{folder}/items.csv"])
+        out = folder / f"vectors-{number}"
+        done = tool("vectors", folder / "run", "--out", out, "--items", folder / "items.csv")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["folder"] == str(out / str(number))
         done = tool("export", folder / "run", "--out", folder / f"{number}.export")
         assert done.returncode == 0, done.stderr
 
