@@ -20,12 +20,12 @@ constexpr uint32_t kFilterBits = 8;  // of a base, as in the SSD tier
 // those of a merge.
 class Run {
  public:
-  Run(const Table& target, uint64_t expected_rows, uint64_t sequence, ImportResult* result)
-      : folder_(target.config().ssd_folder), result_(result) {
+  Run(const Table& target, uint64_t expected_rows, const ImportPlace& place, ImportResult* result)
+      : folder_(target.config().ssd_folder), first_id_(place.id), result_(result) {
     spec_.row_bytes = target.stored_row_bytes();
     spec_.layout_fingerprint = target.codec().Fingerprint();
     spec_.filter_bits = kFilterBits;
-    spec_.sequence = sequence;
+    spec_.sequence = place.sequence;
     const uint64_t most_bytes = target.config().max_segment_bytes;
     most_ = SegmentWriter::RowsWithin(most_bytes, spec_.row_bytes, kFilterBits);
     const uint64_t bytes = expected_rows * (8ull + spec_.row_bytes);
@@ -36,7 +36,7 @@ class Run {
     const uint64_t range = RangeOf(key, bits_);
     if (writer_ != nullptr && (range != range_ || in_file_ == most_)) PBX_RETURN_IF_ERROR(Finish());
     if (writer_ == nullptr) {
-      spec_.id = result_->segments.size() + 1;
+      spec_.id = first_id_ + result_->segments.size();
       auto created = SegmentWriter::Create(folder_, spec_);
       if (!created.ok()) return created.status();
       writer_ = std::move(created.value());
@@ -58,6 +58,7 @@ class Run {
 
  private:
   std::string folder_;
+  uint64_t first_id_;
   SegmentSpec spec_;
   uint64_t most_ = 1;
   int bits_ = 0;
@@ -85,7 +86,7 @@ class Sorter {
     std::vector<size_t> order(keys_.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return keys_[a] < keys_[b]; });
-    Run run(target_, keys_.size(), ++result_->runs, result_);
+    Run run(target_, keys_.size(), ImportPlace{1, ++result_->runs}, result_);
     for (const size_t i : order) {
       PBX_RETURN_IF_ERROR(run.Append(keys_[i], rows_.data() + i * row_bytes_));
     }
@@ -116,6 +117,53 @@ void Pack(const Table& target, uint64_t key, float* row, char* packed) {
   target.codec().Pack(row, packed);
 }
 
+// Copies given weights to `out`, and behind them their given state or that of new weights.
+void TakeWeights(const RuleConfig& rule, int dim, const float* weights, const float* state,
+                 float* out, float* out_state) {
+  std::copy_n(weights, dim, out);
+  if (state != nullptr) {
+    std::copy_n(state, rule::StateSize(rule.kind, dim), out_state);
+  } else {
+    rule::InitState(rule, dim, weights, out_state);
+  }
+}
+
+// Copies the parts of a given row to `out`, the row of the table or a new one.
+void TakeGiven(const AccessorConfig& to, uint32_t parts, uint64_t key, const float* given,
+               float* out) {
+  const RowLayout& at = to.layout;
+  const auto take = [&](uint32_t part, int begin, int count) {
+    if ((parts & part) != 0) std::copy_n(given + begin, count, out + begin);
+  };
+  const auto state = [&](uint32_t part, int begin) {
+    return (parts & part) != 0 ? given + begin : nullptr;
+  };
+  if ((parts & kGivesSlot) != 0) SetWord(out, 0, (GetWord(out, 0) & 0xffff0000u) | SlotOf(given));
+  take(kGivesCounts, RowLayout::kShow, 2);
+  take(kGivesDeltaScore, RowLayout::kDeltaScore, 1);
+  take(kGivesDay, RowLayout::kDay, 1);
+  take(kGivesFurtherCounts, at.counts_at(), at.counts);
+  if ((parts & kGivesEmbed) != 0) {
+    TakeWeights(to.embed, 1, given + RowLayout::kEmbed,
+                state(kGivesEmbedState, at.embed_state_at()), out + RowLayout::kEmbed,
+                out + at.embed_state_at());
+  }
+  if ((parts & kGivesEmbedx) == 0) return;
+  if (!HasEmbedx(given)) {
+    SetWord(out, 0, SlotOf(out));
+    std::fill(out + at.embedx_at(), out + at.counts_at(), 0.0f);
+    return;
+  }
+  if (!HasEmbedx(out)) accessor::CreateEmbedx(to, key, out);
+  TakeWeights(to.embedx, at.embedx_dim, given + at.embedx_at(),
+              state(kGivesEmbedxState, at.embedx_state_at()), out + at.embedx_at(),
+              out + at.embedx_state_at());
+  if ((parts & kGivesExpand) == 0 || at.expand_dim == 0) return;
+  TakeWeights(to.expand, at.expand_dim, given + at.expand_at(),
+              state(kGivesExpandState, at.expand_state_at()), out + at.expand_at(),
+              out + at.expand_state_at());
+}
+
 }  // namespace
 
 Result<ImportResult> ImportRows(const std::vector<Table*>& sources, const Table& target,
@@ -130,7 +178,7 @@ Result<ImportResult> ImportRows(const std::vector<Table*>& sources, const Table&
   result.runs = sorts ? 0 : 1;
   uint64_t expected_rows = 0;
   for (const Table* source : sources) expected_rows += source->pairs_upper_bound();
-  Run run(target, expected_rows, 1, &result);
+  Run run(target, expected_rows, ImportPlace{}, &result);
   Sorter sorter(target, options.sort_bytes, &result);
   std::vector<float> row(static_cast<size_t>(accessor.layout.words()));
   std::vector<char> packed(target.stored_row_bytes());
@@ -158,11 +206,12 @@ Result<ImportResult> ImportRows(const std::vector<Table*>& sources, const Table&
 }
 
 Result<ImportResult> ImportChunks(const Table& target, uint64_t expected_rows,
-                                  const std::function<Result<KeyedRows>()>& next) {
-  PBX_RETURN_IF_ERROR(CheckEmpty(target));
+                                  const std::function<Result<KeyedRows>()>& next,
+                                  const ImportPlace& place) {
+  if (place.is_first()) PBX_RETURN_IF_ERROR(CheckEmpty(target));
   ImportResult result;
   result.runs = 1;
-  Run run(target, expected_rows, 1, &result);
+  Run run(target, expected_rows, place, &result);
   const auto words = static_cast<size_t>(target.config().accessor.layout.words());
   std::vector<float> row(words);
   std::vector<char> packed(target.stored_row_bytes());
@@ -191,6 +240,25 @@ Result<ImportResult> ImportChunks(const Table& target, uint64_t expected_rows,
   PBX_RETURN_IF_ERROR(run.Finish());
   PBX_RETURN_IF_ERROR(SyncFolder(target.config().ssd_folder));
   return result;
+}
+
+void CompleteRows(const Table& target, uint32_t day, uint32_t life_seq,
+                  const RowsToComplete& batch) {
+  const AccessorConfig& to = target.config().accessor;
+  const auto words = static_cast<size_t>(to.layout.words());
+  std::vector<float> out(words);
+  for (size_t i = 0; i < batch.n; ++i) {
+    float* given = batch.rows + i * words;
+    if (batch.found != nullptr && batch.found[i] != 0) {
+      std::copy_n(batch.existing + i * words, words, out.data());
+    } else {
+      accessor::Create(to, batch.keys[i], SlotOf(given), out.data());
+      SetWord(out.data(), RowLayout::kDay, day);
+    }
+    TakeGiven(to, batch.parts[i], batch.keys[i], given, out.data());
+    SetWord(out.data(), RowLayout::kLifeSeq, life_seq);
+    std::copy_n(out.data(), words, given);
+  }
 }
 
 }  // namespace pbx

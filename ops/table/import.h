@@ -44,9 +44,47 @@ struct KeyedRows {
   size_t n = 0;                    // 0: the end
 };
 
+// Where the segments of an import begin. The default is for an empty table.
+struct ImportPlace {
+  uint64_t id = 1;        // of the first segment; ids of the others follow
+  uint64_t sequence = 1;  // of all: above those of the table's segments, so that they are newer
+  bool is_first() const { return id == 1 && sequence == 1; }
+};
+
 // The same for the rows that `next` returns, in the layout of the target. InvalidArgument if keys
 // do not ascend.
 Result<ImportResult> ImportChunks(const Table& target, uint64_t expected_rows,
-                                  const std::function<Result<KeyedRows>()>& next);
+                                  const std::function<Result<KeyedRows>()>& next,
+                                  const ImportPlace& place = {});
+
+// The parts of a row that another system gives.
+enum GivenPart : uint32_t {
+  kGivesSlot = 1,
+  kGivesCounts = 1 << 1,  // show and click
+  kGivesDeltaScore = 1 << 2,
+  kGivesDay = 1 << 3,
+  kGivesEmbed = 1 << 4,
+  kGivesEmbedState = 1 << 5,
+  kGivesEmbedx = 1 << 6,  // if the flag kHasEmbedx of the given row is set; otherwise there is none
+  kGivesEmbedxState = 1 << 7,
+  kGivesExpand = 1 << 8,
+  kGivesExpandState = 1 << 9,
+  kGivesFurtherCounts = 1 << 10,
+};
+
+// Completes given rows, which are float32 rows of target in which only their parts have a meaning,
+// and the slot in any case. A row takes what is not given from the row of the table, or, if there is
+// none, from a new row of its slot that was seen on `day`. Weights that are given without their
+// state get the state of new weights with these values.
+struct RowsToComplete {
+  const uint64_t* keys = nullptr;   // (n)
+  const uint32_t* parts = nullptr;  // (n), bits of GivenPart
+  const uint8_t* found = nullptr;   // (n), 1: the table has a row; null: it has none of them
+  const float* existing = nullptr;  // (n, words), of which those that are found have a meaning
+  float* rows = nullptr;            // (n, words), completed in place
+  size_t n = 0;
+};
+void CompleteRows(const Table& target, uint32_t day, uint32_t life_seq,
+                  const RowsToComplete& batch);
 
 }  // namespace pbx

@@ -1,5 +1,5 @@
-"""New stores that start with the rows of a store, or of a save (ops/table/import.h), as their first
-version."""
+"""Versions with rows that no pass trained: those of a store, a save or another system
+(ops/table/import.h)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paddlebox.store.group import ALL_KEYS
 from paddlebox.store.record import VersionRecord, with_stamps
 from paddlebox.store.table_set import TableSet
 from paddlebox.store.tiered_table import TieredTable, stored_table
-from paddlebox.store.version_store import VersionStore
+from paddlebox.store.version_store import ADMISSION, VersionStore
 
 _SORT_BYTES = 256 << 20  # of rows to sort in memory at a time, if keys change
 
@@ -104,10 +104,16 @@ def _index(names: Sequence[str], name: str) -> int:
 def import_chunks(
     target: TieredTable, chunks: Iterator[tuple[np.ndarray, np.ndarray]], most_rows: int
 ) -> list[dict[str, Any]]:
-    """As `import_rows`. chunks: (n) uint64 keys, ascending over all chunks, and (n, words) float32
+    """As `import_rows`; target may have rows, of which those with the same keys become older ones:
+    see `commit_added`. chunks: (n) uint64 keys, ascending over all chunks, and (n, words) float32
     rows (docs/formats/row.md) of target's layout."""
     _check_room(target, most_rows, f"{most_rows} rows to be loaded need")
-    return list(_native.core.import_chunks(target.native, most_rows, iter(chunks)))
+    there = target.versions.last.segments
+    first_id = max((segment["id"] for segment in there), default=0) + 1
+    sequence = max((segment["sequence"] for segment in there), default=0) + 1
+    return list(
+        _native.core.import_chunks(target.native, most_rows, iter(chunks), first_id, sequence)
+    )
 
 
 def _share(source: TieredTable, key_range: tuple[int, int]) -> int:
@@ -159,6 +165,49 @@ def commit_resharded(table: TieredTable, before: VersionRecord, own: FirstVersio
     other fields are those of `before`, which the version follows."""
     table.versions.before = before
     return _commit(table, "ranks", own)
+
+
+@dataclass(frozen=True)
+class AddedRows:
+    """What a version adds to one table that has rows."""
+
+    #: From `import_chunks`.
+    segments: Sequence[Mapping[str, Any]]
+    #: Of the version.
+    live_rows: int
+    #: The segments hold all rows of the version.
+    replaces: bool = False
+
+
+def commit_added(
+    tables: TableSet, of_each: Sequence[AddedRows], dense: Mapping[str, np.ndarray]
+) -> int:
+    """Makes imported rows a version of stores that have rows. Day, pass and place in the data stay.
+    dense: arrays that replace those of the same name. Returns the first table's version. Raises: as
+    `commit_initial`; the rows of the last commit stand."""
+    calls = [
+        partial(_add, table, own, {} if number else dense)
+        for number, (table, own) in enumerate(zip(tables.members, of_each, strict=True))
+    ]
+    return tables.committer.change_all(calls)
+
+
+def _add(table: TieredTable, own: AddedRows, dense: Mapping[str, np.ndarray]) -> int:
+    with table.versions.committing:
+        last, added = table.versions.last, with_stamps(own.segments)
+        before = table.versions.read_dense(lambda name: name != ADMISSION)
+        record = table.versions.record(
+            "import",
+            segments=[*([] if own.replaces else last.segments), *added],
+            live_rows=own.live_rows,
+            bytes_written=last.bytes_with("import", added),
+            dense=with_counts(table, {**before, **dense}),
+            tables=table.versions.others(),
+            digest=None,
+        )
+        replaced = [segment["id"] for segment in last.segments] if own.replaces else []
+        table.native.replace_segments(replaced, list(own.segments))
+    return record.version
 
 
 def _commit(table: TieredTable, kind: str, own: FirstVersion) -> int:

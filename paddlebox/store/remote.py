@@ -157,14 +157,17 @@ class RemoteFolder:
         files.make_folder(str(local.parent))
         self._retry(name, "copy", get)
 
-    def remove(self, folder: str) -> None:
-        """Remove a folder with its content, if there is one."""
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with its content, if there is one."""
 
         def remove() -> None:
-            if self._system.get_file_info(self._path(folder)).type == fs.FileType.Directory:
-                self._system.delete_dir(self._path(folder))
+            kind = self._system.get_file_info(self._path(name)).type
+            if kind == fs.FileType.Directory:
+                self._system.delete_dir(self._path(name))
+            elif kind == fs.FileType.File:
+                self._system.delete_file(self._path(name))
 
-        self._retry(folder, "remove", remove)
+        self._retry(name, "remove", remove)
 
     def _path(self, name: str) -> str:
         return f"{self._base}/{name}"

@@ -42,7 +42,7 @@ class Retention:
 
     def prune(self, keep: int = 2, keep_daily: int = 0, named: Collection[int] = ()) -> list[int]:
         """Drops old versions; returns them. It keeps the newest version of each of the newest
-        `keep` passes (a compaction makes another version of the same pass) and of the newest
+        `keep` passes and imports (a compaction makes another version of the same) and of the newest
         `keep_daily` days, versions that have a name or a reader's lease, and `named`."""
         if keep < 1:
             raise ValueError(f"prune must keep at least 1 version, found keep={keep}")
@@ -56,7 +56,7 @@ class Retention:
             number = None
             for record in records:
                 # A pass may have lost its own version, and still have versions of its merges.
-                if record.kind == "pass" or record.pass_number != number:
+                if record.kind in ("pass", "import") or record.pass_number != number:
                     of_pass.append(record.version)
                 of_pass[-1], number = record.version, record.pass_number
             of_day = {record.day: record.version for record in records if record.day > 0}

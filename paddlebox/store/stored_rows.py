@@ -78,6 +78,27 @@ class StoredRows(Closing):
             rows[begin:end][here] = of_table[here]
         return found[places], fields_of_rows(self.layout, rows[places])
 
+    @property
+    def record(self) -> VersionRecord:
+        """That of the rank with the most life events; a rank may lack the last one."""
+        heads = [table.head for table in self._tables if table.head is not None]
+        return max(heads, key=lambda head: len(head.events))
+
+    @property
+    def live_rows(self) -> int:
+        """As in the manifest: deleted rows count until a merge has dropped them."""
+        return sum(table.head.live_rows for table in self._tables if table.head is not None)
+
+    def read(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+        """The rows with keys from low to high, in their order: (n) uint64 feasigns, and (n, words)
+        float32 rows (docs/formats/row.md). Raises: CorruptionError."""
+        found = []
+        for table, (first, last) in zip(self._tables, key_ranges(len(self._tables)), strict=True):
+            if first <= high and low <= last:
+                found.append(table.native.read_all(max(low, first), min(high, last)))
+        feasigns, rows = (list(parts) for parts in zip(*found, strict=True))
+        return np.concatenate(feasigns), np.concatenate(rows)
+
     def batches(self, slots: Collection[int] | None = None) -> Iterator[pa.RecordBatch]:
         """All rows, in the order of keys; some 65,536 are in memory at a time. slots: only rows
         that were made for these slots. A batch has the columns feasign (uint64) and the fields of

@@ -10,7 +10,7 @@ other hooks       open_run                                their close
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,14 +52,16 @@ from paddlebox.training.runner import Runners, Training
 from paddlebox.training.save_hooks import Copy, Publish, Save
 from paddlebox.training.stream import Passes
 from paddlebox.training.trackers import Trackers, check_installed
-from paddlebox.training.warm_start.source import Source
-from paddlebox.training.warm_start.start import init_from
 
 log = logging.getLogger("paddlebox")
 
 H = TypeVar("H", bound=Hook | None)
 
 take_over = adopt_stores.take_over
+
+
+#: Fills the empty tables and the models of a new run in its run dir, and commits them.
+Fill = Callable[[Config, Slots, TableSet, Runners, Path], object]
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class StartedRun:
     run_dir: Path  # of this rank
     world: Group
     passes: Passes
-    source: Source | None  # the run to take the first rows from
+    fill: Fill | None  # makes the first version, if there is none
     point: ResumePoint
     recovered: recovery.Recovered | None
     look: FirstLook
@@ -163,6 +165,14 @@ def open_run(
     return training, run_by(world.rank, hooks)
 
 
+def open_empty(stack: ExitStack, run: StartedRun) -> None:
+    """Open what `open_run` opens, without hooks: the run gets its first version and trains
+    nothing."""
+    table = open_table(run.config, run.run_dir / "store", slots=run.slots, world=run.world)
+    stack.enter_context(table)
+    _open_training(run, table)[0].dataset.close()
+
+
 def _enter(stack: ExitStack, hook: H) -> H:
     """Enter the hook, if there is one, so that `stack` closes it."""
     if hook is not None:
@@ -191,8 +201,8 @@ def _open_training(
         "config_hash": config.fingerprint(),
     }
     world.wait("opened")  # every rank has a store now; if one is missing later, it was lost
-    if run.source is not None and table.head is None:
-        init_from(run.source, config, slots, table, runners, run.run_dir)
+    if run.fill is not None and table.head is None:
+        run.fill(config, slots, table, runners, run.run_dir)
     if table.head is not None and table.head.dense:
         runners.load_dense_state(table.load_dense())
     recovers = None

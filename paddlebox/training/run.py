@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from paddlebox import _native
@@ -26,13 +27,13 @@ from paddlebox.config import DenseDtype
 from paddlebox.config.arguments import AnyConfig, AnyPath, as_config, as_path
 from paddlebox.config.data import ShareBy
 from paddlebox.data.first_look import FirstLook
-from paddlebox.errors import TrainingError
+from paddlebox.errors import StoreError, TrainingError
 from paddlebox.store.files import dense_digest, make_folder
 from paddlebox.store.group import ONE_RANK, Group
 from paddlebox.store.locks import KeptLock
 from paddlebox.store.table_set import TableSet
 from paddlebox.training import assembly, pass_line, plan
-from paddlebox.training.assembly import StartedRun
+from paddlebox.training.assembly import Fill, StartedRun
 from paddlebox.training.callbacks import Callback, check_callbacks
 from paddlebox.training.dense_products import check_products, dense_products
 from paddlebox.training.opening import (
@@ -57,6 +58,7 @@ from paddlebox.training.runner import Training
 from paddlebox.training.settle import settled, warn_of_few_steps
 from paddlebox.training.stream import passes_of
 from paddlebox.training.warm_start.source import check_same_source, find_source, trained_by_source
+from paddlebox.training.warm_start.start import init_from
 
 log = logging.getLogger("paddlebox")
 
@@ -110,6 +112,25 @@ def train(
         lock.release()
 
 
+def begin(config: AnyConfig, run_dir: AnyPath, fill: Fill) -> None:
+    """Create a run of one rank whose first version is what `fill` commits. `train` continues it.
+    Raises: StoreError if the run dir has a version; what `fill` raises."""
+    config, root = as_config(config), as_path(run_dir, "run_dir")
+    assembly.check_config(config, ONE_RANK)
+    lock = KeptLock(root / "store")
+    try:
+        run = _resume(ResumeRequest(root, config, read_slots(config)), ONE_RANK, lock)
+        if run.point.record is not None:
+            raise StoreError(
+                f"{root}: holds a run already, expected an empty run dir: choose another one"
+            )
+        _prepare(run, lock)
+        with ExitStack() as stack:
+            assembly.open_empty(stack, replace(run, fill=fill))
+    finally:
+        lock.release()
+
+
 def _resume(
     request: ResumeRequest,
     world: Group,
@@ -142,7 +163,8 @@ def _resume(
     if not chose_epochs:
         plan.warn_of_repeats(point.plan, point.passes)
     plan.check_click_priors(config, point.plan, point.passes)
-    return StartedRun(config, request.slots, own, world, passes, other, point, recovered, look)
+    fill = partial(init_from, other) if other is not None else None
+    return StartedRun(config, request.slots, own, world, passes, fill, point, recovered, look)
 
 
 def _summary_if_done(run: StartedRun) -> dict[str, Any] | None:

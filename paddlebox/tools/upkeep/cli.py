@@ -11,7 +11,7 @@ from typing import Any
 
 from paddlebox.config.dates import day_of
 from paddlebox.config.table import LifeConfig
-from paddlebox.launch.arguments import create_parser, parse
+from paddlebox.launch.arguments import MANY, create_parser, finite, parse
 from paddlebox.launch.process import guarded
 
 #: Settings that `store life` can try. The settings of the store do not change.
@@ -69,6 +69,24 @@ def store_parser() -> argparse.ArgumentParser:
     only = "only rows of this slot; its index in a store without names"
     option("--slot", metavar="NAME", help=only)
     option("--version", **version)
+    option = add("export", "write the rows of a run to a folder for other programs", of_store=False)
+    option("run_dir", type=Path, metavar="RUN_DIR", help="the run")
+    option("--to", required=True, metavar="FOLDER", help="a new folder; or hdfs://, s3://, gs://")
+    formats = ("parquet", "safetensors", "npz", "text")
+    option("--format", choices=formats, default="parquet", help="default: parquet")
+    option("--state", action="store_true", help="with optimizer states, for an exact import")
+    option("--slot", action="append", default=[], metavar="NAME", help="only rows of these slots")
+    option("--min-score", type=finite, metavar="X", help="only rows with at least this score")
+    about = "only changes and deletions since this kept version"
+    option("--since", type=int, metavar="N", help=about)
+    about = "rows of a file, about; default: those of 64 MiB"
+    option("--part-rows", type=int, default=0, metavar="N", help=about)
+    option("--version", **version)
+    option = add("import", "add rows of an export or of another system to a run", of_store=False)
+    option("run_dir", type=Path, metavar="RUN_DIR", help="a run, or with -c a new folder")
+    option("source", metavar="SOURCE", help="the folder of an export, or a mapping file (.yaml)")
+    option("-c", "--config", type=Path, metavar="FILE", help="create the run with this config")
+    option("-o", "--overrides", metavar="KEY=VALUE", help="with -c: change the config", **MANY)
     option = add("life", "show life events, and the effect of the end of a day or a save now")
     about = "the day that ends; default: the version's day"
     option("--date", type=_day, metavar="YYYYMMDD", help=about)

@@ -12,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from paddlebox._native import core
+from paddlebox.config import load_config
 from paddlebox.config.dates import date_of
 from paddlebox.errors import ConfigError, StoreError
 from paddlebox.store import checkpoints, copies, files
@@ -23,6 +24,9 @@ from paddlebox.store.rank_stores import existing_stores, rank_versions, sum_of_d
 from paddlebox.store.stored_rows import StoredRows, write_rows
 from paddlebox.store.tiered_table import stored_table
 from paddlebox.store.version_store import VersionStore
+from paddlebox.tools.rows.export import Chosen, PartFormat, export_rows
+from paddlebox.tools.rows.receive import into_existing, into_new
+from paddlebox.tools.rows.sources import open_rows
 from paddlebox.tools.terminal import aligned
 from paddlebox.tools.upkeep import report
 from paddlebox.tools.upkeep.cli import LIFE_SETTINGS
@@ -302,6 +306,59 @@ def erase_rows(store: Path, stores: Sequence[Path], arguments: argparse.Namespac
     return SOUND, value, lines
 
 
+def export(arguments: argparse.Namespace) -> Result:
+    chosen = Chosen(arguments.slot, arguments.min_score, arguments.since)
+    with tqdm(unit=" parts", leave=False, disable=None) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        exported = export_rows(
+            arguments.run_dir,
+            arguments.to,
+            PartFormat(arguments.format),
+            version=arguments.version,
+            chosen=chosen,
+            state=arguments.state,
+            part_rows=arguments.part_rows,
+            progress=progress,
+        )
+    gone = f", {exported.deleted:,} deletions" * (arguments.since is not None)
+    line = (
+        f"{exported.place}: version {exported.version}, {exported.rows:,} rows{gone} in "
+        f"{exported.parts:,} files of {exported.bytes:,} bytes"
+    )
+    return SOUND, asdict(exported), [line]
+
+
+def import_(arguments: argparse.Namespace) -> Result:
+    source = open_rows(arguments.source)
+    if arguments.config is not None:
+        config = load_config(arguments.config, arguments.overrides)
+        imported = into_new(config, arguments.run_dir, source)
+    elif arguments.overrides:
+        raise ConfigError("-o changes the config of -c, which is missing: add -c CONFIG")
+    else:
+        imported = into_existing(arguments.run_dir, source)
+    refused = [f"refused: {rows:,} rows: {why}" for why, rows in imported.refused.items()]
+    lines = [
+        f"{imported.run}: version {imported.version} from {imported.source}",
+        f"read {imported.read:,} rows: {imported.new:,} new, {imported.replaced:,} replaced, "
+        f"{imported.clipped:,} clipped; deleted {imported.deleted:,}",
+        *refused,
+        f"dense: {', '.join(imported.dense) or 'nothing'}",
+    ]
+    return SOUND, asdict(imported), lines
+
+
+#: Commands that may create what they are given, or that know ranks themselves.
+_OF_RUN: dict[str, Callable[[argparse.Namespace], Result]] = {
+    "restore": restore,
+    "export": export,
+    "import": import_,
+}
+
 _COMMANDS: dict[str, Command] = {
     "stat": stat,
     "digest": digest,
@@ -327,8 +384,8 @@ def _store_folder(path: Path) -> Path:
 
 def run(arguments: argparse.Namespace) -> Result:
     """Run a command. arguments: those of `store_parser`."""
-    if arguments.command == "restore":  # it creates a store
-        return restore(arguments)
+    if arguments.command in _OF_RUN:
+        return _OF_RUN[arguments.command](arguments)
     store = _store_folder(arguments.store)
     stores = [store] if arguments.store == store else existing_stores(store)
     if arguments.command == "erase":  # it is one for all ranks

@@ -1,0 +1,173 @@
+"""export.json: what an export holds (docs/formats/rows.md). An export without it is not complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paddlebox.errors import CorruptionError, DataError, StoreError
+from paddlebox.store import checked
+from paddlebox.store.files import crc32c
+from paddlebox.tools.rows.columns import Columns
+from paddlebox.tools.rows.folder import Folder
+from paddlebox.tools.rows.parts import PartFormat, decode
+
+EXPORT, PROGRESS = "export.json", "progress.json"
+FORMAT = 1
+FEASIGN_ONLY = {"feasign": 1}  # the columns of a part of deletions
+
+
+@dataclass(frozen=True)
+class Part:
+    file: str  # relative to the export
+    first_key: int  # of its range; no other part of the table has keys in it
+    last_key: int
+    rows: int
+    bytes: int
+    crc32c: int
+
+    def read(self, folder: Folder) -> bytes:
+        """Raises: StoreError if it is missing; CorruptionError if it has other bytes."""
+        return read_checked(folder, self.file, self.bytes, self.crc32c)
+
+
+def read_checked(folder: Folder, file: str, size: int, expected: int) -> bytes:
+    content = folder.read(file)
+    where = f"{folder.place}/{file}"
+    if content is None:
+        raise StoreError(f"{where}: is missing: {EXPORT} names it: copy the export again")
+    found = crc32c(content)
+    if len(content) != size or found != expected:
+        raise CorruptionError(
+            f"{where}: expected {size} bytes with CRC32C {expected:#010x}, found {len(content)} "
+            f"with {found:#010x}: copy the export again"
+        )
+    return content
+
+
+@dataclass(frozen=True)
+class TableExport:
+    name: str
+    folder: str  # inside the export; "": the first table
+    layout: Mapping[str, Any]
+    events: list[dict[str, Any]]
+    columns: Mapping[str, int]  # name -> width
+    parts: list[Part] = field(default_factory=list)
+    deletions: list[Part] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+
+@dataclass(frozen=True)
+class RowsManifest:
+    part_format: PartFormat
+    version: int
+    pass_number: int
+    day: int
+    since: int | None
+    state: bool
+    chosen: Mapping[str, Any]
+    slots: list[str]
+    key_slots: list[int] | None
+    tables: list[TableExport]
+    dense: Mapping[str, Any] | None = None
+    created_at: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it holds every row with its state."""
+        every = not any(value is not None for value in self.chosen.values())
+        return self.state and every and self.since is None
+
+    def header(self) -> dict[str, Any]:
+        """What is known before the first part is written."""
+        fields = dataclasses.asdict(self)
+        for table in fields["tables"]:
+            del table["parts"], table["deletions"]
+        del fields["dense"], fields["created_at"]
+        return {"format": FORMAT, **fields}
+
+    def write(self, folder: Folder) -> None:
+        fields = {"format": FORMAT, **dataclasses.asdict(self)}
+        fields["crc32c"] = _checksum(fields)
+        folder.write(EXPORT, json.dumps(fields, indent=1, sort_keys=True).encode())
+
+    def columns(self, folder: Folder, table: TableExport, part: Part) -> Columns:
+        """The columns of a part. Raises: StoreError; CorruptionError; DataError."""
+        return self._decode(folder, part, table.columns)
+
+    def deleted(self, folder: Folder, part: Part) -> Columns:
+        return self._decode(folder, part, FEASIGN_ONLY)
+
+    def _decode(self, folder: Folder, part: Part, widths: Mapping[str, int]) -> Columns:
+        where = f"{folder.place}/{part.file}"
+        columns = decode(self.part_format, part.read(folder), widths, self.slots, where)
+        found = len(columns["feasign"])
+        if found != part.rows:
+            raise CorruptionError(f"{where}: expected {part.rows} rows, found {found}")
+        return columns
+
+
+def read_manifest(folder: Folder) -> RowsManifest:
+    """Raises: StoreError if the folder holds no complete export; CorruptionError."""
+    content, where = folder.read(EXPORT), f"{folder.place}/{EXPORT}"
+    if content is None:
+        begun = folder.read(PROGRESS) is not None
+        raise StoreError(
+            f"{where}: is missing: "
+            + (
+                "the export is not complete: run the same `paddlebox store export` again"
+                if begun
+                else "expected the folder of `paddlebox store export`, or a mapping file (.yaml)"
+            )
+        )
+    try:
+        fields = json.loads(content)
+        expected, found = fields.pop("crc32c"), fields.pop("format")
+        if found != FORMAT:
+            raise StoreError(
+                f"{where}: has format {found}, expected {FORMAT}: use the version of paddlebox "
+                "that wrote it"
+            )
+        if _checksum({"format": found, **fields}) != expected:
+            raise CorruptionError(f"{where}: its content differs from its checksum: copy it again")
+        return _manifest(fields)
+    except (StoreError, DataError):
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise CorruptionError(f"{where}: does not describe an export: {error!r}") from error
+
+
+def _manifest(fields: dict[str, Any]) -> RowsManifest:
+    """Raises: ValueError and its like."""
+    tables = [
+        TableExport(
+            **{**table, "parts": _parts(table["parts"]), "deletions": _parts(table["deletions"])}
+        )
+        for table in fields.pop("tables")
+    ]
+    return RowsManifest(
+        **{**fields, "part_format": PartFormat(fields["part_format"]), "tables": tables}
+    )
+
+
+def _parts(listed: list[dict[str, Any]]) -> list[Part]:
+    last, parts = -1, []
+    for part in (Part(**fields) for fields in listed):
+        if part.first_key <= last or part.last_key < part.first_key:
+            raise ValueError(f"{part.file}: its range of keys is out of order")
+        for folder in part.file.split("/"):
+            checked.name(folder, "a file of the export")
+        last = part.last_key
+        parts.append(part)
+    return parts
+
+
+def _checksum(fields: Mapping[str, Any]) -> int:
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return crc32c(text.encode())

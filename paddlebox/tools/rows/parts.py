@@ -1,0 +1,202 @@
+"""The bytes of one part of an export, in each of its formats (docs/formats/rows.md)."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from paddlebox.errors import DataError
+from paddlebox.tools.rows.columns import HAS_EMBEDX, SLOT, Columns, dtype_of, is_shaped
+from paddlebox.tools.rows.safetensors import Tensors, dumps
+
+_GROUP_ROWS = 1 << 16  # in a row group of Parquet
+
+
+class PartFormat(StrEnum):
+    PARQUET = "parquet"
+    SAFETENSORS = "safetensors"
+    NPZ = "npz"
+    TEXT = "text"
+
+    @property
+    def suffix(self) -> str:
+        return "tsv" if self is PartFormat.TEXT else self.value
+
+
+def encode(part_format: PartFormat, columns: Columns, slots: Sequence[str]) -> bytes:
+    """slots: the names of the sparse slots."""
+    return _CODECS[part_format][0](columns, slots)
+
+
+def decode(
+    part_format: PartFormat,
+    content: bytes,
+    widths: Mapping[str, int],
+    slots: Sequence[str],
+    where: str,
+) -> Columns:
+    """The inverse of `encode`. widths: of the columns that are expected. Raises: DataError with
+    `where` for anything else."""
+    try:
+        columns = _CODECS[part_format][1](content, widths, slots)
+    except DataError:
+        raise
+    except (pa.ArrowException, ValueError, LookupError, OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{where}: is not a part in format {part_format}: {error}") from error
+    sizes = {len(column) for column in columns.values()}
+    for name, column in columns.items():
+        shape = (*sorted(sizes)[:1], *([widths[name]] if is_shaped(name) else []))
+        if column.dtype != dtype_of(name) or column.shape != shape:
+            raise DataError(
+                f"{where}: column {name}: expected {dtype_of(name)} of shape {shape}, found "
+                f"{column.dtype} of shape {column.shape}"
+            )
+    return columns
+
+
+# ---- Parquet
+
+
+def _to_parquet(columns: Columns, slots: Sequence[str]) -> bytes:
+    table = pa.table({name: _arrow(name, column, slots) for name, column in columns.items()})
+    sink = io.BytesIO()
+    pq.write_table(
+        table, sink, row_group_size=_GROUP_ROWS, compression="zstd", use_dictionary=[SLOT]
+    )
+    return sink.getvalue()
+
+
+def _arrow(name: str, column: np.ndarray, slots: Sequence[str]) -> pa.Array:
+    if name == SLOT:
+        indices = pa.array(column.astype(np.int32))
+        return pa.DictionaryArray.from_arrays(indices, pa.array(slots, pa.string()))
+    if name == HAS_EMBEDX:
+        return pa.array(column.astype(bool))
+    if is_shaped(name):
+        return pa.FixedSizeListArray.from_arrays(pa.array(column.reshape(-1)), column.shape[1])
+    return pa.array(column)
+
+
+def _from_parquet(content: bytes, widths: Mapping[str, int], slots: Sequence[str]) -> Columns:
+    file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=[SLOT])
+    table = file.read(columns=list(widths), use_threads=False)
+    missing = [name for name in widths if name not in table.column_names]
+    if missing:
+        raise ValueError(f"expected the columns {', '.join(missing)}, found none")
+    return {name: _numpy(name, table[name].combine_chunks(), slots) for name in widths}
+
+
+def _numpy(name: str, column: Any, slots: Sequence[str]) -> np.ndarray:
+    if isinstance(column, pa.ChunkedArray):  # combine_chunks of no chunk, or of a dictionary
+        column = pa.concat_arrays(column.unify_dictionaries().chunks)
+    if column.null_count:
+        raise ValueError(f"column {name}: expected a value in each row, found null")
+    if name == SLOT:
+        return _indices(column, slots)
+    if name == HAS_EMBEDX:
+        return np.asarray(column.cast(pa.uint8()).to_numpy(zero_copy_only=False))
+    if is_shaped(name):
+        return np.asarray(column.flatten().to_numpy()).reshape(len(column), column.type.list_size)
+    return np.asarray(column.to_numpy())
+
+
+def _indices(column: pa.DictionaryArray | pa.Array, slots: Sequence[str]) -> np.ndarray:
+    """The index of each slot name."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    places = {name: place for place, name in enumerate(slots)}
+    names = column.dictionary.to_pylist()
+    unknown = [name for name in names if name not in places]
+    if unknown:
+        raise ValueError(f"column slot: {unknown[0]!r} is not one of {', '.join(slots)}")
+    of_names = np.array([places[name] for name in names], np.uint16)
+    return np.asarray(of_names[column.indices.to_numpy()])
+
+
+# ---- safetensors and npz: arrays as they are
+
+
+def _to_safetensors(columns: Columns, slots: Sequence[str]) -> bytes:
+    return dumps(columns)
+
+
+def _from_safetensors(content: bytes, widths: Mapping[str, int], slots: Sequence[str]) -> Columns:
+    tensors = Tensors(content, "its header")
+    return {name: tensors.read(name) for name in widths}
+
+
+def _to_npz(columns: Columns, slots: Sequence[str]) -> bytes:
+    sink = io.BytesIO()
+    np.savez(sink, allow_pickle=False, **columns)  # type: ignore[arg-type]
+    return sink.getvalue()
+
+
+def _from_npz(content: bytes, widths: Mapping[str, int], slots: Sequence[str]) -> Columns:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in widths}
+
+
+# ---- text
+
+
+def _to_text(columns: Columns, slots: Sequence[str]) -> bytes:
+    cells: dict[str, pa.Array] = {}
+    for name, column in columns.items():
+        if name == SLOT:
+            cells[name] = _arrow(name, column, slots).cast(pa.string())
+        elif is_shaped(name):
+            for at in range(column.shape[1]):
+                cells[f"{name}.{at}"] = pa.array(np.ascontiguousarray(column[:, at]))
+        else:
+            cells[name] = pa.array(column)
+    sink = io.BytesIO()
+    options = pa_csv.WriteOptions(delimiter="\t", quoting_style="none", quoting_header="none")
+    pa_csv.write_csv(pa.table(cells), sink, options)
+    return sink.getvalue()
+
+
+def _from_text(content: bytes, widths: Mapping[str, int], slots: Sequence[str]) -> Columns:
+    types: dict[str, pa.DataType] = {}
+    for name, width in widths.items():
+        kind = pa.string() if name == SLOT else pa.from_numpy_dtype(dtype_of(name))
+        cells = [f"{name}.{at}" for at in range(width)] if is_shaped(name) else [name]
+        types |= dict.fromkeys(cells, kind)
+    table = pa_csv.read_csv(
+        pa.BufferReader(content),
+        pa_csv.ReadOptions(use_threads=False),
+        pa_csv.ParseOptions(delimiter="\t", quote_char=False),
+        pa_csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(types),
+            null_values=[],
+            strings_can_be_null=False,
+        ),
+    )
+    columns: Columns = {}
+    for name, width in widths.items():
+        if is_shaped(name):
+            cells = [np.asarray(table[f"{name}.{at}"]) for at in range(width)]
+            columns[name] = np.stack(cells, axis=1)
+        elif name == SLOT:
+            columns[name] = _indices(table[name].combine_chunks(), slots)
+        else:
+            columns[name] = np.asarray(table[name])
+    return columns
+
+
+_Encode = Callable[[Columns, Sequence[str]], bytes]
+_Decode = Callable[[bytes, Mapping[str, int], Sequence[str]], Columns]
+_CODECS: dict[PartFormat, tuple[_Encode, _Decode]] = {
+    PartFormat.PARQUET: (_to_parquet, _from_parquet),
+    PartFormat.SAFETENSORS: (_to_safetensors, _from_safetensors),
+    PartFormat.NPZ: (_to_npz, _from_npz),
+    PartFormat.TEXT: (_to_text, _from_text),
+}

@@ -1,0 +1,318 @@
+"""Imports rows and dense parameters into a run: as the first version of a new run, or as the next
+version of one. An import is one commit, or none (docs/rows.md).
+
+Letters: n = rows of a batch, W = words of a row of the table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from paddlebox._native import core
+from paddlebox.config import Config, Slots
+from paddlebox.errors import ConfigError, DataError, StoreError
+from paddlebox.saves.reader import Cursor
+from paddlebox.store import run_config
+from paddlebox.store.group import key_ranges
+from paddlebox.store.import_rows import (
+    AddedRows,
+    FirstVersion,
+    commit_added,
+    commit_initial,
+    import_chunks,
+)
+from paddlebox.store.locks import KeptLock
+from paddlebox.store.rank_stores import ranks_of
+from paddlebox.store.table_set import TableSet
+from paddlebox.store.tiered_table import TieredTable
+from paddlebox.store.version_store import VersionStore
+from paddlebox.tools.rows.given import Counted, Given, Sorter
+from paddlebox.training.config_changes import description
+from paddlebox.training.opening import open_table
+from paddlebox.training.run import begin
+from paddlebox.training.runner import Runners
+
+log = logging.getLogger("paddlebox")
+
+_READ_ROWS = 1 << 16  # of the store, at a time, while rows are deleted
+
+
+@dataclass(frozen=True)
+class Target:
+    """The run that receives rows."""
+
+    config: Config
+    slots: Slots
+    table: TieredTable
+    counted: Counted
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """Widths of the parts of a row."""
+        return dict(self.table.native.layout)
+
+    @property
+    def names(self) -> list[str]:
+        return [slot.name for slot in self.slots.sparse]
+
+
+class RowSource(Protocol):
+    """What is imported. The methods raise DataError, StoreError or ConfigError that name file and
+    object if the source is damaged, or does not fit the target."""
+
+    place: str
+
+    def check(self, config: Config, slots: Slots, tables: Sequence[TieredTable]) -> None:
+        """Whether the source fits, before anything is read or written."""
+
+    def rows_of(self, table: str, first: bool) -> int:
+        """At least as many rows as the source has for a table. first: whether it is the first
+        one."""
+
+    def batches(self, target: Target, first: bool) -> Iterator[Given]: ...
+
+    def is_ordered(self, target: Target, first: bool) -> bool:
+        """Whether the batches are in the order of keys."""
+
+    def deleted(self, target: Target, first: bool) -> Iterator[np.ndarray]:
+        """(n) uint64 keys, ascending, whose rows go."""
+
+    def dense(self, fresh: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The arrays of a dense state that the source has. fresh: the dense state of the run."""
+
+    def life(self, table: str, first: bool) -> tuple[list[dict[str, Any]], int]:
+        """The life events and the day for the first version of a table."""
+
+
+@dataclass
+class Imported:
+    run: str
+    source: str
+    version: int = 0
+    read: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    clipped: int = 0
+    new: int = 0
+    replaced: int = 0
+    deleted: int = 0
+    dense: list[str] = field(default_factory=list)  # names of imported arrays
+
+
+def into_new(config: Config, run_dir: Path, source: RowSource) -> Imported:
+    """Creates a run whose first version has the rows and the dense parameters of a source. What the
+    source lacks is as in a run that starts from nothing. `paddlebox train` continues it.
+
+    Raises: StoreError if the folder holds a run already; as `RowSource`; OutOfSpaceError. Nothing
+    is committed then.
+    """
+    imported = Imported(str(run_dir), source.place)
+
+    def fill(
+        config: Config, slots: Slots, tables: TableSet, runners: Runners, _run_dir: Path
+    ) -> None:
+        members = tables.members
+        source.check(config, slots, members)
+        counted = Counted()
+        scratch = run_dir / "import.tmp"
+        of_each = []
+        for number, table in enumerate(members):
+            events, day = source.life(table.name, number == 0)
+            target = Target(config, slots, table, counted)
+            rows = _Writing(target, source, number == 0, scratch, len(events), day)
+            of_each.append(FirstVersion(rows.write(), day=day, events=events))
+        dense = source.dense(runners.dense_state())
+        runners.load_dense_state(_without_averages(runners.dense_state(), dense))
+        of_each[0] = replace(
+            of_each[0],
+            dense=runners.dense_state(),
+            cursor={"pass": 0, "epoch": 0, "ranks": 1, "imported_from": source.place},
+            config_hash=config.fingerprint(),
+            config=description(config, slots),
+        )
+        imported.version = commit_initial(tables, of_each)
+        _note(imported, counted, dense)
+
+    begin(config, run_dir, fill)
+    return imported
+
+
+def into_existing(run_dir: Path, source: RowSource) -> Imported:
+    """Adds the rows and the dense parameters of a source to a run that is not being trained. What
+    the source gives of a row replaces what the run has; the rest of the row stays.
+
+    Raises: StoreLockedError while the run is trained; as `into_new`; the last commit stands then.
+    """
+    imported = Imported(str(run_dir), source.place)
+    store = run_dir / "store"
+    with KeptLock(store):
+        config, slots, passes = _opened(run_dir)
+        with open_table(_without_merges(config, passes), store, slots=slots) as tables:
+            source.check(config, slots, tables.members)
+            counted = Counted()
+            of_each = []
+            for number, table in enumerate(tables.members):
+                target = Target(config, slots, table, counted)
+                events = len(table.events)
+                writing = _Writing(
+                    target, source, number == 0, run_dir / "import.tmp", events, table.day
+                )
+                of_each.append(writing.add())
+            before = tables.first.load_dense()
+            dense = source.dense(before)
+            changed = _with_averages(before, dense)
+            imported.version = commit_added(tables, of_each, changed)
+            _note(imported, counted, dense)
+    return imported
+
+
+def _opened(run_dir: Path) -> tuple[Config, Slots, int]:
+    """The config and slots of the newest version, and the number of kept passes."""
+    with VersionStore.open_reader(run_dir / "store") as manifest:
+        record, passes = manifest.newest(), len(manifest.numbers())
+    if record is None:
+        raise StoreError(f"{run_dir}: no version has been committed yet: give its config with -c")
+    if ranks_of(record) != 1:
+        raise ConfigError(
+            f"{run_dir}: was trained by {ranks_of(record)} ranks, expected 1: import into a run of "
+            "one rank; training with several ranks then distributes its rows"
+        )
+    config, slots = run_config.of_version(run_dir, record)
+    return config, slots, passes
+
+
+def _without_merges(config: Config, passes: int) -> Config:
+    """Versions of earlier passes stay, because how many do is a setting of the run's next start."""
+    checkpoint = config.checkpoint.having({"keep_versions": max(passes, 1) + 1})
+    return config.having({"checkpoint": checkpoint})
+
+
+def _without_averages(
+    state: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The state with the given arrays. Averages that are not given start at their parameters."""
+    return {
+        name: array
+        for name, array in {**state, **given}.items()
+        if name in given or name.removesuffix("_average") not in given
+    }
+
+
+def _with_averages(
+    state: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    averages = {f"{name}_average": array for name, array in given.items()}
+    return {name: array for name, array in averages.items() if name in state} | dict(given)
+
+
+def _note(imported: Imported, counted: Counted, dense: Mapping[str, np.ndarray]) -> None:
+    for name, value in asdict(counted).items():
+        setattr(imported, name, value)
+    imported.dense = sorted(dense)
+
+
+class _Writing:
+    """Writes what a source has for one table. events, day: of new rows."""
+
+    def __init__(
+        self, target: Target, source: RowSource, first: bool, scratch: Path, events: int, day: int
+    ) -> None:
+        self._target, self._source, self._first = target, source, first
+        self._events, self._day = events, day
+        self._most = source.rows_of(target.table.name, first)
+        head = target.table.head
+        self._live = head.live_rows if head is not None else 0
+        batches = source.batches(target, first)
+        if source.is_ordered(target, first):
+            self._given = batches
+        else:
+            words = target.table.row_bytes // 4
+            self._given = Sorter(scratch, words).sort(batches)
+
+    def write(self) -> list[dict[str, Any]]:
+        """The segments of a new table."""
+        return import_chunks(self._target.table, self._completed(), self._most)
+
+    def add(self) -> AddedRows:
+        counted, table = self._target.counted, self._target.table
+        new = counted.new
+        gone = self._source.deleted(self._target, self._first)
+        keys = next(gone, None)
+        if keys is None:
+            segments = import_chunks(table, self._completed(), self._most)
+            return AddedRows(segments, self._live + counted.new - new)
+        chunks = self._merged(_chained(keys, gone))
+        segments = import_chunks(table, chunks, self._live + self._most)
+        live = sum(segment["rows"] for segment in segments)
+        return AddedRows(segments, live, replaces=True)
+
+    def _completed(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        last: int | None = None
+        table, counted = self._target.table, self._target.counted
+        for batch in self._given:
+            if not len(batch.keys):
+                continue
+            self._check_ascending(batch.keys, last)
+            last = int(batch.keys[-1])
+            none = np.empty(0, np.uint8), np.empty((0, batch.rows.shape[1]), np.float32)
+            found, existing = none
+            if self._live:
+                found, existing = table.native.lookup(core.feasigns_of(batch.keys), None)
+            rows = np.array(batch.rows, np.float32, order="C")
+            core.complete_rows(
+                table.native,
+                batch.keys,
+                batch.parts,
+                found,
+                existing,
+                rows,
+                self._day,
+                self._events,
+            )
+            replaced = int(found.sum())
+            counted.replaced += replaced
+            counted.new += len(batch.keys) - replaced
+            yield batch.keys, rows
+
+    def _check_ascending(self, keys: np.ndarray, last: int | None) -> None:
+        same = np.flatnonzero(keys[1:] <= keys[:-1])
+        at = int(same[0]) + 1 if len(same) else 0 if last is not None and keys[0] <= last else None
+        if at is not None:
+            feasign = core.feasigns_of(keys[at : at + 1])[0]
+            raise DataError(
+                f"{self._source.place}: feasign {feasign} is there twice for table "
+                f"{self._target.table.name!r}, expected each once: the parts or files overlap"
+            )
+
+    def _merged(self, deleted: Iterator[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """All rows of the table after the import, in the order of keys."""
+        table, counted = self._target.table, self._target.counted
+        given, gone = Cursor(self._completed()), Cursor((keys, None) for keys in deleted)
+        for low, high in key_ranges(max(1, -(-self._live // _READ_ROWS))):
+            feasigns, rows = table.native.read_all(low, high)
+            keys = core.keys_of(feasigns)
+            dropped = _concatenated([k for k, _ in gone.take(np.uint64(high))])
+            counted.deleted += int(np.isin(keys, dropped, assume_unique=True).sum())
+            taken = [pair for pair in given.take(np.uint64(high)) if pair[1] is not None]
+            added = _concatenated([k for k, _ in taken])
+            kept = ~np.isin(keys, np.concatenate([dropped, added]))
+            keys = np.concatenate([keys[kept], added])
+            order = np.argsort(keys)
+            yield keys[order], np.concatenate([rows[kept], *(r for _, r in taken)])[order]
+
+
+def _chained(first: np.ndarray, rest: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    yield first
+    yield from rest
+
+
+def _concatenated(keys: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(keys) if keys else np.empty(0, np.uint64)
+
+
+Progress = Callable[[int], None]
