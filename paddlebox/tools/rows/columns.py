@@ -17,7 +17,7 @@ _SHAPED = ("counts", "embedx_w", "expand_w", "embed_state", "embedx_state", "exp
 Columns = dict[str, np.ndarray]
 
 
-def places(layout: Mapping[str, int]) -> dict[str, slice]:
+def places(layout: Mapping[str, int]) -> dict[str, slice[int, int, None]]:
     """Column -> its words in a row (docs/formats/row.md), for the columns that are whole words."""
     found = {name: slice(at, at + 1) for at, name in _HEAD.items()}
     begin = 7

@@ -33,12 +33,11 @@ from paddlebox.tools.rows.manifest import (
     EXPORT,
     PROGRESS,
     Part,
-    PartFormat,
     RowsManifest,
     TableExport,
     read_manifest,
 )
-from paddlebox.tools.rows.parts import encode
+from paddlebox.tools.rows.parts import PartFormat, encode
 
 _PART_BYTES = 64 << 20  # of the rows of a part, about
 _LIFE_SEQ = 5  # word of a row: differs after an event, without any other change
@@ -65,6 +64,10 @@ class Exported:
     bytes: int
 
 
+def _silent(_done: int, _all: int) -> None:
+    pass
+
+
 def export_rows(
     run_dir: Path,
     to: str,
@@ -74,10 +77,10 @@ def export_rows(
     chosen: Chosen = Chosen(),
     state: bool = False,
     part_rows: int = 0,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], object] = _silent,
 ) -> Exported:
-    """Writes the rows of all tables to the folder or URI `to`. If a call with the same arguments was
-    interrupted, it continues, at the version of that call.
+    """Writes the rows of all tables to the folder or URI `to`. If a call with the same arguments
+    was interrupted, it continues, at the version of that call.
 
     Args:
         version: of the first rank's store; None: the newest that all ranks have committed.
@@ -140,8 +143,8 @@ def _check_same(folder: Folder, begun: Mapping[str, Any], header: Mapping[str, A
         name = differing[0]
         raise StoreError(
             f"{folder.place}: holds another export, or the begin of one, with {name} "
-            f"{_short(begun.get(name))}, expected {_short(header[name])}: choose another folder, or "
-            "remove it"
+            f"{_short(begun.get(name))}, expected {_short(header[name])}: choose another folder, "
+            "or remove it"
         )
 
 
@@ -201,7 +204,7 @@ class _Work:
         )
 
     def write(
-        self, folder: Folder, header: dict[str, Any], progress: Callable[[int, int], None]
+        self, folder: Folder, header: dict[str, Any], progress: Callable[[int, int], object]
     ) -> RowsManifest:
         done = _progress(folder)["done"]
         there = folder.sizes("")
@@ -288,7 +291,7 @@ class _Work:
             name, content = "dense.safetensors", safetensors.dumps(arrays)
         else:
             name, sink = "dense.npz", io.BytesIO()
-            np.savez(sink, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+            np.savez(sink, allow_pickle=False, **arrays)
             content = sink.getvalue()
         folder.write(name, content)
         return {"file": name, "bytes": len(content), "crc32c": crc32c(content)}
@@ -310,7 +313,7 @@ def _is_done(name: str, done: Mapping[str, Any], there: Mapping[str, int]) -> bo
 
 
 def _key_slots(config: Config, slots: Slots) -> list[int] | None:
-    return slots.key_slots() if config.data.key_space is KeySpace.PER_SLOT else None
+    return list(slots.key_slots()) if config.data.key_space is KeySpace.PER_SLOT else None
 
 
 def _changes(old: Pair, new: Pair) -> tuple[Pair, np.ndarray]:

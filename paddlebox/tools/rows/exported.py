@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from paddlebox._native import core
-from paddlebox.config import Config, KeySpace, Slots
+from paddlebox.config import KeySpace
 from paddlebox.errors import ConfigError, DataError
-from paddlebox.store.tiered_table import TieredTable
 from paddlebox.tools.rows import safetensors
 from paddlebox.tools.rows.columns import FEASIGN, SLOT, Columns
 from paddlebox.tools.rows.folder import Folder
 from paddlebox.tools.rows.given import Given, given_of
-from paddlebox.tools.rows.manifest import TableExport, read_checked, read_manifest
-from paddlebox.tools.rows.receive import Target
+from paddlebox.tools.rows.manifest import Part, TableExport, read_checked, read_manifest
+from paddlebox.tools.rows.receive import TableRows, Target
 from paddlebox.training.warm_start.start import carry_dense
+
+_BATCH_ROWS = 1 << 16
 
 # Column of a state -> the part of the layout with its rule.
 _RULE_OF = {"embed_state": "embed", "embedx_state": "embedx", "expand_state": "embedx"}
@@ -32,64 +32,35 @@ class ExportedRows:
         self.place = folder.place
         self._manifest = read_manifest(folder)
 
-    def check(self, config: Config, slots: Slots, tables: Sequence[TieredTable]) -> None:
-        manifest = self._manifest
-        per_slot = config.data.key_space is KeySpace.PER_SLOT
-        if per_slot != (manifest.key_slots is not None):
-            found = "per_slot" if manifest.key_slots is not None else "shared"
-            raise ConfigError(
-                f"{self.place}: expected rows of data.key_space {config.data.key_space}, found "
-                f"{found}: feasigns of one have no meaning in the other"
-            )
-        for number, table in enumerate(tables):
-            exported = self._table(table.name, number == 0)
-            if exported is None:
-                continue
-            for width in ("embedx_dim", "expand_dim"):
-                found, expected = exported.layout[width], getattr(table.config, width)
-                if found != expected:
-                    raise ConfigError(
-                        f"{self.place}: table {exported.name!r}: expected {width} {expected}, as "
-                        f"in table {table.name!r} of the run, found {found}"
-                    )
-
-    def rows_of(self, table: str, first: bool) -> int:
-        exported = self._table(table, first)
-        return exported.rows if exported is not None else 0
-
-    def batches(self, target: Target, first: bool) -> Iterator[Given]:
-        exported = self._table(target.table.name, first)
+    def of_table(self, target: Target, first: bool) -> TableRows:
+        tables = self._manifest.tables
+        self._check_key_space(target)
+        exported = tables[0] if first else None
+        for table in tables[1:]:
+            if not first and table.name == target.table.name:
+                exported = table
         if exported is None:
-            return
-        numbers = self._numbers(target)
-        widths = _kept(exported, target)
-        for part in exported.parts:
-            where = f"{self.place}/{part.file}"
-            columns = self._manifest.columns(self._folder, exported, part)
-            self._check_range(where, columns[FEASIGN], part.first_key, part.last_key)
-            columns = {name: columns[name] for name in widths}
-            for begin in range(0, part.rows, _BATCH_ROWS):
-                batch = {name: of[begin : begin + _BATCH_ROWS] for name, of in columns.items()}
-                moved = self._moved(batch, numbers, target)
-                yield given_of(moved, target.layout, target.counted, where)
-
-    def is_ordered(self, target: Target, first: bool) -> bool:
-        return self._manifest.key_slots is None or not self._moves(target)
-
-    def deleted(self, target: Target, first: bool) -> Iterator[np.ndarray]:
-        exported = self._table(target.table.name, first)
-        if exported is None or not exported.deletions:
-            return
-        if self._moves(target):
+            return TableRows()
+        for width in ("embedx_dim", "expand_dim"):
+            found, expected = exported.layout[width], getattr(target.table.config, width)
+            if found != expected:
+                raise ConfigError(
+                    f"{self.place}: table {exported.name!r}: expected {width} {expected}, as in "
+                    f"table {target.table.name!r} of the run, found {found}"
+                )
+        if exported.deletions and self._moves(target):
             raise ConfigError(
-                f"{self.place}: a delta whose slots have other places than those of the run: "
-                "expected slots.yaml with the same order"
+                f"{self.place}: expected a delta with the slots of the run in their order, found "
+                f"{', '.join(self._manifest.slots)}"
             )
-        for part in exported.deletions:
-            where = f"{self.place}/{part.file}"
-            feasigns = self._manifest.deleted(self._folder, part)[FEASIGN]
-            self._check_range(where, feasigns, part.first_key, part.last_key)
-            yield core.keys_of(feasigns)
+        return TableRows(
+            most=exported.rows,
+            batches=self._batches(exported, target),
+            is_ordered=not self._moves(target),
+            deleted=self._deleted(exported),
+            events=exported.events,
+            day=self._manifest.day,
+        )
 
     def dense(self, fresh: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         about = self._manifest.dense
@@ -106,16 +77,33 @@ class ExportedRows:
         report = carry_dense(arrays, fresh, same_optimizer=True).report
         return {one["name"]: arrays[one["name"]] for one in report["carried"]}
 
-    def life(self, table: str, first: bool) -> tuple[list[dict[str, Any]], int]:
-        exported = self._table(table, first)
-        return (exported.events if exported is not None else []), self._manifest.day
+    # ---- implementation
 
-    def _table(self, name: str, first: bool) -> TableExport | None:
-        """The export of a table: the first one corresponds to the first one, others by name."""
-        tables = self._manifest.tables
-        if first:
-            return tables[0]
-        return next((table for table in tables[1:] if table.name == name), None)
+    def _check_key_space(self, target: Target) -> None:
+        expected = target.config.data.key_space
+        found = KeySpace.SHARED if self._manifest.key_slots is None else KeySpace.PER_SLOT
+        if found != expected:
+            raise ConfigError(
+                f"{self.place}: expected rows of data.key_space {expected}, found {found}: "
+                "feasigns of one have no meaning in the other"
+            )
+
+    def _batches(self, exported: TableExport, target: Target) -> Iterator[Given]:
+        numbers, names = self._numbers(target), _kept(exported, target)
+        for part in exported.parts:
+            where = f"{self.place}/{part.file}"
+            columns = self._manifest.columns(self._folder, exported, part)
+            _check_range(where, columns[FEASIGN], part)
+            for begin in range(0, part.rows, _BATCH_ROWS):
+                batch = {name: columns[name][begin : begin + _BATCH_ROWS] for name in names}
+                moved = self._moved(batch, numbers, target)
+                yield given_of(moved, target.layout, target.counted, where)
+
+    def _deleted(self, exported: TableExport) -> Iterator[np.ndarray]:
+        for part in exported.deletions:
+            feasigns = self._manifest.deleted(self._folder, part)[FEASIGN]
+            _check_range(f"{self.place}/{part.file}", feasigns, part)
+            yield core.keys_of(feasigns)
 
     def _numbers(self, target: Target) -> np.ndarray:
         """(slots of the export) int64: the place of each in the run; -1: the run lacks it."""
@@ -157,19 +145,6 @@ class ExportedRows:
             feasigns[own] = np.where(mixed == 0, np.uint64(1), mixed)
         return feasigns
 
-    def _check_range(self, where: str, feasigns: np.ndarray, first: int, last: int) -> None:
-        keys = core.keys_of(feasigns)
-        if not len(keys) or (first <= keys.min() and keys.max() <= last):
-            return
-        wrong = int(np.argmax((keys < np.uint64(first)) | (keys > np.uint64(last))))
-        raise DataError(
-            f"{where}: feasign {feasigns[wrong]}: its key {int(keys[wrong]):016x} is out of range, "
-            f"expected {first:016x} to {last:016x}"
-        )
-
-
-_BATCH_ROWS = 1 << 16
-
 
 def _salt(number: int) -> np.uint64:
     return np.uint64(core.feasign_in_slot(1, number) ^ core.mix(1))
@@ -182,3 +157,13 @@ def _kept(exported: TableExport, target: Target) -> list[str]:
     if list(old["counts"]) != list(new["counts"]):
         other.append("counts")
     return [name for name in exported.columns if name not in other]
+
+
+def _check_range(where: str, feasigns: np.ndarray, part: Part) -> None:
+    keys = core.keys_of(feasigns)
+    wrong = np.flatnonzero((keys < np.uint64(part.first_key)) | (keys > np.uint64(part.last_key)))
+    if len(wrong):
+        raise DataError(
+            f"{where}: feasign {feasigns[wrong[0]]}: expected a key of {part.first_key:016x} to "
+            f"{part.last_key:016x}, found {int(keys[wrong[0]]):016x}"
+        )

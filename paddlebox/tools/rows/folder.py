@@ -12,7 +12,8 @@ from paddlebox.store.remote import RemoteFolder, is_uri
 
 
 class Folder(Protocol):
-    """Names are relative to the folder, which need not exist. Raises: StoreError; OutOfSpaceError."""
+    """Names are relative to the folder, which need not exist. Raises: StoreError,
+    OutOfSpaceError."""
 
     place: str  # for messages
 

@@ -6,7 +6,7 @@ Letters: n = rows of a batch, W = words of a row of the table.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,10 +117,10 @@ class Sorter:
     def __init__(self, folder: Path, words: int, sort_bytes: int = _SORT_BYTES) -> None:
         self._folder, self._words = folder, words
         self._most = max(1, sort_bytes // (12 + 4 * words))
-        self._runs: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # of mapped files
+        self._runs: list[Given] = []  # of mapped files
         self.rows = 0
 
-    def sort(self, batches: Iterator[Given]) -> Iterator[Given]:
+    def sort(self, batches: Iterable[Given]) -> Iterator[Given]:
         try:
             for run in self._collected(batches):
                 if self._runs or len(run.keys) >= self._most:
@@ -133,7 +133,7 @@ class Sorter:
             self._runs = []
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _collected(self, batches: Iterator[Given]) -> Iterator[Given]:
+    def _collected(self, batches: Iterable[Given]) -> Iterator[Given]:
         """Sorted runs."""
         waiting: list[Given] = []
         count = 0

@@ -1,4 +1,4 @@
-"""export.json: what an export holds (docs/formats/rows.md). An export without it is not complete."""
+"""export.json: what an export holds (docs/formats/rows.md). Without it, none is complete."""
 
 from __future__ import annotations
 
@@ -26,12 +26,8 @@ class Part:
     first_key: int  # of its range; no other part of the table has keys in it
     last_key: int
     rows: int
-    bytes: int
     crc32c: int
-
-    def read(self, folder: Folder) -> bytes:
-        """Raises: StoreError if it is missing; CorruptionError if it has other bytes."""
-        return read_checked(folder, self.file, self.bytes, self.crc32c)
+    bytes: int
 
 
 def read_checked(folder: Folder, file: str, size: int, expected: int) -> bytes:
@@ -106,7 +102,8 @@ class RowsManifest:
 
     def _decode(self, folder: Folder, part: Part, widths: Mapping[str, int]) -> Columns:
         where = f"{folder.place}/{part.file}"
-        columns = decode(self.part_format, part.read(folder), widths, self.slots, where)
+        content = read_checked(folder, part.file, part.bytes, part.crc32c)
+        columns = decode(self.part_format, content, widths, self.slots, where)
         found = len(columns["feasign"])
         if found != part.rows:
             raise CorruptionError(f"{where}: expected {part.rows} rows, found {found}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
@@ -47,9 +46,7 @@ def decode(
     `where` for anything else."""
     try:
         columns = _CODECS[part_format][1](content, widths, slots)
-    except DataError:
-        raise
-    except (pa.ArrowException, ValueError, LookupError, OSError, zipfile.BadZipFile) as error:
+    except (pa.ArrowException, ValueError, LookupError, OSError, EOFError, BadZipFile) as error:
         raise DataError(f"{where}: is not a part in format {part_format}: {error}") from error
     sizes = {len(column) for column in columns.values()}
     for name, column in columns.items():
@@ -86,17 +83,19 @@ def _arrow(name: str, column: np.ndarray, slots: Sequence[str]) -> pa.Array:
 
 
 def _from_parquet(content: bytes, widths: Mapping[str, int], slots: Sequence[str]) -> Columns:
-    file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=[SLOT])
+    file = pq.ParquetFile(
+        pa.BufferReader(content), read_dictionary=[SLOT] if SLOT in widths else []
+    )
     table = file.read(columns=list(widths), use_threads=False)
     missing = [name for name in widths if name not in table.column_names]
     if missing:
         raise ValueError(f"expected the columns {', '.join(missing)}, found none")
-    return {name: _numpy(name, table[name].combine_chunks(), slots) for name in widths}
+    return {name: _numpy(name, table[name], slots) for name in widths}
 
 
-def _numpy(name: str, column: Any, slots: Sequence[str]) -> np.ndarray:
-    if isinstance(column, pa.ChunkedArray):  # combine_chunks of no chunk, or of a dictionary
-        column = pa.concat_arrays(column.unify_dictionaries().chunks)
+def _numpy(name: str, column: pa.ChunkedArray, slots: Sequence[str]) -> np.ndarray:
+    chunks = column.unify_dictionaries().chunks
+    column = pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
     if column.null_count:
         raise ValueError(f"column {name}: expected a value in each row, found null")
     if name == SLOT:
@@ -124,22 +123,22 @@ def _indices(column: pa.DictionaryArray | pa.Array, slots: Sequence[str]) -> np.
 # ---- safetensors and npz: arrays as they are
 
 
-def _to_safetensors(columns: Columns, slots: Sequence[str]) -> bytes:
+def _to_safetensors(columns: Columns, _slots: Sequence[str]) -> bytes:
     return dumps(columns)
 
 
-def _from_safetensors(content: bytes, widths: Mapping[str, int], slots: Sequence[str]) -> Columns:
-    tensors = Tensors(content, "its header")
+def _from_safetensors(content: bytes, widths: Mapping[str, int], _slots: Sequence[str]) -> Columns:
+    tensors = Tensors(content, "safetensors")
     return {name: tensors.read(name) for name in widths}
 
 
-def _to_npz(columns: Columns, slots: Sequence[str]) -> bytes:
+def _to_npz(columns: Columns, _slots: Sequence[str]) -> bytes:
     sink = io.BytesIO()
-    np.savez(sink, allow_pickle=False, **columns)  # type: ignore[arg-type]
+    np.savez(sink, allow_pickle=False, **columns)
     return sink.getvalue()
 
 
-def _from_npz(content: bytes, widths: Mapping[str, int], slots: Sequence[str]) -> Columns:
+def _from_npz(content: bytes, widths: Mapping[str, int], _slots: Sequence[str]) -> Columns:
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return {name: arrays[name] for name in widths}
 
@@ -183,8 +182,8 @@ def _from_text(content: bytes, widths: Mapping[str, int], slots: Sequence[str]) 
     columns: Columns = {}
     for name, width in widths.items():
         if is_shaped(name):
-            cells = [np.asarray(table[f"{name}.{at}"]) for at in range(width)]
-            columns[name] = np.stack(cells, axis=1)
+            floats = [np.asarray(table[f"{name}.{at}"]) for at in range(width)]
+            columns[name] = np.stack(floats, axis=1)
         elif name == SLOT:
             columns[name] = _indices(table[name].combine_chunks(), slots)
         else:

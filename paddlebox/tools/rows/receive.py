@@ -7,7 +7,7 @@ Letters: n = rows of a batch, W = words of a row of the table.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,6 +40,7 @@ from paddlebox.training.runner import Runners
 
 log = logging.getLogger("paddlebox")
 
+SCRATCH = "import.tmp"  # in the run dir, while an import sorts
 _READ_ROWS = 1 << 16  # of the store, at a time, while rows are deleted
 
 
@@ -62,32 +63,32 @@ class Target:
         return [slot.name for slot in self.slots.sparse]
 
 
+@dataclass(frozen=True)
+class TableRows:
+    """What a source has for one table."""
+
+    most: int = 0  # at least as many rows
+    batches: Iterable[Given] = ()
+    is_ordered: bool = True  # whether the batches are in the order of keys
+    #: (n) uint64 keys, ascending, whose rows go.
+    deleted: Iterable[np.ndarray] = ()
+    #: Of the first version of a new table.
+    events: Sequence[Mapping[str, Any]] = ()
+    day: int = 0
+
+
 class RowSource(Protocol):
-    """What is imported. The methods raise DataError, StoreError or ConfigError that name file and
-    object if the source is damaged, or does not fit the target."""
+    """What is imported. The methods, and the iterators that they return, raise DataError,
+    StoreError or ConfigError that name file and object if the source is damaged, or does not fit
+    the target."""
 
     place: str
 
-    def check(self, config: Config, slots: Slots, tables: Sequence[TieredTable]) -> None:
-        """Whether the source fits, before anything is read or written."""
-
-    def rows_of(self, table: str, first: bool) -> int:
-        """At least as many rows as the source has for a table. first: whether it is the first
-        one."""
-
-    def batches(self, target: Target, first: bool) -> Iterator[Given]: ...
-
-    def is_ordered(self, target: Target, first: bool) -> bool:
-        """Whether the batches are in the order of keys."""
-
-    def deleted(self, target: Target, first: bool) -> Iterator[np.ndarray]:
-        """(n) uint64 keys, ascending, whose rows go."""
+    def of_table(self, target: Target, first: bool) -> TableRows:
+        """first: whether the table is the first one of the run."""
 
     def dense(self, fresh: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The arrays of a dense state that the source has. fresh: the dense state of the run."""
-
-    def life(self, table: str, first: bool) -> tuple[list[dict[str, Any]], int]:
-        """The life events and the day for the first version of a table."""
 
 
 @dataclass
@@ -116,16 +117,13 @@ def into_new(config: Config, run_dir: Path, source: RowSource) -> Imported:
     def fill(
         config: Config, slots: Slots, tables: TableSet, runners: Runners, _run_dir: Path
     ) -> None:
-        members = tables.members
-        source.check(config, slots, members)
         counted = Counted()
-        scratch = run_dir / "import.tmp"
+        targets = [Target(config, slots, table, counted) for table in tables.members]
+        given = [source.of_table(target, not at) for at, target in enumerate(targets)]
         of_each = []
-        for number, table in enumerate(members):
-            events, day = source.life(table.name, number == 0)
-            target = Target(config, slots, table, counted)
-            rows = _Writing(target, source, number == 0, scratch, len(events), day)
-            of_each.append(FirstVersion(rows.write(), day=day, events=events))
+        for target, rows in zip(targets, given, strict=True):
+            segments = _Writing(target, rows, source.place, run_dir / SCRATCH).write()
+            of_each.append(FirstVersion(segments, day=rows.day, events=rows.events))
         dense = source.dense(runners.dense_state())
         runners.load_dense_state(_without_averages(runners.dense_state(), dense))
         of_each[0] = replace(
@@ -153,16 +151,13 @@ def into_existing(run_dir: Path, source: RowSource) -> Imported:
     with KeptLock(store):
         config, slots, passes = _opened(run_dir)
         with open_table(_without_merges(config, passes), store, slots=slots) as tables:
-            source.check(config, slots, tables.members)
             counted = Counted()
-            of_each = []
-            for number, table in enumerate(tables.members):
-                target = Target(config, slots, table, counted)
-                events = len(table.events)
-                writing = _Writing(
-                    target, source, number == 0, run_dir / "import.tmp", events, table.day
-                )
-                of_each.append(writing.add())
+            targets = [Target(config, slots, table, counted) for table in tables.members]
+            given = [source.of_table(target, not at) for at, target in enumerate(targets)]
+            of_each = [
+                _Writing(target, rows, source.place, run_dir / SCRATCH).add()
+                for target, rows in zip(targets, given, strict=True)
+            ]
             before = tables.first.load_dense()
             dense = source.dense(before)
             changed = _with_averages(before, dense)
@@ -217,37 +212,33 @@ def _note(imported: Imported, counted: Counted, dense: Mapping[str, np.ndarray])
 
 
 class _Writing:
-    """Writes what a source has for one table. events, day: of new rows."""
+    """Writes the rows of a source as segments of one table. scratch: a folder for sorted rows."""
 
-    def __init__(
-        self, target: Target, source: RowSource, first: bool, scratch: Path, events: int, day: int
-    ) -> None:
-        self._target, self._source, self._first = target, source, first
-        self._events, self._day = events, day
-        self._most = source.rows_of(target.table.name, first)
-        head = target.table.head
-        self._live = head.live_rows if head is not None else 0
-        batches = source.batches(target, first)
-        if source.is_ordered(target, first):
-            self._given = batches
-        else:
-            words = target.table.row_bytes // 4
-            self._given = Sorter(scratch, words).sort(batches)
+    def __init__(self, target: Target, rows: TableRows, place: str, scratch: Path) -> None:
+        self._target, self._rows, self._place = target, rows, place
+        table = target.table
+        self._live = table.head.live_rows if table.head is not None else 0
+        is_new = table.head is None
+        self._events = len(rows.events if is_new else table.events)
+        self._day = rows.day if is_new else table.day
+        self._given = rows.batches
+        if not rows.is_ordered:
+            self._given = Sorter(scratch, table.row_bytes // 4).sort(rows.batches)
 
     def write(self) -> list[dict[str, Any]]:
         """The segments of a new table."""
-        return import_chunks(self._target.table, self._completed(), self._most)
+        return import_chunks(self._target.table, self._completed(), self._rows.most)
 
     def add(self) -> AddedRows:
         counted, table = self._target.counted, self._target.table
         new = counted.new
-        gone = self._source.deleted(self._target, self._first)
+        gone = iter(self._rows.deleted)
         keys = next(gone, None)
         if keys is None:
-            segments = import_chunks(table, self._completed(), self._most)
+            segments = import_chunks(table, self._completed(), self._rows.most)
             return AddedRows(segments, self._live + counted.new - new)
         chunks = self._merged(_chained(keys, gone))
-        segments = import_chunks(table, chunks, self._live + self._most)
+        segments = import_chunks(table, chunks, self._live + self._rows.most)
         live = sum(segment["rows"] for segment in segments)
         return AddedRows(segments, live, replaces=True)
 
@@ -285,7 +276,7 @@ class _Writing:
         if at is not None:
             feasign = core.feasigns_of(keys[at : at + 1])[0]
             raise DataError(
-                f"{self._source.place}: feasign {feasign} is there twice for table "
+                f"{self._place}: feasign {feasign} is there twice for table "
                 f"{self._target.table.name!r}, expected each once: the parts or files overlap"
             )
 
@@ -313,6 +304,3 @@ def _chained(first: np.ndarray, rest: Iterable[np.ndarray]) -> Iterator[np.ndarr
 
 def _concatenated(keys: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(keys) if keys else np.empty(0, np.uint64)
-
-
-Progress = Callable[[int], None]

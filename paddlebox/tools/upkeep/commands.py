@@ -24,7 +24,8 @@ from paddlebox.store.rank_stores import existing_stores, rank_versions, sum_of_d
 from paddlebox.store.stored_rows import StoredRows, write_rows
 from paddlebox.store.tiered_table import stored_table
 from paddlebox.store.version_store import VersionStore
-from paddlebox.tools.rows.export import Chosen, PartFormat, export_rows
+from paddlebox.tools.rows.export import Chosen, export_rows
+from paddlebox.tools.rows.parts import PartFormat
 from paddlebox.tools.rows.receive import into_existing, into_new
 from paddlebox.tools.rows.sources import open_rows
 from paddlebox.tools.terminal import aligned
@@ -347,7 +348,7 @@ def import_(arguments: argparse.Namespace) -> Result:
         f"read {imported.read:,} rows: {imported.new:,} new, {imported.replaced:,} replaced, "
         f"{imported.clipped:,} clipped; deleted {imported.deleted:,}",
         *refused,
-        f"dense: {', '.join(imported.dense) or 'nothing'}",
+        f"dense: {len(imported.dense)} arrays",
     ]
     return SOUND, asdict(imported), lines
 

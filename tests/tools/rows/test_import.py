@@ -1,0 +1,326 @@
+"""`paddlebox store import` of exports: the same rows again, conflicts, and bad input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paddlebox._native import core
+from paddlebox.errors import (
+    ConfigError,
+    CorruptionError,
+    DataError,
+    OutOfSpaceError,
+    PaddleBoxError,
+    StoreError,
+)
+from paddlebox.store import import_rows
+from paddlebox.store.files import crc32c
+from paddlebox.tools.rows import given
+from paddlebox.tools.rows.export import Chosen, export_rows
+from paddlebox.tools.rows.parts import PartFormat
+from paddlebox.tools.rows.receive import into_existing
+from paddlebox.tools.rows.sources import open_rows
+from tests.support.inside import head_of
+from tests.support.shared import once
+from tests.tools.rows import small
+from tests.tools.rows.small import digest_of, ids, make_run, open_run, rows_in
+
+
+def _make(folder: Path) -> None:
+    make_run(folder / "run", small.config_of(), ids(1, 900), ids(500, 1200))
+    for part_format in PartFormat:
+        to = str(folder / part_format.value)
+        export_rows(folder / "run", to, part_format, state=True, part_rows=100)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return once(tmp_path_factory, "rows-to-import", _make)
+
+
+@pytest.fixture
+def export(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made / "npz", tmp_path / "export"))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with some of the rows of the export, and others."""
+    return make_run(tmp_path / "run", small.config_of(), ids(800, 1500), decay=False)
+
+
+def empty_run(folder: Path, **sections: Any) -> Path:
+    """A run without a row of the export, at the same day."""
+    config = small.config_of(**sections)
+    make_run(folder, config, ids(5000, 5000), ids(5000, 5000), decay=False)
+    return folder
+
+
+@pytest.mark.parametrize("part_format", PartFormat)
+def test_an_import_gives_the_rows_of_the_export(
+    made: Path, tmp_path: Path, part_format: PartFormat
+) -> None:
+    to = empty_run(tmp_path / "to")
+    imported = into_existing(to, open_rows(str(made / part_format.value)))
+    assert (imported.read, imported.new, imported.replaced) == (1200, 1200, 0)
+    expected = rows_in(made / "run")
+    found = rows_in(to)
+    assert found.keys() - expected.keys() == {int(small.feasigns_of(ids(5000, 5000))[0])}
+    # The runs have other numbers of life events, so life_seq, word 5, differs.
+    assert {f: without_seq(found[f]) for f in expected} == {
+        f: without_seq(row) for f, row in expected.items()
+    }
+
+
+def without_seq(row: bytes) -> bytes:
+    return row[:20] + row[24:]
+
+
+def test_parts_in_another_order_are_the_same_rows(export: Path, tmp_path: Path) -> None:
+    """The names of the files say nothing."""
+    names = sorted(path.name for path in (export / "rows").iterdir())
+    turned = dict(zip(names, reversed(names), strict=True))
+    for name in names:
+        (export / "rows" / name).rename(export / "rows" / f"{turned[name]}.new")
+    for name in names:
+        (export / "rows" / f"{name}.new").rename(export / "rows" / name)
+    rewrite(export, lambda part: part.update(file=f"rows/{turned[Path(part['file']).name]}"))
+    one, other = empty_run(tmp_path / "one"), empty_run(tmp_path / "other")
+    into_existing(one, open_rows(str(export)))
+    into_existing(other, open_rows(str(export.parent / "export")))
+    assert digest_of(one) == digest_of(other)
+
+
+def rewrite(export: Path, change: Any) -> None:
+    """Changes each part in export.json, and its checksum."""
+    fields = json.loads((export / "export.json").read_text())
+    del fields["crc32c"]
+    for table in fields["tables"]:
+        for part in table["parts"]:
+            change(part)
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    fields["crc32c"] = crc32c(text.encode())
+    (export / "export.json").write_text(json.dumps(fields, indent=1, sort_keys=True))
+
+
+def test_an_imported_row_replaces_the_one_of_the_run_and_others_stay(made: Path, run: Path) -> None:
+    before = rows_in(run)
+    imported = into_existing(run, open_rows(str(made / "parquet")))
+    assert (imported.new, imported.replaced) == (799, 401)
+    after, given_rows = rows_in(run), rows_in(made / "run")
+    assert {f: without_seq(after[f]) for f in given_rows} == {
+        f: without_seq(row) for f, row in given_rows.items()
+    }
+    assert {f: after[f] for f in before.keys() - given_rows.keys()} == {
+        f: before[f] for f in before.keys() - given_rows.keys()
+    }
+    with open_run(run, small.config_of()) as table:
+        head = head_of(table)
+        assert (head.kind, head.live_rows, head.pass_number) == ("import", 1500, 1)
+        assert table.load_dense()["w"].tolist() == [[2, 2, 2], [2, 2, 2]]
+
+
+def test_what_is_not_given_is_as_in_a_new_row(made: Path, tmp_path: Path) -> None:
+    """Without --state, a row has the optimizer state of a new row, and the day of the run."""
+    export_rows(made / "run", str(tmp_path / "out"), PartFormat.PARQUET)
+    to = empty_run(tmp_path / "to")
+    into_existing(to, open_rows(str(tmp_path / "out")))
+    expected, found = rows_in(made / "run"), rows_in(to)
+    for feasign, row in expected.items():
+        old, new = np.frombuffer(row, np.float32), np.frombuffer(found[feasign], np.float32)
+        kept = [1, 2, 6, *range(8, 12)]  # show, click, embed_w and embedx_w
+        assert old[kept].tobytes() == new[kept].tobytes()
+        assert new[3] == new[7] == new[12] == 0  # delta_score and the states
+        assert new.view(np.uint32)[4] == small.DAY + 2
+
+
+def test_a_delta_brings_another_run_to_the_same_rows(tmp_path: Path) -> None:
+    config = small.config_of(table={"life": {"delete_after_unseen_days": 3}})
+    run = make_run(tmp_path / "run", config, ids(1, 300), decay=False)
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    with open_run(run, config) as table:
+        small.push(table, config, ids(200, 400), 6)
+        table.life.end_of_day(small.DAY + 6)  # rows of the first pass alone go
+    export_rows(run, str(tmp_path / "delta"), PartFormat.TEXT, state=True, chosen=Chosen(since=1))
+    imported = into_existing(copy, open_rows(str(tmp_path / "delta")))
+    assert imported.deleted == 199
+    expected, found = rows_in(run), rows_in(copy)
+    assert found.keys() == expected.keys()
+    assert [without_seq(found[f]) for f in expected] == [without_seq(r) for r in expected.values()]
+    with open_run(copy, config) as table:
+        assert head_of(table).live_rows == 201
+
+
+def test_slots_are_found_by_name_and_feasigns_move_with_them(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = small.make_slots(click="label", tag={"hash": True}, user="sparse")  # no item
+    monkeypatch.setattr(small, "SLOTS", slots)
+    to = make_run(tmp_path / "to", small.config_of(), decay=False)
+    with open_run(to, small.config_of()) as table:
+        feasign = np.array([core.feasign_in_slot(7, 0)], np.uint64)
+        table.begin(table.stage(core.keys_of(feasign), np.zeros(1, np.uint16)))
+        table.end(1)
+        table.commit(
+            pass_number=1, cursor={"pass": 1}, config=small.description(small.config_of(), slots)
+        )
+    imported = into_existing(to, open_rows(str(made / "parquet")))
+    assert imported.refused == {"slot item, which the run lacks": 400}
+    rows = rows_in(to)
+    user, tag = core.feasign_in_slot(3, 1), core.feasign_in_slot(2, 0)  # 0 and 2 before
+    old = rows_in(made / "run")
+    assert rows[user][4:20] == old[core.feasign_in_slot(3, 0)][4:20]
+    assert rows[tag][4:20] == old[core.feasign_in_slot(2, 2)][4:20]
+    assert np.frombuffer(rows[user], np.uint16)[0] == 1
+
+
+def test_rows_in_any_order_are_sorted_in_bounded_memory(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = empty_run(tmp_path / "one"), empty_run(tmp_path / "other")
+    source = open_rows(str(made / "npz"))
+    into_existing(one, source)
+    monkeypatch.setattr(type(source), "_moves", lambda *_: True)
+    monkeypatch.setattr(type(source), "_with_numbers", lambda _, columns, __: columns["feasign"])
+    monkeypatch.setattr(given.Sorter.__init__, "__defaults__", (64 * 150,))
+    monkeypatch.setattr(given, "_MERGED_ROWS", 100)
+    into_existing(other, source)
+    assert digest_of(one) == digest_of(other)
+    assert not (other / "import.tmp").exists()
+
+
+# ---- bad input: one error, and nothing applied
+
+
+def _columns(export: Path, change: Any) -> None:
+    """Changes the columns of the second part, as another program would have written them."""
+    fields = json.loads((export / "export.json").read_text())
+    part = fields["tables"][0]["parts"][1]
+    path = export / part["file"]
+    with np.load(path) as stored:
+        columns = {name: stored[name].copy() for name in stored.files}
+    change(columns)
+    np.savez(path.with_suffix(""), **columns)
+    path.with_suffix(".npz").rename(path)
+    content = path.read_bytes()
+
+    def changed(of: dict[str, Any]) -> None:
+        if of["file"] == part["file"]:
+            of.update(bytes=len(content), crc32c=crc32c(content), rows=len(columns["feasign"]))
+
+    rewrite(export, changed)
+
+
+def _cut(export: Path) -> None:
+    path = next((export / "rows").iterdir())
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+BAD: dict[str, tuple[Any, type[PaddleBoxError], str]] = {
+    "NaN": (
+        lambda e: _columns(e, lambda c: c["embedx_w"].__setitem__((3, 2), np.nan)),
+        DataError,
+        r"part-00001.npz: embedx_w of feasign \d+: expected finite numbers, found .*nan",
+    ),
+    "negative shows": (
+        lambda e: _columns(e, lambda c: c["show"].__setitem__(3, -1)),
+        DataError,
+        "show of feasign .*: expected counts of at least 0",
+    ),
+    "a key twice": (
+        lambda e: _columns(e, lambda c: c["feasign"].__setitem__(3, c["feasign"][2])),
+        DataError,
+        r"feasign \d+ is there twice for table",
+    ),
+    "a key out of range": (
+        lambda e: _columns(e, lambda c: c["feasign"].__setitem__(3, 1)),
+        DataError,
+        "part-00001.npz: feasign 1: expected a key of",
+    ),
+    "another width": (
+        lambda e: _columns(e, lambda c: c.update(embedx_w=c["embedx_w"][:, :3].copy())),
+        DataError,
+        r"part-00001.npz: column embedx_w: expected float32 of shape \(\d+, 4\), found",
+    ),
+    "a truncated part": (_cut, CorruptionError, r"expected \d+ bytes with CRC32C .*, found"),
+    "a missing part": (
+        lambda e: (e / "rows/part-00001.npz").unlink(), StoreError, "part-00001.npz: is missing",
+    ),
+    "a damaged manifest": (
+        lambda e: (e / "export.json").write_text(
+            (e / "export.json").read_text().replace('"version": 3', '"version": 2')
+        ),
+        CorruptionError,
+        "export.json: its content differs from its checksum",
+    ),
+    "another format": (
+        lambda e: (e / "export.json").write_text('{"format": 7, "crc32c": 0}'),
+        StoreError,
+        "has format 7, expected 1",
+    ),
+    "no export": (shutil.rmtree, StoreError, "expected the folder of `paddlebox store"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_one_error_and_nothing_is_applied(what: str, export: Path, run: Path) -> None:
+    change, kind, message = BAD[what]
+    before, files = digest_of(run), sorted((run / "store" / "ssd").iterdir())
+    change(export)
+    with pytest.raises(kind, match=message):
+        into_existing(run, open_rows(str(export)))
+    assert digest_of(run) == before  # opening the store removes files that no version names
+    assert sorted((run / "store" / "ssd").iterdir()) == files
+    assert not (run / "import.tmp").exists()
+
+
+def test_a_table_of_another_width_and_another_key_space_are_errors(
+    export: Path, tmp_path: Path
+) -> None:
+    wide = empty_run(tmp_path / "wide", table={"embedx_dim": 8})
+    with pytest.raises(ConfigError, match=r"expected embedx_dim 8, as in table .*, found 4"):
+        into_existing(wide, open_rows(str(export)))
+    shared = empty_run(tmp_path / "shared", data={"key_space": "shared"})
+    with pytest.raises(
+        ConfigError, match=r"expected rows of data.key_space shared, found per_slot"
+    ):
+        into_existing(shared, open_rows(str(export)))
+
+
+def test_an_import_that_dies_before_its_commit_leaves_the_run_as_it_was(
+    export: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = digest_of(run)
+
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    from paddlebox.tools.rows import receive
+
+    monkeypatch.setattr(receive, "commit_added", dies)
+    with pytest.raises(KeyboardInterrupt):
+        into_existing(run, open_rows(str(export)))
+    monkeypatch.undo()
+    assert digest_of(run) == before
+    into_existing(run, open_rows(str(export)))
+    assert digest_of(run) != before
+
+
+def test_a_full_disk_is_an_error_before_a_row_is_written(
+    export: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = digest_of(run)
+
+    def full(*_: Any) -> None:
+        raise OutOfSpaceError("no room")
+
+    monkeypatch.setattr(import_rows, "_check_room", full)
+    with pytest.raises(OutOfSpaceError, match="no room"):
+        into_existing(run, open_rows(str(export)))
+    assert digest_of(run) == before

@@ -1,0 +1,115 @@
+"""A new run from an export, and from a DeepFM of PyTorch, which then trains on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from paddlebox.api.run import open_run
+from paddlebox.errors import StoreError
+from paddlebox.tools.upkeep.cli import store_main
+from paddlebox.training.run import train
+from tests.support.configs import write_config, write_slots
+from tests.tools.rows import deepfm_torch
+from tests.tools.rows.deepfm_torch import DIM, HIDDEN, IDS, SLOTS
+
+pytestmark = pytest.mark.slow
+
+
+def write_run(folder: Path, files: list[str], **sections: Any) -> Path:
+    """A config for the data of deepfm_torch, with the network of its model."""
+    write_slots(folder, click="label", x="dense", **dict.fromkeys(SLOTS, "sparse"))
+    table = {"embedx_dim": DIM, "embedx_threshold": 0.0}
+    table |= {part: {"learning_rate": 0.05, "initial_g2sum": 1.0} for part in ("embed", "embedx")}
+    data = {"train_files": files, "batch_size": 128, "files_per_pass": 1, "key_space": "per_slot"}
+    model = {"type": "deepfm", "hidden": [HIDDEN], "use_cvm": False, "dense_scale": "none"}
+    optimizer = {"type": "adam", "learning_rate": 0.005, "averaging": 0.0}
+    sections = {"table": table, "data": data, "model": model, "optimizer": optimizer, **sections}
+    return write_config(folder, **sections)
+
+
+def store(*arguments: object) -> int:
+    return store_main([str(argument) for argument in arguments])
+
+
+def digest_in(run: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    capsys.readouterr()
+    assert store("digest", run) == 0
+    return capsys.readouterr().out.splitlines()[1:]
+
+
+def test_a_new_run_has_the_digest_of_the_exported_one_and_trains_on_as_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(tmp_path / f"{number}.csv") for number in range(2)]
+    for number, file in enumerate(files):
+        deepfm_torch.write_data(Path(file), 2000, number)
+    first = write_run(tmp_path, files[:1])
+    train(first, tmp_path / "run")
+    for part_format in ("parquet", "safetensors", "npz", "text"):
+        to, new = tmp_path / part_format, tmp_path / f"new-{part_format}"
+        assert (
+            store("export", tmp_path / "run", "--to", to, "--format", part_format, "--state") == 0
+        )
+        assert store("import", new, to, "-c", first) == 0
+        assert digest_in(new, capsys) == digest_in(tmp_path / "run", capsys)
+    with pytest.raises(StoreError, match="holds a run already"):
+        from paddlebox.config import load_config
+        from paddlebox.tools.rows.receive import into_new
+        from paddlebox.tools.rows.sources import open_rows
+
+        into_new(load_config(first), tmp_path / "run", open_rows(str(to)))
+    second = write_run(tmp_path, files[1:])
+    train(second, tmp_path / "new-text")
+    train(second, tmp_path / "warm", source=str(tmp_path / "run"))
+    assert digest_in(tmp_path / "new-text", capsys) == digest_in(tmp_path / "warm", capsys)
+
+
+def test_a_deepfm_of_pytorch_predicts_the_same_and_trains_on(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make bench-setup")
+    data = [deepfm_torch.write_data(tmp_path / f"{n}.csv", 10_000, n) for n in range(4)]
+    model = deepfm_torch.make_model()
+    deepfm_torch.fit(model, *data[0])
+    deepfm_torch.fit(model, *data[1])
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    rows = [
+        {
+            "file": "model.pt", "slot": slot,
+            "columns": {"embed_w": f"w.{at}.weight", "embedx_w": f"v.{at}.weight"},
+        }
+        for at, slot in enumerate(SLOTS)
+    ]  # fmt: skip
+    names = {"linear_0": "mlp.0", "linear_1": "mlp.2", "linear_2": "linear"}
+    dense: dict[str, Any] = {}
+    for ours, theirs in names.items():
+        dense[f"{ours}.w_0"] = {"array": f"{theirs}.weight", "transpose": True}
+        dense[f"{ours}.b_0"] = f"{theirs}.bias"
+    mapping = {"rows": rows, "dense": {"file": "model.pt", "parameters": dense}}
+    (tmp_path / "mapping.yaml").write_text(yaml.safe_dump(mapping))
+    config = write_run(tmp_path, [str(tmp_path / "2.csv")])
+    assert store("import", tmp_path / "run", tmp_path / "mapping.yaml", "-c", config) == 0
+
+    ids, x, labels = data[3]
+    frame = pd.DataFrame({"x": x[:, 0], **{slot: ids[:, at] for at, slot in enumerate(SLOTS)}})
+    run = open_run(tmp_path / "run")
+    theirs, ours = deepfm_torch.predict(model, ids, x), run.predict(frame)
+    assert len(ours) == 10_000
+    assert np.abs(ours - theirs).max() < 1e-6
+
+    deepfm_torch.fit(model, *data[2])
+    train(config, tmp_path / "run")
+    trained = auc(labels, open_run(tmp_path / "run").predict(frame))
+    assert trained > auc(labels, theirs) - 0.001
+    assert trained > auc(labels, deepfm_torch.predict(model, ids, x)) - 0.003
+    assert sum(IDS) == 624
+
+
+def auc(labels: np.ndarray, scores: np.ndarray) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(labels, scores))
