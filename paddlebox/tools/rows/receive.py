@@ -34,7 +34,7 @@ from paddlebox.store.tiered_table import TieredTable
 from paddlebox.store.version_store import VersionStore
 from paddlebox.tools.rows.given import Counted, Given, Sorter
 from paddlebox.training.config_changes import description
-from paddlebox.training.opening import open_table
+from paddlebox.training.opening import table_options
 from paddlebox.training.run import begin
 from paddlebox.training.runner import Runners
 
@@ -149,8 +149,12 @@ def into_existing(run_dir: Path, source: RowSource) -> Imported:
     imported = Imported(str(run_dir), source.place)
     store = run_dir / "store"
     with KeptLock(store):
-        config, slots, passes = _opened(run_dir)
-        with open_table(_without_merges(config, passes), store, slots=slots) as tables:
+        config, slots, kept = _described(run_dir)
+        options = replace(
+            table_options(config), folder=store, compaction=None, keep_versions=kept + 1
+        )
+        of_tables = slots if config.extra_tables else None
+        with TableSet(config.tables, options, slots=of_tables) as tables:
             counted = Counted()
             targets = [Target(config, slots, table, counted) for table in tables.members]
             given = [source.of_table(target, not at) for at, target in enumerate(targets)]
@@ -166,10 +170,11 @@ def into_existing(run_dir: Path, source: RowSource) -> Imported:
     return imported
 
 
-def _opened(run_dir: Path) -> tuple[Config, Slots, int]:
-    """The config and slots of the newest version, and the number of kept passes."""
+def _described(run_dir: Path) -> tuple[Config, Slots, int]:
+    """The config and slots of the newest version, and the number of kept versions. They stay: how
+    many do is a setting of the next start of the run."""
     with VersionStore.open_reader(run_dir / "store") as manifest:
-        record, passes = manifest.newest(), len(manifest.numbers())
+        record, kept = manifest.newest(), len(manifest.numbers())
     if record is None:
         raise StoreError(f"{run_dir}: no version has been committed yet: give its config with -c")
     if ranks_of(record) != 1:
@@ -178,13 +183,7 @@ def _opened(run_dir: Path) -> tuple[Config, Slots, int]:
             "one rank; training with several ranks then distributes its rows"
         )
     config, slots = run_config.of_version(run_dir, record)
-    return config, slots, passes
-
-
-def _without_merges(config: Config, passes: int) -> Config:
-    """Versions of earlier passes stay, because how many do is a setting of the run's next start."""
-    checkpoint = config.checkpoint.having({"keep_versions": max(passes, 1) + 1})
-    return config.having({"checkpoint": checkpoint})
+    return config, slots, kept
 
 
 def _without_averages(
