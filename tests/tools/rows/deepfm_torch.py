@@ -30,7 +30,7 @@ def make_model() -> Any:
     """The network of paddlebox/models/deepfm.py with use_cvm: false. Row i of a table is id i."""
     import torch
 
-    class DeepFM(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class DeepFM(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.w = torch.nn.ModuleList(torch.nn.Embedding(n + 1, 1) for n in IDS)

@@ -86,18 +86,20 @@ def test_rows_can_be_chosen_by_slot_score_and_version(run: Path, tmp_path: Path)
     assert len(exported("first", version=1)["show"]) == 900
 
 
-def test_a_delta_has_changes_and_deletions_alone(run: Path, tmp_path: Path) -> None:
+def test_a_delta_has_changes_and_deletions_alone(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     config = small.config_of()
     small.make_run(folder, config, ids(1, 300), ids(200, 400), decay=False)
     with small.open_run(folder, config) as table:
-        table.life.end_of_day(small.DAY + 40)  # deletes what was not seen for 30 days: nothing yet
-        small.push(table, config, ids(350, 500), 3)
+        small.push(table, config, ids(350, 500), 9)
+        table.life.shrink(small.DAY + 9, 0.0, 7)  # rows of the first pass alone go
     exported = export_rows(folder, str(tmp_path / "delta"), PARQUET, chosen=Chosen(since=1))
     old, new = rows_in(folder, 1), rows_in(folder)
     changed = {feasign for feasign, row in new.items() if _same(old.get(feasign)) != _same(row)}
     assert {int(f) for f in table_of(tmp_path / "delta")["feasign"]} == changed
-    assert exported.deleted == len(old.keys() - new.keys())
+    gone = old.keys() - new.keys()
+    assert {int(f) for f in table_of(tmp_path / "delta", "deleted")["feasign"]} == gone
+    assert exported.deleted == len(gone) == 199
 
 
 def _same(row: bytes | None) -> bytes:

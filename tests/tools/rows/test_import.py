@@ -120,6 +120,7 @@ def test_an_imported_row_replaces_the_one_of_the_run_and_others_stay(made: Path,
     assert {f: after[f] for f in before.keys() - given_rows.keys()} == {
         f: before[f] for f in before.keys() - given_rows.keys()
     }
+    assert rows_in(run, 1) == before  # the version before the import stays
     with open_run(run, small.config_of()) as table:
         head = head_of(table)
         assert (head.kind, head.live_rows, head.pass_number) == ("import", 1500, 1)
@@ -141,12 +142,12 @@ def test_what_is_not_given_is_as_in_a_new_row(made: Path, tmp_path: Path) -> Non
 
 
 def test_a_delta_brings_another_run_to_the_same_rows(tmp_path: Path) -> None:
-    config = small.config_of(table={"life": {"delete_after_unseen_days": 3}})
+    config = small.config_of()
     run = make_run(tmp_path / "run", config, ids(1, 300), decay=False)
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     with open_run(run, config) as table:
         small.push(table, config, ids(200, 400), 6)
-        table.life.end_of_day(small.DAY + 6)  # rows of the first pass alone go
+        table.life.shrink(small.DAY + 6, 0.0, 3)  # rows of the first pass alone go
     export_rows(run, str(tmp_path / "delta"), PartFormat.TEXT, state=True, chosen=Chosen(since=1))
     imported = into_existing(copy, open_rows(str(tmp_path / "delta")))
     assert imported.deleted == 199

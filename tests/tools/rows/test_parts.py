@@ -76,7 +76,7 @@ def test_a_slot_that_is_not_one_of_the_names_is_an_error() -> None:
 
 
 def test_safetensors_are_those_of_the_reference() -> None:
-    arrays = {"a": np.array([1, 2], np.int64), "b": np.array([3], np.uint8)}
+    arrays: dict[str, np.ndarray] = {"a": np.array([1, 2]), "b": np.array([3], np.uint8)}
     content = dumps(arrays)
     text = (
         b'{"a":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},'
